@@ -1,0 +1,65 @@
+"""The ladder: attention from a running mean to queries, keys and values, as plain functions.
+
+Read it from top to bottom; each function is complete in itself, and each says one thing that the one before did not.
+The files beside this one make trainable modules of the same steps.
+
+T positions (of the queries), S positions (of the keys), D width of a token, d width of a query and a key, e width of a
+value; `...` is any number of batch dimensions. "Causal" means that position t sees the positions 0..t and no others.
+"""
+
+import torch
+from torch import Tensor
+
+
+def average_loop(x: Tensor) -> Tensor:
+    """Each position becomes the mean of itself and all before it: (..., T, D) -> (..., T, D)."""
+    means = [x[..., : t + 1, :].mean(dim=-2) for t in range(x.shape[-2])]  # T of (..., D)
+    return torch.stack(means, dim=-2)  # (..., T, D)
+
+
+def average_matrix(x: Tensor) -> Tensor:
+    """The same mean as one product: a triangle of ones, each row divided by its sum, times x: (..., T, D)."""
+    T = x.shape[-2]
+    triangle = torch.ones(T, T, dtype=x.dtype, device=x.device).tril()  # (T, T)
+    weights = triangle / triangle.sum(dim=-1, keepdim=True)  # (T, T): row t is 1/(t+1), t+1 times
+    return weights @ x  # (..., T, D)
+
+
+def average_softmax(x: Tensor) -> Tensor:
+    """The same mean once more: the softmax of scores that are all zero, the future filled with -inf: (..., T, D)."""
+    T = x.shape[-2]
+    scores = torch.zeros(T, T, dtype=x.dtype, device=x.device)  # (T, T): nobody is preferred, yet
+    past = torch.ones(T, T, dtype=torch.bool, device=x.device).tril()  # (T, T)
+    weights = scores.masked_fill(~past, -torch.inf).softmax(dim=-1)  # (T, T)
+    return weights @ x  # (..., T, D)
+
+
+def dot_product(x: Tensor, causal: bool = True) -> Tensor:
+    """Scores that look at the tokens: how well each matches each, x @ x^T, nothing learned: (..., T, D)."""
+    T = x.shape[-2]
+    scores = x @ x.mT  # (..., T, T)
+    if causal:
+        past = torch.ones(T, T, dtype=torch.bool, device=x.device).tril()  # (T, T)
+        scores = scores.masked_fill(~past, -torch.inf)
+    return scores.softmax(dim=-1) @ x  # (..., T, D)
+
+
+def attention_weights(query: Tensor, key: Tensor, causal: bool = True, scale: float | None = None) -> Tensor:
+    """Who attends to whom, when what a token asks (query) and what it offers (key) are told apart.
+
+    query (..., T, d), key (..., S, d) -> (..., T, S); every row sums to one. The scores are multiplied by `scale`:
+    None is 1/sqrt(d), which keeps their variance at one ("Attention Is All You Need", arXiv 1706.03762), and 1.0
+    leaves them unscaled. With T < S the queries are the last T of the S positions, as when decoding with a cache.
+    """
+    T, S = query.shape[-2], key.shape[-2]
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = query @ key.mT * scale  # (..., T, S)
+    if causal:
+        past = torch.ones(T, S, dtype=torch.bool, device=query.device).tril(S - T)  # (T, S)
+        scores = scores.masked_fill(~past, -torch.inf)
+    return scores.softmax(dim=-1)  # (..., T, S)
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, causal: bool = True, scale: float | None = None) -> Tensor:
+    """Attention: the mean of the values (..., S, e), weighted by `attention_weights`: (..., T, e)."""
+    return attention_weights(query, key, causal, scale) @ value  # (..., T, e)
