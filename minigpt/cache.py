@@ -1,0 +1,84 @@
+"""What decoding remembers: nothing (a training pass), keys and values, or a state of fixed size.
+
+A cache belongs to the caller, one a layer (`GPT.make_cache`), and is filled by `Attention.forward`.
+
+B batch, G key heads, T new positions, S all positions so far, d width of a key, e width of a value.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+class Past:
+    """What came before: here nothing, and nothing is kept. The past of a training pass.
+
+    `length` is how many positions came before, which is the position of the first new one; `below` is the past of the
+    layer below, and `seen` the keys and values of the pass under way, for kinds that share them between layers.
+    """
+
+    keeps = False
+
+    def __init__(self) -> None:
+        self.length = 0
+        self.below: Past | None = None
+        self.seen: tuple[Tensor, Tensor] | None = None
+
+    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """All keys and values so far: with nothing before them, the new ones."""
+        self.seen = key, value
+        return self.seen
+
+
+class KVCache(Past):
+    """The keys and values of all positions so far, in buffers of `capacity` positions.
+
+    The buffers are made at the first append, from what arrives: its batch, heads, widths, type and device. Raises
+    ValueError when more positions arrive than fit, or another batch size (broadcasting would be silent).
+    """
+
+    keeps = True
+
+    def __init__(self, capacity: int):
+        super().__init__()
+        self.capacity = capacity
+        self.buffers: tuple[Tensor, Tensor] | None = None
+
+    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Keep key (B, G, T, d) and value (B, G, T, e); returns (B, G, S, d) and (B, G, S, e)."""
+        start, end = self.length, self.length + key.shape[2]
+        if end > self.capacity:
+            raise ValueError(f"the cache holds {self.capacity} positions, and {end} have come: make a larger one")
+        if self.buffers is None:
+            self.buffers = (
+                key.new_empty(*key.shape[:2], self.capacity, key.shape[3]),  # (B, G, capacity, d)
+                value.new_empty(*value.shape[:2], self.capacity, value.shape[3]),  # (B, G, capacity, e)
+            )
+        keys, values = self.buffers
+        if keys.shape[0] != key.shape[0]:
+            raise ValueError(f"the cache was filled with a batch of {keys.shape[0]}, now {key.shape[0]} came")
+        keys[:, :, start:end], values[:, :, start:end] = key, value
+        self.length = end
+        self.seen = keys[:, :, :end], values[:, :, :end]  # (B, G, S, d), (B, G, S, e)
+        return self.seen
+
+
+class State(Past):
+    """A state of fixed size, however long the past: the sum of an average, the matrix of a linear attention.
+
+    It is replaced and never written in place, so a copy of the reference is a snapshot.
+    """
+
+    keeps = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tensors: tuple[Tensor, ...] = ()
+
+    def replace(self, tensors: tuple[Tensor, ...], T: int) -> None:
+        """The state after T more positions. Raises ValueError if the shapes are not those of the state before."""
+        before, after = [tuple(t.shape) for t in self.tensors], [tuple(t.shape) for t in tensors]
+        if before and before != after:
+            raise ValueError(f"the state was of shapes {before}, now {after} came: another batch size?")
+        self.tensors = tensors
+        self.length += T
