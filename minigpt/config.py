@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, 
 
 import yaml
 
-from minigpt.strict_yaml import ConfigError, Mistake, Node, UserError, parse_yaml, read_text, scalar
+from minigpt.strict_yaml import ConfigError, Mistake, Node, UserError, from_python, parse_yaml, read_text, scalar
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 
@@ -318,6 +318,11 @@ def load(schema: type[Schema], name: str | Path, overrides: Sequence[str] = ()) 
     if mistakes:
         raise ConfigError(mistakes)
     return config
+
+
+def from_dict(schema: type[Schema], values: dict[str, Any]) -> Schema:
+    """Fit plain Python values to a dataclass, as `load` does a file: `from_dict(ModelConfig, {"n_layer": 2})`."""
+    return build(schema, from_python(values, schema.__name__))
 
 
 def to_python(value: Any) -> Any:

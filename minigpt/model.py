@@ -1,0 +1,178 @@
+"""The model: token embeddings, a stack of blocks, and a head that scores every token of the vocabulary.
+
+By default it has GPT-2's shape ("Language Models are Unsupervised Multitask Learners"): layer norms before each part,
+learned positions, GELU, the head tied to the embeddings. By config it has the modern one: `norm: rmsnorm`,
+`position: rotary`, `mlp: swiglu`, `bias: false`, `tied_head: false`, and `qk_norm: true` in the attention.
+
+B batch, T positions, D model width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from minigpt.attention import Attention
+from minigpt.attention.multi_head import MultiHead
+from minigpt.cache import Past
+from minigpt.config import Count
+from minigpt.position import Shape
+from minigpt.strict_yaml import Mistake
+
+Cache = list[Past]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig(Shape):
+    """Everything that gives the model its shape but the vocabulary, which the tokenizer knows."""
+
+    attention: Attention.Config | tuple[Attention.Config, ...] = MultiHead.Config()
+    """One kind for all layers, or a list that is repeated over the layers."""
+    norm: Literal["layernorm", "rmsnorm"] = "layernorm"
+    """What keeps the residual stream at one scale: LayerNorm (arXiv 1607.06450) or RMSNorm (arXiv 1910.07467)."""
+    mlp: Literal["gelu", "relu2", "swiglu"] = "gelu"
+    """The non-linearity: GELU (arXiv 1606.08415), ReLU squared (arXiv 2109.08668), SwiGLU (arXiv 2002.05202)."""
+    mlp_width: Count | None = None
+    """Hidden units of the MLP; by default 4 n_embd, and 8/3 n_embd for swiglu, which has a third matrix."""
+    tied_head: bool = True
+    """Whether the head uses the token embeddings as its weights (arXiv 1608.05859)."""
+
+    def layer_attention(self, layer: int) -> Attention.Config:
+        """The attention of one layer: a list is repeated over the layers."""
+        kinds = self.attention if isinstance(self.attention, tuple) else (self.attention,)
+        return kinds[layer % len(kinds)]
+
+    def mistakes(self) -> Iterator[Mistake]:
+        yield from super().mistakes()
+        kinds = self.attention if isinstance(self.attention, tuple) else (self.attention,)
+        for kind in dict.fromkeys(kinds):
+            for field, what in kind.mistakes_within(self):
+                yield f"attention.{field}", what
+
+
+def make_norm(config: ModelConfig) -> nn.Module:
+    """The norm that the config names, over vectors of the model's width."""
+    if config.norm == "rmsnorm":
+        return nn.RMSNorm(config.n_embd, eps=1e-6)
+    return nn.LayerNorm(config.n_embd, bias=config.bias)
+
+
+class MLP(nn.Module):
+    """What each position does on its own with what it has gathered: (B, T, D) -> (B, T, D)."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.kind, D = config.mlp, config.n_embd
+        width = config.mlp_width or (8 * D // 3 if config.mlp == "swiglu" else 4 * D)
+        self.up = nn.Linear(D, width, bias=config.bias)
+        if config.mlp == "swiglu":
+            self.gate = nn.Linear(D, width, bias=config.bias)
+        self.project = nn.Linear(width, D, bias=config.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.up(x)  # (B, T, width)
+        if self.kind == "swiglu":
+            hidden = F.silu(self.gate(x)) * hidden
+        elif self.kind == "relu2":
+            hidden = F.relu(hidden).square()
+        else:
+            hidden = F.gelu(hidden, approximate="tanh")
+        return self.project(hidden)  # (B, T, D)
+
+
+class Block(nn.Module):
+    """Look around, then think: attention and MLP, each adding to the residual stream what it makes of its norm."""
+
+    def __init__(self, config: ModelConfig, layer: int):
+        super().__init__()
+        attention = config.layer_attention(layer)
+        self.attention_norm = make_norm(config)
+        self.attention: Attention = attention.component(attention, config, layer)
+        self.mlp_norm = make_norm(config)
+        self.mlp = MLP(config)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, past: Past) -> Tensor:
+        x = x + self.dropout(self.attention(self.attention_norm(x), past))  # (B, T, D)
+        return x + self.dropout(self.mlp(self.mlp_norm(x)))  # (B, T, D)
+
+
+class GPT(nn.Module):
+    """A causal language model: ids (B, T) -> logits (B, T, V), the scores of each position's next token.
+
+    Initialisation is GPT-2's: weights from a normal distribution of standard deviation 0.02, constants zero, norms
+    one; the matrices named `project`, which write to the residual stream, smaller by sqrt(2 n_layer), so that the
+    stream keeps its scale however many blocks add to it. A fresh model guesses: its loss is near ln V.
+    """
+
+    def __init__(self, config: ModelConfig, vocab_size: int):
+        super().__init__()
+        self.config, self.vocab_size = config, vocab_size
+        self.tokens = nn.Embedding(vocab_size, config.n_embd)
+        self.position = config.position.component(config.position, config)
+        self.dropout = nn.Dropout(config.dropout)
+        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.n_layer))
+        self.norm = make_norm(config)
+        self.head = nn.Linear(config.n_embd, vocab_size, bias=False)
+        self._initialise()
+        if config.tied_head:
+            self.head.weight = self.tokens.weight
+
+    def _initialise(self) -> None:
+        for name, module in self.named_modules():
+            if isinstance(module, (nn.Linear, nn.Embedding)):
+                residual = name.endswith("project")
+                std = 0.02 / (2 * self.config.n_layer) ** 0.5 if residual else 0.02
+                nn.init.normal_(module.weight, std=std)
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+    def forward(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
+        """Logits (B, T, V) for ids (B, T). With a cache, ids continue what it remembers.
+
+        Raises ValueError when the positions do not fit into `block_size`.
+        """
+        pasts = chain([Past() for _ in self.blocks]) if cache is None else cache
+        start, T = pasts[0].length, ids.shape[1]
+        if start + T > self.config.block_size:
+            raise ValueError(f"{start + T} positions do not fit into the context of {self.config.block_size}")
+        x = self.dropout(self.position.embed(self.tokens(ids), start))  # (B, T, D)
+        for block, past in zip(self.blocks, pasts):
+            x = block(x, past)  # (B, T, D)
+        return self.head(self.norm(x))  # (B, T, V)
+
+    def make_cache(self) -> Cache:
+        """An empty cache for one context of decoding, one entry a layer."""
+        return chain([attention.make_cache(self.config.block_size) for attention in self.attentions()])
+
+    def attentions(self) -> list[Attention]:
+        """The attention of every layer."""
+        return [block.attention for block in self.blocks]  # type: ignore[misc]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model's numbers are."""
+        return self.tokens.weight.device
+
+
+def chain(pasts: Cache) -> Cache:
+    """Tell each layer's past what lies below it."""
+    for below, past in pairwise(pasts):
+        past.below = below
+    return pasts
+
+
+def count_parameters(model: GPT) -> dict[str, int]:
+    """The exact number of trained numbers by part; a tied head counts once, with the tokens."""
+    parts = dict.fromkeys(("tokens", "position", "attention", "mlp", "norms", "head"), 0)
+    for name, parameter in model.named_parameters():  # names a shared parameter once
+        words = name.split(".")
+        part = "norms" if any(word.endswith("norm") for word in words) else words[0] if words[0] in parts else words[2]
+        parts[part] += parameter.numel()
+    return parts
