@@ -1,0 +1,112 @@
+"""From logits to text: one next token, and a stream of them.
+
+B batch, V vocabulary, n tokens so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from minigpt.config import Count, Fraction, Interval, Natural, NonNegative, Options
+from minigpt.model import GPT
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingConfig(Options):
+    """How text is drawn from a model. The filters apply in the order in which they stand here."""
+
+    temperature: NonNegative = 0.8
+    """Divides the logits: below 1 bolder about the likely, above 1 more even; 0 always takes the likeliest."""
+    top_k: Count | None = None
+    """Draw from the k likeliest tokens only."""
+    top_p: Annotated[float, Interval(0, 1, open_low=True)] = 1.0
+    """Draw from the fewest tokens whose probabilities reach p together (nucleus sampling, arXiv 1904.09751)."""
+    min_p: Fraction = 0.0
+    """Draw from tokens at least this likely compared with the likeliest (arXiv 2407.01082)."""
+    max_tokens: Natural = 200
+    """How many tokens to write."""
+    seed: Natural = 1337
+    """Equal seeds draw equal text."""
+
+
+def probabilities(logits: Tensor, config: SamplingConfig) -> Tensor:
+    """The distribution that is drawn from: logits (B, V) -> (B, V), for a temperature above 0."""
+    logits = logits.float() / config.temperature  # (B, V)
+    if config.top_k is not None and config.top_k < logits.shape[-1]:
+        least = logits.topk(config.top_k).values[:, -1:]  # (B, 1)
+        logits = logits.masked_fill(logits < least, -torch.inf)
+    if config.top_p < 1:
+        ordered, order = logits.softmax(-1).sort(descending=True)  # (B, V)
+        before = ordered.cumsum(-1) - ordered  # (B, V): how much the likelier ones hold together
+        cut = torch.zeros_like(order, dtype=torch.bool).scatter(-1, order, before >= config.top_p)  # (B, V)
+        logits = logits.masked_fill(cut, -torch.inf)
+    p = logits.softmax(-1)  # (B, V)
+    if config.min_p > 0:
+        p = p.masked_fill(p < config.min_p * p.max(-1, keepdim=True).values, 0.0)
+    return p / p.sum(-1, keepdim=True)
+
+
+def next_token(logits: Tensor, config: SamplingConfig, generator: torch.Generator | None = None) -> Tensor:
+    """Choose one token for each row of logits (B, V): (B,)."""
+    if config.temperature == 0:
+        return logits.argmax(-1)
+    return torch.multinomial(probabilities(logits, config), 1, generator=generator)[:, 0]
+
+
+def window_start(n: int, block_size: int) -> int:
+    """Where the context of n tokens begins: 0 while they fit, then a multiple of half a context.
+
+    It depends on n alone, so text made with a cache and without one sees the same windows; and since it moves once in
+    half a context, a cache is refilled that seldom: two positions are computed for each token.
+    """
+    hop = max(block_size // 2, 1)
+    return 0 if n <= block_size else -(-(n - block_size) // hop) * hop
+
+
+@torch.no_grad()
+def generate(
+    model: GPT, ids: Tensor, config: SamplingConfig, generator: torch.Generator | None = None, use_cache: bool = True
+) -> Iterator[Tensor]:
+    """Continue ids (B, n), one token (B,) at a time, for `config.max_tokens` tokens, past `block_size` if need be.
+
+    The same seed gives the same tokens with a cache and without one, up to float32 rounding of the logits. Raises
+    ValueError for an empty prompt.
+    """
+    if ids.shape[1] == 0:
+        raise ValueError("there is nothing to continue: give at least one token")
+    training, start, done = model.training, -1, 0
+    model.eval()
+    try:
+        for _ in range(config.max_tokens):
+            n = ids.shape[1]
+            if start != window_start(n, model.config.block_size) or not use_cache:
+                start = done = window_start(n, model.config.block_size)
+                cache = model.make_cache() if use_cache else None
+            logits = model(ids[:, done:], cache)[:, -1]  # (B, V): prefill, step and restart are this line
+            done = n
+            chosen = next_token(logits, config, generator)  # (B,)
+            ids = torch.cat((ids, chosen[:, None]), dim=1)  # (B, n + 1)
+            yield chosen
+    finally:
+        model.train(training)
+
+
+def until(pieces: Iterable[str], stop: str) -> Iterator[str]:
+    """Pass pieces of text on until `stop` appears, which is left out; hold back only what may be its beginning."""
+    held = ""
+    for piece in pieces:
+        held += piece
+        if stop in held:
+            yield held[: held.index(stop)]
+            return
+        maybe = next(n for n in range(min(len(stop) - 1, len(held)), -1, -1) if held.endswith(stop[:n]))
+        ready, held = held[: len(held) - maybe], held[len(held) - maybe :]
+        if ready:
+            yield ready
+    if held:
+        yield held
