@@ -1,0 +1,386 @@
+"""The built-in language: its readers are exact, its stories keep their word, and its names mean what they say."""
+
+import math
+import re
+from collections import Counter, defaultdict
+from hashlib import sha256
+from itertools import pairwise
+from random import Random
+
+import pytest
+
+from minigpt import stories as language
+from minigpt import story_reader
+from minigpt.stories import Choice, Words, stories, story, tell, words_of
+from minigpt.story_reader import TAKES, floor, follow, read, tally
+
+ALL = Words()
+KNOBS = [(1, False), (2, False), (1, True), (2, True)]  # scenes, made_up_names
+
+
+def pools(words):
+    fixed = (language.SHE, language.SHE_STARTS, language.HER, language.LEFT, language.PLURAL, language.PLAN)
+    return [slot for slot in words if isinstance(slot, Choice)] + list(fixed)
+
+
+def retell(tale, sent, collect):
+    """Run a tale with the words `sent` so far; return the next choice, or None at its end. Text goes to `collect`."""
+    sent = iter(sent)
+    point = next(tale)
+    try:
+        while True:
+            if isinstance(point, Choice):
+                word = next(sent, None)
+                if word is None:
+                    return point
+                collect.append(word)
+                point = tale.send(word)
+            else:
+                collect.append(point if isinstance(point, str) else point.word)
+                point = next(tale)
+    except StopIteration:
+        return None
+
+
+def every(make, among=lambda choice: choice.words):
+    """Every story that `make()` can tell, with its probability: depth first, telling each beginning afresh."""
+    beginnings = [((), 1.0)]
+    while beginnings:
+        sent, probability = beginnings.pop()
+        told = []
+        choice = retell(make(), sent, told)
+        if choice is None:
+            yield "".join(told), probability
+            continue
+        for word in among(choice):
+            odds = choice.weights[choice.words.index(word)] / sum(choice.weights)
+            beginnings.append(((*sent, word), probability * odds))
+
+
+# ---------------------------------------------------------------------------------------------------------- choices
+
+
+@pytest.mark.parametrize("made_up_names", [False, True])
+def test_no_word_of_a_choice_begins_another_and_the_odds_sum_to_one(made_up_names):
+    for choice in pools(words_of(made_up_names)):
+        assert len(set(choice.words)) == len(choice.words)
+        ordered = sorted(choice.words)  # a word that begins others stands right before one of them
+        assert not [pair for pair in pairwise(ordered) if pair[1].startswith(pair[0])]
+        places = [choice.trie]
+        while places:
+            place = places.pop()
+            assert not place.next or math.isclose(sum(place.odds.values()), 1, abs_tol=1e-12)
+            places += place.next.values()
+
+
+def test_a_choice_with_a_word_that_begins_another_is_refused():
+    assert set(Choice(["Anna", "Ann"]).words) == {"Anna", "Ann"}
+    with pytest.raises(ValueError, match="beginning of another"):
+        _ = Choice(["Anna", "Ann"]).trie
+
+
+def test_endings_differ_in_the_first_word():
+    first = [lead.split()[0] for lead in language.ENDINGS]
+    assert len(set(first)) == len(first)
+
+
+def test_there_are_40_to_100_names_and_as_many_women_as_men():
+    assert 40 <= len(ALL.names.words) <= 100
+    assert len(ALL.women) * 2 == len(ALL.names.words)
+
+
+# ----------------------------------------------------------------------------------------------- reduced grammars
+
+SMALL = Words(
+    names=Choice(["Amy", "Ann", "Bob", "Cy"], [1, 2, 1, 1]),
+    women=frozenset(["Amy", "Ann"]),
+    adjectives=Choice.of("shy sly"),
+    kinds=Choice(["fox"]),
+    endings=Choice(["So ", "Was ", "What a "]),
+    places=Choice(["barn", "cave", "cage", "tub"], [1, 1, 1, 2]),
+    second=Choice(["sat in a ", "sang a song"], [3, 1]),
+    third=Choice(["lay in a ", "told a joke"]),
+    numbers=Choice(["two", "three", "ten"]),
+    tastes=Choice.of("red ripe"),
+    fruits=Choice.of("fig plum"),
+    things=Choice.of("bell belt coat drum"),
+    eaters=Choice.of("Bats Bees"),
+    verbs=Choice.of("bake"),
+    tempers=Choice.of("big bad"),
+    foods=Choice.of("jam ham"),
+)
+SMALLEST = SMALL._replace(
+    names=Choice.of("Amy Bob Cy Dan"), adjectives=Choice(["shy"]), endings=Choice(["So "]), numbers=Choice(["two"]),
+    third=Choice(["told a joke"]), places=Choice.of("barn cave"), tastes=Choice(["red"]),
+    things=Choice.of("bell coat drum"), tempers=Choice(["big"]), foods=Choice(["ham"]),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "scenes"), [(SMALL, 1), (SMALLEST, 2)])
+def test_the_probabilities_of_all_stories_sum_to_one(words, scenes):
+    told = dict(every(lambda: story(words, scenes)))
+    assert len(told) > 3000
+    assert math.isclose(math.fsum(told.values()), 1, abs_tol=1e-12)
+    by_reader = {text: math.prod(follow(text, story(words, scenes)).ideal) for text in told}
+    assert math.isclose(math.fsum(by_reader.values()), 1, abs_tol=1e-12)
+    assert all(math.isclose(told[text], by_reader[text], rel_tol=1e-9) for text in told)
+    # each text stands once among the stories, so none can be told in two ways
+    assert len(told) == sum(1 for _ in every(lambda: story(words, scenes)))
+
+
+def test_the_ideal_reader_knows_the_next_character_of_every_beginning():
+    """On a reduced grammar, the support is what counting all stories gives, weighted by their probability."""
+    told = dict(every(lambda: story(SMALL._replace(plots=Choice(["hid in a "])), 1)))
+    weight = defaultdict(float)
+    for text, probability in told.items():
+        for end in range(len(text) + 1):
+            weight[text[:end]] += probability
+    for text in Random(0).sample(sorted(told), 60):
+        reading = follow(text, story(SMALL._replace(plots=Choice(["hid in a "])), 1))
+        for here, support in enumerate(reading.support):
+            counted = {c: weight[text[:here] + c] / weight[text[:here]] for c in support}
+            assert counted == pytest.approx(support, abs=1e-12)
+            assert sum(support.values()) == pytest.approx(1, abs=1e-12)
+
+
+# ----------------------------------------------------------------------------------------------------- real stories
+
+
+def overheard(tale, odds):
+    """The same tale; the probability of every word drawn is noted."""
+    point = next(tale)
+    while True:
+        word = yield point
+        if isinstance(point, Choice):
+            odds.append(point.weights[point.words.index(word)] / sum(point.weights))
+        try:
+            point = tale.send(word)
+        except StopIteration:
+            return
+
+
+@pytest.mark.parametrize(("scenes", "made_up_names"), KNOBS)
+def test_reader_and_teller_agree_on_the_probability_of_real_stories(scenes, made_up_names):
+    for number, text in enumerate(stories(5, 200, scenes, made_up_names)):
+        odds = []
+        assert text == tell(overheard(story(words_of(made_up_names), scenes), odds), Random(f"5 {number}"))
+        reading = read(text, scenes, made_up_names)
+        assert len(reading.ideal) == len(reading.forgetful) == len(reading.takes) == len(reading.support) == len(text)
+        assert sum(map(math.log, reading.ideal)) == pytest.approx(sum(map(math.log, odds)), abs=1e-9)
+
+
+def test_the_floor_is_what_the_ideal_reader_expects_to_pay():
+    """Stories are drawn with the probabilities that the reader gives: what it pays is its own entropy, within noise."""
+    surprise, spread = 0.0, 0.0
+    for text in stories(11, 1500):
+        reading = read(text)
+        for probability, support in zip(reading.ideal, reading.support, strict=True):
+            entropy = -sum(p * math.log(p) for p in support.values())
+            spread += sum(p * (math.log(p) + entropy) ** 2 for p in support.values())
+            surprise += -math.log(probability) - entropy
+    assert abs(surprise) < 4 * math.sqrt(spread)
+
+
+def test_a_corrupted_determined_character_is_impossible():
+    random = Random(3)
+    for scenes in (1, 2):
+        texts = stories(3, 12, scenes)
+        letters = sorted(set("".join(texts)))
+        for text in texts:
+            for here, takes in enumerate(read(text, scenes).takes):
+                if takes == "free":
+                    continue
+                other = random.choice([letter for letter in letters if letter != text[here]])
+                reading = read(text[:here] + other + text[here + 1 :], scenes)
+                assert reading.ideal[-1] == 0.0
+                assert len(reading.ideal) == here + 1
+
+
+def test_a_text_that_goes_on_after_the_end_is_impossible_and_a_beginning_is_not():
+    text = stories(3, 1)[0]
+    assert read(text + "\n").ideal == [*read(text).ideal, 0.0]
+    assert read(text[:40]).ideal == read(text).ideal[:40]
+
+
+# ------------------------------------------------------------------------------------------------------------ names
+
+
+@pytest.mark.parametrize(("scenes", "made_up_names"), KNOBS)
+def test_a_character_is_free_or_remembered_and_never_both(scenes, made_up_names):
+    for text in stories(7, 300, scenes, made_up_names):
+        reading = read(text, scenes, made_up_names)
+        for takes, ideal, forgetful, support in zip(
+            reading.takes, reading.ideal, reading.forgetful, reading.support, strict=True
+        ):
+            assert (takes == "free") == (len(support) > 1)
+            assert takes == "free" or ideal == 1.0
+            assert (takes == "local") == (ideal == forgetful == 1.0)
+
+
+def test_every_name_marks_some_characters_and_has_a_price():
+    rows = tally(read(text) for text in stories(8, 1500))
+    assert tuple(rows) == TAKES
+    for takes, row in rows.items():
+        assert row.characters > 400, takes  # enough of each for an accuracy
+        assert (row.price > 0) == (takes != "local")
+        assert (row.ideal > 0) == (takes == "free")
+    assert rows["local"].forgetful == 0.0
+    assert rows["plan"].price / rows["plan"].characters == pytest.approx(math.log(4))  # one of four answers
+
+
+@pytest.mark.parametrize("scenes", [1, 2])
+def test_what_is_called_local_follows_from_the_last_twelve_characters(scenes):
+    texts = stories(9, 4000 // scenes, scenes)
+    followers = defaultdict(Counter)  # counted over all characters, whatever their name
+    local = Counter()
+    for text in texts:
+        padded = "." * 12 + text
+        for here, takes in enumerate(read(text, scenes).takes):
+            context = padded[here : here + 12]
+            followers[context][text[here]] += 1
+            local[context] += takes == "local"
+    ambiguous = sum(count for context, count in local.items() if len(followers[context]) > 1)
+    assert ambiguous < 0.01 * sum(local.values())
+
+
+def test_the_floor_and_the_price_of_forgetting():
+    """The numbers that docs quote: nats per character, one scene and two."""
+    for scenes in (1, 2):
+        readings = [read(text, scenes) for text in stories(10, 2000, scenes)]
+        rows = tally(readings).values()
+        assert floor(readings) == pytest.approx(0.213, abs=0.003)
+        price = sum(row.price for row in rows) / sum(row.characters for row in rows)
+        assert price == pytest.approx(0.188, abs=0.004)
+
+
+# ---------------------------------------------------------------------------------------------------------- lengths
+
+
+def longest_scene():
+    """The length of the longest one-scene story, computed over the grammar.
+
+    How a story goes on depends on the plot, the steps, the number and the ending, which are all tried, and on whether
+    the hero is a woman, so the longest name of either is tried. Every other word only fills its slot, with its longest.
+    """
+    structure = (ALL.plots, ALL.endings, ALL.second, ALL.third, ALL.numbers)
+
+    def among(choice):
+        if choice.whole in structure:
+            return choice.words
+        most = max(map(len, choice.whole.words))
+        if choice.whole is not ALL.names:
+            return [next(word for word in choice.words if len(word) == most)]
+        groups = [[word for word in choice.words if (word in ALL.women) == women] for women in (True, False)]
+        return [next(word for word in group if len(word) == most) for group in groups]
+
+    return max(len(text) for text, _ in every(lambda: story(ALL), among))
+
+
+def test_a_story_of_one_scene_fits_128_characters_and_of_two_256():
+    longest = longest_scene()
+    assert longest == 127
+    assert 2 * longest <= 256  # two scenes are the characters of one and one, with a space for the second newline
+    assert all(len(text) <= longest for text in stories(12, 5000))
+    assert all(len(text) <= 2 * longest for text in stories(12, 2000, scenes=2))
+    assert {len(name) for name in language.MADE_UP_WOMEN + language.MADE_UP_MEN} == {4}  # no longer than the others
+    assert max(map(len, ALL.names.words)) == 4
+
+
+OPENING = r"(?P<hero>[A-Z][a-z]+) the (?P<adjective>\w+) (?P<kind>\w+) met (?P<other>[A-Z][a-z]+)\. "
+SETUP = r'(?P<setup>(?:She|He) (?:said, "[^"]*"|[^.]*\.))'
+ANSWER = r'(?P<answer>{} (?:sang[^"]*"[^"]*"|[^.]*\.))'
+ENDING = r"(?P<ending>[^.!?]*[.!?](?: Very!)?)"
+ONE = re.compile("\n" + OPENING + SETUP + " " + ANSWER.format("(?P=other)") + " " + ENDING)
+
+
+def test_a_story_of_two_scenes_is_two_stories_of_one():
+    """Taken apart by a regular expression and put together by scene; so twice the bound of one scene holds for two."""
+    first = OPENING + SETUP
+    second = re.sub(r"\?P<(\w+)>", r"?P<\1_2>", first)
+    answer = ANSWER.format("(?P=other)")
+    two = re.compile(f"\n(?P<a>{first}) (?P<b>{second}) (?P<c>{answer} {ENDING}) (?P<d>(?P=other_2) .*)")
+    for text in stories(13, 500, scenes=2):
+        match = two.fullmatch(text)
+        halves = ["\n" + match["a"] + " " + match["c"], "\n" + match["b"] + " " + match["d"]]
+        assert sum(map(len, halves)) == len(text)
+        for half in halves:
+            assert ONE.fullmatch(half)
+            assert math.prod(read(half).ideal) > 0
+
+
+# ------------------------------------------------------------------------------------------------------------ facts
+
+
+def test_story_i_is_a_function_of_the_seed_and_i_alone():
+    assert stories(1, 50)[:20] == stories(1, 20)
+    assert stories(1, 20) != stories(2, 20)
+    assert len(set(stories(1, 2000))) == 2000
+    assert stories(1, 0) == []
+
+
+def test_the_same_seed_tells_the_same_bytes_on_every_machine():
+    assert sha256("".join(stories(0, 200)).encode()).hexdigest()[:16] == "b165435f46a3799f"
+
+
+def test_ten_thousand_stories_are_more_than_a_million_characters():
+    texts = stories(1337, 10_000)
+    assert 1.1e6 < sum(map(len, texts)) < 1.3e6
+    assert all(text[0] == "\n" and text[-1] in ".!?" and "\n" not in text[1:] for text in texts)
+
+
+@pytest.mark.parametrize(("count", "scenes"), [(-1, 1), (1, 0), (1, 5)])
+def test_impossible_requests_are_refused(count, scenes):
+    with pytest.raises(ValueError, match="expected count >= 0 and 1 to 4 scenes"):
+        stories(0, count, scenes)
+
+
+def test_the_examples_in_the_docstring_are_stories():
+    examples = re.findall(r"^    (\w+ the .*)$", language.__doc__, re.MULTILINE)
+    assert len(examples) == 4
+    assert all(math.prod(read("\n" + example).ideal) > 0 for example in examples)
+    example, marks = re.search(r"^    (\w+ the .*)\n    (.*)$", story_reader.__doc__, re.MULTILINE).groups()
+    initials = {takes: takes[0] for takes in TAKES} | {"local": "."}
+    assert "".join(initials[takes] for takes in read("\n" + example).takes[1:]) == marks
+
+
+NUMBERS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+
+
+def test_what_is_answered_is_what_was_set_up():
+    """An independent reader, made of regular expressions, checks what every story claims."""
+    seen = Counter()
+    pronouns = defaultdict(set)
+    for text in stories(14, 3000):
+        match = ONE.fullmatch(text)
+        hero, other, setup, answer, ending = match.group("hero", "other", "setup", "answer", "ending")
+        assert hero[0] != other[0]
+        she, doing = setup.split(" ", 1)
+        pronouns[hero].add(she)
+        if doing.startswith("hid"):
+            places = re.findall(r"(?:hid|sat|lay) in a (\w+)", doing)
+            assert answer == f"{other} found {hero} in the {places[-1]}."
+            assert len({place[0] for place in places}) == len(places)
+            seen["places", len(places)] += 1
+        elif doing.startswith("picked"):
+            number, what = re.fullmatch(r"picked (\w+) (\w+ \w+)s\.", doing).groups()
+            left, rest = re.fullmatch(rf"{other} ate one, so {hero} had (\w+) (.*)\.", answer).groups()
+            assert NUMBERS.index(left) == NUMBERS.index(number) - 1
+            assert rest == (what if left == "one" else what + "s")
+            seen["left", left] += 1
+        elif doing.startswith("lost"):
+            assert answer == doing.replace("lost", f"{other} got {hero}")
+            assert len(set(re.findall(r"\ba (\w)", doing))) == 3  # no two begin with the same letter
+            seen["list"] += 1
+        else:
+            assert answer == doing.replace("said", f"{other} sang to {hero}")
+            seen["quote"] += 1
+        for word in re.findall(r"\b(she|he|her|him)\b", ending):
+            assert (word in ("she", "her")) == (she == "She")
+        assert set(re.findall(r" ([A-Z]\w+)", ending)) <= {hero, other, "Very"}
+        for adjective in re.findall(r"(?:Poor|Our|What a|Was he|Was she|Still \w+ is) (\w+)", ending):
+            assert adjective == match["adjective"]
+        for kind in re.findall(r"(?:Well, a|Off went the|What a \w+|Our \w+) (\w+)", ending):
+            assert kind == match["kind"]
+        seen[ending.split()[0]] += 1
+    assert all(len(used) == 1 for used in pronouns.values())
+    assert len(seen) == 3 + 9 + 2 + 12  # one to three places, nine numbers, list, quote, twelve endings
