@@ -1,0 +1,392 @@
+"""Tokenizers: what goes in comes out, and what a stranger's file or prompt holds cannot surprise."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import string
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiktoken
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minigpt import tokenizer as tokenizers
+from minigpt.config import Options, build, from_python
+from minigpt.dataset import DataConfig
+from minigpt.strict_yaml import ConfigError, UserError
+from minigpt.tokenizer import BPE, Byte, Char, Tiktoken, Tokenizer
+
+ROOT = Path(__file__).parents[1]
+SENTENCE = "The crow said, “naïve 🦉!”\r\nThen the crow sang: the crow, the crow."
+
+
+@pytest.fixture(scope="module")
+def shakespeare() -> str:
+    """The text of tiny Shakespeare."""
+    for path in (ROOT.parent / "shared/data/tinyshakespeare.txt", ROOT / "data/shakespeare.txt"):
+        if path.exists():
+            return path.read_bytes().decode()
+    pytest.skip("tiny Shakespeare is not here: minigpt downloads it to data/shakespeare.txt")
+
+
+@pytest.fixture(scope="module")
+def gpt2() -> Iterator[Tokenizer]:
+    """The gpt2 encoding, from a cache on this machine."""
+    folders = [os.environ.get("TIKTOKEN_CACHE_DIR"), ROOT.parent / "shared/tiktoken_cache"]
+    found = [Path(folder) for folder in folders if folder and (Path(folder) / GPT2_FILE).exists()]
+    if not found:
+        pytest.skip("tiktoken's gpt2 files are not here: set TIKTOKEN_CACHE_DIR to a folder that has them")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TIKTOKEN_CACHE_DIR", str(found[0]))
+        yield tokenizers.GPT2()
+
+
+GPT2_FILE = "6d1cbeee0f20b3d9449abfede4726ed8212e3aee"  # SHA-1 of the address of vocab.bpe: tiktoken's name for it
+
+
+@pytest.fixture(scope="module")
+def bpe() -> BPE:
+    """A small BPE, learned from one sentence."""
+    pytest.importorskip("tokenizers")
+    return BPE.fit(BPE.Config(vocab_size=280), [SENTENCE])
+
+
+BYTE = Byte()
+
+
+# ------------------------------------------------------------------------------------------------- char
+
+
+def test_char_ids_are_places_in_the_sorted_alphabet() -> None:
+    tokenizer = Char.fit(Char.Config(), ["hel", "lo"])
+    assert tokenizer.alphabet == "ehlo"
+    assert tokenizer.encode("hello").tolist() == [1, 0, 2, 2, 3]
+    assert tokenizer.encode("hello").dtype == np.int64
+    assert tokenizer.decode([1, 0, 2, 2, 3]) == "hello"
+    assert tokenizer.encode("").tolist() == []
+
+
+def test_char_on_tiny_shakespeare_is_the_well_known_one(shakespeare: str) -> None:
+    tokenizer = Char.fit(Char.Config(), [shakespeare])
+    assert tokenizer.alphabet == "\n !$&',-.3:;?" + string.ascii_uppercase + string.ascii_lowercase
+    assert tokenizer.vocab_size == 65
+    ids = tokenizer.encode(shakespeare)
+    assert len(ids) == 1_115_394
+    assert ids[:15].tolist() == [18, 47, 56, 57, 58, 1, 15, 47, 58, 47, 64, 43, 52, 10, 0]  # "First Citizen:\n"
+    assert tokenizer.decode(ids) == shakespeare
+
+
+@given(st.text(min_size=1))
+def test_char_gives_back_any_text(text: str) -> None:
+    tokenizer = Char.fit(Char.Config(), [text])
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert tokenizer.vocab_size == len(set(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("hello€", "'€' (U+20AC) at index 5:"),
+        ("hel\nlo\nh€l€", "'€' (U+20AC) at index 8 (line 3, column 2):"),
+        ("\nZ", "'Z' (U+005A) at index 1 (line 2, column 1):"),
+        ("a", "'a' (U+0061) at index 0:"),  # below the alphabet's letters, inside the table
+        ("o\U0010ffff", "'\\U0010ffff' (U+10FFFF) at index 1:"),
+        ("o\udc80", "'\\udc80' (U+DC80) at index 1:"),
+    ],
+)
+def test_char_names_an_unknown_character_and_its_place(text: str, where: str) -> None:
+    tokenizer = Char.fit(Char.Config(), ["hello\n"])
+    with pytest.raises(UserError, match="5 characters") as error:
+        tokenizer.encode(text)
+    assert f"unknown character {where}" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+# ---------------------------------------------------------------------------------------- every kind
+
+
+def test_byte_ids_are_utf8() -> None:
+    assert BYTE.encode("é\r\n").tolist() == [195, 169, 13, 10]
+    assert BYTE.vocab_size == 256
+    assert BYTE.decode([195, 169]) == "é"
+    assert BYTE.decode([195]) == "\ufffd"
+
+
+@given(st.text())
+def test_byte_and_bpe_give_back_any_text(bpe: BPE, text: str) -> None:
+    for tokenizer in (BYTE, bpe):
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@given(st.text())
+def test_gpt2_gives_back_any_text(gpt2: Tokenizer, text: str) -> None:
+    assert gpt2.decode(gpt2.encode(text)) == text
+
+
+@given(st.text())
+def test_a_stream_of_single_ids_is_the_text_and_never_half_a_character(bpe: BPE, text: str) -> None:
+    for tokenizer in (BYTE, bpe):
+        pieces = list(tokenizer.stream(tokenizer.encode(text)))
+        assert "".join(pieces) == text
+        assert "\ufffd" in text or all("\ufffd" not in piece for piece in pieces)
+        assert len(pieces) == len(tokenizer.encode(text))
+
+
+@given(st.lists(st.integers(0, 255)))
+def test_a_stream_of_any_bytes_is_what_decode_says(ids: list[int]) -> None:
+    assert "".join(BYTE.stream(iter(ids))) == BYTE.decode(ids)
+
+
+def test_a_stream_waits_for_the_rest_of_a_character_and_says_when_there_is_none() -> None:
+    owl = BYTE.encode("🦉!").tolist()
+    assert list(BYTE.stream(owl)) == ["", "", "", "🦉", "!"]
+    assert list(BYTE.stream(owl[:3])) == ["", "", "", "\ufffd"]
+
+
+@pytest.mark.parametrize("id", [-1, 256, 10**12])
+def test_an_id_beyond_the_vocabulary_is_refused(id: int, bpe: BPE) -> None:
+    with pytest.raises(UserError, match=f"id {id} is beyond the vocabulary: byte has the ids 0 to 255"):
+        BYTE.decode([65, id])
+    for tokenizer in (bpe, Char("ab")):
+        with pytest.raises(UserError, match="beyond the vocabulary"):
+            tokenizer.token_bytes(id if id < 0 else id + 30)
+
+
+def test_half_a_surrogate_pair_is_refused_by_name(bpe: BPE) -> None:
+    for tokenizer in (BYTE, bpe):
+        with pytest.raises(UserError, match=r"'\\ud800' \(U\+D800\) at index 2 is half a surrogate pair"):
+            tokenizer.encode("ab\ud800")
+
+
+# -------------------------------------------------------------------------------------------------- bpe
+
+
+def test_bpe_learns_the_most_frequent_pair_first() -> None:
+    pytest.importorskip("tokenizers")
+    tokenizer = BPE.fit(BPE.Config(vocab_size=258), ["xyxyxy"])  # xy stands three times, yx twice; then xyxy
+    assert tokenizer.pieces == ["xy", "xyxy"]
+    assert tokenizer.vocab_size == 258
+    assert tokenizer.encode("xyxyxyx").tolist() == [257, 256, ord("x")]
+
+
+def test_bpe_merges_by_rank_within_words() -> None:
+    tokenizer = BPE(["ab", "abc", " a", "é".encode().decode("latin-1")])
+    assert tokenizer.encode("abcab").tolist() == [257, 256]
+    assert tokenizer.encode("é").tolist() == [259]
+    assert tokenizer.encode("c ab").tolist() == [99, 32, 256]  # "ab" has the lower rank
+    assert BPE(["b a"]).encode("b a").tolist() == [98, 32, 97]  # no piece reaches across a word's end
+    assert tokenizer.token_bytes(257) == b"abc"
+
+
+def test_bpe_learns_the_same_twice_and_stops_when_nothing_is_left(bpe: BPE) -> None:
+    assert BPE.fit(BPE.Config(vocab_size=280), iter([SENTENCE])).fingerprint == bpe.fingerprint
+    assert BPE.fit(BPE.Config(vocab_size=100_000), ["ab"]).vocab_size == 257
+
+
+def test_bpe_learns_bytes_that_are_not_letters() -> None:
+    pytest.importorskip("tokenizers")
+    tokenizer = BPE.fit(BPE.Config(vocab_size=260), ["🦉🦉🦉🦉"])
+    assert "🦉".encode() in {tokenizer.token_bytes(id) for id in range(tokenizer.vocab_size)}
+    assert BPE.fit(BPE.Config(vocab_size=257), ["  \n  \n  \n"]).pieces in (["  "], ["\n "], [" \n"])
+
+
+def test_bpe_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(UserError, match=r'pip install -e "\.\[bpe\]"'):
+        BPE.fit(BPE.Config(), ["text"])
+    assert BPE(["ab"]).encode("ab").tolist() == [256]  # what is trained runs without it
+
+
+def test_bpe_vocabulary_has_a_range() -> None:
+    with pytest.raises(ConfigError, match="at least 257"):
+        build(DataConfig, from_python({"tokenizer": {"kind": "bpe", "vocab_size": 256}}, "x"))
+
+
+# ------------------------------------------------------------------------------------ public encodings
+
+
+def test_gpt2_is_tiktokens_own(gpt2: Tokenizer, shakespeare: str) -> None:
+    own = tiktoken.get_encoding("gpt2")
+    assert gpt2.encode("hello world").tolist() == [31373, 995]
+    assert gpt2.encode(shakespeare[:100_000]).tolist() == own.encode(shakespeare[:100_000])
+    assert (gpt2.vocab_size, gpt2.end_of_text) == (50257, 50256)
+    assert len(gpt2.encode(shakespeare)) == 338_025  # as nanoGPT's data/shakespeare/readme.md counts it
+    assert json.dumps(gpt2.to_json()) == '{"kind": "gpt2"}'
+
+
+def test_special_tokens_in_a_text_are_plain_text(gpt2: Tokenizer) -> None:
+    ids = gpt2.encode("<|endoftext|>").tolist()
+    assert 50256 not in ids and len(ids) > 1
+    assert gpt2.decode(ids) == gpt2.decode([50256]) == "<|endoftext|>"
+
+
+def test_a_gap_in_a_vocabulary_reads_as_a_replacement_character() -> None:
+    class Gap(Tiktoken):
+        vocab_size = 301
+        encoding = tiktoken.Encoding(
+            "gap", pat_str=".", mergeable_ranks={bytes([i]): i for i in range(256)}, special_tokens={"<|end|>": 300}
+        )
+
+    assert Gap().decode([65, 299, 66, 300]) == "A\ufffdB<|end|>"
+
+
+LOOK = """
+import time
+from minigpt.strict_yaml import UserError
+from minigpt.tokenizer import Tokenizer
+start = time.monotonic()
+try:
+    Tokenizer.kinds[{kind!r}]()
+except UserError as error:
+    print(time.monotonic() - start)
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "network"), [("gpt2", "silent"), ("cl100k_base", "refuses"), ("o200k_base", "damaged")]
+)
+def test_without_a_network_there_is_one_clear_line_within_two_seconds(kind: str, network: str, tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    if network == "damaged":  # the file is there by its name, and tiktoken finds that it is not what it should be
+        address = f"{tokenizers.HOST}/{tokenizers.FILES[kind][0]}"
+        (tmp_path / "cache" / hashlib.sha1(address.encode()).hexdigest()).write_bytes(b"YQ== 0\n")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1] if network == "silent" else 1
+        proxy = f"http://127.0.0.1:{port}"
+        found = {"https_proxy": proxy, "HTTPS_PROXY": proxy, "no_proxy": "", "NO_PROXY": ""}
+        environment = os.environ | found | {"TIKTOKEN_CACHE_DIR": str(tmp_path / "cache")}
+        start = time.monotonic()
+        command = [sys.executable, "-c", LOOK.format(kind=kind)]
+        done = subprocess.run(
+            command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        )
+        took = time.monotonic() - start
+    assert (done.returncode, done.stderr) == (0, "")
+    seconds, *lines = done.stdout.splitlines()
+    assert float(seconds) < 3  # two, and a second for a busy machine; without the limit it would be minutes
+    assert took < 20  # and the process ends: nothing waits for the silent network
+    assert len(lines) == 1
+    for part in (f"encoding {kind}", str(tmp_path / "cache"), "TIKTOKEN_CACHE_DIR", "data.tokenizer=char"):
+        assert part in lines[0]
+
+
+def test_a_call_that_never_returns_is_left_behind() -> None:
+    start = time.monotonic()
+    with pytest.raises(TimeoutError, match=r"no answer in 0\.2 seconds"):
+        tokenizers._within(0.2, threading.Event().wait)
+    assert 0.2 <= time.monotonic() - start < 2
+    assert tokenizers._within(60, lambda: 7) == 7
+
+    def fail() -> None:
+        raise OSError("as raised")
+
+    with pytest.raises(OSError, match="as raised"):
+        tokenizers._within(60, fail)
+
+
+# ------------------------------------------------------------------------------------------- on disk
+
+
+@pytest.mark.parametrize("make", [lambda: Char("\n abé🦉"), Byte, lambda: BPE([" a", "\xff\x00"])])
+def test_save_and_load(make: type[Tokenizer], tmp_path: Path) -> None:
+    before = make()
+    before.save(tmp_path / "tokenizer.json")
+    after = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert type(after) is type(before)
+    assert after.to_json() == before.to_json()
+    assert after.fingerprint == before.fingerprint
+    assert after.encode(" aba").tolist() == before.encode(" aba").tolist()
+
+
+def test_fingerprints_differ_where_tokenizers_do() -> None:
+    made = [Char("ab"), Char("abc"), Byte(), BPE(["ab"]), BPE(["ab", "cd"]), BPE(["cd", "ab"])]
+    assert len({tokenizer.fingerprint for tokenizer in made}) == len(made)
+    canonical = b'{"alphabet": "ab", "kind": "char"}'
+    assert Char("ab").fingerprint == hashlib.sha256(canonical).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"", "not the JSON"),
+        (b"\x80\x04K\x2a.", "not the JSON"),  # a pickle
+        (b"[" * 5000, "not the JSON"),
+        (b'{"kind": ' + b"9" * 10_000 + b"}", "not the JSON"),
+        (b"[]", 'an object with a "kind"'),
+        (b'{"alphabet": "ab"}', 'an object with a "kind"'),
+        (b'{"kind": ["char"], "alphabet": "ab"}', 'an object with a "kind"'),
+        (b'{"kind": "chra", "alphabet": "ab"}', "did you mean 'char'"),
+        (b'{"kind": "mine"}', "--plugin"),
+        (b'{"kind": "char"}', "made from alphabet, found nothing"),
+        (b'{"kind": "char", "alphabet": "ab", "file": "../x"}', "made from alphabet, found alphabet, file"),
+        (b'{"kind": "byte", "vocab_size": 3}', "made from nothing, found vocab_size"),
+        (b'{"kind": "char", "alphabet": ""}', "alphabet"),
+        (b'{"kind": "char", "alphabet": "ba"}', "sorted"),
+        (b'{"kind": "char", "alphabet": "aab"}', "only once"),
+        (b'{"kind": "char", "alphabet": ["a", "b"]}', "must be text"),
+        (b'{"kind": "char", "alphabet": "a\\ud800"}', "surrogate"),
+        (b'{"kind": "bpe", "pieces": "ab"}', "list of texts"),
+        (b'{"kind": "bpe", "pieces": ["a"]}', "two characters"),
+        (b'{"kind": "bpe", "pieces": ["ab", 7]}', "list of texts"),
+        (b'{"kind": "bpe", "pieces": ["ab", "ab"]}', "once"),
+        ('{"kind": "bpe", "pieces": ["a€"]}'.encode(), "bytes"),
+    ],
+)
+def test_a_damaged_or_strange_file_is_refused_by_name(content: bytes, what: str, tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(content)
+    with pytest.raises(UserError) as error:
+        Tokenizer.load(path)
+    assert str(error.value).startswith(f"{path}: ")
+    assert what in str(error.value)
+
+
+def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    with path.open("wb") as file:
+        file.truncate(10 << 30)  # ten gigabytes, of which none is written
+    with pytest.raises(UserError, match="larger than"):
+        Tokenizer.load(path)
+
+
+# ---------------------------------------------------------------------------------------- a kind of one's own
+
+
+def test_a_users_own_kind_needs_no_change_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(Tokenizer, "kinds", dict(Tokenizer.kinds))
+
+    class Words(Tokenizer, kind="words"):
+        """An id is a word."""
+
+        def __init__(self, words: list[str]):
+            self.words, self.vocab_size = words, len(words)
+
+        @classmethod
+        def fit(cls, config: Options, texts: Iterable[str]) -> Words:
+            return cls(sorted({word for text in texts for word in text.split()}))
+
+        def encode(self, text: str) -> np.ndarray:
+            return np.array([self.words.index(word) for word in text.split()], dtype=np.int64)
+
+        def token_bytes(self, id: int) -> bytes:
+            return self.words[self._check(id)].encode() + b" "
+
+    config = build(DataConfig, from_python({"tokenizer": "words"}, "x")).tokenizer
+    made = config.component.fit(config, ["to be or", "not to be"])
+    made.save(tmp_path / "tokenizer.json")
+    loaded = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert isinstance(loaded, Words)
+    assert loaded.words == ["be", "not", "or", "to"]
+    assert loaded.decode(loaded.encode("to be")) == "to be "
+    assert list(loaded.stream([3, 0])) == ["to ", "be "]
