@@ -1,0 +1,424 @@
+"""Datasets: which ids a model sees, and that the files they come from are the right ones."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiktoken
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minigpt import corpus as corpora
+from minigpt import dataset as datasets
+from minigpt.config import build, from_python
+from minigpt.corpus import Corpus, open_corpus
+from minigpt.dataset import IGNORED, DataConfig, Dataset
+from minigpt.strict_yaml import ConfigError, UserError
+from minigpt.tokenizer import Byte, Char, Ids, Tiktoken, Tokenizer
+
+ROOT = Path(__file__).parents[1]
+RANDOM, DOCUMENTS = DataConfig(), DataConfig(windows="documents")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A data folder of the tests' own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(corpora, "DATA", tmp_path_factory.mktemp("data"))
+        yield corpora.DATA
+
+
+def corpus_of(*texts: str) -> Corpus:
+    digest = hashlib.sha256("\0".join(texts).encode()).hexdigest()
+    return Corpus("a test", "a test's own texts", digest, lambda: iter(texts))
+
+
+def numbered(count: int) -> tuple[Corpus, Char]:
+    """A corpus whose n-th id is n: a window shows where it was taken from."""
+    text = "".join(chr(0x20000 + n) for n in range(count))
+    return corpus_of(text), Char(text)
+
+
+def cache_of(corpus: Corpus, tokenizer: Tokenizer) -> Path:
+    return corpora.DATA / "cache" / datasets._key(corpus, tokenizer)
+
+
+# ---------------------------------------------------------------------------------------------- the splits
+
+
+def test_tiny_shakespeare_splits_as_everywhere() -> None:
+    places = (ROOT.parent / "shared/data/tinyshakespeare.txt", ROOT / "data/shakespeare.txt")
+    found = [path for path in places if path.exists()]
+    if not found:
+        pytest.skip("tiny Shakespeare is not here: minigpt downloads it to data/shakespeare.txt")
+    corpus = open_corpus(str(found[0]))
+    tokenizer = Char.fit(Char.Config(), corpus.documents())
+    dataset = Dataset(RANDOM, corpus, tokenizer, block_size=256)
+    assert len(dataset.ids) == 1_115_394
+    assert dataset.splits == {"train": range(1_003_854), "val": range(1_003_854, 1_115_394)}
+    assert dataset.ids.dtype == np.dtype("<u2")
+    assert dataset.ids[:14].tolist() == [18, 47, 56, 57, 58, 1, 15, 47, 58, 47, 64, 43, 52, 10]  # "First Citizen:"
+    assert tokenizer.decode(dataset.ids) == found[0].read_bytes().decode()
+
+
+def test_validation_begins_at_a_document_where_one_begins_nearby() -> None:
+    whole = ["x" * 100] * 10  # a document begins every 100 ids
+    near, far = DataConfig(validation=0.195), DataConfig(validation=0.15)
+    assert Dataset(near, corpus_of(*whole), Byte(), 8).splits["val"] == range(800, 1000)  # 805 is within 10 of 800
+    assert Dataset(far, corpus_of(*whole), Byte(), 8).splits["val"] == range(850, 1000)  # 850 is 50 from either
+    assert Dataset(DataConfig(validation=0.19), corpus_of(*whole), Byte(), 8).splits["val"] == range(800, 1000)
+    assert Dataset(DataConfig(validation=0.189), corpus_of(*whole), Byte(), 8).splits["val"] == range(811, 1000)
+
+
+@pytest.mark.parametrize("config", [RANDOM, DOCUMENTS])
+def test_a_validation_split_shorter_than_one_window_is_refused(config: DataConfig) -> None:
+    with pytest.raises(UserError, match=r"the val split of stories has 9 of its 89 ids.*block_size \+ 1 = 10:"):
+        Dataset(config, corpus_of("x" * 89), Byte(), block_size=9)
+    assert len(list(Dataset(config, corpus_of("x" * 92), Byte(), block_size=9).windows("val", 1))) == 1
+
+
+def test_a_short_training_split_is_refused_too() -> None:
+    with pytest.raises(UserError, match="the train split of stories has 9 of its 100 ids"):
+        Dataset(DataConfig(validation=0.9), corpus_of("x" * 100), Byte(), block_size=9)
+
+
+# --------------------------------------------------------------------------------------------- batches
+
+
+def test_y_is_what_follows_x_and_batches_stay_in_their_split() -> None:
+    dataset = Dataset(RANDOM, *numbered(1000), block_size=8)
+    for split, low, high in (("train", 0, 900), ("val", 900, 1000)):
+        x, y = dataset.batch(split, 0, 4096, seed=1)  # type: ignore[arg-type]
+        assert x.shape == y.shape == (4096, 8)
+        assert x.dtype == y.dtype == torch.int64
+        assert torch.equal(x, x[:, :1] + torch.arange(8))
+        assert torch.equal(y, x + 1)
+        assert (int(x.min()), int(y.max())) == (low, high - 1)  # the first and the last id are both reached
+
+
+def test_batches_are_the_same_on_every_machine() -> None:
+    dataset = Dataset(RANDOM, *numbered(1000), block_size=8)
+    # Philox4x64-10 with key 1337 and counter (1, n, 0, 0), modulo the 892 places where a window can begin
+    assert dataset.batch("train", 0, 6, seed=1337)[0][:, 0].tolist() == [205, 527, 394, 337, 502, 475]
+    assert dataset.batch("train", 10**12, 6, seed=1337)[0][:, 0].tolist() == [846, 14, 55, 60, 803, 836]
+
+
+def philox(key: int, counter: list[int]) -> list[int]:
+    """Philox4x64-10 as its paper defines it, in four lines of integers."""
+    keys, words = [key, 0], list(counter)
+    for _ in range(10):
+        left, right = 0xD2E7470EE14C6C93 * words[0], 0xCA5A826395121157 * words[2]
+        words = [(right >> 64) ^ words[1] ^ keys[0], right % 2**64, (left >> 64) ^ words[3] ^ keys[1], left % 2**64]
+        keys = [(keys[0] + 0x9E3779B97F4A7C15) % 2**64, (keys[1] + 0xBB67AE8584CAA73B) % 2**64]
+    return words
+
+
+@given(st.integers(0, 2**63), st.integers(0, 2**63))
+def test_draws_are_philox_of_seed_and_batch_number(seed: int, n: int) -> None:
+    expected = philox(seed, [1, n, 0, 0]) + philox(seed, [2, n, 0, 0])
+    assert datasets._draws(seed, n, 8).tolist() == expected
+
+
+def test_a_batch_does_not_depend_on_what_came_before() -> None:
+    dataset = Dataset(RANDOM, *numbered(1000), block_size=8)
+    alone = dataset.batch("train", 7, 32, seed=3)
+    np.random.seed(5)
+    torch.manual_seed(5)
+    for n in (0, 99, 7):
+        again = dataset.batch("train", n, 32, seed=3)
+    assert torch.equal(alone[0], again[0])
+    starts = [tuple(dataset.batch("train", n, 32, seed)[0][:, 0].tolist()) for n in range(20) for seed in range(20)]
+    assert len(set(starts)) == 400  # every (n, seed) is a batch of its own
+
+
+@pytest.mark.parametrize("config", [RANDOM, DOCUMENTS])
+def test_the_rows_of_all_ranks_are_the_global_batch(config: DataConfig) -> None:
+    dataset = Dataset(config, corpus_of(*(f"\n{n}: some text" for n in range(100))), Byte(), block_size=8)
+    x, y = dataset.batch("train", 5, 12, seed=1)
+    for world in (1, 2, 3, 4):
+        share = 12 // world
+        parts = [dataset.batch("train", 5, 12, 1, slice(rank * share, (rank + 1) * share)) for rank in range(world)]
+        assert torch.equal(torch.cat([part[0] for part in parts]), x)
+        assert torch.equal(torch.cat([part[1] for part in parts]), y)
+
+
+def test_a_batch_takes_well_under_a_millisecond() -> None:
+    dataset = Dataset(RANDOM, corpus_of("To be, or not to be. " * 50_000), Byte(), block_size=128)
+    took = []
+    for n in range(50):
+        start = time.perf_counter()
+        dataset.batch("train", n, 32, seed=1)
+        took.append(time.perf_counter() - start)
+    assert statistics.median(took) < 1e-3
+
+
+# ---------------------------------------------------------------------------------------- exact windows
+
+
+def test_windows_side_by_side_by_hand() -> None:
+    dataset = Dataset(DataConfig(validation=0.5), *numbered(20), block_size=4)
+    (x, y), (x_last, y_last) = dataset.windows("val", batch_size=2)
+    assert x.tolist() == [[10, 11, 12, 13], [14, 15, 16, 17]]
+    assert y.tolist() == [[11, 12, 13, 14], [15, 16, 17, 18]]
+    assert x_last.tolist() == [[18, 0, 0, 0]]
+    assert y_last.tolist() == [[19, IGNORED, IGNORED, IGNORED]]
+
+
+def test_windows_of_documents_by_hand() -> None:
+    texts = ["\nabcdef", "\ng", "\nhijk"]
+    dataset = Dataset(DataConfig(validation=0.35, windows="documents"), corpus_of(*texts), Byte(), block_size=3)
+    assert dataset.splits["train"] == range(9)
+    (batch,) = dataset.windows("train", batch_size=99)
+    shown = [["".join(chr(id) if id > 0 else "_" for id in row) for row in side.tolist()] for side in batch]
+    assert shown[0] == ["\nab", "cde", "f__", "\n__"]  # no window reads on into the next document
+    assert shown[1] == ["abc", "def", "\n__", "g__"]  # but what ends a document is the start of the next
+
+
+@given(
+    st.lists(st.integers(1, 12), min_size=1, max_size=12),
+    st.sampled_from([RANDOM, DOCUMENTS]),
+    st.integers(1, 6),
+    st.integers(1, 5),
+    st.integers(1, 3),
+)
+@settings(max_examples=40)
+def test_windows_cover_every_target_exactly_once(
+    lengths: list[int], config: DataConfig, block_size: int, batch_size: int, world: int
+) -> None:
+    tokenizer = numbered(sum(lengths) + 70)[1]
+    text = tokenizer.alphabet
+    edges = [0, *np.cumsum(lengths).tolist(), len(text)]
+    texts = [text[low:high] for low, high in pairwise(edges)]
+    dataset = Dataset(config, corpus_of(*texts), tokenizer, block_size)
+    for split, where in dataset.splits.items():
+        seen: Counter[int] = Counter()
+        for rank in range(world):
+            for x, y in dataset.windows(split, batch_size, slice(rank, None, world)):  # type: ignore[arg-type]
+                assert 1 <= len(x) <= batch_size
+                real = y != IGNORED
+                assert torch.equal(y[real], x[real] + 1)
+                if config.windows == "documents":  # a document's start is only ever a window's first id
+                    assert not set(x[:, 1:][real[:, 1:]].tolist()) & set(edges)
+                seen.update(y[real].tolist())
+        assert seen == Counter(where[1:])
+
+
+def test_training_windows_of_documents_are_those_of_the_evaluation() -> None:
+    texts = [f"\n{n}: " + "some text " * (n % 5) for n in range(100)]
+    dataset = Dataset(DOCUMENTS, corpus_of(*texts), Byte(), block_size=16)
+    windows = {
+        tuple(map(int, torch.cat(pair))) for x, y in dataset.windows("train", 64) for pair in zip(x, y, strict=True)
+    }
+    x, y = dataset.batch("train", 0, 5000, seed=1)
+    assert {tuple(map(int, torch.cat(pair))) for pair in zip(x, y, strict=True)} == windows
+
+
+# ------------------------------------------------------------------------------------------ ids on disk
+
+
+class Ended(Tiktoken):
+    """Bytes, and an id that ends a text."""
+
+    vocab_size, end_of_text = 257, 256
+    encoding = tiktoken.Encoding(
+        "ended", pat_str=".", mergeable_ranks={bytes([i]): i for i in range(256)}, special_tokens={"<|end|>": 256}
+    )
+
+
+def test_end_of_text_stands_between_documents_where_there_is_one() -> None:
+    assert Dataset(RANDOM, corpus_of("abcdefghi" * 3, "x" * 9), Ended(), 2).ids[25:30].tolist() == [
+        104,
+        105,
+        256,
+        120,
+        120,
+    ]
+    assert 256 not in Dataset(RANDOM, corpus_of("abcdefghi" * 4), Ended(), 2).ids
+    joined = Dataset(RANDOM, corpus_of("abcdefghi" * 3, "x" * 9), Byte(), 2)
+    assert joined.ids.tolist() == list(b"abcdefghi" * 3 + b"x" * 9)
+    assert joined.document_starts.tolist() == [0, 27]
+
+
+@pytest.mark.parametrize(("size", "dtype"), [(65_536, "<u2"), (65_537, "<u4"), (70_000, "<u4")])
+def test_a_large_vocabulary_is_written_in_four_bytes(size: int, dtype: str) -> None:
+    corpus, tokenizer = numbered(size)
+    dataset = Dataset(RANDOM, corpus, tokenizer, block_size=8)
+    assert dataset.ids.dtype == np.dtype(dtype)
+    assert np.array_equal(dataset.ids, np.arange(size))
+    ids = cache_of(corpus, tokenizer) / "ids.bin"
+    assert ids.stat().st_size == size * np.dtype(dtype).itemsize
+
+
+def test_ids_are_mapped_and_the_files_are_plain() -> None:
+    corpus = corpus_of("\nA" * 100, "\nBé" * 100)
+    dataset = Dataset(RANDOM, corpus, Byte(), 8)
+    assert isinstance(dataset.ids.base, np.memmap)
+    folder = cache_of(corpus, Byte())
+    assert sorted(os.listdir(folder)) == ["ids.bin", "meta.json", "starts.bin"]
+    raw = ("\nA" * 100 + "\nBé" * 100).encode()
+    assert (folder / "ids.bin").read_bytes() == b"".join(byte.to_bytes(2, "little") for byte in raw)
+    assert (folder / "starts.bin").read_bytes() == (0).to_bytes(8, "little") + (200).to_bytes(8, "little")
+    seal = json.loads((folder / "meta.json").read_text())
+    assert (seal["dtype"], seal["ids"], seal["documents"], seal["vocab_size"]) == ("<u2", 600, 2, 256)
+
+
+class Counting(Byte):
+    """Bytes; counts how often it is asked."""
+
+    calls = 0
+
+    def encode(self, text: str) -> Ids:
+        type(self).calls += 1
+        return super().encode(text)
+
+
+def test_ids_are_made_once_and_again_when_anything_changed() -> None:
+    Counting.calls = 0
+    first = Dataset(RANDOM, corpus_of("first text " * 20), Counting(), 8).ids
+    again = Dataset(DOCUMENTS, corpus_of("first text " * 20), Counting(), 4).ids
+    assert Counting.calls == 1
+    assert np.array_equal(first, again)
+    other = Dataset(RANDOM, corpus_of("other text " * 20), Counting(), 8).ids
+    assert Counting.calls == 2
+    assert bytes(other[:5].tolist()) == b"other"
+    corpus, tokenizer = numbered(100)
+    turned = Char(tokenizer.alphabet + "\U0010ffff")
+    assert datasets._key(corpus, tokenizer) != datasets._key(corpus, turned)
+
+
+def test_a_tokenizer_whose_code_changed_is_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = tmp_path / "mine.py"
+    monkeypatch.setattr(datasets.inspect, "getfile", lambda kind: str(code))
+    code.write_text("upper case")
+    before = datasets._key(corpus_of("text"), Byte())
+    assert datasets._key(corpus_of("text"), Byte()) == before
+    code.write_text("lower case")
+    assert datasets._key(corpus_of("text"), Byte()) != before
+
+
+def flip(path: Path) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 4
+    path.write_bytes(raw)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def garble(path: Path) -> None:
+    path.write_bytes(b"[7]")
+
+
+@pytest.mark.parametrize("name", ["ids.bin", "starts.bin", "meta.json"])
+@pytest.mark.parametrize("damage", [flip, truncate, empty, garble, Path.unlink])
+def test_damaged_files_are_made_again_and_not_used(name: str, damage: Callable[[Path], None]) -> None:
+    corpus = corpus_of(*(f"\nstory {n}" for n in range(50)))
+    before = Dataset(DOCUMENTS, corpus, Byte(), 8)
+    ids, starts = before.ids.tolist(), before.document_starts.tolist()
+    path = cache_of(corpus, Byte()) / name
+    good = path.read_bytes()
+    damage(path)
+    after = Dataset(DOCUMENTS, corpus, Byte(), 8)
+    assert (after.ids.tolist(), after.document_starts.tolist()) == (ids, starts)
+    if name != "meta.json" or damage not in (flip, truncate):  # not all that a seal says is needed
+        assert path.read_bytes() == good
+
+
+def test_a_seal_for_another_type_is_not_believed() -> None:
+    corpus = corpus_of("some text " * 20)
+    ids = Dataset(RANDOM, corpus, Byte(), 8).ids.tolist()
+    seal = cache_of(corpus, Byte()) / "meta.json"
+    seal.write_text(seal.read_text().replace("<u2", "<u4"))
+    assert Dataset(RANDOM, corpus, Byte(), 8).ids.tolist() == ids
+    assert '"<u2"' in seal.read_text()
+
+
+class Wrong(Byte):
+    """Gives an id that it does not have, in the second document."""
+
+    def encode(self, text: str) -> Ids:
+        return super().encode(text) + (300 if "wrong" in text else 0)
+
+
+def test_a_tokenizer_beyond_its_vocabulary_is_refused_and_nothing_is_left() -> None:
+    corpus = corpus_of("right " * 20, "wrong")
+    with pytest.raises(UserError, match="gave ids from 403 to 419, but its vocab_size is 256"):
+        Dataset(RANDOM, corpus, Wrong(), 8)
+    key = datasets._key(corpus, Wrong())
+    assert [name for name in os.listdir(corpora.DATA / "cache") if key in name] == []
+
+
+class Silent(Byte):
+    """Gives no ids at all."""
+
+    def encode(self, text: str) -> Ids:
+        return np.zeros(0, dtype=np.int64)
+
+
+def test_a_tokenizer_that_gives_nothing_is_refused() -> None:
+    with pytest.raises(UserError, match="makes no ids"):
+        Dataset(RANDOM, corpus_of("text"), Silent(), 8)
+
+
+RACE = """
+import hashlib, pathlib, sys, time
+from minigpt import dataset
+from minigpt.corpus import open_corpus
+from minigpt.tokenizer import Byte
+corpus = open_corpus("stories")
+go = pathlib.Path(sys.argv[1])
+(go.parent / sys.argv[2]).touch()
+while not go.exists():
+    time.sleep(0.001)
+ids, starts = dataset.ids_on_disk(corpus, Byte())
+print(len(ids), len(starts), hashlib.sha256(ids.tobytes()).hexdigest())
+"""
+
+
+def test_two_processes_that_begin_at_once_both_end_well(tmp_path: Path) -> None:
+    environment = os.environ | {"MINIGPT_DATA": str(tmp_path / "data")}
+    command = [sys.executable, "-W", "error", "-c", RACE, str(tmp_path / "go")]
+    both = [
+        subprocess.Popen([*command, name], env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        for name in ("one", "two")
+    ]
+    limit = time.monotonic() + 60
+    while not ((tmp_path / "one").exists() and (tmp_path / "two").exists()) and time.monotonic() < limit:
+        time.sleep(0.01)
+    (tmp_path / "go").touch()
+    said = [process.communicate(timeout=60)[0].strip() for process in both]
+    raw = "".join(open_corpus("stories").documents()).encode()
+    right = hashlib.sha256(np.frombuffer(raw, np.uint8).astype("<u2").tobytes()).hexdigest()
+    assert said == [f"{len(raw)} 10000 {right}"] * 2
+    assert len(os.listdir(tmp_path / "data" / "cache")) == 1  # and no temporary folder is left
+
+
+# ---------------------------------------------------------------------------------------- the options
+
+
+def test_the_options_are_read_and_checked() -> None:
+    config = build(DataConfig, from_python({"source": "a.txt", "tokenizer": "byte", "windows": "documents"}, "x"))
+    assert config == DataConfig(source="a.txt", tokenizer=Byte.Config(), windows="documents")
+    assert config.tokenizer.component is Byte
+    assert DataConfig().tokenizer.component is Char
+    for wrong in ({"validation": 0}, {"validation": 1}, {"windows": "rows"}, {"source": " "}, {"tokenizer": "chars"}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            build(DataConfig, from_python(wrong, "x"))
