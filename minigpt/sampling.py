@@ -29,7 +29,9 @@ class SamplingConfig(Options):
     min_p: Fraction = 0.0
     """Draw from tokens at least this likely compared with the likeliest (arXiv 2407.01082)."""
     max_tokens: Natural = 200
-    """How many tokens to write."""
+    """How many tokens to write, at most."""
+    stop: str = ""
+    """Text before which to end; nothing for none."""
     seed: Natural = 1337
     """Equal seeds draw equal text."""
 
@@ -98,6 +100,9 @@ def generate(
 
 def until(pieces: Iterable[str], stop: str) -> Iterator[str]:
     """Pass pieces of text on until `stop` appears, which is left out; hold back only what may be its beginning."""
+    if not stop:
+        yield from pieces
+        return
     held = ""
     for piece in pieces:
         held += piece
