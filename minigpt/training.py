@@ -1,0 +1,169 @@
+"""Training: a loop that yields a record a step, and the exact loss of a whole split.
+
+Step n sees batch n and draws dropout from (seed, n), so a run that is stopped and resumed goes on as if it had not
+been: there is no other state than the weights, the optimizer's memory and the number of the step.
+
+B batch, T positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from minigpt.config import Count, Fraction, Natural, NonNegative, Options
+from minigpt.dataset import IGNORED, Dataset, Split
+from minigpt.model import GPT
+from minigpt.optimizer import AdamW, Optimizer, schedule
+from minigpt.strict_yaml import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig(Options):
+    """How the model is trained."""
+
+    batch_size: Count = 32
+    """Windows in a step."""
+    micro_batch_size: Count | None = None
+    """Windows at a time where a whole batch does not fit into memory; their gradients are added up. Default: all."""
+    max_steps: Count = 1000
+    """Steps in all."""
+    optimizer: Optimizer.Config = AdamW.Config()
+    """How gradients become steps: adamw, or muon for the matrices inside the blocks."""
+    warmup_steps: Natural = 20
+    """Steps in which the learning rate rises to its full height."""
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    """How it falls after that."""
+    final_rate: Fraction = 0.1
+    """The share of the learning rate that is left at the last step."""
+    grad_clip: NonNegative = 1.0
+    """The longest gradient that is stepped along; longer ones are scaled down. 0 is off."""
+    eval_every: Count = 100
+    """Steps between exact validation losses; there is one after the last step too."""
+    sample_every: Natural = 200
+    """Steps between samples of text; 0 is none."""
+    checkpoint_every: Count = 500
+    """Steps between checkpoints; there is one after the last step too."""
+    seed: Natural = 1337
+    """Equal seeds make equal runs, to the bit on a CPU."""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Where to compute: auto takes the first of cuda, mps and cpu that is there."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type of the matrix products: auto is bfloat16 where the device has it in hardware (cuda), else float32."""
+    compile: bool = False
+    """Whether torch.compile prepares the model: a slow start and faster steps."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one step did."""
+
+    step: int  # how many steps are done
+    loss: float  # nats a token, mean over the batch, before the step
+    lr: float  # the first learning rate of the optimizer
+    grad_norm: float  # before clipping
+    tokens: int  # in this step
+    seconds: float  # of this step
+
+
+class Diverged(Exception):
+    """The loss or the gradient is no longer a number. The step was not taken."""
+
+
+def choose_device(name: str) -> torch.device:
+    """The device that a config names. Raises UserError when it is not there."""
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        name = next(device for device, available in there.items() if available)
+    if not there[name]:
+        raise UserError(f"training.device: {name} is not available here; use auto or cpu")
+    return torch.device(name)
+
+
+def mixed_precision(config: TrainingConfig, device: torch.device) -> AbstractContextManager[None]:
+    """The context in which matrix products are made in the config's precision."""
+    auto = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    enabled = config.precision == "bfloat16" or (config.precision == "auto" and auto)
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=enabled)
+
+
+def next_token_loss(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
+    """Cross-entropy of logits (B, T, V) and targets (B, T), IGNORED ones left out, in nats a token."""
+    return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction=reduction)
+
+
+def train(
+    model: GPT, dataset: Dataset, optimizer: Optimizer, config: TrainingConfig, start: int = 0
+) -> Iterator[Record]:
+    """Train from step `start` to `config.max_steps`, and yield a Record after each step.
+
+    Raises Diverged before a step along something that is not a number.
+    """
+    forward = torch.compile(model) if config.compile else model
+    for step in range(start, config.max_steps):
+        began = perf_counter()
+        model.train()
+        torch.manual_seed((config.seed * 1_000_003 + step) % 2**63)  # dropout: a function of (seed, step), as the batch
+        factor = schedule(step, config.max_steps, config.warmup_steps, config.schedule, config.final_rate)
+        x, y = dataset.batch("train", step, config.batch_size, config.seed)  # (B, T), (B, T)
+        loss = accumulate(forward, x.to(model.device), y.to(model.device), config)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), config.grad_clip or math.inf).item()
+        if not math.isfinite(loss + norm):
+            raise Diverged(
+                f"step {step + 1}: the loss is {loss}, the gradient's length {norm}; lower the learning rate"
+            )
+        optimizer.step(factor)
+        lr = optimizer.parts[-1].param_groups[0]["lr"]
+        yield Record(step + 1, loss, lr, norm, x.numel(), perf_counter() - began)
+
+
+def accumulate(forward: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, config: TrainingConfig) -> float:
+    """Add up the gradients of a batch x, y (B, T), a micro-batch at a time; returns the mean loss of the batch."""
+    size, targets = config.micro_batch_size or len(x), (y != IGNORED).sum()
+    total = 0.0
+    for inputs, outputs in zip(x.split(size), y.split(size)):
+        with mixed_precision(config, x.device):
+            logits = forward(inputs)  # (micro-batch, T, V)
+        loss = next_token_loss(logits, outputs, reduction="sum") / targets
+        loss.backward()
+        total += loss.item()
+    return total
+
+
+@torch.no_grad()
+def evaluate(model: GPT, dataset: Dataset, split: Split, config: TrainingConfig) -> float:
+    """The exact loss in nats a token: every target of the split once, in windows of `block_size`."""
+    training, total, count = model.training, 0.0, 0
+    model.eval()
+    for x, y in dataset.windows(split, config.batch_size):
+        with mixed_precision(config, model.device):
+            logits = model(x.to(model.device))  # (B, T, V)
+        total += next_token_loss(logits, y.to(model.device), reduction="sum").item()
+        count += int((y != IGNORED).sum())
+    model.train(training)
+    return total / count
+
+
+def verdict(evaluations: Sequence[tuple[int, float, float]]) -> str:
+    """What (step, training loss, validation loss) at each evaluation say, in plain words."""
+    if len(evaluations) < 3:
+        return "too few evaluations for a verdict (lower training.eval_every)"
+    step, train_loss, val_loss = evaluations[-1]
+    best_step, best_train, best_val = min(evaluations, key=lambda evaluation: evaluation[2])
+    if val_loss > 1.01 * best_val and train_loss < best_train:
+        return (
+            f"overfitting since step {best_step}: the validation loss rose from {best_val:.4f} to {val_loss:.4f} while "
+            f"the training loss fell; stop there, raise model.dropout, or give it more text"
+        )
+    earlier = evaluations[-1 - max(1, len(evaluations) // 4)][2]
+    if val_loss < 0.99 * earlier:
+        return f"still improving at step {step}: more steps would lower the validation loss further"
+    return f"levelled off: the validation loss is within 1 % of what it was a quarter of the run ago ({earlier:.4f})"
