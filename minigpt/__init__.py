@@ -1,0 +1,27 @@
+"""minigpt: attention from averaging to a trained small GPT.
+
+Read the files in this order; each imports only files above it.
+
+    strict_yaml, config                 YAML -> frozen dataclasses
+    tokenizer, stories, corpus, dataset text -> ids -> batches
+    cache, position                     what attention remembers, and how it knows where
+    attention/ladder                    attention as plain functions: start here
+    attention/base, average, ...        the contract, and one kind a file
+    model                               the GPT
+    sampling, trace, probe              text out of it, a look inside it, the proof that it is causal
+    optimizer, training, checkpoint     how it learns, and how nothing is lost
+    run, trainer                        a run folder and how it is filled
+
+From a notebook:
+
+    import minigpt
+    run = minigpt.load("runs/tiny")
+    print(run.generate("Once"))
+    weights = run.attention("Once upon")        # one (H, T, T) a layer
+"""
+
+from minigpt.attention import Attention
+from minigpt.model import GPT, ModelConfig
+from minigpt.run import Run, RunConfig, load, load_plugin
+
+__all__ = ["GPT", "Attention", "ModelConfig", "Run", "RunConfig", "load", "load_plugin"]

@@ -1,0 +1,181 @@
+"""A run: its config, its folder, and how the parts are put together, ready to write text or to be looked at.
+
+run = minigpt.load("runs/tiny")
+run.generate("Once")            # text
+run.attention("Once upon")      # one (H, T, T) a layer
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minigpt import checkpoint
+from minigpt.checkpoint import CheckpointError
+from minigpt.config import Options
+from minigpt.config import load as load_config
+from minigpt.dataset import DataConfig
+from minigpt.model import GPT, ModelConfig
+from minigpt.sampling import SamplingConfig, generate, until
+from minigpt.strict_yaml import ConfigError, UserError
+from minigpt.tokenizer import Tokenizer
+from minigpt.trace import attention_maps
+from minigpt.training import TrainingConfig, choose_device
+
+RUNS = Path("runs")
+CONFIG, TOKENIZER, METRICS, CHECKPOINTS, PLUGINS = (
+    "config.yaml",
+    "tokenizer.json",
+    "metrics.jsonl",
+    "checkpoints",
+    "plugins",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(Options):
+    """Everything a run is made from."""
+
+    data: DataConfig = DataConfig()
+    """The text, and how it becomes ids."""
+    model: ModelConfig = ModelConfig()
+    """The shape of the model."""
+    training: TrainingConfig = TrainingConfig()
+    """How it is trained."""
+    sampling: SamplingConfig = SamplingConfig()
+    """How text is drawn from it."""
+
+
+@dataclass
+class Run:
+    """A trained model with all that belongs to it."""
+
+    folder: Path
+    config: RunConfig
+    tokenizer: Tokenizer
+    model: GPT
+    step: int
+    notes: list[str]
+
+    def prompt_ids(self, prompt: str) -> Tensor:
+        """The ids of a prompt, (1, n); an empty one starts where a text does, after a line end. Raises UserError."""
+        try:
+            ids = self.tokenizer.encode(prompt or "\n").tolist()
+        except UserError as error:
+            if prompt:
+                raise UserError(f"the prompt: {error}") from None
+            ids = [0]
+        return torch.tensor([ids], device=self.model.device)  # (1, n)
+
+    def stream(self, prompt: str = "", use_cache: bool = True, **options: Any) -> Iterator[str]:
+        """The continuation of a prompt, piece by piece, never half a character.
+
+        `options` are those of SamplingConfig (temperature, top_k, max_tokens, stop, seed, ...); the run's own are the
+        defaults. Raises UserError.
+        """
+        config = replace(self.config.sampling, **options)
+        generator = torch.Generator(self.model.device).manual_seed(config.seed)
+        tokens = generate(self.model, self.prompt_ids(prompt), config, generator, use_cache)
+        return until(self.tokenizer.stream(int(token) for token in tokens), config.stop)
+
+    def generate(self, prompt: str = "", **options: Any) -> str:
+        """A prompt and its continuation as one text; `options` as for `stream`."""
+        return prompt + "".join(self.stream(prompt, **options))
+
+    def attention(self, text: str) -> list[Tensor]:
+        """Who attends to whom in a text that fits into the context: one (H, T, T) a layer. Raises UserError."""
+        ids = self.prompt_ids(text)
+        if ids.shape[1] > self.config.model.block_size:
+            raise UserError(f"the text has {ids.shape[1]} tokens; the context holds {self.config.model.block_size}")
+        return [weights[0] for weights in attention_maps(self.model, ids)]
+
+    def labels(self, text: str) -> list[str]:
+        """The tokens of a text as text."""
+        ids = self.prompt_ids(text)[0].tolist()
+        return [self.tokenizer.token_bytes(id).decode("utf-8", "replace") for id in ids]
+
+
+def load(folder: str | Path, device: str = "auto") -> Run:
+    """The run in a folder, with the weights of its newest good checkpoint, ready to write.
+
+    A run trained with a plugin needs that plugin first (`load_plugin`, or its class defined in the notebook). Raises
+    UserError for what is not a run, CheckpointError when no checkpoint can be used.
+    """
+    folder = Path(folder)
+    config = read_config(folder)
+    tokenizer = Tokenizer.load(folder / TOKENIZER)
+    saved, notes = checkpoint.newest(folder / CHECKPOINTS)
+    model = build_model(config, tokenizer)
+    checkpoint.fill(model, saved.model, saved.path)
+    model.to(choose_device(device)).eval()
+    return Run(folder, config, tokenizer, model, saved.state["step"], notes)
+
+
+def build_model(config: RunConfig, tokenizer: Tokenizer) -> GPT:
+    """A fresh model; equal seeds make equal weights."""
+    torch.manual_seed(config.training.seed)
+    return GPT(config.model, tokenizer.vocab_size)
+
+
+def read_config(folder: Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """The config that a run was trained with. Raises UserError; says which plugin is missing."""
+    if not (folder / CONFIG).is_file():
+        raise UserError(f"{folder}: not a run (there is no {CONFIG} in it)")
+    try:
+        return load_config(RunConfig, folder / CONFIG, overrides)
+    except ConfigError as error:
+        copies = sorted(path.name for path in (folder / PLUGINS).glob("*.py"))
+        missing = [name for name in copies if module_name(Path(name)) not in sys.modules]
+        if not missing:
+            raise
+        hint = f"--plugin {missing[0]} (a copy for the record is {folder / PLUGINS / missing[0]})"
+        raise UserError(f"{folder} was trained with a plugin that is missing here: give {hint}. {error}") from None
+
+
+def newest_run(name: str = "") -> Path:
+    """The folder of a run: a path, a name in runs/, or, for "", the newest. Raises UserError."""
+    if name:
+        found = next((path for path in (Path(name), RUNS / name) if path.is_dir()), None)
+        if found is None:
+            raise UserError(f"there is no run {name}: neither {Path(name)} nor {RUNS / name} is a folder")
+        return found
+    runs = [path for path in RUNS.iterdir() if (path / CONFIG).is_file()] if RUNS.is_dir() else []
+    if not runs:
+        raise UserError(f"there is no run in {RUNS.absolute()} yet: python scripts/train.py --config tiny.yaml")
+    return max(
+        runs, key=lambda path: (path / METRICS if (path / METRICS).exists() else path / CONFIG).stat().st_mtime_ns
+    )
+
+
+def module_name(path: Path) -> str:
+    """The name under which a plugin is imported."""
+    return f"minigpt_plugin_{path.stem}"
+
+
+def load_plugin(path: Path) -> None:
+    """Run a user's file, whose classes register their kinds as the built-in ones do.
+
+    Only a file named on the command line, or by a notebook's own call, comes here. Raises UserError.
+    """
+    if not path.is_file():
+        raise UserError(f"--plugin {path}: no such file")
+    spec = importlib.util.spec_from_file_location(module_name(path), path)
+    if spec is None or spec.loader is None:
+        raise UserError(f"--plugin {path}: not a Python file (its name must end in .py)")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name(path)] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[module_name(path)]
+        raise UserError(f"--plugin {path}: {type(error).__name__}: {error}") from error
+
+
+__all__ = ["CheckpointError", "Run", "RunConfig", "load", "load_plugin", "newest_run"]
