@@ -1,0 +1,61 @@
+"""What a training says while it runs: a progress bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from time import perf_counter
+
+from tqdm import tqdm
+
+from minigpt.training import Record
+
+LINES = 20  # plain lines in a whole run
+
+
+class Reporter:
+    """Counts steps and tells how it goes. Speed is that of the last 20 steps, evaluations and samples left out."""
+
+    def __init__(self, start: int, steps: int):
+        self.steps, self.val_loss = steps, float("nan")
+        self.recent: deque[Record] = deque(maxlen=20)
+        self.began, self.start = perf_counter(), start
+        self.bar = tqdm(total=steps, initial=start, unit="step", file=sys.stderr, disable=not sys.stderr.isatty())
+        self.bar.set_description("training")
+
+    def say(self, text: str) -> None:
+        """Print a line of its own; the bar stays below."""
+        if self.bar.disable:
+            print(text, flush=True)
+        else:
+            tqdm.write(text, file=sys.stdout)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Training speed over the last steps."""
+        return sum(record.tokens for record in self.recent) / sum(record.seconds for record in self.recent)
+
+    def step(self, record: Record) -> None:
+        """Count a step and show it."""
+        self.recent.append(record)
+        self.bar.update()
+        loss = sum(r.loss for r in self.recent) / len(self.recent)
+        speed = f"{self.tokens_per_second:,.0f} tokens/s"
+        self.bar.set_postfix_str(
+            f"loss {loss:.3f}, val {self.val_loss:.3f}, lr {record.lr:.2g}, {speed}", refresh=False
+        )
+        if self.bar.disable and (record.step % max(1, self.steps // LINES) == 0 or record.step == self.start + 1):
+            left = (perf_counter() - self.began) / (record.step - self.start) * (self.steps - record.step)
+            self.say(
+                f"step {record.step:>{len(str(self.steps))}}/{self.steps}  loss {loss:.4f}  lr {record.lr:.2e}  "
+                f"{speed}  {left:.0f} s left"
+            )
+
+    def evaluated(self, step: int, train_loss: float, val_loss: float) -> None:
+        """Show an exact validation loss."""
+        self.val_loss = val_loss
+        self.say(f"step {step}: training loss {train_loss:.4f}, validation loss {val_loss:.4f}")
+
+    def close(self) -> None:
+        """Leave the bar as it stands."""
+        self.bar.close()
