@@ -1,0 +1,72 @@
+"""What the scripts share: plugins, and how an end of any kind becomes an exit code and one clear line.
+
+0 done; 1 a bug of ours; 2 a mistake in the input; 3 the loss diverged; 4 a checkpoint refused; 5 input/output;
+130, 143, 141 for SIGINT, SIGTERM, SIGPIPE.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from minigpt.checkpoint import CheckpointError
+from minigpt.run import load_plugin
+from minigpt.strict_yaml import UserError
+from minigpt.trainer import Stopped
+from minigpt.training import Diverged
+
+
+def parser(description: str) -> argparse.ArgumentParser:
+    """A parser with what every script understands."""
+    made = argparse.ArgumentParser(description=description, allow_abbrev=False)
+    made.add_argument(
+        "--plugin", action="append", default=[], type=Path, metavar="FILE", help="a Python file with kinds of your own"
+    )
+    made.add_argument("--debug", action="store_true", help="show a traceback with an error")
+    return made
+
+
+def execute(main: Callable[[argparse.Namespace], None], arguments: argparse.Namespace) -> int:
+    """Load the plugins, run `main`, and answer with an exit code. Anything wrong is one line on stderr."""
+    try:
+        for path in arguments.plugin:
+            load_plugin(path)
+        main(arguments)
+        sys.stdout.flush()
+        return 0
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes at exit
+        return 141
+    except (Exception, KeyboardInterrupt) as error:
+        if arguments.debug:
+            traceback.print_exc()
+        code, text = _explain(error)
+        print(text, file=sys.stderr)
+        return code
+
+
+def _explain(error: BaseException) -> tuple[int, str]:
+    if isinstance(error, KeyboardInterrupt):
+        return 130, "stopped"
+    if isinstance(error, Stopped):
+        return 128 + error.signum, f"stopped by {error}; a checkpoint is written: python scripts/train.py --resume"
+    if isinstance(error, UserError):
+        return 2, f"error: {error}"
+    if isinstance(error, Diverged):
+        return 3, f"diverged: {error}"
+    if isinstance(error, CheckpointError):
+        return 4, f"checkpoint refused: {error}"
+    if isinstance(error, OSError):
+        return 5, f"input/output error: {error}"
+    return 1, f"this is a bug ({type(error).__name__}: {error}); --debug shows where, please report it"
+
+
+def no_leftovers(made: argparse.ArgumentParser, overrides: Sequence[str]) -> None:
+    """Refuse an argument that is neither an option nor `group.key=value`."""
+    for argument in overrides:
+        if argument.startswith("-") or "=" not in argument:
+            made.error(f"unrecognised argument {argument!r} (options are set as in training.max_steps=50)")

@@ -1,0 +1,77 @@
+"""Write text with a trained model.
+
+python scripts/sample.py --prompt "Once"                       # from the newest run
+python scripts/sample.py --run runs/tiny --temperature 0 --max-tokens 300
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from minigpt import command
+from minigpt.config import hints
+from minigpt.run import load, newest_run
+from minigpt.sampling import SamplingConfig
+from minigpt.strict_yaml import ConfigError, UserError
+
+
+def main(arguments: argparse.Namespace) -> None:
+    """Stream one or more continuations of the prompt."""
+    prompt = read_prompt(arguments)
+    if arguments.num_samples < 1:
+        raise UserError(f"--num-samples: expected at least 1, found {arguments.num_samples}")
+    run = load(newest_run(arguments.run), arguments.device)
+    for note in run.notes:
+        print(note, file=sys.stderr)
+    given = {name: getattr(arguments, name) for name in hints(SamplingConfig) if getattr(arguments, name) is not None}
+    first_seed = given.pop("seed", run.config.sampling.seed)
+    for number in range(arguments.num_samples):
+        if number:
+            print("---")
+        write(prompt)
+        try:
+            pieces = run.stream(prompt, not arguments.no_cache, seed=first_seed + number, **given)
+            for piece in pieces:
+                write(piece)
+        except ConfigError as error:
+            raise UserError(str(error).replace("SamplingConfig.", "--").replace("_", "-")) from None
+        print()
+
+
+def write(text: str) -> None:
+    """Print text as it comes, in any terminal: what its encoding lacks is escaped."""
+    encoding = sys.stdout.encoding or "utf-8"
+    print(text.encode(encoding, "backslashreplace").decode(encoding), end="", flush=True)
+
+
+def read_prompt(arguments: argparse.Namespace) -> str:
+    """The prompt from the command line or from a file."""
+    if arguments.prompt_file is None:
+        return arguments.prompt
+    if arguments.prompt:
+        raise UserError("--prompt and --prompt-file: give one of them")
+    if not arguments.prompt_file.is_file():
+        raise UserError(f"--prompt-file {arguments.prompt_file}: no such file")
+    try:
+        return arguments.prompt_file.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"--prompt-file {arguments.prompt_file}: not UTF-8 at byte {error.start}") from None
+
+
+if __name__ == "__main__":
+    parser = command.parser("Write text with a trained model.")
+    parser.add_argument("--run", default="", metavar="RUN", help="folder or name of a run (default: the newest)")
+    parser.add_argument("--prompt", default="", help="the text to continue")
+    parser.add_argument("--prompt-file", type=Path, metavar="FILE", help="the same from a UTF-8 file")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="how many tokens to write")
+    parser.add_argument("--temperature", type=float, metavar="T", help="0 always takes the likeliest token")
+    parser.add_argument("--top-k", type=int, metavar="K", help="draw from the K likeliest tokens")
+    parser.add_argument("--top-p", type=float, metavar="P", help="draw from the likeliest that reach P together")
+    parser.add_argument("--min-p", type=float, metavar="P", help="draw from tokens P times as likely as the likeliest")
+    parser.add_argument("--seed", type=int, metavar="N", help="equal seeds draw equal text")
+    parser.add_argument("--num-samples", type=int, default=1, metavar="N", help="samples, each with the next seed")
+    parser.add_argument("--stop", metavar="TEXT", help="end before this text")
+    parser.add_argument("--no-cache", action="store_true", help="recompute the whole context for every token")
+    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda", "mps"], help="where to compute")
+    arguments = parser.parse_args()
+    sys.exit(command.execute(main, arguments))

@@ -1,0 +1,47 @@
+"""Train a model.
+
+python scripts/train.py --config tiny.yaml                                  # a small GPT in about a minute
+python scripts/train.py --config tiny.yaml model.attention=average_softmax  # swap the attention
+python scripts/train.py --resume                                            # go on with the newest run
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from minigpt import command, config, trainer
+from minigpt.run import RunConfig, newest_run
+from minigpt.strict_yaml import UserError
+
+
+def main(arguments: argparse.Namespace) -> None:
+    """Start or resume a run, train it, and say what came of it."""
+    if arguments.resume is not None:
+        training = trainer.resume(newest_run(arguments.resume), arguments.overrides)
+    elif arguments.config:
+        settings = config.load(RunConfig, arguments.config, arguments.overrides)
+        name = arguments.name or Path(arguments.config).stem
+        training = trainer.start(settings, name, arguments.plugin, arguments.allow_leak)
+    else:
+        raise UserError("give --config FILE to start a run (try --config tiny.yaml), or --resume to go on with one")
+    training.fit()
+    folder = training.run.folder
+    print(f"done: {training.run.step} steps, {training.tokens:,} tokens in {training.seconds:.0f} s of training")
+    print(f"verdict: {training.verdict()}")
+    print(f'next: python scripts/sample.py --run {folder} --prompt "Once"   (curves: {folder / "loss.svg"})')
+
+
+if __name__ == "__main__":
+    parser = command.parser("Train a model from a config; anything after it like training.max_steps=50 overrides it.")
+    parser.add_argument("--config", help="a YAML file, looked up as given and then in configs/")
+    parser.add_argument("--name", default="", help="name of the run (default: the config's); numbered when taken")
+    parser.add_argument(
+        "--resume", nargs="?", const="", metavar="RUN", help="go on with a run (default: the newest) where it stopped"
+    )
+    parser.add_argument("--allow-leak", action="store_true", help="train even if an attention sees the future")
+    arguments, overrides = parser.parse_known_args()
+    if arguments.resume and "=" in arguments.resume:  # --resume training.max_steps=900: an override, not a run
+        arguments.resume, overrides = "", [arguments.resume, *overrides]
+    command.no_leftovers(parser, overrides)
+    arguments.overrides = overrides
+    sys.exit(command.execute(main, arguments))
