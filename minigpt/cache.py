@@ -23,6 +23,13 @@ class Past:
         self.length = 0
         self.below: Past | None = None
         self.seen: tuple[Tensor, Tensor] | None = None
+        self.batch: int | None = None
+
+    def expect(self, batch: int) -> None:
+        """Refuse another batch size than before, with ValueError: broadcasting would be silent."""
+        if self.batch not in (None, batch):
+            raise ValueError(f"the cache was filled with a batch of {self.batch}, now {batch} came")
+        self.batch = batch
 
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """All keys and values so far: with nothing before them, the new ones."""
@@ -34,7 +41,7 @@ class KVCache(Past):
     """The keys and values of all positions so far, in buffers of `capacity` positions.
 
     The buffers are made at the first append, from what arrives: its batch, heads, widths, type and device. Raises
-    ValueError when more positions arrive than fit, or another batch size (broadcasting would be silent).
+    ValueError when more positions arrive than fit, or another batch size.
     """
 
     keeps = True
@@ -46,6 +53,7 @@ class KVCache(Past):
 
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Keep key (B, G, T, d) and value (B, G, T, e); returns (B, G, S, d) and (B, G, S, e)."""
+        self.expect(key.shape[0])
         start, end = self.length, self.length + key.shape[2]
         if end > self.capacity:
             raise ValueError(f"the cache holds {self.capacity} positions, and {end} have come: make a larger one")
@@ -55,8 +63,6 @@ class KVCache(Past):
                 value.new_empty(*value.shape[:2], self.capacity, value.shape[3]),  # (B, G, capacity, e)
             )
         keys, values = self.buffers
-        if keys.shape[0] != key.shape[0]:
-            raise ValueError(f"the cache was filled with a batch of {keys.shape[0]}, now {key.shape[0]} came")
         keys[:, :, start:end], values[:, :, start:end] = key, value
         self.length = end
         self.seen = keys[:, :, :end], values[:, :, :end]  # (B, G, S, d), (B, G, S, e)
@@ -76,9 +82,9 @@ class State(Past):
         self.tensors: tuple[Tensor, ...] = ()
 
     def replace(self, tensors: tuple[Tensor, ...], T: int) -> None:
-        """The state after T more positions. Raises ValueError if the shapes are not those of the state before."""
+        """The state after T more positions. Raises ValueError if its shapes are not those of the state before."""
         before, after = [tuple(t.shape) for t in self.tensors], [tuple(t.shape) for t in tensors]
         if before and before != after:
-            raise ValueError(f"the state was of shapes {before}, now {after} came: another batch size?")
+            raise ValueError(f"the state was of shapes {before}, now {after} came")
         self.tensors = tensors
         self.length += T

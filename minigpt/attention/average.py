@@ -34,14 +34,14 @@ class Average(Attention):
         causal = getattr(self.config, "causal", True)
         return causal and not (self.position.acts_by("bias") or (self.training and self.dropout > 0))
 
-    @shortcut()
+    @shortcut(needs=("qkv",))
     def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         if not self.plain:
             return Attention.mix(self, query, key, value)
         total, count = running_sum(value)  # (B, 1, S, D), (S, 1)
         return (total / count).to(value.dtype)[:, :, -query.shape[2] :]  # (B, 1, T, D)
 
-    @shortcut()
+    @shortcut(needs=("qkv",))
     def recall(self, query: Tensor, key: Tensor, value: Tensor, past: Past) -> Tensor:
         if not isinstance(past, State):
             return Attention.recall(self, query, key, value, past)
@@ -52,7 +52,7 @@ class Average(Attention):
         past.replace((total[:, :, -1:],), value.shape[2])  # (B, 1, 1, D)
         return (total / count).to(value.dtype)  # (B, 1, T, D)
 
-    @shortcut()
+    @shortcut(needs=("qkv",))
     def make_cache(self, length: int) -> Past:
         return KVCache(length) if self.position.acts_by("bias") else State()
 
@@ -74,7 +74,7 @@ class AverageLoop(Average, kind="average_loop"):
             weights[:, :, t, :seen] = decay[:, t, :seen] / decay[:, t, :seen].sum(dim=-1, keepdim=True)
         return weights  # (B, 1, T, S)
 
-    @shortcut()
+    @shortcut(needs=("qkv",))
     def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         if not self.plain:
             return Attention.mix(self, query, key, value)

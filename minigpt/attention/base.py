@@ -34,16 +34,17 @@ HARMLESS = LAWS | {"__init__", "__init_subclass__", "qkv", "output", "Config", "
 HARMLESS |= {"__doc__", "__module__", "__qualname__", "__annotations__", "__firstlineno__", "__static_attributes__"}
 
 
-def shortcut(*honours: str) -> Callable[[Function], Function]:
+def shortcut(*honours: str, needs: tuple[str, ...] = ()) -> Callable[[Function], Function]:
     """Mark a `mix`, `recall` or `make_cache` that is faster than the plain one and equal to it.
 
     It is equal for the class that it was written for. A subclass inherits it only if all that it changes is listed in
-    `honours` or cannot matter (`qkv`, `output`, options); otherwise the next one up that fits is put in its place, in
-    the end the plain one. So a kind that changes its scores cannot train as something else in silence.
+    `honours` or cannot matter (`qkv`, `output`, options, unless the shortcut `needs` them as they are); otherwise the
+    next one up that fits is put in its place, in the end the plain one. So a kind that changes its scores cannot
+    train as something else in silence.
     """
 
     def mark(function: Function) -> Function:
-        function.honours = frozenset(honours)  # type: ignore[attr-defined]
+        function.harmless = (HARMLESS | set(honours)) - set(needs)  # type: ignore[attr-defined]
         return function
 
     return mark
@@ -93,7 +94,7 @@ class Attention(nn.Module, Component):
     def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """The weighted mean of the values: (B, H, T, e). Overridden only to be faster, never to be different."""
         weights = F.dropout(self.weights(query, key), self.dropout, self.training)  # (B, H, T, S)
-        return weights @ share(value, weights.shape[1])  # (B, H, T, e)
+        return weights.to(value.dtype) @ share(value, weights.shape[1])  # (B, H, T, e)
 
     def recall(self, query: Tensor, key: Tensor, value: Tensor, past: Past) -> Tensor:
         """`mix` while decoding: the new keys and values join those of the past: (B, H, T, e)."""
@@ -110,6 +111,7 @@ class Attention(nn.Module, Component):
     def forward(self, x: Tensor, past: Past | None = None) -> Tensor:
         """x (B, T, D) -> (B, T, D). With a `past` that keeps, x continues what it remembers."""
         past = Past() if past is None else past
+        past.expect(x.shape[0])
         query, key, value = self.qkv(x, past)
         if past.keeps:
             mixed = self.recall(query, key, value, past)  # (B, H, T, e)
@@ -123,8 +125,10 @@ def _still_holds(name: str, parent: type, cls: type) -> bool:
     ours = [c for c in parent.__mro__ if issubclass(c, Attention)]
     known = {attribute for c in ours for attribute in vars(c)}
     changed = {a for a in known if getattr(cls, a, None) is not getattr(parent, a, None)}
-    honours: frozenset[str] = getattr(vars(parent)[name], "honours", frozenset())
-    return parent is Attention or changed <= honours | HARMLESS | {name}
+    harmless = getattr(vars(parent)[name], "harmless", HARMLESS) | {name}
+    if name == "mix":  # which neither remembers nor is told how that is done
+        harmless = harmless | {"recall", "make_cache"}
+    return parent is Attention or changed <= harmless
 
 
 def share(x: Tensor, H: int) -> Tensor:

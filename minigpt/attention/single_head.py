@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minigpt.attention.base import SoftmaxAttention
@@ -42,8 +43,8 @@ class SingleHead(SoftmaxAttention, kind="single_head"):
         self.key = nn.Linear(D, self.n_kv_head * d, bias=model.bias)
         self.value = nn.Linear(D, self.n_kv_head * d, bias=model.bias)
         self.project = nn.Linear(self.n_head * d, D, bias=model.bias)
-        self.query_norm = nn.RMSNorm(d, eps=1e-6) if config.qk_norm else nn.Identity()
-        self.key_norm = nn.RMSNorm(d, eps=1e-6) if config.qk_norm else nn.Identity()
+        self.query_norm = HeadNorm(d, eps=1e-6) if config.qk_norm else nn.Identity()
+        self.key_norm = HeadNorm(d, eps=1e-6) if config.qk_norm else nn.Identity()
 
     def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
         query = self.query_norm(split_heads(self.query(x), self.n_head))  # (B, n_head, T, d)
@@ -56,6 +57,13 @@ class SingleHead(SoftmaxAttention, kind="single_head"):
 
     def output(self, mixed: Tensor, x: Tensor) -> Tensor:
         return self.project(super().output(mixed, x))  # (B, T, D)
+
+
+class HeadNorm(nn.RMSNorm):
+    """RMSNorm of each head, in the type of what arrives: under autocast that is not the type of the weights."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
 
 
 def split_heads(x: Tensor, n: int) -> Tensor:
