@@ -108,7 +108,9 @@ class GPT(nn.Module):
 
     Initialisation is GPT-2's: weights from a normal distribution of standard deviation 0.02, constants zero, norms
     one; the matrices named `project`, which write to the residual stream, smaller by sqrt(2 n_layer), so that the
-    stream keeps its scale however many blocks add to it. A fresh model guesses: its loss is near ln V.
+    stream keeps its scale however many blocks add to it. A fresh model guesses: its loss is within 5 % of ln V at the
+    default shape. (With a tied head and a small vocabulary a wider one starts higher, because each token predicts
+    itself at first: most of all where the attention has no output projection.)
     """
 
     def __init__(self, config: ModelConfig, vocab_size: int):

@@ -32,13 +32,14 @@ class SamplingConfig(Options):
     """How many tokens to write, at most."""
     stop: str = ""
     """Text before which to end; nothing for none."""
-    seed: Natural = 1337
+    seed: Annotated[int, Interval(0, 2**63 - 1)] = 1337
     """Equal seeds draw equal text."""
 
 
 def probabilities(logits: Tensor, config: SamplingConfig) -> Tensor:
     """The distribution that is drawn from: logits (B, V) -> (B, V), for a temperature above 0."""
-    logits = logits.float() / config.temperature  # (B, V)
+    logits = logits.float()  # (B, V)
+    logits = (logits - logits.max(-1, keepdim=True).values) / max(config.temperature, 1e-30)  # (B, V): at most 0
     if config.top_k is not None and config.top_k < logits.shape[-1]:
         least = logits.topk(config.top_k).values[:, -1:]  # (B, 1)
         logits = logits.masked_fill(logits < least, -torch.inf)

@@ -41,7 +41,7 @@ class Node:
     keys: dict[str, str]  # where each key of a mapping stands
 
 
-NUMBER = re.compile(r"[-+]?(\d[\d_]{0,39}|(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][-+]?\d{1,4})?)")
+NUMBER = re.compile(r"[-+]?(\d(_?\d){0,39}|(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][-+]?\d{1,4})?)")
 WORDS = {"": None, "~": None, "null": None, "true": True, "True": True, "false": False, "False": False}
 
 
