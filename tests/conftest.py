@@ -1,0 +1,15 @@
+"""What every chapter of the tests shares: one thread, one seed, and examples that are the same on every run."""
+
+import hypothesis
+import pytest
+import torch
+
+torch.set_num_threads(1)  # the models here are tiny: threads would cost more than they bring
+hypothesis.settings.register_profile("course", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("course")
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Every test draws the same numbers, alone or among others."""
+    torch.manual_seed(1337)
