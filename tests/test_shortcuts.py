@@ -1,0 +1,352 @@
+"""A kind that changes its maths does not keep a shortcut that was written for other maths.
+
+A shortcut is a `mix`, `recall` or `make_cache` that is faster than the plain one and equal to it. Inherited by a kind
+whose weights are others, it would train that kind as something else, in silence. The classes here are written as a
+user would write them, and what they keep is read off the class.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from minigpt.attention import Attention, SoftmaxAttention, shortcut
+from minigpt.attention.average import Average, AverageLoop, AverageMatrix, AverageSoftmax
+from minigpt.attention.dot_product import DotProduct
+from minigpt.attention.grouped_query import GroupedQuery
+from minigpt.attention.multi_head import MultiHead
+from minigpt.attention.single_head import SingleHead
+from minigpt.cache import KVCache, Past, State
+from minigpt.model import ModelConfig
+from minigpt.position import NoPosition
+from minigpt.strict_yaml import UserError
+
+SHAPE = ModelConfig(n_layer=1, n_embd=16, block_size=8, position=NoPosition.Config())
+SOFTMAX = (DotProduct, SingleHead, MultiHead, GroupedQuery)
+AVERAGES = (AverageLoop, AverageMatrix, AverageSoftmax)
+
+
+def layer_of(kind: type[Attention]) -> Attention:
+    torch.manual_seed(0)
+    return kind(kind.Config(), SHAPE).double().eval()
+
+
+def tokens() -> Tensor:
+    return torch.randn(2, 6, 16, dtype=torch.float64)
+
+
+@torch.no_grad()
+def off(kind: type[Attention], mix: object) -> float:
+    """How far a given `mix` is from the weights times the values of this kind."""
+    layer, x = layer_of(kind), tokens()
+    qkv = layer.qkv(x, Past())
+    return float((mix(layer, *qkv) - Attention.mix(layer, *qkv)).abs().max())
+
+
+# ---- the softmax family: the fast kernel ----
+
+
+@pytest.mark.parametrize("parent", SOFTMAX)
+def test_what_ships_has_the_fast_kernel(parent: type[SoftmaxAttention]) -> None:
+    assert parent.mix is SoftmaxAttention.mix
+    assert SoftmaxAttention.mix is not Attention.mix
+
+
+@pytest.mark.parametrize("parent", SOFTMAX)
+def test_other_scores_lose_the_fast_kernel(parent: type[SoftmaxAttention]) -> None:
+    class Mine(parent):
+        def scores(self, query: Tensor, key: Tensor) -> Tensor:
+            return super().scores(query, key).tanh()
+
+    assert Mine.mix is Attention.mix
+
+
+@pytest.mark.parametrize("parent", SOFTMAX)
+def test_other_weights_lose_the_fast_kernel(parent: type[SoftmaxAttention]) -> None:
+    class Mine(parent):
+        def weights(self, query: Tensor, key: Tensor) -> Tensor:
+            return super().weights(query, key) * 0.5
+
+    assert Mine.mix is Attention.mix
+
+
+@pytest.mark.parametrize("parent", SOFTMAX)
+def test_another_normaliser_loses_the_fast_kernel(parent: type[SoftmaxAttention]) -> None:
+    class Mine(parent):
+        def normalise(self, scores: Tensor) -> Tensor:
+            return scores.sigmoid()
+
+    assert Mine.mix is Attention.mix
+
+
+@pytest.mark.parametrize("parent", SOFTMAX)
+def test_another_mask_or_scale_keeps_the_fast_kernel_and_is_honoured(parent: type[SoftmaxAttention]) -> None:
+    class Windowed(parent):
+        def allowed(self, T: int, S: int, device: torch.device) -> Tensor:
+            return super().allowed(T, S, device).triu(S - T - 1)
+
+    class Sharper(parent):
+        def scale(self, query: Tensor) -> float:
+            return 3.0
+
+    for mine in (Windowed, Sharper):
+        assert mine.mix is SoftmaxAttention.mix
+        assert off(mine, mine.mix) < 1e-12
+        layer, x = layer_of(mine), tokens()
+        assert not torch.allclose(layer(x), layer_of(parent)(x))
+
+
+@pytest.mark.parametrize("parent", SOFTMAX)
+def test_other_layers_and_options_keep_the_fast_kernel(parent: type[SoftmaxAttention]) -> None:
+    class Mine(parent):
+        """What goes in and what comes out are others; the mean between them is the same."""
+
+        order_blind = False
+
+        def __init__(self, *arguments: object):
+            super().__init__(*arguments)
+            self.gate = nn.Linear(16, 16)
+
+        def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
+            query, key, value = super().qkv(x, past)
+            return query.tanh(), key, value
+
+        def output(self, mixed: Tensor, x: Tensor) -> Tensor:
+            return super().output(mixed, x) * self.gate(x)
+
+        def a_helper(self) -> None:
+            """New names cannot matter to what was written before them."""
+
+    assert Mine.mix is SoftmaxAttention.mix
+    assert off(Mine, Mine.mix) < 1e-12
+
+
+def test_a_mixin_that_changes_the_scores_loses_the_fast_kernel() -> None:
+    class Bounded:
+        def scores(self, query: Tensor, key: Tensor) -> Tensor:
+            return super().scores(query, key).tanh()
+
+    class Mine(Bounded, MultiHead):
+        pass
+
+    assert Mine.mix is Attention.mix
+
+
+def test_a_mixin_that_changes_nothing_known_keeps_it() -> None:
+    class Helper:
+        def a_helper(self) -> None:
+            pass
+
+    class Mine(Helper, MultiHead):
+        pass
+
+    assert Mine.mix is SoftmaxAttention.mix
+
+
+def test_what_was_lost_stays_lost_further_down() -> None:
+    class Bounded(MultiHead):
+        def scores(self, query: Tensor, key: Tensor) -> Tensor:
+            return super().scores(query, key).tanh()
+
+    class Windowed(Bounded):
+        def allowed(self, T: int, S: int, device: torch.device) -> Tensor:
+            return super().allowed(T, S, device).triu(S - T - 1)
+
+    assert Windowed.mix is Attention.mix
+
+
+def test_a_shortcut_of_its_own_is_kept() -> None:
+    class Mine(MultiHead):
+        def scores(self, query: Tensor, key: Tensor) -> Tensor:
+            return super().scores(query, key) * 2
+
+        def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            return SoftmaxAttention.mix(self, query * 2, key, value)
+
+    assert "mix" in vars(Mine)
+    assert off(Mine, Mine.mix) < 1e-12
+
+
+def test_a_shortcut_says_itself_what_it_honours() -> None:
+    class Fast(MultiHead):
+        def temperature(self) -> float:
+            return 2.0
+
+        def scores(self, query: Tensor, key: Tensor) -> Tensor:
+            return super().scores(query, key) * self.temperature()
+
+        @shortcut("temperature")
+        def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            return SoftmaxAttention.mix(self, query * self.temperature(), key, value)
+
+    class Hotter(Fast):
+        def temperature(self) -> float:
+            return 4.0
+
+    class Bounded(Fast):
+        def scores(self, query: Tensor, key: Tensor) -> Tensor:
+            return super().scores(query, key).tanh()
+
+    assert Hotter.mix is Fast.mix
+    assert off(Hotter, Hotter.mix) < 1e-12
+    assert Bounded.mix is Attention.mix
+
+
+def test_an_unmarked_mix_honours_nothing() -> None:
+    class Unmarked(MultiHead):
+        def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            return SoftmaxAttention.mix(self, query, key, value)
+
+    class Windowed(Unmarked):
+        def allowed(self, T: int, S: int, device: torch.device) -> Tensor:
+            return super().allowed(T, S, device).triu(S - T - 1)
+
+    assert Windowed.mix is not Unmarked.mix
+    assert off(Windowed, Windowed.mix) < 1e-12
+
+
+# ---- the averages: the running sum, and the state that it decodes from ----
+
+
+@pytest.mark.parametrize("parent", AVERAGES)
+def test_an_average_with_other_weights_loses_the_running_sum_and_its_state(parent: type[Average]) -> None:
+    class Mine(parent):
+        def weights(self, query: Tensor, key: Tensor) -> Tensor:
+            return super().weights(query, key) * 0.5
+
+    assert (Mine.mix, Mine.recall, Mine.make_cache) == (Attention.mix, Attention.recall, Attention.make_cache)
+    assert isinstance(layer_of(parent).make_cache(8), State)
+    assert isinstance(layer_of(Mine).make_cache(8), KVCache)
+
+
+@pytest.mark.parametrize("parent", [AverageLoop, AverageMatrix])
+def test_an_average_with_another_decay_loses_them_too(parent: type[Average]) -> None:
+    class Mine(parent):
+        def decay(self, query: Tensor, key: Tensor) -> Tensor:
+            return torch.linspace(1, 2, key.shape[2], dtype=query.dtype).expand(1, query.shape[2], -1)
+
+    assert (Mine.mix, Mine.recall, Mine.make_cache) == (Attention.mix, Attention.recall, Attention.make_cache)
+
+
+def test_an_average_over_a_window_loses_them() -> None:
+    class Windowed(AverageSoftmax):
+        def allowed(self, T: int, S: int, device: torch.device) -> Tensor:
+            return super().allowed(T, S, device).triu(S - T - 1)
+
+    assert Windowed.mix is not AverageSoftmax.mix
+    assert (Windowed.recall, Windowed.make_cache) == (Attention.recall, Attention.make_cache)
+    assert off(Windowed, Windowed.mix) < 1e-12
+
+
+@pytest.mark.parametrize("parent", AVERAGES)
+def test_an_average_with_another_output_keeps_them(parent: type[Average]) -> None:
+    class Mine(parent):
+        def output(self, mixed: Tensor, x: Tensor) -> Tensor:
+            return x + super().output(mixed, x)
+
+    assert (Mine.mix, Mine.recall, Mine.make_cache) == (parent.mix, parent.recall, parent.make_cache)
+
+
+@pytest.mark.parametrize("parent", AVERAGES)
+def test_an_average_of_other_values_keeps_them(parent: type[Average]) -> None:
+    class Mine(parent):
+        def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
+            query, key, value = super().qkv(x, past)
+            return query, key, value.tanh()
+
+    assert off(Mine, Mine.mix) < 1e-12
+
+
+def test_an_average_that_learns_to_choose_is_no_average_any_more() -> None:
+    """average_softmax with queries and keys of its own is softmax attention, and its mix must say so."""
+
+    class Chooses(AverageSoftmax):
+        def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
+            _, _, value = super().qkv(x, past)
+            return value, value, value
+
+    assert off(Chooses, Chooses.mix) < 1e-12
+
+
+# ---- why the guard is there ----
+
+
+def test_without_the_guard_the_numbers_would_be_wrong() -> None:
+    """The parent's kernel on a child's weights: another result by far, and nothing would say so."""
+
+    class Bounded(MultiHead):
+        def scores(self, query: Tensor, key: Tensor) -> Tensor:
+            return 20 * super().scores(query, key).tanh()
+
+    assert off(Bounded, MultiHead.mix) > 0.1
+    assert off(Bounded, Bounded.mix) == 0.0
+
+
+@torch.no_grad()
+def test_without_the_guard_decoding_would_be_wrong() -> None:
+    class Recent(AverageMatrix):
+        def weights(self, query: Tensor, key: Tensor) -> Tensor:
+            return (super().weights(query, key) * torch.arange(1, key.shape[2] + 1)).softmax(dim=-1)
+
+    layer, x = layer_of(Recent), tokens()
+    state, cache = AverageMatrix.make_cache(layer, 8), layer.make_cache(8)
+    for token in x.split(1, dim=1):
+        qkv = layer.qkv(token, cache)
+        summed = AverageMatrix.recall(layer, *qkv, state)
+        remembered = layer.recall(*qkv, cache)
+    exact = layer.mix(*layer.qkv(x, Past()))[:, :, -1:]
+    assert (remembered - exact).abs().max() < 1e-12
+    assert (summed - exact).abs().max() > 0.1
+
+
+# ---- the registry ----
+
+
+def test_a_kind_is_registered_by_its_name() -> None:
+    shipped = {"average_loop", "average_matrix", "average_softmax", "dot_product", "single_head", "multi_head"}
+    assert shipped | {"grouped_query"} <= set(Attention.kinds)
+    assert all(Attention.kinds[name].kind == name for name in shipped)
+
+
+def test_a_class_without_a_kind_is_not_registered() -> None:
+    class Mine(MultiHead):
+        pass
+
+    assert Mine.kind == ""
+    assert Mine not in Attention.kinds.values()
+
+
+def test_two_kinds_of_one_name_are_refused() -> None:
+    before = dict(Attention.kinds)
+    with pytest.raises(UserError, match=r"the kind 'multi_head' of .*test_shortcuts is taken by .*: choose another"):
+
+        class Mine(MultiHead, kind="multi_head"):
+            pass
+
+    assert Attention.kinds == before
+
+
+def test_each_class_has_options_that_lead_back_to_it() -> None:
+    class Mine(MultiHead):
+        pass
+
+    assert Mine.Config.component is Mine
+    assert MultiHead.Config.component is MultiHead
+    assert Mine.Config(n_head=2).n_head == 2
+
+
+def test_options_that_are_no_frozen_dataclass_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"Mine.Config must be a @dataclass\(frozen=True, kw_only=True\)"):
+
+        class Mine(MultiHead):
+            class Config:
+                n_head = 3
+
+
+def test_a_kind_that_says_nothing_about_its_weights_is_told_so() -> None:
+    class Mine(Attention):
+        pass
+
+    with pytest.raises(TypeError, match=r"Mine does not say where its weights come from: define weights"):
+        layer_of(Mine)(tokens())
