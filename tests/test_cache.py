@@ -1,0 +1,171 @@
+"""What decoding remembers: keys and values in buffers that do not move, or a state that does not grow.
+
+B batch, G key heads, T new positions, S positions so far, d width of a key, e width of a value.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from minigpt.attention.average import AverageLoop
+from minigpt.attention.grouped_query import GroupedQuery
+from minigpt.attention.multi_head import MultiHead
+from minigpt.cache import KVCache, Past, State
+from minigpt.model import GPT, ModelConfig, chain
+from minigpt.position import Shape
+
+
+def keys(B: int, T: int, G: int = 2, d: int = 3, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(B, G, T, d, dtype=dtype)
+
+
+# ---- nothing ----
+
+
+def test_a_training_pass_keeps_nothing() -> None:
+    past, key, value = Past(), keys(1, 4), keys(1, 4)
+    assert past.append(key, value) == (key, value)
+    assert past.length == 0
+    assert not past.keeps
+    assert KVCache.keeps
+    assert State.keeps
+
+
+def test_what_was_seen_can_be_read_from_above() -> None:
+    below, past = chain([Past(), KVCache(8)])
+    key, value = keys(1, 4), keys(1, 4)
+    below.append(key, value)
+    assert past.below is below
+    assert below.below is None
+    assert below.seen == (key, value)
+
+
+# ---- keys and values ----
+
+
+def test_it_returns_all_that_came_so_far() -> None:
+    cache, key, value = KVCache(6), keys(2, 6, d=3), keys(2, 6, d=5)
+    for start, end in ((0, 3), (3, 4), (4, 6)):
+        all_keys, all_values = cache.append(key[:, :, start:end], value[:, :, start:end])
+        assert torch.equal(all_keys, key[:, :, :end])
+        assert torch.equal(all_values, value[:, :, :end])
+        assert cache.length == end
+        assert cache.seen == (all_keys, all_values)
+
+
+def test_keys_and_values_may_differ_in_heads_and_width() -> None:
+    cache = KVCache(4)
+    all_keys, all_values = cache.append(keys(1, 2, G=4, d=3), keys(1, 2, G=2, d=7))
+    assert all_keys.shape == (1, 4, 2, 3)
+    assert all_values.shape == (1, 2, 2, 7)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_the_buffers_are_of_the_type_that_arrives(dtype: torch.dtype) -> None:
+    all_keys, all_values = KVCache(4).append(keys(1, 2, dtype=dtype), keys(1, 2, dtype=dtype))
+    assert all_keys.dtype == all_values.dtype == dtype
+
+
+def test_nothing_is_reserved_before_the_first_append_and_nothing_moves_after() -> None:
+    cache = KVCache(100)
+    assert cache.buffers is None
+    cache.append(keys(2, 5), keys(2, 5))
+    assert cache.buffers is not None
+    places = [buffer.data_ptr() for buffer in cache.buffers]
+    cache.append(keys(2, 90), keys(2, 90))
+    assert [buffer.data_ptr() for buffer in cache.buffers] == places
+    assert cache.buffers[0].shape == (2, 2, 100, 3)
+
+
+def test_a_full_cache_refuses_more() -> None:
+    cache = KVCache(4)
+    cache.append(keys(1, 3), keys(1, 3))
+    with pytest.raises(ValueError, match="the cache holds 4 positions, and 5 have come"):
+        cache.append(keys(1, 2), keys(1, 2))
+    assert cache.length == 3
+    cache.append(keys(1, 1), keys(1, 1))
+    with pytest.raises(ValueError, match="the cache holds 4 positions, and 5 have come"):
+        cache.append(keys(1, 1), keys(1, 1))
+
+
+@pytest.mark.parametrize(("first", "then"), [(2, 1), (1, 2), (2, 3)])
+def test_another_batch_size_is_refused(first: int, then: int) -> None:
+    """A batch of one would be broadcast over the others in silence."""
+    cache = KVCache(4)
+    cache.append(keys(first, 1), keys(first, 1))
+    with pytest.raises(ValueError, match=f"a batch of {first}, now {then} came"):
+        cache.append(keys(then, 1), keys(then, 1))
+
+
+# ---- a state ----
+
+
+def test_a_state_is_replaced_and_counts() -> None:
+    state = State()
+    first, second = torch.zeros(2, 1, 1, 4), torch.ones(2, 1, 1, 4)
+    state.replace((first,), 3)
+    snapshot = state.tensors
+    state.replace((second,), 1)
+    assert snapshot == (first,)
+    assert state.tensors == (second,)
+    assert state.length == 4
+
+
+def test_a_state_of_another_batch_size_is_refused() -> None:
+    state = State()
+    state.replace((torch.zeros(2, 1, 1, 4),), 1)
+    with pytest.raises(ValueError, match=r"the state was of shapes \[\(2, 1, 1, 4\)\], now \[\(3, 1, 1, 4\)\] came"):
+        state.replace((torch.zeros(3, 1, 1, 4),), 1)
+    assert state.length == 1
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", [AverageLoop, MultiHead])
+def test_decoding_refuses_another_batch_size(kind: type) -> None:
+    model = GPT(ModelConfig(n_layer=1, n_embd=16, block_size=8, attention=kind.Config()), 5)
+    for before, after in ((2, 1), (2, 3)):
+        cache = model.make_cache()
+        model(torch.zeros(before, 2, dtype=torch.long), cache)
+        with pytest.raises(ValueError, match="batch"):
+            model(torch.zeros(after, 1, dtype=torch.long), cache)
+
+
+# ---- how much is kept ----
+
+
+@torch.no_grad()
+def kept(attention: object, tokens: int, block_size: int = 32) -> int:
+    """How many numbers a layer remembers after some tokens."""
+    model = GPT(ModelConfig(n_layer=1, n_embd=16, block_size=block_size, attention=attention), 5)
+    cache = model.make_cache()
+    model(torch.zeros(3, tokens, dtype=torch.long), cache)
+    (past,) = cache
+    if isinstance(past, State):
+        return sum(tensor.numel() for tensor in past.tensors)
+    assert isinstance(past, KVCache)
+    assert past.buffers is not None
+    return sum(buffer.numel() for buffer in past.buffers)
+
+
+@pytest.mark.parametrize("n_kv_head", [1, 2, 4])
+def test_grouped_heads_shrink_the_cache_by_their_ratio(n_kv_head: int) -> None:
+    many, grouped = MultiHead.Config(n_head=4), GroupedQuery.Config(n_head=4, n_kv_head=n_kv_head)
+    assert kept(many, 7) == 2 * 3 * 32 * 16  # keys and values, batch, context, width
+    assert kept(grouped, 7) * 4 == kept(many, 7) * n_kv_head
+
+
+def test_an_average_keeps_one_sum_however_long_the_past() -> None:
+    assert kept(AverageLoop.Config(), 1) == kept(AverageLoop.Config(), 32) == 3 * 16
+
+
+@torch.no_grad()
+def test_a_sum_in_bfloat16_does_not_stand_still() -> None:
+    """The state is kept in float32: in bfloat16, 256 + 1 is 256, and the mean of a thousand ones would be a quarter."""
+    layer = AverageLoop(AverageLoop.Config(), Shape(n_embd=2)).bfloat16()
+    past, one = layer.make_cache(1000), torch.ones(1, 1, 2).bfloat16()
+    for _ in range(1000):
+        mean = layer(one, past)
+    assert mean.tolist() == [[[1.0, 1.0]]]
+    assert mean.dtype == torch.bfloat16
