@@ -1,0 +1,595 @@
+"""Configuration: what a YAML text means, where each mistake stands, and that what is written is read back equal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, dataclass, fields
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import pytest
+import yaml
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import minigpt
+from minigpt import config as config_module
+from minigpt.attention import Attention
+from minigpt.attention.average import AverageSoftmax
+from minigpt.attention.grouped_query import GroupedQuery
+from minigpt.attention.multi_head import MultiHead
+from minigpt.attention.single_head import SingleHead
+from minigpt.config import (
+    Component,
+    Count,
+    Fraction,
+    Interval,
+    Natural,
+    NonNegative,
+    Options,
+    Positive,
+    Rate,
+    build,
+    from_dict,
+    hints,
+    load,
+    to_yaml,
+)
+from minigpt.model import ModelConfig
+from minigpt.position import Position, Rotary, Sinusoidal
+from minigpt.strict_yaml import MAX_BYTES, MAX_DEPTH, ConfigError, Mistake, parse_yaml, scalar
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inner(Options):
+    rate: Positive = 1.0
+    steps: Count = 10
+    name: str | None = None
+    choice: Literal["left", "right"] = "left"
+    flag: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outer(Options):
+    model: ModelConfig = ModelConfig()
+    inner: Inner = Inner()
+
+
+Reader = Callable[..., Outer]
+
+
+@pytest.fixture
+def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
+    """Writes a text to `c.yaml` and loads it, with overrides."""
+    monkeypatch.chdir(tmp_path)
+
+    def reader(text: str | bytes, *overrides: str) -> Outer:
+        Path("c.yaml").write_bytes(text.encode() if isinstance(text, str) else text)
+        return load(Outer, "c.yaml", overrides)
+
+    return reader
+
+
+def mistakes_of(read: Reader, text: str | bytes, *overrides: str) -> list[Mistake]:
+    with pytest.raises(ConfigError) as caught:
+        read(text, *overrides)
+    return caught.value.mistakes
+
+
+def the_mistake(read: Reader, text: str | bytes, *overrides: str) -> str:
+    (mistake,) = mistakes_of(read, text, *overrides)
+    return ": ".join(mistake)
+
+
+# ---- what a word means ----
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("3e-4", 3e-4),
+        ("3E4", 3e4),
+        ("017", 17),
+        ("1_000", 1000),
+        ("-5", -5),
+        ("+5", 5),
+        (".5", 0.5),
+        ("5.", 5.0),
+        ("1.5e+3", 1500.0),
+        ("true", True),
+        ("False", False),
+        ("null", None),
+        ("~", None),
+        ("", None),
+    ],
+)
+def test_numbers_are_numbers(word: str, value: object) -> None:
+    assert scalar(word) == value
+    assert type(scalar(word)) is type(value)
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["on", "off", "yes", "no", "TRUE", "0x10", "0o17", "1:30", "2024-01-01", ".inf", ".nan", "e5", "1e", "-", "1_"],
+)
+def test_other_words_are_words(word: str) -> None:
+    assert scalar(word) == word
+
+
+@given(st.text(alphabet="0123456789_eE.+-", max_size=12))
+def test_whatever_looks_like_a_number_is_one_or_a_word(word: str) -> None:
+    assert isinstance(scalar(word), (int, float, str)) or word == ""
+
+
+def test_a_quoted_number_is_text(read: Reader) -> None:
+    assert read("inner: {name: '3'}").inner.name == "3"
+    assert the_mistake(read, "inner: {rate: '3'}") == "c.yaml:1:15: inner.rate: expected a number above 0, found '3'"
+
+
+def test_a_whole_number_will_do_for_a_number_but_not_the_other_way_round(read: Reader) -> None:
+    rate = read("inner: {rate: 2}").inner.rate
+    assert rate == 2.0
+    assert type(rate) is float
+    found = the_mistake(read, "inner: {steps: 2.0}")
+    assert found == "c.yaml:1:16: inner.steps: expected a whole number of at least 1, found 2.0"
+
+
+@pytest.mark.parametrize("text", ["", "# nothing but a comment\n", "{}"])
+def test_an_empty_config_is_all_defaults(read: Reader, text: str) -> None:
+    assert read(text) == Outer()
+
+
+def test_a_byte_order_mark_is_passed_over(read: Reader) -> None:
+    assert read(b"\xef\xbb\xbfinner: {steps: 3}").inner.steps == 3
+
+
+# ---- mistakes, and where they stand ----
+
+
+def test_an_unknown_key_has_a_line_a_column_and_a_suggestion(read: Reader) -> None:
+    found = the_mistake(read, "inner:\n  steps: 3\n  ratte: 1\n")
+    assert found == (
+        "c.yaml:3:3: inner.ratte: unknown key; did you mean 'rate'? (known: rate, steps, name, choice, flag)"
+    )
+
+
+def test_a_key_like_no_other_has_no_suggestion(read: Reader) -> None:
+    assert the_mistake(read, "zzz: 3") == "c.yaml:1:1: zzz: unknown key (known: model, inner)"
+
+
+def test_a_key_that_stands_twice(read: Reader) -> None:
+    found = the_mistake(read, "inner:\n  rate: 1\n  steps: 2\n  rate: 1\n")
+    assert found == "c.yaml:4:3: the key 'rate' stands twice (first at c.yaml:2:3)"
+
+
+def test_all_the_mistakes_of_a_file_at_once(read: Reader) -> None:
+    text = "modle: {}\ninner:\n  rate: 0\n  steps: x\n  steps: 3\nmodel:\n  n_layer: 0\n  position: rotaty\n"
+    assert {where for where, _ in mistakes_of(read, text, "inner.flag=3", "nonsense")} == {
+        "c.yaml:1:1",
+        "c.yaml:3:9",
+        "c.yaml:4:10",
+        "c.yaml:5:3",
+        "c.yaml:7:12",
+        "c.yaml:8:13",
+        "command line: inner.flag=3",
+        "command line: nonsense",
+    }
+
+
+def test_every_mistake_is_one_line(read: Reader) -> None:
+    text = f"inner: {{rate: {'x' * 500}, flag: on}}"
+    with pytest.raises(ConfigError) as caught:
+        read(text)
+    lines = str(caught.value).splitlines()
+    assert lines == [f"{where}: {what}" for where, what in caught.value.mistakes]
+    assert "found 'xxx" in lines[0]
+    assert "(502 characters)" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("{flag: on}", "expected true or false, found 'on'"),
+        ("{flag: 1}", "expected true or false, found 1"),
+        ("{choice: up}", "expected one of left, right, found 'up'"),
+        ("{name: 3}", "expected text, or null, found 3"),
+        ("{steps: true}", "expected a whole number of at least 1, found true"),
+        ("{steps: null}", "expected a whole number of at least 1, found null"),
+        ("{rate: .nan}", "expected a number above 0, found '.nan'"),
+        ("{rate: 1e999}", "expected a number above 0, found inf"),
+        ("{rate: [1]}", "expected a number above 0, found a list"),
+        ("{rate: {a: 1}}", "expected a number above 0, found a group of options"),
+    ],
+)
+def test_a_value_of_the_wrong_type(read: Reader, text: str, what: str) -> None:
+    assert the_mistake(read, f"inner: {text}").split(": ", 2)[2] == what
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("3", "3"), ("word", "'word'"), ("[a]", "a list")],
+)
+def test_a_group_that_is_none(read: Reader, text: str, found: str) -> None:
+    assert the_mistake(read, f"inner: {text}") == f"c.yaml:1:8: inner: expected a group of options, found {found}"
+
+
+@pytest.mark.parametrize("text", ["- 1", "word", "3"])
+def test_a_config_that_is_no_group(read: Reader, text: str) -> None:
+    assert the_mistake(read, text) == "c.yaml:1:1: a config is a group of options, `key: value`"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranges(Options):
+    count: Count = 1
+    natural: Natural = 0
+    positive: Positive = 1.0
+    non_negative: NonNegative = 0.0
+    fraction: Fraction = 0.5
+    rate: Rate = 0.5
+    both: Annotated[int, Interval(2, 4)] = 3
+
+
+@pytest.mark.parametrize(
+    ("field", "right", "wrong", "expected"),
+    [
+        ("count", (1, 10**30), (0, -1), "a whole number of at least 1"),
+        ("natural", (0, 7), (-1,), "a whole number of at least 0"),
+        ("positive", (1e-300, 1e300), (0.0, -1.0), "a number above 0"),
+        ("non_negative", (0.0, 5.0), (-1e-9,), "a number of at least 0"),
+        ("fraction", (0.0, 1.0), (-0.1, 1.1), "a number of at least 0 and at most 1"),
+        ("rate", (0.0, 0.99), (1.0, -0.1), "a number of at least 0 and below 1"),
+        ("both", (2, 3, 4), (1, 5), "a whole number of at least 2 and at most 4"),
+    ],
+)
+def test_ranges_in_words(field: str, right: tuple[Any, ...], wrong: tuple[Any, ...], expected: str) -> None:
+    for value in right:
+        assert getattr(Ranges(**{field: value}), field) == value
+    for value in wrong:
+        with pytest.raises(ConfigError) as caught:
+            Ranges(**{field: value})
+        assert str(caught.value) == f"Ranges.{field}: expected {expected}, found {value}"
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, True, "1", None])
+def test_a_number_is_finite_and_no_boolean(value: Any) -> None:
+    with pytest.raises(ConfigError):
+        Ranges(non_negative=value)
+
+
+# ---- checks across fields ----
+
+
+def test_heads_that_do_not_divide_the_width_are_shown_at_n_head(read: Reader) -> None:
+    text = "model:\n  n_embd: 100\n  attention:\n    kind: multi_head\n    n_head: 3\n"
+    found = the_mistake(read, text)
+    what = "model.attention.n_head: 3 heads do not divide n_embd, 100; set head_dim or change one"
+    assert found == f"c.yaml:5:13: {what}"
+    assert the_mistake(read, text.replace("3", "4"), "model.attention.n_head=3") == (
+        f"command line: model.attention.n_head=3: {what}"
+    )
+
+
+def test_a_default_that_does_not_fit_is_shown_at_what_was_written(read: Reader) -> None:
+    found = the_mistake(read, "model:\n  n_embd: 10\n")
+    assert found == "c.yaml:2:3: model.attention.n_head: 4 heads do not divide n_embd, 10; set head_dim or change one"
+
+
+def test_key_heads_that_cannot_be_shared_evenly(read: Reader) -> None:
+    found = the_mistake(read, "model: {attention: {kind: grouped_query, n_head: 4, n_kv_head: 3}}")
+    assert found == "c.yaml:1:64: model.attention.n_kv_head: 4 query heads cannot share 3 key heads evenly"
+
+
+def test_a_list_is_checked_in_every_member(read: Reader) -> None:
+    text = "model:\n  n_embd: 100\n  attention:\n    - single_head\n    - {kind: multi_head, n_head: 3}\n"
+    assert "model.attention.n_head: 3 heads do not divide n_embd, 100" in the_mistake(read, text)
+
+
+def test_a_notebook_is_told_the_same() -> None:
+    with pytest.raises(ConfigError) as caught:
+        ModelConfig(n_embd=100, attention=MultiHead.Config(n_head=3))
+    assert str(caught.value) == (
+        "ModelConfig.attention.n_head: 3 heads do not divide n_embd, 100; set head_dim or change one"
+    )
+    with pytest.raises(ConfigError) as caught:
+        from_dict(ModelConfig, {"n_embd": 100, "attention": {"kind": "multi_head", "n_head": 3}})
+    assert caught.value.mistakes[0][0] == "ModelConfig.attention.n_head"
+
+
+def test_options_do_not_change() -> None:
+    with pytest.raises(FrozenInstanceError):
+        ModelConfig().n_layer = 3
+
+
+# ---- kinds ----
+
+
+def test_a_bare_word_is_short_for_its_kind(read: Reader) -> None:
+    short = read("model: {attention: grouped_query, position: rotary}")
+    long = read("model: {attention: {kind: grouped_query}, position: {kind: rotary}}")
+    assert short == long == Outer(model=ModelConfig(attention=GroupedQuery.Config(), position=Rotary.Config()))
+
+
+def test_without_a_kind_the_options_are_the_defaults(read: Reader) -> None:
+    assert read("model: {attention: {n_head: 2}}").model.attention == MultiHead.Config(n_head=2)
+
+
+def test_a_kind_may_stand_after_its_options(read: Reader) -> None:
+    assert read("model: {attention: {head_dim: 5, kind: single_head}}").model.attention == SingleHead.Config(head_dim=5)
+
+
+def test_an_unknown_kind_has_a_suggestion(read: Reader) -> None:
+    found = the_mistake(read, "model:\n  attention: multi_hed\n")
+    assert found.startswith(
+        "c.yaml:2:14: model.attention: unknown kind 'multi_hed'; did you mean 'multi_head'? (known: "
+    )
+    assert all(kind in found for kind in Attention.kinds)
+
+
+def test_an_option_of_another_kind_is_unknown(read: Reader) -> None:
+    found = the_mistake(read, "model: {attention: {kind: dot_product, n_head: 4}}")
+    assert found.startswith("c.yaml:1:40: model.attention.n_head: unknown key (known: causal)")
+
+
+@pytest.mark.parametrize("kind", ["3", "{a: b}", "[a]"])
+def test_a_kind_that_is_no_word(read: Reader, kind: str) -> None:
+    assert "model.attention: a kind is one word" in the_mistake(read, f"model: {{attention: {{kind: {kind}}}}}")
+
+
+def test_a_list_of_kinds(read: Reader) -> None:
+    config = read("model:\n  attention:\n    - average_softmax\n    - {kind: multi_head, n_head: 2}\n").model
+    assert config.attention == (AverageSoftmax.Config(), MultiHead.Config(n_head=2))
+    assert [config.layer_attention(layer) for layer in range(4)] == list(config.attention) * 2
+
+
+def test_a_mistake_inside_a_list_is_shown_where_it_stands(read: Reader) -> None:
+    found = the_mistake(read, "model:\n  attention:\n    - average_softmax\n    - {kind: multi_head, n_head: 0}\n")
+    assert found == "c.yaml:4:34: model.attention[1].n_head: expected a whole number of at least 1, found 0"
+
+
+@pytest.mark.parametrize("value", ["[]", "3", "null", "true", "[3]"])
+def test_what_is_no_kind_and_no_list_of_kinds(read: Reader, value: str) -> None:
+    found = the_mistake(read, f"model: {{attention: {value}}}")
+    assert "expected one of average_loop" in found
+
+
+def test_a_config_leads_back_to_its_class() -> None:
+    for family in (Attention, Position):
+        for kind, component in family.kinds.items():
+            assert component.Config.component is component
+            assert component.kind == kind
+
+
+# ---- the command line ----
+
+
+def test_an_argument_overrides_the_file(read: Reader) -> None:
+    text = "inner: {rate: 2}\nmodel: {attention: {kind: multi_head, n_head: 2}}"
+    config = read(text, "inner.rate=3e-1", "model.attention=average_softmax", "model.n_layer=7")
+    assert config.inner.rate == 0.3
+    assert config.model.attention == AverageSoftmax.Config()
+    assert config.model.n_layer == 7
+
+
+def test_the_last_argument_wins(read: Reader) -> None:
+    assert read("", "inner.steps=3", "inner.steps=5").inner.steps == 5
+
+
+def test_an_argument_reaches_into_the_short_form(read: Reader) -> None:
+    config = read("model: {attention: grouped_query}", "model.attention.n_kv_head=2")
+    assert config.model.attention == GroupedQuery.Config(n_kv_head=2)
+
+
+def test_an_argument_may_be_a_group_or_a_list(read: Reader) -> None:
+    config = read("", "model.attention=[single_head, {kind: multi_head, n_head: 2}]", "inner={steps: 4}")
+    assert config.model.attention == (SingleHead.Config(), MultiHead.Config(n_head=2))
+    assert config.inner == Inner(steps=4)
+
+
+def test_an_argument_may_be_a_pattern_of_files(read: Reader) -> None:
+    """What YAML has plans for, such as a star, means itself."""
+    assert read("", "inner.name=*.txt").inner.name == "*.txt"
+    assert read("", "inner.name=").inner.name is None
+
+
+@pytest.mark.parametrize("argument", ["inner.steps", "=3", "inner..steps=3", ".inner=3", "--steps=3", ""])
+def test_an_argument_that_is_none(read: Reader, argument: str) -> None:
+    found = the_mistake(read, "", argument)
+    assert found == f"command line: {argument}: expected group.key=value, as in training.max_steps=50"
+
+
+def test_a_mistake_on_the_command_line_says_so(read: Reader) -> None:
+    assert the_mistake(read, "inner: {steps: 3}", "inner.steps=0") == (
+        "command line: inner.steps=0: inner.steps: expected a whole number of at least 1, found 0"
+    )
+    found = the_mistake(read, "", "inner.stepps=3")
+    assert found.startswith("command line: inner.stepps=3: inner.stepps: unknown key; did you mean 'steps'?")
+    found = the_mistake(read, "model: {attention: [single_head]}", "model.attention.n_head=2")
+    what = "attention is not a group of options here; set attention as a whole"
+    assert found == f"command line: model.attention.n_head=2: {what}"
+    assert the_mistake(read, "", "inner.name=[1").startswith("command line: inner.name=[1:1:3: not YAML")
+
+
+def test_a_long_argument_is_cut_short(read: Reader) -> None:
+    (where, _), *_ = mistakes_of(read, "", "inner.steps=" + "x" * 500)
+    assert len(where) < 100
+
+
+# ---- files that are none of ours ----
+
+
+@pytest.mark.parametrize("text", ["inner: &a {}", "inner: *a", "a: &x [*x]"])
+def test_anchors_and_aliases_are_refused(read: Reader, text: str) -> None:
+    assert "anchors (&) and aliases (*) are not read here" in the_mistake(read, text)
+
+
+@pytest.mark.parametrize("tag", ["!!python/object/apply:os.getcwd", "!!str", "!mine"])
+def test_tags_are_refused(read: Reader, tag: str) -> None:
+    found = the_mistake(read, f"inner: {tag} {{}}")
+    assert found.startswith("c.yaml:1:8: tags such as")
+
+
+def test_depth_is_limited(read: Reader) -> None:
+    deep = "a: " + "[" * (MAX_DEPTH - 1) + "]" * (MAX_DEPTH - 1)
+    assert "unknown key" in the_mistake(read, deep)
+    assert f"nested more than {MAX_DEPTH} deep" in the_mistake(read, "a: " + "[" * 100_000)
+
+
+def test_size_is_limited(read: Reader) -> None:
+    assert read("#" * (MAX_BYTES - 1) + "\n") == Outer()
+    assert the_mistake(read, "#" * MAX_BYTES + "\n") == f"c.yaml: larger than {MAX_BYTES} bytes: this is not a config"
+
+
+def test_bytes_that_are_not_utf8_are_named(read: Reader) -> None:
+    assert the_mistake(read, b"inner: {name: \xff}") == "c.yaml: not UTF-8: byte 14 is 0xff"
+
+
+def test_a_second_document_is_refused(read: Reader) -> None:
+    assert the_mistake(read, "inner: {}\n---\ninner: {}") == (
+        "c.yaml:2:1: a config is one document; a second one begins here"
+    )
+
+
+@pytest.mark.parametrize("text", ["inner: [1", "\tinner: 3", "inner: {a: b: c}", "a: \x00", "'", "inner: }"])
+def test_what_is_not_yaml(read: Reader, text: str) -> None:
+    assert "not YAML" in the_mistake(read, text)
+
+
+@pytest.mark.parametrize("key", ["1", "true", "1e3", "[a]", "{a: b}", "null"])
+def test_a_key_that_is_no_word(read: Reader, key: str) -> None:
+    assert "a key must be a word" in the_mistake(read, f"inner: {{? {key} : 2}}")
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.yaml: no such file"):
+        load(Outer, tmp_path / "none.yaml")
+    with pytest.raises(ConfigError, match="not a file"):
+        load(Outer, tmp_path)
+
+
+def test_a_config_is_found_by_its_name_or_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    configs, here = tmp_path / "configs", tmp_path / "here"
+    for folder, steps in ((configs, 1), (here, 2)):
+        folder.mkdir()
+        (folder / "c.yaml").write_text(f"inner: {{steps: {steps}}}")
+    monkeypatch.setattr(config_module, "CONFIGS", configs)
+    monkeypatch.chdir(tmp_path)
+    assert load(Outer, "c.yaml").inner.steps == 1
+    monkeypatch.chdir(here)
+    assert load(Outer, "c.yaml").inner.steps == 2
+    assert load(Outer, configs / "c.yaml").inner.steps == 1
+
+
+@given(st.text(alphabet="ab:,-[]{}&*!?#|>'\"% \n\t1e_.0~\\", max_size=40))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    """Nothing but a ConfigError comes of a text, whatever it is."""
+    mistakes: list[Mistake] = []
+    try:
+        tree = parse_yaml(text, "c.yaml", mistakes)
+        if isinstance(tree.value, dict):
+            build(Outer, tree)
+    except ConfigError as error:
+        assert error.mistakes
+
+
+@given(st.text(max_size=30))
+def test_any_argument_is_read_or_refused(argument: str) -> None:
+    mistakes: list[Mistake] = []
+    try:
+        config_module.override(parse_yaml("", "c.yaml", []), "inner.name=" + argument, mistakes)
+    except ConfigError as error:
+        assert error.mistakes
+
+
+# ---- what is written is read back equal ----
+
+
+def values_of(hint: Any) -> st.SearchStrategy[Any]:
+    """Any right value of an annotation."""
+    if get_origin(hint) is Annotated:
+        base, limit = get_args(hint)
+        if base is int:
+            low = None if limit.low == -math.inf else int(limit.low)
+            high = None if limit.high == math.inf else int(limit.high)
+            return st.integers(low, high).filter(limit.__contains__)
+        low, high = (None if math.isinf(edge) else edge for edge in (limit.low, limit.high))
+        numbers = st.floats(low, high, allow_nan=False, allow_infinity=False)
+        return numbers.filter(limit.__contains__)
+    if get_origin(hint) is Literal:
+        return st.sampled_from(get_args(hint))
+    if get_origin(hint) is tuple:
+        return st.lists(values_of(get_args(hint)[0]), min_size=1, max_size=3).map(tuple)
+    if len(members := get_args(hint)) > 1:
+        return st.one_of([values_of(member) for member in members])
+    if isinstance(hint, type) and issubclass(hint, Component.Config) and hint.component.kinds:
+        return st.one_of([configs_of(member.Config) for member in hint.component.kinds.values()])
+    if isinstance(hint, type) and issubclass(hint, Options):
+        return configs_of(hint)
+    text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+    plain: dict[Any, st.SearchStrategy[Any]] = {bool: st.booleans(), str: text, type(None): st.none()}
+    plain |= {int: st.integers(-(10**9), 10**9), float: st.floats(allow_nan=False, allow_infinity=False)}
+    return plain[hint]
+
+
+@st.composite
+def configs_of(draw: st.DrawFn, schema: type[Options]) -> Options:
+    """Any right options of a dataclass, each field left at its default half of the time."""
+    known = hints(schema)
+    values = {}
+    for field in fields(schema):
+        if draw(st.booleans()):
+            values[field.name] = draw(values_of(known[field.name]))
+    try:
+        return schema(**values)
+    except ConfigError:
+        assume(False)
+        raise
+
+
+def read_back(schema: type[Options], text: str) -> Options:
+    mistakes: list[Mistake] = []
+    tree = parse_yaml(text, "c.yaml", mistakes)
+    assert not mistakes
+    return build(schema, tree)
+
+
+for module in iter_modules(minigpt.__path__):  # whatever family a module opens, it is known from here on
+    import_module(f"minigpt.{module.name}")
+FAMILIES = [family for family in Component.__subclasses__() if family.__module__.startswith("minigpt.")]
+REGISTERED = [component.Config for family in FAMILIES for component in family.kinds.values()]
+
+
+@pytest.mark.parametrize("schema", REGISTERED, ids=lambda schema: f"{schema.__module__}.{schema.component.kind}")
+def test_options_of_every_kind_are_read_back_equal(schema: type[Component.Config]) -> None:
+    @given(configs_of(schema))
+    def read_back_equal(config: Options) -> None:
+        assert read_back(schema, to_yaml(config)) == config
+
+    read_back_equal()
+
+
+@given(configs_of(ModelConfig))
+def test_a_model_config_is_read_back_equal(config: ModelConfig) -> None:
+    assert read_back(ModelConfig, to_yaml(config)) == config
+
+
+@given(configs_of(Inner))
+def test_any_text_is_read_back_equal(config: Inner) -> None:
+    assert read_back(Inner, to_yaml(config)) == config
+
+
+@pytest.mark.parametrize(
+    "text", ["3", "1e3", "017", "true", "null", "~", "", "on", "1:30", "a: b", "*x", "é", "\ud7ff", "#"]
+)
+def test_text_that_looks_like_something_else_stays_text(text: str) -> None:
+    assert read_back(Inner, to_yaml(Inner(name=text))) == Inner(name=text)
+
+
+def test_what_is_written_is_complete() -> None:
+    """Defaults included, kinds by name, groups in order: a run folder says all of it."""
+    written = yaml.safe_load(to_yaml(ModelConfig(position=Sinusoidal.Config())))
+    assert list(written) == [field.name for field in fields(ModelConfig)]
+    assert written["position"] == {"kind": "sinusoidal"}
+    assert list(written["attention"]) == ["kind", *(field.name for field in fields(MultiHead.Config))]
