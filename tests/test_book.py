@@ -1,0 +1,132 @@
+"""The book: reading order is import order, every file opens with what it is, and none is too long to read."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ORDER = [
+    "strict_yaml",
+    "config",
+    "tokenizer",
+    "stories",
+    "story_reader",
+    "corpus",
+    "dataset",
+    "cache",
+    "position",
+    "attention.ladder",
+    "attention.base",
+    "attention.average",
+    "attention.dot_product",
+    "attention.single_head",
+    "attention.multi_head",
+    "attention.grouped_query",
+    "attention",
+    "model",
+    "sampling",
+    "trace",
+    "probe",
+    "machine",
+    "distributed",
+    "optimizer",
+    "training",
+    "checkpoint",
+    "run",
+    "picture",
+    "report",
+    "trainer",
+    "command",
+    "",  # the package itself: its table of contents is read first and imported last
+]
+READABLE = {".py", ".md", ".yaml", ".yml", ".toml", ".cfg", ".txt", ".sh", ""}
+
+
+def module_name(path: Path) -> str:
+    """minigpt/attention/base.py -> attention.base; minigpt/attention/__init__.py -> attention."""
+    parts = path.relative_to(ROOT / "minigpt").with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in sorted((ROOT / "minigpt").rglob("*.py"))}
+SOURCES = sorted(p for folder in ("minigpt", "scripts", "tests") for p in (ROOT / folder).rglob("*.py"))
+
+
+def imported(source: str, modules: set[str]) -> Iterator[str]:
+    """The modules of the package that a source imports, anywhere in it; importing one of its names is importing it."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: relative imports hide the order"
+            inside = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [name if name.removeprefix("minigpt.") in modules else str(node.module) for name in inside]
+        else:
+            continue
+        for name in names:
+            if name == "minigpt" or name.startswith("minigpt."):
+                yield name.removeprefix("minigpt").removeprefix(".")
+
+
+def imports_from_below(name: str, source: str) -> list[str]:
+    """What a module imports that does not come before it in the book."""
+    before = set(ORDER[: ORDER.index(name)])
+    return [module for module in imported(source, set(ORDER)) if module not in before]
+
+
+def test_every_file_has_its_place_in_the_book() -> None:
+    assert set(MODULES) - set(ORDER) == set()
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name in ORDER], ids=lambda name: name or "minigpt")
+def test_a_file_imports_only_files_above_it(name: str) -> None:
+    assert imports_from_below(name, MODULES[name].read_text(encoding="utf-8")) == []
+
+
+def test_the_walk_finds_an_import_from_below() -> None:
+    assert imports_from_below("cache", "from minigpt import model") == ["model"]
+    assert imports_from_below("cache", "from minigpt.attention import Attention") == ["attention"]
+    assert imports_from_below("cache", "from minigpt.attention import base") == ["attention.base"]
+    assert imports_from_below("cache", "import minigpt.model") == ["model"]
+    assert imports_from_below("cache", "from minigpt import load") == [""]
+    assert imports_from_below("cache", "def late():\n    from minigpt.run import load") == ["run"]
+    assert imports_from_below("model", "import torch\nfrom minigpt.attention import Attention, base") == []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_file_opens_with_what_it_is(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("name", MODULES, ids=lambda name: name or "minigpt")
+def test_a_file_fits_in_a_coffee_break(name: str) -> None:
+    assert len(MODULES[name].read_text(encoding="utf-8").splitlines()) <= 400
+
+
+def test_no_script_hides_a_standard_module() -> None:
+    """`python scripts/x.py` puts scripts/ first on the path."""
+    names = {path.stem for path in (ROOT / "scripts").glob("*.py")}
+    assert names & set(sys.stdlib_module_names) == set()
+    assert names & {"minigpt", "torch", "numpy", "yaml", "tqdm", "tiktoken", "safetensors"} == set()
+
+
+def texts() -> Iterator[Path]:
+    """The texts of the project: all but what is generated, and what git does not keep."""
+    folders = ("minigpt", "scripts", "tests", "configs", "docs", ".ci", ".github")
+    yield from (path for path in ROOT.glob("*") if path.is_file())
+    for folder in folders:
+        yield from (path for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    yield from (ROOT / "data").glob("*.md")
+
+
+def test_no_text_names_a_place_on_one_machine() -> None:
+    places = ["/" + place + "/" for place in ("work", "home", "Users", "root")]
+    for path in texts():
+        if path.suffix in READABLE:
+            text = path.read_text(encoding="utf-8")
+            assert not [place for place in places if place in text], path
