@@ -50,8 +50,8 @@ def save(folder: Path, step: int, model: nn.Module, optimizer: Mapping[str, Tens
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir()
     try:
-        save_file(_contiguous(tensors_of(model)), beside / FILES[0])
-        save_file(_contiguous(optimizer), beside / FILES[1])
+        _write(tensors_of(model), beside / FILES[0])
+        _write(optimizer, beside / FILES[1])
         (beside / FILES[2]).write_text(json.dumps({**state, "step": step}, indent=1), encoding="utf-8")
         sums = {name: {"size": (beside / name).stat().st_size, "sha256": _sha256(beside / name)} for name in FILES}
         (beside / "manifest.json").write_text(json.dumps({"format": FORMAT, "files": sums}, indent=1), encoding="utf-8")
@@ -73,8 +73,11 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     return {name: parameter.detach() for name, parameter in model.named_parameters()} | buffers
 
 
-def _contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+def _write(tensors: Mapping[str, Tensor], path: Path) -> None:
+    try:
+        save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
+    except SafetensorError as error:  # a full disk, in the words of safetensors
+        raise OSError(f"{path}: {error}") from error
 
 
 def _sha256(path: Path) -> str:
@@ -138,12 +141,15 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def load(path: Path) -> Checkpoint:
-    """Read one checkpoint onto the CPU. Raises CheckpointError unless it verifies."""
+    """Read one checkpoint onto the CPU. Raises CheckpointError unless it verifies and its weights are numbers."""
     verify(path)
     try:
         model, optimizer = load_file(path / FILES[0]), load_file(path / FILES[1])
     except (SafetensorError, ValueError) as error:
         raise CheckpointError(f"{path}: {error}") from None
+    for key, tensor in model.items():
+        if tensor.is_floating_point() and not tensor.isfinite().all():
+            raise CheckpointError(f"{path}: {key}: holds NaN or infinity")
     return Checkpoint(path, model, optimizer, _read_json(path / FILES[2]))
 
 
@@ -173,7 +179,7 @@ def prune(folder: Path, keep: int) -> None:
 def fill(model: nn.Module, tensors: Mapping[str, Tensor], name: str | Path) -> None:
     """Put saved tensors into a model.
 
-    Raises CheckpointError for one that is missing, unknown, misshapen or not finite; then nothing was put.
+    Raises CheckpointError for one that is missing, unknown or misshapen; then nothing was put.
     """
     own = tensors_of(model)
     if odd := sorted(own.keys() ^ tensors.keys()):
@@ -183,7 +189,5 @@ def fill(model: nn.Module, tensors: Mapping[str, Tensor], name: str | Path) -> N
         if tensor.shape != own[key].shape or tensor.dtype != own[key].dtype:
             found, expected = (f"{tuple(t.shape)} of {t.dtype}" for t in (tensor, own[key]))
             raise CheckpointError(f"{name}: {key}: {found}, but the model has {expected}")
-        if tensor.is_floating_point() and not tensor.isfinite().all():
-            raise CheckpointError(f"{name}: {key}: holds NaN or infinity")
     for key, tensor in tensors.items():
         own[key].copy_(tensor)

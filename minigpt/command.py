@@ -7,11 +7,13 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from minigpt.checkpoint import CheckpointError
 from minigpt.run import load_plugin
@@ -20,9 +22,16 @@ from minigpt.trainer import Stopped
 from minigpt.training import Diverged
 
 
+class Parser(argparse.ArgumentParser):
+    """Python's own, but a mistake is one line and not the whole usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message} (--help lists the options)\n")
+
+
 def parser(description: str) -> argparse.ArgumentParser:
     """A parser with what every script understands."""
-    made = argparse.ArgumentParser(description=description, allow_abbrev=False)
+    made = Parser(description=description, allow_abbrev=False)
     made.add_argument(
         "--plugin", action="append", default=[], type=Path, metavar="FILE", help="a Python file with kinds of your own"
     )
@@ -32,6 +41,8 @@ def parser(description: str) -> argparse.ArgumentParser:
 
 def execute(main: Callable[[argparse.Namespace], None], arguments: argparse.Namespace) -> int:
     """Load the plugins, run `main`, and answer with an exit code. Anything wrong is one line on stderr."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # in any terminal: what its encoding lacks is escaped
     try:
         for path in arguments.plugin:
             load_plugin(path)
@@ -39,14 +50,23 @@ def execute(main: Callable[[argparse.Namespace], None], arguments: argparse.Name
         sys.stdout.flush()
         return 0
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes at exit
-        return 141
+        code, line = 141, ""
     except (Exception, KeyboardInterrupt) as error:
         if arguments.debug:
             traceback.print_exc()
         code, text = _explain(error)
-        print(text, file=sys.stderr)
-        return code
+        line = f"{text}\n"
+    _empty_stdout()
+    print(line, end="", file=sys.stderr)
+    return code
+
+
+def _empty_stdout() -> None:
+    """Write out what is left; where nobody takes it, drop it, or Python would complain when it flushes at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _explain(error: BaseException) -> tuple[int, str]:

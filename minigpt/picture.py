@@ -101,12 +101,12 @@ def attention_png(maps: Sequence[Tensor], labels: Sequence[str], kinds: Sequence
                 continue
             picture = axis.imshow(maps_of_layer[head].float().numpy(), vmin=0, vmax=1, cmap="magma_r")
             axis.set_title(f"layer {layer}, head {head} ({kind})", fontsize=8)
-            axis.set_xticks(range(len(names)), names, fontsize=6)
-            axis.set_yticks(range(len(names)), names, fontsize=6)
+            axis.set_xticks(range(len(names)), names, fontsize=6, parse_math=False)
+            axis.set_yticks(range(len(names)), names, fontsize=6, parse_math=False)
     figure.colorbar(picture, ax=axes, shrink=0.6, label="weight (each row sums to 1)")
     figure.supxlabel("looked at", fontsize=9)
     figure.supylabel("looking", fontsize=9)
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, format="png", dpi=120)
     pyplot.close(figure)
 
 

@@ -28,20 +28,14 @@ def main(arguments: argparse.Namespace) -> None:
     for number in range(arguments.num_samples):
         if number:
             print("---")
-        write(prompt)
         try:
             pieces = run.stream(prompt, not arguments.no_cache, seed=first_seed + number, **given)
-            for piece in pieces:
-                write(piece)
         except ConfigError as error:
             raise UserError(str(error).replace("SamplingConfig.", "--").replace("_", "-")) from None
+        print(prompt, end="", flush=True)
+        for piece in pieces:
+            print(piece, end="", flush=True)
         print()
-
-
-def write(text: str) -> None:
-    """Print text as it comes, in any terminal: what its encoding lacks is escaped."""
-    encoding = sys.stdout.encoding or "utf-8"
-    print(text.encode(encoding, "backslashreplace").decode(encoding), end="", flush=True)
 
 
 def read_prompt(arguments: argparse.Namespace) -> str:
