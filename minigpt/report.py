@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from collections import deque
+from collections.abc import Callable
+from pathlib import Path
 from time import perf_counter
 
 from tqdm import tqdm
@@ -12,19 +16,58 @@ from minigpt.training import Record
 
 LINES = 20  # plain lines in a whole run
 
+Say = Callable[[str], None]  # prints a line
+
+
+def silent(text: str) -> None:
+    """What a process says that is not the one to speak."""
+
+
+class Log:
+    """Text appended to a file, each piece whole or not at all.
+
+    A disk that is full is reported once, and nothing stops for it: a line of a log is not worth a training. Raises
+    OSError only when the file cannot be opened at all.
+    """
+
+    def __init__(self, path: Path, say: Say):
+        self.path, self.say, self.failed = path, say, False
+        self.file = path.open("ab", buffering=0)
+
+    def write(self, text: str) -> None:
+        """Append a text."""
+        data, size = text.encode("utf-8"), os.fstat(self.file.fileno()).st_size
+        try:
+            if (written := self.file.write(data)) != len(data):
+                raise OSError(f"only {written} of {len(data)} bytes could be written")
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self.file.truncate(size)
+            if not self.failed:
+                self.say(f"warning: {self.path}: {error}; training goes on without these lines")
+            self.failed = True
+
+    def close(self) -> None:
+        """Close the file."""
+        self.file.close()
+
 
 class Reporter:
     """Counts steps and tells how it goes. Speed is that of the last 20 steps, evaluations and samples left out."""
 
-    def __init__(self, start: int, steps: int):
-        self.steps, self.val_loss = steps, float("nan")
+    def __init__(self, start: int, steps: int, speaks: bool = True):
+        self.speaks, self.steps, self.val_loss = speaks, steps, float("nan")
         self.recent: deque[Record] = deque(maxlen=20)
         self.began, self.start = perf_counter(), start
-        self.bar = tqdm(total=steps, initial=start, unit="step", file=sys.stderr, disable=not sys.stderr.isatty())
+        self.bar = tqdm(
+            total=steps, initial=start, unit="step", file=sys.stderr, disable=not (speaks and sys.stderr.isatty())
+        )
         self.bar.set_description("training")
 
     def say(self, text: str) -> None:
         """Print a line of its own; the bar stays below."""
+        if not self.speaks:
+            return
         if self.bar.disable:
             print(text, flush=True)
         else:

@@ -10,38 +10,41 @@ runs/tiny/
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
+import re
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 
-from minigpt import checkpoint
+from minigpt import checkpoint, distributed
+from minigpt.checkpoint import Checkpoint
 from minigpt.config import to_python, to_yaml
-from minigpt.corpus import open_corpus
+from minigpt.corpus import Corpus, open_corpus
 from minigpt.dataset import Dataset
+from minigpt.machine import check_memory, hold
 from minigpt.model import count_parameters
 from minigpt.optimizer import Optimizer
 from minigpt.picture import curve_svg, smooth
 from minigpt.probe import check_causal, idle_positions
-from minigpt.report import Reporter
+from minigpt.report import Log, Reporter, Say, silent
 from minigpt.run import CHECKPOINTS, CONFIG, METRICS, PLUGINS, RUNS, TOKENIZER, Run, RunConfig, build_model, read_config
 from minigpt.strict_yaml import UserError
 from minigpt.tokenizer import Tokenizer
-from minigpt.training import Record, choose_device, evaluate, train, verdict
+from minigpt.training import Diverged, Record, choose_device, evaluate, train, verdict
 
 KEEP = 2  # checkpoints
-
-Say = Callable[[str], None]  # prints a line
 
 
 class Stopped(Exception):
@@ -61,8 +64,10 @@ class Training:
     optimizer: Optimizer
     data: str  # digest of the text
     say: Say
+    lock: IO[str] | None = None  # held to the end of the process
     seconds: float = 0.0  # of training so far, all sittings together
     tokens: int = 0
+    losses: list[float] = field(default_factory=list)  # training losses since the last evaluation
     evaluations: list[tuple[int, float, float]] = field(default_factory=list)  # step, training loss, validation loss
 
     def fit(self) -> None:
@@ -71,31 +76,34 @@ class Training:
         Raises Stopped after SIGINT and SIGTERM, Diverged, and OSError.
         """
         config, run = self.run.config.training, self.run
-        reporter = Reporter(run.step, config.max_steps)
+        reporter = Reporter(run.step, config.max_steps, distributed.rank() == 0)
         self.say = reporter.say
-        losses: list[float] = []
-        with (run.folder / METRICS).open("a", encoding="utf-8") as metrics, signals() as received:
+        with closing(reporter), closing(self.open_log(METRICS)) as metrics, signals() as received:
             try:
                 for record in train(run.model, self.dataset, self.optimizer, config, run.step):
                     run.step, last = record.step, record.step == config.max_steps
                     self.seconds, self.tokens = self.seconds + record.seconds, self.tokens + record.tokens
-                    losses.append(record.loss)
+                    self.losses.append(record.loss)
                     reporter.step(record)
                     line = self.line(record)
                     if record.step % config.eval_every == 0 or last:
-                        line["val/loss"] = self.evaluate(losses, reporter)
-                        losses.clear()
+                        line["val/loss"] = self.evaluate(reporter)
                     metrics.write(json.dumps(line) + "\n")
-                    metrics.flush()
                     if config.sample_every and record.step % config.sample_every == 0 and not last:
                         self.sample()
-                    if record.step % config.checkpoint_every == 0 or last or received:
+                    signum = distributed.largest(received[0] if received else 0)
+                    if record.step % config.checkpoint_every == 0 or last or signum:
                         self.save()
-                    if received and not last:
-                        raise Stopped(received[0])
-            finally:
-                reporter.close()
+                    if signum:
+                        raise Stopped(signum)
+            except Diverged:
+                self.keep_evidence()
+                raise
         self.sample()
+
+    def open_log(self, name: str) -> Log:
+        """A file of the run's folder to append to; only the first of several processes writes it."""
+        return Log(self.run.folder / name if distributed.rank() == 0 else Path(os.devnull), self.say)
 
     def line(self, record: Record) -> dict[str, float]:
         """A step as `metrics.jsonl` has it."""
@@ -109,33 +117,50 @@ class Training:
             "seconds": round(self.seconds, 4),
         }
 
-    def evaluate(self, losses: Sequence[float], reporter: Reporter) -> float:
+    def evaluate(self, reporter: Reporter) -> float:
         """The exact validation loss, beside the mean training loss since the last one."""
         run = self.run
         val_loss = evaluate(run.model, self.dataset, "val", run.config.training)
-        train_loss = sum(losses) / len(losses)
+        if not math.isfinite(val_loss):
+            raise Diverged(f"step {run.step}: the validation loss is {val_loss}; lower the learning rate")
+        train_loss = sum(self.losses) / len(self.losses)
+        self.losses.clear()
         self.evaluations.append((run.step, train_loss, val_loss))
         reporter.evaluated(run.step, train_loss, val_loss)
         return val_loss
 
     def sample(self) -> None:
         """Write a sample to the screen and to samples.txt."""
+        if distributed.rank() > 0:
+            return
         text = self.run.generate()
-        with (self.run.folder / "samples.txt").open("a", encoding="utf-8") as file:
+        with closing(self.open_log("samples.txt")) as file:
             file.write(f"--- step {self.run.step} ---\n{text}\n")
         shown = "\n".join("    " + line for line in text.strip("\n").splitlines())
         self.say(f"sample at step {self.run.step}:\n{shown}")
 
-    def save(self) -> None:
-        """Write a checkpoint, and the curves so far."""
-        state = {
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps besides tensors."""
+        return {
             "seconds": self.seconds,
             "tokens": self.tokens,
+            "losses": self.losses,
             "evaluations": self.evaluations,
             "data": self.data,
         }
-        folder = self.run.folder / CHECKPOINTS
-        checkpoint.save(folder, self.run.step, self.run.model, self.optimizer.state(), state)
+
+    def save(self) -> None:
+        """Write a checkpoint, and the curves so far. Raises OSError, which says what is needed and what is free."""
+        if distributed.rank() > 0:
+            return
+        folder, memory = self.run.folder / CHECKPOINTS, self.optimizer.state()
+        try:
+            checkpoint.save(folder, self.run.step, self.run.model, memory, self.state())
+        except OSError as error:
+            tensors = [*checkpoint.tensors_of(self.run.model).values(), *memory.values()]
+            needed, free = sum(t.numel() * t.element_size() for t in tensors), shutil.disk_usage(self.run.folder).free
+            what = f"the checkpoint was not written, it needs {needed:,} bytes and {free:,} are free"
+            raise OSError(f"{what} ({error})") from error
         checkpoint.prune(folder, KEEP)
         lines = read_metrics(self.run.folder / METRICS)
         curves = {
@@ -144,7 +169,23 @@ class Training:
         }
         title = f"{self.run.folder.name}: loss in nats a token"
         picture = curve_svg({name: curve for name, curve in curves.items() if curve}, title, "step")
-        (self.run.folder / "loss.svg").write_text(picture, encoding="utf-8")
+        try:
+            (self.run.folder / "loss.svg").write_text(picture, encoding="utf-8")
+        except OSError as error:
+            self.say(f"warning: {self.run.folder / 'loss.svg'}: {error}")
+
+    def keep_evidence(self) -> None:
+        """Keep the state before a step that went wrong, and its batch, for a look; checkpoints stay as they are."""
+        if distributed.rank() > 0:
+            return
+        config, folder = self.run.config.training, self.run.folder / "diverged"
+        try:
+            saved = checkpoint.save(folder, self.run.step, self.run.model, self.optimizer.state(), self.state())
+            x, y = self.dataset.batch("train", self.run.step, config.batch_size, config.seed)  # (B, T), (B, T)
+            save_file({"x": x, "y": y}, folder / f"batch-{self.run.step:06d}.safetensors")
+            self.say(f"kept for a look: {saved}, and the batch beside it")
+        except OSError as error:
+            self.say(f"warning: the state could not be kept for a look: {error}")
 
     def verdict(self) -> str:
         """What the curve of the validation loss says."""
@@ -158,9 +199,8 @@ def signals() -> Iterator[list[int]]:
 
     def note(signum: int, frame: Any) -> None:
         received.append(signum)
-        if len(received) > 1:
-            signal.signal(signum, signal.SIG_DFL)
-            os.kill(os.getpid(), signum)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)  # the next one ends the process without asking us
 
     before = {signum: signal.signal(signum, note) for signum in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -171,57 +211,88 @@ def signals() -> Iterator[list[int]]:
 
 
 def start(config: RunConfig, name: str, plugins: Sequence[Path], allow_leak: bool, say: Say = print) -> Training:
-    """Prepare a new run: read the text, build the model, prove it causal, and make its folder. Raises UserError."""
-    began = perf_counter()
+    """Prepare a new run: read the text, build the model, prove it causal, and make its folder.
+
+    Raises UserError for what the config asks in vain, LeakError for an attention that sees the future, and OSError.
+    """
+    began, say = perf_counter(), say if distributed.rank() == 0 else silent
+    if not re.fullmatch(r"\w[\w.-]*", name):
+        raise UserError(f"--name {name}: a run is named by letters, digits, '.', '-' and '_'")
     corpus = open_corpus(config.data.source)
     tokenizer = config.data.tokenizer.component.fit(config.data.tokenizer, corpus.documents())
     say(f"text: {corpus.description}; {tokenizer.vocab_size:,} tokens in the vocabulary")
-    training = _assemble(config, tokenizer, corpus, Path(name), say)
+    training = _assemble(config, tokenizer, corpus, RUNS / name, say)
     if not allow_leak:
         check_causal(training.run.model)
-    training.run.folder = make_folder(name)
-    _record(training.run, plugins)
+    if distributed.rank() == 0:
+        training.run.folder = make_folder(name)
+        training.lock = hold(training.run.folder)
+        _record(training.run, plugins)
     say(f"run: {training.run.folder} (ready in {perf_counter() - began:.1f} s)")
     return training
 
 
-def resume(folder: Path, overrides: Sequence[str], say: Say = print) -> Training:
-    """Take up a run at its newest good checkpoint. Raises UserError, CheckpointError.
+def resume(folder: Path, overrides: Sequence[str], allow_data_change: bool = False, say: Say = print) -> Training:
+    """Take up a run at its newest good checkpoint.
 
-    `training` and `sampling` may be changed by overrides, and the changes are listed; `data` and `model` may not.
+    `training` and `sampling` may be changed by overrides, and the changes are listed and recorded; `model`, the
+    tokenizer and the kind of the optimizer may not, and the text only on purpose. Raises UserError, CheckpointError,
+    and OSError.
     """
+    say = say if distributed.rank() == 0 else silent
     old, config = read_config(folder), read_config(folder, overrides)
     changes = list(_changes(to_python(old), to_python(config)))
     for key, before, after in changes:
-        if key.split(".")[0] in ("data", "model"):
-            raise UserError(f"--resume: {key} cannot change from {before} to {after}: start a new run")
         say(f"changed: {key}: {before} -> {after}")
+        fixed = key.startswith(("data.", "model.")) or key in ("training.optimizer", "training.optimizer.kind")
+        if fixed and not (allow_data_change and key == "data.source"):
+            raise UserError(f"--resume: {key} cannot change from {before} to {after}: start a new run")
+    lock = hold(folder) if distributed.rank() == 0 else None
     tokenizer = Tokenizer.load(folder / TOKENIZER)
     saved, notes = checkpoint.newest(folder / CHECKPOINTS)
     for note in notes:
         say(note)
-    training = _assemble(config, tokenizer, open_corpus(config.data.source), folder, say)
-    if saved.state.get("data") != training.data:
-        raise UserError(f"--resume: the text of {config.data.source} is not the one that {folder} was trained on")
-    checkpoint.fill(training.run.model, saved.model, saved.path)
-    training.optimizer.load_state(saved.optimizer)
-    training.run.step = saved.state["step"]
-    training.seconds, training.tokens = saved.state["seconds"], saved.state["tokens"]
-    training.evaluations = [(step, a, b) for step, a, b in saved.state["evaluations"]]
-    if training.run.step >= config.training.max_steps:
+    if saved.state["step"] >= config.training.max_steps:
         raise UserError(
             f"--resume: {folder} has done all its {config.training.max_steps} steps; "
             f"give it more, as in training.max_steps={2 * config.training.max_steps}"
         )
-    _cut_metrics(folder / METRICS, training.run.step)
-    (folder / CONFIG).write_text(to_yaml(config), encoding="utf-8")
+    training = _assemble(config, tokenizer, open_corpus(config.data.source), folder, say)
+    if saved.state["data"] != training.data:
+        what = f"the text of {config.data.source} is not the one that {folder} was trained on"
+        if not allow_data_change:
+            raise UserError(f"--resume: {what}; --allow-data-change goes on with it")
+        say(f"changed: {what}")
+        changes.append(("data", saved.state["data"], training.data))
+    _restore(training, saved)
+    training.lock = lock
+    if distributed.rank() == 0:
+        _cut_metrics(folder / METRICS, training.run.step)
+        replace_text(folder / CONFIG, to_yaml(config))
+        if changes:
+            with (folder / "changes.jsonl").open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"step": training.run.step, "changes": changes}) + "\n")
     say(f"run: {folder}, resumed after step {training.run.step}")
     return training
 
 
-def _assemble(config: RunConfig, tokenizer: Tokenizer, corpus: Any, folder: Path, say: Say) -> Training:
+def _restore(training: Training, saved: Checkpoint) -> None:
+    """Put what a checkpoint holds into a training."""
+    checkpoint.fill(training.run.model, saved.model, saved.path)
+    training.optimizer.load_state(saved.optimizer)
+    state = saved.state
+    training.run.step, training.seconds, training.tokens = state["step"], state["seconds"], state["tokens"]
+    training.losses = list(state["losses"])
+    training.evaluations = [(step, train_loss, val_loss) for step, train_loss, val_loss in state["evaluations"]]
+
+
+def _assemble(config: RunConfig, tokenizer: Tokenizer, corpus: Corpus, folder: Path, say: Say) -> Training:
     """Dataset, model and optimizer of a config, on its device."""
+    distributed.start(config.training.device)
+    if config.training.batch_size < distributed.world():
+        raise UserError(f"training.batch_size: {config.training.batch_size} rows for {distributed.world()} processes")
     device = choose_device(config.training.device)
+    check_memory(config.model, tokenizer.vocab_size)
     dataset = Dataset(config.data, corpus, tokenizer, config.model.block_size)
     model = build_model(config, tokenizer)
     for line in idle_positions(model):
@@ -229,7 +300,8 @@ def _assemble(config: RunConfig, tokenizer: Tokenizer, corpus: Any, folder: Path
     model.to(device)
     optimizer = config.training.optimizer.component(config.training.optimizer, model)
     parts = ", ".join(f"{part} {count:,}" for part, count in count_parameters(model).items() if count)
-    say(f"model: {sum(count_parameters(model).values()):,} parameters ({parts}) on {device}")
+    together = f", {distributed.world()} processes" if distributed.world() > 1 else ""
+    say(f"model: {sum(count_parameters(model).values()):,} parameters ({parts}) on {device}{together}")
     return Training(Run(folder, config, tokenizer, model, 0, []), dataset, optimizer, corpus.digest, say)
 
 
@@ -274,14 +346,25 @@ def _changes(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl; a last line that was cut off by a crash is left out."""
-    lines = path.read_text(encoding="utf-8").split("\n") if path.exists() else []
-    return [json.loads(line) for line in lines[:-1]]
+    """The lines of metrics.jsonl; one that a crash or a full disk cut off is left out."""
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        with suppress(ValueError):
+            found.append(json.loads(line))
+    return found
 
 
 def _cut_metrics(path: Path, step: int) -> None:
     """Drop the lines after a checkpoint: its run will write them again."""
     kept = [json.dumps(line) + "\n" for line in read_metrics(path) if line["step"] <= step]
+    replace_text(path, "".join(kept))
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a file beside its place and rename it into place, so that it is never half there."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text("".join(kept), encoding="utf-8")
-    beside.replace(path)
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)

@@ -1,7 +1,8 @@
 """Training: a loop that yields a record a step, and the exact loss of a whole split.
 
 Step n sees batch n and draws dropout from (seed, n), so a run that is stopped and resumed goes on as if it had not
-been: there is no other state than the weights, the optimizer's memory and the number of the step.
+been: there is no other state than the weights, the optimizer's memory and the number of the step. Of several
+processes each computes its rows of every batch, and the gradients are added up.
 
 B batch, T positions, V vocabulary.
 """
@@ -9,17 +10,19 @@ B batch, T positions, V vocabulary.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minigpt.config import Count, Fraction, Natural, NonNegative, Options
+from minigpt import distributed
+from minigpt.config import Count, Fraction, Interval, Natural, NonNegative, Options
 from minigpt.dataset import IGNORED, Dataset, Split
 from minigpt.model import GPT
 from minigpt.optimizer import AdamW, Optimizer, schedule
@@ -52,7 +55,7 @@ class TrainingConfig(Options):
     """Steps between samples of text; 0 is none."""
     checkpoint_every: Count = 500
     """Steps between checkpoints; there is one after the last step too."""
-    seed: Natural = 1337
+    seed: Annotated[int, Interval(0, 2**63 - 1)] = 1337
     """Equal seeds make equal runs, to the bit on a CPU."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where to compute: auto takes the first of cuda, mps and cpu that is there."""
@@ -85,6 +88,8 @@ def choose_device(name: str) -> torch.device:
         name = next(device for device, available in there.items() if available)
     if not there[name]:
         raise UserError(f"training.device: {name} is not available here; use auto or cpu")
+    if name == "cuda" and distributed.world() > 1:
+        return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     return torch.device(name)
 
 
@@ -111,10 +116,11 @@ def train(
     for step in range(start, config.max_steps):
         began = perf_counter()
         model.train()
-        torch.manual_seed((config.seed * 1_000_003 + step) % 2**63)  # dropout: a function of (seed, step), as the batch
+        torch.manual_seed((config.seed * 1_000_003 + step + (distributed.rank() << 40)) % 2**63)  # for dropout
         factor = schedule(step, config.max_steps, config.warmup_steps, config.schedule, config.final_rate)
-        x, y = dataset.batch("train", step, config.batch_size, config.seed)  # (B, T), (B, T)
+        x, y = dataset.batch("train", step, config.batch_size, config.seed, own_rows())  # (B, T), (B, T)
         loss = accumulate(forward, x.to(model.device), y.to(model.device), config)
+        distributed.add_up(parameter.grad for parameter in model.parameters() if parameter.grad is not None)
         norm = nn.utils.clip_grad_norm_(model.parameters(), config.grad_clip or math.inf).item()
         if not math.isfinite(loss + norm):
             raise Diverged(
@@ -122,33 +128,43 @@ def train(
             )
         optimizer.step(factor)
         lr = optimizer.parts[-1].param_groups[0]["lr"]
-        yield Record(step + 1, loss, lr, norm, x.numel(), perf_counter() - began)
+        tokens = config.batch_size * dataset.block_size
+        yield Record(step + 1, loss, lr, norm, tokens, perf_counter() - began)
 
 
 def accumulate(forward: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, config: TrainingConfig) -> float:
-    """Add up the gradients of a batch x, y (B, T), a micro-batch at a time; returns the mean loss of the batch."""
-    size, targets = config.micro_batch_size or len(x), (y != IGNORED).sum()
-    total = 0.0
+    """Add up the gradients of a batch x, y (B, T), a micro-batch at a time; returns the mean loss of the batch.
+
+    The mean is over the targets of all processes, so gradients and losses of all of them are simply added up.
+    """
+    size, total = config.micro_batch_size or len(x), 0.0
+    [targets] = distributed.total(float((y != IGNORED).sum()))
     for inputs, outputs in zip(x.split(size), y.split(size)):
         with mixed_precision(config, x.device):
             logits = forward(inputs)  # (micro-batch, T, V)
         loss = next_token_loss(logits, outputs, reduction="sum") / targets
         loss.backward()
         total += loss.item()
-    return total
+    return distributed.total(total)[0]
+
+
+def own_rows() -> slice:
+    """Which rows of a batch, or windows of a split, are this process's: all of them if it is alone."""
+    return slice(distributed.rank(), None, distributed.world())
 
 
 @torch.no_grad()
 def evaluate(model: GPT, dataset: Dataset, split: Split, config: TrainingConfig) -> float:
     """The exact loss in nats a token: every target of the split once, in windows of `block_size`."""
-    training, total, count = model.training, 0.0, 0
+    training, total, count = model.training, 0.0, 0.0
     model.eval()
-    for x, y in dataset.windows(split, config.batch_size):
+    for x, y in dataset.windows(split, config.batch_size, own_rows()):
         with mixed_precision(config, model.device):
             logits = model(x.to(model.device))  # (B, T, V)
         total += next_token_loss(logits, y.to(model.device), reduction="sum").item()
         count += int((y != IGNORED).sum())
     model.train(training)
+    total, count = distributed.total(total, count)
     return total / count
 
 

@@ -9,15 +9,17 @@ import argparse
 import sys
 from pathlib import Path
 
-from minigpt import command, config, trainer
+from minigpt import command, config, distributed, trainer
 from minigpt.run import RunConfig, newest_run
 from minigpt.strict_yaml import UserError
 
 
 def main(arguments: argparse.Namespace) -> None:
     """Start or resume a run, train it, and say what came of it."""
+    if arguments.resume is not None and arguments.config:
+        raise UserError("--config and --resume: give one of them; a run is resumed with its own config")
     if arguments.resume is not None:
-        training = trainer.resume(newest_run(arguments.resume), arguments.overrides)
+        training = trainer.resume(newest_run(arguments.resume), arguments.overrides, arguments.allow_data_change)
     elif arguments.config:
         settings = config.load(RunConfig, arguments.config, arguments.overrides)
         name = arguments.name or Path(arguments.config).stem
@@ -25,6 +27,8 @@ def main(arguments: argparse.Namespace) -> None:
     else:
         raise UserError("give --config FILE to start a run (try --config tiny.yaml), or --resume to go on with one")
     training.fit()
+    if distributed.rank() > 0:
+        return
     folder = training.run.folder
     print(f"done: {training.run.step} steps, {training.tokens:,} tokens in {training.seconds:.0f} s of training")
     print(f"verdict: {training.verdict()}")
@@ -38,6 +42,7 @@ if __name__ == "__main__":
     parser.add_argument(
         "--resume", nargs="?", const="", metavar="RUN", help="go on with a run (default: the newest) where it stopped"
     )
+    parser.add_argument("--allow-data-change", action="store_true", help="resume although the text has changed")
     parser.add_argument("--allow-leak", action="store_true", help="train even if an attention sees the future")
     arguments, overrides = parser.parse_known_args()
     if arguments.resume and "=" in arguments.resume:  # --resume training.max_steps=900: an override, not a run

@@ -1,0 +1,85 @@
+"""What this machine has, asked before it is needed: memory for a model, a folder to oneself."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+from dataclasses import replace
+from pathlib import Path
+from typing import IO
+
+import torch
+
+from minigpt.model import GPT, ModelConfig
+from minigpt.strict_yaml import UserError
+
+TRAINING_BYTES = 16  # a parameter in float32: itself, its gradient, and AdamW's two memories
+
+
+def parameter_count(config: ModelConfig, vocab_size: int) -> int:
+    """How many parameters a model would have, found out without making any of them."""
+    period = len(config.attention) if isinstance(config.attention, tuple) else 1
+    layers = min(period, config.n_layer)
+    try:
+        with torch.device("meta"):
+            part = GPT(replace(config, n_layer=layers), vocab_size)
+    except RuntimeError:  # more elements than a tensor can count
+        return 2**63
+    blocks = sum(parameter.numel() for parameter in part.blocks.parameters())
+    others = sum(parameter.numel() for parameter in part.parameters()) - blocks
+    return others + blocks * config.n_layer // layers
+
+
+def free_memory() -> int | None:
+    """Bytes that a new model could take, or None where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        found = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration, ValueError):
+        return None
+    try:
+        limit = int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii"))
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii"))
+        return min(found, limit - used)
+    except (OSError, ValueError):  # no such limit
+        return found
+
+
+def check_memory(config: ModelConfig, vocab_size: int) -> None:
+    """Raises UserError for a model that cannot be trained in this machine's memory, before any of it is made."""
+    count, free = parameter_count(config, vocab_size), free_memory()
+    needed = count * TRAINING_BYTES
+    if free is not None and needed > free:
+        raise UserError(
+            f"model: {count:,} parameters need {needed:,} bytes to train (weights, gradients, optimizer), and "
+            f"{free:,} are free: lower n_layer or n_embd"
+        )
+
+
+def hold(folder: Path) -> IO[str]:
+    """Have a folder to oneself while the returned file is open, at most to the end of the process.
+
+    Raises UserError, which says who holds it. The system drops the lock of a process that ends in any way.
+    """
+    file = (folder / ".lock").open("a+", encoding="utf-8")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        holder = _holder(file.read(1000))
+        file.close()
+        raise UserError(f"{folder} is in use by {holder}: two runs cannot share a folder") from None
+    file.truncate(0)
+    file.write(json.dumps({"pid": os.getpid(), "host": platform.node()}))
+    file.flush()
+    return file
+
+
+def _holder(text: str) -> str:
+    try:
+        values = json.loads(text)
+        return f"process {int(values['pid'])} on {values['host']}"
+    except (ValueError, KeyError, TypeError):
+        return "another process"
