@@ -174,8 +174,6 @@ class Sharing(MultiHead, kind="later_sharing"):
             key, value = past.below.seen  # (B, H, S, d), (B, H, S, e)
         return query, key, value
 
-    mix = MultiHead.mix  # a cache of one's own does not change the mean
-
     def recall(self, query: Tensor, key: Tensor, value: Tensor, past: Past) -> Tensor:
         if not self.layer:
             return super().recall(query, key, value, past)

@@ -1,9 +1,8 @@
-"""Configuration: what a YAML text means, where each mistake stands, and that what is written is read back equal."""
+"""Configuration: what the options mean, where each mistake stands, and that what is written is read back equal."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import FrozenInstanceError, dataclass, fields
 from importlib import import_module
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 import yaml
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from small_configs import Inner, Outer, Reader, mistakes_of, reader, the_mistake
 
 import minigpt
 from minigpt import config as config_module
@@ -40,110 +40,9 @@ from minigpt.config import (
 )
 from minigpt.model import ModelConfig
 from minigpt.position import Position, Rotary, Sinusoidal
-from minigpt.strict_yaml import MAX_BYTES, MAX_DEPTH, ConfigError, Mistake, parse_yaml, scalar
+from minigpt.strict_yaml import ConfigError, Mistake, parse_yaml
 
-
-@dataclass(frozen=True, kw_only=True)
-class Inner(Options):
-    rate: Positive = 1.0
-    steps: Count = 10
-    name: str | None = None
-    choice: Literal["left", "right"] = "left"
-    flag: bool = True
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outer(Options):
-    model: ModelConfig = ModelConfig()
-    inner: Inner = Inner()
-
-
-Reader = Callable[..., Outer]
-
-
-@pytest.fixture
-def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
-    """Writes a text to `c.yaml` and loads it, with overrides."""
-    monkeypatch.chdir(tmp_path)
-
-    def reader(text: str | bytes, *overrides: str) -> Outer:
-        Path("c.yaml").write_bytes(text.encode() if isinstance(text, str) else text)
-        return load(Outer, "c.yaml", overrides)
-
-    return reader
-
-
-def mistakes_of(read: Reader, text: str | bytes, *overrides: str) -> list[Mistake]:
-    with pytest.raises(ConfigError) as caught:
-        read(text, *overrides)
-    return caught.value.mistakes
-
-
-def the_mistake(read: Reader, text: str | bytes, *overrides: str) -> str:
-    (mistake,) = mistakes_of(read, text, *overrides)
-    return ": ".join(mistake)
-
-
-# ---- what a word means ----
-
-
-@pytest.mark.parametrize(
-    ("word", "value"),
-    [
-        ("3e-4", 3e-4),
-        ("3E4", 3e4),
-        ("017", 17),
-        ("1_000", 1000),
-        ("-5", -5),
-        ("+5", 5),
-        (".5", 0.5),
-        ("5.", 5.0),
-        ("1.5e+3", 1500.0),
-        ("true", True),
-        ("False", False),
-        ("null", None),
-        ("~", None),
-        ("", None),
-    ],
-)
-def test_numbers_are_numbers(word: str, value: object) -> None:
-    assert scalar(word) == value
-    assert type(scalar(word)) is type(value)
-
-
-@pytest.mark.parametrize(
-    "word",
-    ["on", "off", "yes", "no", "TRUE", "0x10", "0o17", "1:30", "2024-01-01", ".inf", ".nan", "e5", "1e", "-", "1_"],
-)
-def test_other_words_are_words(word: str) -> None:
-    assert scalar(word) == word
-
-
-@given(st.text(alphabet="0123456789_eE.+-", max_size=12))
-def test_whatever_looks_like_a_number_is_one_or_a_word(word: str) -> None:
-    assert isinstance(scalar(word), (int, float, str)) or word == ""
-
-
-def test_a_quoted_number_is_text(read: Reader) -> None:
-    assert read("inner: {name: '3'}").inner.name == "3"
-    assert the_mistake(read, "inner: {rate: '3'}") == "c.yaml:1:15: inner.rate: expected a number above 0, found '3'"
-
-
-def test_a_whole_number_will_do_for_a_number_but_not_the_other_way_round(read: Reader) -> None:
-    rate = read("inner: {rate: 2}").inner.rate
-    assert rate == 2.0
-    assert type(rate) is float
-    found = the_mistake(read, "inner: {steps: 2.0}")
-    assert found == "c.yaml:1:16: inner.steps: expected a whole number of at least 1, found 2.0"
-
-
-@pytest.mark.parametrize("text", ["", "# nothing but a comment\n", "{}"])
-def test_an_empty_config_is_all_defaults(read: Reader, text: str) -> None:
-    assert read(text) == Outer()
-
-
-def test_a_byte_order_mark_is_passed_over(read: Reader) -> None:
-    assert read(b"\xef\xbb\xbfinner: {steps: 3}").inner.steps == 3
+read = pytest.fixture(reader)
 
 
 # ---- mistakes, and where they stand ----
@@ -158,11 +57,6 @@ def test_an_unknown_key_has_a_line_a_column_and_a_suggestion(read: Reader) -> No
 
 def test_a_key_like_no_other_has_no_suggestion(read: Reader) -> None:
     assert the_mistake(read, "zzz: 3") == "c.yaml:1:1: zzz: unknown key (known: model, inner)"
-
-
-def test_a_key_that_stands_twice(read: Reader) -> None:
-    found = the_mistake(read, "inner:\n  rate: 1\n  steps: 2\n  rate: 1\n")
-    assert found == "c.yaml:4:3: the key 'rate' stands twice (first at c.yaml:2:3)"
 
 
 def test_all_the_mistakes_of_a_file_at_once(read: Reader) -> None:
@@ -257,6 +151,14 @@ def test_ranges_in_words(field: str, right: tuple[Any, ...], wrong: tuple[Any, .
 def test_a_number_is_finite_and_no_boolean(value: Any) -> None:
     with pytest.raises(ConfigError):
         Ranges(non_negative=value)
+
+
+def test_a_whole_number_will_do_for_a_number_but_not_the_other_way_round(read: Reader) -> None:
+    rate = read("inner: {rate: 2}").inner.rate
+    assert rate == 2.0
+    assert type(rate) is float
+    found = the_mistake(read, "inner: {steps: 2.0}")
+    assert found == "c.yaml:1:16: inner.steps: expected a whole number of at least 1, found 2.0"
 
 
 # ---- checks across fields ----
@@ -362,104 +264,7 @@ def test_a_config_leads_back_to_its_class() -> None:
             assert component.kind == kind
 
 
-# ---- the command line ----
-
-
-def test_an_argument_overrides_the_file(read: Reader) -> None:
-    text = "inner: {rate: 2}\nmodel: {attention: {kind: multi_head, n_head: 2}}"
-    config = read(text, "inner.rate=3e-1", "model.attention=average_softmax", "model.n_layer=7")
-    assert config.inner.rate == 0.3
-    assert config.model.attention == AverageSoftmax.Config()
-    assert config.model.n_layer == 7
-
-
-def test_the_last_argument_wins(read: Reader) -> None:
-    assert read("", "inner.steps=3", "inner.steps=5").inner.steps == 5
-
-
-def test_an_argument_reaches_into_the_short_form(read: Reader) -> None:
-    config = read("model: {attention: grouped_query}", "model.attention.n_kv_head=2")
-    assert config.model.attention == GroupedQuery.Config(n_kv_head=2)
-
-
-def test_an_argument_may_be_a_group_or_a_list(read: Reader) -> None:
-    config = read("", "model.attention=[single_head, {kind: multi_head, n_head: 2}]", "inner={steps: 4}")
-    assert config.model.attention == (SingleHead.Config(), MultiHead.Config(n_head=2))
-    assert config.inner == Inner(steps=4)
-
-
-def test_an_argument_may_be_a_pattern_of_files(read: Reader) -> None:
-    """What YAML has plans for, such as a star, means itself."""
-    assert read("", "inner.name=*.txt").inner.name == "*.txt"
-    assert read("", "inner.name=").inner.name is None
-
-
-@pytest.mark.parametrize("argument", ["inner.steps", "=3", "inner..steps=3", ".inner=3", "--steps=3", ""])
-def test_an_argument_that_is_none(read: Reader, argument: str) -> None:
-    found = the_mistake(read, "", argument)
-    assert found == f"command line: {argument}: expected group.key=value, as in training.max_steps=50"
-
-
-def test_a_mistake_on_the_command_line_says_so(read: Reader) -> None:
-    assert the_mistake(read, "inner: {steps: 3}", "inner.steps=0") == (
-        "command line: inner.steps=0: inner.steps: expected a whole number of at least 1, found 0"
-    )
-    found = the_mistake(read, "", "inner.stepps=3")
-    assert found.startswith("command line: inner.stepps=3: inner.stepps: unknown key; did you mean 'steps'?")
-    found = the_mistake(read, "model: {attention: [single_head]}", "model.attention.n_head=2")
-    what = "attention is not a group of options here; set attention as a whole"
-    assert found == f"command line: model.attention.n_head=2: {what}"
-    assert the_mistake(read, "", "inner.name=[1").startswith("command line: inner.name=[1:1:3: not YAML")
-
-
-def test_a_long_argument_is_cut_short(read: Reader) -> None:
-    (where, _), *_ = mistakes_of(read, "", "inner.steps=" + "x" * 500)
-    assert len(where) < 100
-
-
-# ---- files that are none of ours ----
-
-
-@pytest.mark.parametrize("text", ["inner: &a {}", "inner: *a", "a: &x [*x]"])
-def test_anchors_and_aliases_are_refused(read: Reader, text: str) -> None:
-    assert "anchors (&) and aliases (*) are not read here" in the_mistake(read, text)
-
-
-@pytest.mark.parametrize("tag", ["!!python/object/apply:os.getcwd", "!!str", "!mine"])
-def test_tags_are_refused(read: Reader, tag: str) -> None:
-    found = the_mistake(read, f"inner: {tag} {{}}")
-    assert found.startswith("c.yaml:1:8: tags such as")
-
-
-def test_depth_is_limited(read: Reader) -> None:
-    deep = "a: " + "[" * (MAX_DEPTH - 1) + "]" * (MAX_DEPTH - 1)
-    assert "unknown key" in the_mistake(read, deep)
-    assert f"nested more than {MAX_DEPTH} deep" in the_mistake(read, "a: " + "[" * 100_000)
-
-
-def test_size_is_limited(read: Reader) -> None:
-    assert read("#" * (MAX_BYTES - 1) + "\n") == Outer()
-    assert the_mistake(read, "#" * MAX_BYTES + "\n") == f"c.yaml: larger than {MAX_BYTES} bytes: this is not a config"
-
-
-def test_bytes_that_are_not_utf8_are_named(read: Reader) -> None:
-    assert the_mistake(read, b"inner: {name: \xff}") == "c.yaml: not UTF-8: byte 14 is 0xff"
-
-
-def test_a_second_document_is_refused(read: Reader) -> None:
-    assert the_mistake(read, "inner: {}\n---\ninner: {}") == (
-        "c.yaml:2:1: a config is one document; a second one begins here"
-    )
-
-
-@pytest.mark.parametrize("text", ["inner: [1", "\tinner: 3", "inner: {a: b: c}", "a: \x00", "'", "inner: }"])
-def test_what_is_not_yaml(read: Reader, text: str) -> None:
-    assert "not YAML" in the_mistake(read, text)
-
-
-@pytest.mark.parametrize("key", ["1", "true", "1e3", "[a]", "{a: b}", "null"])
-def test_a_key_that_is_no_word(read: Reader, key: str) -> None:
-    assert "a key must be a word" in the_mistake(read, f"inner: {{? {key} : 2}}")
+# ---- where a config is found ----
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
@@ -480,27 +285,6 @@ def test_a_config_is_found_by_its_name_or_its_path(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(here)
     assert load(Outer, "c.yaml").inner.steps == 2
     assert load(Outer, configs / "c.yaml").inner.steps == 1
-
-
-@given(st.text(alphabet="ab:,-[]{}&*!?#|>'\"% \n\t1e_.0~\\", max_size=40))
-def test_any_text_is_read_or_refused(text: str) -> None:
-    """Nothing but a ConfigError comes of a text, whatever it is."""
-    mistakes: list[Mistake] = []
-    try:
-        tree = parse_yaml(text, "c.yaml", mistakes)
-        if isinstance(tree.value, dict):
-            build(Outer, tree)
-    except ConfigError as error:
-        assert error.mistakes
-
-
-@given(st.text(max_size=30))
-def test_any_argument_is_read_or_refused(argument: str) -> None:
-    mistakes: list[Mistake] = []
-    try:
-        config_module.override(parse_yaml("", "c.yaml", []), "inner.name=" + argument, mistakes)
-    except ConfigError as error:
-        assert error.mistakes
 
 
 # ---- what is written is read back equal ----

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from later_kinds import LATER
 from torch import Tensor, nn
 
 from minigpt.attention import Attention, SoftmaxAttention, shortcut
@@ -120,6 +121,30 @@ def test_other_layers_and_options_keep_the_fast_kernel(parent: type[SoftmaxAtten
 
     assert Mine.mix is SoftmaxAttention.mix
     assert off(Mine, Mine.mix) < 1e-12
+
+
+@pytest.mark.parametrize("parent", SOFTMAX)
+def test_a_cache_of_its_own_keeps_the_fast_kernel(parent: type[SoftmaxAttention]) -> None:
+    class Recalls(parent):
+        def recall(self, query: Tensor, key: Tensor, value: Tensor, past: Past) -> Tensor:
+            return self.mix(query, *past.append(key, value))
+
+    class Keeps(parent):
+        def make_cache(self, length: int) -> Past:
+            return KVCache(length)
+
+    class Both(parent):
+        recall, make_cache = Recalls.recall, Keeps.make_cache
+
+    for mine in (Recalls, Keeps, Both):
+        assert mine.mix is SoftmaxAttention.mix
+        assert off(mine, mine.mix) < 1e-12
+
+
+def test_a_kind_that_shares_keys_between_layers_keeps_it_too() -> None:
+    sharing = LATER["later_sharing"]
+    assert {"recall", "make_cache"} <= set(vars(sharing))
+    assert sharing.mix is SoftmaxAttention.mix
 
 
 def test_a_mixin_that_changes_the_scores_loses_the_fast_kernel() -> None:

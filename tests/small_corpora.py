@@ -1,0 +1,35 @@
+"""Small corpora with ids that are known beforehand, and a data folder of the tests' own to keep them in."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from minigpt import corpus as corpora
+from minigpt.corpus import Corpus
+from minigpt.dataset import DataConfig
+from minigpt.tokenizer import Char
+
+ROOT = Path(__file__).parents[1]
+RANDOM, DOCUMENTS = DataConfig(), DataConfig(windows="documents")
+
+
+def own_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A data folder of a test file's own: `data = pytest.fixture(scope="module", autouse=True)(own_data)`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(corpora, "DATA", tmp_path_factory.mktemp("data"))
+        yield corpora.DATA
+
+
+def corpus_of(*texts: str) -> Corpus:
+    digest = hashlib.sha256("\0".join(texts).encode()).hexdigest()
+    return Corpus("a test", "a test's own texts", digest, lambda: iter(texts))
+
+
+def numbered(count: int) -> tuple[Corpus, Char]:
+    """A corpus whose n-th id is n: a window shows where it was taken from."""
+    text = "".join(chr(0x20000 + n) for n in range(count))
+    return corpus_of(text), Char(text)

@@ -1,0 +1,212 @@
+"""Ids on disk: made once, plain and mapped, made again when anything changed, and never used when damaged."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiktoken
+from small_corpora import DOCUMENTS, RANDOM, ROOT, corpus_of, numbered, own_data
+
+from minigpt import corpus as corpora
+from minigpt import dataset as datasets
+from minigpt.corpus import Corpus, open_corpus
+from minigpt.dataset import Dataset
+from minigpt.strict_yaml import UserError
+from minigpt.tokenizer import Byte, Char, Ids, Tiktoken, Tokenizer
+
+data = pytest.fixture(scope="module", autouse=True)(own_data)
+
+
+def cache_of(corpus: Corpus, tokenizer: Tokenizer) -> Path:
+    return corpora.DATA / "cache" / datasets._key(corpus, tokenizer)
+
+
+class Ended(Tiktoken):
+    """Bytes, and an id that ends a text."""
+
+    vocab_size, end_of_text = 257, 256
+    encoding = tiktoken.Encoding(
+        "ended", pat_str=".", mergeable_ranks={bytes([i]): i for i in range(256)}, special_tokens={"<|end|>": 256}
+    )
+
+
+def test_end_of_text_stands_between_documents_where_there_is_one() -> None:
+    assert Dataset(RANDOM, corpus_of("abcdefghi" * 3, "x" * 9), Ended(), 2).ids[25:30].tolist() == [
+        104,
+        105,
+        256,
+        120,
+        120,
+    ]
+    assert 256 not in Dataset(RANDOM, corpus_of("abcdefghi" * 4), Ended(), 2).ids
+    joined = Dataset(RANDOM, corpus_of("abcdefghi" * 3, "x" * 9), Byte(), 2)
+    assert joined.ids.tolist() == list(b"abcdefghi" * 3 + b"x" * 9)
+    assert joined.document_starts.tolist() == [0, 27]
+
+
+@pytest.mark.parametrize(("size", "dtype"), [(65_536, "<u2"), (65_537, "<u4"), (70_000, "<u4")])
+def test_a_large_vocabulary_is_written_in_four_bytes(size: int, dtype: str) -> None:
+    corpus, tokenizer = numbered(size)
+    dataset = Dataset(RANDOM, corpus, tokenizer, block_size=8)
+    assert dataset.ids.dtype == np.dtype(dtype)
+    assert np.array_equal(dataset.ids, np.arange(size))
+    ids = cache_of(corpus, tokenizer) / "ids.bin"
+    assert ids.stat().st_size == size * np.dtype(dtype).itemsize
+
+
+def test_ids_are_mapped_and_the_files_are_plain() -> None:
+    corpus = corpus_of("\nA" * 100, "\nBé" * 100)
+    dataset = Dataset(RANDOM, corpus, Byte(), 8)
+    assert isinstance(dataset.ids.base, np.memmap)
+    folder = cache_of(corpus, Byte())
+    assert sorted(os.listdir(folder)) == ["ids.bin", "meta.json", "starts.bin"]
+    raw = ("\nA" * 100 + "\nBé" * 100).encode()
+    assert (folder / "ids.bin").read_bytes() == b"".join(byte.to_bytes(2, "little") for byte in raw)
+    assert (folder / "starts.bin").read_bytes() == (0).to_bytes(8, "little") + (200).to_bytes(8, "little")
+    seal = json.loads((folder / "meta.json").read_text())
+    assert (seal["dtype"], seal["ids"], seal["documents"], seal["vocab_size"]) == ("<u2", 600, 2, 256)
+
+
+class Counting(Byte):
+    """Bytes; counts how often it is asked."""
+
+    calls = 0
+
+    def encode(self, text: str) -> Ids:
+        type(self).calls += 1
+        return super().encode(text)
+
+
+def test_ids_are_made_once_and_again_when_anything_changed() -> None:
+    Counting.calls = 0
+    first = Dataset(RANDOM, corpus_of("first text " * 20), Counting(), 8).ids
+    again = Dataset(DOCUMENTS, corpus_of("first text " * 20), Counting(), 4).ids
+    assert Counting.calls == 1
+    assert np.array_equal(first, again)
+    other = Dataset(RANDOM, corpus_of("other text " * 20), Counting(), 8).ids
+    assert Counting.calls == 2
+    assert bytes(other[:5].tolist()) == b"other"
+    corpus, tokenizer = numbered(100)
+    turned = Char(tokenizer.alphabet + "\U0010ffff")
+    assert datasets._key(corpus, tokenizer) != datasets._key(corpus, turned)
+
+
+def test_a_tokenizer_whose_code_changed_is_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = tmp_path / "mine.py"
+    monkeypatch.setattr(datasets.inspect, "getfile", lambda kind: str(code))
+    code.write_text("upper case")
+    before = datasets._key(corpus_of("text"), Byte())
+    assert datasets._key(corpus_of("text"), Byte()) == before
+    code.write_text("lower case")
+    assert datasets._key(corpus_of("text"), Byte()) != before
+
+
+def flip(path: Path) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 4
+    path.write_bytes(raw)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def garble(path: Path) -> None:
+    path.write_bytes(b"[7]")
+
+
+@pytest.mark.parametrize("name", ["ids.bin", "starts.bin", "meta.json"])
+@pytest.mark.parametrize("damage", [flip, truncate, empty, garble, Path.unlink])
+def test_damaged_files_are_made_again_and_not_used(name: str, damage: Callable[[Path], None]) -> None:
+    corpus = corpus_of(*(f"\nstory {n}" for n in range(50)))
+    before = Dataset(DOCUMENTS, corpus, Byte(), 8)
+    ids, starts = before.ids.tolist(), before.document_starts.tolist()
+    path = cache_of(corpus, Byte()) / name
+    good = path.read_bytes()
+    damage(path)
+    after = Dataset(DOCUMENTS, corpus, Byte(), 8)
+    assert (after.ids.tolist(), after.document_starts.tolist()) == (ids, starts)
+    if name != "meta.json" or damage not in (flip, truncate):  # not all that a seal says is needed
+        assert path.read_bytes() == good
+
+
+def test_a_seal_for_another_type_is_not_believed() -> None:
+    corpus = corpus_of("some text " * 20)
+    ids = Dataset(RANDOM, corpus, Byte(), 8).ids.tolist()
+    seal = cache_of(corpus, Byte()) / "meta.json"
+    seal.write_text(seal.read_text().replace("<u2", "<u4"))
+    assert Dataset(RANDOM, corpus, Byte(), 8).ids.tolist() == ids
+    assert '"<u2"' in seal.read_text()
+
+
+class Wrong(Byte):
+    """Gives an id that it does not have, in the second document."""
+
+    def encode(self, text: str) -> Ids:
+        return super().encode(text) + (300 if "wrong" in text else 0)
+
+
+def test_a_tokenizer_beyond_its_vocabulary_is_refused_and_nothing_is_left() -> None:
+    corpus = corpus_of("right " * 20, "wrong")
+    with pytest.raises(UserError, match="gave ids from 403 to 419, but its vocab_size is 256"):
+        Dataset(RANDOM, corpus, Wrong(), 8)
+    key = datasets._key(corpus, Wrong())
+    assert [name for name in os.listdir(corpora.DATA / "cache") if key in name] == []
+
+
+class Silent(Byte):
+    """Gives no ids at all."""
+
+    def encode(self, text: str) -> Ids:
+        return np.zeros(0, dtype=np.int64)
+
+
+def test_a_tokenizer_that_gives_nothing_is_refused() -> None:
+    with pytest.raises(UserError, match="makes no ids"):
+        Dataset(RANDOM, corpus_of("text"), Silent(), 8)
+
+
+RACE = """
+import hashlib, pathlib, sys, time
+from minigpt import dataset
+from minigpt.corpus import open_corpus
+from minigpt.tokenizer import Byte
+corpus = open_corpus("stories")
+go = pathlib.Path(sys.argv[1])
+(go.parent / sys.argv[2]).touch()
+while not go.exists():
+    time.sleep(0.001)
+ids, starts = dataset.ids_on_disk(corpus, Byte())
+print(len(ids), len(starts), hashlib.sha256(ids.tobytes()).hexdigest())
+"""
+
+
+def test_two_processes_that_begin_at_once_both_end_well(tmp_path: Path) -> None:
+    environment = os.environ | {"MINIGPT_DATA": str(tmp_path / "data")}
+    command = [sys.executable, "-W", "error", "-c", RACE, str(tmp_path / "go")]
+    both = [
+        subprocess.Popen([*command, name], env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        for name in ("one", "two")
+    ]
+    limit = time.monotonic() + 60
+    while not ((tmp_path / "one").exists() and (tmp_path / "two").exists()) and time.monotonic() < limit:
+        time.sleep(0.01)
+    (tmp_path / "go").touch()
+    said = [process.communicate(timeout=60)[0].strip() for process in both]
+    raw = "".join(open_corpus("stories").documents()).encode()
+    right = hashlib.sha256(np.frombuffer(raw, np.uint8).astype("<u2").tobytes()).hexdigest()
+    assert said == [f"{len(raw)} 10000 {right}"] * 2
+    assert len(os.listdir(tmp_path / "data" / "cache")) == 1  # and no temporary folder is left

@@ -1,0 +1,78 @@
+"""The command line: an argument `group.key=value` overrides the file, and its mistakes are shown where they stand."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from small_configs import Inner, Reader, mistakes_of, reader, the_mistake
+
+from minigpt.attention.average import AverageSoftmax
+from minigpt.attention.grouped_query import GroupedQuery
+from minigpt.attention.multi_head import MultiHead
+from minigpt.attention.single_head import SingleHead
+from minigpt.config import override
+from minigpt.strict_yaml import ConfigError, Mistake, parse_yaml
+
+read = pytest.fixture(reader)
+
+
+def test_an_argument_overrides_the_file(read: Reader) -> None:
+    text = "inner: {rate: 2}\nmodel: {attention: {kind: multi_head, n_head: 2}}"
+    config = read(text, "inner.rate=3e-1", "model.attention=average_softmax", "model.n_layer=7")
+    assert config.inner.rate == 0.3
+    assert config.model.attention == AverageSoftmax.Config()
+    assert config.model.n_layer == 7
+
+
+def test_the_last_argument_wins(read: Reader) -> None:
+    assert read("", "inner.steps=3", "inner.steps=5").inner.steps == 5
+
+
+def test_an_argument_reaches_into_the_short_form(read: Reader) -> None:
+    config = read("model: {attention: grouped_query}", "model.attention.n_kv_head=2")
+    assert config.model.attention == GroupedQuery.Config(n_kv_head=2)
+
+
+def test_an_argument_may_be_a_group_or_a_list(read: Reader) -> None:
+    config = read("", "model.attention=[single_head, {kind: multi_head, n_head: 2}]", "inner={steps: 4}")
+    assert config.model.attention == (SingleHead.Config(), MultiHead.Config(n_head=2))
+    assert config.inner == Inner(steps=4)
+
+
+def test_an_argument_may_be_a_pattern_of_files(read: Reader) -> None:
+    """What YAML has plans for, such as a star, means itself."""
+    assert read("", "inner.name=*.txt").inner.name == "*.txt"
+    assert read("", "inner.name=").inner.name is None
+
+
+@pytest.mark.parametrize("argument", ["inner.steps", "=3", "inner..steps=3", ".inner=3", "--steps=3", ""])
+def test_an_argument_that_is_none(read: Reader, argument: str) -> None:
+    found = the_mistake(read, "", argument)
+    assert found == f"command line: {argument}: expected group.key=value, as in training.max_steps=50"
+
+
+def test_a_mistake_on_the_command_line_says_so(read: Reader) -> None:
+    assert the_mistake(read, "inner: {steps: 3}", "inner.steps=0") == (
+        "command line: inner.steps=0: inner.steps: expected a whole number of at least 1, found 0"
+    )
+    found = the_mistake(read, "", "inner.stepps=3")
+    assert found.startswith("command line: inner.stepps=3: inner.stepps: unknown key; did you mean 'steps'?")
+    found = the_mistake(read, "model: {attention: [single_head]}", "model.attention.n_head=2")
+    what = "attention is not a group of options here; set attention as a whole"
+    assert found == f"command line: model.attention.n_head=2: {what}"
+    assert the_mistake(read, "", "inner.name=[1").startswith("command line: inner.name=[1:1:3: not YAML")
+
+
+def test_a_long_argument_is_cut_short(read: Reader) -> None:
+    (where, _), *_ = mistakes_of(read, "", "inner.steps=" + "x" * 500)
+    assert len(where) < 100
+
+
+@given(st.text(max_size=30))
+def test_any_argument_is_read_or_refused(argument: str) -> None:
+    mistakes: list[Mistake] = []
+    try:
+        override(parse_yaml("", "c.yaml", []), "inner.name=" + argument, mistakes)
+    except ConfigError as error:
+        assert error.mistakes

@@ -1,0 +1,143 @@
+"""Each rung of the ladder is the rung before where it adds nothing, and only there.
+
+T query positions, S key positions, D model width.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from later_kinds import Window
+from laws import (
+    BLOCK,
+    KINDS,
+    POSITIONS,
+    PRECISION,
+    SHAPES,
+    Case,
+    check_fast_mix_is_the_explicit_one,
+    make_layer,
+    parts,
+    tokens,
+)
+from torch import nn
+
+from minigpt.attention import Attention, SoftmaxAttention
+from minigpt.attention.average import AverageLoop, AverageMatrix, AverageSoftmax
+from minigpt.attention.dot_product import DotProduct
+from minigpt.attention.grouped_query import GroupedQuery
+from minigpt.attention.multi_head import MultiHead
+from minigpt.attention.single_head import SingleHead
+from minigpt.cache import Past
+from minigpt.position import Alibi, NoPosition, Position, Rotary
+
+
+def twins(ours: Attention.Config, theirs: Attention.Config, position: Position.Config) -> tuple[Attention, Attention]:
+    """A layer of each kind with the same weights, where both have weights of the same names and shapes."""
+    first, second = make_layer(Case(ours, position)), make_layer(Case(theirs, position))
+    first.load_state_dict(second.state_dict())  # raises when a name or a shape differs
+    return first, second
+
+
+SAME = [
+    (MultiHead.Config(n_head=1), SingleHead.Config()),
+    (MultiHead.Config(n_head=1, scaled=False, qk_norm=True), SingleHead.Config(scaled=False, qk_norm=True)),
+    (MultiHead.Config(head_dim=4), MultiHead.Config()),
+    (GroupedQuery.Config(), MultiHead.Config()),
+    (GroupedQuery.Config(n_kv_head=4), MultiHead.Config()),
+    (Window.Config(window=BLOCK), MultiHead.Config()),
+    (AverageMatrix.Config(), AverageLoop.Config()),
+    (AverageSoftmax.Config(), AverageLoop.Config()),
+]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("position", POSITIONS.values(), ids=POSITIONS)
+@pytest.mark.parametrize(
+    ("ours", "theirs"), SAME, ids=[f"{a.component.kind}-{b.component.kind}-{i}" for i, (a, b) in enumerate(SAME)]
+)
+def test_a_rung_at_its_neutral_options_is_the_rung_before(
+    ours: Attention.Config, theirs: Attention.Config, position: type[Position]
+) -> None:
+    first, second = twins(ours, theirs, position.Config())
+    x = tokens(2, BLOCK)
+    torch.testing.assert_close(first(x), second(x), **PRECISION)
+    for T, S in SHAPES:
+        weights = (layer.weights(*parts(layer, x[:, :S], T)[:2]) for layer in (first, second))
+        torch.testing.assert_close(*weights, **PRECISION)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("position", POSITIONS.values(), ids=POSITIONS)
+def test_one_head_that_learned_nothing_is_the_dot_product(position: type[Position]) -> None:
+    head = make_layer(Case(SingleHead.Config(scaled=False), position.Config()))
+    plain = make_layer(Case(DotProduct.Config(), position.Config()))
+    plain.position.load_state_dict(head.position.state_dict())
+    assert isinstance(head, SingleHead)
+    for layer in (head.query, head.key, head.value, head.project):
+        nn.init.eye_(layer.weight)
+        nn.init.zeros_(layer.bias)
+    x = tokens(2, 6)
+    torch.testing.assert_close(head(x), plain(x), **PRECISION)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("position", POSITIONS.values(), ids=POSITIONS)
+def test_scores_that_are_all_zero_make_the_average(position: type[Position]) -> None:
+    """With alibi too: both are then the same decaying mean."""
+    average = make_layer(Case(AverageLoop.Config(), position.Config()))
+    plain = make_layer(Case(DotProduct.Config(), position.Config()))
+    plain.position.load_state_dict(average.position.state_dict())
+    for T, S in SHAPES:
+        value = tokens(2, S)[:, None]  # (B, 1, S, D)
+        query, key = torch.zeros_like(value[:, :, S - T :]), torch.randn_like(value)
+        torch.testing.assert_close(average.mix(query, key, value), plain.mix(query, key, value), **PRECISION)
+        torch.testing.assert_close(average.weights(query, key), plain.weights(query, key), **PRECISION)
+
+
+@torch.no_grad()
+def test_heads_that_share_keys_are_heads_with_equal_keys() -> None:
+    """Grouped queries are multi-head attention whose keys and values repeat."""
+    grouped = make_layer(Case(GroupedQuery.Config(n_head=4, n_kv_head=2), Rotary.Config()))
+    many = make_layer(Case(MultiHead.Config(n_head=4), Rotary.Config()))
+    weights = grouped.state_dict()
+    for name in ("key.weight", "key.bias", "value.weight", "value.bias"):
+        weights[name] = weights[name].unflatten(0, (2, -1)).repeat_interleave(2, dim=0).flatten(0, 1)
+    many.load_state_dict(weights)
+    x = tokens(2, 6)
+    torch.testing.assert_close(grouped(x), many(x), **PRECISION)
+
+
+@torch.no_grad()
+def test_heads_are_single_heads_side_by_side() -> None:
+    """Each head attends as a single head would that had its share of the layers."""
+    many = make_layer(Case(MultiHead.Config(n_head=4), NoPosition.Config()))
+    query, key, _ = many.qkv(tokens(2, 6), Past())
+    one = make_layer(Case(SingleHead.Config(head_dim=4), NoPosition.Config()))
+    weights = many.weights(query, key)
+    for head in range(4):
+        alone = one.weights(query[:, head : head + 1], key[:, head : head + 1])
+        torch.testing.assert_close(weights[:, head : head + 1], alone, **PRECISION)
+
+
+@torch.no_grad()
+def test_normalised_queries_do_not_care_how_long_they_are() -> None:
+    layer = make_layer(Case(MultiHead.Config(qk_norm=True), Rotary.Config()))
+    assert isinstance(layer, MultiHead)
+    x = tokens(2, 6)
+    before = layer.weights(*layer.qkv(x, Past())[:2])
+    for part in (layer.query, layer.key):
+        part.weight.mul_(1000)
+        part.bias.mul_(1000)
+    torch.testing.assert_close(layer.weights(*layer.qkv(x, Past())[:2]), before, rtol=1e-4, atol=1e-5)
+
+
+def test_without_the_mask_everybody_sees_everybody() -> None:
+    """The lesson of `causal: false`: every weight of a softmax is above zero, the future included."""
+    for kind in KINDS.values():
+        if not issubclass(kind, SoftmaxAttention) or kind is Window:
+            continue
+        layer = make_layer(Case(kind.Config(causal=False), NoPosition.Config()))
+        if layer.weights_nonnegative:
+            assert layer.weights(*layer.qkv(tokens(2, 5), Past())[:2]).min() > 0
+        check_fast_mix_is_the_explicit_one(Case(kind.Config(causal=False), Alibi.Config()))
