@@ -302,6 +302,9 @@ def find(name: str | Path) -> Path:
 def load(schema: type[Schema], name: str | Path, overrides: Sequence[str] = ()) -> Schema:
     """Read a YAML file, apply `group.key=value` overrides, and fit it to a dataclass. Raises ConfigError."""
     path = find(name)
+    if not path.exists():
+        shipped = [file.relative_to(CONFIGS).as_posix() for file in sorted(CONFIGS.rglob("*.yaml"))]
+        raise ConfigError([(str(name), f"no such file{suggest(name, shipped)}")])
     mistakes: list[Mistake] = []
     tree = parse_yaml(read_text(path), str(path), mistakes)
     if not isinstance(tree.value, dict):

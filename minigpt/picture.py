@@ -17,7 +17,7 @@ from minigpt.strict_yaml import UserError
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 720, 400, 60, 44, 34, 16
 COLOURS = ("#2563eb", "#ea580c")
-SHADES = " .:-=+*#%@"  # a weight of 0 to a weight of 1
+SHADES = " .:-=+*#%@"  # from nothing to the largest
 
 Points = Sequence[tuple[float, float]]
 
@@ -77,12 +77,13 @@ def visible(token: str) -> str:
 
 
 def heat_map(weights: Tensor, labels: Sequence[str]) -> str:
-    """Weights (T, S) as rows of characters, one query a row, its S keys in order: darker is more attention."""
+    """Weights (T, S) as rows of characters, one query a row, its S keys in order; `@` is the row's largest weight."""
     names = [visible(label) for label in labels]
     margin = max(map(len, names))
     lines = [f"{'':{margin}}  " + "".join(name[0] for name in names)]
     for name, row in zip(names, weights.tolist()):
-        cells = "".join(SHADES[min(int(abs(w) * len(SHADES)), len(SHADES) - 1)] for w in row)
+        most = max(map(abs, row)) or 1.0
+        cells = "".join(SHADES[min(int(abs(w) / most * len(SHADES)), len(SHADES) - 1)] for w in row)
         lines.append(f"{name:>{margin}} |{cells}|")
     return "\n".join(lines)
 

@@ -218,7 +218,7 @@ def start(config: RunConfig, name: str, plugins: Sequence[Path], allow_leak: boo
     began, say = perf_counter(), say if distributed.rank() == 0 else silent
     if not re.fullmatch(r"\w[\w.-]*", name):
         raise UserError(f"--name {name}: a run is named by letters, digits, '.', '-' and '_'")
-    corpus = open_corpus(config.data.source)
+    corpus = open_corpus(config.data.source, config.data.stories)
     tokenizer = config.data.tokenizer.component.fit(config.data.tokenizer, corpus.documents())
     say(f"text: {corpus.description}; {tokenizer.vocab_size:,} tokens in the vocabulary")
     training = _assemble(config, tokenizer, corpus, RUNS / name, say)
@@ -257,7 +257,7 @@ def resume(folder: Path, overrides: Sequence[str], allow_data_change: bool = Fal
             f"--resume: {folder} has done all its {config.training.max_steps} steps; "
             f"give it more, as in training.max_steps={2 * config.training.max_steps}"
         )
-    training = _assemble(config, tokenizer, open_corpus(config.data.source), folder, say)
+    training = _assemble(config, tokenizer, open_corpus(config.data.source, config.data.stories), folder, say)
     if saved.state["data"] != training.data:
         what = f"the text of {config.data.source} is not the one that {folder} was trained on"
         if not allow_data_change:

@@ -27,7 +27,7 @@ def main(arguments: argparse.Namespace) -> None:
         return
     for layer, (weights, kind) in enumerate(zip(maps, kinds)):
         for head, head_weights in enumerate(weights):
-            print(f"layer {layer}, head {head} ({kind}): a row looks, a column is looked at\n")
+            print(f"layer {layer}, head {head} ({kind}): a row looks, columns are looked at, @ the most\n")
             print(heat_map(head_weights, labels), end="\n\n")
 
 

@@ -32,7 +32,7 @@ def main(arguments: argparse.Namespace) -> None:
     folder = training.run.folder
     print(f"done: {training.run.step} steps, {training.tokens:,} tokens in {training.seconds:.0f} s of training")
     print(f"verdict: {training.verdict()}")
-    print(f'next: python scripts/sample.py --run {folder} --prompt "Once"   (curves: {folder / "loss.svg"})')
+    print(f"curves: {folder / 'loss.svg'}; text: python scripts/sample.py --run {folder}")
 
 
 if __name__ == "__main__":
