@@ -95,7 +95,8 @@ def idle_positions(model: GPT) -> list[str]:
     kind, idle = model.config.position.component.kind, dict[str, set[str]]()
     noise = torch.Generator().manual_seed(0)
     pasts = chain([Past() for _ in model.blocks])
-    for attention, past in zip(model.attentions(), pasts):
+    for original, past in zip(model.attentions(), pasts):
+        attention = copy.deepcopy(original).eval()  # dropout would draw from everybody's random numbers
         acts = [method for method in ("rotate", "bias") if attention.position.acts_by(method)]
         used: set[str] = set()
         with ExitStack() as stack:

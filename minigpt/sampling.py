@@ -46,7 +46,7 @@ def probabilities(logits: Tensor, config: SamplingConfig) -> Tensor:
     if config.top_p < 1:
         ordered, order = logits.softmax(-1).sort(descending=True)  # (B, V)
         before = ordered.cumsum(-1) - ordered  # (B, V): how much the likelier ones hold together
-        cut = torch.zeros_like(order, dtype=torch.bool).scatter(-1, order, before >= config.top_p)  # (B, V)
+        cut = torch.zeros_like(order, dtype=torch.bool).scatter(-1, order, before >= max(config.top_p, 1e-30))  # (B, V)
         logits = logits.masked_fill(cut, -torch.inf)
     p = logits.softmax(-1)  # (B, V)
     if config.min_p > 0:

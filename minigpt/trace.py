@@ -87,11 +87,13 @@ def _noting(outputs: dict[str, Any], name: str) -> Callable[..., None]:
 @contextmanager
 def replaced(thing: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
     """Let one object, and no other of its class, answer a method with another function for a while."""
+    before = {name: thing.__dict__[name]} if name in thing.__dict__ else {}
     thing.__dict__[name] = function
     try:
         yield
     finally:
         del thing.__dict__[name]
+        thing.__dict__.update(before)
 
 
 @torch.no_grad()

@@ -1,0 +1,287 @@
+"""The probe: every way to see the future is refused, with its layer, positions and cause; nothing causal is.
+
+T query positions, S key positions.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from minigpt.attention import Attention
+from minigpt.attention.base import SoftmaxAttention
+from minigpt.attention.dot_product import DotProduct
+from minigpt.attention.multi_head import MultiHead
+from minigpt.attention.single_head import SingleHead
+from minigpt.cache import Past
+from minigpt.model import GPT, ModelConfig
+from minigpt.position import Position, Shape, distance
+from minigpt.probe import LeakError, check_causal, idle_positions
+from minigpt.strict_yaml import UserError
+
+
+class FiniteMask(MultiHead, kind="finite_mask"):
+    """Hides the future with a number that large scores outweigh."""
+
+    hidden = -1e4
+
+    def weights(self, query: Tensor, key: Tensor) -> Tensor:
+        allowed = self.allowed(query.shape[2], key.shape[2], query.device)  # (T, S)
+        return self.scores(query, key).masked_fill(~allowed, self.hidden).softmax(-1)
+
+
+class LargeFiniteMask(FiniteMask, kind="large_finite_mask"):
+    """A number that the probe's scores do not reach: in float32 nothing of it is left either."""
+
+    hidden = -1e9
+
+
+class ProductMask(MultiHead, kind="product_mask"):
+    """Hides the future by multiplying it with zero, when it may have become infinite."""
+
+    def weights(self, query: Tensor, key: Tensor) -> Tensor:
+        allowed = self.allowed(query.shape[2], key.shape[2], query.device)  # (T, S)
+        weights = self.scores(query, key).exp() * allowed
+        return weights / weights.sum(-1, keepdim=True)
+
+
+class Transposed(MultiHead, kind="transposed"):
+    """Sees the future and not the past."""
+
+    def allowed(self, T: int, S: int, device: torch.device) -> Tensor:
+        return super().allowed(T, S, device).mT
+
+
+class OneAhead(MultiHead, kind="one_ahead"):
+    """A mask that is off by one."""
+
+    def allowed(self, T: int, S: int, device: torch.device) -> Tensor:
+        return distance(T, S, device) >= -1
+
+
+class FarAhead(MultiHead, kind="far_ahead"):
+    """Sees the past, and one place in the future."""
+
+    def allowed(self, T: int, S: int, device: torch.device) -> Tensor:
+        return super().allowed(T, S, device) | (distance(T, S, device) == -10)
+
+
+class UpperLeft(MultiHead, kind="upper_left"):
+    """A mask aligned to the other corner, which is the same one as long as T = S."""
+
+    def allowed(self, T: int, S: int, device: torch.device) -> Tensor:
+        return torch.ones(T, S, dtype=torch.bool, device=device).tril()
+
+
+class UpperRight(MultiHead, kind="upper_right"):
+    """A window that is as long as it should be, and begins where it should end."""
+
+    def allowed(self, T: int, S: int, device: torch.device) -> Tensor:
+        behind = distance(T, S, device)
+        return (behind <= 0) & (behind > -3)
+
+
+class Window(MultiHead, kind="window_of_three"):
+    """Sees the last three positions only."""
+
+    def allowed(self, T: int, S: int, device: torch.device) -> Tensor:
+        return super().allowed(T, S, device) & (distance(T, S, device) < 3)
+
+
+class Centred(MultiHead, kind="centred"):
+    """Takes the mean over time away from its input; the mask is right, and too late."""
+
+    def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
+        return super().qkv(x - x.mean(dim=1, keepdim=True), past)
+
+
+class ZeroGate(SoftmaxAttention, kind="zero_gate"):
+    """Sees everything, behind a gate that is shut at first."""
+
+    def __init__(self, config: SoftmaxAttention.Config, model: Shape, layer: int = 0):
+        super().__init__(config, model, layer)
+        self.gate = nn.Parameter(torch.zeros(model.n_embd))
+
+    def allowed(self, T: int, S: int, device: torch.device) -> Tensor:
+        return torch.ones(T, S, dtype=torch.bool, device=device)
+
+    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
+        return super().output(mixed, x) * self.gate
+
+
+class ZeroGateCausal(ZeroGate, kind="zero_gate_causal"):
+    """The same gate, before an attention that is as it should be."""
+
+    def allowed(self, T: int, S: int, device: torch.device) -> Tensor:
+        return SoftmaxAttention.allowed(self, T, S, device)
+
+
+class OnlyFloat32(MultiHead, kind="only_float32"):
+    """Makes a tensor of a type of its own."""
+
+    def scores(self, query: Tensor, key: Tensor) -> Tensor:
+        return super().scores(query, key) @ torch.eye(key.shape[2])
+
+
+class NoScores(Attention, kind="no_scores"):
+    """Weights that know of no scores, and so of no bias: each position looks at itself."""
+
+    def weights(self, query: Tensor, key: Tensor) -> Tensor:
+        return (distance(query.shape[2], key.shape[2]) == 0).to(query.dtype).expand(query.shape[0], 1, -1, -1)
+
+
+MINE = {name: kind for name, kind in Attention.kinds.items() if kind.__module__ == __name__}
+for name in MINE:
+    del Attention.kinds[name]  # the other chapters see only what ships
+
+
+def make_model(*kinds: str, position: str = "learned", block_size: int = 70, dropout: float = 0.0) -> GPT:
+    """One layer of each kind."""
+    every = Attention.kinds | MINE
+    attention = tuple(
+        every[kind].Config(**({"n_head": 2} if hasattr(every[kind].Config, "n_head") else {})) for kind in kinds
+    )
+    place = Position.kinds[position].Config()
+    config = ModelConfig(
+        n_layer=len(kinds), n_embd=16, block_size=block_size, dropout=dropout, attention=attention, position=place
+    )
+    return GPT(config, vocab_size=11)
+
+
+# ---- what passes ----
+
+
+@pytest.mark.parametrize("kind", Attention.kinds)
+@pytest.mark.parametrize("position", Position.kinds)
+def test_every_kind_that_ships_is_causal_with_every_position(kind: str, position: str) -> None:
+    check_causal(make_model(kind, position=position, block_size=20))
+
+
+@pytest.mark.parametrize("kind", ["window_of_three", "zero_gate_causal", "no_scores", "large_finite_mask"])
+def test_what_sees_only_the_past_passes(kind: str) -> None:
+    check_causal(make_model(kind))
+
+
+def test_a_mask_aligned_to_the_upper_left_is_right_in_training_and_wrong_in_decoding() -> None:
+    """The probe asks about training; decoding is held against training by the contract's suite."""
+    model = make_model("upper_left")
+    check_causal(model)
+    x = torch.randn(1, 5, 16)
+    (layer,) = model.attentions()
+    cache = layer.make_cache(5)
+    layer(x[:, :4], cache)
+    assert not torch.allclose(layer(x[:, 4:], cache), layer(x)[:, 4:])
+
+
+@pytest.mark.parametrize("block_size", [1, 2, 3])
+def test_the_shortest_contexts_are_probed_too(block_size: int) -> None:
+    check_causal(make_model("multi_head", block_size=block_size))
+    if block_size > 1:
+        with pytest.raises(LeakError):
+            check_causal(make_model("one_ahead", block_size=block_size))
+
+
+# ---- what is refused ----
+
+MISSING = "its mask is missing, transposed, or aligned to the wrong corner"
+
+
+@pytest.mark.parametrize(
+    ("kind", "span", "cause"),
+    [
+        (
+            "finite_mask",
+            r"a change of token \d+ moved the output at positions? [\d to]+, with very large scores",
+            "-1e4",
+        ),
+        ("transposed", "a change of token 1 moved the output at position 0, with ordinary scores", MISSING),
+        ("one_ahead", "a change of token 1 moved the output at position 0, with ordinary scores", MISSING),
+        ("far_ahead", "a change of token 12 moved the output at position 2, with ordinary scores", MISSING),
+        ("upper_right", "a change of token 1 moved the output at position 0, with ordinary scores", MISSING),
+        ("centred", "a change of token 1 moved the output at position 0, with ordinary scores", MISSING),
+        ("zero_gate", "a change of token 1 moved the output at position 0, with ordinary scores", MISSING),
+    ],
+)
+def test_what_sees_the_future_is_refused_by_layer_positions_and_cause(kind: str, span: str, cause: str) -> None:
+    with pytest.raises(LeakError) as refused:
+        check_causal(make_model("multi_head", kind))
+    message = str(refused.value)
+    assert message.startswith(f"layer 1 ({kind}) sees the future: ")
+    assert re.search(span, message)
+    assert cause in message
+    assert message.endswith("--allow-leak trains it anyway")
+    assert "\n" not in message
+
+
+def test_a_mask_by_multiplication_is_refused_for_the_nan_that_it_makes() -> None:
+    with pytest.raises(
+        LeakError, match=r"^layer 0 \(product_mask\) makes NaN .* mask by multiplying\? Fill with -inf$"
+    ):
+        check_causal(make_model("product_mask"))
+
+
+@pytest.mark.parametrize("kind", ["average_softmax", "dot_product", "single_head", "multi_head", "grouped_query"])
+def test_the_option_that_switches_causality_off_is_refused_by_its_name(kind: str) -> None:
+    config = ModelConfig(n_layer=1, n_embd=16, block_size=8, attention=Attention.kinds[kind].Config(causal=False))  # type: ignore[call-arg]
+    with pytest.raises(LeakError, match="Likely cause: its option causal is false"):
+        check_causal(GPT(config, 11))
+
+
+def test_a_kind_that_insists_on_a_type_is_told_so() -> None:
+    with pytest.raises(UserError, match=r"^layer 0 \(only_float32\) fails in float64 \(make tensors of the type that"):
+        check_causal(make_model("only_float32"))
+
+
+# ---- the model stays as it is ----
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("kind", ["multi_head", "average_softmax", "one_ahead"])
+def test_the_model_and_the_random_numbers_of_others_stay_as_they_are(kind: str, training: bool) -> None:
+    model = make_model(kind, position="rotary", dropout=0.5).train(training)
+    weights, random = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    attributes = [set(vars(module)) for module in model.modules()]
+    try:
+        check_causal(model)
+    except LeakError:
+        assert kind == "one_ahead"
+    idle_positions(model)
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in model.state_dict().items())
+    assert all(parameter.grad is None and parameter.dtype == torch.float32 for parameter in model.parameters())
+    assert all(module.training is training for module in model.modules())
+    assert [set(vars(module)) for module in model.modules()] == attributes
+    assert torch.equal(torch.get_rng_state(), random)
+
+
+# ---- positions that do nothing ----
+
+
+@pytest.mark.parametrize(
+    ("position", "kinds", "lines"),
+    [
+        ("rotary", ["multi_head", "single_head", "dot_product", "grouped_query"], []),
+        ("alibi", ["average_loop", "average_matrix", "average_softmax", "multi_head"], []),
+        ("none", ["average_loop"], []),
+        ("learned", ["average_loop"], []),
+        ("sinusoidal", ["average_loop"], []),
+        (
+            "rotary",
+            ["multi_head", "average_softmax", "average_loop", "average_softmax"],
+            ["position rotary does nothing in average_loop, average_softmax: there are no queries and keys to rotate"],
+        ),
+        ("alibi", ["no_scores"], ["position alibi does nothing in no_scores: there are no scores to bias"]),
+    ],
+)
+def test_a_position_with_nothing_to_act_on_is_told_in_one_line(
+    position: str, kinds: list[str], lines: list[str]
+) -> None:
+    assert idle_positions(make_model(*kinds, position=position)) == lines
+
+
+def test_the_kinds_of_this_chapter_are_gone_from_the_registry() -> None:
+    assert not set(MINE) & set(Attention.kinds)
+    assert {DotProduct, SingleHead, MultiHead} <= set(Attention.kinds.values())

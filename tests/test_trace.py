@@ -1,0 +1,139 @@
+"""The trace: attention maps and intermediates are what the model computes, and looking changes nothing.
+
+B batch, H heads, G key heads, T query positions, S key positions.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from minigpt.attention import Attention
+from minigpt.attention.base import share
+from minigpt.model import GPT, ModelConfig
+from minigpt.position import Position
+from minigpt.strict_yaml import UserError
+from minigpt.trace import attention_maps, record
+
+T, V = 7, 11
+
+
+def make_model(kind: str, position: str = "learned", dropout: float = 0.0) -> GPT:
+    torch.manual_seed(0)
+    attention, place = Attention.kinds[kind].Config(), Position.kinds[position].Config()
+    config = ModelConfig(
+        n_layer=2, n_embd=16, block_size=12, attention=attention, position=place, dropout=dropout, tied_head=False
+    )
+    model = GPT(config, V).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return model
+
+
+def some_ids() -> Tensor:
+    return torch.randint(V, (2, T))
+
+
+@pytest.mark.parametrize("kind", Attention.kinds)
+@pytest.mark.parametrize("position", Position.kinds)
+def test_the_maps_are_the_weights_with_which_the_values_were_mixed(kind: str, position: str) -> None:
+    model, ids = make_model(kind, position), some_ids()
+    with record(model) as trace:
+        model(ids)
+    for attention, looks, map in zip(model.attentions(), trace.looks, trace.weights):
+        (look,) = looks
+        H = map.shape[1]
+        assert map.shape == (2, H, T, T)
+        assert torch.equal(map, attention.weights(look.query, look.key))
+        torch.testing.assert_close(map @ share(look.value, H), look.mixed, rtol=1e-10, atol=1e-12)
+        assert map.triu(1).count_nonzero() == 0
+        torch.testing.assert_close(map.sum(-1), torch.ones(2, H, T, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("kind", Attention.kinds)
+def test_looking_changes_no_logits_and_leaves_nothing_behind(kind: str) -> None:
+    model, ids = make_model(kind), some_ids()
+    before, logits = [set(vars(module)) for module in model.modules()], model(ids)
+    with record(model) as trace:
+        assert torch.equal(model(ids), logits)
+    assert [set(vars(module)) for module in model.modules()] == before
+    assert not any(module._forward_hooks for module in model.modules())
+    model(ids)
+    assert [len(looks) for looks in trace.looks] == [1, 1]
+
+
+def test_nothing_is_left_behind_when_the_pass_fails() -> None:
+    model = make_model("multi_head")
+    with pytest.raises(ValueError, match="do not fit"), record(model):
+        model(torch.zeros(1, 13, dtype=torch.long))
+    assert not any("mix" in vars(attention) for attention in model.attentions())
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_one_may_look_while_looking() -> None:
+    model, ids = make_model("multi_head"), some_ids()
+    with record(model) as outer:
+        with record(model) as inner:
+            model(ids)
+        model(ids)
+    assert [len(looks) for looks in outer.looks] == [2, 2]
+    assert [len(looks) for looks in inner.looks] == [1, 1]
+    assert not any("mix" in vars(attention) for attention in model.attentions())
+
+
+def test_every_part_is_found_by_its_name() -> None:
+    model, ids = make_model("multi_head"), some_ids()
+    with record(model) as trace:
+        logits = model(ids)
+    out = trace.outputs
+    called = {name for name, _ in model.named_modules() if name != "blocks" and "position" not in name}
+    assert set(out) == called
+    assert torch.equal(out[""], logits)
+    for layer in (0, 1):
+        before = out["dropout"] if layer == 0 else out["blocks.0"]
+        added = out[f"blocks.{layer}.attention"] + out[f"blocks.{layer}.mlp"]
+        torch.testing.assert_close(out[f"blocks.{layer}"], before + added)
+
+
+@pytest.mark.parametrize("kind", ["dot_product", "single_head", "multi_head", "grouped_query"])
+def test_decoding_from_keys_and_values_is_seen_a_step_at_a_time(kind: str) -> None:
+    model, ids = make_model(kind), some_ids()
+    whole, cache = attention_maps(model, ids), model.make_cache()
+    with record(model) as trace:
+        for start, end in ((0, 4), (4, 6), (6, 7)):
+            model(ids[:, start:end], cache)
+    for layer in (0, 1):
+        rows = torch.cat([_padded(look.weights) for look in trace.looks[layer]], dim=2)
+        torch.testing.assert_close(rows, whole[layer], rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(trace.weights[layer], whole[layer][:, :, -1:], rtol=1e-10, atol=1e-12)
+
+
+def _padded(weights: Tensor) -> Tensor:
+    """Weights (B, H, t, s) as rows (B, H, t, T), nothing on what has not come yet."""
+    return torch.nn.functional.pad(weights, (0, T - weights.shape[-1]))
+
+
+@pytest.mark.parametrize("kind", ["average_loop", "average_matrix", "average_softmax"])
+def test_decoding_from_a_running_sum_has_no_weights_and_says_so(kind: str) -> None:
+    model, ids = make_model(kind), some_ids()
+    with record(model) as trace:
+        model(ids, model.make_cache())
+    with pytest.raises(UserError, match=rf"layer 0 \({kind}\) decodes from a state, .* trace it without a cache"):
+        _ = trace.weights
+    with record(make_model(kind, "alibi")) as trace:  # a decaying mean keeps all values, and shows its weights
+        decaying = make_model(kind, "alibi")
+    with record(decaying) as trace:
+        decaying(ids, decaying.make_cache())
+    assert trace.weights[0].shape == (2, 1, T, T)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_maps_are_without_dropout_and_the_mode_stays_as_it_was(training: bool) -> None:
+    model, ids = make_model("multi_head", dropout=0.5), some_ids()
+    expected = attention_maps(model.eval(), ids)
+    maps = attention_maps(model.train(training), ids)
+    assert all(torch.equal(a, b) for a, b in zip(maps, expected, strict=True))
+    assert all(module.training is training for module in model.modules())
+    assert not any(map.requires_grad for map in maps)
