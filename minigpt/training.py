@@ -179,6 +179,8 @@ def verdict(evaluations: Sequence[tuple[int, float, float]]) -> str:
             f"overfitting since step {best_step}: the validation loss rose from {best_val:.4f} to {val_loss:.4f} while "
             f"the training loss fell; stop there, raise model.dropout, or give it more text"
         )
+    if val_loss > 1.01 * best_val:
+        return f"getting worse since step {best_step}: both losses rose; lower the learning rate"
     earlier = evaluations[-1 - max(1, len(evaluations) // 4)][2]
     if val_loss < 0.99 * earlier:
         return f"still improving at step {step}: more steps would lower the validation loss further"

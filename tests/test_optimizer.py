@@ -1,0 +1,202 @@
+"""Optimizers: who is stepped by what, held against the formulas and torch's own, and going on after a stop."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from minigpt.model import GPT, ModelConfig
+from minigpt.optimizer import AdamW, Muon, Optimizer, schedule
+from minigpt.strict_yaml import UserError
+
+KINDS = [AdamW.Config(), Muon.Config(weight_decay=0.2)]
+MATRICES = {"query.weight", "key.weight", "value.weight", "project.weight", "up.weight"}
+
+
+def make_model(tied_head: bool = True) -> GPT:
+    torch.manual_seed(0)
+    return GPT(ModelConfig(n_layer=2, n_embd=16, block_size=8, tied_head=tied_head), vocab_size=11).double()
+
+
+def make_optimizer(config: Optimizer.Config, model: GPT) -> Optimizer:
+    optimizer = config.component(config, model)
+    assert isinstance(optimizer, Optimizer)
+    return optimizer
+
+
+def give_gradients(model: nn.Module, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn(parameter.shape, dtype=parameter.dtype, generator=generator)
+
+
+def named(optimizer: Optimizer, part: int) -> dict[str, float]:
+    """The parameters of one of torch's optimizers by name, with their weight decay."""
+    groups = optimizer.parts[part].param_groups
+    return {optimizer.names[p]: group["weight_decay"] for group in groups for p in group["params"]}
+
+
+# ---- who is stepped by what ----
+
+
+@pytest.mark.parametrize("tied_head", [True, False])
+def test_adamw_steps_everything_once_and_shrinks_only_matrices(tied_head: bool) -> None:
+    model = make_model(tied_head)
+    (part,) = (optimizer := make_optimizer(AdamW.Config(weight_decay=0.3), model)).parts
+    assert isinstance(part, torch.optim.AdamW)
+    decays = named(optimizer, 0)
+    assert decays == {name: 0.3 if p.ndim == 2 else 0.0 for name, p in model.named_parameters()}
+    assert sum(len(group["params"]) for group in part.param_groups) == len(decays)
+    assert ("head.weight" in decays) is not tied_head
+
+
+@pytest.mark.parametrize("tied_head", [True, False])
+def test_muon_takes_exactly_the_matrices_inside_the_blocks(tied_head: bool) -> None:
+    model = make_model(tied_head)
+    optimizer = make_optimizer(Muon.Config(weight_decay=0.2), model)
+    rest, matrices = named(optimizer, 0), named(optimizer, 1)
+    assert isinstance(optimizer.parts[0], torch.optim.AdamW) and isinstance(optimizer.parts[1], torch.optim.Muon)
+    assert {name.split(".", 3)[-1] for name in matrices} == MATRICES
+    assert all(name.startswith("blocks.") for name in matrices)
+    assert matrices.keys() | rest.keys() == dict(model.named_parameters()).keys()
+    assert not matrices.keys() & rest.keys()
+    assert {name for name, decay in rest.items() if decay} == {"tokens.weight", "position.table.weight"} | (
+        set() if tied_head else {"head.weight"}
+    )
+
+
+# ---- held against formulas and torch ----
+
+
+def test_adamw_steps_by_its_formula() -> None:
+    model, config = make_model(), AdamW.Config(learning_rate=0.01, weight_decay=0.3, beta1=0.8, beta2=0.9)
+    expected = {name: p.detach().clone() for name, p in model.named_parameters()}
+    first = {name: torch.zeros_like(p) for name, p in expected.items()}
+    second = copy.deepcopy(first)
+    optimizer = make_optimizer(config, model)
+    for t, factor in enumerate((0.5, 1.0, 0.25), start=1):
+        give_gradients(model, seed=t)
+        gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+        optimizer.step(factor)
+        for name, weight in expected.items():
+            gradient, rate = gradients[name], 0.01 * factor
+            if weight.ndim == 2:
+                weight.mul_(1 - rate * 0.3)
+            first[name] = 0.8 * first[name] + 0.2 * gradient
+            second[name] = 0.9 * second[name] + 0.1 * gradient**2
+            mean, square = first[name] / (1 - 0.8**t), second[name] / (1 - 0.9**t)
+            weight -= rate * mean / (square.sqrt() + 1e-8)
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.detach(), expected[name], rtol=1e-10, atol=1e-12)
+
+
+def test_muon_steps_its_matrices_as_torch_does_and_the_rest_as_adamw() -> None:
+    config, factors = Muon.Config(learning_rate=0.05, weight_decay=0.2, momentum=0.9), (0.5, 1.0, 0.25)
+    model, reference = make_model(), make_model()
+    optimizer = make_optimizer(config, model)
+    inside = [p for name, p in reference.named_parameters() if name.split(".", 3)[-1] in MATRICES]
+    muon = torch.optim.Muon(inside, lr=0.05, weight_decay=0.2, momentum=0.9)
+    tables = [reference.tokens.weight, reference.position.table.weight]
+    vectors = [p for p in reference.parameters() if p.ndim == 1]
+    adamw = torch.optim.AdamW(
+        [{"params": tables, "weight_decay": 0.2}, {"params": vectors, "weight_decay": 0.0}], lr=3e-3, betas=(0.9, 0.99)
+    )
+    base = {id(group): group["lr"] for part in (muon, adamw) for group in part.param_groups}
+    for t, factor in enumerate(factors):
+        give_gradients(model, seed=t)
+        give_gradients(reference, seed=t)
+        optimizer.step(factor)
+        for part in (muon, adamw):
+            for group in part.param_groups:
+                group["lr"] = base[id(group)] * factor
+            part.step()
+    for (name, ours), theirs in zip(model.named_parameters(), reference.parameters()):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.mark.parametrize("config", KINDS, ids=lambda config: config.component.kind)
+def test_a_step_drops_the_gradients_and_factors_do_not_pile_up(config: Optimizer.Config) -> None:
+    model = make_model()
+    optimizer = make_optimizer(config, model)
+    before = [group["lr"] for part in optimizer.parts for group in part.param_groups]
+    for factor in (0.5, 0.5, 1.0):
+        give_gradients(model, seed=0)
+        optimizer.step(factor)
+        assert all(parameter.grad is None for parameter in model.parameters())
+    assert [group["lr"] for part in optimizer.parts for group in part.param_groups] == before
+
+
+# ---- going on after a stop ----
+
+
+@pytest.mark.parametrize("config", KINDS, ids=lambda config: config.component.kind)
+def test_from_its_state_an_optimizer_goes_on_to_the_bit(config: Optimizer.Config) -> None:
+    model = make_model().float()
+    optimizer = make_optimizer(config, model)
+    for t in range(3):
+        give_gradients(model, seed=t)
+        optimizer.step(1.0)
+    weights = copy.deepcopy(model.state_dict())
+    state = {name: tensor.clone() for name, tensor in optimizer.state().items()}
+
+    def go_on(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        resumed = make_model().float()
+        resumed.load_state_dict(weights)
+        again = make_optimizer(config, resumed)
+        again.load_state({name: tensor.clone() for name, tensor in tensors.items()})
+        for t in range(3, 6):
+            give_gradients(resumed, seed=t)
+            again.step(0.5)
+        return resumed.state_dict() | again.state()
+
+    for t in range(3, 6):
+        give_gradients(model, seed=t)
+        optimizer.step(0.5)
+    uninterrupted = model.state_dict() | optimizer.state()
+    resumed, forgetful = go_on(state), go_on({})
+    assert uninterrupted.keys() == resumed.keys()
+    assert all(torch.equal(tensor, resumed[name]) for name, tensor in uninterrupted.items())
+    assert not all(torch.equal(tensor, forgetful[name]) for name, tensor in uninterrupted.items())
+
+
+def test_a_state_for_another_model_is_refused_by_name() -> None:
+    optimizer = make_optimizer(AdamW.Config(), make_model())
+    with pytest.raises(UserError, match=r"names 'blocks\.7\.mlp\.up\.weight', which this model has not"):
+        optimizer.load_state({"blocks.7.mlp.up.weight|exp_avg": torch.zeros(1)})
+
+
+# ---- the schedule ----
+
+
+def test_the_warm_up_by_hand() -> None:
+    for shape in ("cosine", "linear", "constant"):
+        assert [schedule(step, 100, 4, shape, 0.1) for step in range(5)] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+    assert schedule(0, 100, 0, "cosine", 0.1) == 1.0
+
+
+def test_the_fall_by_hand() -> None:
+    middle, quarter = 4 + 48, 4 + 24  # of the 96 steps after the warm-up
+    assert schedule(middle, 100, 4, "linear", 0.1) == pytest.approx(0.55)
+    assert schedule(quarter, 100, 4, "linear", 0.1) == pytest.approx(0.775)
+    assert schedule(middle, 100, 4, "cosine", 0.1) == pytest.approx(0.55)
+    assert schedule(quarter, 100, 4, "cosine", 0.1) == pytest.approx(0.1 + 0.9 * 0.5 * (1 + math.sqrt(0.5)))
+    assert schedule(quarter, 100, 4, "constant", 0.1) == 1.0
+    for shape in ("linear", "cosine"):
+        assert schedule(100, 100, 4, shape, 0.1) == pytest.approx(0.1)
+        assert schedule(1000, 100, 4, shape, 0.1) == pytest.approx(0.1)  # a run that was given more steps than planned
+
+
+@pytest.mark.parametrize("shape", ["cosine", "linear"])
+def test_it_only_falls_and_no_step_stands_still(shape: str) -> None:
+    factors = [schedule(step, 50, 5, shape, 0.0) for step in range(50)]
+    assert all(factor > 0 for factor in factors)
+    assert factors[5:] == sorted(factors[5:], reverse=True)
+    assert factors[:6] == sorted(factors[:6])
+
+
+def test_a_run_shorter_than_its_warm_up_only_rises() -> None:
+    assert [schedule(step, 3, 20, "cosine", 0.1) for step in range(3)] == pytest.approx([1 / 21, 2 / 21, 3 / 21])

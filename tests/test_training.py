@@ -1,0 +1,336 @@
+"""Training: exact gradients and losses, runs that repeat to the bit, and a stop that leaves no trace.
+
+B batch, T positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+from running import data_folder, small_text
+from torch import Tensor
+
+from minigpt import checkpoint
+from minigpt import corpus as corpora
+from minigpt.attention import Attention
+from minigpt.corpus import open_corpus
+from minigpt.dataset import IGNORED, DataConfig, Dataset
+from minigpt.model import GPT, ModelConfig
+from minigpt.optimizer import AdamW, Muon, Optimizer
+from minigpt.sampling import SamplingConfig, generate
+from minigpt.strict_yaml import ConfigError, UserError
+from minigpt.tokenizer import Char
+from minigpt.training import (
+    Diverged,
+    Record,
+    TrainingConfig,
+    accumulate,
+    choose_device,
+    evaluate,
+    mixed_precision,
+    train,
+    verdict,
+)
+
+BLOCK = 16
+OPTIMIZERS = [AdamW.Config(), Muon.Config()]
+KINDS = {"ids": lambda config: config.component.kind}
+
+
+@pytest.fixture(autouse=True)
+def data(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(corpora, "DATA", Path(data_folder()))
+    yield
+
+
+def make_dataset(folder: Path, text: str, block_size: int = BLOCK, **options: Any) -> Dataset:
+    """A dataset of characters."""
+    folder.mkdir(exist_ok=True)
+    (folder / "text.txt").write_text(text, encoding="utf-8")
+    config = DataConfig(source=str(folder / "text.txt"), **options)
+    corpus = open_corpus(config.source)
+    return Dataset(config, corpus, Char.fit(None, corpus.documents()), block_size)
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Dataset:
+    return make_dataset(tmp_path, small_text())
+
+
+def make_model(kind: str = "multi_head", dropout: float = 0.0, n_embd: int = 16, n_layer: int = 2, V: int = 30) -> GPT:
+    torch.manual_seed(0)
+    attention = Attention.kinds[kind].Config()
+    config = ModelConfig(n_layer=n_layer, n_embd=n_embd, block_size=BLOCK, attention=attention, dropout=dropout)
+    return GPT(config, V)
+
+
+def settings(**options: Any) -> TrainingConfig:
+    return TrainingConfig(**({"batch_size": 4, "max_steps": 6, "warmup_steps": 2, "device": "cpu"} | options))
+
+
+def make_optimizer(config: TrainingConfig, model: GPT) -> Optimizer:
+    optimizer = config.optimizer.component(config.optimizer, model)
+    assert isinstance(optimizer, Optimizer)
+    return optimizer
+
+
+def learn(model: GPT, dataset: Dataset, config: TrainingConfig) -> list[Record]:
+    return list(train(model, dataset, make_optimizer(config, model), config))
+
+
+def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    """Whether all tensors are the same to the bit."""
+    return a.keys() == b.keys() and all(torch.equal(tensor, b[name]) for name, tensor in a.items())
+
+
+# ---- gradients and losses ----
+
+
+@pytest.mark.parametrize("micro_batch_size", [1, 2, 3, 5, 8])
+def test_micro_batches_add_up_to_the_whole_batch(micro_batch_size: int) -> None:
+    """Also where they hold unequal numbers of targets: a mean of means would be another number."""
+    x, y = torch.randint(30, (2, 5, BLOCK))
+    y[0, 3:], y[1, 1:], y[4, :] = IGNORED, IGNORED, IGNORED
+
+    def gradients(size: int | None) -> tuple[float, list[Tensor]]:
+        model = make_model().double()
+        loss = accumulate(model, x, y, settings(micro_batch_size=size))
+        return loss, [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+
+    (whole, expected), (loss, found) = gradients(None), gradients(micro_batch_size)
+    assert loss == pytest.approx(whole, rel=1e-6)
+    scale = max(gradient.abs().max().item() for gradient in expected)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=2e-7 * scale)  # the loss is made in float32
+
+
+def test_the_whole_batch_is_the_mean_over_its_targets() -> None:
+    model, (x, y) = make_model().double(), torch.randint(30, (2, 5, BLOCK))
+    y[0, 3:] = IGNORED
+    loss = accumulate(model, x, y, settings())
+    log_p = model(x).log_softmax(-1)  # (B, T, V)
+    picked = [-log_p[b, t, y[b, t]].item() for b in range(5) for t in range(BLOCK) if y[b, t] != IGNORED]
+    assert loss == pytest.approx(sum(picked) / (3 + 4 * BLOCK), rel=1e-6)
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+@pytest.mark.parametrize("batch_size", [1, 7, 1000])
+def test_the_exact_loss_is_a_loop_over_every_target_once(
+    dataset: Dataset, split: Literal["train", "val"], batch_size: int
+) -> None:
+    model = make_model(dropout=0.5)
+    found = evaluate(model, dataset, split, settings(batch_size=batch_size))
+    assert model.training  # and no dropout all the same:
+    model.eval()
+    ids = torch.from_numpy(dataset.ids[dataset.splits[split].start : dataset.splits[split].stop].astype("int64"))
+    losses = []
+    for start in range(0, len(ids) - 1, BLOCK):
+        end = min(start + BLOCK, len(ids) - 1)
+        log_p = model(ids[None, start:end])[0].log_softmax(-1)  # (T, V)
+        losses += [-log_p[t, ids[start + t + 1]].item() for t in range(end - start)]
+    assert len(losses) == len(ids) - 1
+    assert found == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+
+
+def test_in_bfloat16_only_the_matrix_products_are_coarse() -> None:
+    model, ids = make_model(), torch.randint(30, (2, BLOCK))
+    with mixed_precision(settings(precision="bfloat16"), torch.device("cpu")):
+        coarse = model(ids)
+    with mixed_precision(settings(), torch.device("cpu")):
+        fine = model(ids)
+    assert (coarse.dtype, fine.dtype) == (torch.bfloat16, torch.float32)
+    assert 0 < (coarse - fine).abs().max() < 0.02
+    assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
+
+
+# ---- the loop ----
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, **KINDS)  # type: ignore[arg-type]
+def test_the_loss_falls(dataset: Dataset, optimizer: Optimizer.Config) -> None:
+    records = learn(make_model(), dataset, settings(max_steps=60, optimizer=replace(optimizer, learning_rate=0.02)))
+    assert records[0].loss == pytest.approx(math.log(30), rel=0.05)
+    assert records[-1].loss < 0.8 * records[0].loss
+
+
+def test_a_record_says_what_the_step_did(dataset: Dataset) -> None:
+    config = settings(schedule="linear", final_rate=0.0, grad_clip=0.0, optimizer=AdamW.Config(learning_rate=0.3))
+    records = learn(make_model(), dataset, config)
+    assert [record.step for record in records] == [1, 2, 3, 4, 5, 6]
+    assert [record.lr for record in records] == pytest.approx([0.1, 0.2, 0.3, 0.225, 0.15, 0.075])
+    assert {record.tokens for record in records} == {4 * BLOCK}
+    model = make_model()
+    x, y = dataset.batch("train", 0, 4, config.seed)
+    assert records[0].loss == accumulate(model, x, y, config)
+    length = sum(float((p.grad**2).sum()) for p in model.parameters() if p.grad is not None) ** 0.5
+    assert records[0].grad_norm == pytest.approx(length, rel=1e-5)
+
+
+def test_step_n_sees_batch_n_of_the_training_split(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, batch = list[tuple[Any, ...]](), dataset.batch
+    monkeypatch.setattr(dataset, "batch", lambda *arguments: asked.append(arguments[:4]) or batch(*arguments))
+    model, config = make_model(), settings(seed=9)
+    list(train(model, dataset, make_optimizer(config, model), config, start=2))
+    assert asked == [("train", n, 4, 9) for n in (2, 3, 4, 5)]
+
+
+def test_long_gradients_are_clipped_and_short_ones_are_not(dataset: Dataset) -> None:
+    seen: list[float] = []
+
+    class Spy(AdamW):
+        def step(self, factor: float) -> None:
+            squares = [float((p.grad**2).sum()) for p in self.names if p.grad is not None]
+            seen.append(sum(squares) ** 0.5)
+            super().step(factor)
+
+    for clip in (0.01, 1e6, 0.0):
+        model = make_model()
+        list(train(model, dataset, Spy(AdamW.Config(), model), settings(max_steps=1, grad_clip=clip)))
+    assert seen[0] == pytest.approx(0.01, rel=1e-3)
+    assert seen[1] == seen[2] > 0.1
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, **KINDS)  # type: ignore[arg-type]
+def test_equal_seeds_are_equal_runs_to_the_bit(dataset: Dataset, optimizer: Optimizer.Config) -> None:
+    def run(seed: int) -> tuple[list[float], dict[str, Tensor]]:
+        model = make_model(dropout=0.3)
+        return [r.loss for r in learn(model, dataset, settings(optimizer=optimizer, seed=seed))], model.state_dict()
+
+    torch.manual_seed(1)
+    losses, weights = run(seed=7)
+    torch.manual_seed(2)  # what others draw does not matter
+    again, same_weights = run(seed=7)
+    assert losses == again and equal(weights, same_weights)
+    assert losses != run(seed=8)[0]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, **KINDS)  # type: ignore[arg-type]
+@pytest.mark.parametrize("k", [1, 3])
+def test_stopped_and_resumed_is_never_stopped_to_the_bit(
+    dataset: Dataset, tmp_path: Path, optimizer: Optimizer.Config, k: int
+) -> None:
+    config = settings(optimizer=optimizer)
+    straight = make_model(dropout=0.3)
+    straight_optimizer = make_optimizer(config, straight)
+    expected = [record.loss for record in train(straight, dataset, straight_optimizer, config)]
+
+    first = make_model(dropout=0.3)
+    first_optimizer = make_optimizer(config, first)
+    steps = train(first, dataset, first_optimizer, config)
+    losses = [next(steps).loss for _ in range(k)]
+    checkpoint.save(tmp_path / "checkpoints", k, first, first_optimizer.state(), {})
+    next(steps)  # what happens after the checkpoint is lost
+
+    saved, _ = checkpoint.newest(tmp_path / "checkpoints")
+    second = make_model(dropout=0.3, V=30)
+    torch.nn.init.normal_(second.tokens.weight)
+    checkpoint.fill(second, saved.model, saved.path)
+    second_optimizer = make_optimizer(config, second)
+    second_optimizer.load_state(saved.optimizer)
+    losses += [record.loss for record in train(second, dataset, second_optimizer, config, start=saved.state["step"])]
+    assert losses == expected
+    assert equal(second.state_dict(), straight.state_dict())
+    assert equal(second_optimizer.state(), straight_optimizer.state())
+
+
+def test_looking_on_changes_nothing(dataset: Dataset) -> None:
+    config = settings()
+    alone, watched = make_model(dropout=0.3), make_model(dropout=0.3)
+    learn(alone, dataset, config)
+    for _ in train(watched, dataset, make_optimizer(config, watched), config):
+        evaluate(watched, dataset, "val", config)
+        watched.eval()
+        list(generate(watched, torch.zeros(1, 1, dtype=torch.long), SamplingConfig(max_tokens=3)))
+        torch.rand(5)
+    assert equal(alone.state_dict(), watched.state_dict())
+
+
+# ---- what goes wrong ----
+
+
+@pytest.mark.parametrize("where", ["weight", "gradient"])
+def test_a_step_along_no_number_is_not_taken(dataset: Dataset, where: str) -> None:
+    model, config = make_model(), settings()
+    optimizer = make_optimizer(config, model)
+    steps = train(model, dataset, optimizer, config)
+    next(steps)
+    if where == "weight":
+        with torch.no_grad():
+            model.blocks[1].mlp.up.weight[3, 2] = math.nan  # type: ignore[union-attr]
+    else:
+        model.tokens.weight.register_hook(lambda gradient: gradient * math.inf)
+    weights = {name: tensor.clone().nan_to_num(123.0) for name, tensor in model.state_dict().items()}
+    memory = {name: tensor.clone() for name, tensor in optimizer.state().items()}
+    with pytest.raises(Diverged, match=r"^step 2: the loss is .*, the gradient's length (nan|inf); lower the learning"):
+        next(steps)
+    assert equal({name: tensor.nan_to_num(123.0) for name, tensor in model.state_dict().items()}, weights)
+    assert equal(optimizer.state(), memory)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("batch_size", 0), ("max_steps", 0), ("seed", 2**63), ("seed", -1), ("final_rate", 1.5), ("schedule", "steep")],
+)
+def test_options_out_of_range_are_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"^TrainingConfig\.{name}: expected "):
+        TrainingConfig(**{name: value})
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has the device")
+def test_a_device_that_is_not_there_is_refused() -> None:
+    with pytest.raises(UserError, match=r"training\.device: cuda is not available here; use auto or cpu"):
+        choose_device("cuda")
+
+
+# ---- what is learned ----
+
+
+def test_a_small_model_learns_a_text_by_heart(tmp_path: Path) -> None:
+    letters = random.Random(0).choices("abcdefgh", k=2 * BLOCK + 2)  # nothing in it can be guessed
+    dataset = make_dataset(tmp_path, "".join(letters), validation=0.5)
+    config = settings(batch_size=2, max_steps=120, optimizer=AdamW.Config(learning_rate=0.01), schedule="constant")
+    assert learn(make_model(n_embd=32, V=8), dataset, config)[-1].loss < 0.05
+
+
+def test_copying_takes_attention_that_chooses(tmp_path: Path) -> None:
+    """Three letters, and the same again. A mean of the past knows which letters came, not in which order.
+
+    Three of eight characters cannot be guessed, so nothing is better than 3/8 ln 8 = 0.78.
+    """
+    draw = random.Random(0)
+    words = ["".join(draw.choices("abcdefgh", k=3)) for _ in range(4000)]
+    dataset = make_dataset(tmp_path, "".join(f"{word}:{word};" for word in words), validation=0.02)
+    config = settings(batch_size=32, max_steps=200, optimizer=Muon.Config(learning_rate=0.04), warmup_steps=10)
+
+    def loss(kind: str) -> float:
+        model = make_model(kind, n_embd=32, V=10)
+        learn(model, dataset, config)
+        return evaluate(model, dataset, "val", settings(batch_size=100))
+
+    assert 0.78 < loss("multi_head") < 1.05
+    assert loss("average_matrix") > 1.3
+
+
+# ---- the verdict ----
+
+
+@pytest.mark.parametrize(
+    ("curve", "expected"),
+    [
+        ([(1, 3.0, 3.0), (2, 2.0, 2.0)], "too few evaluations"),
+        ([(1, 3.0, 3.0), (2, 2.5, 2.5), (3, 2.0, 2.1), (4, 1.9, 2.0)], "still improving at step 4"),
+        ([(1, 3.0, 3.0), (2, 2.0, 2.0), (3, 1.5, 2.1), (4, 1.0, 2.4)], "overfitting since step 2: the validation loss"),
+        ([(1, 3.0, 3.0), (2, 2.0, 2.0), (3, 1.995, 1.999), (4, 1.99, 1.998)], "levelled off"),
+        ([(1, 3.0, 3.0), (2, 2.0, 2.0), (3, 2.5, 2.5)], "getting worse since step 2: both losses rose"),
+        ([(1, 3.0, 3.0), (2, 2.0, 2.0), (3, 2.005, 2.01)], "levelled off"),
+    ],
+)
+def test_the_verdict_by_example(curve: list[tuple[int, float, float]], expected: str) -> None:
+    assert verdict(curve).startswith(expected)
