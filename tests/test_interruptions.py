@@ -1,0 +1,229 @@
+"""What stops a command: signals, a crash, a closed pipe, a full disk; and where it speaks: terminals of all kinds."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import signal
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from running import CONFIG, command_line, environment, furnish, process, script
+
+from minigpt import checkpoint
+from minigpt.checkpoint import Checkpoint
+from minigpt.trainer import read_metrics
+
+STEPS = 300
+LONG = CONFIG.replace("max_steps: 8, eval_every: 4", f"max_steps: {STEPS}, eval_every: 50").replace(
+    "checkpoint_every: 4", "checkpoint_every: 40"
+)
+LONG = LONG.replace("n_embd: 16", "n_embd: 16, dropout: 0.2")
+
+SLEEPER = """
+import time
+from pathlib import Path
+from minigpt.attention.multi_head import MultiHead
+
+class Sleeper(MultiHead, kind="sleeper"):
+    def qkv(self, x, past):
+        if self.training:
+            Path("asleep").touch()
+            time.sleep(60)
+        return super().qkv(x, past)
+"""
+INTERRUPTING = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
+
+
+@contextmanager
+def started(name: str, *arguments: object, cwd: Path, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A script in a process of its own, under way; it does not outlive the `with`."""
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+    with subprocess.Popen(command_line(name, *arguments), cwd=cwd, env=environment(), **pipes) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
+
+
+def wait_until(happened: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < deadline, "it did not happen within a minute"
+        time.sleep(0.002)
+
+
+def steps(folder: Path) -> list[int]:
+    return [line["step"] for line in read_metrics(folder / "metrics.jsonl")]
+
+
+def last_checkpoint(folder: Path) -> Checkpoint:
+    return checkpoint.newest(folder / "checkpoints")[0]
+
+
+def same(a: Checkpoint, b: Checkpoint) -> bool:
+    """Whether weights, memory of the optimizer and evaluations are the same to the bit."""
+    mine, theirs = a.model | a.optimizer, b.model | b.optimizer
+    return (
+        mine.keys() == theirs.keys()
+        and all(torch.equal(tensor, theirs[name]) for name, tensor in mine.items())
+        and a.state["evaluations"] == b.state["evaluations"]
+    )
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run `straight` that was never stopped."""
+    folder = furnish(tmp_path_factory.mktemp("home"), LONG)
+    assert script("train.py", "--config", "small.yaml", "--name", "straight", cwd=folder).code == 0
+    return folder
+
+
+# ---- signals ----
+
+
+@pytest.mark.parametrize(
+    ("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)], ids=["INT", "TERM", "KILL"]
+)
+def test_a_training_that_was_stopped_goes_on_as_if_it_had_not_been(home: Path, signum: int, code: int) -> None:
+    run = home / "runs" / f"stopped-{code}"
+    with started("train.py", "--config", "small.yaml", "--name", run.name, cwd=home) as training:
+        wait_until(lambda: (run / "metrics.jsonl").exists() and len(steps(run)) > 60)
+        busy = script("train.py", "--resume", run.name, cwd=home)
+        training.send_signal(signum)
+        _, err = training.communicate(timeout=30)
+    assert training.returncode == code
+    assert busy.code == 2 and f"runs/{run.name} is in use by process {training.pid}" in busy.err
+    done = steps(run)
+    assert 60 < len(done) < STEPS  # or there was nothing to resume
+    if code > 0:
+        assert err.decode().startswith(f"stopped by {signal.Signals(signum).name}; a checkpoint is written: ")
+        assert err.count(b"\n") == 1
+        assert last_checkpoint(run).state["step"] == done[-1]
+    resumed = script("train.py", "--resume", run.name, cwd=home)
+    assert (resumed.code, resumed.err) == (0, "")
+    assert code == -9 or f"resumed after step {done[-1]}" in resumed.out
+    assert steps(run) == list(range(1, STEPS + 1))
+    straight = home / "runs" / "straight"
+    for line, other in zip(*(read_metrics(folder / "metrics.jsonl") for folder in (run, straight)), strict=True):
+        assert all(line.get(key) == other.get(key) for key in ("step", "train/loss", "val/loss", "lr", "tokens"))
+    assert same(last_checkpoint(run), last_checkpoint(straight))
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_step(tmp_path: Path) -> None:
+    furnish(tmp_path)
+    (tmp_path / "sleeper.py").write_text(SLEEPER, encoding="utf-8")
+    sleepy = ("--plugin", "sleeper.py", "model.attention=sleeper", "model.n_embd=16")
+    with started("train.py", "--config", "small.yaml", *sleepy, cwd=tmp_path) as training:
+        wait_until((tmp_path / "asleep").exists)
+        training.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        assert training.poll() is None  # the first one waits for the end of the step
+        training.send_signal(signal.SIGINT)
+        _, err = training.communicate(timeout=10)
+    assert training.returncode == -signal.SIGINT  # a shell reports 130
+    assert b"Traceback" not in err
+
+
+def test_ctrl_c_before_the_first_step_is_one_line(tmp_path: Path) -> None:
+    furnish(tmp_path)
+    (tmp_path / "interrupting.py").write_text(INTERRUPTING, encoding="utf-8")
+    ended = script("train.py", "--config", "small.yaml", "--plugin", "interrupting.py", cwd=tmp_path)
+    assert (ended.code, ended.err) == (130, "stopped\n")
+    assert not (tmp_path / "runs").exists()
+
+
+# ---- pipes and full disks ----
+
+
+def test_a_sample_is_streamed_and_a_reader_that_leaves_ends_it_quietly(home: Path) -> None:
+    arguments = ("--run", "straight", "--prompt", "the", "--max-tokens", 10**6)
+    with started("sample.py", *arguments, cwd=home) as sampling:
+        assert sampling.stdout
+        pieces = [os.read(sampling.stdout.fileno(), 1 << 16) for _ in range(4)]
+        assert pieces[0].startswith(b"the") and all(0 < len(piece) < 1000 for piece in pieces)
+        assert sampling.poll() is None  # a million tokens are not made yet
+        sampling.stdout.close()
+        assert sampling.wait(timeout=20) == 141
+        assert sampling.stderr and sampling.stderr.read() == b""
+
+
+def test_a_training_whose_reader_leaves_ends_quietly(home: Path) -> None:
+    with started("train.py", "--config", "small.yaml", "--name", "unheard", cwd=home) as training:
+        assert training.stdout and training.stdout.readline().startswith(b"text: ")
+        training.stdout.close()
+        assert training.wait(timeout=20) == 141
+        assert training.stderr and training.stderr.read() == b""
+
+
+def test_a_full_disk_is_one_line(home: Path) -> None:
+    with (
+        Path("/dev/full").open("wb") as full,
+        started("sample.py", "--run", "straight", cwd=home, stdout=full) as ended,
+    ):
+        assert ended.stderr
+        assert ended.stderr.read() == b"input/output error: [Errno 28] No space left on device\n"
+        assert ended.wait(timeout=20) == 5
+
+
+# ---- terminals ----
+
+
+@pytest.fixture(scope="module")
+def accents(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose text has letters that ASCII lacks, with a run that writes almost nothing else."""
+    folder = furnish(tmp_path_factory.mktemp("accents"), CONFIG.replace("sample_every: 0", "sample_every: 4"))
+    (folder / "text.txt").write_text("éü☃" * 100, encoding="utf-8")
+    ended = script("train.py", "--config", "small.yaml", cwd=folder, encoding="ascii")
+    assert (ended.code, ended.err) == (0, "")
+    assert "sample at step 4" in ended.out and r"\xe9" in ended.out
+    return folder
+
+
+def test_a_terminal_without_the_letters_gets_their_numbers(accents: Path) -> None:
+    ended = process("sample.py", "--prompt", "éü", cwd=accents, LANG="C", LC_ALL="C", PYTHONIOENCODING="ascii")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.startswith(r"\xe9\xfc") and r"\u2603" in ended.out
+    text = script("sample.py", "--prompt", "éü", cwd=accents).out
+    assert ended.out == text.encode("ascii", "backslashreplace").decode("ascii")
+    shown = script("show_attention.py", "--prompt", "é☃", cwd=accents, encoding="ascii")
+    assert (shown.code, shown.err) == (0, "")
+    assert r"\u2603 |" in shown.out
+
+
+def test_a_pipe_gets_plain_lines(home: Path) -> None:
+    out = script("train.py", "--config", "small.yaml", "--name", "plain", "training.max_steps=60", cwd=home).out
+    assert "\r" not in out and "\x1b" not in out and "%|" not in out
+    lines = [line for line in out.splitlines() if line.startswith("step ")]
+    assert lines[0].startswith("step  1/60  loss ") and lines[-2].startswith("step 60/60  loss ")
+    assert all(word in lines[0] for word in ("loss ", "lr ", "tokens/s", "s left"))
+    assert 20 <= len(lines) <= 25
+
+
+def test_a_terminal_gets_a_progress_bar(home: Path) -> None:
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))  # rows and columns
+    arguments = ("--config", "small.yaml", "--name", "bar", "training.max_steps=60")
+    with started("train.py", *arguments, cwd=home, stdin=slave, stdout=slave, stderr=slave) as training:
+        os.close(slave)
+        out = b""
+        try:
+            while piece := os.read(master, 1 << 16):
+                out += piece
+        except OSError:  # how Linux says that the other side is closed
+            pass
+        assert training.wait(timeout=20) == 0
+    os.close(master)
+    text = out.decode("utf-8")
+    assert "training:   0%|" in text and "training: 100%|" in text and "60/60" in text
+    assert "step  1/60" not in text  # the bar is enough
+    assert "validation loss" in text and "verdict: " in text

@@ -1,0 +1,144 @@
+"""Pictures: a curve that stays inside its frame, heat maps by hand, and PNG with labels that mean what they say."""
+
+from __future__ import annotations
+
+import re
+import sys
+import xml.etree.ElementTree
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minigpt.picture import (
+    BOTTOM,
+    HEIGHT,
+    LEFT,
+    RIGHT,
+    TOP,
+    WIDTH,
+    _ticks,
+    attention_png,
+    curve_svg,
+    heat_map,
+    smooth,
+    visible,
+)
+from minigpt.strict_yaml import UserError
+
+FINITE = st.integers(-(10**9), 10**9).map(lambda n: n / 1e6)
+
+
+def lines_of(picture: str) -> list[list[tuple[float, float]]]:
+    """The points of every curve in a picture."""
+    found = re.findall(r'<polyline points="([^"]*)"', picture)
+    return [[(float(x), float(y)) for x, y in (pair.split(",") for pair in line.split())] for line in found]
+
+
+# ---- curves ----
+
+
+def test_a_curve_by_hand() -> None:
+    """The axes go from 0 to 100 and from 1 to 3; the picture's y grows downwards."""
+    (line,) = lines_of(curve_svg({"loss": [(0, 3.0), (50, 2.0), (100, 1.0)]}, "a run", "step"))
+    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
+    assert line == [(LEFT, TOP), ((LEFT + right) / 2, (TOP + bottom) / 2), (right, bottom)]
+
+
+@given(st.lists(st.tuples(st.integers(1, 10**6), FINITE), min_size=1, max_size=20))
+def test_every_curve_stays_inside_the_frame(points: list[tuple[int, float]]) -> None:
+    picture = curve_svg({"a": points}, "title", "step")
+    xml.etree.ElementTree.fromstring(picture)
+    for x, y in lines_of(picture)[0]:
+        assert LEFT - 0.1 <= x <= WIDTH - RIGHT + 0.1
+        assert TOP - 0.1 <= y <= HEIGHT - BOTTOM + 0.1
+
+
+def test_what_looks_like_markup_in_a_name_is_text() -> None:
+    picture = curve_svg({"<b>&": [(1, 1.0)]}, "<script>alert(1)</script>", "a < b")
+    texts = [(element.text or "").strip() for element in xml.etree.ElementTree.fromstring(picture).iter()]
+    assert "<script>alert(1)</script>" in texts and "a < b" in texts and "<b>&: 1.0000" in texts
+    assert "<script>" not in picture
+
+
+def test_without_points_there_is_no_picture() -> None:
+    assert curve_svg({}, "title", "step") == curve_svg({"a": []}, "title", "step") == ""
+
+
+def test_ticks_by_hand() -> None:
+    assert _ticks(0, 100) == [0, 50, 100]
+    assert _ticks(1.2, 4.7) == [1, 2, 3, 4, 5]
+    assert _ticks(2.0, 2.0) == [2.0, 2.5]
+    assert _ticks(0, 0) == [0, 0.5]
+
+
+@given(FINITE, FINITE)
+def test_ticks_enclose_their_range_and_are_few(a: float, b: float) -> None:
+    low, high = sorted((a, b))
+    ticks = _ticks(low, high)
+    slack = 1e-9 * max(1.0, abs(low), abs(high))
+    assert ticks[0] <= low + slack and ticks[-1] >= high - slack
+    assert 2 <= len(ticks) <= 7
+    assert ticks == sorted(set(ticks))
+
+
+def test_a_smooth_curve_has_means_of_neighbours_and_ends_where_the_curve_ends() -> None:
+    assert smooth([(1, 1.0), (2, 3.0), (3, 5.0), (4, 7.0), (5, 9.0)], most=3) == [(2, 2.0), (4, 6.0), (5, 9.0)]
+    points = [(float(x), float(x)) for x in range(1, 1001)]
+    assert smooth(points[:200]) == points[:200]
+    assert len(smooth(points)) == 200
+    assert smooth(points)[-1] == (1000, 998.0)
+    assert smooth([]) == []
+
+
+# ---- heat maps ----
+
+
+def test_a_heat_map_by_hand() -> None:
+    """Each row is drawn against its largest weight, or a row over many tokens would be blank."""
+    weights = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.05, 0.15, 0.8]])
+    assert heat_map(weights, ["a", " b", "\n"]).splitlines() == [
+        "    a␣↵",
+        " a |@  |",
+        "␣b |@@ |",
+        " ↵ | .@|",
+    ]
+
+
+def test_darker_is_more_attention() -> None:
+    shades = heat_map(torch.linspace(0, 1, 101)[None], ["x"]).splitlines()[1][3:-1]
+    assert shades[0] == " " and shades[-1] == "@"
+    assert list(dict.fromkeys(shades)) == list(" .:-=+*#%@")
+
+
+@pytest.mark.parametrize(
+    ("token", "shown"), [(" ", "␣"), ("a\tb", "a⇥b"), ("\n\n", "↵↵"), ("", "∅"), ("\ufffd", "\ufffd"), ("é", "é")]
+)
+def test_a_token_is_shown_with_what_one_would_not_see(token: str, shown: str) -> None:
+    assert visible(token) == shown
+
+
+# ---- PNG ----
+
+
+@pytest.mark.parametrize("labels", [["$$", "$x^"], ["\\frac$", "$"], ["<b>", "&"], ["_", " "]], ids=str)
+def test_a_png_is_written_whatever_the_tokens(tmp_path: Path, labels: list[str]) -> None:
+    """matplotlib reads what stands between two dollars as a formula, and fails on most."""
+    pytest.importorskip("matplotlib")
+    maps = [torch.eye(2)[None], torch.eye(2).expand(3, 2, 2)]  # layers may have different numbers of heads
+    attention_png(maps, labels, ["average_loop", "multi_head"], tmp_path / "maps.any ending")
+    raw = (tmp_path / "maps.any ending").read_bytes()
+    assert raw.startswith(b"\x89PNG\r\n\x1a\n")
+    assert (
+        int.from_bytes(raw[16:20], "big") > int.from_bytes(raw[20:24], "big") > 300
+    )  # three heads wide, two layers high
+    assert [path.name for path in tmp_path.iterdir()] == ["maps.any ending"]
+
+
+def test_without_matplotlib_one_is_told_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UserError, match=r'PNG pictures need matplotlib: pip install -e "\.\[plot\]"'):
+        attention_png([torch.eye(2)[None]], ["a", "b"], ["multi_head"], tmp_path / "maps.png")
+    assert list(tmp_path.iterdir()) == []

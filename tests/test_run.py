@@ -1,0 +1,355 @@
+"""Runs: what is in a run's folder, that it can be used and repeated from there, and plugins that only a user loads."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from running import CONFIG, Ended, environment, furnish, script
+
+import minigpt
+from minigpt import checkpoint
+from minigpt.checkpoint import CheckpointError
+from minigpt.config import load as load_config
+from minigpt.run import Run, RunConfig, newest_run
+from minigpt.strict_yaml import UserError
+from minigpt.trainer import read_metrics
+
+PLUGIN = '''
+"""A kind of my own: the scores are squashed, so that no token is looked at alone."""
+from dataclasses import dataclass
+from pathlib import Path
+
+from minigpt.attention.multi_head import MultiHead
+from minigpt.config import Positive
+
+with Path("executed.txt").open("a") as file:
+    file.write(f"{__file__}\\n")
+
+
+class Squashed(MultiHead, kind="squashed"):
+    @dataclass(frozen=True, kw_only=True)
+    class Config(MultiHead.Config):
+        limit: Positive = 5.0
+        """The largest score."""
+
+        def mistakes_within(self, model):
+            yield from super().mistakes_within(model)
+            if self.limit > model.n_embd:
+                yield "limit", f"{self.limit} is more than n_embd"
+
+    def scores(self, query, key):
+        return self.config.limit * (super().scores(query, key) / self.config.limit).tanh()
+'''
+SQUASHED = "model.attention={kind: squashed, n_head: 2, limit: 3}"
+
+
+def losses(folder: Path) -> list[float]:
+    return [line["train/loss"] for line in read_metrics(folder / "metrics.jsonl")]
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return checkpoint.newest(folder / "checkpoints")[0].model
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(tensor, b[name]) for name, tensor in a.items())
+
+
+def well(ended: Ended) -> str:
+    """What a command said that went well."""
+    assert ended.code == 0, ended.err
+    assert ended.err == ""
+    return ended.out
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one trained run, `small`, of 12 steps."""
+    folder = furnish(tmp_path_factory.mktemp("home"))
+    well(script("train.py", "--config", "small.yaml", "training.max_steps=12", "training.sample_every=6", cwd=folder))
+    return folder
+
+
+@pytest.fixture
+def run(home: Path) -> Run:
+    return minigpt.load(home / "runs" / "small", device="cpu")
+
+
+# ---- the folder ----
+
+
+def test_a_run_folder_holds_what_the_design_says(home: Path) -> None:
+    folder = home / "runs" / "small"
+    assert {path.name for path in folder.iterdir() if not path.name.startswith(".")} == {
+        "config.yaml",
+        "tokenizer.json",
+        "environment.json",
+        "metrics.jsonl",
+        "loss.svg",
+        "samples.txt",
+        "checkpoints",
+    }
+    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["step-000008", "step-000012"]
+    assert not [path for path in folder.rglob("*") if path.suffix in (".pt", ".pkl", ".pth", ".bin")]
+
+
+def test_metrics_have_every_step_once_and_the_exact_validation_loss_now_and_then(home: Path) -> None:
+    lines = read_metrics(home / "runs" / "small" / "metrics.jsonl")
+    assert [line["step"] for line in lines] == list(range(1, 13))
+    assert [line["step"] for line in lines if "val/loss" in line] == [4, 8, 12]
+    assert [line["tokens"] for line in lines] == [64 * step for step in range(1, 13)]
+    expected = {"step", "train/loss", "lr", "grad_norm", "tokens", "tokens_per_second", "seconds"}
+    assert all(line.keys() - {"val/loss"} == expected for line in lines)
+    assert all(a["seconds"] < b["seconds"] for a, b in pairwise(lines))
+
+
+def test_the_curve_is_a_picture_that_ends_at_the_last_losses(home: Path) -> None:
+    folder = home / "runs" / "small"
+    picture = (folder / "loss.svg").read_text("utf-8")
+    xml.etree.ElementTree.fromstring(picture)
+    last = read_metrics(folder / "metrics.jsonl")[-1]
+    assert f"training: {last['train/loss']:.4f}" in picture
+    assert f"validation: {last['val/loss']:.4f}" in picture
+
+
+def test_samples_are_kept_with_their_step(home: Path) -> None:
+    text = (home / "runs" / "small" / "samples.txt").read_text("utf-8")
+    assert [line for line in text.splitlines() if line.startswith("---")] == ["--- step 6 ---", "--- step 12 ---"]
+
+
+def test_the_environment_says_what_was_run_with_what(home: Path) -> None:
+    values = json.loads((home / "runs" / "small" / "environment.json").read_text("utf-8"))
+    assert values["command"][1:3] == ["--config", "small.yaml"]
+    assert values["torch"] == torch.__version__
+
+
+def test_the_config_of_a_run_is_complete_and_trains_the_same_run_again(home: Path) -> None:
+    folder = home / "runs" / "small"
+    config = load_config(RunConfig, folder / "config.yaml")
+    assert config.training.max_steps == 12  # the override, not the file's 8
+    well(script("train.py", "--config", folder / "config.yaml", "--name", "again", cwd=home))
+    assert losses(home / "runs" / "again") == losses(folder)
+    assert same(weights(home / "runs" / "again"), weights(folder))
+    assert (home / "runs" / "again" / "config.yaml").read_bytes() == (folder / "config.yaml").read_bytes()
+
+
+def test_a_name_that_is_taken_is_numbered(tmp_path: Path) -> None:
+    furnish(tmp_path)
+    short = ("--config", "small.yaml", "training.max_steps=1")
+    for _ in range(3):
+        well(script("train.py", *short, cwd=tmp_path))
+    well(script("train.py", *short, "--name", "other", cwd=tmp_path))
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["other", "small", "small-2", "small-3"]
+
+
+# ---- from a notebook ----
+
+
+def test_a_fresh_process_loads_a_run_as_the_documentation_says(home: Path) -> None:
+    code = (
+        'import minigpt; run = minigpt.load("runs/small"); text = run.generate("the");'
+        'maps = run.attention("the cat"); print(repr(text), [tuple(map.shape) for map in maps])'
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=home, env=environment(), capture_output=True, text=True, timeout=60
+    )
+    assert ended.stderr == ""
+    assert ended.stdout.startswith("'the")
+    assert ended.stdout.endswith(" [(2, 7, 7)]\n")
+
+
+def test_a_run_writes_what_its_config_and_the_call_say(run: Run) -> None:
+    text = run.generate("the")
+    assert text.startswith("the") and len(text) == 3 + 20
+    assert text == run.generate("the") == "the" + "".join(run.stream("the", use_cache=False))
+    assert text != run.generate("the", seed=2)
+    assert run.generate("the", max_tokens=0) == "the"
+    stop = text[10:12]
+    assert run.generate("the", stop=stop) == text[: text.index(stop, 3)]
+
+
+def test_an_empty_prompt_starts_a_text(run: Run) -> None:
+    assert len(run.generate()) == 20
+    assert run.prompt_ids("").tolist() == run.prompt_ids("\n").tolist()
+
+
+def test_attention_of_a_text_is_one_map_a_layer_and_labels_are_its_tokens(run: Run) -> None:
+    (weights,) = run.attention("the cat")
+    assert weights.shape == (2, 7, 7)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 7))
+    assert run.labels("the cat") == list("the cat")
+    with pytest.raises(UserError, match="the text has 17 tokens; the context holds 16"):
+        run.attention("the cat sat on a ")
+
+
+def test_a_prompt_with_an_unknown_character_is_refused_at_its_place(run: Run) -> None:
+    with pytest.raises(UserError, match=r"^the prompt: unknown character 'Z' \(U\+005A\) at index 4"):
+        run.generate("the Z")
+
+
+def test_the_newest_run_is_the_one_that_was_trained_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"there is no run in .*runs yet: python scripts/train\.py --config"):
+        newest_run()
+    for age, name in ((30, "a"), (10, "b"), (20, "c")):
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        for file in ("config.yaml", "metrics.jsonl"):
+            (folder / file).write_text("", encoding="utf-8")
+            os.utime(folder / file, (1e9 - age, 1e9 - age))
+    (tmp_path / "runs" / "not a run").mkdir()
+    assert newest_run() == Path("runs/b")
+    assert newest_run("a") == Path("runs/a")
+    assert newest_run("runs/c") == Path("runs/c")
+    with pytest.raises(UserError, match="there is no run d: neither d nor runs/d is a folder"):
+        newest_run("d")
+
+
+def test_what_is_not_a_run_and_what_has_no_checkpoint_are_refused(home: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"not a run \(there is no config.yaml in it\)"):
+        minigpt.load(tmp_path)
+    for name in ("config.yaml", "tokenizer.json"):
+        (tmp_path / name).write_bytes((home / "runs" / "small" / name).read_bytes())
+    with pytest.raises(CheckpointError, match="there is no checkpoint here yet"):
+        minigpt.load(tmp_path)
+
+
+# ---- plugins ----
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a plugin, and a run of its kind."""
+    folder = furnish(tmp_path_factory.mktemp("workshop"))
+    (folder / "my_attention.py").write_text(PLUGIN, encoding="utf-8")
+    well(script("train.py", "--config", "small.yaml", "--plugin", "my_attention.py", SQUASHED, cwd=folder))
+    return folder
+
+
+def executed(folder: Path) -> list[str]:
+    """Which files were run as plugins since the last time that was asked."""
+    file = folder / "executed.txt"
+    names = file.read_text("utf-8").splitlines() if file.exists() else []
+    file.unlink(missing_ok=True)
+    return names
+
+
+def test_a_kind_of_ones_own_trains_samples_is_shown_and_resumed(workshop: Path) -> None:
+    plugin = ("--plugin", "my_attention.py")
+    assert "limit: 3" in (workshop / "runs" / "small" / "config.yaml").read_text("utf-8")
+    assert well(script("sample.py", *plugin, "--prompt", "the", cwd=workshop)).startswith("the")
+    assert "layer 0, head 1 (squashed)" in well(script("show_attention.py", *plugin, "--prompt", "the", cwd=workshop))
+    resumed = well(script("train.py", *plugin, "--resume", "small", "training.max_steps=10", cwd=workshop))
+    assert "resumed after step 8" in resumed
+    assert len(losses(workshop / "runs" / "small")) == 10
+
+
+def test_the_run_keeps_a_copy_and_without_the_plugin_says_what_is_missing(workshop: Path) -> None:
+    copy = workshop / "runs" / "small" / "plugins" / "my_attention.py"
+    assert copy.read_text("utf-8") == PLUGIN
+    for name in ("sample.py", "show_attention.py"):
+        ended = script(name, "--prompt", "the", cwd=workshop)
+        assert ended.code == 2
+        assert ended.err.startswith("error: runs/small was trained with a plugin that is missing here: ")
+        assert (
+            "give --plugin my_attention.py (a copy for the record is runs/small/plugins/my_attention.py)" in ended.err
+        )
+        assert "unknown kind 'squashed'" in ended.err
+        assert ended.err.count("\n") == 1
+
+
+def test_only_a_file_named_on_the_command_line_is_ever_executed(workshop: Path) -> None:
+    copy = workshop / "runs" / "small" / "plugins" / "my_attention.py"
+    executed(workshop)
+    for name in ("sample.py", "show_attention.py"):
+        script(name, "--prompt", "the", cwd=workshop)
+        assert executed(workshop) == []  # not the copy
+        well(script(name, "--plugin", "my_attention.py", "--prompt", "the", cwd=workshop))
+        assert executed(workshop) == [str(workshop / "my_attention.py")]  # and here only what was named, once
+    script("train.py", "--resume", cwd=workshop)
+    assert executed(workshop) == []
+    assert copy.exists()
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "plugin: my_attention.py",
+        "plugins: [my_attention.py]",
+        "model: {plugin: my_attention.py}",
+        "model: {attention: {kind: multi_head, plugin: my_attention.py}}",
+        "model: {attention: my_attention.py}",
+        "model: {attention: my_attention.Squashed}",
+        "model: {attention: {kind: my_attention.Squashed}}",
+        "model: {attention: !!python/object/apply:os.system [my_attention.py]}",
+        "data: {tokenizer: ./my_attention.py}",
+    ],
+)
+def test_a_config_that_names_a_plugin_is_refused_and_the_plugin_not_executed(tmp_path: Path, lines: str) -> None:
+    furnish(tmp_path)
+    (tmp_path / "my_attention.py").write_text(PLUGIN, encoding="utf-8")
+    (tmp_path / "naming.yaml").write_text(lines + "\n", encoding="utf-8")
+    ended = script("train.py", "--config", "naming.yaml", "data.source=text.txt", cwd=tmp_path)
+    assert ended.code == 2
+    assert ended.err.startswith("error: naming.yaml:1:")
+    assert executed(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("{kind: squashed, limit: 0}", "model.attention.limit: expected a number above 0, found 0"),
+        ("{kind: squashed, limit: 99}", "model.attention.limit: 99.0 is more than n_embd"),
+        ("{kind: squashed, limt: 1}", "model.attention.limt: unknown key; did you mean 'limit'?"),
+        ("squashd", "model.attention: unknown kind 'squashd'; did you mean 'squashed'?"),
+    ],
+)
+def test_options_of_a_plugin_are_checked_like_the_built_in_ones(workshop: Path, override: str, message: str) -> None:
+    arguments = ("--config", "small.yaml", "--plugin", "my_attention.py", f"model.attention={override}")
+    ended = script("train.py", *arguments, cwd=workshop)
+    assert ended.code == 2
+    assert message in ended.err
+
+
+LEAK = "    def allowed(self, T, S, device):\n        return super().allowed(T, S, device).mT\n"
+
+
+def test_a_plugin_that_sees_the_future_is_refused(tmp_path: Path) -> None:
+    furnish(tmp_path)
+    (tmp_path / "leak.py").write_text(PLUGIN + "\n" + LEAK, encoding="utf-8")
+    ended = script("train.py", "--config", "small.yaml", "--plugin", "leak.py", SQUASHED, cwd=tmp_path)
+    assert ended.code == 2
+    assert ended.err.startswith("error: layer 0 (squashed) sees the future: ")
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("missing.py", None, "--plugin missing.py: no such file"),
+        ("notes.txt", "x = 1\n", "--plugin notes.txt: not a Python file (its name must end in .py)"),
+        ("broken.py", "def f(:\n", "--plugin broken.py: SyntaxError: invalid syntax (broken.py, line 1)"),
+        ("raises.py", "import nowhere_to_be_found\n", "--plugin raises.py: ModuleNotFoundError: No module named"),
+        (
+            "taken.py",
+            'from minigpt.attention import Attention\nclass Mine(Attention, kind="multi_head"): pass\n',
+            "the kind 'multi_head' of minigpt_plugin_taken is taken by minigpt.attention.multi_head: choose another",
+        ),
+    ],
+)
+def test_a_plugin_that_cannot_be_loaded_is_one_line(tmp_path: Path, name: str, text: str | None, message: str) -> None:
+    furnish(tmp_path, CONFIG)
+    if text is not None:
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    ended = script("train.py", "--config", "small.yaml", "--plugin", name, cwd=tmp_path)
+    assert ended.code == 2
+    assert message in ended.err
+    assert ended.err.startswith("error: ") and ended.err.count("\n") == 1
