@@ -18,12 +18,13 @@ import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from tqdm import tqdm
 
-from minigpt.config import suggest
+from minigpt.config import Count, Interval, Natural, Options, suggest
 from minigpt.stories import stories
-from minigpt.strict_yaml import UserError
+from minigpt.strict_yaml import Mistake, UserError
 
 ROOT = Path(__file__).parents[1]
 DATA = Path(os.environ.get("MINIGPT_DATA") or ROOT / "data")  # what is downloaded, and the ids of `dataset.py`
@@ -34,7 +35,25 @@ SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/da
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 SHAKESPEARE_BYTES = 1_115_394
 
-STORIES_SEED, STORIES_COUNT = 0, 10_000
+
+@dataclass(frozen=True, kw_only=True)
+class StoriesConfig(Options):
+    """Which stories the built-in corpus tells."""
+
+    count: Count = 10_000
+    """How many in all, the ones for validation included; one of one scene has about 120 characters."""
+    validation: Count = 1_500
+    """How many of them are for validation, every one new: none of them stands among the others."""
+    scenes: Annotated[int, Interval(1, 4)] = 1
+    """Scenes in a story: one fits into a context of 128 characters, two into 256."""
+    made_up_names: bool = False
+    """Whether names are put together from syllables (1820 of them) instead of taken from a list of 64."""
+    seed: Natural = 0
+    """Equal seeds tell equal stories. The ones for validation do not change with `count`."""
+
+    def mistakes(self) -> Iterator[Mistake]:
+        if self.validation >= self.count:
+            yield "validation", f"{self.validation} of {self.count} stories for validation leave none to train on"
 
 
 @dataclass(frozen=True)
@@ -49,16 +68,18 @@ class Corpus:
     """SHA-256 over the SHA-256 of every document, in order: equal for equal contents, wherever they lie."""
     documents: Callable[[], Iterator[str]]
     """Reads the documents in order, one at a time, none of them empty. Raises UserError if a file has changed since."""
+    stories: StoriesConfig | None = None
+    """Of the built-in stories: how they were told. The last `validation` documents are for validation."""
 
 
-def open_corpus(source: str) -> Corpus:
-    """The corpus of a name (`stories`, `shakespeare`), or of the path of a file, a folder or a glob.
+def open_corpus(source: str, told: StoriesConfig = StoriesConfig()) -> Corpus:
+    """The corpus of a name (`stories`, told as `told` says; `shakespeare`), or of the path of a file, folder or glob.
 
     A relative path is looked up in the current directory, then in the repository. Raises UserError for what is
     missing, empty, binary or not UTF-8, and OSError where reading is not permitted.
     """
     if source == "stories":
-        return _built_in(stories(STORIES_SEED, STORIES_COUNT))
+        return _built_in(told)
     if source == "shakespeare":
         return _from_files(source, [shakespeare()])
     return _from_files(source, find_texts(source))
@@ -68,11 +89,24 @@ def _digest(digests: Iterable[str]) -> str:
     return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
-def _built_in(texts: Sequence[str]) -> Corpus:
+def _built_in(told: StoriesConfig) -> Corpus:
+    texts = tell_stories(told)
     raw = [text.encode() for text in texts]
     description = f"{len(raw):,} stories made by minigpt/stories.py, {sum(map(len, raw)):,} bytes"
     digest = _digest(hashlib.sha256(text).hexdigest() for text in raw)
-    return Corpus("stories", description, digest, lambda: iter(texts))
+    return Corpus("stories", description, digest, lambda: iter(texts), told)
+
+
+def tell_stories(told: StoriesConfig) -> list[str]:
+    """The stories to train on, and after them the new ones for validation, told from a seed of their own (below 0)."""
+    training = stories(told.seed, told.count - told.validation, told.scenes, told.made_up_names)
+    known, new = set(training), dict[str, None]()
+    candidates = told.validation
+    while len(new) < told.validation:
+        later = stories(-1 - told.seed, candidates, told.scenes, told.made_up_names)
+        new = dict.fromkeys(text for text in later if text not in known)
+        candidates += candidates // 10 + 1
+    return training + list(new)[: told.validation]
 
 
 def _from_files(source: str, paths: Sequence[Path]) -> Corpus:

@@ -29,7 +29,7 @@ from tqdm import tqdm
 
 from minigpt import corpus as corpora
 from minigpt.config import Interval, Options
-from minigpt.corpus import Corpus
+from minigpt.corpus import Corpus, StoriesConfig
 from minigpt.strict_yaml import Mistake, UserError
 from minigpt.tokenizer import Char, Tokenizer
 
@@ -50,8 +50,10 @@ class DataConfig(Options):
     """A name (stories, shakespeare), or the path of a text file, of a folder of them, or a glob."""
     tokenizer: Tokenizer.Config = Char.Config()
     """How text becomes ids."""
+    stories: StoriesConfig = StoriesConfig()
+    """Which stories the source `stories` tells."""
     validation: Annotated[float, Interval(0, 1, open_low=True, open_high=True)] = 0.1
-    """The share of the ids, at the end of the corpus, that is never trained on."""
+    """The share of the ids, at the end, that is never trained on. The stories have new ones: `stories.validation`."""
     windows: Literal["random", "documents"] = "random"
     """Where windows begin: anywhere, or at a document's start and on from there, never reading into the next one."""
 
@@ -72,7 +74,7 @@ class Dataset:
         """Tokenizes the corpus unless that was done before. Raises UserError where a split is shorter than a window."""
         self.config, self.block_size = config, block_size
         self.ids, self.document_starts = ids_on_disk(corpus, tokenizer)  # (N,), (documents,)
-        cut = _cut(len(self.ids), self.document_starts, config.validation)
+        cut = self._cut(corpus)
         self.splits = {"train": range(cut), "val": range(cut, len(self.ids))}
         for split, where in self.splits.items():
             if len(where) < block_size + 1:
@@ -82,6 +84,18 @@ class Dataset:
                 raise UserError(f"data.source: {what}, and {need}: {hint}")
         aligned = config.windows == "documents"
         self._windows = {split: self._cover(where, aligned) for split, where in self.splits.items()}
+
+    def _cut(self, corpus: Corpus) -> int:
+        """Where validation begins: at the first of the stories that are for it, elsewhere where the share says."""
+        config, told = self.config, corpus.stories
+        if told is None:
+            return _cut(len(self.ids), self.document_starts, config.validation)
+        if config.validation != DataConfig.validation:
+            hint = f"set data.stories.validation, now {told.validation:,} stories"
+            raise UserError(f"data.validation: the stories bring their own validation, all of it new: {hint}")
+        if told != config.stories:
+            raise ValueError("the stories were told otherwise: open_corpus(config.source, config.stories)")
+        return int(self.document_starts[-told.validation])
 
     def batch(self, split: Split, n: int, batch_size: int, seed: int, rows: slice = ALL) -> Batch:
         """Batch number n: x and y, (B,T) int64. The same on every machine, whatever was asked for before.
