@@ -232,12 +232,14 @@ def start(config: RunConfig, name: str, plugins: Sequence[Path], allow_leak: boo
     return training
 
 
-def resume(folder: Path, overrides: Sequence[str], allow_data_change: bool = False, say: Say = print) -> Training:
+def resume(
+    folder: Path, overrides: Sequence[str], allow_data_change: bool, allow_leak: bool, say: Say = print
+) -> Training:
     """Take up a run at its newest good checkpoint.
 
     `training` and `sampling` may be changed by overrides, and the changes are listed and recorded; `model`, the
-    tokenizer and the kind of the optimizer may not, and the text only on purpose. Raises UserError, CheckpointError,
-    and OSError.
+    tokenizer and the kind of the optimizer may not, and the text only on purpose. Raises UserError, LeakError (a plugin
+    may have been edited), CheckpointError, and OSError.
     """
     say = say if distributed.rank() == 0 else silent
     old, config = read_config(folder), read_config(folder, overrides)
@@ -258,6 +260,8 @@ def resume(folder: Path, overrides: Sequence[str], allow_data_change: bool = Fal
             f"give it more, as in training.max_steps={2 * config.training.max_steps}"
         )
     training = _assemble(config, tokenizer, open_corpus(config.data.source, config.data.stories), folder, say)
+    if not allow_leak:
+        check_causal(training.run.model)
     if saved.state["data"] != training.data:
         what = f"the text of {config.data.source} is not the one that {folder} was trained on"
         if not allow_data_change:

@@ -19,7 +19,8 @@ def main(arguments: argparse.Namespace) -> None:
     if arguments.resume is not None and arguments.config:
         raise UserError("--config and --resume: give one of them; a run is resumed with its own config")
     if arguments.resume is not None:
-        training = trainer.resume(newest_run(arguments.resume), arguments.overrides, arguments.allow_data_change)
+        folder, allowed = newest_run(arguments.resume), (arguments.allow_data_change, arguments.allow_leak)
+        training = trainer.resume(folder, arguments.overrides, *allowed)
     elif arguments.config:
         settings = config.load(RunConfig, arguments.config, arguments.overrides)
         name = arguments.name or Path(arguments.config).stem
