@@ -140,7 +140,7 @@ def read_config(folder: Path, overrides: Sequence[str] = ()) -> RunConfig:
 
 
 def newest_run(name: str = "") -> Path:
-    """The folder of a run: a path, a name in runs/, or, for "", the newest. Raises UserError."""
+    """The folder of a run: a path, a name in runs/, or, for "", the newest with a checkpoint. Raises UserError."""
     if name:
         found = next((path for path in (Path(name), RUNS / name) if path.is_dir()), None)
         if found is None:
@@ -149,9 +149,13 @@ def newest_run(name: str = "") -> Path:
     runs = [path for path in RUNS.iterdir() if (path / CONFIG).is_file()] if RUNS.is_dir() else []
     if not runs:
         raise UserError(f"there is no run in {RUNS.absolute()} yet: python scripts/train.py --config tiny.yaml")
-    return max(
-        runs, key=lambda path: (path / METRICS if (path / METRICS).exists() else path / CONFIG).stat().st_mtime_ns
-    )
+    usable = [path for path in runs if checkpoint.checkpoints(path / CHECKPOINTS)]
+    return max(usable or runs, key=_last_used)
+
+
+def _last_used(run: Path) -> int:
+    file = run / METRICS if (run / METRICS).exists() else run / CONFIG
+    return file.stat().st_mtime_ns
 
 
 def module_name(path: Path) -> str:
