@@ -1,0 +1,88 @@
+"""What a model costs, held against counts made by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from minigpt.attention import Attention
+from minigpt.cache import Past, State
+from minigpt.config import from_dict
+from minigpt.cost import bytes_of, cost
+from minigpt.model import GPT, ModelConfig
+
+L, D, T, V = 3, 32, 24, 20
+
+
+def model_of(attention: Any, **options: Any) -> GPT:
+    shape = {"n_layer": L, "n_embd": D, "block_size": T, "attention": attention}
+    return GPT(from_dict(ModelConfig, {**shape, **options}), V)
+
+
+def flops(projections: int, square: int, running_sum: int = 0) -> int:
+    """Two operations a multiplication: MLP, projections (D x D each), scores and mixing over T positions, the head."""
+    mlp = 2 * 2 * D * 4 * D
+    return L * (mlp + projections * 2 * D * D + square * 2 * T * D + running_sum * D) + 2 * D * V
+
+
+@pytest.mark.parametrize(
+    ("attention", "expected"),
+    [
+        ("average_softmax", flops(0, 0, running_sum=1)),
+        ("average_matrix", flops(0, 0, running_sum=1)),
+        ("dot_product", flops(0, 2)),
+        ({"kind": "dot_product", "include_self": False}, flops(0, 2)),
+        ("single_head", flops(4, 2)),
+        ({"kind": "multi_head", "n_head": 4}, flops(4, 2)),
+        ({"kind": "grouped_query", "n_head": 4, "n_kv_head": 2}, flops(3, 2)),
+    ],
+)
+def test_operations_a_token(attention: Any, expected: int) -> None:
+    assert cost(model_of(attention)).flops_per_token == expected
+
+
+def test_operations_do_not_depend_on_which_kernel_makes_them() -> None:
+    fast, explicit = model_of("multi_head"), model_of("multi_head")
+    for layer in explicit.attentions():
+        layer.mix = lambda *qkv, layer=layer: Attention.mix(layer, *qkv)  # type: ignore[method-assign]
+    assert cost(explicit) == cost(fast)
+
+
+@pytest.mark.parametrize(
+    ("attention", "expected"),
+    [
+        ("average_softmax", L * D * 4 / T),  # a sum, however long the past
+        ("dot_product", L * 2 * D * 4),
+        ("single_head", L * 2 * D * 4),
+        ({"kind": "multi_head", "n_head": 4}, L * 2 * D * 4),
+        ({"kind": "grouped_query", "n_head": 4, "n_kv_head": 2}, L * D * 4),
+        ({"kind": "grouped_query", "n_head": 4, "n_kv_head": 1}, L * D * 2),
+        (["average_softmax", "single_head", "average_softmax"], 2 * D * 4 + 2 * D * 4 / T),
+    ],
+)
+def test_bytes_of_cache_a_token(attention: Any, expected: float) -> None:
+    assert cost(model_of(attention)).cache_bytes_per_token == pytest.approx(expected)
+
+
+def test_what_a_cache_only_points_to_is_not_its_own() -> None:
+    below, past = State(), State()
+    below.replace((torch.zeros(5),), 1)
+    past.replace((torch.zeros(3), torch.zeros(2, dtype=torch.float64)), 1)
+    past.below, past.seen = below, (torch.zeros(100), torch.zeros(100))
+    assert bytes_of(past) == 3 * 4 + 2 * 8
+    assert bytes_of(Past()) == 0
+
+
+def test_parameters_are_counted_once() -> None:
+    model = model_of("single_head")
+    assert cost(model).parameters == sum(p.numel() for p in model.parameters())
+
+
+def test_counting_leaves_the_model_as_it_was() -> None:
+    model = model_of("multi_head", dropout=0.5).train()
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    assert cost(model) == cost(model)
+    assert model.training
+    assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
