@@ -1,0 +1,115 @@
+"""Intervals: Student's table, paired differences, and that they cover what they claim to cover."""
+
+from __future__ import annotations
+
+import random
+from statistics import mean, stdev
+
+import pytest
+
+from minigpt.config import from_dict
+from minigpt.interval import paired, t_cdf, t_quantile
+from minigpt.measure import assemble
+from minigpt.run import RunConfig
+from minigpt.training import evaluate, train
+
+TABLE = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 9: 2.262, 10: 2.228, 30: 2.042, 120: 1.980}
+
+
+@pytest.mark.parametrize(("degrees", "quantile"), TABLE.items())
+def test_the_quantiles_are_those_of_the_printed_table(degrees: int, quantile: float) -> None:
+    assert t_quantile(0.975, degrees) == pytest.approx(quantile, abs=6e-4)
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 3, 4, 7, 8])
+def test_the_distribution_is_the_integral_of_its_density(degrees: int) -> None:
+    def density(x: float) -> float:
+        return (1 + x * x / degrees) ** (-(degrees + 1) / 2)
+
+    width = 1e-3
+    area = [width * density((i + 0.5) * width) for i in range(2000)]  # from 0 to 2
+    tail, x = 0.0, 2.0
+    while x < 1e7:  # beyond, in steps that grow
+        step = x / 2000
+        tail, x = tail + step * density(x + step / 2), x + step
+    assert t_cdf(2.0, degrees) == pytest.approx(0.5 + sum(area) / (2 * (sum(area) + tail)), abs=1e-5)
+    assert t_cdf(0.0, degrees) == 0.5
+    assert t_cdf(-2.0, degrees) == pytest.approx(1 - t_cdf(2.0, degrees))
+
+
+def test_a_difference_by_hand() -> None:
+    found = paired([3.0, 4.0, 8.0], [1.0, 3.0, 5.0])  # 2, 1, 3: mean 2, deviation 1
+    assert found.mean == 2
+    assert found.high is not None
+    assert found.high - found.mean == pytest.approx(4.3027 / 3**0.5, abs=1e-4)
+    assert found.mean - (found.low or 0) == pytest.approx(found.high - found.mean)
+    assert (found.pairs, found.shown) == (3, False)
+    assert paired([3.0, 3.1, 2.9], [1.0, 1.0, 1.0]).shown
+    assert paired([1.0, 1.0, 1.0], [3.0, 3.1, 2.9]).shown
+
+
+def test_pairs_take_out_what_both_share() -> None:
+    """A luck that moves both runs of a pair alike does not widen the interval."""
+    luck = [0.0, 10.0, -5.0, 3.0]
+    wobble = [0.01, -0.02, 0.0, 0.01]
+    ours = [1 + shared + own for shared, own in zip(luck, wobble)]
+    assert paired(ours, luck).shown
+    assert not paired(ours, [0.0] * 4).shown
+
+
+def test_a_thing_is_exactly_equal_to_itself() -> None:
+    losses = [0.1, 0.2, 0.3]
+    same = paired(losses, losses)
+    assert (same.mean, same.low, same.high, same.shown) == (0, 0, 0, False)
+
+
+def test_one_pair_has_no_interval_and_none_is_refused() -> None:
+    alone = paired([2.0], [1.0])
+    assert (alone.mean, alone.low, alone.high, alone.shown) == (1.0, None, None, False)
+    with pytest.raises(ValueError, match="no pair"):
+        paired([], [])
+    with pytest.raises(ValueError, match="zip"):
+        paired([1.0], [1.0, 2.0])
+
+
+@pytest.mark.parametrize("pairs", [2, 3, 5])
+def test_intervals_cover_as_often_as_they_claim(pairs: int) -> None:
+    draw = random.Random(pairs)
+    trials = 4000
+    covered = 0
+    for _ in range(trials):
+        found = paired([draw.gauss(0.3, 1) for _ in range(pairs)], [draw.gauss(0.1, 2) for _ in range(pairs)])
+        assert found.low is not None and found.high is not None
+        covered += found.low <= 0.2 <= found.high
+    assert covered / trials == pytest.approx(0.95, abs=0.011)  # three standard deviations
+
+
+@pytest.mark.slow
+def test_intervals_of_trained_models_cover_zero_as_often_as_they_claim(
+    tmp_path: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One thing against itself with other seeds: 180 real runs, dealt at random into comparisons of 3 pairs."""
+    monkeypatch.setattr("minigpt.corpus.DATA", tmp_path)
+    losses = []
+    for seed in range(180):
+        config = from_dict(
+            RunConfig,
+            {
+                "data": {"windows": "documents", "stories": {"count": 600, "validation": 40}},
+                "model": {"n_layer": 1, "n_embd": 8, "attention": {"kind": "multi_head", "n_head": 2}},
+                "training": {"batch_size": 4, "max_steps": 40, "seed": seed, "device": "cpu"},
+            },
+        )
+        dataset, aligned, _, model, optimizer = assemble(config)
+        for _ in train(model, dataset, optimizer, config.training):
+            pass
+        losses.append(evaluate(model, aligned, "val", config.training))
+    assert stdev(losses) > 0
+    draw, covered = random.Random(0), []
+    for _ in range(200):
+        draw.shuffle(losses)
+        for first in range(0, 180, 6):
+            found = paired(losses[first : first + 3], losses[first + 3 : first + 6])
+            assert found.low is not None and found.high is not None
+            covered.append(found.low <= 0 <= found.high)
+    assert mean(covered) == pytest.approx(0.95, abs=0.02)
