@@ -11,6 +11,9 @@ Read the files in this order; each imports only files above it.
     sampling, trace, probe              text out of it, a look inside it, the proof that it is causal
     optimizer, training, checkpoint     how it learns, and how nothing is lost
     run, trainer                        a run folder and how it is filled
+    floor, cost                         how far from the best possible reader, and for how much
+    compare, measure, crew              what differs and what is held equal; one run; the processes that do them
+    interval, summary, page, contest    is a difference real; what was found, as a table and as a page; all of it
 
 From a notebook:
 

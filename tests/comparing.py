@@ -1,0 +1,40 @@
+"""What the tests of comparisons share: a small comparison, and how it is held in a folder of its own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from minigpt.compare import Comparison, load_comparison
+from minigpt.contest import Contest
+
+SMALL = """\
+compare: {baseline: one head, seeds: [1, 2], match: steps}
+variants:
+  mean: {model.attention: average_softmax}
+  one head: {model.attention: single_head}
+data: {source: stories, windows: documents, stories: {count: 300, validation: 60}}
+model: {n_layer: 1, n_embd: 16, block_size: 128}
+training: {batch_size: 8, max_steps: 6, eval_every: 3, device: cpu}
+"""
+
+
+def written(folder: Path, text: str = SMALL, name: str = "small") -> Path:
+    """A comparison as a file."""
+    path = folder / f"{name}.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def small(folder: Path, text: str = SMALL, overrides: tuple[str, ...] = ()) -> Comparison:
+    """A comparison that is read from a file."""
+    return load_comparison(str(written(folder, text)), overrides)
+
+
+def held(comparison: Comparison, plugins: tuple[Path, ...] = (), allow_leak: bool = False) -> tuple[Any, list[str]]:
+    """What a comparison finds, and the lines that it says."""
+    said: list[str] = []
+    summary = Contest(comparison, plugins, allow_leak, said.append).hold("a test")
+    assert json.loads((comparison.folder / "results.json").read_text("utf-8")) == json.loads(json.dumps(summary))
+    return summary, said

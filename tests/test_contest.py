@@ -1,0 +1,270 @@
+"""A comparison held for real, with its processes: exact, continued where it was stopped, and never in silence."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from comparing import SMALL, held, small, written
+
+from minigpt import compare
+from minigpt.compare import jobs, load_result
+from minigpt.contest import Contest, duration
+from minigpt.crew import Crew
+from minigpt.run import load_plugin
+from minigpt.strict_yaml import UserError
+from minigpt.summary import table
+
+ROOT = Path(__file__).parents[1]
+TWICE = SMALL.replace("  mean: {model.attention: average_softmax}", "  again: {model.attention: single_head}")
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINIGPT_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr("minigpt.corpus.DATA", tmp_path / "data")
+    monkeypatch.setattr(compare, "RUNS", tmp_path / "runs")
+
+
+def test_a_thing_compared_with_itself_differs_by_exactly_zero(tmp_path: Path) -> None:
+    summary, said = held(small(tmp_path, TWICE))
+    again, one = summary["variants"]
+    assert again["difference"]["mean"] == again["difference"]["low"] == again["difference"]["high"] == 0.0
+    assert again["difference"]["pairs"] == 2
+    assert "no difference shown" in again["difference"]["sentence"]
+    assert again["loss"] == one["loss"]
+    assert again["accuracy"] == one["accuracy"]
+    losses = {(run["variant"], run["seed"]): run["loss"] for run in summary["runs"]}
+    assert losses["again", 1] == losses["one head", 1] != losses["one head", 2]
+    assert "4 of 4 runs to do, 2 at a time: about" in said[1]
+    assert sum(line.startswith("run ") for line in said) == 4
+
+
+def test_it_goes_on_where_it_was_stopped_and_notices_what_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    comparison = small(tmp_path)
+    summary, _ = held(comparison)
+    folders = [job.folder for job in jobs(comparison, ())]
+    before = [(folder / "result.json").read_bytes() for folder in folders]
+    assert held(comparison)[1] == ["all 4 runs are there already"]
+    (folders[0] / "result.json").unlink()  # as if stopped before it was written
+    (folders[1] / "result.json").write_bytes(before[1].replace(b"loss", b"lose", 1))
+    again, said = held(comparison)
+    assert "2 of 4 runs to do" in "".join(said)
+    assert "one head, seed 1: its result is damaged; it is trained again" in said
+    assert [r["loss"] for r in again["runs"]] == [r["loss"] for r in summary["runs"]]
+    assert [(folder / "result.json").read_bytes() for folder in folders[2:]] == before[2:]
+    monkeypatch.setattr("minigpt.contest.code_digest", lambda: "another")
+    assert held(comparison)[1][0].startswith("note: 4 runs were made by other code than minigpt/ holds now")
+    changed, said = held(small(tmp_path, SMALL.replace("average_softmax", "average_matrix")))
+    assert "mean, seed 1: its config or a plugin has changed; it is trained again" in said
+    assert sum("trained again" in line for line in said) == 2
+    assert changed["runs"][1] == again["runs"][1]
+
+
+def test_two_comparisons_at_a_time_share_the_work_and_no_folder(tmp_path: Path) -> None:
+    comparison = small(tmp_path, SMALL.replace("max_steps: 6", "max_steps: 60"))
+    found: list[Any] = []
+    both = [threading.Thread(target=lambda: found.append(held(comparison))) for _ in range(2)]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join()
+    (first, _), (second, _) = found
+    assert first["runs"] == second["runs"]  # seconds and all: each run was done once, by one of them
+
+
+def test_what_differs_is_measured_and_the_numbers_agree(tmp_path: Path) -> None:
+    text = SMALL.replace("max_steps: 6", "max_steps: 40, optimizer: {kind: muon, learning_rate: 0.04}")
+    comparison = small(tmp_path, text)
+    summary, _ = held(comparison)
+    mean, one = summary["variants"]
+    pairs = [(load_result(job.folder, job.key)[0] or {}) for job in jobs(comparison, ())]
+    ours, theirs = ([r["above"] for r in pairs if r["variant"] == name] for name in ("mean", "one head"))
+    expected = sum(a - b for a, b in zip(ours, theirs)) / 2
+    assert mean["difference"]["mean"] == pytest.approx(expected)
+    assert mean["above"] == pytest.approx(sum(ours) / 2)
+    assert one["above"] == pytest.approx(one["loss"] - summary["floor"])
+    assert mean["cache_bytes_per_token"] < 1 < one["cache_bytes_per_token"] == 2 * 16 * 4
+    assert one["flops_per_token"] > mean["flops_per_token"]
+    with (comparison.folder / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["above"]) for row in rows] == [r["above"] for r in pairs]
+    assert [float(row["accuracy_recall"]) for row in rows] == [r["names"]["recall"]["accuracy"] for r in pairs]
+    shown = table(summary)
+    assert f"{mean['above']:.4f}" in shown
+    assert summary["held_equal"].startswith("Held equal: 40 steps; the same batches in the same order, seeds 1, 2.")
+    assert "the forgetful reader" in shown
+    assert mean["difference"]["sentence"] in shown
+
+
+def test_equal_seconds_are_steps_that_take_them(tmp_path: Path) -> None:
+    text = TWICE.replace("match: steps", "match: seconds, seconds: 0.4").replace(
+        "  again", "  mean: {model.attention: average_loop}\n  again"
+    )
+    comparison = small(tmp_path, text)
+    summary, _ = held(comparison)
+    mean, again, one = summary["variants"]
+    speeds = {v["step"] for v in json.loads((comparison.folder / "speeds.json").read_text("utf-8")).values()}
+    assert {max(1, round(0.4 / step)) for step in speeds} == {mean["steps"], one["steps"]}
+    assert again["steps"] == one["steps"]  # measured once, so equal things stay equal
+    assert again["difference"]["mean"] == 0
+    assert summary["held_equal"].startswith("Held equal: 0.4 s of training, measured")
+    assert held(comparison)[1] == ["all 6 runs are there already"]  # the speeds are kept, so the configs are the same
+
+
+def test_equal_parameters_are_said_to_be_equal(tmp_path: Path) -> None:
+    summary, _ = held(small(tmp_path, SMALL.replace("seeds: [1, 2]", "seeds: [1]"), ("compare.match=parameters",)))
+    mean, one = (row["parameters"] for row in summary["variants"])
+    assert mean == pytest.approx(one, rel=0.01)
+    assert summary["held_equal"].startswith(f"Held equal: parameters ({min(mean, one):,}")
+    assert "within 1 %), 6 steps; the same batches in the same order" in summary["held_equal"]
+
+
+def test_a_diverged_run_is_a_row_that_says_so(tmp_path: Path) -> None:
+    wild = "model.attention: average_softmax, training.optimizer.learning_rate: 1e30, training.grad_clip: 0"
+    text = SMALL.replace("model.attention: average_softmax", wild).replace("max_steps: 6", "max_steps: 12")
+    summary, _ = held(small(tmp_path, text.replace("device: cpu", "device: cpu, warmup_steps: 0")))
+    row = summary["variants"][0]
+    assert row["runs"] == 0
+    assert row["loss"] is row["difference"] is None
+    assert row["trouble"].startswith("seed 1 diverged: step ")
+    assert summary["variants"][1]["runs"] == 2
+    assert f"mean: {row['trouble']}" in table(summary)
+
+
+PLUGIN = """
+import os
+from minigpt.attention.multi_head import MultiHead
+
+class Mine(MultiHead, kind="mine"):
+    def scores(self, query, key):
+        print("a plugin may print")
+        return super().scores(query, key).tanh()
+
+class Deadly(MultiHead, kind="deadly"):
+    def qkv(self, x, past):
+        if self.training and x.shape[0] == 5:
+            os._exit(7)
+        return super().qkv(x, past)
+"""
+
+
+def test_a_plugin_is_compared_and_a_change_of_it_noticed(tmp_path: Path) -> None:
+    plugin = tmp_path / "compare_mine.py"
+    plugin.write_text(PLUGIN)
+    load_plugin(plugin)
+    text = SMALL.replace("average_softmax", "{kind: mine, n_head: 2}").replace("seeds: [1, 2]", "seeds: [3]")
+    summary, _ = held(small(tmp_path, text), (plugin,))
+    assert summary["variants"][0]["runs"] == 1
+    assert "one pair says nothing about luck" in summary["variants"][0]["difference"]["sentence"]
+    plugin.write_text(PLUGIN.replace(".tanh()", ".sin()"))
+    said = held(small(tmp_path, text), (plugin,))[1]
+    assert "mean, seed 3: its config or a plugin has changed; it is trained again" in said
+
+
+def test_a_process_that_dies_takes_only_its_run_with_it(tmp_path: Path) -> None:
+    plugin = tmp_path / "compare_deadly.py"
+    plugin.write_text(PLUGIN.replace('"mine"', '"mine2"').replace('"deadly"', '"deadly2"'))
+    load_plugin(plugin)
+    text = SMALL.replace("model.attention: average_softmax", "model.attention: deadly2, training.micro_batch_size: 5")
+    comparison = small(tmp_path, text)
+    contest = Contest(comparison, (plugin,), False, lambda line: None)
+    contest.speeds = {name: {"step": 1.0, "curve": 1.0, "whole": 1.0} for name in comparison.variants}
+    with Crew(2, (plugin,)) as crew:
+        failures = contest.train(crew)
+    assert failures == [f"mean, seed {seed}: its process ended with code 7" for seed in (1, 2)]
+    assert [job.variant for job in contest.unfinished()] == ["mean", "mean"]
+
+
+def test_what_cannot_be_trained_is_refused_before_anything_is(tmp_path: Path) -> None:
+    text = SMALL.replace("average_softmax", "{kind: average_softmax, causal: false}")
+    with pytest.raises(UserError, match=r"mean: layer 0 .* sees the future"):
+        held(small(tmp_path, text))
+    assert not list((tmp_path / "runs").rglob("result.json"))
+
+
+def test_any_key_can_be_compared_data_included(tmp_path: Path) -> None:
+    text = SMALL.replace("model.attention: average_softmax", "data.stories.scenes: 2, model.position: rotary")
+    summary, _ = held(small(tmp_path, text.replace("seeds: [1, 2]", "seeds: [1]")))
+    assert summary["compared"] == ["data.stories.scenes", "model.position", "model.attention"]
+    assert "batches that differ in what is compared" in summary["held_equal"]
+    assert summary["floor"] is summary["example"] is None
+    assert all(row["above"] > 0 for row in summary["variants"])
+
+
+def test_the_command_says_the_same_and_goes_on_after_a_stop(tmp_path: Path) -> None:
+    path = written(tmp_path, SMALL.replace("max_steps: 6", "max_steps: 150"))
+    command = [sys.executable, str(ROOT / "scripts" / "compare.py"), "--config", str(path)]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=-1, stderr=-1, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("run 1 of 4"):
+                break
+        process.send_signal(signal.SIGINT)
+        rest = process.stdout.read()
+        assert process.wait(20) == 130
+    finished = {p: p.read_bytes() for p in (tmp_path / "runs").rglob("result.json")}
+    assert 1 <= len(finished) < 4
+    assert f"stopped; the same command goes on with the {4 - len(finished)} runs that are left" in rest
+    assert "failed" not in rest
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert f"{4 - len(finished)} of 4 runs to do" in done.stdout
+    assert all(path.read_bytes() == raw for path, raw in finished.items())
+    folder = tmp_path / "runs" / "compare" / "small"
+    row = json.loads((folder / "results.json").read_text("utf-8"))["variants"][0]
+    assert f"{row['above']:.4f}" in done.stdout
+    assert row["difference"]["sentence"] in done.stdout
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
+def test_no_process_outlives_the_one_that_asked(tmp_path: Path) -> None:
+    path = written(tmp_path, SMALL.replace("max_steps: 6", "max_steps: 4000"))
+    command = [sys.executable, str(ROOT / "scripts" / "compare.py"), "--config", str(path)]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=-1, stderr=-1, text=True) as process:
+        assert process.stdout is not None
+        while "runs to do" not in process.stdout.readline():
+            pass
+        time.sleep(0.5)
+        mine = children(process.pid)
+        assert len(mine) == 2
+        process.kill()
+    deadline = time.monotonic() + 20
+    while alive := [pid for pid in mine if Path(f"/proc/{pid}").is_dir() and state(pid) != "Z"]:
+        assert time.monotonic() < deadline, f"still running: {alive}"
+        time.sleep(0.1)
+
+
+def children(parent: int) -> list[int]:
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                fields = Path(f"/proc/{entry}/stat").read_text().rsplit(")", 1)[1].split()
+            except OSError:
+                continue
+            if int(fields[1]) == parent:
+                found.append(int(entry))
+    return found
+
+
+def state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return "Z"
+
+
+def test_durations_are_said_in_words() -> None:
+    assert [duration(s) for s in (3.4, 59.6, 61, 600)] == ["3 s", "1 min 00 s", "1 min 01 s", "10 min 00 s"]
