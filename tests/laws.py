@@ -22,6 +22,7 @@ from later_kinds import LATER, LATER_POSITIONS
 from torch import Tensor, nn
 
 from minigpt.attention import Attention
+from minigpt.attention.dot_product import DotProduct
 from minigpt.attention.grouped_query import GroupedQuery
 from minigpt.attention.multi_head import MultiHead
 from minigpt.attention.single_head import SingleHead
@@ -56,6 +57,7 @@ POSITIONS: dict[str, type[Position]] = Position.kinds | LATER_POSITIONS
 OPTIONS = [
     SingleHead.Config(scaled=False),
     SingleHead.Config(head_dim=5),
+    DotProduct.Config(include_self=False),
     MultiHead.Config(qk_norm=True),
     MultiHead.Config(head_dim=3),
     GroupedQuery.Config(n_kv_head=2),
