@@ -31,7 +31,7 @@ from typing import Any, Literal
 
 import torch
 
-from minigpt.config import Count, Natural, Options, Positive, as_mapping, build, find, override, suggest, to_python
+from minigpt.config import Count, Natural, Options, Positive, build, find, override, put, suggest, to_python
 from minigpt.corpus import Corpus, open_corpus
 from minigpt.dataset import DataConfig
 from minigpt.model import GPT
@@ -128,25 +128,12 @@ def _variants(tree: Node, node: Node, mistakes: list[Mistake]) -> tuple[dict[str
             if key == "training.seed":
                 mistakes.append((changes.keys[key], "the seeds of a comparison are in compare.seeds, for all variants"))
             keys[key] = None
-            _set(own, key, copy.deepcopy(value), changes.keys[key])
+            put(own, key, copy.deepcopy(value), changes.keys[key])
         try:
             variants[name] = build(RunConfig, own)
         except ConfigError as error:
             mistakes += error.mistakes
     return variants, tuple(keys)
-
-
-def _set(tree: Node, path: str, value: Node, where: str) -> None:
-    """Put `value` at a dotted path. Raises ConfigError where the path leads through something that is no group."""
-    *groups, last = path.split(".")
-    node = tree
-    for name in groups:
-        child = as_mapping(node.value.get(name, Node({}, where, {})))
-        if not isinstance(child.value, dict):
-            raise ConfigError([(where, f"{name} is not a group of options here; set {name} as a whole")])
-        node.keys.setdefault(name, where)
-        node.value[name] = node = child
-    node.value[last], node.keys[last] = value, where
 
 
 # ---------------------------------------------------------------------------------------------- held equal

@@ -272,6 +272,11 @@ def override(tree: Node, argument: str, mistakes: list[Mistake]) -> None:
         value = Node(text or None, where, {})
     else:
         value = relabel(parse_yaml(text, where, mistakes), where)
+    put(tree, path, value, where)
+
+
+def put(tree: Node, path: str, value: Node, where: str) -> None:
+    """Put a value at a dotted path. Raises ConfigError where the path leads through something that is no group."""
     *groups, last = path.split(".")
     node = tree
     for name in groups:
