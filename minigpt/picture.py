@@ -5,6 +5,7 @@ The curve needs nothing but this file; PNG needs the optional extra `plot` (matp
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Sequence
 from html import escape
@@ -109,6 +110,14 @@ def attention_png(maps: Sequence[Tensor], labels: Sequence[str], kinds: Sequence
     figure.supylabel("looking", fontsize=9)
     figure.savefig(path, format="png", dpi=120)
     pyplot.close(figure)
+
+
+def can_plot() -> bool:
+    """Whether the optional extra `plot` is installed."""
+    try:
+        return importlib.util.find_spec("matplotlib") is not None
+    except ValueError:  # it was taken out of this process
+        return False
 
 
 def _pyplot() -> Any:

@@ -1,7 +1,8 @@
 """Show who attends to whom: the weights of every layer and head for a text, from a run's own model.
 
-python scripts/show_attention.py --prompt "Mia the shy fox met Tom."                   # heat maps in the terminal
-python scripts/show_attention.py --prompt "Mia the shy fox met Tom." --png maps.png    # needs pip install -e ".[plot]"
+python scripts/show_attention.py --prompt "Mia the shy fox met Tom."             # a PNG in the run's folder
+
+Without the extra `plot` (pip install -e ".[plot]") the maps are drawn in the terminal; with it, --text does that too.
 """
 
 import argparse
@@ -9,21 +10,22 @@ import sys
 from pathlib import Path
 
 from minigpt import command
-from minigpt.picture import attention_png, heat_map
+from minigpt.picture import attention_png, can_plot, heat_map
 from minigpt.run import load, newest_run
 from minigpt.strict_yaml import UserError
 
 
 def main(arguments: argparse.Namespace) -> None:
-    """Draw the maps of a prompt as a picture, or in the terminal."""
+    """Draw the maps of a prompt as a picture, or, without the extra for it, in the terminal."""
     if not arguments.prompt:
         raise UserError("--prompt: give a text to look at")
     run = load(newest_run(arguments.run), "cpu")
     maps, labels = run.attention(arguments.prompt), run.labels(arguments.prompt)
     kinds = [attention.kind for attention in run.model.attentions()]
-    if arguments.png:
-        attention_png(maps, labels, kinds, arguments.png)
-        print(f"wrote {arguments.png}")
+    if arguments.png or (can_plot() and not arguments.text):
+        path = arguments.png or run.folder / "attention.png"
+        attention_png(maps, labels, kinds, path)
+        print(f"wrote {path}: a row of pictures a layer, a picture a head")
         return
     for layer, (weights, kind) in enumerate(zip(maps, kinds)):
         for head, head_weights in enumerate(weights):
@@ -35,6 +37,9 @@ if __name__ == "__main__":
     parser = command.parser("Show the attention weights of every layer and head for a text.")
     parser.add_argument("--run", default="", metavar="RUN", help="folder or name of a run (default: the newest)")
     parser.add_argument("--prompt", default="", help="the text to look at")
-    parser.add_argument("--png", type=Path, metavar="FILE", help="write a picture instead (needs the extra plot)")
+    parser.add_argument(
+        "--png", type=Path, metavar="FILE", help="where the picture goes (default: attention.png in the run)"
+    )
+    parser.add_argument("--text", action="store_true", help="draw in the terminal even where pictures can be made")
     arguments = parser.parse_args()
     sys.exit(command.execute(main, arguments))

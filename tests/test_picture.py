@@ -21,6 +21,7 @@ from minigpt.picture import (
     WIDTH,
     _ticks,
     attention_png,
+    can_plot,
     curve_svg,
     heat_map,
     smooth,
@@ -142,3 +143,9 @@ def test_without_matplotlib_one_is_told_what_to_install(tmp_path: Path, monkeypa
     with pytest.raises(UserError, match=r'PNG pictures need matplotlib: pip install -e "\.\[plot\]"'):
         attention_png([torch.eye(2)[None]], ["a", "b"], ["multi_head"], tmp_path / "maps.png")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_whether_pictures_can_be_made_is_whether_the_extra_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert can_plot()
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert not can_plot()

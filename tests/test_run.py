@@ -246,7 +246,10 @@ def test_a_kind_of_ones_own_trains_samples_is_shown_and_resumed(workshop: Path) 
     plugin = ("--plugin", "my_attention.py")
     assert "limit: 3" in (workshop / "runs" / "small" / "config.yaml").read_text("utf-8")
     assert well(script("sample.py", *plugin, "--prompt", "the", cwd=workshop)).startswith("the")
-    assert "layer 0, head 1 (squashed)" in well(script("show_attention.py", *plugin, "--prompt", "the", cwd=workshop))
+    show = ("show_attention.py", *plugin, "--prompt", "the")
+    assert "layer 0, head 1 (squashed)" in well(script(*show, "--text", cwd=workshop))
+    assert well(script(*show, cwd=workshop)).startswith("wrote runs/small/attention.png: ")
+    assert (workshop / "runs" / "small" / "attention.png").read_bytes().startswith(b"\x89PNG")
     resumed = well(script("train.py", *plugin, "--resume", "small", "training.max_steps=10", cwd=workshop))
     assert "resumed after step 8" in resumed
     assert len(losses(workshop / "runs" / "small")) == 10
