@@ -5,12 +5,15 @@
 
 A checkpoint is written beside its place, synced, sealed with a manifest of sizes and SHA-256 sums, and renamed into
 place. The newest one that verifies is the one that is used. There is no pickle: reading one can run nothing.
+
+One process at a time writes into a folder (a run's lock sees to that); any number may read it meanwhile.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -26,7 +29,11 @@ from torch import Tensor, nn
 
 FORMAT = 1
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
-MAX_JSON_BYTES = 1 << 20
+WRITING, REMOVING = ".writing-", ".removing-"  # what a save or a prune was at when it was killed
+MAX_BYTES = {"manifest.json": 1 << 16, "state.json": 1 << 24}  # larger ones are a mistake or an attack
+MAX_HEADER_BYTES = 1 << 22  # the names of some 40,000 tensors
+TYPES = {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex128, torch.bool}
+TYPES |= {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8}
 
 
 class CheckpointError(Exception):
@@ -44,26 +51,47 @@ class Checkpoint:
 
 
 def save(folder: Path, step: int, model: nn.Module, optimizer: Mapping[str, Tensor], state: Mapping[str, Any]) -> Path:
-    """Write a checkpoint into `folder`; when this returns, it is on disk and verifies. Raises OSError."""
-    folder.mkdir(parents=True, exist_ok=True)
-    final, beside = folder / f"step-{step:06d}", folder / f".writing-{step:06d}-{os.getpid()}"
-    shutil.rmtree(beside, ignore_errors=True)
+    """Write a checkpoint into `folder`; when this returns, it is on disk and verifies.
+
+    Raises OSError, after which the folder is as before; FileExistsError where this step is there already, and whole.
+    """
+    _own(folder)
+    folder.mkdir(exist_ok=True)  # but not the one above it: a run's folder that went away is not made up
+    sync(folder.parent)
+    final, beside = folder / f"step-{step:06d}", folder / f"{WRITING}{step:06d}-{os.getpid()}"
+    if _loads(final):  # one that does not is passed over, and may be replaced
+        raise FileExistsError(f"{final} is there already, and whole")
+    _sweep(folder)
     beside.mkdir()
     try:
         _write(tensors_of(model), beside / FILES[0])
         _write(optimizer, beside / FILES[1])
-        (beside / FILES[2]).write_text(json.dumps({**state, "step": step}, indent=1), encoding="utf-8")
+        (beside / FILES[2]).write_text(json.dumps({**state, "step": step}, allow_nan=False), encoding="utf-8")
         sums = {name: {"size": (beside / name).stat().st_size, "sha256": _sha256(beside / name)} for name in FILES}
         (beside / "manifest.json").write_text(json.dumps({"format": FORMAT, "files": sums}, indent=1), encoding="utf-8")
         for name in (*FILES, "manifest.json", "."):
-            _sync(beside / name)
-        if final.exists():  # one that did not verify and was passed over
-            final.rename(beside.with_name(f".refused-{step:06d}-{os.getpid()}"))
+            sync(beside / name)
+        _read_json(beside / FILES[2])  # what could not be read back is not put into place
+        if final.exists():
+            final.rename(folder / f"{REMOVING}{step:06d}-{os.getpid()}")
         beside.rename(final)
-        _sync(folder)
+        sync(folder)
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        _sweep(folder)
     return final
+
+
+def _own(folder: Path) -> None:
+    """Raises CheckpointError for a link, through which another run's checkpoints would be replaced and removed."""
+    if folder.is_symlink():
+        raise CheckpointError(f"{folder}: a symbolic link; the checkpoints of a run lie in its own folder")
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what was left half done, by this save or by a process that was killed."""
+    for path in folder.iterdir():
+        if path.name.startswith((WRITING, REMOVING)) and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
@@ -78,6 +106,7 @@ def _write(tensors: Mapping[str, Tensor], path: Path) -> None:
         save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
     except SafetensorError as error:  # a full disk, in the words of safetensors
         raise OSError(f"{path}: {error}") from error
+    _check_header(path)
 
 
 def _sha256(path: Path) -> str:
@@ -88,7 +117,7 @@ def _sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """Wait until a file or a folder's list of names is on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -98,7 +127,8 @@ def _sync(path: Path) -> None:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints of a folder, newest first, verified or not."""
+    """The checkpoints of a folder, newest first, verified or not. Raises CheckpointError where it is a link."""
+    _own(folder)
     found = [path for path in folder.iterdir() if re.fullmatch(r"step-\d{6,12}", path.name)] if folder.is_dir() else []
     return sorted(found, key=lambda path: int(path.name[5:]), reverse=True)
 
@@ -109,13 +139,14 @@ def verify(path: Path) -> None:
         raise CheckpointError(f"{path}: not a checkpoint folder")
     manifest = _read_json(path / "manifest.json")
     if manifest.get("format") != FORMAT:
-        raise CheckpointError(f"{path}: format {manifest.get('format')!r}; this version reads {FORMAT}")
+        found = f"format {str(manifest.get('format'))[:40]}"
+        raise CheckpointError(f"{path}: {found}, and this version of minigpt reads format {FORMAT}")
     files = manifest.get("files")
     if not isinstance(files, dict) or set(files) != set(FILES):
         raise CheckpointError(f"{path}: the manifest must list exactly {', '.join(FILES)}")
     present = {entry.name for entry in path.iterdir()}
     if extra := present - set(FILES) - {"manifest.json"}:
-        raise CheckpointError(f"{path}: {sorted(extra)[0]} does not belong into a checkpoint")
+        raise CheckpointError(f"{path}: {min(extra)!r} does not belong into a checkpoint")
     for name, said in files.items():
         file = path / name
         if name not in present or file.is_symlink() or not file.is_file():
@@ -129,28 +160,59 @@ def verify(path: Path) -> None:
 def _read_json(path: Path) -> dict[str, Any]:
     if path.is_symlink() or not path.is_file():
         raise CheckpointError(f"{path}: missing, or not a plain file")
+    limit = MAX_BYTES[path.name]
     with path.open("rb") as file:
-        raw = file.read(MAX_JSON_BYTES + 1)
+        raw = file.read(limit + 1)
     try:
-        values = json.loads(raw) if len(raw) <= MAX_JSON_BYTES else None
+        values = json.loads(raw, parse_constant=_finite, parse_float=_finite) if len(raw) <= limit else None
     except (ValueError, RecursionError):
         values = None
     if not isinstance(values, dict):
-        raise CheckpointError(f"{path}: not a JSON object of at most {MAX_JSON_BYTES} bytes")
+        raise CheckpointError(f"{path}: not a JSON object of at most {limit:,} bytes")
     return values
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is not a number")
+    return number
 
 
 def load(path: Path) -> Checkpoint:
     """Read one checkpoint onto the CPU. Raises CheckpointError unless it verifies and its weights are numbers."""
-    verify(path)
     try:
-        model, optimizer = load_file(path / FILES[0]), load_file(path / FILES[1])
-    except (SafetensorError, ValueError) as error:
-        raise CheckpointError(f"{path}: {error}") from None
+        verify(path)
+        model, optimizer = _read_tensors(path / FILES[0]), _read_tensors(path / FILES[1])
+        state = _read_json(path / FILES[2])
+    except FileNotFoundError as error:  # pruned between two looks
+        raise CheckpointError(f"{path}: it went away while it was read ({error})") from None
+    if type(state.get("step")) is not int or path.name != f"step-{state['step']:06d}":
+        raise CheckpointError(f"{path / FILES[2]}: step {str(state.get('step'))[:40]} is not the one of the folder")
     for key, tensor in model.items():
-        if tensor.is_floating_point() and not tensor.isfinite().all():
+        if not tensor.isfinite().all():
             raise CheckpointError(f"{path}: {key}: holds NaN or infinity")
-    return Checkpoint(path, model, optimizer, _read_json(path / FILES[2]))
+    return Checkpoint(path, model, optimizer, state)
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    _check_header(path)
+    try:
+        tensors = load_file(path)
+    except (SafetensorError, ValueError, TypeError, RuntimeError) as error:
+        raise CheckpointError(f"{path}: {' '.join(str(error).split())[:200]}") from None
+    for key, tensor in tensors.items():
+        if tensor.dtype not in TYPES:
+            raise CheckpointError(f"{path}: {key}: {tensor.dtype} is no type that a model here has")
+    return dict(tensors)
+
+
+def _check_header(path: Path) -> None:
+    """Refuse a list of tensors that would take minutes and gigabytes to read."""
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+    if size > MAX_HEADER_BYTES:
+        raise CheckpointError(f"{path}: a header of {size:,} bytes; {MAX_HEADER_BYTES:,} would be many")
 
 
 def newest(folder: Path) -> tuple[Checkpoint, list[str]]:
@@ -158,21 +220,35 @@ def newest(folder: Path) -> tuple[Checkpoint, list[str]]:
 
     Raises CheckpointError when there is none.
     """
-    passed: list[str] = []
-    for path in checkpoints(folder):
-        try:
-            return load(path), passed
-        except CheckpointError as error:
-            passed.append(f"passed over: {error}")
+    seen: list[Path] | None = None
+    while seen != (seen := checkpoints(folder)):  # looked over again where they changed meanwhile: a run goes on here
+        passed: list[str] = []
+        for path in seen:
+            try:
+                return load(path), passed
+            except CheckpointError as error:
+                passed.append(f"passed over: {error}")
     raise CheckpointError("; ".join(passed) or f"{folder}: there is no checkpoint here yet")
 
 
 def prune(folder: Path, keep: int) -> None:
-    """Remove all but the newest `keep` checkpoints, each by one rename first, so that none is ever half there."""
-    for path in checkpoints(folder)[keep:]:
-        trash = folder / f".removing-{path.name}-{os.getpid()}"
-        path.rename(trash)
-        shutil.rmtree(trash, ignore_errors=True)
+    """Remove all but the newest `keep` good checkpoints, each by one rename first, so that none is ever half there."""
+    good = 0
+    for path in checkpoints(folder):
+        if good < keep:
+            good += _loads(path)
+        else:
+            trash = folder / f"{REMOVING}{path.name}-{os.getpid()}"
+            path.rename(trash)
+            shutil.rmtree(trash, ignore_errors=True)
+
+
+def _loads(path: Path) -> bool:
+    try:
+        load(path)
+    except CheckpointError:
+        return False
+    return True
 
 
 @torch.no_grad()

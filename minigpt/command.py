@@ -9,11 +9,12 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from minigpt.checkpoint import CheckpointError
 from minigpt.run import load_plugin
@@ -43,6 +44,7 @@ def execute(main: Callable[[argparse.Namespace], None], arguments: argparse.Name
     """Load the plugins, run `main`, and answer with an exit code. Anything wrong is one line on stderr."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # in any terminal: what its encoding lacks is escaped
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         for path in arguments.plugin:
             load_plugin(path)
@@ -61,6 +63,14 @@ def execute(main: Callable[[argparse.Namespace], None], arguments: argparse.Name
     return code
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM where nothing looks out for it: what is under way is left as by Ctrl-C, and cleaned up."""
+
+
+def _terminate(signum: int, frame: Any) -> NoReturn:
+    raise Terminated
+
+
 def _empty_stdout() -> None:
     """Write out what is left; where nobody takes it, drop it, or Python would complain when it flushes at exit."""
     try:
@@ -70,6 +80,8 @@ def _empty_stdout() -> None:
 
 
 def _explain(error: BaseException) -> tuple[int, str]:
+    if isinstance(error, Terminated):
+        return 143, "stopped"
     if isinstance(error, KeyboardInterrupt):
         return 130, "stopped"
     if isinstance(error, Stopped):

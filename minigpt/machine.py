@@ -58,6 +58,16 @@ def check_memory(config: ModelConfig, vocab_size: int) -> None:
         )
 
 
+def refuse_links(folder: Path) -> None:
+    """Raises UserError for a link or a pipe in a run's folder, which may come from a stranger.
+
+    What is written through a link lands somewhere else, and a pipe may never answer.
+    """
+    for path in sorted(folder.iterdir()):
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            raise UserError(f"{path}: not a plain file; a run's folder holds nothing else")
+
+
 def hold(folder: Path) -> IO[str]:
     """Have a folder to oneself while the returned file is open, at most to the end of the process.
 

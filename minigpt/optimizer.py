@@ -17,6 +17,8 @@ from minigpt.config import Component, NonNegative, Positive, Rate
 from minigpt.model import GPT
 from minigpt.strict_yaml import UserError
 
+MEMORY = {torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"}, torch.optim.Muon: {"momentum_buffer"}}  # a parameter
+
 
 class Optimizer(Component):
     """One or more of torch's optimizers that step together."""
@@ -59,16 +61,27 @@ class Optimizer(Component):
         }
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
-        """The inverse of `state`. Raises UserError for a parameter that is not there."""
+        """The inverse of `state`. Raises UserError for anything that these optimizers would not remember."""
         parameters = {name: parameter for parameter, name in self.names.items()}
         owner = {p: part for part in self.parts for group in part.param_groups for p in group["params"]}
+        keys: dict[str, set[str]] = {}
         for name, value in tensors.items():
             parameter_name, _, key = name.rpartition("|")
             if parameter_name not in parameters:
                 raise UserError(f"the optimizer's state names {parameter_name!r}, which this model has not")
             parameter = parameters[parameter_name]
+            keys.setdefault(parameter_name, set()).add(key)
+            shape = torch.Size() if key == "step" else parameter.shape
+            if value.shape != shape or not value.is_floating_point():
+                found = f"{tuple(value.shape)} of {value.dtype}"
+                raise UserError(f"the optimizer's state {name!r} is {found}, expected {tuple(shape)} of a float type")
             device = value.device if key == "step" and not _fused(parameter) else parameter.device
             owner[parameter].state[parameter][key] = value.to(device)
+        for parameter_name, there in keys.items():
+            expected = MEMORY.get(type(owner[parameters[parameter_name]]), there)
+            if there != expected:
+                odd = ", ".join(sorted(there ^ expected))
+                raise UserError(f"the optimizer's state of {parameter_name!r} lacks, or has too much: {odd}")
 
 
 class AdamW(Optimizer, kind="adamw"):

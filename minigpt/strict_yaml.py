@@ -15,7 +15,8 @@ from typing import Any
 
 import yaml
 
-MAX_BYTES, MAX_DEPTH = 1 << 20, 40  # a config is small and flat; anything else is a mistake or an attack
+# a config is small and flat; anything else is a mistake or an attack
+MAX_BYTES, MAX_DEPTH, MAX_EVENTS = 1 << 18, 40, 5000  # an event is a value, a key, or where a group begins or ends
 
 Mistake = tuple[str, str]  # (where, what)
 
@@ -64,7 +65,7 @@ def parse_yaml(text: str, name: str, mistakes: list[Mistake]) -> Node:
     Runs nothing and expands nothing, whatever the text.
     """
     try:
-        events = (e for e in yaml.parse(text, Loader=yaml.SafeLoader) if not isinstance(e, yaml.StreamStartEvent))
+        events = _events(text, name)
         if isinstance(next(events), yaml.StreamEndEvent):
             return Node({}, f"{name}:1:1", {})
         tree = _tree(next(events), events, name, mistakes, depth=0)
@@ -77,6 +78,14 @@ def parse_yaml(text: str, name: str, mistakes: list[Mistake]) -> Node:
     except yaml.YAMLError as error:
         raise ConfigError([(name, "not YAML: " + " ".join(str(error).split()))]) from None
     return tree
+
+
+def _events(text: str, name: str) -> Iterator[Any]:
+    for count, event in enumerate(yaml.parse(text, Loader=yaml.SafeLoader)):
+        if count > MAX_EVENTS:
+            raise ConfigError([(_mark(name, event.start_mark), f"more than {MAX_EVENTS:,} keys and values: no config")])
+        if count:  # the first one says that a stream starts
+            yield event
 
 
 def _tree(event: Any, events: Iterator[Any], name: str, mistakes: list[Mistake], depth: int) -> Node:

@@ -33,7 +33,7 @@ from minigpt.config import Component, Interval, suggest
 from minigpt.strict_yaml import UserError
 
 Ids = npt.NDArray[np.int64]
-MAX_BYTES = 64 << 20  # a tokenizer.json is a list of tokens; anything larger is a mistake or an attack
+MAX_BYTES = 32 << 20  # a tokenizer.json is a list of tokens; anything larger is a mistake or an attack
 
 
 class Tokenizer(Component):
@@ -99,12 +99,15 @@ class Tokenizer(Component):
 
     def save(self, path: str | Path) -> None:
         """Write tokenizer.json."""
-        Path(path).write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
+        Path(path).write_text(json.dumps(self.to_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
     @staticmethod
     def load(path: str | Path) -> Tokenizer:
         """Read tokenizer.json. Raises UserError, naming the file, for anything that `save` would not have written."""
-        with Path(path).open("rb") as file:
+        path = Path(path)
+        if path.is_symlink() or not path.is_file():
+            raise UserError(f"{path}: {'not a plain file' if path.exists() else 'no such file'}")
+        with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
         if len(raw) > MAX_BYTES:
             raise UserError(f"{path}: larger than {MAX_BYTES} bytes: this is not a tokenizer")

@@ -29,11 +29,11 @@ import torch
 from safetensors.torch import save_file
 
 from minigpt import checkpoint, distributed
-from minigpt.checkpoint import Checkpoint
+from minigpt.checkpoint import Checkpoint, CheckpointError, sync
 from minigpt.config import to_python, to_yaml
 from minigpt.corpus import Corpus, open_corpus
 from minigpt.dataset import Dataset
-from minigpt.machine import check_memory, hold
+from minigpt.machine import check_memory, hold, refuse_links
 from minigpt.model import count_parameters
 from minigpt.optimizer import Optimizer
 from minigpt.picture import curve_svg, smooth
@@ -154,6 +154,7 @@ class Training:
         if distributed.rank() > 0:
             return
         folder, memory = self.run.folder / CHECKPOINTS, self.optimizer.state()
+        sync(self.run.folder / METRICS)  # a step that a checkpoint has done has its line, even if the power fails
         try:
             checkpoint.save(folder, self.run.step, self.run.model, memory, self.state())
         except OSError as error:
@@ -242,6 +243,7 @@ def resume(
     may have been edited), CheckpointError, and OSError.
     """
     say = say if distributed.rank() == 0 else silent
+    refuse_links(folder)
     old, config = read_config(folder), read_config(folder, overrides)
     changes = list(_changes(to_python(old), to_python(config)))
     for key, before, after in changes:
@@ -254,6 +256,7 @@ def resume(
     saved, notes = checkpoint.newest(folder / CHECKPOINTS)
     for note in notes:
         say(note)
+    check_state(saved)
     if saved.state["step"] >= config.training.max_steps:
         raise UserError(
             f"--resume: {folder} has done all its {config.training.max_steps} steps; "
@@ -278,6 +281,21 @@ def resume(
                 file.write(json.dumps({"step": training.run.step, "changes": changes}) + "\n")
     say(f"run: {folder}, resumed after step {training.run.step}")
     return training
+
+
+def check_state(saved: Checkpoint) -> None:
+    """Raises CheckpointError unless a checkpoint has what `Training.state` writes."""
+    if not saved.optimizer:
+        raise CheckpointError(f"{saved.path}: saved without the optimizer's memory, it cannot be trained further")
+    try:
+        state = saved.state
+        rows = [(step, train_loss, val_loss) for step, train_loss, val_loss in state["evaluations"]]
+        numbers = [state["seconds"], state["tokens"], *state["losses"], *(value for row in rows for value in row)]
+        right = all(type(number) in (int, float) for number in numbers) and isinstance(state["data"], str)
+    except (KeyError, TypeError, ValueError):
+        right = False
+    if not right:
+        raise CheckpointError(f"{saved.path / 'state.json'}: not the state of a training")
 
 
 def _restore(training: Training, saved: Checkpoint) -> None:
@@ -317,6 +335,7 @@ def make_folder(name: str) -> Path:
         folder = RUNS / (name if number == 1 else f"{name}-{number}")
         try:
             folder.mkdir()
+            sync(RUNS)
             return folder
         except FileExistsError:
             number += 1
@@ -335,6 +354,8 @@ def _record(run: Run, plugins: Sequence[Path]) -> None:
         "threads": torch.get_num_threads(),
     }
     (run.folder / "environment.json").write_text(json.dumps(environment, indent=1), encoding="utf-8")
+    for name in (CONFIG, TOKENIZER, "."):
+        sync(run.folder / name)
     for plugin in plugins:
         (run.folder / PLUGINS).mkdir(exist_ok=True)
         shutil.copyfile(plugin, run.folder / PLUGINS / plugin.name)
@@ -350,11 +371,13 @@ def _changes(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl; one that a crash or a full disk cut off is left out."""
+    """The lines of metrics.jsonl; one that a crash or a full disk cut off is left out, as is whatever else is none."""
     found = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-        with suppress(ValueError):
-            found.append(json.loads(line))
+    for text in path.read_bytes().split(b"\n") if path.exists() else []:
+        with suppress(ValueError, RecursionError):
+            line = json.loads(text)
+            if isinstance(line, dict) and type(line.get("step")) is int and isinstance(line.get("train/loss"), float):
+                found.append(line)
     return found
 
 
@@ -369,6 +392,7 @@ def replace_text(path: Path, text: str) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         beside.write_text(text, encoding="utf-8")
+        sync(beside)
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
