@@ -1,0 +1,96 @@
+"""A small run, and a plugin that lets something happen in the middle of it: a signal, a NaN, a lost folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from running import CONFIG, Ended, furnish, script
+
+from minigpt import checkpoint
+from minigpt.checkpoint import Checkpoint
+from minigpt.trainer import read_metrics
+
+STEPS = 12
+SMALL = CONFIG.replace(
+    "max_steps: 8, eval_every: 4, sample_every: 0", f"max_steps: {STEPS}, eval_every: 4, sample_every: 2"
+)
+
+# `act` happens at the nth call of owner.name, before it (first=True) or within what it returns to
+PLUGIN = """
+import os, shutil, signal, torch
+from pathlib import Path
+import minigpt.checkpoint, minigpt.dataset, minigpt.run, minigpt.tokenizer, minigpt.trainer, minigpt.training
+
+def act():
+    {act}
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # even if the tests run in a shell's background
+owner, count, original = {owner}, 0, {owner}.{name}
+
+def replaced(*arguments, **options):
+    global count
+    count += 1
+    if count == {nth}:
+        act()
+    return original(*arguments, **options)
+
+owner.{name} = replaced
+"""
+
+
+def furnished(folder: Path, config: str = SMALL) -> Path:
+    """A folder with a text and a config."""
+    folder.mkdir(exist_ok=True)
+    return furnish(folder, config)
+
+
+def train(folder: Path, *arguments: object) -> Ended:
+    """Start a run `small`."""
+    return script("train.py", "--config", "small.yaml", *arguments, cwd=folder)
+
+
+def train_until(folder: Path, act: str, owner: str, name: str, nth: int, *arguments: object) -> Ended:
+    """Start a run in which something happens at the nth call of a function."""
+    text = PLUGIN.format(act=act, owner=owner, name=name, nth=nth)
+    (folder / "happening.py").write_text(text, encoding="utf-8")
+    return train(folder, "--plugin", "happening.py", *arguments)
+
+
+def resume(folder: Path, *arguments: object) -> Ended:
+    """Go on with it, undisturbed."""
+    return script("train.py", "--resume", "small", *arguments, cwd=folder)
+
+
+def metrics(folder: Path) -> list[dict[str, float]]:
+    """What `metrics.jsonl` says of each step, the times left out."""
+    timed = ("seconds", "tokens_per_second")
+    return [
+        {key: value for key, value in line.items() if key not in timed}
+        for line in read_metrics(folder / "runs" / "small" / "metrics.jsonl")
+    ]
+
+
+def newest(folder: Path) -> Checkpoint:
+    """The newest good checkpoint of the run."""
+    return checkpoint.newest(folder / "runs" / "small" / "checkpoints")[0]
+
+
+def same(a: Checkpoint, b: Checkpoint) -> bool:
+    """Whether everything but the time taken is equal to the bit."""
+    mine, theirs = a.model | a.optimizer, b.model | b.optimizer
+    states = [{key: value for key, value in each.state.items() if key != "seconds"} for each in (a, b)]
+    return (
+        states[0] == states[1]
+        and mine.keys() == theirs.keys()
+        and all(torch.equal(mine[key], theirs[key]) for key in mine)
+    )
+
+
+def leftovers(folder: Path) -> list[str]:
+    """Files that something half done left behind, anywhere below."""
+    return sorted(
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if path.name.startswith((".writing", ".removing", ".config", ".metrics", ".tmp")) or path.name.endswith(".part")
+    )

@@ -1,0 +1,56 @@
+"""What changed between a checkpoint and the command that goes on from it: listed, recorded, allowed or refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from running import small_text
+from stopping import STEPS, furnished, metrics, newest, resume, same, train, train_until
+
+OTHER = small_text(50).replace("cat", "dog")
+
+
+@pytest.fixture
+def half(tmp_path: Path) -> Path:
+    """A run that has done six of its twelve steps."""
+    assert train(furnished(tmp_path), "training.max_steps=6").code == 0
+    return tmp_path
+
+
+def test_another_text_is_refused_unless_it_is_meant(half: Path) -> None:
+    before = metrics(half)
+    (half / "text.txt").write_text(OTHER, encoding="utf-8")
+    refused = resume(half, f"training.max_steps={STEPS}")
+    assert refused.code == 2 and "--allow-data-change" in refused.err and refused.err.count("\n") == 1, refused
+    assert metrics(half) == before and not (half / "runs" / "small" / "changes.jsonl").exists()
+    meant = resume(half, f"training.max_steps={STEPS}", "--allow-data-change")
+    assert meant.code == 0 and "changed: training.max_steps: 6 -> 12" in meant.out and "changed: the text" in meant.out
+    (line,) = (half / "runs" / "small" / "changes.jsonl").read_text("utf-8").splitlines()
+    recorded = json.loads(line)
+    assert recorded["step"] == 6
+    assert [key for key, _, _ in recorded["changes"]] == ["training.max_steps", "data"]
+    assert newest(half).state["data"] == recorded["changes"][1][2] != recorded["changes"][1][1]
+
+
+@pytest.mark.parametrize(
+    "change", ["model.n_embd=32", "model.attention=average_softmax", "data.tokenizer=byte", "training.optimizer=muon"]
+)
+def test_another_model_tokenizer_or_optimizer_is_refused(change: str, half: Path) -> None:
+    for allow in ((), ("--allow-data-change",)):
+        refused = resume(half, f"training.max_steps={STEPS}", change, *allow)
+        assert refused.code == 2 and "cannot change" in refused.err and refused.err.count("\n") == 1, refused
+    assert len(metrics(half)) == 6
+
+
+def test_a_text_that_changes_while_training_changes_nothing(tmp_path: Path) -> None:
+    """What was tokenized at the start is what is learned; the change is met when the run is resumed."""
+    furnished(tmp_path)
+    rewrite = "Path('text.txt').write_text('something else altogether')"
+    assert train_until(tmp_path, rewrite, "minigpt.training", "accumulate", 3, "training.max_steps=6").code == 0
+    other = furnished(tmp_path / "other")
+    assert train(other, "training.max_steps=6").code == 0
+    assert metrics(tmp_path) == metrics(other) and same(newest(tmp_path), newest(other))
+    refused = resume(tmp_path, f"training.max_steps={STEPS}")
+    assert refused.code == 2 and refused.err.count("\n") == 1, refused

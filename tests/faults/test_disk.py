@@ -1,0 +1,190 @@
+"""A disk that is full, read-only, or gone: one line, exit code 5, and what was saved before is whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from running import Ended, command_line, environment, process
+from shim import FULL, under
+from stopping import furnished, leftovers, metrics, newest, resume, same, train, train_until
+
+START = ("train.py", "--config", "small.yaml", "training.sample_every=0")
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on a disk with room, and of how many bytes its files are."""
+    folder = furnished(tmp_path_factory.mktemp("straight"))
+    assert train(folder, "training.sample_every=0").code == 0
+    return folder
+
+
+def one_line(ended: Ended) -> None:
+    """An end by input/output, told in one line."""
+    assert ended.code == 5 and ended.err.count("\n") == 1, ended
+    assert ended.err.startswith("input/output error: "), ended
+
+
+def needed_and_free(ended: Ended) -> tuple[int, int]:
+    """The bytes that the line tells."""
+    found = re.search(r"needs ([\d,]+) bytes and ([\d,]+) are free", ended.err)
+    assert found, ended.err
+    needed, free = (int(number.replace(",", "")) for number in found.groups())
+    return needed, free
+
+
+# ---- full ----
+
+
+@pytest.mark.parametrize("at", [9])
+def test_full_during_the_second_save(at: int, straight: Path, tmp_path: Path) -> None:
+    """From some operation on whatever is written there meets a full disk; then there is room, and the run goes on."""
+    furnished(tmp_path)
+    step = ".writing-000008"  # the second checkpoint
+    ended = process(*START, cwd=tmp_path, **under(tmp_path, FULL, at, step))
+    one_line(ended)
+    needed, _ = needed_and_free(ended)
+    tensors = sum(path.stat().st_size for path in newest(tmp_path).path.glob("*.safetensors"))
+    assert 0.5 * tensors < needed <= tensors  # the numbers, without their names
+    assert newest(tmp_path).state["step"] == 4 and leftovers(tmp_path) == []
+    resumed = resume(tmp_path)
+    assert resumed.code == 0 and "passed over" not in resumed.out
+    assert metrics(tmp_path) == metrics(straight) and same(newest(tmp_path), newest(straight))
+
+
+def test_a_limit_on_the_size_of_files(straight: Path, tmp_path: Path) -> None:
+    """RLIMIT_FSIZE lets logs and the config be written, and no weights."""
+    furnished(tmp_path)
+    limit = newest(straight).path.joinpath("optimizer.safetensors").stat().st_size - 1
+    ended = limited(tmp_path, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+    one_line(ended)
+    needed_and_free(ended)
+    assert os.listdir(tmp_path / "runs" / "small" / "checkpoints") == [] and leftovers(tmp_path) == []
+
+
+def limited(folder: Path, limit: Callable[[], None]) -> Ended:
+    """The run in a process that is limited before it starts."""
+    done = subprocess.run(
+        command_line(*START),
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        preexec_fn=limit,
+        timeout=120,
+    )
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 128 KiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = (
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "none", disk], capture_output=True)
+        if shutil.which("mount")
+        else None
+    )
+    if mounted is None or mounted.returncode:
+        pytest.skip("a small disk cannot be mounted here (that takes root)")
+    yield disk
+    subprocess.run(["umount", disk], check=True)
+
+
+def test_a_small_disk_fills_up(small_disk: Path) -> None:
+    furnished(small_disk)
+    ended = train(small_disk, "training.sample_every=0", "training.checkpoint_every=1")
+    one_line(ended)
+    needed, free = needed_and_free(ended)
+    assert free < needed < 128 * 1024
+    step = newest(small_disk).state["step"]
+    assert step >= 1 and leftovers(small_disk) == []
+    assert [line["step"] for line in metrics(small_disk)] == list(range(1, step + 2))
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "loss.svg"])
+def test_a_log_that_cannot_be_written_warns_once_and_training_goes_on(
+    name: str, straight: Path, tmp_path: Path
+) -> None:
+    furnished(tmp_path)
+    at = 4 if name == "metrics.jsonl" else 1
+    ended = process("train.py", "--config", "small.yaml", cwd=tmp_path, **under(tmp_path, FULL, at, f"small/{name}"))
+    assert ended.code == 0 and ended.err == "", ended
+    (warning,) = {line for line in ended.out.splitlines() if line.startswith("warning: ")}
+    assert name in warning and ("No space left on device" in warning or "bytes could be written" in warning)
+    assert ended.out.count(warning) == (1 if name == "metrics.jsonl" else 3)  # a picture a checkpoint
+    assert same(newest(tmp_path), newest(straight))
+    for line in (tmp_path / "runs" / "small" / "metrics.jsonl").read_text("utf-8").splitlines():
+        assert set(json.loads(line)) >= {"step", "train/loss"}  # whole ones only
+
+
+def test_full_while_tokenizing(tmp_path: Path) -> None:
+    furnished(tmp_path)
+    data = tmp_path / "data"
+    ended = process(*START, cwd=tmp_path, MINIGPT_DATA=str(data), **under(data, FULL, 3))
+    one_line(ended)
+    assert leftovers(tmp_path) == [] and not (tmp_path / "runs").exists()
+
+
+# ---- read-only, or gone ----
+
+
+def test_a_folder_for_runs_that_is_none(tmp_path: Path) -> None:
+    """A link to a disk that is not there; a file."""
+    furnished(tmp_path)
+    (tmp_path / "runs").symlink_to(tmp_path / "unplugged" / "runs")
+    one_line(train(tmp_path))
+    (tmp_path / "runs").unlink()
+    (tmp_path / "runs").write_text("", encoding="utf-8")
+    one_line(train(tmp_path))
+
+
+@pytest.mark.parametrize("what", ["new", "resumed"])
+def test_a_read_only_folder_is_noticed_before_the_first_step(what: str, straight: Path, tmp_path: Path) -> None:
+    furnished(tmp_path)
+    shutil.copytree(straight / "runs", tmp_path / "runs")
+    before = metrics(tmp_path)
+    mounted = (
+        os.geteuid() == 0
+        and subprocess.run(
+            ["mount", "--bind", "-o", "ro", tmp_path / "runs", tmp_path / "runs"], capture_output=True
+        ).returncode
+        == 0
+    )
+    if os.geteuid() == 0 and not mounted:
+        pytest.skip("root may write everywhere, and a folder cannot be mounted read-only here")
+    folders = [tmp_path / "runs", *(path for path in (tmp_path / "runs").rglob("*") if path.is_dir())]
+    for folder in folders if not mounted else []:
+        folder.chmod(0o500)
+    try:
+        one_line(train(tmp_path) if what == "new" else resume(tmp_path, "training.max_steps=24"))
+    finally:
+        for folder in folders if not mounted else []:
+            folder.chmod(0o700)
+        if mounted:
+            subprocess.run(["umount", tmp_path / "runs"], check=True)
+    assert metrics(tmp_path) == before and sorted(os.listdir(tmp_path / "runs")) == ["small"]
+
+
+def test_a_folder_that_vanishes_while_training(tmp_path: Path) -> None:
+    """The run ends at the next checkpoint, and makes up no folder that looks like a run."""
+    furnished(tmp_path)
+    ended = train_until(tmp_path, "shutil.rmtree('runs/small')", "minigpt.training", "accumulate", 3)
+    one_line(ended)
+    assert not (tmp_path / "runs" / "small").exists()
+
+
+def test_a_folder_that_vanishes_before_the_first_step(tmp_path: Path) -> None:
+    furnished(tmp_path)
+    ended = train_until(tmp_path, "shutil.rmtree('runs/small')", "minigpt.trainer", "signals", 1)
+    one_line(ended)
+    assert not (tmp_path / "runs" / "small").exists()

@@ -1,0 +1,95 @@
+"""NaN and infinity: stopped before the step, the evidence kept, the good checkpoint untouched."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from stopping import furnished, leftovers, metrics, newest, resume, same, train, train_until
+
+from minigpt import checkpoint
+from minigpt import run as runs
+from minigpt.corpus import open_corpus
+from minigpt.dataset import Dataset
+
+# what goes wrong at the 7th batch: step 7, after the checkpoint of step 4
+LOSS = """plain = minigpt.training.next_token_loss
+    minigpt.training.next_token_loss = lambda *a, **o: plain(*a, **o) * float('{}')"""
+GRADIENT = """plain = torch.nn.utils.clip_grad_norm_
+    def spoil(parameters, *a):
+        parameters = list(parameters)
+        parameters[0].grad.fill_(float('{}'))
+        return plain(parameters, *a)
+    torch.nn.utils.clip_grad_norm_ = spoil"""
+WEIGHTS = """def overflow(self):
+        for parameter in self.param_groups[0]["params"]:
+            parameter.data.fill_(float('inf'))
+    torch.optim.AdamW.step = overflow"""
+KINDS = {
+    "a loss that is NaN": LOSS.format("nan"),
+    "a loss that is infinite": LOSS.format("inf"),
+    "a gradient that is NaN": GRADIENT.format("nan"),
+    "a gradient that is infinite": GRADIENT.format("-inf"),
+}
+
+
+@pytest.mark.parametrize("what", KINDS)
+def test_what_is_no_number_is_not_stepped_along(what: str, tmp_path: Path) -> None:
+    furnished(tmp_path)
+    ended = train_until(tmp_path, KINDS[what], "minigpt.training", "accumulate", 7)
+    assert ended.code == 3 and ended.err.startswith("diverged: step 7: ") and ended.err.count("\n") == 1, ended
+    assert [line["step"] for line in metrics(tmp_path)] == [1, 2, 3, 4, 5, 6]
+    assert newest(tmp_path).state["step"] == 4 and leftovers(tmp_path) == []
+    assert all(tensor.isfinite().all() for tensor in newest(tmp_path).model.values())
+
+    kept, _ = checkpoint.newest(tmp_path / "runs" / "small" / "diverged")
+    assert kept.state["step"] == 6  # the state before the step
+    furnished(tmp_path / "other")
+    assert train(tmp_path / "other", "training.checkpoint_every=6").code == 0
+    undisturbed = checkpoint.load(tmp_path / "other" / "runs" / "small" / "checkpoints" / "step-000006")
+    assert same(kept, undisturbed)
+
+    batch = load_file(tmp_path / "runs" / "small" / "diverged" / "batch-000006.safetensors")
+    run = runs.load(tmp_path / "runs" / "small")
+    source = open_corpus(str(tmp_path / "text.txt"))
+    dataset = Dataset(run.config.data, source, run.tokenizer, run.config.model.block_size)
+    x, y = dataset.batch("train", 6, run.config.training.batch_size, run.config.training.seed)
+    assert torch.equal(batch["x"], x) and torch.equal(batch["y"], y)
+
+    again = resume(tmp_path)  # without the mishap
+    assert again.code == 0 and metrics(tmp_path) == metrics(tmp_path / "other")
+
+
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_a_validation_that_is_no_number_ends_the_run_and_is_never_recorded(value: str, tmp_path: Path) -> None:
+    furnished(tmp_path)
+    act = f"minigpt.training.next_token_loss = lambda *a, **o: torch.tensor(float('{value}'))"
+    ended = train_until(tmp_path, act, "minigpt.trainer", "evaluate", 2)
+    assert ended.code == 3 and "step 8" in ended.err and "validation" in ended.err, ended
+    assert newest(tmp_path).state["step"] == 4
+    assert [step for step, _, _ in newest(tmp_path).state["evaluations"]] == [4]
+    text = (tmp_path / "runs" / "small" / "metrics.jsonl").read_text("utf-8")
+    assert "NaN" not in text and "Infinity" not in text
+    assert [json.loads(line).get("val/loss") is not None for line in text.splitlines()] == [
+        False,
+        False,
+        False,
+        True,
+    ] + [False] * (text.count("\n") - 4)
+
+
+def test_a_validation_without_anything_to_predict_is_refused_before_the_run(tmp_path: Path) -> None:
+    furnished(tmp_path)
+    ended = train(tmp_path, "data.validation=0.001")
+    assert ended.code == 2 and "the val split" in ended.err and not (tmp_path / "runs").exists()
+
+
+def test_weights_that_overflow_are_not_the_checkpoint_that_is_used(tmp_path: Path) -> None:
+    """A step along finite numbers may still end in infinity: such weights are refused with the tensor's name."""
+    furnished(tmp_path)
+    ended = train_until(tmp_path, WEIGHTS, "minigpt.training", "accumulate", 8)
+    assert ended.code == 3, ended
+    assert newest(tmp_path).state["step"] == 4

@@ -1,0 +1,65 @@
+"""One run folder, one holder: the second is told who it is; what a crash left is no obstacle; readers are welcome."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from running import command_line, environment, script
+from stopping import PLUGIN, furnished, metrics, newest, resume, same, train
+
+WAIT = "Path('waiting').touch(); signal.pause()"
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A training that has done six steps and now waits, in the folder of the test."""
+    furnished(tmp_path)
+    text = PLUGIN.format(act=WAIT, owner="minigpt.training", name="accumulate", nth=7)
+    (tmp_path / "happening.py").write_text(text, encoding="utf-8")
+    command = command_line("train.py", "--config", "small.yaml", "--plugin", "happening.py")
+    with subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL) as process:
+        try:
+            while not (tmp_path / "waiting").exists():
+                assert process.poll() is None
+            yield process
+        finally:
+            process.kill()
+
+
+def test_the_second_is_told_who_holds_it_and_may_have_it_after_a_crash(
+    holder: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    before = sorted(path.name for path in (tmp_path / "runs" / "small").rglob("*"))
+    second = resume(tmp_path)
+    assert second.code == 2 and second.err.count("\n") == 1
+    assert f"runs/small is in use by process {holder.pid} on {os.uname().nodename}" in second.err
+    assert sorted(path.name for path in (tmp_path / "runs" / "small").rglob("*")) == before
+
+    sampled = script("sample.py", "--run", "small", "--max-tokens", 5, cwd=tmp_path)  # to read needs no lock
+    assert sampled.code == 0 and sampled.err == ""
+    assert train(tmp_path).code == 0 and (tmp_path / "runs" / "small-2").is_dir()  # another run takes another folder
+
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    assert json.loads((tmp_path / "runs" / "small" / ".lock").read_text("utf-8"))["pid"] == holder.pid
+    assert resume(tmp_path).code == 0
+    other = tmp_path / "other"
+    assert train(furnished(other)).code == 0
+    assert metrics(tmp_path) == metrics(other) and same(newest(tmp_path), newest(other))
+
+
+@pytest.mark.parametrize(
+    "left", ["", "{", '{"pid": "1; rm -rf", "host": []}', "[" * 100_000, '{"pid": 1, "host": "another"}']
+)
+def test_what_a_lock_file_says_holds_nobody_off(left: str, tmp_path: Path) -> None:
+    """The system holds the lock; the file only says who."""
+    furnished(tmp_path)
+    assert train(tmp_path, "training.max_steps=4").code == 0
+    (tmp_path / "runs" / "small" / ".lock").write_text(left, encoding="utf-8")
+    assert resume(tmp_path, "training.max_steps=8").code == 0

@@ -1,0 +1,79 @@
+"""Signals in the middle of everything: what is under way is finished, a checkpoint written, and nothing is lost."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from running import data_folder
+from stopping import STEPS, furnished, leftovers, metrics, newest, resume, same, train, train_until
+
+PHASES = {  # where the signal comes, and the step after which the run stops
+    "a step": ("minigpt.training", "accumulate", 3, 3),
+    "the optimizer's step": ("minigpt.training.Optimizer", "step", 5, 5),
+    "an evaluation": ("minigpt.trainer", "evaluate", 1, 4),
+    "a sample": ("minigpt.run.Run", "generate", 1, 2),
+    "a save": ("minigpt.checkpoint", "_write", 2, 5),
+    "a sync": ("minigpt.checkpoint", "sync", 5, 5),
+    "the pruning": ("minigpt.checkpoint", "prune", 1, 5),
+    "a log line": ("minigpt.trainer.Log", "write", 4, 3),
+}
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was never stopped."""
+    folder = furnished(tmp_path_factory.mktemp("straight"))
+    assert train(folder).code == 0
+    return folder
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["INT", "TERM"])
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_signal_during(phase: str, signum: int, code: int, straight: Path, tmp_path: Path) -> None:
+    owner, name, nth, last = PHASES[phase]
+    furnished(tmp_path)
+    stopped = train_until(tmp_path, f"os.kill(os.getpid(), {int(signum)})", owner, name, nth)
+    assert stopped.code == code and stopped.err.count("\n") == 1, stopped
+    assert [line["step"] for line in metrics(tmp_path)] == list(range(1, last + 1))
+    assert newest(tmp_path).state["step"] == last
+    assert leftovers(tmp_path) == []
+    assert resume(tmp_path).code == 0
+    assert metrics(tmp_path) == metrics(straight)
+    assert same(newest(tmp_path), newest(straight))
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "nth"),
+    [PHASES["a step"][:3], ("minigpt.checkpoint", "_write", 4), ("minigpt.checkpoint", "sync", 9)],
+)
+def test_a_second_one_stops_at_once_and_leaves_the_last_checkpoint_whole(
+    owner: str, name: str, nth: int, straight: Path, tmp_path: Path
+) -> None:
+    furnished(tmp_path)
+    twice = f"os.kill(os.getpid(), {int(signal.SIGINT)}); os.kill(os.getpid(), {int(signal.SIGTERM)})"
+    stopped = train_until(tmp_path, twice, owner, name, nth, "training.checkpoint_every=2")
+    assert stopped.code == -signal.SIGTERM  # as a shell reports: 143
+    assert newest(tmp_path).state["step"] == 2
+    assert resume(tmp_path, "training.checkpoint_every=4").code == 0
+    assert metrics(tmp_path) == metrics(straight) and same(newest(tmp_path), newest(straight))
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["INT", "TERM"])
+def test_a_signal_while_tokenizing(signum: int, code: int, tmp_path: Path) -> None:
+    furnished(tmp_path)
+    (tmp_path / "text.txt").write_text("another text. " * 500, encoding="utf-8")
+    stopped = train_until(tmp_path, f"os.kill(os.getpid(), {int(signum)})", "minigpt.tokenizer.Char", "encode", 1)
+    assert stopped.code == code and stopped.err.count("\n") == 1, stopped
+    assert not (tmp_path / "runs").exists()
+    assert leftovers(Path(data_folder())) == []
+
+
+def test_a_signal_after_the_last_step(straight: Path, tmp_path: Path) -> None:
+    """The run is done; what is left is a sample for the eye."""
+    furnished(tmp_path)
+    act = f"os.kill(os.getpid(), {int(signal.SIGINT)})"
+    stopped = train_until(tmp_path, act, "minigpt.run.Run", "generate", STEPS // 2)
+    assert stopped.code == 130 and stopped.err.count("\n") == 1, stopped
+    assert metrics(tmp_path) == metrics(straight) and same(newest(tmp_path), newest(straight))

@@ -1,0 +1,186 @@
+"""A whole run folder from a stranger, opened by the real commands: nothing outside it is touched, and no bug is met."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import strangers
+import torch
+from running import script
+from safetensors.torch import load_file, save_file
+from stopping import furnished, train
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = furnished(tmp_path_factory.mktemp("trained"))
+    assert train(folder, "training.max_steps=8").code == 0
+    return folder
+
+
+@pytest.fixture
+def home(trained: Path, tmp_path: Path) -> Path:
+    """A folder with a run `small` that a stranger has had his hands on."""
+    folder = tmp_path / "home"
+    shutil.copytree(trained, folder)
+    return folder
+
+
+COMMANDS = {
+    "sample": ["sample.py", "--run", "small", "--max-tokens", "3"],
+    "show": ["show_attention.py", "--run", "small", "--prompt", "the"],
+    "resume": ["train.py", "--resume", "small", "training.max_steps=12"],
+}
+MINE = "what I wrote\n"
+
+
+NAMES = [".lock", "metrics.jsonl", "samples.txt", "loss.svg", "config.yaml", "tokenizer.json", "changes.jsonl"]
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    """What is in a file, or in the files of a folder."""
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    return {str(file.relative_to(path)): file.read_bytes() for file in files}
+
+
+@pytest.mark.parametrize("name", [*NAMES, "diverged", "checkpoints"])
+def test_a_link_out_of_the_run_is_not_written_through(name: str, home: Path) -> None:
+    inside, outside = home / "runs" / "small" / name, home.parent / "outside"
+    if name == "diverged":
+        outside.mkdir()
+    elif inside.exists() and name != ".lock":
+        inside.rename(outside)
+    else:
+        inside.unlink(missing_ok=True)
+        outside.write_text("what I wrote\n", encoding="utf-8")
+    before = contents(outside)
+    inside.symlink_to(outside)
+    ended = script(*COMMANDS["resume"], cwd=home)
+    assert contents(outside) == before
+    assert ended.code in (2, 4) and ended.err.count("\n") == 1 and str(inside.relative_to(home)) in ended.err, ended
+
+
+def sealed(home: Path, change: Callable[[Path], None]) -> None:
+    """Change the newest checkpoint, and seal it again; the older ones are removed."""
+    path = home / "runs" / "small" / "checkpoints" / "step-000008"
+    change(path)
+    strangers.seal(path)
+    for other in path.parent.iterdir():
+        if other != path:
+            shutil.rmtree(other)
+
+
+STATES = {
+    "nothing but the step": lambda state: {"step": 8},
+    "texts for numbers": lambda state: state | {"seconds": "1", "tokens": "2"},
+    "losses that are texts": lambda state: state | {"losses": ["a"]},
+    "evaluations of one": lambda state: state | {"evaluations": [[1]]},
+    "evaluations that are no list": lambda state: state | {"evaluations": 7},
+    "data that is no digest": lambda state: state | {"data": ["../../secret.txt"]},
+}
+
+
+@pytest.mark.parametrize("what", STATES)
+def test_a_state_that_no_training_wrote(what: str, home: Path) -> None:
+    def change(path: Path) -> None:
+        state = json.loads((path / "state.json").read_text("utf-8"))
+        (path / "state.json").write_text(json.dumps(STATES[what](state)), encoding="utf-8")
+
+    sealed(home, change)
+    ended = script(*COMMANDS["resume"], cwd=home)
+    assert ended.code in (2, 4) and ended.err.count("\n") == 1, ended
+
+
+def wrong_shape(tensors: dict[str, torch.Tensor]) -> None:
+    name = next(name for name in tensors if name.endswith("exp_avg"))
+    tensors[name] = torch.zeros(1)
+
+
+def wrong_type(tensors: dict[str, torch.Tensor]) -> None:
+    name = next(name for name in tensors if name.endswith("exp_avg"))
+    tensors[name] = tensors[name].to(torch.int64)
+
+
+def missing(tensors: dict[str, torch.Tensor]) -> None:
+    del tensors[next(name for name in tensors if name.endswith("exp_avg_sq"))]
+
+
+def unknown(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["../../weight|exp_avg"] = torch.zeros(1)
+
+
+def unknown_memory(tensors: dict[str, torch.Tensor]) -> None:
+    tensors[next(iter(tensors)).rpartition("|")[0] + "|__class__"] = torch.zeros(1)
+
+
+def none_at_all(tensors: dict[str, torch.Tensor]) -> None:
+    tensors.clear()
+
+
+@pytest.mark.parametrize("spoil", [wrong_shape, wrong_type, missing, unknown, unknown_memory, none_at_all])
+def test_a_memory_that_does_not_fit_the_optimizer(spoil: Callable[[dict[str, torch.Tensor]], None], home: Path) -> None:
+    def change(path: Path) -> None:
+        tensors = dict(load_file(path / "optimizer.safetensors"))
+        spoil(tensors)
+        save_file(tensors, path / "optimizer.safetensors")
+
+    sealed(home, change)
+    ended = script(*COMMANDS["resume"], cwd=home)
+    assert ended.code in (2, 4) and ended.err.count("\n") == 1, ended
+
+
+LINES = {
+    "not UTF-8": b'{"step": 1}\n\xff\xfe\n',
+    "numbers": b"1\n2\n",
+    "a step that is a text": b'{"step": "1"}\n',
+    "no loss": b'{"step": 1}\n',
+    "a loss that is NaN": b'{"step": 1, "train/loss": NaN}\n',
+    "zeros": bytes(1000),
+    "levels": b"[" * 100_000 + b"\n",
+    "a carriage return within": b'{"step": 1, "train/loss": 2.0, "x": "\r"}\r\n',
+}
+
+
+@pytest.mark.parametrize("what", LINES)
+def test_metrics_that_are_damaged(what: str, home: Path) -> None:
+    """A log is not worth a training: what cannot be read in it is left out."""
+    path = home / "runs" / "small" / "metrics.jsonl"
+    path.write_bytes(path.read_bytes() + LINES[what])
+    ended = script(*COMMANDS["resume"], cwd=home)
+    assert ended.code in (0, 2) and ended.err.count("\n") <= 1, ended
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_pickles_for_weights(command: str, home: Path) -> None:
+    canary = home / "CANARY"
+    for _, raw in strangers.pickles(canary):
+        sealed(home, partial(put, raw))
+        ended = script(*COMMANDS[command], cwd=home)
+        assert ended.code == 4 and ended.err.startswith("checkpoint refused: ") and "model.safetensors" in ended.err
+        assert not canary.exists()
+
+
+def put(raw: bytes, path: Path) -> None:
+    (path / "model.safetensors").write_bytes(raw)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "config.yaml", "metrics.jsonl", ".lock"])
+def test_a_pipe_that_never_answers(name: str, home: Path) -> None:
+    path = home / "runs" / "small" / name
+    path.unlink()
+    os.mkfifo(path)
+    ended = script(*COMMANDS["resume"], cwd=home)
+    assert ended.code in (2, 5) and ended.err.count("\n") == 1, ended
+
+
+def test_a_tokenizer_of_another_size(home: Path) -> None:
+    (home / "runs" / "small" / "tokenizer.json").write_text('{"kind": "byte"}', encoding="utf-8")
+    for command in COMMANDS.values():
+        ended = script(*command, cwd=home)
+        assert ended.code in (2, 4) and ended.err.count("\n") == 1, ended

@@ -1,0 +1,236 @@
+"""Every wrong type and range of every field of every component, generated from the schema itself.
+
+`wrong` and `right` are a second opinion: they read the annotations, and nothing of how `config.py` checks them.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from running import furnish, script
+
+from minigpt.config import Interval, Options, hints, load
+from minigpt.run import RunConfig
+from minigpt.strict_yaml import ConfigError
+
+Texts = st.SearchStrategy[str]  # of YAML, on one line
+Kinds = dict[tuple[str, ...], str]  # where a component stands, and which kind it is
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of the schema: where it stands, what it is annotated with, and the kind of the component it is in."""
+
+    path: tuple[str, ...]
+    hint: Any
+    kind: str = ""
+
+    def __str__(self) -> str:
+        return ".".join(self.path) + (f" of {self.kind}" if self.kind else "")
+
+
+def members(hint: Any) -> tuple[Any, ...]:
+    """What a union is made of."""
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def is_group(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, Options)
+
+
+def fields(schema: type[Options], path: tuple[str, ...] = (), kind: str = "") -> Iterator[Field]:
+    """Every field of a schema, and those of each kind of each component in it."""
+    for name, hint in hints(schema).items():
+        here = (*path, name)
+        yield Field(here, hint, kind)
+        for group in filter(is_group, members(hint)):
+            kinds = group.component.kinds if hasattr(group, "component") else {"": None}
+            for each, component in kinds.items():
+                yield from fields(component.Config if component else group, here, each)
+
+
+FIELDS = list(fields(RunConfig))
+LEAVES = [field for field in FIELDS if not any(map(is_group, members(field.hint)))]
+
+WORDS = st.sampled_from(["abc", "'1'", '"true"', "'null'", "yes", "off", "0x10", "1_", "1e", "--1", ".nan", "-.inf"])
+BOOLS, NULL = st.sampled_from(["true", "false"]), st.just("null")
+LISTS, GROUPS = st.sampled_from(["[]", "[1]", "[abc]", "[[true]]"]), st.sampled_from(["{a: 1}", "{}", "{kind: abc}"])
+WHOLE, REAL = st.integers(-(10**30), 10**30).map(str), st.floats(-1e300, 1e300).map(repr)
+
+
+def interval(hint: Any) -> tuple[Any, Interval]:
+    """A number's type and range."""
+    if get_origin(hint) is Annotated:
+        return get_args(hint)[0], get_args(hint)[1]
+    return hint, Interval()
+
+
+def outside(base: type, limits: Interval) -> list[Texts]:
+    """Numbers that are too small or too large."""
+    found: list[Texts] = []
+    if limits.low > -math.inf:
+        below = st.integers(-(10**30), int(limits.low) - 1) if base is int else st.floats(-1e300, limits.low - 1e-9)
+        found += [below.map(repr)] + [st.just(repr(limits.low))] * limits.open_low
+    if limits.high < math.inf:
+        above = st.integers(int(limits.high) + 1, 10**30) if base is int else st.floats(limits.high + 1e-9, 1e300)
+        found += [above.map(repr)] + [st.just(repr(limits.high))] * limits.open_high
+    return found + ([st.just("1e999")] if base is float else [])
+
+
+def wrong(hint: Any) -> Texts:
+    """Values that a field must refuse."""
+    parts = members(hint)
+    base, limits = interval(parts[0])
+    pools = [GROUPS, LISTS, WORDS, BOOLS, WHOLE, REAL, NULL]
+    if base is int:
+        pools = [GROUPS, LISTS, WORDS, BOOLS, REAL, NULL, *outside(base, limits)]
+    elif base is float:
+        pools = [GROUPS, LISTS, WORDS, BOOLS, NULL, *outside(base, limits)]
+    elif base is bool:
+        pools.remove(BOOLS)
+    elif base is str:
+        pools.remove(WORDS)
+    elif get_origin(base) is not Literal and is_group(base):
+        pools.remove(GROUPS)
+    return st.one_of([pool for pool in pools if pool is not NULL or type(None) not in parts])
+
+
+def right(hint: Any) -> Texts:
+    """Values that a field must take, those at the edges of its range among them."""
+    parts = members(hint)
+    base, limits = interval(parts[0])
+    if base in (int, float):
+        low, high = (
+            limit if math.isfinite(limit) else sign * 10**6 for limit, sign in zip((limits.low, limits.high), (-1, 1))
+        )
+        if base is int:
+            return st.integers(int(low), int(high)).map(repr) | st.sampled_from([repr(int(low)), repr(int(high))])
+        inside = st.floats(low, high, exclude_min=limits.open_low, exclude_max=limits.open_high)
+        return inside.map(repr)
+    if base is bool:
+        return BOOLS
+    return st.sampled_from(get_args(base)) if get_origin(base) is Literal else st.just("abc")
+
+
+def write(values: dict[Field, str], kinds: Kinds) -> tuple[str, dict[Field, tuple[int, int]]]:
+    """A config that says these values, and the line and column at which each stands."""
+    lines: list[str] = []
+    places = {}
+
+    def group(path: tuple[str, ...]) -> None:
+        indent = "  " * len(path)
+        if path in kinds:
+            lines.append(f"{indent}kind: {kinds[path]}")
+        for field, text in values.items():
+            if field.path[:-1] == path:
+                start = f"{indent}{field.path[-1]}: "
+                lines.append(start + text)
+                places[field] = (len(lines), len(start) + 1)
+        inside = {
+            field.path[: len(path) + 1]
+            for field in values
+            if field.path[: len(path)] == path and len(field.path) > len(path) + 1
+        }
+        for deeper in sorted(inside):
+            lines.append(f"{indent}{deeper[-1]}:")
+            group(deeper)
+
+    group(())
+    return "\n".join(lines) + "\n", places
+
+
+def mistakes(text: str, folder: Path) -> list[tuple[str, str]]:
+    """What a config is told: (where, what), the file's name left out."""
+    path = folder / "c.yaml"
+    path.write_text(text, encoding="utf-8")
+    try:
+        load(RunConfig, path)
+    except ConfigError as error:
+        return [(where.removeprefix(f"{path}:"), what) for where, what in error.mistakes]
+    return []
+
+
+def kinds_of(field: Field) -> Kinds:
+    return {field.path[:-1]: field.kind} if field.kind else {}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("configs")
+
+
+def test_the_schema_was_walked_to_its_ends() -> None:
+    named = {str(field) for field in FIELDS}
+    assert {"model.n_embd", "model.attention.n_head of multi_head", "training.optimizer.beta1 of muon"} <= named
+    assert len(FIELDS) > 60 and len(LEAVES) > 50
+
+
+@pytest.mark.parametrize("field", FIELDS, ids=str)
+def test_a_wrong_value_is_refused_at_its_place(field: Field, folder: Path) -> None:
+    @settings(max_examples=12, suppress_health_check=list(HealthCheck))
+    @given(wrong(field.hint))
+    def refused(value: str) -> None:
+        text, places = write({field: value}, kinds_of(field))
+        found = mistakes(text, folder)
+        assert len(found) == 1, (text, found)
+        line, column = places[field]
+        inside = value[0] in "[{"  # then it may be something in it that is wrong, further to the right
+        assert found[0][0] == f"{line}:{column}" or (inside and found[0][0].startswith(f"{line}:")), (text, found)
+        assert found[0][1].startswith((".".join(field.path) + ": ", ".".join(field.path) + "[")), (text, found)
+
+    refused()
+
+
+@pytest.mark.parametrize("field", LEAVES, ids=str)
+def test_a_right_value_is_taken(field: Field, folder: Path) -> None:
+    @settings(max_examples=8, suppress_health_check=list(HealthCheck))
+    @given(right(field.hint))
+    def taken(value: str) -> None:
+        text, _ = write({field: value}, kinds_of(field))
+        found = mistakes(text, folder)  # it may not go together with another field: that is not its type or range
+        assert not any(what.startswith(f"{'.'.join(field.path)}: expected") for _, what in found), (text, found)
+
+    taken()
+
+
+@st.composite
+def many_wrong(draw: st.DrawFn) -> tuple[dict[Field, str], Kinds]:
+    """Several wrong values in a config of any kinds."""
+    kinds = {
+        path: draw(st.sampled_from(sorted({f.kind for f in LEAVES if f.path[:-1] == path})))
+        for path in sorted({field.path[:-1] for field in LEAVES if field.kind})
+    }
+    there = [field for field in LEAVES if not field.kind or kinds[field.path[:-1]] == field.kind]
+    chosen = draw(st.lists(st.sampled_from(there), min_size=2, max_size=len(there), unique=True))
+    values = {field: draw(wrong(field.hint)) for field in chosen}
+    return values, {path: kind for path, kind in kinds.items() if any(f.path[:-1] == path for f in chosen)}
+
+
+def test_all_mistakes_are_reported_at_once(folder: Path) -> None:
+    @settings(max_examples=50, suppress_health_check=list(HealthCheck))
+    @given(many_wrong())
+    def reported(drawn: tuple[dict[Field, str], Kinds]) -> None:
+        text, places = write(*drawn)
+        found = mistakes(text, folder)
+        assert {int(where.split(":")[0]) for where, _ in found} == {line for line, _ in places.values()}
+        assert sorted(what.split(": ")[0] for _, what in found) == sorted(".".join(f.path) for f in drawn[0])
+
+    reported()
+
+
+def test_the_command_prints_them_all_and_ends_with_2(tmp_path: Path) -> None:
+    values = {field: "[abc]" for field in LEAVES if not field.kind}
+    text, places = write(values, {})
+    ended = script("train.py", "--config", furnish(tmp_path, text) / "small.yaml", cwd=tmp_path)
+    assert ended.code == 2 and ended.out == ""
+    assert ended.err.count("\n") == len(values) > 30
+    for field, (line, column) in places.items():
+        assert f"small.yaml:{line}:{column}: {'.'.join(field.path)}: expected " in ended.err
