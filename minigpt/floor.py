@@ -42,6 +42,11 @@ class Expected:
     forgetful: Numbers  # (N,): nats that the forgetful reader pays
     support: npt.NDArray[np.bool_]  # (N,V): the characters that the ideal reader thinks possible
 
+    @property
+    def floor(self) -> float:
+        """The loss of the ideal reader, in nats a character: the best possible."""
+        return float(self.ideal.mean())
+
     def first(self, n: int) -> Expected:
         """The same for the first n targets."""
         return Expected(self.takes[:n], self.ideal[:n], self.forgetful[:n], self.support[:n])
@@ -152,6 +157,19 @@ def score(paid: Paid, expected: Expected | None, characters: int | None = None) 
     floor, forgetful = float(seen.ideal.sum()) / n, float(seen.forgetful.sum()) / n
     names = {name: _row(paid, seen, seen.takes == place, name) for place, name in enumerate(TAKES)}
     return Score(loss, n, floor, forgetful - floor, loss - floor, {k: row for k, row in names.items() if row})
+
+
+def describe(found: Score) -> str:
+    """A score with a known floor in plain words: the distance, and what was remembered, name by name."""
+    lines = [
+        f"above the floor: {found.above:.4f} nats a character (the ideal reader, who remembers the whole story, pays "
+        f"{found.floor:.4f}; the forgetful one {found.forgetful:.4f} more)",
+        f"{'to predict it takes':>20}  {'accuracy':>8}  {'remembered':>10}  characters",
+    ]
+    for name, row in found.names.items():
+        remembered = "" if row.remembered is None else f"{row.remembered:.3f}"
+        lines.append(f"{name:>20}  {row.accuracy:>8.3f}  {remembered:>10}  {row.characters:>10,}")
+    return "\n".join(lines)
 
 
 def _row(paid: Paid, expected: Expected, mine: npt.NDArray[np.bool_], name: str) -> Row | None:

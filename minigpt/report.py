@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 from tqdm import tqdm
 
+from minigpt.checkpoint import sync
 from minigpt.training import Record
 
 LINES = 20  # plain lines in a whole run
@@ -94,11 +97,34 @@ class Reporter:
                 f"{speed}  {left:.0f} s left"
             )
 
-    def evaluated(self, step: int, train_loss: float, val_loss: float) -> None:
-        """Show an exact validation loss."""
+    def evaluated(self, step: int, train_loss: float, val_loss: float, above: float | None) -> None:
+        """Show an exact validation loss, and how far above the best possible one it is, where that is known."""
         self.val_loss = val_loss
-        self.say(f"step {step}: training loss {train_loss:.4f}, validation loss {val_loss:.4f}")
+        known = "" if above is None else f" ({above:.4f} above the floor)"
+        self.say(f"step {step}: training loss {train_loss:.4f}, validation loss {val_loss:.4f}{known}")
 
     def close(self) -> None:
         """Leave the bar as it stands."""
         self.bar.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl; one that a crash or a full disk cut off is left out, as is whatever else is none."""
+    found = []
+    for text in path.read_bytes().split(b"\n") if path.exists() else []:
+        with contextlib.suppress(ValueError, RecursionError):
+            line = json.loads(text)
+            if isinstance(line, dict) and type(line.get("step")) is int and isinstance(line.get("train/loss"), float):
+                found.append(line)
+    return found
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a file beside its place and rename it into place, so that it is never half there."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        sync(beside)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)

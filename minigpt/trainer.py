@@ -18,7 +18,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -33,12 +33,13 @@ from minigpt.checkpoint import Checkpoint, CheckpointError, sync
 from minigpt.config import to_python, to_yaml
 from minigpt.corpus import Corpus, open_corpus
 from minigpt.dataset import Dataset
+from minigpt.floor import Expected, describe, expectations, pay, score
 from minigpt.machine import check_memory, hold, refuse_links
 from minigpt.model import count_parameters
 from minigpt.optimizer import Optimizer
 from minigpt.picture import curve_svg, smooth
 from minigpt.probe import check_causal, idle_positions
-from minigpt.report import Log, Reporter, Say, silent
+from minigpt.report import Log, Reporter, Say, read_metrics, replace_text, silent
 from minigpt.run import CHECKPOINTS, CONFIG, METRICS, PLUGINS, RUNS, TOKENIZER, Run, RunConfig, build_model, read_config
 from minigpt.strict_yaml import UserError
 from minigpt.tokenizer import Tokenizer
@@ -64,9 +65,10 @@ class Training:
     optimizer: Optimizer
     data: str  # digest of the text
     say: Say
-    lock: IO[str] | None = None  # held to the end of the process
+    lock: IO[str] | None = None  # of the run's folder, held until `fit` ends
     seconds: float = 0.0  # of training so far, all sittings together
     tokens: int = 0
+    expected: Expected | None = None  # what the best reader of the validation text would say, where that is known
     losses: list[float] = field(default_factory=list)  # training losses since the last evaluation
     evaluations: list[tuple[int, float, float]] = field(default_factory=list)  # step, training loss, validation loss
 
@@ -75,6 +77,12 @@ class Training:
 
         Raises Stopped after SIGINT and SIGTERM, Diverged, and OSError.
         """
+        with self.lock or nullcontext():
+            self.take_steps()
+            self.sample()
+
+    def take_steps(self) -> None:
+        """Step, evaluate, log, sample and save, each when it is time for it."""
         config, run = self.run.config.training, self.run
         reporter = Reporter(run.step, config.max_steps, distributed.rank() == 0)
         self.say = reporter.say
@@ -87,7 +95,7 @@ class Training:
                     reporter.step(record)
                     line = self.line(record)
                     if record.step % config.eval_every == 0 or last:
-                        line["val/loss"] = self.evaluate(reporter)
+                        line |= self.evaluate(reporter)
                     metrics.write(json.dumps(line) + "\n")
                     if config.sample_every and record.step % config.sample_every == 0 and not last:
                         self.sample()
@@ -99,7 +107,6 @@ class Training:
             except Diverged:
                 self.keep_evidence()
                 raise
-        self.sample()
 
     def open_log(self, name: str) -> Log:
         """A file of the run's folder to append to; only the first of several processes writes it."""
@@ -117,8 +124,8 @@ class Training:
             "seconds": round(self.seconds, 4),
         }
 
-    def evaluate(self, reporter: Reporter) -> float:
-        """The exact validation loss, beside the mean training loss since the last one."""
+    def evaluate(self, reporter: Reporter) -> dict[str, float]:
+        """The exact validation loss, and how far above the floor it is; beside the training loss since the last one."""
         run = self.run
         val_loss = evaluate(run.model, self.dataset, "val", run.config.training)
         if not math.isfinite(val_loss):
@@ -126,8 +133,11 @@ class Training:
         train_loss = sum(self.losses) / len(self.losses)
         self.losses.clear()
         self.evaluations.append((run.step, train_loss, val_loss))
-        reporter.evaluated(run.step, train_loss, val_loss)
-        return val_loss
+        found = {"val/loss": val_loss}
+        if self.expected is not None:
+            found["val/above_floor"] = val_loss - self.expected.floor
+        reporter.evaluated(run.step, train_loss, val_loss, found.get("val/above_floor"))
+        return found
 
     def sample(self) -> None:
         """Write a sample to the screen and to samples.txt."""
@@ -189,8 +199,11 @@ class Training:
             self.say(f"warning: the state could not be kept for a look: {error}")
 
     def verdict(self) -> str:
-        """What the curve of the validation loss says."""
-        return verdict(self.evaluations)
+        """What the curve of the validation loss says, and, of the stories, what was remembered."""
+        if self.expected is None:
+            return verdict(self.evaluations)
+        paid = pay(self.run.model, self.dataset, self.run.config.training, self.expected)
+        return f"{verdict(self.evaluations)}\n{describe(score(paid, self.expected))}"
 
 
 @contextmanager
@@ -324,7 +337,8 @@ def _assemble(config: RunConfig, tokenizer: Tokenizer, corpus: Corpus, folder: P
     parts = ", ".join(f"{part} {count:,}" for part, count in count_parameters(model).items() if count)
     together = f", {distributed.world()} processes" if distributed.world() > 1 else ""
     say(f"model: {sum(count_parameters(model).values()):,} parameters ({parts}) on {device}{together}")
-    return Training(Run(folder, config, tokenizer, model, 0, []), dataset, optimizer, corpus.digest, say)
+    run, expected = Run(folder, config, tokenizer, model, 0, []), expectations(corpus, tokenizer)
+    return Training(run, dataset, optimizer, corpus.digest, say, expected=expected)
 
 
 def make_folder(name: str) -> Path:
@@ -370,29 +384,7 @@ def _changes(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any
         yield path, old, new
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl; one that a crash or a full disk cut off is left out, as is whatever else is none."""
-    found = []
-    for text in path.read_bytes().split(b"\n") if path.exists() else []:
-        with suppress(ValueError, RecursionError):
-            line = json.loads(text)
-            if isinstance(line, dict) and type(line.get("step")) is int and isinstance(line.get("train/loss"), float):
-                found.append(line)
-    return found
-
-
 def _cut_metrics(path: Path, step: int) -> None:
     """Drop the lines after a checkpoint: its run will write them again."""
     kept = [json.dumps(line) + "\n" for line in read_metrics(path) if line["step"] <= step]
     replace_text(path, "".join(kept))
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Write a file beside its place and rename it into place, so that it is never half there."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_text(text, encoding="utf-8")
-        sync(beside)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)

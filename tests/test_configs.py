@@ -12,9 +12,9 @@ from running import furnish, script
 from minigpt.attention import Attention
 from minigpt.config import CONFIGS, from_dict, load
 from minigpt.model import GPT, ModelConfig, count_parameters
+from minigpt.report import read_metrics
 from minigpt.run import RunConfig
 from minigpt.tokenizer import Public
-from minigpt.trainer import read_metrics
 
 COMPARED = "\ncompare:"  # a config of scripts/compare.py, not of a run
 RUNNABLE = [path for path in sorted(CONFIGS.rglob("*.yaml")) if COMPARED not in path.read_text("utf-8")]

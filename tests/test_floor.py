@@ -12,10 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from minigpt import trainer
+from minigpt.config import from_dict
 from minigpt.corpus import Corpus, StoriesConfig, open_corpus
 from minigpt.dataset import DataConfig, Dataset
 from minigpt.floor import MEMORY, Expected, example, expectations, pay, read_aloud, score
 from minigpt.model import GPT, ModelConfig
+from minigpt.report import read_metrics
+from minigpt.run import RunConfig
 from minigpt.story_reader import TAKES, floor, read, tally
 from minigpt.tokenizer import Byte, Char, Tokenizer
 from minigpt.training import TrainingConfig, evaluate
@@ -201,3 +205,22 @@ def test_bytes_are_characters_here() -> None:
     bytewise = expectations(corpus, Byte())
     assert bytewise is not None
     assert np.array_equal(bytewise.takes, material()[3].takes)
+
+
+def test_a_training_says_how_far_above_the_floor_it_is_and_what_it_remembers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = {"stories": {"count": 260, "validation": 60}, "windows": "documents"}
+    steps = {"max_steps": 4, "eval_every": 2, "sample_every": 0}
+    config = from_dict(RunConfig, {"data": small, "model": {"n_layer": 1, "n_embd": 8}, "training": steps})
+    training = trainer.start(config, "told", [], allow_leak=False)
+    training.fit()
+    best = material()[3].ideal.mean()
+    evaluated = [line for line in read_metrics(training.run.folder / "metrics.jsonl") if "val/loss" in line]
+    assert [line["step"] for line in evaluated] == [2, 4]
+    assert all(math.isclose(line["val/above_floor"], line["val/loss"] - best, rel_tol=1e-9) for line in evaluated)
+    words = training.verdict()
+    assert f"above the floor: {evaluated[-1]['val/above_floor']:.4f} nats a character" in words
+    assert all(f" {name} " in words for name in TAKES)
+    assert f"({evaluated[-1]['val/above_floor']:.4f} above the floor)" in capsys.readouterr().out

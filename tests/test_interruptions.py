@@ -21,7 +21,7 @@ from running import CONFIG, command_line, environment, furnish, process, script
 
 from minigpt import checkpoint
 from minigpt.checkpoint import Checkpoint
-from minigpt.trainer import read_metrics
+from minigpt.report import read_metrics
 
 STEPS = 400
 LONG = CONFIG.replace("max_steps: 8, eval_every: 4", f"max_steps: {STEPS}, eval_every: 50").replace(

@@ -18,9 +18,9 @@ import minigpt
 from minigpt import checkpoint
 from minigpt.checkpoint import CheckpointError
 from minigpt.config import load as load_config
+from minigpt.report import read_metrics
 from minigpt.run import Run, RunConfig, newest_run
 from minigpt.strict_yaml import UserError
-from minigpt.trainer import read_metrics
 
 PLUGIN = '''
 """A kind of my own: the scores are squashed, so that no token is looked at alone."""

@@ -9,7 +9,7 @@ from running import CONFIG, Ended, furnish, script
 
 from minigpt import checkpoint
 from minigpt.checkpoint import Checkpoint
-from minigpt.trainer import read_metrics
+from minigpt.report import read_metrics
 
 STEPS = 12
 SMALL = CONFIG.replace(

@@ -17,7 +17,7 @@ from shim import RECORD, operations, under
 from stopping import furnished
 
 from minigpt import run as runs
-from minigpt.trainer import read_metrics
+from minigpt.report import read_metrics
 
 
 @pytest.fixture(autouse=True)
