@@ -1,4 +1,4 @@
-"""What a training says while it runs: a progress bar on a terminal, plain lines elsewhere."""
+"""What a training says and writes down: a progress bar on a terminal, plain lines elsewhere, and its logs."""
 
 from __future__ import annotations
 
