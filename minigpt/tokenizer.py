@@ -56,11 +56,11 @@ class Tokenizer(Component):
 
     def encode(self, text: str) -> Ids:
         """The ids (N,) of a text. What looks like a special token is plain text. Raises UserError."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} must define encode(text)")
 
     def token_bytes(self, id: int) -> bytes:
         """The UTF-8 bytes of one id; they may be a part of a character. Raises UserError beyond the vocabulary."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} must define token_bytes(id)")
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids (N,), U+FFFD where their bytes are no UTF-8. Raises UserError beyond the vocabulary."""
