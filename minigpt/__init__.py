@@ -9,11 +9,13 @@ Read the files in this order; each imports only files above it.
     attention/base, average, ...        the contract, and one kind a file
     model                               the GPT
     sampling, trace, probe              text out of it, a look inside it, the proof that it is causal
+    machine, distributed                what the machine has; several processes as one
     optimizer, training, checkpoint     how it learns, and how nothing is lost
-    run, trainer                        a run folder and how it is filled
     floor, cost                         how far from the best possible reader, and for how much
+    run, picture, report, trainer       a run folder, how it is filled, what is shown of it
     compare, measure, crew              what differs and what is held equal; one run; the processes that do them
     interval, summary, page, contest    is a difference real; what was found, as a table and as a page; all of it
+    command                             what the scripts share: plugins, exit codes
 
 From a notebook:
 
