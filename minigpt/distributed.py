@@ -8,6 +8,7 @@ order in which gradients are added. One process alone needs none of this: every 
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Iterable
 
@@ -16,10 +17,18 @@ import torch.distributed as dist
 
 
 def start(device: str) -> None:
-    """Meet the other processes, if torchrun started any; `device` is the config's."""
+    """Meet the other processes, if torchrun started any; `device` is the config's.
+
+    The group is taken apart while Python is still whole: its threads hold tensors, and one that lets go of a tensor
+    after Python has ended aborts the process. `torch.distributed.nn` is imported before the group is there, because
+    its functions would otherwise hold the group for ever, as a default argument.
+    """
     if int(os.environ.get("WORLD_SIZE", 1)) > 1 and not dist.is_initialized():
+        import torch.distributed.nn
+
         cuda = device == "cuda" or (device == "auto" and torch.cuda.is_available())
         dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo")
+        atexit.register(dist.destroy_process_group)
 
 
 def rank() -> int:
