@@ -1,27 +1,139 @@
 """Optimizers: how gradients become steps. `adamw` for everything, or `muon` for the matrices inside the blocks.
 
-Each kind says which parameters go to which of torch's own optimizers; learning rates are multiplied by one schedule.
+Each kind says which parameters are stepped by which rule; learning rates are multiplied by one schedule. The rules
+have the face of torch's own optimizers, which a kind of yours may use as well: `AdamWRule` steps with torch's kernel
+and `MuonRule` as `torch.optim.Muon` does. But to make one of torch's imports its compiler, and that takes as long as
+importing torch did.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.optim.adamw import adamw as torch_adamw
 
 from minigpt.config import Component, NonNegative, Positive, Rate
 from minigpt.model import GPT
 from minigpt.strict_yaml import UserError
 
-MEMORY = {torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"}, torch.optim.Muon: {"momentum_buffer"}}  # a parameter
+
+class Rule:
+    """How groups of parameters are stepped, and what is remembered of each of them."""
+
+    remembers: ClassVar[set[str]] = set()
+
+    def __init__(self, groups: list[dict[str, Any]]):
+        self.param_groups = [group for group in groups if group["params"]]
+        self.state: dict[Tensor, dict[str, Tensor]] = defaultdict(dict)
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """One step along the gradients that are there."""
+        for group in self.param_groups:
+            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if parameters:
+                self.move(parameters, [p.grad for p in parameters], [self.state[p] for p in parameters], group)
+
+    def move(
+        self, parameters: list[Tensor], gradients: list[Tensor], memory: list[dict[str, Tensor]], group: dict[str, Any]
+    ) -> None:
+        """Step these parameters of one group, in place."""
+        raise NotImplementedError
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop the gradients."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+
+
+class AdamWRule(Rule):
+    """Adam with decoupled weight decay (arXiv 1711.05101), by torch's kernel: one call for all, where there is one."""
+
+    remembers: ClassVar[set[str]] = {"step", "exp_avg", "exp_avg_sq"}
+
+    def move(
+        self, parameters: list[Tensor], gradients: list[Tensor], memory: list[dict[str, Tensor]], group: dict[str, Any]
+    ) -> None:
+        for parameter, remembered in zip(parameters, memory):
+            if not remembered:
+                device = parameter.device if _fused(parameter) else None
+                remembered["step"] = torch.zeros((), device=device)
+                remembered["exp_avg"] = torch.zeros_like(parameter)
+                remembered["exp_avg_sq"] = torch.zeros_like(parameter)
+        torch_adamw(
+            parameters,
+            gradients,
+            [remembered["exp_avg"] for remembered in memory],
+            [remembered["exp_avg_sq"] for remembered in memory],
+            [],
+            [remembered["step"] for remembered in memory],
+            fused=_fused(parameters[0]),
+            amsgrad=False,
+            beta1=group["beta1"],
+            beta2=group["beta2"],
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=1e-8,
+            maximize=False,
+        )
+
+
+class MuonRule(Rule):
+    """Momentum (Nesterov's) made orthogonal: each direction of a matrix moves equally far (K. Jordan, "Muon", 2024).
+
+    A step of an m x n matrix is longer by sqrt(m / n) where m > n. Matrices of one shape, and those that lie the other
+    way round, are made orthogonal together in one batched product.
+    """
+
+    remembers: ClassVar[set[str]] = {"momentum_buffer"}
+
+    def move(
+        self, parameters: list[Tensor], gradients: list[Tensor], memory: list[dict[str, Tensor]], group: dict[str, Any]
+    ) -> None:
+        alike: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        for i, parameter in enumerate(parameters):
+            alike[tuple(sorted(parameter.shape))].append(i)
+        for numbers in alike.values():
+            wide = [parameters[i].shape[0] <= parameters[i].shape[1] for i in numbers]
+            gradient = torch.stack([gradients[i] if w else gradients[i].mT for i, w in zip(numbers, wide)])  # (n, r, c)
+            before = [memory[i].get("momentum_buffer", torch.zeros_like(parameters[i])) for i in numbers]
+            momentum = torch.stack([buffer if w else buffer.mT for buffer, w in zip(before, wide)])  # (n, r, c)
+            momentum.lerp_(gradient, 1 - group["momentum"])
+            steps = orthogonal(gradient.lerp_(momentum, group["momentum"]))  # (n, r, c)
+            for i, w, step, buffer in zip(numbers, wide, steps, momentum):
+                parameter, m, n = parameters[i], *parameters[i].shape
+                memory[i]["momentum_buffer"] = buffer if w else buffer.mT
+                parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                parameter.add_(step if w else step.mT, alpha=-group["lr"] * max(1.0, m / n) ** 0.5)
+
+
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # chosen by K. Jordan to lift small singular values fast
+
+
+def orthogonal(matrices: Tensor, iterations: int = 5, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    """Matrices (n, r, c), r <= c, with every singular value brought near 1 (0.7 to 1.2), by Newton-Schulz iterations.
+
+    Each maps a singular value s to a s + b s^3 + c s^5. Half precision will do: only the directions count.
+    """
+    a, b, c = NEWTON_SCHULZ
+    X = matrices.to(dtype)  # (n, r, c)
+    X = X / X.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
+    for _ in range(iterations):
+        A = X @ X.mT  # (n, r, r)
+        B = torch.baddbmm(A, A, A, beta=b, alpha=c)  # (n, r, r): bA + cAA
+        X = torch.baddbmm(X, B, X, beta=a)  # (n, r, c): aX + BX
+    return X.to(matrices.dtype)
 
 
 class Optimizer(Component):
-    """One or more of torch's optimizers that step together."""
+    """One or more rules, or optimizers of torch, that step together."""
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Component.Config):
@@ -39,12 +151,15 @@ class Optimizer(Component):
         self.parts = self.make_parts(config, model)
         self.base_rates = [[group["lr"] for group in part.param_groups] for part in self.parts]
 
-    def make_parts(self, config: Any, model: GPT) -> list[torch.optim.Optimizer]:
-        """Which parameters go to which optimizer."""
+    def make_parts(self, config: Any, model: GPT) -> Sequence[Rule | torch.optim.Optimizer]:
+        """Which parameters are stepped by which rule."""
         raise TypeError(f"{type(self).__name__} must define make_parts(config, model)")
 
-    def step(self, factor: float) -> None:
-        """One step with every learning rate multiplied by `factor`, then the gradients are dropped."""
+    def step(self, factor: float, progress: float = 1.0) -> None:
+        """One step with every learning rate multiplied by `factor`, then the gradients are dropped.
+
+        `progress` is the share of the training that is done.
+        """
         for part, rates in zip(self.parts, self.base_rates):
             for group, rate in zip(part.param_groups, rates):
                 group["lr"] = rate * factor
@@ -78,7 +193,7 @@ class Optimizer(Component):
             device = value.device if key == "step" and not _fused(parameter) else parameter.device
             owner[parameter].state[parameter][key] = value.to(device)
         for parameter_name, there in keys.items():
-            expected = MEMORY.get(type(owner[parameters[parameter_name]]), there)
+            expected = getattr(owner[parameters[parameter_name]], "remembers", there)
             if there != expected:
                 odd = ", ".join(sorted(there ^ expected))
                 raise UserError(f"the optimizer's state of {parameter_name!r} lacks, or has too much: {odd}")
@@ -87,8 +202,8 @@ class Optimizer(Component):
 class AdamW(Optimizer, kind="adamw"):
     """Adam with decoupled weight decay on matrices only ("Decoupled Weight Decay Regularization", arXiv 1711.05101)."""
 
-    def make_parts(self, config: AdamW.Config, model: GPT) -> list[torch.optim.Optimizer]:
-        return [adamw(model.parameters(), config.learning_rate, config)]
+    def make_parts(self, config: AdamW.Config, model: GPT) -> list[Rule]:
+        return [AdamWRule(adamw_groups(model.parameters(), config.learning_rate, config))]
 
 
 class Muon(Optimizer, kind="muon"):
@@ -106,28 +221,42 @@ class Muon(Optimizer, kind="muon"):
         """How fast matrices shrink toward zero; vectors never do."""
         momentum: Rate = 0.95
         """How long past gradients of the matrices are remembered."""
+        first_momentum: Rate | None = None
+        """What momentum is at the first step, to rise evenly to `momentum` over the training; by default it stands."""
         adamw_learning_rate: Positive = 3e-3
         """The largest learning rate of everything else: embeddings, norms, constants and the head."""
+        head_learning_rate: Positive | None = None
+        """The largest learning rate of a head that is not tied to the embeddings; by default adamw_learning_rate."""
 
-    def make_parts(self, config: Muon.Config, model: GPT) -> list[torch.optim.Optimizer]:
+    config: Muon.Config
+
+    def make_parts(self, config: Muon.Config, model: GPT) -> list[Rule]:
+        self.config = config
         matrices = [p for p in model.blocks.parameters() if p.ndim == 2]
-        others = [p for p in model.parameters() if not any(p is matrix for matrix in matrices)]
-        parts: list[torch.optim.Optimizer] = [adamw(others, config.adamw_learning_rate, config)]
-        if matrices:
-            decay, momentum = config.weight_decay, config.momentum
-            parts.append(torch.optim.Muon(matrices, lr=config.learning_rate, weight_decay=decay, momentum=momentum))
-        return parts
+        head = [] if model.config.tied_head else [model.head.weight]
+        others = [p for p in model.parameters() if not any(p is taken for taken in [*matrices, *head])]
+        rest = adamw_groups(others, config.adamw_learning_rate, config)
+        rest += adamw_groups(head, config.head_learning_rate or config.adamw_learning_rate, config)
+        group = {"lr": config.learning_rate, "weight_decay": config.weight_decay, "momentum": config.momentum}
+        parts: list[Rule] = [AdamWRule(rest)]
+        return [*parts, MuonRule([{"params": matrices, **group}])] if matrices else parts
+
+    def step(self, factor: float, progress: float = 1.0) -> None:
+        first, last = self.config.first_momentum, self.config.momentum
+        if first is not None:
+            for group in (group for part in self.parts if isinstance(part, MuonRule) for group in part.param_groups):
+                group["momentum"] = first + (last - first) * progress
+        super().step(factor, progress)
 
 
-def adamw(parameters: Iterable[nn.Parameter], learning_rate: float, config: Optimizer.Config) -> torch.optim.AdamW:
-    """AdamW with decay on matrices only, in one fused kernel where the device has it."""
+def adamw_groups(parameters: Iterable[Tensor], learning_rate: float, config: Optimizer.Config) -> list[dict[str, Any]]:
+    """The groups of an `AdamWRule`: decay on matrices only."""
     every = list(parameters)
-    groups = [
-        {"params": [p for p in every if p.ndim >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for p in every if p.ndim < 2], "weight_decay": 0.0},
+    rates = {"lr": learning_rate, "beta1": config.beta1, "beta2": config.beta2}
+    return [
+        {"params": [p for p in every if p.ndim >= 2], "weight_decay": config.weight_decay, **rates},
+        {"params": [p for p in every if p.ndim < 2], "weight_decay": 0.0, **rates},
     ]
-    filled = [group for group in groups if group["params"]]
-    return torch.optim.AdamW(filled, lr=learning_rate, betas=(config.beta1, config.beta2), fused=_fused(every[0]))
 
 
 def _fused(parameter: Tensor) -> bool:
