@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Annotated, Literal
@@ -60,7 +60,8 @@ class TrainingConfig(Options):
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where to compute: auto takes the first of cuda, mps and cpu that is there."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type of the matrix products: auto is bfloat16 where the device has it in hardware (cuda), else float32."""
+    """Type of the matrix products: auto is bfloat16 where the hardware has it and the model gains by it, else float32.
+    Weights, norms, the optimizer's memory and every evaluation are float32 in any case."""
     compile: bool = False
     """Whether torch.compile prepares the model: a slow start and faster steps."""
 
@@ -93,9 +94,24 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def mixed_precision(config: TrainingConfig, device: torch.device) -> AbstractContextManager[None]:
+FLOAT32: AbstractContextManager[None] = nullcontext()
+NARROW = 64  # a CPU gains nothing by bfloat16 in models narrower than this
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Whether the device multiplies bfloat16 in hardware; elsewhere it is emulated, and slower than float32."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if device.type == "cpu" and hasattr(torch.cpu, "get_capabilities"):
+        there = torch.cpu.get_capabilities()
+        return any(there.get(name, False) for name in ("amx_bf16", "avx512_bf16", "bf16"))
+    return False
+
+
+def mixed_precision(config: TrainingConfig, model: GPT) -> AbstractContextManager[None]:
     """The context in which matrix products are made in the config's precision."""
-    auto = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    device = model.device
+    auto = has_bfloat16(device) and (device.type != "cpu" or model.config.n_embd >= NARROW)
     enabled = config.precision == "bfloat16" or (config.precision == "auto" and auto)
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=enabled)
 
@@ -112,27 +128,33 @@ def train(
 
     Raises Diverged before a step along something that is not a number.
     """
-    forward = torch.compile(model) if config.compile else model
+    forward, precision = torch.compile(model) if config.compile else model, mixed_precision(config, model)
     for step in range(start, config.max_steps):
         began = perf_counter()
         model.train()
         torch.manual_seed((config.seed * 1_000_003 + step + (distributed.rank() << 40)) % 2**63)  # for dropout
         factor = schedule(step, config.max_steps, config.warmup_steps, config.schedule, config.final_rate)
         x, y = dataset.batch("train", step, config.batch_size, config.seed, own_rows())  # (B, T), (B, T)
-        loss = accumulate(forward, x.to(model.device), y.to(model.device), config)
+        loss = accumulate(forward, x.to(model.device), y.to(model.device), config, precision)
         distributed.add_up(parameter.grad for parameter in model.parameters() if parameter.grad is not None)
         norm = nn.utils.clip_grad_norm_(model.parameters(), config.grad_clip or math.inf).item()
         if not math.isfinite(loss + norm):
             raise Diverged(
                 f"step {step + 1}: the loss is {loss}, the gradient's length {norm}; lower the learning rate"
             )
-        optimizer.step(factor)
+        optimizer.step(factor, step / config.max_steps)
         lr = optimizer.parts[-1].param_groups[0]["lr"]
         tokens = config.batch_size * dataset.block_size
         yield Record(step + 1, loss, lr, norm, tokens, perf_counter() - began)
 
 
-def accumulate(forward: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, config: TrainingConfig) -> float:
+def accumulate(
+    forward: Callable[[Tensor], Tensor],
+    x: Tensor,
+    y: Tensor,
+    config: TrainingConfig,
+    precision: AbstractContextManager[None] = FLOAT32,
+) -> float:
     """Add up the gradients of a batch x, y (B, T), a micro-batch at a time; returns the mean loss of the batch.
 
     The mean is over the targets of all processes, so gradients and losses of all of them are simply added up.
@@ -140,7 +162,7 @@ def accumulate(forward: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, config
     size, total = config.micro_batch_size or len(x), 0.0
     [targets] = distributed.total(float((y != IGNORED).sum()))
     for inputs, outputs in zip(x.split(size), y.split(size)):
-        with mixed_precision(config, x.device):
+        with precision:
             logits = forward(inputs)  # (micro-batch, T, V)
         loss = next_token_loss(logits, outputs, reduction="sum") / targets
         loss.backward()
@@ -159,8 +181,7 @@ def evaluate(model: GPT, dataset: Dataset, split: Split, config: TrainingConfig)
     training, total, count = model.training, 0.0, 0.0
     model.eval()
     for x, y in dataset.windows(split, config.batch_size, own_rows()):
-        with mixed_precision(config, model.device):
-            logits = model(x.to(model.device))  # (B, T, V)
+        logits = model(x.to(model.device))  # (B, T, V)
         total += next_token_loss(logits, y.to(model.device), reduction="sum").item()
         count += int((y != IGNORED).sum())
     model.train(training)

@@ -141,13 +141,30 @@ def test_the_exact_loss_is_a_loop_over_every_target_once(
 
 def test_in_bfloat16_only_the_matrix_products_are_coarse() -> None:
     model, ids = make_model(), torch.randint(30, (2, BLOCK))
-    with mixed_precision(settings(precision="bfloat16"), torch.device("cpu")):
+    with mixed_precision(settings(precision="bfloat16"), model):
         coarse = model(ids)
-    with mixed_precision(settings(), torch.device("cpu")):
+    with mixed_precision(settings(), model):  # as narrow as this, `auto` stays with float32 on a CPU
         fine = model(ids)
     assert (coarse.dtype, fine.dtype) == (torch.bfloat16, torch.float32)
     assert 0 < (coarse - fine).abs().max() < 0.02
     assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
+
+
+def test_auto_is_bfloat16_where_the_hardware_has_it_and_the_model_is_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = GPT(ModelConfig(n_layer=1, n_embd=64, block_size=BLOCK), 30)
+    ids = torch.randint(30, (2, BLOCK))
+    for there, expected in ({"avx512_bf16": True}, torch.bfloat16), ({"avx512_f": True}, torch.float32):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda there=there: there)
+        with mixed_precision(settings(), wide):
+            assert wide(ids).dtype == expected
+    with mixed_precision(settings(precision="bfloat16"), wide):  # asked for, it is taken anyway
+        assert wide(ids).dtype == torch.bfloat16
+
+
+def test_an_evaluation_is_in_float32_whatever_the_training_was_in(dataset: Dataset) -> None:
+    model = make_model()
+    found = {evaluate(model, dataset, "val", settings(precision=precision)) for precision in ("bfloat16", "float32")}
+    assert len(found) == 1
 
 
 # ---- the loop ----
@@ -185,10 +202,10 @@ def test_long_gradients_are_clipped_and_short_ones_are_not(dataset: Dataset) -> 
     seen: list[float] = []
 
     class Spy(AdamW):
-        def step(self, factor: float) -> None:
+        def step(self, factor: float, progress: float = 1.0) -> None:
             squares = [float((p.grad**2).sum()) for p in self.names if p.grad is not None]
             seen.append(sum(squares) ** 0.5)
-            super().step(factor)
+            super().step(factor, progress)
 
     for clip in (0.01, 1e6, 0.0):
         model = make_model()

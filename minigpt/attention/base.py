@@ -136,6 +136,14 @@ def share(x: Tensor, H: int) -> Tensor:
     return x if x.shape[1] == H else x.repeat_interleave(H // x.shape[1], dim=1)
 
 
+def plain_is_faster(query: Tensor, key: Tensor) -> bool:
+    """Whether the plain form beats the fused kernel: on a CPU in bfloat16, up to 512 positions.
+
+    Measured by `scripts/benchmark.py attention`; the kernel's backward pass there is several times slower.
+    """
+    return query.device.type == "cpu" and query.dtype == torch.bfloat16 and key.shape[2] <= 512
+
+
 class SoftmaxAttention(Attention):
     """Weights are the softmax of scores: `scale`, `scores`, `allowed` and `normalise`, each to be changed alone.
 
@@ -155,7 +163,7 @@ class SoftmaxAttention(Attention):
 
     def scores(self, query: Tensor, key: Tensor) -> Tensor:
         """How well query (B, H, T, d) and key (B, G, S, d) match: (B, H, T, S)."""
-        return query @ share(key, query.shape[1]).mT * self.scale(query)
+        return (query * self.scale(query)) @ share(key, query.shape[1]).mT
 
     def allowed(self, T: int, S: int, device: torch.device) -> Tensor:
         """Who may look where: (T, S), true where query t may see key s. Made from `distance`."""
@@ -173,6 +181,8 @@ class SoftmaxAttention(Attention):
 
     @shortcut("scale", "allowed")
     def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        if plain_is_faster(query, key):
+            return Attention.mix(self, query, key, value)
         H, T, S = query.shape[1], query.shape[2], key.shape[2]
         bias = self.position.bias(query, key)  # (H, T, S) or None
         triangle = type(self).allowed is SoftmaxAttention.allowed and self.config.causal and bias is None
