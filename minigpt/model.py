@@ -36,12 +36,19 @@ class ModelConfig(Shape):
     """One kind for all layers, or a list that is repeated over the layers."""
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
     """What keeps the residual stream at one scale: LayerNorm (arXiv 1607.06450) or RMSNorm (arXiv 1910.07467)."""
+    norm_weights: bool = True
+    """Whether a norm learns a scale for each feature; the matrices after it can do the same."""
+    embedding_norm: bool = False
+    """Whether the embeddings are normed too, before the first block: they may then grow without drowning the blocks."""
     mlp: Literal["gelu", "relu2", "swiglu"] = "gelu"
     """The non-linearity: GELU (arXiv 1606.08415), ReLU squared (arXiv 2109.08668), SwiGLU (arXiv 2002.05202)."""
     mlp_width: Count | None = None
     """Hidden units of the MLP; by default 4 n_embd, and 8/3 n_embd for swiglu, which has a third matrix."""
     tied_head: bool = True
     """Whether the head uses the token embeddings as its weights (arXiv 1608.05859)."""
+    zero_start: bool = False
+    """Whether a head of its own and the matrices that write to the residual stream start at zero: the first guess is
+    perfectly even, and each block begins as nothing and grows into what is needed."""
 
     def layer_attention(self, layer: int) -> Attention.Config:
         """The attention of one layer: a list is repeated over the layers."""
@@ -59,8 +66,8 @@ class ModelConfig(Shape):
 def make_norm(config: ModelConfig) -> nn.Module:
     """The norm that the config names, over vectors of the model's width."""
     if config.norm == "rmsnorm":
-        return nn.RMSNorm(config.n_embd, eps=1e-6)
-    return nn.LayerNorm(config.n_embd, bias=config.bias)
+        return nn.RMSNorm(config.n_embd, eps=1e-6, elementwise_affine=config.norm_weights)
+    return nn.LayerNorm(config.n_embd, elementwise_affine=config.norm_weights, bias=config.bias)
 
 
 class MLP(nn.Module):
@@ -108,9 +115,10 @@ class GPT(nn.Module):
 
     Initialisation is GPT-2's: weights from a normal distribution of standard deviation 0.02, constants zero, norms
     one; the matrices named `project`, which write to the residual stream, smaller by sqrt(2 n_layer), so that the
-    stream keeps its scale however many blocks add to it. A fresh model guesses: its loss is within 5 % of ln V at the
-    default shape. (With a tied head and a small vocabulary a wider one starts higher, because each token predicts
-    itself at first: most of all where the attention has no output projection.)
+    stream keeps its scale however many blocks add to it (with `zero_start` they are zero, and so is a head that is not
+    tied). A fresh model guesses: its loss is within 5 % of ln V at the default shape. (With a tied head and a small
+    vocabulary a wider one starts higher, because each token predicts itself at first: most of all where the attention
+    has no output projection.)
     """
 
     def __init__(self, config: ModelConfig, vocab_size: int):
@@ -118,6 +126,7 @@ class GPT(nn.Module):
         self.config, self.vocab_size = config, vocab_size
         self.tokens = nn.Embedding(vocab_size, config.n_embd)
         self.position = config.position.component(config.position, config)
+        self.embedding_norm = make_norm(config) if config.embedding_norm else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.n_layer))
         self.norm = make_norm(config)
@@ -131,7 +140,8 @@ class GPT(nn.Module):
             if isinstance(module, (nn.Linear, nn.Embedding)):
                 residual = name.endswith("project")
                 std = 0.02 / (2 * self.config.n_layer) ** 0.5 if residual else 0.02
-                nn.init.normal_(module.weight, std=std)
+                last = residual or name == "head"
+                nn.init.normal_(module.weight, std=0.0 if last and self.config.zero_start else std)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
 
@@ -144,7 +154,8 @@ class GPT(nn.Module):
         start, T = pasts[0].length, ids.shape[1]
         if start + T > self.config.block_size:
             raise ValueError(f"{start + T} positions do not fit into the context of {self.config.block_size}")
-        x = self.dropout(self.position.embed(self.tokens(ids), start))  # (B, T, D)
+        x = self.position.embed(self.tokens(ids), start)  # (B, T, D)
+        x = self.dropout(self.embedding_norm(x))  # (B, T, D)
         for block, past in zip(self.blocks, pasts):
             x = block(x, past)  # (B, T, D)
         return self.head(self.norm(x))  # (B, T, V)

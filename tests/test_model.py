@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from minigpt.attention.dot_product import DotProduct
 from minigpt.attention.grouped_query import GroupedQuery
 from minigpt.attention.multi_head import MultiHead
 from minigpt.attention.single_head import SingleHead
+from minigpt.cache import Past
 from minigpt.model import GPT, ModelConfig, count_parameters
 from minigpt.position import Learned, Position
 
@@ -69,6 +71,33 @@ def test_matrices_start_small_and_those_into_the_residual_stream_smaller(n_layer
         else:
             expected = 1.0 if name.endswith("norm.weight") else 0.0
             assert (parameter == expected).all(), name
+
+
+@torch.no_grad()
+def test_a_zero_start_guesses_evenly_and_every_block_begins_as_nothing() -> None:
+    model = GPT(replace(SMALL, zero_start=True, tied_head=False, dropout=0.0), 5).eval()
+    ids = torch.randint(5, (2, 8))
+    assert not model(ids).any()
+    x = torch.randn(2, 8, 16)
+    for block in model.blocks:
+        assert torch.equal(block(x, Past()), x)
+    tied = GPT(replace(SMALL, zero_start=True), 5)
+    assert tied.head.weight.std().item() == pytest.approx(0.02, rel=0.3)  # it is the token table
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
+def test_norms_without_weights_and_a_norm_after_the_embedding(norm: Literal["layernorm", "rmsnorm"]) -> None:
+    config = replace(SMALL, norm=norm, norm_weights=False, bias=False, embedding_norm=True)
+    model, ids = GPT(config, 5).eval(), torch.randint(5, (2, 8))
+    assert count_parameters(model)["norms"] == 0
+    before = model(ids)
+    model.tokens.weight.mul_(1000)
+    model.position.table.weight.mul_(1000)
+    model.norm = torch.nn.Identity()
+    loud = model(ids).std()  # the head is tied: it alone has grown
+    assert loud < 3000 * before.std()
+    assert count_parameters(GPT(replace(config, norm_weights=True), 5))["norms"] == 16 * (2 * config.n_layer + 2)
 
 
 def test_the_residual_projections_are_found_by_name() -> None:
