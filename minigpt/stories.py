@@ -1,9 +1,9 @@
 """The built-in corpus: little stories in a language whose best possible loss is known exactly.
 
-    Ned the shy mole met Abe. He hid in a tub, sat in a boot, tied a knot. Abe found Ned in the boot. Was he shy? Very!
-    Iris the tall fawn met Uwe. She picked two pale pears. Uwe ate one, so Iris had one pale pear. Well, a fawn errs.
-    Tom the slow fox met Ian. He lost a sled, a bell and a pony. Ian got Tom a sled, a bell and a pony. Poor slow Tom!
-    Lena the glad wasp met Ben. She said, "Cows wash raw ham." Ben sang to Lena, "Cows wash raw ham." Soon she fed Ben.
+    Leo was a sly moth. He met Milo. He hid a gem in a hut, a tub, then a cake. Milo found it in the cake. You sly moth!
+    Dina was a tiny fawn. She met Fay. She found two fat figs. Fay ate one, so Dina had one fat fig. So Fay fed her.
+    Ned was a sly bear. He met Gus. He drew a rope, a sock and a harp. Gus made a rope, a sock and a harp. Poor sly Ned!
+    John was a wild boar. He met Anna. He said, "Crows like free ham." Anna sang, "Crows like free ham." See John grin!
 
 Two people meet, the first does something (the set-up), the second answers in a way that needs it, and the ending names
 them again. What comes early is needed late, so a model that averages over its past does badly. A story of two scenes
@@ -102,12 +102,10 @@ def _words(text: str) -> list[str]:
 
 
 WOMEN = _words(
-    "Alma Amy Anna Bea Beth Cleo Cora Dina Dora Edna Ella Fay Fern Gail Gwen Hana "
-    "Hope Ida Iris Jane Jill Kate Lena Lily Mia Mina Nina Nora Rose Ruth Tess Una"
+    "Amy Anna Bea Beth Cora Dina Dora Ella Fay Fern Gwen Hana Hope Ida Iris Jane Jill Lena Lily Mia Mina Rose Ruth Tess"
 )
 MEN = _words(
-    "Abe Adam Alec Ben Bert Carl Cole Dan Dave Emil Eric Finn Fred Glen Gus Hank "
-    "Hugo Ian Ivan Jack John Karl Leo Luke Mark Milo Ned Noah Ray Ross Tom Uwe"
+    "Abe Adam Ben Bert Carl Cole Dan Dave Emil Eric Finn Fred Gus Hugo Ian Ivan Jack John Leo Luke Milo Ned Noah Tom"
 )
 
 # Four letters in two syllables: 1820 names, so that remembering one is not recognising one.
@@ -121,23 +119,23 @@ FEWER = dict(zip(NUMBERS[1:], NUMBERS[:-1], strict=True))
 LEFT, PLURAL = Choice(FEWER.values()), Choice([".", "s."], [1, 8])
 
 # How a set-up begins, and how the answer to it begins.
-PLANS = {"hid in a ": "found ", "picked ": "ate one, so ", "lost a ": "got ", 'said, "': "sang to "}
+PLANS = {"hid a ": "found it in the ", "found ": "ate one, so ", "drew a ": "made a ", 'said, "': 'sang, "'}
 PLAN = Choice(PLANS.values())
 
 # An ending is known by its first words, none of which begins like a name; what follows is known to the story.
 ENDINGS = {
-    "So ": "{other} hugged {her}.",
-    "Soon ": "{she} fed {other}.",
-    "See ": "{other} kiss {her}!",
-    "Still ": "{hero} is {adjective}.",
-    "What a ": "{adjective} {kind}!",
-    "Was ": "{she} {adjective}? Very!",
-    "Well, a ": "{kind} errs.",
-    "Yes, ": "{other} fed {her}.",
+    "So ": "{other} fed {her}.",
+    "Soon ": "{other} slept.",
+    "See ": "{hero} grin!",
+    "Still ": "{she} sulked.",
+    "What luck, ": "{hero}!",
+    "Was ": "{she} {adjective}!",
+    "Well done, ": "{other}!",
+    "You ": "{adjective} {kind}!",
     "Poor ": "{adjective} {hero}!",
-    "Oh, ": "{hero} owes {other}!",
-    "Our ": "{adjective} {kind} sang.",
-    "Off went the ": "{kind}.",
+    "Oh, silly ": "{kind}!",
+    "Our ": "{kind} bowed.",
+    "Off ran the ": "{kind}.",
 }
 
 
@@ -146,25 +144,25 @@ class Words(NamedTuple):
 
     names: Choice = Choice(WOMEN + MEN)
     women: frozenset[str] = frozenset(WOMEN)
-    adjectives: Choice = Choice.of("glad glum grey grim shy slim slow sly tall tame tidy tiny warm weak wild wise")
-    kinds: Choice = Choice.of("bear bee boar bull fawn flea fox frog mink mole moth mule wasp wolf worm wren")
+    adjectives: Choice = Choice.of("glad glum grim shy slow sly tall tame tiny weak wild wise")
+    kinds: Choice = Choice.of("bear bee boar fawn fox frog mole moth mule wasp wolf wren")
     plots: Choice = Choice(PLANS)
     endings: Choice = Choice(ENDINGS)
-    # hide: where, and what is done second and third
+    # hide: what, where, and whether it goes on to the last of two places, or to the second of three
+    secrets: Choice = Choice.of("bun cap cup gem key pie pin wig")
     places: Choice = Choice.of("barn bath boat boot cage cake cart cave hole hut sack shed sink tent tree tub")
-    second: Choice = Choice(["sat in a ", "fed ten hens", "ate a plum", "wove a mat", "sang a song"], [4, 1, 1, 1, 1])
-    third: Choice = Choice(["lay in a ", "rang a bell", "told a joke", "drew a cat", "tied a knot"], [4, 1, 1, 1, 1])
-    # pick: how many of what
+    moves: Choice = Choice([".", ", then a ", ", a "], [1, 2, 2])
+    # find: how many of what
     numbers: Choice = Choice(FEWER)
-    tastes: Choice = Choice.of("fat fine firm flat pale pink red ripe soft sour")
-    fruits: Choice = Choice.of("bean beet bun date fig leek lime nut pear plum")
-    # lose: three of these
-    things: Choice = Choice.of("bell belt boat book cake cape coat comb doll drum pear pony ring robe rope sled")
+    tastes: Choice = Choice.of("fat fine pale pink red ripe soft sour tart tiny")
+    fruits: Choice = Choice.of("bean beet date fig leek lime nut pear plum yam")
+    # sketch: three of these
+    things: Choice = Choice.of("bell belt bowl cape coat comb doll drum harp horn pipe pony robe rope sled sock")
     # quote: a sentence of four words
     eaters: Choice = Choice.of("Bats Bees Bulls Cats Cows Crows Kids Kings Mice Moles")
-    verbs: Choice = Choice.of("bake boil hate heat lick like love want wash wear")
-    tempers: Choice = Choice.of("bad big cold cool pale pink raw red warm wet")
-    foods: Choice = Choice.of("beef bran ham hay milk mud peas pies sand soup")
+    verbs: Choice = Choice.of("bake boil hate heat lick like sell send want waste")
+    tempers: Choice = Choice.of("cold cool fine free pale pink soft sour warm wet")
+    foods: Choice = Choice.of("beef bran ham hay milk mud peas pies soup stew")
 
 
 @lru_cache
@@ -181,10 +179,9 @@ def words_of(made_up_names: bool) -> Words:
 class Cast(dict[str, Known]):
     """Who is in a scene: for each role and pronoun, the word that the story has settled on."""
 
-    def __init__(self, words: Words, hero: str, adjective: str, kind: str, other: str) -> None:
+    def __init__(self, words: Words, hero: str, adjective: str, kind: str) -> None:
         sex = 0 if hero in words.women else 1
         self["hero"] = Known("recall", hero, words.names)
-        self["other"] = Known("recall", other, words.names)
         self["adjective"] = Known("recall", adjective, words.adjectives)
         self["kind"] = Known("recall", kind, words.kinds)
         self["she"] = Known("agreement", SHE.words[sex], SHE)
@@ -204,16 +201,19 @@ def story(words: Words, scenes: int = 1) -> Tale:
 
 
 def scene(words: Words, met: list[str]) -> Setup:
-    """`Ida the shy crow met Gus. She ...`: the opening and the set-up; those already `met` have other names."""
+    """`Ida was a shy mole. She met Gus. She ...`: the opening and the set-up; those already `met` have other names."""
     hero = yield words.names.without(met)
-    yield " the "
+    yield " was a "
     adjective = yield words.adjectives
     yield " "
     kind = yield words.kinds
+    cast = Cast(words, hero, adjective, kind)
+    yield ". "
+    yield cast["She"]
     yield " met "
     other = yield words.names.without([*met, hero])
+    cast["other"] = Known("recall", other, words.names)
     met += hero, other
-    cast = Cast(words, hero, adjective, kind, other)
     yield ". "
     yield cast["She"]
     yield " "
@@ -223,7 +223,7 @@ def scene(words: Words, met: list[str]) -> Setup:
 
 
 def reply(words: Words, cast: Cast, plan: str, answer: Tale) -> Tale:
-    """` Gus found Ida in the cake. What a shy crow!`: what the second does about it, and the ending."""
+    """` Gus found it in the cake. You shy mole!`: what the second does about it, and the ending."""
     yield " "
     yield cast["other"]
     yield " "
@@ -245,26 +245,27 @@ def parts(template: str) -> tuple[tuple[str, str | None], ...]:
 
 
 def hide(words: Words, cast: Cast) -> Setup:
-    """`hid in a barn, sat in a cake, rang a bell.` and `found Ida in the cake.`: the latest of one to three places."""
+    """`hid a key in a barn, a tub, then a cake.` and `found it in the cake.`: the last of one to three places."""
+    yield words.secrets
+    yield " in a "
     places = [(yield words.places)]
-    for steps in words.second, words.third:
-        yield ", "
-        step = yield steps
-        if step.endswith(" in a "):
-            places.append((yield words.places.without(places)))
-    yield "."
+    move = yield words.moves
+    if move == ", a ":
+        places.append((yield words.places.without(places)))
+        yield ", then a "
+    if move != ".":
+        places.append((yield words.places.without(places)))
+        yield "."
 
     def answer() -> Tale:
-        yield cast["hero"]
-        yield " in the "
         yield Known("latest", places[-1], words.places)
         yield "."
 
     return answer()
 
 
-def pick(words: Words, cast: Cast) -> Setup:
-    """`picked six ripe figs.` and `ate one, so Ida had five ripe figs.`: one fewer of the same."""
+def find(words: Words, cast: Cast) -> Setup:
+    """`found six ripe figs.` and `ate one, so Ida had five ripe figs.`: one fewer of the same."""
     number = yield words.numbers
     yield " "
     taste = yield words.tastes
@@ -285,8 +286,8 @@ def pick(words: Words, cast: Cast) -> Setup:
     return answer()
 
 
-def lose(words: Words, cast: Cast) -> Setup:
-    """`lost a comb, a bell and a pony.` and `got Ida a comb, a bell and a pony.`: the same list, in the same order."""
+def sketch(words: Words, cast: Cast) -> Setup:
+    """`drew a comb, a bell and a pony.` and `made a comb, a bell and a pony.`: the same list, in the same order."""
     things: list[str] = []
     for before in "", ", a ", " and a ":
         if before:
@@ -295,17 +296,15 @@ def lose(words: Words, cast: Cast) -> Setup:
     yield "."
 
     def answer() -> Tale:
-        yield cast["hero"]
-        for before, thing in zip((" a ", ", a ", " and a "), things, strict=True):
-            yield before
+        for thing, after in zip(things, (", a ", " and a ", "."), strict=True):
             yield Known("order", thing, words.things)
-        yield "."
+            yield after
 
     return answer()
 
 
 def quote(words: Words, cast: Cast) -> Setup:
-    """`said, "Kings wear red sand."` and `sang to Ted, "Kings wear red sand."`: the same sentence."""
+    """`said, "Kings want free hay."` and `sang, "Kings want free hay."`: the same sentence."""
     slots = (words.eaters, " "), (words.verbs, " "), (words.tempers, " "), (words.foods, '."')
     sentence = []
     for slot, after in slots:
@@ -313,8 +312,6 @@ def quote(words: Words, cast: Cast) -> Setup:
         yield after
 
     def answer() -> Tale:
-        yield cast["hero"]
-        yield ', "'
         for word, (slot, after) in zip(sentence, slots, strict=True):
             yield Known("quote", word, slot)
             yield after
@@ -322,7 +319,7 @@ def quote(words: Words, cast: Cast) -> Setup:
     return answer()
 
 
-SETUPS: dict[str, Callable[[Words, Cast], Setup]] = dict(zip(PLANS, (hide, pick, lose, quote), strict=True))
+SETUPS: dict[str, Callable[[Words, Cast], Setup]] = dict(zip(PLANS, (hide, find, sketch, quote), strict=True))
 
 
 # ---------------------------------------------------------------------------------------------------------- telling

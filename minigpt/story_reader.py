@@ -6,10 +6,10 @@ model stays on average. The forgetful reader chooses freely wherever the story h
 stand there; what it pays more is the price of forgetting. (It pays a little on free characters too: it does not know
 which words are used up.) Every character carries the name of what it takes to predict it:
 
-    Tom the slow bear met Una. He picked two red figs. Una ate one, so Tom had one red fig. So Una hugged him.
-    ff......fff..fff......ff...a..f......ff..ff..f.....rr..p...........rr......c...cc..c..a.fffrr..........a..
+    Ivan was a wild fox. He met Jack. He found two pale limes. Jack ate one, so Ivan had one pale lime. So Jack fed him.
+    ff.........fff..ff...a......fff...a..f.....ff..ff...ff.....rrr..p...........rr.......c...cc...cc..a.fffrrr.......a..
 
-(f free, . local, r recall, p plan, a agreement, c count for `one` and copy for `red fig`).
+(f free, . local, r recall, p plan, a agreement, c count for `one` and copy for `pale lime`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Show who attends to whom: the weights of every layer and head for a text, from a run's own model.
 
-python scripts/show_attention.py --prompt "Mia the shy fox met Tom."             # a PNG in the run's folder
+python scripts/show_attention.py --prompt "Mia was a shy fox. She met Tom."     # a PNG in the run's folder
 
 Without the extra `plot` (pip install -e ".[plot]") the maps are drawn in the terminal; with it, --text does that too.
 """

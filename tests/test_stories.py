@@ -82,6 +82,12 @@ def test_a_choice_with_a_word_that_begins_another_is_refused():
 def test_endings_differ_in_the_first_word():
     first = [lead.split()[0] for lead in language.ENDINGS]
     assert len(set(first)) == len(first)
+    assert not {word[0] for word in first} & {name[0] for name in ALL.names.words}
+
+
+def test_a_is_right_before_every_word_that_follows_it():
+    for choice in ALL.adjectives, ALL.secrets, ALL.places, ALL.things:
+        assert all(word[0] in "bcdfghjklmnprstvwyz" for word in choice.words)
 
 
 def test_there_are_40_to_100_names_and_as_many_women_as_men():
@@ -96,10 +102,10 @@ SMALL = Words(
     women=frozenset(["Amy", "Ann"]),
     adjectives=Choice.of("shy sly"),
     kinds=Choice(["fox"]),
-    endings=Choice(["So ", "Was ", "What a "]),
+    endings=Choice(["So ", "Was ", "You "]),
+    secrets=Choice.of("key pin"),
     places=Choice(["barn", "cave", "cage", "tub"], [1, 1, 1, 2]),
-    second=Choice(["sat in a ", "sang a song"], [3, 1]),
-    third=Choice(["lay in a ", "told a joke"]),
+    moves=Choice([".", ", then a ", ", a "], [1, 3, 1]),
     numbers=Choice(["two", "three", "ten"]),
     tastes=Choice.of("red ripe"),
     fruits=Choice.of("fig plum"),
@@ -111,7 +117,7 @@ SMALL = Words(
 )
 SMALLEST = SMALL._replace(
     names=Choice.of("Amy Bob Cy Dan"), adjectives=Choice(["shy"]), endings=Choice(["So "]), numbers=Choice(["two"]),
-    third=Choice(["told a joke"]), places=Choice.of("barn cave"), tastes=Choice(["red"]),
+    secrets=Choice(["pin"]), places=Choice.of("barn cave"), moves=Choice([".", ", then a "]), tastes=Choice(["red"]),
     things=Choice.of("bell coat drum"), tempers=Choice(["big"]), foods=Choice(["ham"]),
 )  # fmt: skip
 
@@ -130,13 +136,13 @@ def test_the_probabilities_of_all_stories_sum_to_one(words, scenes):
 
 def test_the_ideal_reader_knows_the_next_character_of_every_beginning():
     """On a reduced grammar, the support is what counting all stories gives, weighted by their probability."""
-    told = dict(every(lambda: story(SMALL._replace(plots=Choice(["hid in a "])), 1)))
+    told = dict(every(lambda: story(SMALL._replace(plots=Choice(["hid a "])), 1)))
     weight = defaultdict(float)
     for text, probability in told.items():
         for end in range(len(text) + 1):
             weight[text[:end]] += probability
     for text in Random(0).sample(sorted(told), 60):
-        reading = follow(text, story(SMALL._replace(plots=Choice(["hid in a "])), 1))
+        reading = follow(text, story(SMALL._replace(plots=Choice(["hid a "])), 1))
         for here, support in enumerate(reading.support):
             counted = {c: weight[text[:here] + c] / weight[text[:here]] for c in support}
             assert counted == pytest.approx(support, abs=1e-12)
@@ -248,9 +254,9 @@ def test_the_floor_and_the_price_of_forgetting():
     for scenes in (1, 2):
         readings = [read(text, scenes) for text in stories(10, 2000, scenes)]
         rows = tally(readings).values()
-        assert floor(readings) == pytest.approx(0.213, abs=0.003)
+        assert floor(readings) == pytest.approx(0.208, abs=0.003)
         price = sum(row.price for row in rows) / sum(row.characters for row in rows)
-        assert price == pytest.approx(0.188, abs=0.004)
+        assert price == pytest.approx(0.157, abs=0.004)
 
 
 # ---------------------------------------------------------------------------------------------------------- lengths
@@ -259,10 +265,10 @@ def test_the_floor_and_the_price_of_forgetting():
 def longest_scene():
     """The length of the longest one-scene story, computed over the grammar.
 
-    How a story goes on depends on the plot, the steps, the number and the ending, which are all tried, and on whether
+    How a story goes on depends on the plot, the places, the number and the ending, which are all tried, and on whether
     the hero is a woman, so the longest name of either is tried. Every other word only fills its slot, with its longest.
     """
-    structure = (ALL.plots, ALL.endings, ALL.second, ALL.third, ALL.numbers)
+    structure = (ALL.plots, ALL.endings, ALL.moves, ALL.numbers)
 
     def among(choice):
         if choice.whole in structure:
@@ -286,10 +292,12 @@ def test_a_story_of_one_scene_fits_128_characters_and_of_two_256():
     assert max(map(len, ALL.names.words)) == 4
 
 
-OPENING = r"(?P<hero>[A-Z][a-z]+) the (?P<adjective>\w+) (?P<kind>\w+) met (?P<other>[A-Z][a-z]+)\. "
+OPENING = (
+    r"(?P<hero>[A-Z][a-z]+) was a (?P<adjective>\w+) (?P<kind>\w+)\. (?P<she>She|He) met (?P<other>[A-Z][a-z]+)\. "
+)
 SETUP = r'(?P<setup>(?:She|He) (?:said, "[^"]*"|[^.]*\.))'
-ANSWER = r'(?P<answer>{} (?:sang[^"]*"[^"]*"|[^.]*\.))'
-ENDING = r"(?P<ending>[^.!?]*[.!?](?: Very!)?)"
+ANSWER = r'(?P<answer>{} (?:sang, "[^"]*"|[^.]*\.))'
+ENDING = r"(?P<ending>[^.!?]*[.!?])"
 ONE = re.compile("\n" + OPENING + SETUP + " " + ANSWER.format("(?P=other)") + " " + ENDING)
 
 
@@ -319,7 +327,7 @@ def test_story_i_is_a_function_of_the_seed_and_i_alone():
 
 
 def test_the_same_seed_tells_the_same_bytes_on_every_machine():
-    assert sha256("".join(stories(0, 200)).encode()).hexdigest()[:16] == "b165435f46a3799f"
+    assert sha256("".join(stories(0, 200)).encode()).hexdigest()[:16] == "52abaf3b434031fe"
 
 
 def test_ten_thousand_stories_are_more_than_a_million_characters():
@@ -335,10 +343,10 @@ def test_impossible_requests_are_refused(count, scenes):
 
 
 def test_the_examples_in_the_docstring_are_stories():
-    examples = re.findall(r"^    (\w+ the .*)$", language.__doc__, re.MULTILINE)
+    examples = re.findall(r"^    (\w+ was a .*)$", language.__doc__, re.MULTILINE)
     assert len(examples) == 4
     assert all(math.prod(read("\n" + example).ideal) > 0 for example in examples)
-    example, marks = re.search(r"^    (\w+ the .*)\n    (.*)$", story_reader.__doc__, re.MULTILINE).groups()
+    example, marks = re.search(r"^    (\w+ was a .*)\n    (.*)$", story_reader.__doc__, re.MULTILINE).groups()
     initials = {takes: takes[0] for takes in TAKES} | {"local": "."}
     assert "".join(initials[takes] for takes in read("\n" + example).takes[1:]) == marks
 
@@ -355,31 +363,32 @@ def test_what_is_answered_is_what_was_set_up():
         hero, other, setup, answer, ending = match.group("hero", "other", "setup", "answer", "ending")
         assert hero[0] != other[0]
         she, doing = setup.split(" ", 1)
-        pronouns[hero].add(she)
+        pronouns[hero] |= {match["she"], she}
         if doing.startswith("hid"):
-            places = re.findall(r"(?:hid|sat|lay) in a (\w+)", doing)
-            assert answer == f"{other} found {hero} in the {places[-1]}."
+            places = re.fullmatch(r"hid a \w+ in a (\w+)(?:, a (\w+))?(?:, then a (\w+))?\.", doing).groups()
+            places = [place for place in places if place]
+            assert answer == f"{other} found it in the {places[-1]}."
             assert len({place[0] for place in places}) == len(places)
             seen["places", len(places)] += 1
-        elif doing.startswith("picked"):
-            number, what = re.fullmatch(r"picked (\w+) (\w+ \w+)s\.", doing).groups()
+        elif doing.startswith("found"):
+            number, what = re.fullmatch(r"found (\w+) (\w+ \w+)s\.", doing).groups()
             left, rest = re.fullmatch(rf"{other} ate one, so {hero} had (\w+) (.*)\.", answer).groups()
             assert NUMBERS.index(left) == NUMBERS.index(number) - 1
             assert rest == (what if left == "one" else what + "s")
             seen["left", left] += 1
-        elif doing.startswith("lost"):
-            assert answer == doing.replace("lost", f"{other} got {hero}")
+        elif doing.startswith("drew"):
+            assert answer == doing.replace("drew", f"{other} made")
             assert len(set(re.findall(r"\ba (\w)", doing))) == 3  # no two begin with the same letter
             seen["list"] += 1
         else:
-            assert answer == doing.replace("said", f"{other} sang to {hero}")
+            assert answer == doing.replace("said", f"{other} sang")
             seen["quote"] += 1
         for word in re.findall(r"\b(she|he|her|him)\b", ending):
             assert (word in ("she", "her")) == (she == "She")
-        assert set(re.findall(r" ([A-Z]\w+)", ending)) <= {hero, other, "Very"}
-        for adjective in re.findall(r"(?:Poor|Our|What a|Was he|Was she|Still \w+ is) (\w+)", ending):
+        assert set(re.findall(r" ([A-Z]\w+)", ending)) <= {hero, other}
+        for adjective in re.findall(r"(?:Poor|You|Was he|Was she) (\w+)", ending):
             assert adjective == match["adjective"]
-        for kind in re.findall(r"(?:Well, a|Off went the|What a \w+|Our \w+) (\w+)", ending):
+        for kind in re.findall(r"(?:Oh, silly|Off ran the|You \w+|Our) (\w+)", ending):
             assert kind == match["kind"]
         seen[ending.split()[0]] += 1
     assert all(len(used) == 1 for used in pronouns.values())
