@@ -40,6 +40,7 @@ ORDER = [
     "cost",
     "checkpoint",
     "run",
+    "part_times",
     "picture",
     "report",
     "trainer",

@@ -1,0 +1,300 @@
+"""Where a step's time goes: the parts add up to the step, each pays for its own way and way back, no bit is moved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+import torch
+from later_kinds import LATER
+from running import data_folder, small_text
+from torch import Tensor, nn
+
+from minigpt import corpus as corpora
+from minigpt import part_times, training
+from minigpt.attention import Attention
+from minigpt.config import from_dict
+from minigpt.corpus import open_corpus
+from minigpt.dataset import DataConfig, Dataset
+from minigpt.model import GPT, ModelConfig
+from minigpt.optimizer import Optimizer
+from minigpt.part_times import BACKWARD, FORWARD, PARTS, PartTimes, Watch, attached, measure, summary, table
+from minigpt.position import Position
+from minigpt.tokenizer import Char
+from minigpt.trace import replaced
+from minigpt.training import TrainingConfig, train
+
+BLOCK, STEPS = 16, 3
+KINDS = Attention.kinds | LATER
+
+
+@pytest.fixture(autouse=True)
+def data(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(corpora, "DATA", Path(data_folder()))
+    yield
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Dataset:
+    (tmp_path / "text.txt").write_text(small_text(), encoding="utf-8")
+    config = DataConfig(source=str(tmp_path / "text.txt"))
+    corpus = open_corpus(config.source)
+    return Dataset(config, corpus, Char.fit(None, corpus.documents()), BLOCK)
+
+
+def make_model(kind: str = "multi_head", of_attention: Mapping[str, Any] = MappingProxyType({}), **options: Any) -> GPT:
+    torch.manual_seed(0)
+    config = from_dict(ModelConfig, {"n_layer": 2, "n_embd": 16, "block_size": BLOCK} | options)
+    return GPT(replace(config, attention=KINDS[kind].Config(**of_attention)), 30)
+
+
+def settings(**options: Any) -> TrainingConfig:
+    return from_dict(TrainingConfig, {"batch_size": 4, "max_steps": STEPS, "device": "cpu"} | options)
+
+
+def make_optimizer(config: TrainingConfig, model: GPT) -> Optimizer:
+    optimizer = config.optimizer.component(config.optimizer, model)
+    assert isinstance(optimizer, Optimizer)
+    return optimizer
+
+
+def look(model: GPT, dataset: Dataset, **options: Any) -> PartTimes:
+    config = settings(**options)
+    return measure(model, dataset, make_optimizer(config, model), config, STEPS)
+
+
+# ---- the whole and its parts ----
+
+
+def test_the_parts_add_up_to_the_step(dataset: Dataset) -> None:
+    times = look(make_model(), dataset)
+    assert (len(times.watched), len(times.plain)) == (STEPS, STEPS)
+    assert sum(times.seconds.values()) == pytest.approx(times.whole, rel=1e-9)
+    assert min(times.seconds.values()) >= 0
+    assert {part for part, _ in times.seconds} == set(PARTS) - {"attention: position"}  # learned ones are embedded
+
+
+class Clock:
+    """A clock that stands still but for what is told to take its time, so that every second is known."""
+
+    def __init__(self) -> None:
+        self.time = 0
+
+    def slowed(self, function: Any, there: int, back: int = 0) -> Any:
+        """The same function, which takes seconds on the way there and on the way back."""
+        clock = self
+
+        class Slow(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, x: Tensor) -> Tensor:
+                return x.clone()
+
+            @staticmethod
+            def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+                clock.time += back
+                return gradients[0]
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            clock.time += there
+            out = function(*arguments, **options)
+            if not back:
+                return out
+            return (*out[:-1], Slow.apply(out[-1])) if isinstance(out, tuple) else Slow.apply(out)
+
+        return call
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(part_times, "perf_counter", lambda: clock.time)
+    return clock
+
+
+def spent(times: PartTimes) -> dict[tuple[str, str], float]:
+    return {moment: seconds for moment, seconds in times.seconds.items() if seconds}
+
+
+SLOW = {
+    "tokens, position": lambda model: (model.tokens, "forward"),
+    "norms": lambda model: (model.norm, "forward"),
+    "attention: queries, keys, values": lambda model: (model.blocks[0].attention, "qkv"),
+    "attention: position": lambda model: (model.blocks[1].attention.position, "bias"),
+    "attention: mix": lambda model: (model.blocks[1].attention, "mix"),
+    "attention: output": lambda model: (model.blocks[1].attention, "output"),
+    "mlp": lambda model: (model.blocks[0].mlp, "forward"),
+    "residual sums, dropout": lambda model: (model.blocks[0].dropout, "forward"),
+    "head": lambda model: (model.head, "forward"),
+    "loss": lambda model: (training, "next_token_loss"),
+}
+
+
+@pytest.mark.parametrize("micro_batch_size", [None, 2])
+@pytest.mark.parametrize("part", SLOW)
+def test_each_part_pays_for_its_own(part: str, micro_batch_size: int | None, dataset: Dataset, clock: Clock) -> None:
+    model = make_model(position="alibi")
+    for attention in model.attentions():  # a bias that is learned, so that something comes back to it
+        weight, bias = nn.Parameter(torch.ones(())), attention.position.bias
+        attention.position.__dict__["bias"] = lambda q, k, bias=bias, weight=weight: bias(q, k) * weight
+    thing, method = SLOW[part](model)
+    with replaced(thing, method, clock.slowed(getattr(thing, method), 5, 9)):
+        times = look(model, dataset, micro_batch_size=micro_batch_size)
+    calls = (2 if micro_batch_size else 1) * (2 if part.startswith("residual") else 1)
+    assert spent(times) == {(part, FORWARD): calls * 5, (part, BACKWARD): calls * 9}
+    assert times.watched == times.plain == [calls * 14] * STEPS
+
+
+def test_inside_another_part_it_is_the_inner_ones(dataset: Dataset, clock: Clock) -> None:
+    model = make_model("multi_head", {"qk_norm": True}, position="rotary")
+    first, second = model.attentions()
+    with ExitStack() as stack:
+        for thing, method, there, back in (
+            (first.position, "rotate", 1, 2),  # twice: the query, and the key
+            (first.query, "forward", 10, 20),
+            (second.key_norm, "forward", 1000, 2000),
+            (first, "mix", 100, 200),
+        ):
+            stack.enter_context(replaced(thing, method, clock.slowed(getattr(thing, method), there, back)))
+        times = look(model, dataset)
+    parts = {
+        "attention: position": (2, 4),
+        "attention: queries, keys, values": (1010, 2020),
+        "attention: mix": (100, 200),
+    }
+    expected = {(part, way): s for part, both in parts.items() for way, s in zip((FORWARD, BACKWARD), both)}
+    assert spent(times) == expected
+
+
+@pytest.mark.parametrize("part", ["batch", "gradient clipping", "optimizer", "the rest of the loop"])
+def test_what_is_around_the_model_pays_for_its_own(part: str, dataset: Dataset, clock: Clock) -> None:
+    model, config = make_model(), settings()
+    optimizer = make_optimizer(config, model)
+    thing, method = {
+        "batch": (dataset, "batch"),
+        "gradient clipping": (nn.utils, "clip_grad_norm_"),
+        "optimizer": (optimizer, "step"),
+        "the rest of the loop": (training, "schedule"),
+    }[part]
+    with replaced(thing, method, clock.slowed(getattr(thing, method), 7)):
+        times = measure(model, dataset, optimizer, config, STEPS)
+    assert spent(times) == {(part, FORWARD): 7}
+
+
+@pytest.mark.parametrize("position", Position.kinds)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_and_position(kind: str, position: str, dataset: Dataset) -> None:
+    times = look(make_model(kind, position=position), dataset)
+    assert sum(times.seconds.values()) == pytest.approx(times.whole, rel=1e-9)
+    assert times.seconds["attention: mix", BACKWARD] > 0
+
+
+OPTIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    *(({"norm": norm}, {}) for norm in ("layernorm", "rmsnorm")),
+    *(({"mlp": mlp}, {}) for mlp in ("gelu", "relu2", "swiglu")),
+    *(({}, {"optimizer": kind}) for kind in Optimizer.kinds),
+    ({"tied_head": False, "bias": False, "dropout": 0.2}, {"grad_clip": 0}),
+    ({"position": "rotary"}, {"precision": "bfloat16"}),
+    ({"dropout": 0.2}, {"precision": "bfloat16", "micro_batch_size": 3}),
+]
+
+
+@pytest.mark.parametrize(("shape", "how"), OPTIONS, ids=str)
+def test_the_watch_changes_no_bit(shape: dict[str, Any], how: dict[str, Any], dataset: Dataset) -> None:
+    same_to_the_bit("multi_head", shape, how, dataset)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_watch_changes_no_bit_in_any_kind(kind: str, dataset: Dataset) -> None:
+    same_to_the_bit(kind, {"position": "rotary"}, {}, dataset)
+
+
+def same_to_the_bit(kind: str, shape: dict[str, Any], how: dict[str, Any], dataset: Dataset) -> None:
+    """Losses, lengths of gradients and weights of the same steps, with the watch and without."""
+    found = []
+    for watching in (True, False):
+        model, config = make_model(kind, **shape), settings(**how)
+        optimizer = make_optimizer(config, model)
+        watch = Watch(model.device)
+        with attached(watch, model, dataset, optimizer) if watching else nullcontext():
+            records = [(record.loss, record.grad_norm) for record in train(model, dataset, optimizer, config)]
+        assert bool(watch.seconds) is watching
+        found.append((records, model.state_dict()))
+    (watched, weights), (plain, others) = found
+    assert watched == plain
+    assert all(torch.equal(weight, others[name]) for name, weight in weights.items())
+
+
+# ---- afterwards ----
+
+
+def everything(model: GPT, dataset: Dataset, optimizer: Optimizer) -> list[Any]:
+    objects = [*model.modules(), dataset, optimizer]
+    hooks = [(module._forward_hooks, module._forward_pre_hooks, module._backward_hooks) for module in model.modules()]
+    names = [set(vars(thing)) for thing in objects]
+    return [names, str(hooks), training.next_token_loss, nn.utils.clip_grad_norm_]
+
+
+def test_nothing_is_left_behind(dataset: Dataset) -> None:
+    model, config = make_model(), settings()
+    optimizer = make_optimizer(config, model)
+    before = everything(model, dataset, optimizer)
+    measure(model, dataset, optimizer, config, STEPS)
+    assert everything(model, dataset, optimizer) == before
+
+
+def test_nothing_is_left_behind_when_a_step_fails(dataset: Dataset) -> None:
+    model, config = make_model(), settings()
+    optimizer, watch = make_optimizer(config, model), Watch(torch.device("cpu"))
+    before = everything(model, dataset, optimizer)
+    x = torch.zeros(1, BLOCK + 1, dtype=torch.long)
+    with pytest.raises(ValueError, match="do not fit"), attached(watch, model, dataset, optimizer):
+        assert everything(model, dataset, optimizer) != before
+        model(x[:, :BLOCK])
+        assert watch.claimed
+        model(x)
+    assert everything(model, dataset, optimizer) == before
+    assert not watch.claimed and not watch.outer
+
+
+def test_a_device_is_waited_for_whenever_the_part_changes() -> None:
+    """Work that a device still has to do belongs to the part that asked for it."""
+    watch, waited = Watch(torch.device("cpu")), []
+    watch.synchronise = lambda: waited.append(watch.now)
+    watch.start()
+    watch.around("mlp", lambda: watch.around("mlp", lambda: None)())()
+    watch.stop()
+    rest = ("the rest of the loop", FORWARD)
+    assert waited == [rest, rest, ("mlp", FORWARD), rest]
+
+
+# ---- what is shown ----
+
+TIMES = PartTimes(
+    {("batch", FORWARD): 0.001, ("mlp", FORWARD): 0.002, ("mlp", BACKWARD): 0.004, ("optimizer", FORWARD): 0.003},
+    watched=[0.011, 0.010, 0.009],
+    plain=[0.008, 0.009, 0.006],
+)
+
+
+def test_the_table() -> None:
+    assert table(TIMES).splitlines() == [
+        "part                              forward ms backward ms        ms    share",
+        "batch                                                         1.00   10.0 %",
+        "mlp                                     2.00        4.00      6.00   60.0 %",
+        "optimizer                                                     3.00   30.0 %",
+        "the whole step                          2.00        4.00     10.00  100.0 %",
+    ]
+
+
+def test_the_summary() -> None:
+    """1,000 tokens in 8 ms are 125,000 a second; three times 2 million operations for each make 750 GFLOP/s."""
+    assert summary(TIMES, 1000, 2e6).splitlines() == [
+        "median step: 8.00 ms (6.00 to 9.00); with the watch 10.00 ms (+25.0 %; the steps alternate)",
+        "speed without it: 125,000 tokens/s, 750.0 GFLOP/s "
+        "(2,000,000 operations a token forward, and about three times as many with the way back)",
+    ]
