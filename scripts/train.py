@@ -3,19 +3,23 @@
 python scripts/train.py --config tiny.yaml                                  # a small GPT in about a minute
 python scripts/train.py --config tiny.yaml model.attention=average_softmax  # swap the attention
 python scripts/train.py --resume                                            # go on with the newest run
+python scripts/train.py --config tiny.yaml --profile                        # where a step's time goes
 """
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
-from minigpt import command, config, distributed, trainer
+from minigpt import command, config, distributed, part_times, trainer
 from minigpt.run import RunConfig, newest_run
 from minigpt.strict_yaml import UserError
 
 
 def main(arguments: argparse.Namespace) -> None:
-    """Start or resume a run, train it, and say what came of it."""
+    """Start or resume a run, train it, and say what came of it; or only show where a step's time goes."""
+    if arguments.profile is not None:
+        return profile(arguments)
     if arguments.resume is not None and arguments.config:
         raise UserError("--config and --resume: give one of them; a run is resumed with its own config")
     if arguments.resume is not None:
@@ -36,6 +40,21 @@ def main(arguments: argparse.Namespace) -> None:
     print(f"curves: {folder / 'loss.svg'}; text: python scripts/sample.py --run {folder}")
 
 
+def profile(arguments: argparse.Namespace) -> None:
+    """Show where a step's time goes; there is no run. Raises UserError for what belongs to a run."""
+    options = {"--resume": arguments.resume is not None, "--name": arguments.name, "--allow-leak": arguments.allow_leak}
+    for option, given in (options | {"--allow-data-change": arguments.allow_data_change}).items():
+        if given:
+            raise UserError(f"--profile and {option}: give one of them; a profile makes no run")
+    if not arguments.config:
+        raise UserError("--profile: give --config FILE, the training to look at (try --config tiny.yaml)")
+    if not re.fullmatch("[1-9][0-9]{0,5}", arguments.profile):
+        found = f"found {arguments.profile!r}"
+        raise UserError(f"--profile STEPS: expected a whole number of at least 1 and at most 999999, {found}")
+    settings = config.load(RunConfig, arguments.config, arguments.overrides)
+    part_times.show_part_times(settings, int(arguments.profile))
+
+
 if __name__ == "__main__":
     parser = command.parser("Train a model from a config; anything after it like training.max_steps=50 overrides it.")
     parser.add_argument("--config", help="a YAML file, looked up as given and then in configs/")
@@ -45,9 +64,14 @@ if __name__ == "__main__":
     )
     parser.add_argument("--allow-data-change", action="store_true", help="resume although the text has changed")
     parser.add_argument("--allow-leak", action="store_true", help="train even if an attention sees the future")
+    default = str(part_times.STEPS)
+    what = f"show where a step's time goes, part by part, over STEPS steps (default: {default}); there is no run"
+    parser.add_argument("--profile", nargs="?", const=default, metavar="STEPS", help=what)
     arguments, overrides = parser.parse_known_args()
     if arguments.resume and "=" in arguments.resume:  # --resume training.max_steps=900: an override, not a run
         arguments.resume, overrides = "", [arguments.resume, *overrides]
+    if arguments.profile and "=" in arguments.profile:
+        arguments.profile, overrides = default, [arguments.profile, *overrides]
     command.no_leftovers(parser, overrides)
     arguments.overrides = overrides
     sys.exit(command.execute(main, arguments))

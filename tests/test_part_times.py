@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from later_kinds import LATER
-from running import data_folder, small_text
+from running import CONFIG, Ended, data_folder, furnish, process, script, small_text
 from torch import Tensor, nn
 
 from minigpt import corpus as corpora
@@ -298,3 +300,79 @@ def test_the_summary() -> None:
         "speed without it: 125,000 tokens/s, 750.0 GFLOP/s "
         "(2,000,000 operations a token forward, and about three times as many with the way back)",
     ]
+
+
+# ---- the command ----
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return furnish(tmp_path)
+
+
+def shown(ended: Ended) -> dict[str, float]:
+    """The milliseconds of each row."""
+    assert (ended.code, ended.err) == (0, "")
+    rows = re.findall(r"^(\S.*?)  .* ([\d.]+) +([\d.]+) %$", ended.out, flags=re.MULTILINE)
+    return {part: float(milliseconds) for part, milliseconds, _ in rows}
+
+
+def test_the_command_shows_all_parts_and_leaves_nothing(home: Path) -> None:
+    before = sorted(os.listdir(home))
+    ended = process("train.py", "--config", "small.yaml", "--profile", "4", cwd=home)
+    rows = shown(ended)
+    assert [*rows] == [*(part for part in PARTS if part != "attention: position"), "the whole step"]
+    whole = rows.pop("the whole step")
+    assert sum(rows.values()) == pytest.approx(whole, abs=0.005 * (len(rows) + 1))
+    assert "3 steps to warm up and 8 to measure; there is no run, and what is learned is not kept" in ended.out
+    assert "tokens/s" in ended.out
+    assert sorted(os.listdir(home)) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "steps"),
+    [
+        (["--profile"], 20),
+        (["--profile", "model.position=rotary", "training.compile=true"], 20),
+        (["--profile=2", "training.max_steps=1", "training.micro_batch_size=3", "training.precision=bfloat16"], 2),
+    ],
+)
+def test_the_command_with_options(arguments: list[str], steps: int, home: Path) -> None:
+    ended = script("train.py", "--config", "small.yaml", *arguments, cwd=home)
+    assert ("attention: position" in shown(ended)) is ("model.position=rotary" in arguments)
+    assert f"mean of {steps} steps" in ended.out
+    assert ("training.compile is off" in ended.out) is ("training.compile=true" in arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--profile"], "--profile: give --config FILE"),
+        (["--profile", "--resume"], "--profile and --resume: give one of them"),
+        (["--config", "small.yaml", "--profile", "--name", "it"], "--profile and --name: give one of them"),
+        (["--config", "small.yaml", "--profile", "--allow-leak"], "--profile and --allow-leak: give one of them"),
+        *(
+            (
+                ["--config", "small.yaml", f"--profile={odd}"],
+                f"whole number of at least 1 and at most 999999, found '{odd}'",
+            )
+            for odd in ("", "0", "-3", "2.5", "many", "1e3", "9999999")
+        ),
+        (["--config", "small.yaml", "--profile", "2", "training.max_step=1"], "training.max_step: unknown key"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments: list[str], message: str, home: Path) -> None:
+    ended = script("train.py", *arguments, cwd=home)
+    assert (ended.code, ended.out) == (2, "")
+    assert message in ended.err and ended.err.count("\n") == 1
+
+
+def test_one_of_several_processes_is_refused(home: Path) -> None:
+    ended = process("train.py", "--config", "small.yaml", "--profile", cwd=home, WORLD_SIZE="2")
+    assert (ended.code, ended.err) == (2, "error: --profile looks at one process: start it without torchrun\n")
+
+
+def test_a_loss_that_is_no_number_ends_as_in_training(home: Path) -> None:
+    (home / "wild.yaml").write_text(CONFIG.replace("training: {", "training: {optimizer: {learning_rate: 1e30}, "))
+    ended = script("train.py", "--config", "wild.yaml", "--profile", cwd=home)
+    assert ended.code == 3 and "diverged: step" in ended.err
