@@ -21,13 +21,15 @@ from minigpt import checkpoint
 from minigpt.checkpoint import CheckpointError
 from minigpt.config import Options
 from minigpt.config import load as load_config
-from minigpt.dataset import DataConfig
+from minigpt.corpus import open_corpus
+from minigpt.dataset import DataConfig, Dataset
+from minigpt.decoding import Weights, prepare
 from minigpt.model import GPT, ModelConfig
 from minigpt.sampling import SamplingConfig, generate, until
 from minigpt.strict_yaml import ConfigError, UserError
 from minigpt.tokenizer import Tokenizer
 from minigpt.trace import attention_maps
-from minigpt.training import TrainingConfig, choose_device
+from minigpt.training import TrainingConfig, choose_device, evaluate
 
 RUNS = Path("runs")
 CONFIG, TOKENIZER, METRICS, CHECKPOINTS, PLUGINS = (
@@ -82,12 +84,26 @@ class Run:
         """
         config = replace(self.config.sampling, **options)
         generator = torch.Generator(self.model.device).manual_seed(config.seed)
-        tokens = generate(self.model, self.prompt_ids(prompt), config, generator, use_cache)
+        model = prepare(self.model, config.weights)
+        tokens = generate(model, self.prompt_ids(prompt), config, generator, use_cache)
         return until(self.tokenizer.stream(int(token) for token in tokens), config.stop)
 
     def generate(self, prompt: str = "", **options: Any) -> str:
         """A prompt and its continuation as one text; `options` as for `stream`."""
         return prompt + "".join(self.stream(prompt, **options))
+
+    def loss_with(self, weights: Weights) -> tuple[float, float]:
+        """The validation loss in nats a token with float32 weights, and with these: over the same 20,000 tokens or so.
+
+        Raises UserError when the text is not there any more.
+        """
+        data, training = self.config.data, self.config.training
+        dataset = Dataset(data, open_corpus(data.source, data.stories), self.tokenizer, self.config.model.block_size)
+        batches = max(1, 20_000 // (training.batch_size * self.config.model.block_size))
+        plain, other = (
+            evaluate(model, dataset, "val", training, batches) for model in (self.model, prepare(self.model, weights))
+        )
+        return plain, other
 
     def attention(self, text: str) -> list[Tensor]:
         """Who attends to whom in a text that fits into the context: one (H, T, T) a layer. Raises UserError."""

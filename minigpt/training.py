@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import islice
 from time import perf_counter
 from typing import Annotated, Literal
 
@@ -176,11 +177,14 @@ def own_rows() -> slice:
 
 
 @torch.no_grad()
-def evaluate(model: GPT, dataset: Dataset, split: Split, config: TrainingConfig) -> float:
-    """The exact loss in nats a token: every target of the split once, in windows of `block_size`."""
+def evaluate(model: GPT, dataset: Dataset, split: Split, config: TrainingConfig, batches: int | None = None) -> float:
+    """The exact loss in nats a token: every target of the split once, in windows of `block_size`.
+
+    With `batches`, only the first so many batches of windows.
+    """
     training, total, count = model.training, 0.0, 0.0
     model.eval()
-    for x, y in dataset.windows(split, config.batch_size, own_rows()):
+    for x, y in islice(dataset.windows(split, config.batch_size, own_rows()), batches):
         logits = model(x.to(model.device))  # (B, T, V)
         total += next_token_loss(logits, y.to(model.device), reduction="sum").item()
         count += int((y != IGNORED).sum())

@@ -7,10 +7,12 @@ python scripts/sample.py --run runs/tiny --temperature 0 --max-tokens 300
 import argparse
 import sys
 from pathlib import Path
+from typing import get_args
 
 from minigpt import command
 from minigpt.config import hints
-from minigpt.run import load, newest_run
+from minigpt.decoding import Weights
+from minigpt.run import Run, load, newest_run
 from minigpt.sampling import SamplingConfig
 from minigpt.strict_yaml import ConfigError, UserError
 
@@ -24,6 +26,8 @@ def main(arguments: argparse.Namespace) -> None:
     for note in run.notes:
         print(note, file=sys.stderr)
     given = {name: getattr(arguments, name) for name in hints(SamplingConfig) if getattr(arguments, name) is not None}
+    if arguments.weights not in (None, "float32"):
+        print(cost(run, arguments.weights), file=sys.stderr)
     first_seed = given.pop("seed", run.config.sampling.seed)
     for number in range(arguments.num_samples):
         if number:
@@ -36,6 +40,15 @@ def main(arguments: argparse.Namespace) -> None:
         for piece in pieces:
             print(piece, end="", flush=True)
         print()
+
+
+def cost(run: Run, weights: Weights) -> str:
+    """What weights of fewer bits cost, as one line."""
+    try:
+        plain, other = run.loss_with(weights)
+    except (UserError, OSError) as error:
+        return f"{weights} weights: the change in loss was not measured ({error})"
+    return f"{weights} weights: validation loss {plain:.4f} -> {other:.4f} ({other - plain:+.4f})"
 
 
 def read_prompt(arguments: argparse.Namespace) -> str:
@@ -66,6 +79,9 @@ if __name__ == "__main__":
     parser.add_argument("--num-samples", type=int, default=1, metavar="N", help="samples, each with the next seed")
     parser.add_argument("--stop", metavar="TEXT", help="end before this text")
     parser.add_argument("--no-cache", action="store_true", help="recompute the whole context for every token")
+    parser.add_argument(
+        "--weights", choices=get_args(Weights), help="keep the weights in fewer bits: faster, less exact"
+    )
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda", "mps"], help="where to compute")
     arguments = parser.parse_args()
     sys.exit(command.execute(main, arguments))

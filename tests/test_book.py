@@ -29,6 +29,7 @@ ORDER = [
     "attention.grouped_query",
     "attention",
     "model",
+    "decoding",
     "sampling",
     "trace",
     "probe",
