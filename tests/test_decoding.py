@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import copy
+import re
+from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
 import torch.nn.functional as F
 from laws import KINDS
+from running import furnish, script
 from torch import nn
 
 from minigpt.attention import Attention
-from minigpt.decoding import Int8Linear, RowLinear, prepare
+from minigpt.decoding import Int8Linear, RowLinear, Weights, prepare
 from minigpt.model import GPT, ModelConfig
 from minigpt.sampling import SamplingConfig, generate
 
@@ -114,3 +118,23 @@ def test_int8_takes_a_quarter_of_the_bytes() -> None:
     narrow = prepare(model, "int8").blocks
     kept = sum(b.numel() * b.element_size() for b in narrow.buffers())
     assert kept == pytest.approx(matrices / 4, rel=0.03)
+
+
+# ---- the command ----
+
+
+def test_the_command_says_what_fewer_bits_cost(tmp_path: Path) -> None:
+    assert script("train.py", "--config", "small.yaml", cwd=furnish(tmp_path)).code == 0
+    plain = script("sample.py", "--temperature", 0, cwd=tmp_path)
+    assert (plain.code, plain.err) == (0, "")
+    for weights in get_args(Weights)[1:]:
+        ended = script("sample.py", "--temperature", 0, "--weights", weights, cwd=tmp_path)
+        found = re.fullmatch(rf"{weights} weights: validation loss (\S+) -> (\S+) \((\S+)\)\n", ended.err)
+        assert ended.code == 0 and found and len(ended.out) == len(plain.out)
+        before, after, change = map(float, found.groups())
+        assert change == pytest.approx(after - before, abs=2e-4) and abs(change) < 0.01
+    (tmp_path / "text.txt").unlink()
+    gone = script("sample.py", "--weights", "int8", cwd=tmp_path)
+    assert gone.code == 0 and gone.err.startswith("int8 weights: the change in loss was not measured (")
+    wrong = script("sample.py", "--weights", "int4", cwd=tmp_path)
+    assert wrong.code == 2 and wrong.err.count("\n") == 1
