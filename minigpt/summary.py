@@ -178,14 +178,14 @@ def lines(summary: Mapping[str, Any]) -> list[list[str]]:
 
 def table(summary: Mapping[str, Any]) -> str:
     """Everything for the terminal: what was held equal, the table, accuracy by name, and the sentences."""
-    parts = [summary["held_equal"], "", *_aligned(lines(summary))]
+    parts = [summary["held_equal"], "", *aligned(lines(summary))]
     if summary["names"]:
         parts += ["", "accuracy by what must be remembered (free: probability given to what can come):"]
         head = ["variant", *summary["names"]]
         body = [
             [r["variant"], *(number(r["accuracy"].get(n), ".3f") for n in summary["names"])] for r in rows_of(summary)
         ]
-        parts += _aligned([head, *body])
+        parts += aligned([head, *body])
     parts += ["", *(f"{row['variant']}: {row['trouble']}" for row in summary["variants"] if row["trouble"])]
     return "\n".join([*parts, *sentences(summary)])
 
@@ -200,7 +200,7 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
     return [row["difference"]["sentence"] for row in summary["variants"] if row["difference"]]
 
 
-def _aligned(table: Sequence[Sequence[str]]) -> Iterator[str]:
+def aligned(table: Sequence[Sequence[str]]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(*table)]
     for first, *rest in table:
         yield f"{first:<{widths[0]}}  " + "  ".join(f"{cell:>{width}}" for cell, width in zip(rest, widths[1:]))

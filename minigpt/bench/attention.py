@@ -1,0 +1,245 @@
+"""Attention: what every kind costs as the context grows, to train and to decode. Plugins take part.
+
+One layer, forward and backward, without positions. Averages cost O(T) to train and O(1) a token to decode; the others
+compare every pair of positions; grouped heads shrink the cache by their ratio.
+
+B batch (1 here), T positions, D model width.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.flop_counter import FlopCounterMode
+
+from minigpt.attention import Attention
+from minigpt.attention.grouped_query import GroupedQuery
+from minigpt.bench.ledger import Report, Row, Spread
+from minigpt.bench.setting import Setting
+from minigpt.bench.worker import in_turn
+from minigpt.bench.yardstick import clock
+from minigpt.cache import Past
+from minigpt.cost import CUSTOM, bytes_of
+from minigpt.position import NoPosition, Shape
+from minigpt.strict_yaml import UserError
+from minigpt.training import TrainingConfig, mixed_precision
+
+CONTEXTS = (64, 128, 256, 512, 1024, 2048, 4096)
+WIDTH, KEY_HEADS = 128, (1, 2, 4)
+BLOCK = 0.05  # seconds that a measurement takes at least
+FITTED = 3  # contexts, the longest ones, that the growth is fitted to
+DECODED = 16  # tokens a measurement
+
+TRAIN = {
+    "kind": ("kind", ""),
+    "T": ("context", ",d"),
+    "ms": ("ms", ".3f"),
+    "peak MiB": ("peak_mib", ",.2f"),
+    "MFU": ("mfu", ".1%"),
+}
+GROWTH = {"kind": ("kind", ""), "to T": ("context", ",d"), "ms ~ T^": ("time", ".2f"), "peak ~ T^": ("memory", ".2f")}
+
+
+@dataclass
+class Kind:
+    """One kind under measurement."""
+
+    name: str
+    config: Attention.Config
+    device: torch.device
+    stopped: bool = False  # its cells take too long: longer contexts are left out
+
+    def layer(self, length: int) -> Attention:
+        """A layer of it for contexts of `length`."""
+        shape = Shape(n_embd=WIDTH, block_size=length, position=NoPosition.Config())
+        made: Attention = self.config.component(self.config, shape).to(self.device)
+        return made
+
+
+def run(setting: Setting, contexts: Sequence[int] = CONTEXTS, limit: float = 20.0) -> Report:
+    """Measure every kind over the contexts; a kind stops where a cell would take more than `limit` seconds."""
+    if not contexts or min(contexts) < 1:
+        raise UserError("--contexts: expected lengths of at least 1, as in 64,128,256")
+    contexts = sorted(set(contexts))
+    report = setting.report("attention", shapes=[(contexts[-1], WIDTH, WIDTH)])
+    kinds = every_kind(setting.device)
+    cells = [row for T in contexts for row in train(kinds, T, setting.repeat, limit)]
+    cells.sort(key=lambda row: ([kind.name for kind in kinds].index(row["kind"]), row["context"]))
+    report.add(f"a layer forward and backward, batch 1, {WIDTH} wide, {setting.repeat} rounds", TRAIN, cells)
+    report.add(f"growth, fitted to the last {FITTED} contexts", GROWTH, [growth(kind.name, cells) for kind in kinds])
+    near, far = contexts[0], contexts[-1]
+    decoded = decode(kinds, near, far, setting.repeat)
+    report.add(f"decoding one token after {near} and after {far} others", decoding_columns(near, far), decoded)
+    on = "torch.cuda.max_memory_allocated" if setting.device.type == "cuda" else "torch.profiler's allocations added up"
+    report.notes += [
+        f"peak MiB: the most that all tensors made in the pass hold at one time ({on}), parameters and inputs left out",
+        f"ms: the median (smallest..largest). A kind stops (-) where the next context might take over {limit:g} s",
+        "T^p: p is 1 for what grows with T, 2 for what grows with its square; short contexts cost by the call",
+        "cache: what `make_cache` holds for so many tokens, one layer; the ratio is multi_head's over it",
+        "MFU: matrix products of the pass, three times the forward ones, over the large square product above; "
+        "a running sum has next to none",
+    ]
+    return report
+
+
+def every_kind(device: torch.device) -> list[Kind]:
+    """All that are registered, with their defaults; grouped queries with 1, 2 and 4 key heads. Raises UserError."""
+    shape = Shape(n_embd=WIDTH, position=NoPosition.Config())
+    made = []
+    for name, component in Attention.kinds.items():
+        configs: dict[str, Any] = {name: component.Config()}
+        if component is GroupedQuery:
+            configs = {f"{name}, {n} key heads": GroupedQuery.Config(n_kv_head=n) for n in KEY_HEADS}
+        for called, config in configs.items():
+            for option, what in config.mistakes_within(shape):
+                raise UserError(f"{called}.{option}: {what}")
+            made.append(Kind(called, config, device))
+    return made
+
+
+# ---------------------------------------------------------------------------------------------- training
+
+
+def train(kinds: Sequence[Kind], T: int, repeat: int, limit: float) -> list[Row]:
+    """A row a kind at one context, all kinds in turn, round by round."""
+    steps: dict[str, Callable[[], None]] = {}
+    rows = {kind.name: Row(kind=kind.name, context=T, ms=None, peak_mib=None) for kind in kinds}
+    for kind in kinds:
+        if kind.stopped:
+            continue
+        step = steps[kind.name] = one_step(kind, T)
+        once = seconds(step, 1, kind.device)
+        kind.stopped = 4 * once > limit  # what compares every pair takes four times as long for twice the context
+        step()
+        rows[kind.name] |= {"peak_mib": peak_bytes(step, kind.device) / 2**20, "flops": flops(kind, T)}
+    counts = {name: repeats(step, kinds[0].device) for name, step in steps.items()}
+    took: dict[str, list[float]] = {name: [] for name in steps}
+    for turn in range(repeat):
+        for name in in_turn(list(steps), turn):
+            took[name].append(seconds(steps[name], counts[name], kinds[0].device) / counts[name])
+    for name, values in took.items():
+        rows[name]["ms"] = Spread(tuple(1e3 * value for value in values))
+        rows[name]["flops_per_second"] = Spread(tuple(rows[name]["flops"] / value for value in values))
+    return list(rows.values())
+
+
+def one_step(kind: Kind, T: int) -> Callable[[], None]:
+    """Forward and backward of one layer over T positions, as something to call."""
+    layer, x = kind.layer(T), torch.randn(1, T, WIDTH, device=kind.device, requires_grad=True)  # (1, T, D)
+
+    def step() -> None:
+        x.grad = None
+        layer.zero_grad(set_to_none=True)
+        with mixed_precision(TrainingConfig(), kind.device):
+            y = layer(x)  # (1, T, D)
+        y.sum().backward()
+
+    return step
+
+
+def seconds(step: Callable[[], None], count: int, device: torch.device) -> float:
+    """How long so many steps take."""
+    began = clock(device)
+    for _ in range(count):
+        step()
+    return clock(device) - began
+
+
+def repeats(step: Callable[[], None], device: torch.device) -> int:
+    """How many steps make a measurement that is long enough."""
+    return max(1, math.ceil(BLOCK / seconds(step, 1, device)))
+
+
+def peak_bytes(step: Callable[[], None], device: torch.device) -> int:
+    """The most bytes that the tensors made in a step hold at one time."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        step()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+    os.environ.setdefault("KINETO_LOG_LEVEL", "9")  # or the profiler would talk
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        step()
+    assert profiler.profiler is not None and profiler.profiler.kineto_results is not None
+    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    held = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    return peak
+
+
+def flops(kind: Kind, T: int) -> float:
+    """Operations of a pass forward and backward."""
+    with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=CUSTOM) as counter:
+        kind.layer(T)(torch.zeros(1, T, WIDTH, device=kind.device))
+    return 3.0 * counter.get_total_flops()
+
+
+def growth(name: str, cells: Sequence[Row]) -> Row:
+    """The powers of T with which time and memory grew, over the longest contexts that were measured."""
+    done = [row for row in cells if row["kind"] == name and row["ms"] is not None][-FITTED:]
+    made = Row(kind=name, context=done[-1]["context"] if done else None, time=None, memory=None)
+    if len(done) > 1:
+        T = [row["context"] for row in done]
+        made["time"] = exponent(T, [row["ms"].median for row in done])
+        made["memory"] = exponent(T, [row["peak_mib"] for row in done])
+    return made
+
+
+def exponent(x: Sequence[float], y: Sequence[float]) -> float:
+    """The p of y ~ x^p: the slope of a straight line through the logarithms, by least squares."""
+    log_x, log_y = torch.tensor(x).double().log(), torch.tensor(y).double().log()  # (n,), (n,)
+    log_x, log_y = log_x - log_x.mean(), log_y - log_y.mean()
+    return float((log_x * log_y).sum() / log_x.square().sum())
+
+
+# ---------------------------------------------------------------------------------------------- decoding
+
+
+def decoding_columns(near: int, far: int) -> dict[str, tuple[str, str]]:
+    """The columns of the table of decoding."""
+    ms = {"kind": ("kind", ""), f"ms at {near}": ("near_ms", ".3f"), f"ms at {far}": ("far_ms", ".3f")}
+    cache = {f"cache B at {near}": ("near_bytes", ",d"), f"cache B at {far}": ("far_bytes", ",d")}
+    return {**ms, "far / near": ("ratio", ".2f"), **cache, "B/token": ("bytes_per_token", ",.1f"), **SMALLER}
+
+
+SMALLER = {"times smaller": ("smaller", ",.1f")}
+
+
+@torch.no_grad()
+def decode(kinds: Sequence[Kind], near: int, far: int, repeat: int) -> list[Row]:
+    """A row a kind: milliseconds a token after `near` and `far` others, side by side, and the bytes of its cache."""
+    rows = []
+    for kind in kinds:
+        times = [(after(kind, near), after(kind, far)) for _ in range(repeat + 1)][1:]  # the first warms up
+        near_ms, far_ms = (Spread(tuple(1e3 * value for value in column)) for column in zip(*times))
+        row = Row(kind=kind.name, near_ms=near_ms, far_ms=far_ms, ratio=far_ms.over(near_ms))
+        row |= {"near_bytes": bytes_of(filled(kind, near)[1]), "far_bytes": bytes_of(filled(kind, far)[1])}
+        rows.append(row | {"bytes_per_token": row["far_bytes"] / far})
+    largest = next((row["far_bytes"] for row in rows if row["kind"] == "multi_head"), None)
+    return [row | {"smaller": largest / row["far_bytes"] if largest else None} for row in rows]
+
+
+def filled(kind: Kind, length: int, more: int = 0) -> tuple[Attention, Past]:
+    """A layer that has read `length` positions, with room for more."""
+    layer = kind.layer(length + more).eval()
+    past = layer.make_cache(length + more)
+    layer(torch.randn(1, length, WIDTH, device=kind.device), past)
+    return layer, past
+
+
+def after(kind: Kind, length: int) -> float:
+    """Seconds to decode one token that comes after `length` others."""
+    layer, past = filled(kind, length, DECODED)
+    token: Tensor = torch.randn(1, 1, WIDTH, device=kind.device)  # (1, 1, D)
+    return seconds(lambda: layer(token, past), DECODED, kind.device) / DECODED

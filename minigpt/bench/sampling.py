@@ -1,0 +1,69 @@
+"""Sampling: tokens a second while writing, with a cache and without, and with weights of fewer bits.
+
+Everybody draws from the whole distribution at temperature 1, from models with random weights.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minigpt.bench.ledger import Report
+from minigpt.bench.setting import Setting
+from minigpt.bench.throughput import LAPTOP, describe, flops_per_token, rows
+from minigpt.bench.worker import interleave
+
+GPT2 = {"n_layer": 12, "n_head": 12, "n_embd": 768, "block_size": 1024, "vocab_size": 50257}
+COLUMNS = {
+    "who": ("who", ""),
+    "weights": ("weights", ""),
+    "parameters": ("parameters", ",d"),
+    "tokens/s": ("tokens_per_second", ",.1f"),
+    "x nanoGPT": ("over_nanogpt", ".2f"),
+    "x transformers": ("over_transformers", ".2f"),
+    "same text uncached": ("same", ""),
+    "MFU": ("mfu", ".2%"),
+}
+WARM_UP = 8
+WEIGHTS = ("float32", "bfloat16", "int8")
+
+
+def run(setting: Setting, tokens: int = 512, large: bool = False, large_tokens: int = 64) -> Report:
+    """Measure the small model, one text at a time and 16, and with `large` the smallest GPT-2. Raises UserError."""
+    report = setting.report(
+        "sampling",
+        alone="transformers alone",
+        shapes=[(batch, 128, 512) for batch in (1, 16)] + [(1, 768, 3072)] * large,
+    )
+    for batch in (1, 16):
+        cached = {"weights": "float32", "cache": True, "check": tokens}
+        uncached = {"weights": "float32", "cache": False}
+        measure(report, setting, LAPTOP, batch, tokens, {"minigpt": cached, "minigpt, no cache": uncached})
+    if large:
+        every = {f"minigpt, {weights}": {"weights": weights, "cache": True} for weights in WEIGHTS}
+        measure(report, setting, GPT2, 1, large_tokens, every)
+    report.notes += [
+        "tokens/s: of all texts of a batch together; the median (smallest..largest); ratios are taken round by round",
+        "past its context of T tokens, minigpt begins its window anew every T/2 tokens, with a cache or without, and "
+        "nanoGPT (which has no cache) slides it by one; transformers can do neither, so its model has as many "
+        "positions as there are tokens to write, and looks back over all of them",
+        "same text uncached: minigpt writes the same tokens with the cache and without it, checked before the clock",
+        "MFU: operations of one new token read once, whatever was computed again, over the float32 product above",
+    ]
+    return report
+
+
+def measure(
+    report: Report, setting: Setting, shape: dict[str, int], batch: int, tokens: int, ours: dict[str, dict[str, Any]]
+) -> None:
+    """One table: ours in several ways beside the rivals."""
+    specs = {name: setting.driver(do="sample", rival="minigpt", **how) for name, how in ours.items()}
+    specs |= {name: setting.driver(do="sample", rival=name, positions=tokens + 1) for name in setting.rivals()}
+    specs = {name: {**spec, "shape": shape, "batch": batch} for name, spec in specs.items()}
+    found = interleave(specs, tokens, setting.repeat, min(tokens, WARM_UP))
+    made = rows(found, tokens * batch, flops_per_token(shape))
+    for row in made:
+        if "same" in row:
+            row["same"] = "yes" if row["same"] else "NO"
+        row["weights"], row["precision"] = row["precision"], "float32"
+    title = f"writing: {describe(shape)}, batch {batch}, {setting.repeat} times {tokens} tokens each, in turn"
+    report.add(title, COLUMNS, made)

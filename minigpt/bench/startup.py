@@ -1,0 +1,51 @@
+"""Start-up: seconds from the start of a process until the first step of training is done, and what importing takes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from minigpt import config as configs
+from minigpt.bench import checkout, ours
+from minigpt.bench.ledger import Report, Row, Spread
+from minigpt.bench.setting import Setting
+from minigpt.bench.worker import in_turn, watch
+
+COLUMNS = {
+    "from the start of a process to": ("what", ""),
+    "seconds": ("seconds", ".2f"),
+    "x minigpt's first step": ("ratio", ".2f"),
+}
+IMPORTS = {"torch imported": "import torch", "minigpt imported": "import minigpt"}
+IMPORTS["GPT-2 of transformers imported"] = "from transformers import GPT2LMHeadModel"
+MINIGPT, NANOGPT = "minigpt's first step", "nanoGPT's first step"
+
+
+def run(setting: Setting, text: Path, config: str = "shakespeare_char_cpu.yaml") -> Report:
+    """Measure processes from start to first step, in turn. Raises UserError."""
+    settings = ours.check(config, ours.overrides(text, setting.device))
+    ours.prepare(settings)  # the ids are on disk before anybody is measured, for nanoGPT as well
+    report = setting.report("startup", "transformers alone")
+    with TemporaryDirectory(prefix="minigpt-benchmark-") as folder:
+        commands = {name: ([sys.executable, "-c", code], Path(folder), "") for name, code in IMPORTS.items()}
+        line = ours.train(str(configs.find(config).resolve()), "startup", ours.overrides(text, setting.device))
+        commands[MINIGPT] = (line, Path(folder), ours.FIRST_STEP)
+        if setting.nanogpt:
+            copy = checkout.make_copy(setting.nanogpt, Path(folder, "nanogpt"), text.read_text("utf-8"))
+            command = copy.train(1, checkout.STEPS, setting.device)
+            commands[NANOGPT] = (command, copy.folder, checkout.FIRST_STEP)
+        took: dict[str, list[float]] = {name: [] for name in commands}
+        for turn in range(setting.repeat + 1):
+            for name in in_turn(list(commands), turn):
+                command, where, line_of_step = commands[name]
+                seconds = watch(name, command, where, line_of_step, stop=bool(line_of_step)).seconds
+                if turn:  # the first round brings the files into memory
+                    took[name].append(seconds)
+    spreads = {name: Spread(tuple(values)) for name, values in took.items()}
+    rows = [Row(what=name, seconds=seconds, ratio=seconds.over(spreads[MINIGPT])) for name, seconds in spreads.items()]
+    report.add(f"start-up: the median (smallest..largest) of {setting.repeat} rounds, in turn", COLUMNS, rows)
+    report.notes.append(f"minigpt trains {config}, nanoGPT its README's recipe for a laptop, ids on disk beforehand")
+    report.notes.append("nanoGPT evaluates 2 x 20 batches before its first step, as the recipe has it")
+    report.notes.append("a ratio is taken in each round; nothing here is computed by the model, so there is no MFU")
+    return report

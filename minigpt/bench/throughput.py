@@ -1,0 +1,86 @@
+"""Throughput: tokens a second while training, everybody on the same shape and the same amount of work.
+
+All of GPT-2's make: learned positions, LayerNorm, GELU, a tied head, AdamW, clipping at 1. nanoGPT's model and its
+optimizer are its own, transformers' are its own and torch's; the loop around both is the shortest that there is, with
+batches that cost nearly nothing. minigpt runs its own loop as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minigpt.attention.multi_head import MultiHead
+from minigpt.bench.ledger import Report, Row, rate
+from minigpt.bench.setting import Setting
+from minigpt.bench.worker import Measured, interleave
+from minigpt.cost import cost
+from minigpt.model import GPT, ModelConfig
+
+LAPTOP = {"n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 64, "vocab_size": 65}
+BABY = {"n_layer": 6, "n_head": 6, "n_embd": 384, "block_size": 256, "vocab_size": 65}
+COLUMNS = {
+    "who": ("who", ""),
+    "parameters": ("parameters", ",d"),
+    "type": ("precision", ""),
+    "tokens/s": ("tokens_per_second", ",.0f"),
+    "x nanoGPT": ("over_nanogpt", ".2f"),
+    "x transformers": ("over_transformers", ".2f"),
+    "FLOP/token": ("flops_per_token", ",.0f"),
+    "MFU": ("mfu", ".1%"),
+}
+TRAINING = 3  # passes that a step costs: forward, and backward, which is two
+
+
+def run(setting: Setting, steps: int = 20, large: bool = False) -> Report:
+    """Measure every shape; `steps` a block. Raises UserError."""
+    tasks: list[tuple[dict[str, int], int, int]] = [(LAPTOP, 12, steps), (LAPTOP, 16, steps)]
+    if large:
+        tasks.append((BABY, 64, max(1, steps // 10)))
+    shapes = [(b * s["block_size"], s["n_embd"], 4 * s["n_embd"]) for s, b, _ in tasks]
+    report = setting.report("throughput", "transformers alone", shapes)
+    for shape, batch, count in tasks:
+        specs = {"minigpt, float32": setting.driver(do="train", rival="minigpt", precision="float32")}
+        specs["minigpt, auto"] = setting.driver(do="train", rival="minigpt", precision="auto")
+        specs |= {name: setting.driver(do="train", rival=name) for name in setting.rivals()}
+        specs = {name: {**spec, "shape": shape, "batch": batch} for name, spec in specs.items()}
+        found = interleave(specs, count, setting.repeat, warm_up=count)
+        title = f"training: {describe(shape)}, batch {batch}, {setting.repeat} blocks of {count} steps each, in turn"
+        tokens = count * batch * shape["block_size"]
+        report.add(title, COLUMNS, rows(found, tokens, TRAINING * flops_per_token(shape)))
+    report.notes += [
+        "tokens/s and ratios: the median (smallest..largest); a ratio is taken in each round, of blocks side by side",
+        "MFU: operations of the model (three times those of a forward pass, counted by minigpt/cost.py) a second, "
+        "over the median of the large square product of the same type, measured here",
+        "transformers' GPT-2 has biases, which cannot be turned off; nanoGPT's GELU is the exact one",
+    ]
+    return report
+
+
+def rows(found: dict[str, Measured], tokens: int, flops: float) -> list[Row]:
+    """A row for each who took part; more tokens a second than a rival is a ratio above 1."""
+    made = []
+    for name, measured in found.items():
+        row: Row = {"who": name, "precision": "float32", **measured.facts, "flops_per_token": flops}
+        row["tokens_per_second"] = rate(tokens, measured.seconds)
+        row["flops_per_second"] = rate(tokens * flops, measured.seconds)
+        for rival in ("nanogpt", "transformers"):
+            if rival in found and rival != name:
+                row[f"over_{rival}"] = found[rival].seconds.over(measured.seconds)
+        made.append(row)
+    return made
+
+
+def model_config(shape: dict[str, int]) -> ModelConfig:
+    """A shape as minigpt's config."""
+    sizes: dict[str, Any] = {key: shape[key] for key in ("n_layer", "n_embd", "block_size")}
+    return ModelConfig(**sizes, bias=False, attention=MultiHead.Config(n_head=shape["n_head"]))
+
+
+def flops_per_token(shape: dict[str, int]) -> float:
+    """Operations of a forward pass, counted."""
+    return cost(GPT(model_config(shape), shape["vocab_size"])).flops_per_token
+
+
+def describe(shape: dict[str, int]) -> str:
+    """A shape in words."""
+    return "{n_layer} layers, {n_head} heads, {n_embd} wide, context {block_size}, {vocab_size} tokens".format(**shape)

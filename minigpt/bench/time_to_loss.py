@@ -1,0 +1,179 @@
+"""Time to loss: two trainings as their users start them, from the start of a process to its end, imports included.
+
+nanoGPT's README's recipe for a laptop CPU against a config of minigpt, seed by seed in turn. The exact validation loss
+is worked out afterwards, for both over the same targets: all of them, in windows of 64 that know nothing of each
+other, in float32.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from minigpt import config as configs
+from minigpt.bench import checkout, ours
+from minigpt.bench.ledger import Report, Row, Spread
+from minigpt.bench.setting import Setting
+from minigpt.bench.throughput import model_config
+from minigpt.bench.worker import Worker, in_turn, watch
+from minigpt.dataset import Dataset
+from minigpt.model import GPT
+from minigpt.strict_yaml import UserError
+
+RUNS = {
+    "who": ("who", ""),
+    "seed": ("seed", "d"),
+    "seconds": ("seconds", ".2f"),
+    "loss": ("loss", ".4f"),
+    "parameters": ("parameters", ",d"),
+    "steps": ("steps", ",d"),
+    "start-up": ("startup", ".2f"),
+    "training": ("training", ".2f"),
+    "rest": ("rest", ".2f"),
+    "MFU": ("mfu", ".1%"),
+}
+SUMMARY = {
+    "who": ("who", ""),
+    "seconds": ("seconds", ".2f"),
+    "loss": ("loss", ".4f"),
+    "times as fast as nanoGPT": ("ratio", ".2f"),
+    "loss - nanoGPT's": ("difference", "+.4f"),
+}
+OURS, THEIRS, LONGER = "minigpt", "nanoGPT", "minigpt, in nanoGPT's time"
+
+
+@dataclass
+class Race:
+    """Both trainings, in a folder of their own."""
+
+    setting: Setting
+    text: Path
+    folder: Path
+    steps: int | None
+    dataset: Dataset
+    copy: checkout.Copy | None
+
+    def changes(self, steps: int | None) -> list[str]:
+        """What our run is told besides its config and seed."""
+        cut = [f"training.max_steps={steps}"] if steps else []
+        return [*ours.overrides(self.text, self.setting.device), *cut]
+
+    def minigpt(self, config: str, who: str, seed: int, steps: int | None) -> Row:
+        """Train ours."""
+        name, found = re.sub(r"\W+", "-", f"{who}-{seed}"), configs.find(config).resolve()
+        command = ours.train(str(found), name, [f"training.seed={seed}", *self.changes(steps)])
+        watched = watch(f"{who}, seed {seed}", command, self.folder, ours.FIRST_STEP)
+        trained = ours.look_at(self.folder, name, watched, self.dataset, self.setting.device)
+        settings = ours.check(config, self.changes(steps))
+        row = Row(who=who, seed=seed, seconds=watched.seconds, steps=settings.training.max_steps)
+        return row | asdict(trained) | {"flops_per_second": trained.flops / watched.seconds}
+
+    def nanogpt(self, seed: int) -> Row:
+        """Train nanoGPT by its README, and have a process of its own work out the loss of its checkpoint."""
+        assert self.copy
+        steps, device = self.steps or checkout.STEPS, self.setting.device
+        command = self.copy.train(seed, steps, device)
+        watched = watch(f"{THEIRS}, seed {seed}", command, self.copy.folder, checkout.FIRST_STEP)
+        spec = self.setting.driver(do="evaluate", rival="nanogpt", folder=str(self.copy.out), val=str(self.copy.val))
+        with Worker(THEIRS, {**spec, "path": str(self.copy.folder), "window": ours.WINDOW}) as worker:
+            facts = worker.facts
+        row = Row(who=THEIRS, seed=seed, seconds=watched.seconds, steps=steps, startup=watched.first)
+        shape = {**checkout.SHAPE, "vocab_size": self.copy.vocab_size}
+        model = GPT(model_config(shape), self.copy.vocab_size)
+        flops = ours.flops_of(model, steps * checkout.BATCH * checkout.SHAPE["block_size"])
+        row |= {"loss": facts["loss"], "parameters": facts["parameters"]}
+        return row | {"flops_per_second": flops / watched.seconds}
+
+
+def run(
+    setting: Setting,
+    text: Path,
+    config: str,
+    long_config: str = "",
+    seeds: Sequence[int] = (1, 2, 3),
+    steps: int | None = None,
+    equal_time: bool = False,
+) -> Report:
+    """Train both from every seed, in turn; `steps` cuts both short. Raises UserError."""
+    if equal_time and setting.nanogpt is None:
+        raise UserError("--equal-time: give --nanogpt DIR, or there is no time to be equal to")
+    changes = ours.overrides(text, setting.device)
+    settings = ours.check(config, changes)
+    for extra in [long_config] if long_config else []:
+        ours.check(extra, changes)
+    report = setting.report("time-to-loss", "nothing else")
+    with TemporaryDirectory(prefix="minigpt-benchmark-") as made:
+        folder = Path(made)
+        copy = None
+        if setting.nanogpt:
+            copy = checkout.make_copy(setting.nanogpt, folder / "nanogpt", text.read_text("utf-8"))
+        race = Race(setting, text, folder, steps, ours.prepare(settings), copy)
+        rows = [row for turn, seed in enumerate(seeds) for row in one_round(race, config, turn, seed)]
+        if equal_time:
+            rows += in_their_time(race, rows, long_config or config, seeds, pilot=bool(long_config))
+    report.add("runs, in the order in which they were made", RUNS, rows)
+    report.add("medians (smallest..largest); ratios and differences are taken seed by seed", SUMMARY, summary(rows))
+    report.notes += [
+        f"minigpt trains {config}" + (f", and {long_config} in nanoGPT's time" if long_config else ""),
+        "seconds: from the start of the process to its end, imports, evaluations and checkpoints included; the ids of "
+        "both are on disk beforehand, and the loss is worked out afterwards",
+        "nanoGPT's start-up is the time to its first line about a step, which an evaluation of 2 x 20 batches precedes",
+        "MFU: operations of all steps over all seconds of the process, as a share of the large float32 product above",
+        *verdicts(rows),
+    ]
+    return report
+
+
+def one_round(race: Race, config: str, turn: int, seed: int) -> list[Row]:
+    """Both from one seed; who is first changes from round to round."""
+    rows = []
+    for who in in_turn([THEIRS, OURS] if race.copy else [OURS], turn):
+        rows.append(race.nanogpt(seed) if who == THEIRS else race.minigpt(config, OURS, seed, race.steps))
+        print("{who}, seed {seed}: {seconds:.1f} s, loss {loss:.4f}".format(**rows[-1]), flush=True)
+    return rows
+
+
+def in_their_time(race: Race, rows: Sequence[Row], config: str, seeds: Sequence[int], pilot: bool) -> list[Row]:
+    """Ours with as many steps as fit into nanoGPT's time; a config that was not run yet is run once, to learn that."""
+    known = [race.minigpt(config, "pilot", seeds[0], race.steps)] if pilot else [r for r in rows if r["who"] == OURS]
+    per_step = Spread(tuple((row["seconds"] - row["startup"]) / row["steps"] for row in known)).median
+    startup = Spread(tuple(row["startup"] for row in known)).median
+    time = Spread(tuple(row["seconds"] for row in rows if row["who"] == THEIRS)).median
+    steps = max(1, int((time - startup) / per_step))
+    return [race.minigpt(config, LONGER, seed, steps) for seed in seeds]
+
+
+def summary(rows: Sequence[Row]) -> list[Row]:
+    """A row for each who took part, beside nanoGPT where it did."""
+    made = []
+    theirs = {key: Spread(tuple(values)) for key in ("seconds", "loss") if (values := column(rows, THEIRS, key))}
+    for who in dict.fromkeys(row["who"] for row in rows):
+        seconds, loss = (Spread(tuple(column(rows, who, key))) for key in ("seconds", "loss"))
+        row = Row(who=who, seconds=seconds, loss=loss)
+        if theirs and who != THEIRS:
+            row["ratio"] = theirs["seconds"].over(seconds)
+            pairs = zip(loss.values, theirs["loss"].values)
+            row["difference"] = Spread(tuple(mine - other for mine, other in pairs))
+        made.append(row)
+    return made
+
+
+def column(rows: Sequence[Row], who: str, key: str) -> list[float]:
+    """One number of all runs of one, by seed."""
+    return [row[key] for row in sorted(rows, key=lambda row: int(row["seed"])) if row["who"] == who]
+
+
+def verdicts(rows: Sequence[Row]) -> list[str]:
+    """Whether every seed of ours was as good as nanoGPT in the middle."""
+    if not (theirs := column(rows, THEIRS, "loss")):
+        return []
+    middle, said = Spread(tuple(theirs)).median, []
+    for who in dict.fromkeys(row["who"] for row in rows if row["who"] != THEIRS):
+        losses = column(rows, who, "loss")
+        reached = sum(loss <= middle for loss in losses)
+        word = "every seed" if reached == len(losses) else "NOT every seed"
+        said.append(f"{who}: {word} reached nanoGPT's median loss {middle:.4f} ({reached} of {len(losses)})")
+    return said

@@ -1,0 +1,122 @@
+"""Measure minigpt on this machine beside nanoGPT's own code and transformers, all in one run, in turn.
+
+python scripts/benchmark.py time-to-loss --nanogpt ../nanoGPT            # whole trainings, from process start to end
+python scripts/benchmark.py throughput --nanogpt ../nanoGPT              # tokens a second while training
+python scripts/benchmark.py sampling --nanogpt ../nanoGPT --large        # tokens a second while writing
+python scripts/benchmark.py attention                                    # every kind over contexts of 64 to 4096
+python scripts/benchmark.py startup --nanogpt ../nanoGPT                 # seconds to the first step
+
+Each prints tables and writes runs/benchmark-SUITE.json. Nothing is written into the checkout of nanoGPT.
+"""
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from minigpt import command
+from minigpt.bench import attention, sampling, startup, throughput, time_to_loss
+from minigpt.bench.ledger import Report
+from minigpt.bench.setting import Setting, find_text
+from minigpt.strict_yaml import UserError
+from minigpt.training import choose_device
+
+
+def main(arguments: argparse.Namespace) -> None:
+    """Run a suite, print its tables, write its JSON."""
+    said = shlex.join(["python", "scripts/benchmark.py", *sys.argv[1:]])
+    setting = Setting(
+        device=choose_device(arguments.device),
+        repeat=arguments.repeat,
+        command=said,
+        nanogpt=getattr(arguments, "nanogpt", None),
+        transformers=arguments.suite in ("throughput", "sampling", "startup"),
+        square=arguments.square,
+    )
+    report = measure(setting, arguments)
+    report.finish()
+    print(report.text())
+    print(f"\n{report.write(arguments.out)} holds the numbers")
+
+
+def measure(setting: Setting, given: argparse.Namespace) -> Report:
+    """The suite that was asked for."""
+    if given.suite == "time-to-loss":
+        if given.seeds < 1 or given.first_seed < 0 or (given.steps is not None and given.steps < 1):
+            raise UserError("--seeds, --first-seed, --steps: expected whole numbers of at least 1, 0 and 1")
+        seeds = range(given.first_seed, given.first_seed + given.seeds)
+        configs = given.config, given.long_config
+        return time_to_loss.run(setting, find_text(given.text), *configs, seeds, given.steps, given.equal_time)
+    if given.suite == "throughput":
+        return throughput.run(setting, at_least_one("--steps", given.steps), given.large)
+    if given.suite == "sampling":
+        tokens, large_tokens = (
+            at_least_one("--tokens", given.tokens),
+            at_least_one("--large-tokens", given.large_tokens),
+        )
+        return sampling.run(setting, tokens, given.large, large_tokens)
+    if given.suite == "attention":
+        return attention.run(setting, given.contexts, given.limit)
+    return startup.run(setting, find_text(given.text), given.config)
+
+
+def at_least_one(option: str, value: int) -> int:
+    """A number of things to do. Raises UserError for none."""
+    if value < 1:
+        raise UserError(f"{option}: expected at least 1, found {value}")
+    return value
+
+
+def lengths(text: str) -> list[int]:
+    """`64,128,256` as numbers."""
+    return [int(word) for word in text.split(",")]
+
+
+def parser() -> argparse.ArgumentParser:
+    """Each suite has its own options, and all have some in common."""
+    made = command.Parser(description="Measure minigpt beside nanoGPT and transformers.", allow_abbrev=False)
+    suites = made.add_subparsers(dest="suite", required=True, metavar="SUITE")
+    added = {}
+    for name, what in SUITES.items():
+        alike: Any = {"parents": [command.parser(what)], "conflict_handler": "resolve"}
+        added[name] = one = suites.add_parser(name, help=what, description=what, allow_abbrev=False, **alike)
+        one.add_argument("--repeat", type=int, default=5, metavar="N", help="rounds (default: 5)")
+        one.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"], help="where to compute")
+        one.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="where the JSON goes: runs/")
+        one.add_argument("--square", type=int, default=0, metavar="N", help="side of the matrices of the yardstick")
+        if name != "attention":
+            one.add_argument("--nanogpt", type=Path, metavar="DIR", help="a checkout of nanoGPT, to compare with")
+    for name, config in (("time-to-loss", "shakespeare_char_fast.yaml"), ("startup", "shakespeare_char_cpu.yaml")):
+        added[name].add_argument(
+            "--text", default="shakespeare", metavar="FILE", help="the text (default: shakespeare)"
+        )
+        added[name].add_argument("--config", default=config, metavar="FILE", help=f"what we train (default: {config})")
+    whole = added["time-to-loss"]
+    whole.add_argument("--seeds", type=int, default=3, metavar="N", help="how many seeds (default: 3)")
+    whole.add_argument("--first-seed", type=int, default=1, metavar="N", help="the first of them (default: 1)")
+    whole.add_argument("--steps", type=int, metavar="N", help="cut both trainings short")
+    whole.add_argument("--equal-time", action="store_true", help="train ours once more, for as long as nanoGPT takes")
+    whole.add_argument("--long-config", default="", metavar="FILE", help="another config for that")
+    added["throughput"].add_argument("--steps", type=int, default=20, metavar="N", help="steps a block (default: 20)")
+    for name in ("throughput", "sampling"):
+        added[name].add_argument("--large", action="store_true", help="a larger model too")
+    writing = added["sampling"]
+    writing.add_argument("--tokens", type=int, default=512, metavar="N", help="tokens to write (default: 512)")
+    writing.add_argument("--large-tokens", type=int, default=64, metavar="N", help="of the larger model (default: 64)")
+    kinds, every = added["attention"], list(attention.CONTEXTS)
+    kinds.add_argument("--contexts", type=lengths, default=every, metavar="T,T,...", help="default: 64 to 4096")
+    kinds.add_argument("--limit", type=float, default=20.0, metavar="S", help="seconds a cell may take (default: 20)")
+    return made
+
+
+SUITES = {
+    "time-to-loss": "Whole trainings, from the start of a process to its end.",
+    "throughput": "Tokens a second while training.",
+    "sampling": "Tokens a second while writing.",
+    "attention": "Every kind of attention over growing contexts.",
+    "startup": "Seconds to the first step.",
+}
+
+if __name__ == "__main__":
+    sys.exit(command.execute(main, parser().parse_args()))
