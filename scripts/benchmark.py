@@ -15,6 +15,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from minigpt import command
 from minigpt.bench import attention, sampling, startup, throughput, time_to_loss
 from minigpt.bench.ledger import Report
@@ -26,10 +28,12 @@ from minigpt.training import choose_device
 def main(arguments: argparse.Namespace) -> None:
     """Run a suite, print its tables, write its JSON."""
     said = shlex.join(["python", "scripts/benchmark.py", *sys.argv[1:]])
+    device = arguments.device if arguments.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     setting = Setting(
-        device=choose_device(arguments.device),
-        repeat=arguments.repeat,
+        device=choose_device(device),
         command=said,
+        repeat=getattr(arguments, "repeat", 1),
+        plugins=arguments.plugin,
         nanogpt=getattr(arguments, "nanogpt", None),
         transformers=arguments.suite in ("throughput", "sampling", "startup"),
         square=arguments.square,
@@ -81,7 +85,8 @@ def parser() -> argparse.ArgumentParser:
     for name, what in SUITES.items():
         alike: Any = {"parents": [command.parser(what)], "conflict_handler": "resolve"}
         added[name] = one = suites.add_parser(name, help=what, description=what, allow_abbrev=False, **alike)
-        one.add_argument("--repeat", type=int, default=5, metavar="N", help="rounds (default: 5)")
+        if name != "time-to-loss":  # which has seeds
+            one.add_argument("--repeat", type=int, default=5, metavar="N", help="rounds (default: 5)")
         one.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"], help="where to compute")
         one.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="where the JSON goes: runs/")
         one.add_argument("--square", type=int, default=0, metavar="N", help="side of the matrices of the yardstick")

@@ -70,9 +70,16 @@ def run(setting: Setting, contexts: Sequence[int] = CONTEXTS, limit: float = 20.
     contexts = sorted(set(contexts))
     report = setting.report("attention", shapes=[(contexts[-1], WIDTH, WIDTH)])
     kinds = every_kind(setting.device)
-    cells = [row for T in contexts for row in train(kinds, T, setting.repeat, limit)]
+    with mixed_precision(TrainingConfig(), setting.device):
+        precision = "bfloat16" if torch.is_autocast_enabled(setting.device.type) else "float32"
+    cells = []
+    for T in contexts:
+        report.begin(f"{len(kinds)} kinds at a context of {T}")
+        cells += [row | {"precision": precision} for row in train(kinds, T, setting.repeat, limit)]
     cells.sort(key=lambda row: ([kind.name for kind in kinds].index(row["kind"]), row["context"]))
-    report.add(f"a layer forward and backward, batch 1, {WIDTH} wide, {setting.repeat} rounds", TRAIN, cells)
+    report.add(
+        f"a layer forward and backward, batch 1, {WIDTH} wide, {precision}, {setting.repeat} rounds", TRAIN, cells
+    )
     report.add(f"growth, fitted to the last {FITTED} contexts", GROWTH, [growth(kind.name, cells) for kind in kinds])
     near, far = contexts[0], contexts[-1]
     decoded = decode(kinds, near, far, setting.repeat)
@@ -135,11 +142,11 @@ def one_step(kind: Kind, T: int) -> Callable[[], None]:
     layer, x = kind.layer(T), torch.randn(1, T, WIDTH, device=kind.device, requires_grad=True)  # (1, T, D)
 
     def step() -> None:
-        x.grad = None
-        layer.zero_grad(set_to_none=True)
         with mixed_precision(TrainingConfig(), kind.device):
             y = layer(x)  # (1, T, D)
         y.sum().backward()
+        x.grad = None
+        layer.zero_grad(set_to_none=True)
 
     return step
 

@@ -81,6 +81,8 @@ def _recipe(steps: int, device: torch.device) -> Iterator[str]:
     options |= {"max_iters": steps, "lr_decay_iters": steps, "dropout": 0.0, "device": device.type}
     if device.type != "cuda":
         options["compile"] = False
-    if steps % EVERY:  # a recipe cut short: it writes a checkpoint only where it evaluates
-        options |= {"eval_interval": steps, "always_save_checkpoint": True, "warmup_iters": min(100, steps // 2)}
+    if steps < STEPS:
+        options["warmup_iters"] = min(100, steps // 2)
+    if steps % EVERY:  # it writes a checkpoint only where it evaluates
+        options |= {"eval_interval": steps, "always_save_checkpoint": True}
     yield from (f"--{name}={value}" for name, value in options.items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -91,6 +92,10 @@ class Report:
     def __post_init__(self) -> None:
         self.machine = describe_machine(self.yardstick.device, self.nanogpt)
         self.yardstick.measure()
+
+    def begin(self, title: str) -> None:
+        """Say on stderr what is measured now: it may take a while."""
+        print(title, file=sys.stderr)
 
     def add(self, title: str, columns: Mapping[str, tuple[str, str]], rows: Sequence[Row]) -> None:
         """Add a table."""

@@ -11,6 +11,7 @@ import torch
 
 from minigpt import config as configs
 from minigpt.bench import checkout
+from minigpt.bench.setting import Setting
 from minigpt.bench.worker import Watched
 from minigpt.corpus import ROOT, open_corpus
 from minigpt.cost import cost
@@ -41,9 +42,11 @@ def check(config: str, changes: Sequence[str]) -> RunConfig:
     return found
 
 
-def train(config: str, name: str, changes: Sequence[str]) -> list[str]:
-    """The command that trains a config."""
-    return [sys.executable, str(ROOT / "scripts" / "train.py"), "--config", config, "--name", name, *changes]
+def train(setting: Setting, config: str, name: str, changes: Sequence[str]) -> list[str]:
+    """The command that trains a config, by path or name in configs/; it may be run in any folder."""
+    plugins = [word for path in setting.plugins for word in ("--plugin", str(path.resolve()))]
+    command = [sys.executable, str(ROOT / "scripts" / "train.py"), "--config", str(configs.find(config).resolve())]
+    return [*command, "--name", name, *plugins, *changes]
 
 
 def prepare(config: RunConfig, block_size: int = WINDOW) -> Dataset:
@@ -73,8 +76,7 @@ def look_at(folder: Path, name: str, watched: Watched, dataset: Dataset, device:
     training = float(lines[-1]["seconds"])
     assert watched.first is not None
     startup = watched.first - float(lines[0]["seconds"])
-    loss, tokens = evaluate(run.model, dataset, "val", settings), int(lines[-1]["tokens"])
-    flops = 3 * cost(run.model).flops_per_token * tokens
+    loss, flops = evaluate(run.model, dataset, "val", settings), flops_of(run.model, int(lines[-1]["tokens"]))
     parameters = sum(count_parameters(run.model).values())
     return Trained(startup, training, watched.seconds - startup - training, loss, parameters, flops)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from minigpt.bench.ledger import Report
 from minigpt.bench.setting import Setting
-from minigpt.bench.throughput import LAPTOP, describe, flops_per_token, rows
+from minigpt.bench.throughput import LAPTOP, RIVALS, describe, flops_per_token, rows
 from minigpt.bench.worker import interleave
 
 GPT2 = {"n_layer": 12, "n_head": 12, "n_embd": 768, "block_size": 1024, "vocab_size": 50257}
@@ -18,8 +18,7 @@ COLUMNS = {
     "weights": ("weights", ""),
     "parameters": ("parameters", ",d"),
     "tokens/s": ("tokens_per_second", ",.1f"),
-    "x nanoGPT": ("over_nanogpt", ".2f"),
-    "x transformers": ("over_transformers", ".2f"),
+    **{f"x {rival}": (f"x {rival}", ".2f") for rival in RIVALS},
     "same text uncached": ("same", ""),
     "MFU": ("mfu", ".2%"),
 }
@@ -57,13 +56,16 @@ def measure(
 ) -> None:
     """One table: ours in several ways beside the rivals."""
     specs = {name: setting.driver(do="sample", rival="minigpt", **how) for name, how in ours.items()}
-    specs |= {name: setting.driver(do="sample", rival=name, positions=tokens + 1) for name in setting.rivals()}
+    specs |= {
+        name: setting.driver(do="sample", rival=rival, positions=tokens + 1) for name, rival in setting.rivals().items()
+    }
     specs = {name: {**spec, "shape": shape, "batch": batch} for name, spec in specs.items()}
+    title = f"writing: {describe(shape)}, batch {batch}, {setting.repeat} times {tokens} tokens each, in turn"
+    report.begin(title)
     found = interleave(specs, tokens, setting.repeat, min(tokens, WARM_UP))
     made = rows(found, tokens * batch, flops_per_token(shape))
     for row in made:
         if "same" in row:
             row["same"] = "yes" if row["same"] else "NO"
         row["weights"], row["precision"] = row["precision"], "float32"
-    title = f"writing: {describe(shape)}, batch {batch}, {setting.repeat} times {tokens} tokens each, in turn"
     report.add(title, COLUMNS, made)

@@ -22,8 +22,9 @@ class Setting:
     """What is the same for every suite. Raises UserError for what cannot be measured, before anything is."""
 
     device: torch.device
-    repeat: int
     command: str
+    repeat: int = 1
+    plugins: Sequence[Path] = ()
     nanogpt: Path | None = None
     transformers: bool = False  # whether the suite needs it
     square: int = 0  # the side of the yardstick's large matrix; 0 for one that suits the device
@@ -51,9 +52,10 @@ class Setting:
         where = {"path": str(self.nanogpt.resolve())} if self.nanogpt and spec["rival"] == "nanogpt" else {}
         return {"device": self.device.type, "compile": compiled, **where, **spec}
 
-    def rivals(self) -> list[str]:
-        """Whom minigpt is compared with."""
-        return ["nanogpt"] * (self.nanogpt is not None) + ["transformers"]
+    def rivals(self) -> dict[str, str]:
+        """Whom minigpt is compared with: its name, and as a driver knows it."""
+        there = {"nanoGPT": "nanogpt"} if self.nanogpt else {}
+        return there | {"transformers": "transformers"}
 
 
 def find_text(name: str) -> Path:

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from minigpt import config as configs
 from minigpt.bench import checkout, ours
 from minigpt.bench.ledger import Report, Row, Spread
 from minigpt.bench.setting import Setting
@@ -29,8 +28,8 @@ def run(setting: Setting, text: Path, config: str = "shakespeare_char_cpu.yaml")
     report = setting.report("startup", "transformers alone")
     with TemporaryDirectory(prefix="minigpt-benchmark-") as folder:
         commands = {name: ([sys.executable, "-c", code], Path(folder), "") for name, code in IMPORTS.items()}
-        line = ours.train(str(configs.find(config).resolve()), "startup", ours.overrides(text, setting.device))
-        commands[MINIGPT] = (line, Path(folder), ours.FIRST_STEP)
+        changes = ours.overrides(text, setting.device)
+        commands[MINIGPT] = (ours.train(setting, config, "startup", changes), Path(folder), ours.FIRST_STEP)
         if setting.nanogpt:
             copy = checkout.make_copy(setting.nanogpt, Path(folder, "nanogpt"), text.read_text("utf-8"))
             command = copy.train(1, checkout.STEPS, setting.device)

@@ -18,13 +18,13 @@ from minigpt.model import GPT, ModelConfig
 
 LAPTOP = {"n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 64, "vocab_size": 65}
 BABY = {"n_layer": 6, "n_head": 6, "n_embd": 384, "block_size": 256, "vocab_size": 65}
+RIVALS = ("nanoGPT", "transformers")
 COLUMNS = {
     "who": ("who", ""),
     "parameters": ("parameters", ",d"),
     "type": ("precision", ""),
     "tokens/s": ("tokens_per_second", ",.0f"),
-    "x nanoGPT": ("over_nanogpt", ".2f"),
-    "x transformers": ("over_transformers", ".2f"),
+    **{f"x {rival}": (f"x {rival}", ".2f") for rival in RIVALS},
     "FLOP/token": ("flops_per_token", ",.0f"),
     "MFU": ("mfu", ".1%"),
 }
@@ -41,10 +41,11 @@ def run(setting: Setting, steps: int = 20, large: bool = False) -> Report:
     for shape, batch, count in tasks:
         specs = {"minigpt, float32": setting.driver(do="train", rival="minigpt", precision="float32")}
         specs["minigpt, auto"] = setting.driver(do="train", rival="minigpt", precision="auto")
-        specs |= {name: setting.driver(do="train", rival=name) for name in setting.rivals()}
+        specs |= {name: setting.driver(do="train", rival=rival) for name, rival in setting.rivals().items()}
         specs = {name: {**spec, "shape": shape, "batch": batch} for name, spec in specs.items()}
-        found = interleave(specs, count, setting.repeat, warm_up=count)
         title = f"training: {describe(shape)}, batch {batch}, {setting.repeat} blocks of {count} steps each, in turn"
+        report.begin(title)
+        found = interleave(specs, count, setting.repeat, warm_up=count)
         tokens = count * batch * shape["block_size"]
         report.add(title, COLUMNS, rows(found, tokens, TRAINING * flops_per_token(shape)))
     report.notes += [
@@ -63,9 +64,9 @@ def rows(found: dict[str, Measured], tokens: int, flops: float) -> list[Row]:
         row: Row = {"who": name, "precision": "float32", **measured.facts, "flops_per_token": flops}
         row["tokens_per_second"] = rate(tokens, measured.seconds)
         row["flops_per_second"] = rate(tokens * flops, measured.seconds)
-        for rival in ("nanogpt", "transformers"):
+        for rival in RIVALS:
             if rival in found and rival != name:
-                row[f"over_{rival}"] = found[rival].seconds.over(measured.seconds)
+                row[f"x {rival}"] = found[rival].seconds.over(measured.seconds)
         made.append(row)
     return made
 

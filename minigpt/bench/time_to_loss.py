@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from minigpt import config as configs
 from minigpt.bench import checkout, ours
 from minigpt.bench.ledger import Report, Row, Spread
 from minigpt.bench.setting import Setting
@@ -56,18 +55,21 @@ class Race:
     dataset: Dataset
     copy: checkout.Copy | None
 
-    def changes(self, steps: int | None) -> list[str]:
-        """What our run is told besides its config and seed."""
-        cut = [f"training.max_steps={steps}"] if steps else []
-        return [*ours.overrides(self.text, self.setting.device), *cut]
+    def changes(self, config: str, steps: int | None) -> list[str]:
+        """What our run is told besides its config and seed; cut short, it warms up for half of its steps at most."""
+        told = ours.overrides(self.text, self.setting.device)
+        if steps is None:
+            return told
+        warm_up = min(ours.check(config, told).training.warmup_steps, steps // 2)
+        return [*told, f"training.max_steps={steps}", f"training.warmup_steps={warm_up}"]
 
     def minigpt(self, config: str, who: str, seed: int, steps: int | None) -> Row:
         """Train ours."""
-        name, found = re.sub(r"\W+", "-", f"{who}-{seed}"), configs.find(config).resolve()
-        command = ours.train(str(found), name, [f"training.seed={seed}", *self.changes(steps)])
+        name, changes = re.sub(r"\W+", "-", f"{who}-{seed}"), self.changes(config, steps)
+        command = ours.train(self.setting, config, name, [f"training.seed={seed}", *changes])
         watched = watch(f"{who}, seed {seed}", command, self.folder, ours.FIRST_STEP)
         trained = ours.look_at(self.folder, name, watched, self.dataset, self.setting.device)
-        settings = ours.check(config, self.changes(steps))
+        settings = ours.check(config, changes)
         row = Row(who=who, seed=seed, seconds=watched.seconds, steps=settings.training.max_steps)
         return row | asdict(trained) | {"flops_per_second": trained.flops / watched.seconds}
 
