@@ -90,8 +90,9 @@ def run(setting: Setting, contexts: Sequence[int] = CONTEXTS, limit: float = 20.
         f"ms: the median (smallest..largest). A kind stops (-) where the next context might take over {limit:g} s",
         "T^p: p is 1 for what grows with T, 2 for what grows with its square; short contexts cost by the call",
         "cache: what `make_cache` holds for so many tokens, one layer; the ratio is multi_head's over it",
-        "MFU: matrix products of the pass, three times the forward ones, over the large square product above; "
-        "a running sum has next to none",
+        "MFU: matrix products of the pass, three times the forward ones, over the large square product below; as is "
+        "usual the whole square of positions counts, so a kernel that leaves out the masked half can pass 100 %, and a "
+        "running sum has next to none",
     ]
     return report
 

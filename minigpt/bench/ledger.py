@@ -113,7 +113,8 @@ class Report:
         """All of it, to be read."""
         blocks = ["\n".join(self.machine["lines"]), *("\n".join(table.lines()) for table in self.tables)]
         matmul = Table("matrix products here, start and end of this run", MATMUL, self.yardstick.rows())
-        return "\n\n".join([*blocks, "\n".join(matmul.lines()), "\n".join(f"- {note}" for note in self.notes)])
+        notes = "\n".join(f"- {note}" for note in self.notes)
+        return "\n\n".join([*blocks, notes, "\n".join(matmul.lines())])
 
     def write(self, folder: Path) -> Path:
         """Write `benchmark-SUITE.json`, in the place of an older one. Raises OSError."""

@@ -46,7 +46,7 @@ def run(setting: Setting, tokens: int = 512, large: bool = False, large_tokens: 
         "nanoGPT (which has no cache) slides it by one; transformers can do neither, so its model has as many "
         "positions as there are tokens to write, and looks back over all of them",
         "same text uncached: minigpt writes the same tokens with the cache and without it, checked before the clock",
-        "MFU: operations of one new token read once, whatever was computed again, over the float32 product above",
+        "MFU: operations of one new token read once, whatever was computed again, over the float32 product below",
     ]
     return report
 

@@ -123,7 +123,7 @@ def run(
         "seconds: from the start of the process to its end, imports, evaluations and checkpoints included; the ids of "
         "both are on disk beforehand, and the loss is worked out afterwards",
         "nanoGPT's start-up is the time to its first line about a step, which an evaluation of 2 x 20 batches precedes",
-        "MFU: operations of all steps over all seconds of the process, as a share of the large float32 product above",
+        "MFU: operations of all steps over all seconds of the process, as a share of the large float32 product below",
         *verdicts(rows),
     ]
     return report

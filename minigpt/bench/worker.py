@@ -102,7 +102,7 @@ def interleave(specs: Mapping[str, Mapping[str, Any]], count: int, repeat: int, 
 
 def in_turn(names: Sequence[str], turn: int) -> list[str]:
     """The order of a round: each begins with another one."""
-    first = turn % len(names)
+    first = turn % max(1, len(names))
     return [*names[first:], *names[:first]]
 
 

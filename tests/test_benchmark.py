@@ -1,0 +1,460 @@
+"""The benchmark: its figures add up, rivals work in turn and only when told to, and a checkout is left as it is.
+
+The nanoGPT here is a stand-in of the same interface, in words of its own: a table of bigrams.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from running import Ended, furnish, process, script, small_text
+
+from minigpt.attention import Attention
+from minigpt.bench import attention, checkout, ours
+from minigpt.bench.attention import Kind, exponent, peak_bytes
+from minigpt.bench.ledger import Report, Spread, Table, rate
+from minigpt.bench.setting import Setting, find_text
+from minigpt.bench.time_to_loss import column, summary, verdicts
+from minigpt.bench.worker import Worker, in_turn, interleave, watch
+from minigpt.bench.yardstick import Yardstick
+from minigpt.strict_yaml import UserError
+
+CPU = torch.device("cpu")
+SHAPE = {"n_layer": 1, "n_head": 2, "n_embd": 16, "block_size": 8, "vocab_size": 11}
+
+MODEL = '''
+"""A stand-in: the next token depends on the last one alone."""
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+
+@dataclass
+class GPTConfig:
+    vocab_size: int
+    block_size: int
+    n_layer: int
+    n_head: int
+    n_embd: int
+    dropout: float = 0.0
+    bias: bool = True
+
+
+class GPT(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        print("this is no answer")
+        self.table = nn.Embedding(config.vocab_size, config.vocab_size)
+
+    def forward(self, ids, targets=None):
+        logits = self.table(ids)
+        return logits, None if targets is None else cross_entropy(logits.flatten(0, 1), targets.reshape(-1))
+
+    def configure_optimizers(self, decay, rate, betas, device_type):
+        return torch.optim.AdamW(self.parameters(), lr=rate, betas=betas, weight_decay=decay)
+
+    @torch.no_grad()
+    def generate(self, ids, count):
+        for _ in range(count):
+            ids = torch.cat((ids, torch.multinomial(self(ids)[0][:, -1].softmax(-1), 1)), 1)
+        return ids
+'''
+
+TRAIN = '''
+"""A stand-in: trains the table on the whole text at once."""
+import os
+import pickle
+import sys
+
+import numpy as np
+import torch
+from model import GPT, GPTConfig
+
+for word in sys.argv[1:]:
+    if not word.startswith("--"):
+        with open(word) as file:
+            exec(file.read())
+options = dict(word[2:].split("=") for word in sys.argv[1:] if word.startswith("--"))
+torch.manual_seed(1337)
+with open("data/shakespeare_char/meta.pkl", "rb") as file:
+    shape = {"vocab_size": pickle.load(file)["vocab_size"]}
+shape |= {name: int(options[name]) for name in ("block_size", "n_layer", "n_head", "n_embd")}
+model = GPT(GPTConfig(**shape))
+optimizer = model.configure_optimizers(0.0, 0.1, (0.9, 0.99), options["device"])
+ids = torch.from_numpy(np.fromfile("data/shakespeare_char/train.bin", np.uint16).astype(np.int64))[None]
+for step in range(int(options["max_iters"]) + 1):
+    loss = model(ids[:, :-1], ids[:, 1:])[1]
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(f"iter {step}: loss {loss.item():.4f}")
+os.makedirs("out-shakespeare-char", exist_ok=True)
+torch.save({"model": model.state_dict(), "model_args": shape, "seed": torch.initial_seed()},
+           "out-shakespeare-char/ckpt.pt")
+'''
+
+CONFIG = """\
+data: {source: text.txt}
+model: {n_layer: 1, n_embd: 16, block_size: 64, attention: {kind: multi_head, n_head: 2}}
+training: {batch_size: 4, max_steps: 6, eval_every: 3, sample_every: 0, checkpoint_every: 6, device: cpu}
+sampling: {max_tokens: 5}
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A folder with a text, a config and a checkout."""
+    furnish(tmp_path, CONFIG)
+    folder = tmp_path / "nanoGPT"
+    (folder / "config").mkdir(parents=True)
+    for name, text in {"model.py": MODEL, "train.py": TRAIN, "configurator.py": "", checkout.CONFIG: ""}.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """All that a folder holds."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def numbers(ended: Ended, home: Path, suite: str) -> dict[str, Any]:
+    """The JSON of a suite that ended well, its tables checked against what was printed."""
+    assert (ended.code, ended.out.splitlines()[-1]) == (0, f"runs/benchmark-{suite}.json holds the numbers"), ended.err
+    found: dict[str, Any] = json.loads((home / "runs" / f"benchmark-{suite}.json").read_text("utf-8"))
+    for table in found["tables"]:
+        printed = iter(ended.out[ended.out.index(table["title"]) :].splitlines()[3:])
+        for row, line in zip(table["rows"], printed):
+            assert shown(line) == [
+                as_shown(row.get(key), text) for key, text in zip(table["columns"].values(), shown(line))
+            ]
+    assert {row["precision"] for row in found["matmul"]} == {"float32", "bfloat16"}
+    assert found["machine"]["threads"] == 1
+    assert all(word in ended.out for word in ("threads", "torch", "transformers", "GFLOP/s"))
+    return found
+
+
+def shown(line: str) -> list[str]:
+    """The cells of a printed row."""
+    return re.split(r"\s{2,}", line.strip())
+
+
+def as_shown(value: Any, text: str) -> str:
+    """A number of the JSON with as many digits as a cell has."""
+    if value is None or isinstance(value, str):
+        return value or "-"
+    if isinstance(value, dict):
+        middle, *rest = re.fullmatch(r"(\S+)(?: \((.*)\.\.(.*)\))?", text).groups()  # type: ignore[union-attr]
+        low_high = [as_shown(value[key], cell) for key, cell in zip(("min", "max"), rest) if cell]
+        return as_shown(value["median"], middle) + (f" ({low_high[0]}..{low_high[1]})" if low_high else "")
+    digits = len(text.rstrip("%").partition(".")[2])
+    if text.endswith("%"):
+        return f"{value:.{digits}%}"
+    return f"{value:{'+' if text[0] in '+-' else ''}{',' if ',' in text else ''}.{digits}f}"
+
+
+# ---- figures ----
+
+
+def test_a_spread_is_its_median_and_its_ends() -> None:
+    spread = Spread((3.0, 1.0, 10.0))
+    assert spread.text(".1f") == "3.0 (1.0..10.0)"
+    assert spread.to_json() == {"median": 3.0, "min": 1.0, "max": 10.0, "values": [3.0, 1.0, 10.0]}
+    assert rate(30, spread).values == (10.0, 30.0, 3.0)
+    assert Spread((2.5,)).text(".1f") == "2.5"
+
+
+def test_ratios_are_taken_round_by_round() -> None:
+    """A round that disturbed both is no reason to see a difference."""
+    quiet, disturbed = Spread((1.0, 10.0, 1.0)), Spread((2.0, 20.0, 2.0))
+    assert disturbed.over(quiet).values == (2.0, 2.0, 2.0)
+
+
+def test_a_table_shows_what_the_json_holds() -> None:
+    columns = {"who": ("who", ""), "seconds": ("seconds", ".2f"), "steps": ("steps", ",d")}
+    table = Table("title", columns, [{"who": "a", "seconds": Spread((1.0, 2.0)), "steps": 1200}, {"who": "b"}])
+    assert [shown(line) for line in list(table.lines())[3:]] == [["a", "1.50 (1.00..2.00)", "1,200"], ["b", "-", "-"]]
+    assert table.to_json()["rows"][0]["seconds"]["median"] == 1.5
+
+
+def test_the_share_of_the_machine_is_taken_of_the_product_of_the_same_type() -> None:
+    stick = Yardstick(CPU, size=8)
+    report = Report("x", "command", stick, None)
+    half = Spread((1e9,))
+    report.add("t", {}, [{"flops_per_second": half}, {"flops_per_second": half, "precision": "bfloat16"}, {}])
+    report.finish()
+    first, second, third = report.tables[0].rows
+    assert first["mfu"] == 1e9 / stick.square("float32")
+    assert second["mfu"] == 1e9 / stick.square("bfloat16")
+    assert "mfu" not in third
+    assert [len(times) for times in stick.found.values()] == [2, 2]  # at the start and at the end
+
+
+def test_the_exponent_of_a_power_is_found() -> None:
+    assert exponent([64, 128, 512], [3 * T**1.7 for T in (64, 128, 512)]) == pytest.approx(1.7)
+
+
+def test_the_peak_is_what_tensors_hold_at_one_time() -> None:
+    def step() -> None:
+        a = torch.zeros(1000)  # 4000 bytes
+        b = torch.zeros(500)  # 2000 more
+        del a
+        assert len(torch.zeros(250)) + len(b) == 750  # 1000 more, 4000 less
+
+    assert peak_bytes(step, CPU) == 6000
+
+
+def test_every_round_begins_with_another_one() -> None:
+    assert [in_turn("abc", turn) for turn in range(4)] == [list("abc"), list("bca"), list("cab"), list("abc")]
+
+
+def test_a_verdict_asks_every_seed() -> None:
+    rows = [{"who": "nanoGPT", "seed": s, "loss": loss, "seconds": 10.0} for s, loss in ((1, 1.9), (2, 1.7), (3, 1.8))]
+    rows += [{"who": "minigpt", "seed": s, "loss": loss, "seconds": 2.0} for s, loss in ((2, 1.8), (1, 1.7), (3, 1.81))]
+    assert column(rows, "minigpt", "loss") == [1.7, 1.8, 1.81]
+    assert verdicts(rows) == ["minigpt: NOT every seed reached nanoGPT's median loss 1.8000 (2 of 3)"]
+    assert verdicts(rows[:-1]) == ["minigpt: every seed reached nanoGPT's median loss 1.8000 (2 of 2)"]
+    assert verdicts(rows[3:]) == []
+    assert summary(rows)[1]["ratio"].values == (5.0, 5.0, 5.0)
+    assert summary(rows)[1]["difference"].median == pytest.approx(0.01)
+
+
+# ---- other processes ----
+
+
+def driver(home: Path, **spec: Any) -> dict[str, Any]:
+    told = {"rival": "nanogpt", "path": str(home / "nanoGPT"), "device": "cpu", "compile": False, "shape": SHAPE}
+    return {**told, "batch": 2, **spec}
+
+
+def test_drivers_work_in_turn_and_leave_the_checkout_as_it_is(home: Path) -> None:
+    before = files(home / "nanoGPT")
+    specs = {"training": driver(home, do="train"), "writing": driver(home, do="sample")}
+    found = interleave(specs, 3, 2, 1)
+    assert all(len(one.seconds.values) == 2 and min(one.seconds.values) > 0 for one in found.values())
+    assert {one.facts["parameters"] for one in found.values()} == {11 * 11}
+    assert files(home / "nanoGPT") == before
+
+
+def test_a_driver_that_fails_says_who_and_why(home: Path) -> None:
+    (home / "nanoGPT" / "model.py").write_text("raise RuntimeError('no luck')\n", encoding="utf-8")
+    with pytest.raises(UserError, match="nanoGPT: RuntimeError: no luck"):
+        Worker("nanoGPT", driver(home, do="train"))
+
+
+def test_the_loss_of_a_checkpoint_is_exact(home: Path) -> None:
+    """Every target once, the short window at the end included; a bigram needs no context, so windows do not matter."""
+    copy = checkout.make_copy(home / "nanoGPT", home / "copy", small_text())
+    table = torch.randn(copy.vocab_size, copy.vocab_size)
+    copy.out.mkdir()
+    args = {**checkout.SHAPE, "vocab_size": copy.vocab_size}
+    torch.save({"model": {"_orig_mod.table.weight": table}, "model_args": args}, copy.out / "ckpt.pt")
+    spec = driver(home, do="evaluate", folder=str(copy.out), val=str(copy.val), window=64)
+    with Worker("nanoGPT", spec) as worker:
+        facts = worker.facts
+    ids = np.fromfile(copy.val, np.uint16).astype(int)
+    paid = [-table[a].log_softmax(0)[b].item() for a, b in pairwise(ids)]
+    assert facts["targets"] == len(paid) and len(paid) % 64
+    assert facts["loss"] == pytest.approx(math.fsum(paid) / len(paid), rel=1e-5)
+
+
+def test_a_command_is_watched_to_its_first_line_or_to_its_end(tmp_path: Path) -> None:
+    code = "import time; print('hello'); print('step 1/2'); time.sleep({}); open('end', 'w')"
+    whole = watch("it", [sys.executable, "-c", code.format(0.2)], tmp_path, r"step 1")
+    assert whole.first is not None and whole.seconds >= whole.first + 0.15
+    (tmp_path / "end").unlink()
+    watch("it", [sys.executable, "-c", code.format(60)], tmp_path, r"step 1", stop=True)
+    assert not (tmp_path / "end").exists()
+    with pytest.raises(UserError, match="it ended with code 3; the last that it said: oh"):
+        watch("it", [sys.executable, "-c", "print('oh'); raise SystemExit(3)"], tmp_path)
+    with pytest.raises(UserError, match="never wrote a line like 'step'"):
+        watch("it", [sys.executable, "-c", "print('oh')"], tmp_path, "step")
+
+
+# ---- a checkout ----
+
+
+def test_a_copy_has_the_text_as_nanogpt_reads_it(home: Path) -> None:
+    text = "ba" * 10 + "c"
+    copy = checkout.make_copy(home / "nanoGPT", home / "copy", text)
+    ids = [np.fromfile(copy.val.with_name(f"{split}.bin"), np.uint16).tolist() for split in ("train", "val")]
+    assert ids == [[1, 0] * 9, [1, 0, 2]]
+    assert copy.vocab_size == 3
+
+
+def test_both_are_judged_by_the_same_characters(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minigpt.corpus.DATA", home / "data")
+    copy = checkout.make_copy(home / "nanoGPT", home / "copy", small_text())
+    dataset = ours.prepare(ours.check(str(home / "small.yaml"), ours.overrides(home / "text.txt", CPU)))
+    val = dataset.splits["val"]
+    assert dataset.ids[val.start : val.stop].tolist() == np.fromfile(copy.val, np.uint16).tolist()
+
+
+def test_the_recipe_is_trained_from_a_seed_of_its_own(home: Path) -> None:
+    """By one more config file, since train.py fixes the seed."""
+    copy = checkout.make_copy(home / "nanoGPT", home / "copy", small_text())
+    watch("it", copy.train(42, 2, CPU), copy.folder, checkout.FIRST_STEP)
+    assert torch.load(copy.out / "ckpt.pt", weights_only=True)["seed"] == 42
+
+
+# ---- mistakes ----
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "error: the following arguments are required: SUITE"),
+        (["thruput"], "invalid choice: 'thruput'"),
+        (["throughput", "--nanogpt", "nowhere"], "--nanogpt nowhere: no such folder"),
+        (["throughput", "--nanogpt", "nanoGPT/config"], "not a checkout of nanoGPT (there is no train.py in it)"),
+        (["throughput", "--repeat", "0"], "--repeat: expected at least 1, found 0"),
+        (["throughput", "--steps", "0"], "--steps: expected at least 1, found 0"),
+        (["sampling", "--tokens", "-1"], "--tokens: expected at least 1, found -1"),
+        (["attention", "--contexts", "64,x"], "argument --contexts: invalid lengths value: '64,x'"),
+        (["attention", "--contexts", "0,8"], "--contexts: expected lengths of at least 1"),
+        (["attention", "--nanogpt", "nanoGPT"], "unrecognized arguments: --nanogpt"),
+        (["startup", "--text", "nothing.txt"], "--text nothing.txt: no such file"),
+        (["startup", "--text", "text.txt", "--config", "none.yaml"], "none.yaml: no such file"),
+        (["time-to-loss", "--seeds", "0"], "--seeds"),
+        (
+            ["time-to-loss", "--text", "text.txt", "--config", "small.yaml", "--equal-time"],
+            "--equal-time: give --nanogpt",
+        ),
+        (["time-to-loss", "--text", "text.txt", "--config", "short.yaml"], "model.block_size is 8; at least 64"),
+        (["time-to-loss", "--text", "text.txt", "--config", "bytes.yaml"], "expected data.tokenizer=char"),
+        (["throughput", "--plugin", "none.py"], "--plugin none.py: no such file"),
+    ],
+)
+def test_a_mistake_is_one_line_before_any_work(home: Path, arguments: list[str], message: str) -> None:
+    (home / "short.yaml").write_text(CONFIG.replace("block_size: 64", "block_size: 8"), encoding="utf-8")
+    (home / "bytes.yaml").write_text(CONFIG.replace("text.txt", "text.txt, tokenizer: byte"), encoding="utf-8")
+    ended = script("benchmark.py", *arguments, cwd=home)
+    assert (ended.code, ended.out, len(ended.err.splitlines())) == (2, "", 1)
+    assert ended.err.startswith("error: ") and message in ended.err
+    assert not (home / "runs").exists()
+
+
+def test_what_is_compared_with_must_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match="transformers is not installed"):
+        Setting(device=CPU, command="", transformers=True)
+    assert Setting(device=CPU, command="").rivals() == {"transformers": "transformers"}
+
+
+def test_a_text_is_a_file_or_a_name(home: Path) -> None:
+    assert find_text(str(home / "text.txt")) == (home / "text.txt").resolve()
+
+
+# ---- the suites ----
+
+PLUGIN = """\
+from minigpt.attention.multi_head import MultiHead
+
+
+class Mine(MultiHead, kind="mine"):
+    pass
+"""
+BRIEF = ("--square", "64")
+
+
+def test_attention_measures_every_kind(home: Path) -> None:
+    (home / "mine.py").write_text(PLUGIN, encoding="utf-8")
+    few = ("--contexts", "32,8,16", "--repeat", "2", *BRIEF)
+    found = numbers(script("benchmark.py", "attention", "--plugin", "mine.py", *few, cwd=home), home, "attention")
+    cells, growth, decoded = (table["rows"] for table in found["tables"])
+    kinds = {row["kind"] for row in decoded}
+    shipped = {kind for kind in Attention.kinds if Attention.kinds[kind].__module__.startswith("minigpt.attention.")}
+    assert kinds == (shipped - {"grouped_query"}) | {"mine"} | {f"grouped_query, {n} key heads" for n in (1, 2, 4)}
+    assert [row["context"] for row in cells] == [8, 16, 32] * len(kinds)
+    assert {row["kind"] for row in growth} == kinds
+    by_kind = {row["kind"]: row for row in decoded}
+    assert by_kind["average_matrix"]["near_bytes"] == by_kind["average_matrix"]["far_bytes"] == 128 * 4
+    assert [by_kind[f"grouped_query, {n} key heads"]["smaller"] for n in (1, 2, 4)] == [4.0, 2.0, 1.0]
+    assert by_kind["multi_head"]["bytes_per_token"] == 2 * 128 * 4
+
+
+def test_memory_grows_with_the_pass() -> None:
+    """Four times the context is at least four times the tensors: an average's peak is a few numbers a feature."""
+    kind = Kind("average_matrix", Attention.kinds["average_matrix"].Config(), CPU)
+    small, large = (peak_bytes(attention.one_step(kind, T), CPU) for T in (64, 256))
+    assert 3.9 < large / small < 4.1
+    assert 64 * 128 * 4 < small < 10 * 64 * 128 * 4
+
+
+def test_a_kind_that_takes_too_long_stops(home: Path) -> None:
+    ended = script("benchmark.py", "attention", "--contexts", "8,16", "--repeat", "1", "--limit", "0", *BRIEF, cwd=home)
+    cells = numbers(ended, home, "attention")["tables"][0]["rows"]
+    assert {row["context"] for row in cells if row["ms"] is not None} == {8}
+    assert all(re.search(r"16 +- +- +-$", line) for line in ended.out.splitlines() if re.match(r"\w+ +16 ", line))
+
+
+@pytest.mark.slow
+def test_throughput_measures_everybody(home: Path) -> None:
+    few = ("--nanogpt", "nanoGPT", "--steps", "2", "--repeat", "2", *BRIEF)
+    found = numbers(process("benchmark.py", "throughput", *few, cwd=home), home, "throughput")
+    assert [row["who"] for row in found["tables"][0]["rows"]] == [
+        "minigpt, float32",
+        "minigpt, auto",
+        "nanoGPT",
+        "transformers",
+    ]
+    row = found["tables"][0]["rows"][0]
+    assert row["parameters"] == 804_096
+    speed, theirs = row["tokens_per_second"]["values"], found["tables"][0]["rows"][2]["tokens_per_second"]["values"]
+    assert row["x nanoGPT"]["values"] == pytest.approx([a / b for a, b in zip(speed, theirs)])
+    square = next(p["gflops"] for p in found["matmul"] if p["precision"] == "float32")
+    assert row["mfu"] == pytest.approx(row["tokens_per_second"]["median"] * row["flops_per_token"] / square / 1e9)
+
+
+@pytest.mark.slow
+def test_sampling_with_the_cache_writes_what_it_writes_without(home: Path) -> None:
+    """Without a checkout, transformers alone is there to compare with, and this is said."""
+    few = ("--tokens", "70", "--repeat", "1", *BRIEF)
+    ended = process("benchmark.py", "sampling", *few, cwd=home)
+    for table in numbers(ended, home, "sampling")["tables"]:
+        assert [row["who"] for row in table["rows"]] == ["minigpt", "minigpt, no cache", "transformers"]
+        assert table["rows"][0]["same"] == "yes"
+    assert "no checkout of nanoGPT was given (--nanogpt DIR): minigpt is compared with transformers alone" in ended.out
+
+
+@pytest.mark.slow
+def test_startup_is_measured_to_the_first_step(home: Path) -> None:
+    few = ("--nanogpt", "nanoGPT", "--text", "text.txt", "--config", "small.yaml", "--repeat", "1", *BRIEF)
+    found = numbers(process("benchmark.py", "startup", *few, cwd=home), home, "startup")
+    seconds = {row["what"]: row["seconds"]["median"] for row in found["tables"][0]["rows"]}
+    assert list(seconds)[-2:] == ["minigpt's first step", "nanoGPT's first step"]
+    assert len(seconds) == 5 and min(seconds.values()) > 0
+
+
+@pytest.mark.slow
+def test_time_to_loss_trains_both_to_their_end(home: Path) -> None:
+    before = files(home / "nanoGPT")
+    few = ("--nanogpt", "nanoGPT", "--text", "text.txt", "--config", "small.yaml", "--seeds", "2", *BRIEF)
+    ended = process("benchmark.py", "time-to-loss", *few, "--steps", "4", "--equal-time", cwd=home)
+    found = numbers(ended, home, "time-to-loss")
+    runs, both = (table["rows"] for table in found["tables"])
+    longer = "minigpt, in nanoGPT's time"
+    assert [(r["who"], r["seed"]) for r in runs] == [
+        ("nanoGPT", 1),
+        ("minigpt", 1),
+        ("minigpt", 2),
+        ("nanoGPT", 2),
+        (longer, 1),
+        (longer, 2),
+    ]
+    assert {row["steps"] for row in runs if row["who"] != longer} == {4}
+    mine = next(row for row in runs if row["who"] == "minigpt")
+    assert mine["startup"] + mine["training"] + mine["rest"] == pytest.approx(mine["seconds"])
+    assert {row["who"]: row["loss"]["values"] for row in both}["nanoGPT"] == column(runs, "nanoGPT", "loss")
+    assert any("reached nanoGPT's median loss" in note for note in found["notes"])
+    assert files(home / "nanoGPT") == before
