@@ -29,7 +29,7 @@ from minigpt.cache import Past
 from minigpt.cost import CUSTOM, bytes_of
 from minigpt.position import NoPosition, Shape
 from minigpt.strict_yaml import UserError
-from minigpt.training import TrainingConfig, mixed_precision
+from minigpt.training import has_bfloat16
 
 CONTEXTS = (64, 128, 256, 512, 1024, 2048, 4096)
 WIDTH, KEY_HEADS = 128, (1, 2, 4)
@@ -70,8 +70,7 @@ def run(setting: Setting, contexts: Sequence[int] = CONTEXTS, limit: float = 20.
     contexts = sorted(set(contexts))
     report = setting.report("attention", shapes=[(contexts[-1], WIDTH, WIDTH)])
     kinds = every_kind(setting.device)
-    with mixed_precision(TrainingConfig(), setting.device):
-        precision = "bfloat16" if torch.is_autocast_enabled(setting.device.type) else "float32"
+    precision = "bfloat16" if has_bfloat16(setting.device) else "float32"  # what training takes by itself
     cells = []
     for T in contexts:
         report.begin(f"{len(kinds)} kinds at a context of {T}")
@@ -143,7 +142,7 @@ def one_step(kind: Kind, T: int) -> Callable[[], None]:
     layer, x = kind.layer(T), torch.randn(1, T, WIDTH, device=kind.device, requires_grad=True)  # (1, T, D)
 
     def step() -> None:
-        with mixed_precision(TrainingConfig(), kind.device):
+        with torch.autocast(kind.device.type, dtype=torch.bfloat16, enabled=has_bfloat16(kind.device)):
             y = layer(x)  # (1, T, D)
         y.sum().backward()
         x.grad = None

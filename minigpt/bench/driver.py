@@ -195,7 +195,7 @@ def train_minigpt(spec: Spec) -> Ready:
     )
     model = minigpt_model(spec)
     steps = train(model, Random(), adamw.component(adamw, model), config)
-    with mixed_precision(config, model.device):
+    with mixed_precision(config, model):
         precision = "bfloat16" if torch.is_autocast_enabled(spec["device"]) else "float32"
     return lambda n: _exhaust(islice(steps, n)), {"parameters": count(model), "precision": precision}
 
