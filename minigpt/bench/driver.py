@@ -170,9 +170,10 @@ def train_transformers(spec: Spec) -> Ready:
 
 def train_minigpt(spec: Spec) -> Ready:
     """Ours: `training.train` as it is, a dataset of random ids given."""
+    from minigpt.bench.ours import precision_of
     from minigpt.dataset import DataConfig, Dataset
     from minigpt.optimizer import AdamW
-    from minigpt.training import TrainingConfig, mixed_precision, train
+    from minigpt.training import TrainingConfig, train
 
     class Random(Dataset):
         """A text that is nowhere on disk."""
@@ -195,9 +196,8 @@ def train_minigpt(spec: Spec) -> Ready:
     )
     model = minigpt_model(spec)
     steps = train(model, Random(), adamw.component(adamw, model), config)
-    with mixed_precision(config, model):
-        precision = "bfloat16" if torch.is_autocast_enabled(spec["device"]) else "float32"
-    return lambda n: _exhaust(islice(steps, n)), {"parameters": count(model), "precision": precision}
+    facts = {"parameters": count(model), "precision": precision_of(config, model)}
+    return lambda n: _exhaust(islice(steps, n)), facts
 
 
 def _exhaust(things: Iterator[Any]) -> None:

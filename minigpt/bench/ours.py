@@ -21,7 +21,7 @@ from minigpt.report import read_metrics
 from minigpt.run import METRICS, RUNS, RunConfig, load
 from minigpt.strict_yaml import UserError
 from minigpt.tokenizer import Char
-from minigpt.training import evaluate
+from minigpt.training import TrainingConfig, evaluate, mixed_precision
 
 FIRST_STEP = r"step\s+1/"
 WINDOW = checkout.SHAPE["block_size"]  # of the exact loss, for everybody
@@ -66,6 +66,7 @@ class Trained:
     loss: float  # exact, over the whole validation split, in float32
     parameters: int
     flops: float  # of all its steps
+    precision: str  # the type of its matrix products in training
 
 
 def look_at(folder: Path, name: str, watched: Watched, dataset: Dataset, device: torch.device) -> Trained:
@@ -77,10 +78,16 @@ def look_at(folder: Path, name: str, watched: Watched, dataset: Dataset, device:
     assert watched.first is not None
     startup = watched.first - float(lines[0]["seconds"])
     loss, flops = evaluate(run.model, dataset, "val", settings), flops_of(run.model, int(lines[-1]["tokens"]))
-    parameters = sum(count_parameters(run.model).values())
-    return Trained(startup, training, watched.seconds - startup - training, loss, parameters, flops)
+    parameters, precision = sum(count_parameters(run.model).values()), precision_of(run.config.training, run.model)
+    return Trained(startup, training, watched.seconds - startup - training, loss, parameters, flops, precision)
 
 
 def flops_of(model: GPT, tokens: int) -> float:
     """Operations of training a model on so many tokens."""
     return 3 * cost(model).flops_per_token * tokens
+
+
+def precision_of(config: TrainingConfig, model: GPT) -> str:
+    """The type of the matrix products with which a model is trained."""
+    with mixed_precision(config, model):
+        return "bfloat16" if torch.is_autocast_enabled(model.device.type) else "float32"

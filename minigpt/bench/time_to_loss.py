@@ -29,6 +29,7 @@ RUNS = {
     "loss": ("loss", ".4f"),
     "parameters": ("parameters", ",d"),
     "steps": ("steps", ",d"),
+    "type": ("precision", ""),
     "start-up": ("startup", ".2f"),
     "training": ("training", ".2f"),
     "rest": ("rest", ".2f"),
@@ -86,7 +87,8 @@ class Race:
         shape = {**checkout.SHAPE, "vocab_size": self.copy.vocab_size}
         model = GPT(model_config(shape), self.copy.vocab_size)
         flops = ours.flops_of(model, steps * checkout.BATCH * checkout.SHAPE["block_size"])
-        row |= {"loss": facts["loss"], "parameters": facts["parameters"]}
+        precision = "bfloat16" if device.type == "cuda" else "float32"  # as its train.py has it
+        row |= {"loss": facts["loss"], "parameters": facts["parameters"], "precision": precision}
         return row | {"flops_per_second": flops / watched.seconds}
 
 
@@ -123,7 +125,7 @@ def run(
         "seconds: from the start of the process to its end, imports, evaluations and checkpoints included; the ids of "
         "both are on disk beforehand, and the loss is worked out afterwards",
         "nanoGPT's start-up is the time to its first line about a step, which an evaluation of 2 x 20 batches precedes",
-        "MFU: operations of all steps over all seconds of the process, as a share of the large float32 product below",
+        "MFU: operations of all steps in all seconds of a process, over the large square product of that type below",
         *verdicts(rows),
     ]
     return report
