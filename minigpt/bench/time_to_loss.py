@@ -106,8 +106,7 @@ def run(
         raise UserError("--equal-time: give --nanogpt DIR, or there is no time to be equal to")
     changes = ours.overrides(text, setting.device)
     settings = ours.check(config, changes)
-    for extra in [long_config] if long_config else []:
-        ours.check(extra, changes)
+    ours.check(long_config or config, changes)
     report = setting.report("time-to-loss", "nothing else")
     with TemporaryDirectory(prefix="minigpt-benchmark-") as made:
         folder = Path(made)
