@@ -155,11 +155,8 @@ class Optimizer(Component):
         """Which parameters are stepped by which rule."""
         raise TypeError(f"{type(self).__name__} must define make_parts(config, model)")
 
-    def step(self, factor: float, progress: float = 1.0) -> None:
-        """One step with every learning rate multiplied by `factor`, then the gradients are dropped.
-
-        `progress` is the share of the training that is done.
-        """
+    def step(self, factor: float) -> None:
+        """One step with every learning rate multiplied by `factor`, then the gradients are dropped."""
         for part, rates in zip(self.parts, self.base_rates):
             for group, rate in zip(part.param_groups, rates):
                 group["lr"] = rate * factor
@@ -221,32 +218,15 @@ class Muon(Optimizer, kind="muon"):
         """How fast matrices shrink toward zero; vectors never do."""
         momentum: Rate = 0.95
         """How long past gradients of the matrices are remembered."""
-        first_momentum: Rate | None = None
-        """What momentum is at the first step, to rise evenly to `momentum` over the training; by default it stands."""
         adamw_learning_rate: Positive = 3e-3
         """The largest learning rate of everything else: embeddings, norms, constants and the head."""
-        head_learning_rate: Positive | None = None
-        """The largest learning rate of a head that is not tied to the embeddings; by default adamw_learning_rate."""
-
-    config: Muon.Config
 
     def make_parts(self, config: Muon.Config, model: GPT) -> list[Rule]:
-        self.config = config
         matrices = [p for p in model.blocks.parameters() if p.ndim == 2]
-        head = [] if model.config.tied_head else [model.head.weight]
-        others = [p for p in model.parameters() if not any(p is taken for taken in [*matrices, *head])]
-        rest = adamw_groups(others, config.adamw_learning_rate, config)
-        rest += adamw_groups(head, config.head_learning_rate or config.adamw_learning_rate, config)
+        others = [p for p in model.parameters() if not any(p is matrix for matrix in matrices)]
+        parts: list[Rule] = [AdamWRule(adamw_groups(others, config.adamw_learning_rate, config))]
         group = {"lr": config.learning_rate, "weight_decay": config.weight_decay, "momentum": config.momentum}
-        parts: list[Rule] = [AdamWRule(rest)]
         return [*parts, MuonRule([{"params": matrices, **group}])] if matrices else parts
-
-    def step(self, factor: float, progress: float = 1.0) -> None:
-        first, last = self.config.first_momentum, self.config.momentum
-        if first is not None:
-            for group in (group for part in self.parts if isinstance(part, MuonRule) for group in part.param_groups):
-                group["momentum"] = first + (last - first) * progress
-        super().step(factor, progress)
 
 
 def adamw_groups(parameters: Iterable[Tensor], learning_rate: float, config: Optimizer.Config) -> list[dict[str, Any]]:

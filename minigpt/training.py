@@ -143,7 +143,7 @@ def train(
             raise Diverged(
                 f"step {step + 1}: the loss is {loss}, the gradient's length {norm}; lower the learning rate"
             )
-        optimizer.step(factor, step / config.max_steps)
+        optimizer.step(factor)
         lr = optimizer.parts[-1].param_groups[0]["lr"]
         tokens = config.batch_size * dataset.block_size
         yield Record(step + 1, loss, lr, norm, tokens, perf_counter() - began)

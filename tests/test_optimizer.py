@@ -135,18 +135,6 @@ def test_orthogonal_maps_the_singular_values_alone() -> None:
     torch.testing.assert_close(orthogonal(matrices), made, rtol=0, atol=0.05)  # bfloat16: the same directions
 
 
-def test_momentum_rises_evenly_and_the_head_has_its_own_rate() -> None:
-    config = Muon.Config(momentum=0.9, first_momentum=0.5, head_learning_rate=0.7, adamw_learning_rate=0.2)
-    optimizer = make_optimizer(config, make_model(tied_head=False))
-    rates = {optimizer.names[p]: g["lr"] for g in optimizer.parts[0].param_groups for p in g["params"]}
-    assert rates.pop("head.weight") == 0.7 and set(rates.values()) == {0.2}
-    for progress, momentum in ((0.0, 0.5), (0.5, 0.7), (1.0, 0.9)):
-        optimizer.step(1.0, progress)
-        assert optimizer.parts[1].param_groups[0]["momentum"] == pytest.approx(momentum)
-    tied = make_optimizer(config, make_model(tied_head=True))
-    assert {g["lr"] for g in tied.parts[0].param_groups} == {0.2}
-
-
 def test_the_first_step_does_not_import_the_compiler() -> None:
     """It takes as long as importing torch; torch's own optimizers import it when they are made."""
     text = """
