@@ -27,7 +27,7 @@ from minigpt.model import GPT
 from minigpt.story_reader import TAKES, Reading, read
 from minigpt.strict_yaml import UserError
 from minigpt.tokenizer import Tokenizer
-from minigpt.training import TrainingConfig
+from minigpt.training import TrainingConfig, mixed_precision
 
 Numbers = npt.NDArray[np.float64]
 MEMORY = tuple(takes for takes in TAKES if takes not in ("free", "local"))  # names that have a price of forgetting
@@ -125,8 +125,10 @@ def pay(
     model.eval()
     support = None if expected is None else torch.from_numpy(expected.support)  # (N, V)
     nats, hit, possible, done = [], [], [], 0
+    precision = mixed_precision(config, model)
     for x, y in islice(dataset.windows("val", config.batch_size), batches):
-        logits = model(x.to(model.device))  # (B, T, V)
+        with precision:
+            logits = model(x.to(model.device))  # (B, T, V)
         asked = y != IGNORED  # (B, T)
         log_p = logits[asked.to(model.device)].float().log_softmax(-1).cpu()  # (n, V): row by row, as the text goes
         targets = y[asked]  # (n,)

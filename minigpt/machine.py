@@ -8,9 +8,10 @@ import os
 import platform
 from dataclasses import replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from minigpt.model import GPT, ModelConfig
 from minigpt.strict_yaml import UserError
@@ -18,12 +19,24 @@ from minigpt.strict_yaml import UserError
 TRAINING_BYTES = 16  # a parameter in float32: itself, its gradient, and AdamW's two memories
 
 
+class Unfilled(TorchFunctionMode):
+    """Leaves initial values out: there is nothing to fill on the meta device, and torch imports its compiler for it."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        named = kwargs or {}
+        if getattr(func, "__module__", "") == "torch.nn.init":
+            return named["tensor"] if "tensor" in named else args[0]
+        return func(*args, **named)
+
+
 def parameter_count(config: ModelConfig, vocab_size: int) -> int:
     """How many parameters a model would have, found out without making any of them."""
     period = len(config.attention) if isinstance(config.attention, tuple) else 1
     layers = min(period, config.n_layer)
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), Unfilled():
             part = GPT(replace(config, n_layer=layers), vocab_size)
     except RuntimeError:  # more elements than a tensor can count
         return 2**63

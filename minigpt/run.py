@@ -97,12 +97,11 @@ class Run:
 
         Raises UserError when the text is not there any more.
         """
-        data, training = self.config.data, self.config.training
-        dataset = Dataset(data, open_corpus(data.source, data.stories), self.tokenizer, self.config.model.block_size)
-        batches = max(1, 20_000 // (training.batch_size * self.config.model.block_size))
-        plain, other = (
-            evaluate(model, dataset, "val", training, batches) for model in (self.model, prepare(self.model, weights))
-        )
+        data, T = self.config.data, self.config.model.block_size
+        dataset = Dataset(data, open_corpus(data.source, data.stories), self.tokenizer, T)
+        training = replace(self.config.training, precision="float32", batch_size=max(1, 20_000 // T))
+        models = self.model, prepare(self.model, weights)
+        plain, other = (evaluate(model, dataset, "val", training, batches=1) for model in models)
         return plain, other
 
     def attention(self, text: str) -> list[Tensor]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -133,35 +131,6 @@ def test_orthogonal_maps_the_singular_values_alone() -> None:
     torch.testing.assert_close(made, U @ values.diag_embed() @ V, rtol=1e-10, atol=1e-12)
     assert ((values > 0.6) & (values < 1.3)).all()
     torch.testing.assert_close(orthogonal(matrices), made, rtol=0, atol=0.05)  # bfloat16: the same directions
-
-
-def test_the_first_step_does_not_import_the_compiler() -> None:
-    """It takes as long as importing torch; torch's own optimizers import it when they are made."""
-    text = """
-import sys, torch
-from minigpt.model import GPT, ModelConfig
-from minigpt.optimizer import AdamW, Muon
-for config in AdamW.Config(), Muon.Config():
-    model = GPT(ModelConfig(n_layer=1, n_embd=8), vocab_size=5)
-    optimizer = config.component(config, model)
-    model(torch.tensor([[1, 2]])).sum().backward()
-    optimizer.step(1.0)
-print("torch._dynamo" in sys.modules)
-"""
-    ended = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=True)
-    assert ended.stdout == "False\n"
-
-
-@pytest.mark.parametrize("config", KINDS, ids=lambda config: config.component.kind)
-def test_a_step_drops_the_gradients_and_factors_do_not_pile_up(config: Optimizer.Config) -> None:
-    model = make_model()
-    optimizer = make_optimizer(config, model)
-    before = [group["lr"] for part in optimizer.parts for group in part.param_groups]
-    for factor in (0.5, 0.5, 1.0):
-        give_gradients(model, seed=0)
-        optimizer.step(factor)
-        assert all(parameter.grad is None for parameter in model.parameters())
-    assert [group["lr"] for part in optimizer.parts for group in part.param_groups] == before
 
 
 # ---- going on after a stop ----

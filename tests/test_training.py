@@ -161,10 +161,10 @@ def test_auto_is_bfloat16_where_the_hardware_has_it_and_the_model_is_wide(monkey
         assert wide(ids).dtype == torch.bfloat16
 
 
-def test_an_evaluation_is_in_float32_whatever_the_training_was_in(dataset: Dataset) -> None:
+def test_an_evaluation_in_bfloat16_is_hardly_off(dataset: Dataset) -> None:
     model = make_model()
-    found = {evaluate(model, dataset, "val", settings(precision=precision)) for precision in ("bfloat16", "float32")}
-    assert len(found) == 1
+    coarse, fine = (evaluate(model, dataset, "val", settings(precision=p)) for p in ("bfloat16", "float32"))
+    assert 0 < abs(coarse - fine) < 1e-3
 
 
 # ---- the loop ----
