@@ -4,11 +4,11 @@ Read the files in this order; each imports only files above it.
 
     strict_yaml, config                 YAML -> frozen dataclasses
     tokenizer, stories, corpus, dataset text -> ids -> batches
-    cache, position                     what attention remembers, and how it knows where
+    cache, position, norm               what attention remembers, how it knows where, how it stays in scale
     attention/ladder                    attention as plain functions: start here
     attention/base, average, ...        the contract, and one kind a file
     model                               the GPT
-    sampling, trace, probe              text out of it, a look inside it, the proof that it is causal
+    decoding, sampling, trace, probe    text out of it, a look inside it, the proof that it is causal
     machine, distributed                what the machine has; several processes as one
     optimizer, training, checkpoint     how it learns, and how nothing is lost
     floor, cost                         how far from the best possible reader, and for how much

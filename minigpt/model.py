@@ -22,6 +22,7 @@ from minigpt.attention import Attention
 from minigpt.attention.multi_head import MultiHead
 from minigpt.cache import Past
 from minigpt.config import Count
+from minigpt.norm import RMSNorm
 from minigpt.position import Shape
 from minigpt.strict_yaml import Mistake
 
@@ -66,7 +67,7 @@ class ModelConfig(Shape):
 def make_norm(config: ModelConfig) -> nn.Module:
     """The norm that the config names, over vectors of the model's width."""
     if config.norm == "rmsnorm":
-        return nn.RMSNorm(config.n_embd, eps=1e-6, elementwise_affine=config.norm_weights)
+        return RMSNorm(config.n_embd, config.norm_weights)
     return nn.LayerNorm(config.n_embd, elementwise_affine=config.norm_weights, bias=config.bias)
 
 

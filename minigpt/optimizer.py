@@ -110,7 +110,8 @@ class MuonRule(Rule):
             for i, w, step, buffer in zip(numbers, wide, steps, momentum):
                 parameter, m, n = parameters[i], *parameters[i].shape
                 memory[i]["momentum_buffer"] = buffer if w else buffer.mT
-                parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                if group["weight_decay"]:
+                    parameter.mul_(1 - group["lr"] * group["weight_decay"])
                 parameter.add_(step if w else step.mT, alpha=-group["lr"] * max(1.0, m / n) ** 0.5)
 
 

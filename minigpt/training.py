@@ -139,7 +139,7 @@ def train(
         x, y = dataset.batch("train", step, config.batch_size, config.seed, own_rows())  # (B, T), (B, T)
         loss = accumulate(forward, x.to(model.device), y.to(model.device), config, precision)
         distributed.add_up(parameter.grad for parameter in model.parameters() if parameter.grad is not None)
-        norm = nn.utils.clip_grad_norm_(model.parameters(), config.grad_clip or math.inf).item()
+        norm = clip(model, config.grad_clip)
         if not math.isfinite(loss + norm):
             raise Diverged(
                 f"step {step + 1}: the loss is {loss}, the gradient's length {norm}; lower the learning rate"
@@ -170,6 +170,13 @@ def accumulate(
         loss.backward()
         total += loss.item()
     return distributed.total(total)[0]
+
+
+def clip(model: GPT, longest: float) -> float:
+    """The length of the gradient, which is scaled down where it is longer than `longest`; 0 leaves it as it is."""
+    if longest:
+        return nn.utils.clip_grad_norm_(model.parameters(), longest).item()
+    return nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]).item()
 
 
 def own_rows() -> slice:

@@ -20,6 +20,7 @@ ORDER = [
     "dataset",
     "cache",
     "position",
+    "norm",
     "attention.ladder",
     "attention.base",
     "attention.average",
