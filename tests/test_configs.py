@@ -10,6 +10,7 @@ import torch
 from running import furnish, script
 
 from minigpt.attention import Attention
+from minigpt.compare import load_comparison
 from minigpt.config import CONFIGS, from_dict, load
 from minigpt.model import GPT, ModelConfig, count_parameters
 from minigpt.report import read_metrics
@@ -89,6 +90,23 @@ def test_the_recipe_of_nanogpt_is_the_one_it_documents() -> None:
         == from_dict(RunConfig, {"model": {"attention": {"kind": "multi_head", "n_head": 4}}}).model.attention
     )
     assert (training.batch_size, training.max_steps, training.optimizer.learning_rate) == (12, 2000, 1e-3)
+
+
+def test_the_fast_recipe_has_nanogpts_shape_and_no_more_parameters() -> None:
+    fast, slow = (load(RunConfig, f"shakespeare_char_{name}.yaml") for name in ("fast", "cpu"))
+    for key in ("n_layer", "n_embd", "block_size", "bias", "dropout"):
+        assert getattr(fast.model, key) == getattr(slow.model, key)
+    assert fast.model.attention == replace(slow.model.attention, qk_norm=True)  # type: ignore[type-var]
+    assert sum(count_parameters(shape(fast.model, 65)).values()) <= 804_096
+    assert fast.data == slow.data
+
+
+def test_the_ablation_takes_the_fast_recipe_apart() -> None:
+    ablation, fast = load_comparison("shakespeare_ablation.yaml"), load(RunConfig, "shakespeare_char_fast.yaml")
+    whole = ablation.variants[ablation.settings.baseline]
+    assert whole.model == fast.model and whole.data == fast.data
+    assert replace(whole.training, eval_every=1, sample_every=0) == replace(fast.training, eval_every=1)
+    assert len({str(config) for config in ablation.variants.values()}) == len(ablation.variants)
 
 
 # ---- each of them trains ----
