@@ -107,8 +107,8 @@ class Rotary(Position, kind="rotary"):
         cos, sin = wave_table(start + T, 2 * half, self.config.base, x.dtype, x.device)
         cos, sin = cos[start:], sin[start:]  # (T, d/2)
         first, second, rest = x.to(cos.dtype).split((half, half, x.shape[3] - 2 * half), dim=-1)  # (B, H, T, d/2) twice
-        turned = (first * cos - second * sin, second * cos + first * sin, rest)
-        return torch.cat(turned, dim=-1).to(x.dtype)  # (B, H, T, d)
+        turned = torch.addcmul(first * cos, second, sin, value=-1), torch.addcmul(second * cos, first, sin)
+        return torch.cat((*turned, rest), dim=-1).to(x.dtype)  # (B, H, T, d)
 
 
 class Alibi(Position, kind="alibi"):

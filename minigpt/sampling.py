@@ -58,10 +58,16 @@ def probabilities(logits: Tensor, config: SamplingConfig) -> Tensor:
 
 
 def next_token(logits: Tensor, config: SamplingConfig, generator: torch.Generator | None = None) -> Tensor:
-    """Choose one token for each row of logits (B, V): (B,)."""
+    """Choose one token for each row of logits (B, V): (B,).
+
+    A point is drawn on a line on which every token is as long as it is likely; `torch.multinomial` would draw V numbers.
+    """
     if config.temperature == 0:
         return logits.argmax(-1)
-    return torch.multinomial(probabilities(logits, config), 1, generator=generator)[:, 0]
+    upto = probabilities(logits, config).cumsum(-1, dtype=torch.float64)  # (B, V)
+    point = torch.rand(len(logits), 1, dtype=torch.float64, device=logits.device, generator=generator)  # (B, 1)
+    chosen = torch.searchsorted(upto, point * upto[:, -1:], right=True)  # (B, 1): the first that goes beyond the point
+    return chosen[:, 0].clamp(max=logits.shape[-1] - 1)
 
 
 def window_start(n: int, block_size: int) -> int:

@@ -221,6 +221,21 @@ def check_fast_mix_is_the_explicit_one(case: Case) -> None:
             torch.testing.assert_close(ours, plain, **PRECISION)
 
 
+def check_what_is_trained_is_what_is_evaluated(case: Case) -> None:
+    """Without dropout a layer computes the same in training, gradients included."""
+    layer = make_layer(case)
+    x, direction = tokens(2, 6), tokens(2, 6)
+    found = []
+    for training in (True, False):
+        here = x.clone().requires_grad_()
+        out = layer.train(training)(here)
+        wanted = [here, *layer.parameters()]
+        gradients = torch.autograd.grad((out * direction).sum(), wanted, allow_unused=True)
+        found.append([out.detach(), *(torch.zeros_like(w) if g is None else g for w, g in zip(wanted, gradients))])
+    for trained, evaluated in zip(*found):
+        torch.testing.assert_close(trained, evaluated, **PRECISION)
+
+
 @torch.no_grad()
 def check_decoding_token_by_token(case: Case) -> None:
     ids = torch.randint(V, (2, BLOCK))

@@ -30,6 +30,7 @@ from laws import (
     check_the_order_of_the_past,
     check_weights_are_not_negative,
     check_weights_do_not_see_the_future,
+    check_what_is_trained_is_what_is_evaluated,
 )
 from torch import Tensor
 
@@ -70,6 +71,14 @@ class OtherMix(MultiHead):
 class GradientLost(MultiHead):
     def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return self.weights(query, key).detach() @ value
+
+
+class TrainsOtherwise(MultiHead):
+    """Its fast way to queries, keys and values forgets what the values are, in training alone."""
+
+    def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
+        query, key, value = super().qkv(x, past)
+        return query, key, key if self.training else value
 
 
 class UpperLeft(MultiHead):
@@ -187,6 +196,7 @@ CHEATS: list[tuple[Callable[[Case], None], type[Attention], type[Position]]] = [
     (check_fast_mix_is_the_explicit_one, OtherMix, NoPosition),
     (check_fast_mix_is_the_explicit_one, GradientLost, NoPosition),
     (check_fast_mix_is_the_explicit_one, UpperLeft, NoPosition),
+    (check_what_is_trained_is_what_is_evaluated, TrainsOtherwise, NoPosition),
     (check_decoding_token_by_token, PastForgotten, NoPosition),
     (check_decoding_token_by_token, StuckAtZero, Rotary),
     (check_decoding_in_chunks, PastForgotten, NoPosition),

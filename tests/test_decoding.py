@@ -108,7 +108,7 @@ def test_in_float32_parameters_are_shared_and_stay_trainable() -> None:
 def test_a_matrix_that_the_kernel_would_read_past_stays_in_bfloat16() -> None:
     narrow = prepare(GPT(ModelConfig(n_layer=1, n_embd=24, mlp_width=16), 30), "int8")
     mlp = narrow.blocks[0].mlp
-    assert type(mlp.up) is nn.Linear and mlp.up.weight.dtype == torch.bfloat16 and type(mlp.project) is Int8Linear
+    assert type(mlp.up) is RowLinear and mlp.up.weight.dtype == torch.bfloat16 and type(mlp.project) is Int8Linear
     assert narrow(torch.zeros(1, 12, dtype=torch.long)).isfinite().all()
 
 

@@ -16,10 +16,11 @@ HEAVY = ("torch._dynamo", "torch._inductor", "transformers", "matplotlib")
 
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
-def test_training_imports_neither_the_compiler_nor_an_extra(kind: str, tmp_path: Path) -> None:
+def test_neither_training_nor_writing_imports_the_compiler_or_an_extra(kind: str, tmp_path: Path) -> None:
     """torch's compiler takes as long as torch itself, and is imported in many places that do not compile anything."""
     (furnish(tmp_path) / "heavy.py").write_text(PLUGIN, encoding="utf-8")
     arguments = ("--config", "small.yaml", "--plugin", "heavy.py", f"training.optimizer={kind}")
-    ended = process("train.py", *arguments, cwd=tmp_path)
-    assert ended.code == 0, ended.err
-    assert ended.out.splitlines()[-1].strip() == "imported:"
+    for command in (("train.py", *arguments), ("sample.py", "--plugin", "heavy.py")):
+        ended = process(*command, cwd=tmp_path)
+        assert ended.code == 0, ended.err
+        assert ended.out.splitlines()[-1].strip() == "imported:"

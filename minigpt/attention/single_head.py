@@ -74,4 +74,4 @@ def products(x: Tensor, *layers: nn.Linear) -> list[Tensor]:
 
 def split_heads(x: Tensor, n: int) -> Tensor:
     """(B, T, n * d) -> (B, n, T, d): n heads, each with its share of the features."""
-    return x.unflatten(-1, (n, -1)).transpose(1, 2)
+    return x.view(*x.shape[:2], n, -1).transpose(1, 2)
