@@ -60,7 +60,8 @@ def probabilities(logits: Tensor, config: SamplingConfig) -> Tensor:
 def next_token(logits: Tensor, config: SamplingConfig, generator: torch.Generator | None = None) -> Tensor:
     """Choose one token for each row of logits (B, V): (B,).
 
-    A point is drawn on a line on which every token is as long as it is likely; `torch.multinomial` would draw V numbers.
+    A point is drawn on a line on which every token is as long as it is likely: one number, where `torch.multinomial`
+    draws V.
     """
     if config.temperature == 0:
         return logits.argmax(-1)

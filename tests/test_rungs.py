@@ -141,3 +141,22 @@ def test_without_the_mask_everybody_sees_everybody() -> None:
         if layer.weights_nonnegative:
             assert layer.weights(*layer.qkv(tokens(2, 5), Past())[:2]).min() > 0
         check_fast_mix_is_the_explicit_one(Case(kind.Config(causal=False), Alibi.Config()))
+
+
+def test_what_a_hook_or_another_layer_does_counts_in_training_too() -> None:
+    """The one product for queries, keys and values is for layers that nobody has touched."""
+    layer, x = make_layer(Case(MultiHead.Config(), NoPosition.Config())).train(), tokens(2, 5)
+    plain = layer(x)
+    hook = layer.query.register_forward_hook(lambda module, inputs, output: 0 * output)
+    assert not torch.equal(layer(x), plain)
+    hook.remove()
+    assert torch.equal(layer(x), plain)
+
+    class Doubled(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 2 * super().forward(x)
+
+    doubled = Doubled(layer.value.in_features, layer.value.out_features).to(x)
+    doubled.load_state_dict(layer.value.state_dict())
+    layer.value = doubled
+    assert not torch.equal(layer(x), plain)

@@ -63,13 +63,21 @@ class SingleHead(SoftmaxAttention, kind="single_head"):
 
 
 def products(x: Tensor, *layers: nn.Linear) -> list[Tensor]:
-    """What each layer makes of x (B, T, D); in training by one product of all weights side by side, which is faster."""
-    if not (layers[0].training and all(type(layer) is nn.Linear for layer in layers)):
+    """What each layer makes of x (B, T, D); in training by one product of all weights side by side, which is faster.
+
+    Layers of another make, and layers that somebody watches or has changed from outside, are called one by one.
+    """
+    if not (layers[0].training and all(map(_untouched, layers))):
         return [layer(x) for layer in layers]
     weight = torch.cat([*(layer.weight for layer in layers)])  # (sum of widths, D)
     biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
     made = F.linear(x, weight, torch.cat(biases) if biases else None)  # (B, T, sum of widths)
     return list(made.split([layer.out_features for layer in layers], dim=-1))
+
+
+def _untouched(layer: nn.Linear) -> bool:
+    watched = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
+    return type(layer) is nn.Linear and not watched and "forward" not in vars(layer)
 
 
 def split_heads(x: Tensor, n: int) -> Tensor:

@@ -27,7 +27,7 @@ GRADIENT = """plain = torch.nn.utils.clip_grad_norm_
 WEIGHTS = """def overflow(self):
         for parameter in self.param_groups[0]["params"]:
             parameter.data.fill_(float('inf'))
-    torch.optim.AdamW.step = overflow"""
+    minigpt.optimizer.AdamWRule.step = overflow"""
 KINDS = {
     "a loss that is NaN": LOSS.format("nan"),
     "a loss that is infinite": LOSS.format("inf"),
