@@ -76,6 +76,13 @@ class Run:
             ids = [0]
         return torch.tensor([ids], device=self.model.device)  # (1, n)
 
+    def opened(self, prompt: str) -> Tensor:
+        """The ids to go on from, (1, n): a built-in story begins with the line end before it, and so does a prompt."""
+        ids = self.prompt_ids(prompt)  # (1, n)
+        if self.config.data.source == "stories" and prompt and not prompt.startswith("\n"):
+            ids = torch.cat((self.prompt_ids(""), ids), dim=1)  # (1, n + 1)
+        return ids
+
     def stream(self, prompt: str = "", use_cache: bool = True, **options: Any) -> Iterator[str]:
         """The continuation of a prompt, piece by piece, never half a character.
 
@@ -85,7 +92,7 @@ class Run:
         config = replace(self.config.sampling, **options)
         generator = torch.Generator(self.model.device).manual_seed(config.seed)
         model = prepare(self.model, config.weights)
-        tokens = generate(model, self.prompt_ids(prompt), config, generator, use_cache)
+        tokens = generate(model, self.opened(prompt), config, generator, use_cache)
         return until(self.tokenizer.stream(int(token) for token in tokens), config.stop)
 
     def generate(self, prompt: str = "", **options: Any) -> str:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import xml.etree.ElementTree
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -179,6 +180,15 @@ def test_a_run_writes_what_its_config_and_the_call_say(run: Run) -> None:
 def test_an_empty_prompt_starts_a_text(run: Run) -> None:
     assert len(run.generate()) == 20
     assert run.prompt_ids("").tolist() == run.prompt_ids("\n").tolist()
+
+
+def test_a_prompt_of_the_built_in_stories_begins_where_a_story_does(run: Run) -> None:
+    """After the line end, which every window that begins with a story begins with."""
+    told = replace(run, config=replace(run.config, data=replace(run.config.data, source="stories")))
+    begun = run.prompt_ids("\nthe").tolist()
+    assert told.opened("the").tolist() == told.opened("\nthe").tolist() == begun
+    assert run.opened("the").tolist() == run.prompt_ids("the").tolist() != begun
+    assert told.opened("").tolist() == run.prompt_ids("").tolist()
 
 
 def test_attention_of_a_text_is_one_map_a_layer_and_labels_are_its_tokens(run: Run) -> None:

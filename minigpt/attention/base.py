@@ -193,12 +193,17 @@ class SoftmaxAttention(Attention):
             mask = self.allowed(T, S, query.device)  # (T, S)
         if bias is not None and mask is not None:
             mask = bias.masked_fill(~mask, -torch.inf).to(query.dtype)  # (H, T, S)
-        return F.scaled_dot_product_attention(
+        if mask is None and T == 1:  # heads that share their keys stand as positions, and nothing is copied
+            query = query.reshape(len(query), key.shape[1], -1, query.shape[3])  # (B, G, H/G, d)
+        else:
+            key, value = share(key, H), share(value, H)  # (B, H, S, d), (B, H, S, e)
+        mixed = F.scaled_dot_product_attention(
             query,
-            share(key, H),
-            share(value, H),
+            key,
+            value,
             attn_mask=mask,
             dropout_p=self.dropout if self.training else 0.0,  # the kernel would also drop when not training
             is_causal=mask is None and T > 1,
             scale=self.scale(query),
-        )  # (B, H, T, e)
+        )
+        return mixed.reshape(len(query), H, T, -1)  # (B, H, T, e)
