@@ -10,6 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
+EPSILON = 1e-6  # keeps a vector of zeros from being divided by zero
+
+
 class RMSNorm(nn.RMSNorm):
     """torch's, over the last dimension, and faster on a CPU: x (..., d) -> (..., d), in the type of what arrives.
 
@@ -18,13 +21,12 @@ class RMSNorm(nn.RMSNorm):
     """
 
     def __init__(self, d: int, weights: bool = True):
-        super().__init__(d, eps=1e-6, elementwise_affine=weights)
-        self.d, self.smallest = d, 1e-6
+        super().__init__(d, eps=EPSILON, elementwise_affine=weights)
 
     def forward(self, x: Tensor) -> Tensor:
         weight = None if self.weight is None else self.weight.to(x.dtype)
         if x.device.type != "cpu":
-            return F.rms_norm(x, (self.d,), weight, self.smallest)
+            return F.rms_norm(x, self.normalized_shape, weight, EPSILON)
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)  # (..., 1)
-        y = (x * torch.rsqrt(length.square() / self.d + self.smallest)).to(x.dtype)  # (..., d)
+        y = (x * torch.rsqrt(length.square() / x.shape[-1] + EPSILON)).to(x.dtype)  # (..., d)
         return y if weight is None else y * weight

@@ -44,7 +44,7 @@ class Rule:
         self, parameters: list[Tensor], gradients: list[Tensor], memory: list[dict[str, Tensor]], group: dict[str, Any]
     ) -> None:
         """Step these parameters of one group, in place."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} must define move(parameters, gradients, memory, group)")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients."""
