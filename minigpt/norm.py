@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-
 EPSILON = 1e-6  # keeps a vector of zeros from being divided by zero
 
 
