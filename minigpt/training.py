@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from minigpt import distributed
 from minigpt.config import Count, Fraction, Interval, Natural, NonNegative, Options
 from minigpt.dataset import IGNORED, Dataset, Split
+from minigpt.machine import keep_memory
 from minigpt.model import GPT
 from minigpt.optimizer import AdamW, Optimizer, schedule
 from minigpt.strict_yaml import UserError
@@ -130,6 +131,7 @@ def train(
 
     Raises Diverged before a step along something that is not a number.
     """
+    keep_memory()
     forward, precision = torch.compile(model) if config.compile else model, mixed_precision(config, model)
     for step in range(start, config.max_steps):
         began = perf_counter()
@@ -191,6 +193,7 @@ def evaluate(model: GPT, dataset: Dataset, split: Split, config: TrainingConfig,
     With `batches`, only the first so many batches of windows. Its matrix products are as in training: bfloat16 moves
     the loss by less than 0.0001.
     """
+    keep_memory()
     training, total, count = model.training, 0.0, 0.0
     model.eval()
     precision, size = mixed_precision(config, model), max(config.batch_size, EVALUATED // dataset.block_size)
