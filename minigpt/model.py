@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +24,7 @@ from minigpt.cache import Past
 from minigpt.config import Count
 from minigpt.norm import RMSNorm
 from minigpt.position import Shape
+from minigpt.side_by_side import side_by_side
 from minigpt.strict_yaml import Mistake
 
 Cache = list[Past]
@@ -74,6 +75,8 @@ def make_norm(config: ModelConfig) -> nn.Module:
 class MLP(nn.Module):
     """What each position does on its own with what it has gathered: (B, T, D) -> (B, T, D)."""
 
+    together: ClassVar[tuple[str, ...]] = ("gate", "up")  # given to `side_by_side`
+
     def __init__(self, config: ModelConfig):
         super().__init__()
         self.kind, D = config.mlp, config.n_embd
@@ -84,13 +87,11 @@ class MLP(nn.Module):
         self.project = nn.Linear(width, D, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden = self.up(x)  # (B, T, width)
         if self.kind == "swiglu":
-            hidden = F.silu(self.gate(x)) * hidden
-        elif self.kind == "relu2":
-            hidden = F.relu(hidden).square()
-        else:
-            hidden = F.gelu(hidden, approximate="tanh")
+            gate, up = side_by_side(x, self.gate, self.up).chunk(2, dim=-1)  # (B, T, width) each
+            return self.project(F.silu(gate) * up)  # (B, T, D)
+        hidden = self.up(x)  # (B, T, width)
+        hidden = F.relu(hidden).square() if self.kind == "relu2" else F.gelu(hidden, approximate="tanh")
         return self.project(hidden)  # (B, T, D)
 
 

@@ -156,15 +156,15 @@ def test_inside_another_part_it_is_the_inner_ones(dataset: Dataset, clock: Clock
     first, second = model.attentions()
     with ExitStack() as stack:
         for thing, method, there, back in (
-            (first.position, "rotate", 1, 2),  # twice: the query, and the key
+            (first.position, "rotate", 1, 2),
             (first.query, "forward", 10, 20),
-            (second.key_norm, "forward", 1000, 2000),
+            (second.key, "forward", 1000, 2000),
             (first, "mix", 100, 200),
         ):
             stack.enter_context(replaced(thing, method, clock.slowed(getattr(thing, method), there, back)))
         times = look(model, dataset)
     parts = {
-        "attention: position": (2, 4),
+        "attention: position": (1, 2),
         "attention: queries, keys, values": (1010, 2020),
         "attention: mix": (100, 200),
     }

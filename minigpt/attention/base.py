@@ -177,8 +177,9 @@ class SoftmaxAttention(Attention):
     def weights(self, query: Tensor, key: Tensor) -> Tensor:
         scores, bias = self.scores(query, key), self.position.bias(query, key)  # (B, H, T, S), (H, T, S)
         scores = scores if bias is None else scores + bias
-        forbidden = ~self.allowed(query.shape[2], key.shape[2], query.device)  # (T, S)
-        return self.normalise(scores.masked_fill(forbidden, -torch.inf))  # (B, H, T, S)
+        allowed = self.allowed(query.shape[2], key.shape[2], query.device)  # (T, S)
+        barrier = torch.where(allowed, 0.0, -torch.inf).to(scores.dtype)  # (T, S): added, it needs no way back
+        return self.normalise(scores + barrier)  # (B, H, T, S)
 
     @shortcut("scale", "allowed")
     def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:

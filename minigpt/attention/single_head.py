@@ -9,16 +9,17 @@ B batch, T positions, D model width, n heads (here one), d width of a head.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minigpt.attention.base import SoftmaxAttention
 from minigpt.cache import Past
 from minigpt.config import Count
-from minigpt.norm import RMSNorm
+from minigpt.norm import RMSNorm, rms_norm
 from minigpt.position import Shape
+from minigpt.side_by_side import side_by_side
 
 
 class SingleHead(SoftmaxAttention, kind="single_head"):
@@ -34,50 +35,38 @@ class SingleHead(SoftmaxAttention, kind="single_head"):
         """Whether queries and keys are RMS-normalised before they are compared (arXiv 2010.04245)."""
 
     config: SingleHead.Config
+    together: ClassVar[tuple[str, ...]] = ("query", "key", "value")  # given to `side_by_side`
 
     def __init__(
         self, config: SingleHead.Config, model: Shape, layer: int = 0, n_head: int = 1, n_kv_head: int | None = None
     ):
         super().__init__(config, model, layer)
         self.n_head, self.n_kv_head = n_head, n_kv_head or n_head
-        D, d = model.n_embd, config.head_dim or model.n_embd // n_head
+        self.d = d = config.head_dim or model.n_embd // n_head
+        D = model.n_embd
         self.query = nn.Linear(D, self.n_head * d, bias=model.bias)
         self.key = nn.Linear(D, self.n_kv_head * d, bias=model.bias)
         self.value = nn.Linear(D, self.n_kv_head * d, bias=model.bias)
         self.project = nn.Linear(self.n_head * d, D, bias=model.bias)
-        self.query_norm = RMSNorm(d) if config.qk_norm else nn.Identity()
-        self.key_norm = RMSNorm(d) if config.qk_norm else nn.Identity()
+        if config.qk_norm:
+            self.query_norm, self.key_norm = RMSNorm(d), RMSNorm(d)
 
     def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
-        asked, offered, given = products(x, self.query, self.key, self.value)  # (B, T, n d) each
-        query = self.query_norm(split_heads(asked, self.n_head))  # (B, n_head, T, d)
-        key = self.key_norm(split_heads(offered, self.n_kv_head))  # (B, n_kv_head, T, d)
-        value = split_heads(given, self.n_kv_head)  # (B, n_kv_head, T, d)
-        return self.position.rotate(query, past.length), self.position.rotate(key, past.length), value
+        H, G = self.n_head, self.n_kv_head
+        made = side_by_side(x, self.query, self.key, self.value)  # (B, T, H d + G d + G e)
+        asked_and_offered, given = made.tensor_split(((H + G) * self.d,), dim=-1)
+        compared = split_heads(asked_and_offered, H + G)  # (B, H + G, T, d): queries, then keys
+        if self.config.qk_norm:
+            scales = torch.stack((self.query_norm.weight,) * H + (self.key_norm.weight,) * G)  # (H + G, d)
+            compared = rms_norm(compared) * scales[:, None].to(compared.dtype)  # (B, H + G, T, d)
+        query, key = self.position.rotate(compared, past.length).split((H, G), dim=1)  # (B, H, T, d), (B, G, T, d)
+        return query, key, split_heads(given, G)  # the value is (B, G, T, e)
 
     def scale(self, query: Tensor) -> float:
         return super().scale(query) if self.config.scaled else 1.0
 
     def output(self, mixed: Tensor, x: Tensor) -> Tensor:
         return self.project(super().output(mixed, x))  # (B, T, D)
-
-
-def products(x: Tensor, *layers: nn.Linear) -> list[Tensor]:
-    """What each layer makes of x (B, T, D); in training by one product of all weights side by side, which is faster.
-
-    Layers of another make, and layers that somebody watches or has changed from outside, are called one by one.
-    """
-    if not (layers[0].training and all(map(_untouched, layers))):
-        return [layer(x) for layer in layers]
-    weight = torch.cat([*(layer.weight for layer in layers)])  # (sum of widths, D)
-    biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
-    made = F.linear(x, weight, torch.cat(biases) if biases else None)  # (B, T, sum of widths)
-    return list(made.split([layer.out_features for layer in layers], dim=-1))
-
-
-def _untouched(layer: nn.Linear) -> bool:
-    watched = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
-    return type(layer) is nn.Linear and not watched and "forward" not in vars(layer)
 
 
 def split_heads(x: Tensor, n: int) -> Tensor:
