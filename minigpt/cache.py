@@ -63,9 +63,10 @@ class KVCache(Past):
                 value.new_empty(*value.shape[:2], self.capacity, value.shape[3]),  # (B, G, capacity, e)
             )
         keys, values = self.buffers
-        keys[:, :, start:end], values[:, :, start:end] = key, value
+        keys.narrow(2, start, end - start).copy_(key)
+        values.narrow(2, start, end - start).copy_(value)
         self.length = end
-        self.seen = keys[:, :, :end], values[:, :, :end]  # (B, G, S, d), (B, G, S, e)
+        self.seen = keys.narrow(2, 0, end), values.narrow(2, 0, end)  # (B, G, S, d), (B, G, S, e)
         return self.seen
 
 

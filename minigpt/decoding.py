@@ -9,13 +9,16 @@ Whatever the attention, its linear layers are what is large, so it is they that 
 from __future__ import annotations
 
 import copy
-from typing import Literal, cast
+from collections.abc import Sequence
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minigpt.model import GPT
+from minigpt.model import GPT, MLP, Block
+from minigpt.norm import RMSNorm
+from minigpt.side_by_side import joinable, joined_weights
 
 Weights = Literal["float32", "bfloat16", "int8"]
 LARGE = 2**18  # numbers in a matrix from which the threads are worth sharing it out
@@ -23,10 +26,14 @@ LANES = 16  # torch's kernel for int8 reads so many numbers of a row at a time, 
 
 
 class Direct(nn.Module):
-    """A layer that is called without torch's detour by its hooks, of which there are none: it takes half the time."""
+    """What is called without torch's detour by its hooks, of which there are none: it takes half the time."""
 
-    def __call__(self, *arguments: Tensor) -> Tensor:
+    def __call__(self, *arguments: Any) -> Any:
         return self.forward(*arguments)
+
+
+PARTS: tuple[type[nn.Module], ...] = (GPT, Block, MLP, RMSNorm, nn.LayerNorm, nn.Embedding, nn.Identity)
+DIRECT = {part: type(part.__name__, (Direct, part), {"__module__": part.__module__}) for part in PARTS}
 
 
 class RowLinear(Direct, nn.Linear):
@@ -44,10 +51,9 @@ class RowLinear(Direct, nn.Linear):
         n, k = linear.weight.shape
         shared = n * k >= LARGE and self.parts > 1 and linear.weight.device.type == "cpu"
         self.shared = shared and linear.weight.dtype == torch.float32
-        self.matrix = vars(self)["_parameters"]  # where they are found without a search
 
     def forward(self, x: Tensor) -> Tensor:
-        weight, bias = self.matrix["weight"], self.matrix.get("bias")
+        weight, bias = self.weight, self.bias
         if not self.shared or x.numel() != self.in_features:
             return F.linear(x, weight, bias)
         n, k, parts = self.out_features, self.in_features, self.parts
@@ -102,10 +108,35 @@ def prepare(model: GPT, weights: Weights = "float32") -> GPT:
         made = copy.deepcopy(model).to(torch.bfloat16)
     originals = dict(model.named_modules())
     for name, module in list(made.named_modules()):
-        if type(module) is nn.Linear and weights == "int8" and module.in_features % LANES == 0:
-            made.set_submodule(name, Int8Linear(cast(nn.Linear, originals[name])))
-        elif type(module) is nn.Linear:
-            made.set_submodule(name, RowLinear(module))
+        if type(module) is nn.Linear:
+            made.set_submodule(name, exchanged(cast(nn.Linear, originals[name]), module, weights))
         elif type(module) is nn.Dropout:
             made.set_submodule(name, Nothing())
+    for name, module in originals.items():
+        layers = [getattr(module, part) for part in getattr(module, "together", ()) if hasattr(module, part)]
+        if len(layers) > 1 and joinable(layers):
+            joined = as_one(layers)
+            if joined.weight.numel() <= LARGE:
+                lighter = joined if weights == "float32" else copy.deepcopy(joined).to(torch.bfloat16)
+                first = made.get_submodule(f"{name}.{module.together[0]}")
+                vars(first)["joined"] = exchanged(joined, lighter, weights)
+    for module in made.modules():
+        vars(module).update(module._modules, **module._parameters)  # where they are found without a search
+        module.__class__ = DIRECT.get(type(module), type(module))
     return made.eval()
+
+
+def exchanged(linear: nn.Linear, lighter: nn.Linear, weights: Weights) -> Direct:
+    """What takes the place of a linear layer, of which `lighter` is the same in the type of everything else."""
+    if weights == "int8" and linear.in_features % LANES == 0:
+        return Int8Linear(linear)
+    return RowLinear(lighter)
+
+
+def as_one(layers: Sequence[nn.Linear]) -> nn.Linear:
+    """One layer that makes what several make of the same input, one beside the other."""
+    weight, bias = joined_weights(layers)
+    one = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    one.weight = nn.Parameter(weight, requires_grad=False)
+    one.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)  # type: ignore[assignment]
+    return one
