@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from minigpt.config import Component, Count, Options, Positive, Rate
 
@@ -104,33 +103,12 @@ class Rotary(Position, kind="rotary"):
     config: Rotary.Config
 
     def rotate(self, x: Tensor, start: int) -> Tensor:
-        T, d = x.shape[2:]
-        even = d - d % 2
-        cos, sin = turn_table(start + T, even, self.config.base, x.dtype, x.device)
-        turn = Turn.apply if torch.is_grad_enabled() else turned
-        y: Tensor = turn(x[..., :even], cos[start:], sin[start:])  # (B, H, T, even)
-        return y if even == d else torch.cat((y, x[..., even:]), dim=-1)  # (B, H, T, d)
-
-
-def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x (B, H, T, d) with feature i and feature i + d/2 turned, by a row of `turn_table` at each position."""
-    x_precise = x.to(cos.dtype)
-    return torch.addcmul(x_precise * cos, x_precise.roll(x.shape[-1] // 2, -1), sin).to(x.dtype)  # (B, H, T, d)
-
-
-class Turn(torch.autograd.Function):
-    """`turned`, and its way back by hand: the turn back."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        ctx.save_for_backward(cos, sin)
-        return turned(x, cos, sin)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
-        cos, sin = ctx.saved_tensors
-        return turned(dy, cos, -sin), None, None
+        T, half = x.shape[2], x.shape[3] // 2
+        cos, sin = wave_table(start + T, 2 * half, self.config.base, x.dtype, x.device)
+        cos, sin = cos[start:], sin[start:]  # (T, d/2)
+        first, second, rest = x.to(cos.dtype).split((half, half, x.shape[3] - 2 * half), dim=-1)  # (B, H, T, d/2) twice
+        turned = torch.addcmul(first * cos, second, sin, value=-1), torch.addcmul(second * cos, first, sin)
+        return torch.cat((*turned, rest), dim=-1).to(x.dtype)  # (B, H, T, d)
 
 
 class Alibi(Position, kind="alibi"):
@@ -147,28 +125,17 @@ class Alibi(Position, kind="alibi"):
 
 def wave_table(length: int, width: int, base: float, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """cos and sin of position * base^(-2i/width): (length, width/2) each, in float32 or better."""
-    cos, sin, _, _ = _waves(_round_up(length), width, base, torch.promote_types(dtype, torch.float32), device)
+    rounded = -(-length // 256) * 256  # decoding asks for one more each time: make few tables, not many
+    cos, sin = _waves(rounded, width, base, torch.promote_types(dtype, torch.float32), device)
     return cos[:length], sin[:length]
-
-
-def turn_table(length: int, width: int, base: float, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """What `turned` multiplies a vector and its exchanged halves by: (cos, cos) and (-sin, sin), (length, width)."""
-    _, _, cos, sin = _waves(_round_up(length), width, base, torch.promote_types(dtype, torch.float32), device)
-    return cos[:length], sin[:length]
-
-
-def _round_up(length: int) -> int:
-    """Decoding asks for one more each time: make few tables, not many."""
-    return -(-length // 256) * 256
 
 
 @lru_cache(maxsize=16)
-def _waves(length: int, width: int, base: float, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
+def _waves(length: int, width: int, base: float, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     with torch.inference_mode(False):  # the tables outlive the call, and may be needed for training later
         frequencies = base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)  # (width/2,)
         angles = torch.arange(length, dtype=torch.float64)[:, None] * frequencies  # (length, width/2)
-        cos, sin = angles.cos().to(device, dtype), angles.sin().to(device, dtype)
-        return cos, sin, torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
+        return angles.cos().to(device, dtype), angles.sin().to(device, dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
