@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.adamw import adamw as torch_adamw
 
+from minigpt.attention.single_head import SingleHead
 from minigpt.config import Component, NonNegative, Positive, Rate
 from minigpt.model import GPT
 from minigpt.strict_yaml import UserError
@@ -88,7 +89,8 @@ class AdamWRule(Rule):
 class MuonRule(Rule):
     """Momentum (Nesterov's) made orthogonal: each direction of a matrix moves equally far (K. Jordan, "Muon", 2024).
 
-    A step of an m x n matrix is longer by sqrt(m / n) where m > n. Matrices of one shape are made orthogonal together.
+    A step of an m x n matrix is longer by sqrt(m / n) where m > n. A group may cut the rows of its matrices into some
+    number of `pieces`, each made orthogonal on its own; all pieces of one shape are made so together.
     """
 
     remembers: ClassVar[set[str]] = {"momentum_buffer"}
@@ -99,18 +101,18 @@ class MuonRule(Rule):
         alike: dict[torch.Size, list[int]] = defaultdict(list)
         for i, parameter in enumerate(parameters):
             alike[parameter.shape].append(i)
-        for (m, n), numbers in alike.items():
-            ahead = []
+        for (rows, n), numbers in alike.items():
+            m, ahead = rows // group["pieces"], []
             for i in numbers:
                 if not memory[i]:
                     memory[i]["momentum_buffer"] = torch.zeros_like(parameters[i])
-                momentum = memory[i]["momentum_buffer"].lerp_(gradients[i], 1 - group["momentum"])  # (m, n)
-                ahead.append(gradients[i].lerp(momentum, group["momentum"]))  # (m, n)
-            length = group["lr"] * max(1.0, m / n) ** 0.5
-            for i, step in zip(numbers, orthogonal(torch.stack(ahead))):
+                momentum = memory[i]["momentum_buffer"].lerp_(gradients[i], 1 - group["momentum"])  # (rows, n)
+                ahead.append(gradients[i].lerp(momentum, group["momentum"]))  # (rows, n)
+            steps = orthogonal(torch.cat(ahead).view(-1, m, n)).view(-1, rows, n)  # (matrices, rows, n)
+            for i, step in zip(numbers, steps):
                 if group["weight_decay"]:
                     parameters[i].mul_(1 - group["lr"] * group["weight_decay"])
-                parameters[i].add_(step, alpha=-length)
+                parameters[i].add_(step, alpha=-group["lr"] * max(1.0, m / n) ** 0.5)
 
 
 NEWTON_SCHULZ = (
@@ -227,13 +229,31 @@ class Muon(Optimizer, kind="muon"):
         """How long past gradients of the matrices are remembered."""
         adamw_learning_rate: Positive = 3e-3
         """The largest learning rate of everything else: embeddings, norms, constants and the head."""
+        per_head: bool = True
+        """Whether the matrices of queries and keys are stepped head by head: each head looks for something else."""
 
     def make_parts(self, config: Muon.Config, model: GPT) -> list[Rule]:
         matrices = [p for p in model.blocks.parameters() if p.ndim == 2]
         others = [p for p in model.parameters() if not any(p is matrix for matrix in matrices)]
         parts: list[Rule] = [AdamWRule(adamw_groups(others, config.adamw_learning_rate, config))]
-        group = {"lr": config.learning_rate, "weight_decay": config.weight_decay, "momentum": config.momentum}
-        return [*parts, MuonRule([{"params": matrices, **group}])] if matrices else parts
+        heads = head_counts(model) if config.per_head else {}
+        cut: dict[int, list[Tensor]] = defaultdict(list)
+        for matrix in matrices:
+            cut[heads.get(matrix, 1)].append(matrix)
+        rates = {"lr": config.learning_rate, "weight_decay": config.weight_decay, "momentum": config.momentum}
+        groups = [{"params": cut[pieces], "pieces": pieces, **rates} for pieces in sorted(cut)]
+        return [*parts, MuonRule(groups)] if matrices else parts
+
+
+def head_counts(model: GPT) -> dict[Tensor, int]:
+    """How many heads the matrices have that make queries and keys, each head so many rows."""
+    found: dict[Tensor, int] = {}
+    for attention in model.attentions():
+        if isinstance(attention, SingleHead):
+            for layer in (attention.query, attention.key):
+                if isinstance(layer, nn.Linear) and layer.out_features % attention.d == 0:
+                    found[layer.weight] = layer.out_features // attention.d
+    return found
 
 
 def adamw_groups(parameters: Iterable[Tensor], learning_rate: float, config: Optimizer.Config) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from minigpt.attention.grouped_query import GroupedQuery
 from minigpt.model import GPT, ModelConfig
 from minigpt.optimizer import NEWTON_SCHULZ, AdamW, AdamWRule, Muon, MuonRule, Optimizer, orthogonal, schedule
 from minigpt.strict_yaml import UserError
@@ -96,7 +97,8 @@ def test_adamw_steps_by_its_formula() -> None:
 
 def test_muon_steps_its_matrices_as_torch_does_and_the_rest_as_adamw(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("minigpt.optimizer.NEWTON_SCHULZ", ((3.4445, -4.7750, 2.0315),) * 5)  # torch's
-    config, factors = Muon.Config(learning_rate=0.05, weight_decay=0.2, momentum=0.9), (0.5, 1.0, 0.25)
+    factors = (0.5, 1.0, 0.25)
+    config = Muon.Config(learning_rate=0.05, weight_decay=0.2, momentum=0.9, per_head=False)
     model, reference = make_model(), make_model()
     optimizer = make_optimizer(config, model)
     inside = [p for name, p in reference.named_parameters() if name.split(".", 3)[-1] in MATRICES]
@@ -119,6 +121,24 @@ def test_muon_steps_its_matrices_as_torch_does_and_the_rest_as_adamw(monkeypatch
         batched = name.split(".", 3)[-1] in MATRICES  # in bfloat16, in another order; a step is about 0.01
         exact = {"rtol": 0, "atol": 1e-3} if batched else {"rtol": 1e-10, "atol": 1e-12}
         torch.testing.assert_close(ours, theirs, **exact, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.mark.parametrize(("per_head", "pieces"), [(True, {"query": 4, "key": 2}), (False, {})])
+def test_queries_and_keys_are_made_orthogonal_head_by_head(per_head: bool, pieces: dict[str, int]) -> None:
+    torch.manual_seed(0)
+    attention = GroupedQuery.Config(n_head=4, n_kv_head=2)
+    model = GPT(ModelConfig(n_layer=1, n_embd=16, block_size=8, attention=attention), vocab_size=11)
+    config = Muon.Config(learning_rate=1.0, momentum=0.0, per_head=per_head)
+    optimizer, before = make_optimizer(config, model), copy.deepcopy(model.state_dict())
+    give_gradients(model, seed=1)
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    optimizer.step(1.0)
+    for name in ("query", "key", "value", "project"):
+        full = f"blocks.0.attention.{name}.weight"
+        gradient, after = gradients[full], model.state_dict()[full]
+        assert gradient is not None
+        step = orthogonal(gradient.view(pieces.get(name, 1), -1, 16)).view_as(after)
+        torch.testing.assert_close(before[full] - after, step, rtol=0, atol=0.03)  # bfloat16, in another order
 
 
 @pytest.mark.parametrize("shape", [(3, 5, 9), (3, 9, 5)])
