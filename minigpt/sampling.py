@@ -41,8 +41,15 @@ class SamplingConfig(Options):
 
 def probabilities(logits: Tensor, config: SamplingConfig) -> Tensor:
     """The distribution that is drawn from: logits (B, V) -> (B, V), for a temperature above 0."""
+    p = shares(logits, config)
+    return p / p.sum(-1, keepdim=True)
+
+
+def shares(logits: Tensor, config: SamplingConfig) -> Tensor:
+    """The same before it is brought to a sum of one: the probabilities of what the filters leave."""
     logits = logits.float()  # (B, V)
-    logits = (logits - logits.max(-1, keepdim=True).values) / max(config.temperature, 1e-30)  # (B, V): at most 0
+    if config.temperature != 1:
+        logits = (logits - logits.max(-1, keepdim=True).values) / max(config.temperature, 1e-30)  # (B, V): at most 0
     if config.top_k is not None and config.top_k < logits.shape[-1]:
         least = logits.topk(config.top_k).values[:, -1:]  # (B, 1)
         logits = logits.masked_fill(logits < least, -torch.inf)
@@ -52,9 +59,7 @@ def probabilities(logits: Tensor, config: SamplingConfig) -> Tensor:
         cut = torch.zeros_like(order, dtype=torch.bool).scatter(-1, order, before >= max(config.top_p, 1e-30))  # (B, V)
         logits = logits.masked_fill(cut, -torch.inf)
     p = logits.softmax(-1)  # (B, V)
-    if config.min_p > 0:
-        p = p.masked_fill(p < config.min_p * p.max(-1, keepdim=True).values, 0.0)
-    return p / p.sum(-1, keepdim=True)
+    return p if config.min_p == 0 else p.masked_fill(p < config.min_p * p.max(-1, keepdim=True).values, 0.0)
 
 
 def next_token(logits: Tensor, config: SamplingConfig, generator: torch.Generator | None = None) -> Tensor:
@@ -65,7 +70,7 @@ def next_token(logits: Tensor, config: SamplingConfig, generator: torch.Generato
     """
     if config.temperature == 0:
         return logits.argmax(-1)
-    upto = probabilities(logits, config).cumsum(-1, dtype=torch.float64)  # (B, V)
+    upto = shares(logits, config).cumsum(-1, dtype=torch.float64)  # (B, V)
     point = torch.rand(len(logits), 1, dtype=torch.float64, device=logits.device, generator=generator)  # (B, 1)
     chosen = torch.searchsorted(upto, point * upto[:, -1:], right=True)  # (B, 1): the first that goes beyond the point
     return chosen[:, 0].clamp(max=logits.shape[-1] - 1)

@@ -104,6 +104,15 @@ def test_in_float32_parameters_are_shared_and_stay_trainable() -> None:
     assert isinstance(model.blocks[0].mlp.up, nn.Linear) and type(model.blocks[0].mlp.up) is nn.Linear
 
 
+@pytest.mark.parametrize("weights", get_args(Weights))
+def test_small_layers_of_one_input_are_one(weights: Weights) -> None:
+    blocks = prepare(make(mlp="swiglu", bias=False), weights).blocks
+    small = [vars(layer).get("joined") for layer in (blocks[0].attention.query, blocks[0].mlp.gate)]
+    assert all(type(joined) is (Int8Linear if weights == "int8" else RowLinear) for joined in small)
+    large = GPT(ModelConfig(n_layer=1, n_embd=512), 30)
+    assert "joined" not in vars(prepare(large, weights).blocks[0].attention.query)
+
+
 @torch.no_grad()
 def test_a_matrix_that_the_kernel_would_read_past_stays_in_bfloat16() -> None:
     narrow = prepare(GPT(ModelConfig(n_layer=1, n_embd=24, mlp_width=16), 30), "int8")

@@ -29,7 +29,8 @@ from minigpt.attention.grouped_query import GroupedQuery
 from minigpt.attention.multi_head import MultiHead
 from minigpt.attention.single_head import SingleHead
 from minigpt.cache import Past
-from minigpt.position import Alibi, NoPosition, Position, Rotary
+from minigpt.position import Alibi, NoPosition, Position, Rotary, Shape
+from minigpt.side_by_side import MANY, side_by_side
 
 
 def twins(ours: Attention.Config, theirs: Attention.Config, position: Position.Config) -> tuple[Attention, Attention]:
@@ -145,7 +146,7 @@ def test_without_the_mask_everybody_sees_everybody() -> None:
 
 def test_what_a_hook_or_another_layer_does_counts_in_training_too() -> None:
     """The one product for queries, keys and values is for layers that nobody has touched."""
-    layer, x = make_layer(Case(MultiHead.Config(), NoPosition.Config())).train(), tokens(2, 5)
+    layer, x = make_layer(Case(MultiHead.Config(), NoPosition.Config())).train(), tokens(MANY, 5)
     plain = layer(x)
     hook = layer.query.register_forward_hook(lambda module, inputs, output: 0 * output)
     assert not torch.equal(layer(x), plain)
@@ -160,3 +161,38 @@ def test_what_a_hook_or_another_layer_does_counts_in_training_too() -> None:
     doubled.load_state_dict(layer.value.state_dict())
     layer.value = doubled
     assert not torch.equal(layer(x), plain)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_one_product_of_all_weights_is_the_several_products(bias: bool) -> None:
+    layers = [nn.Linear(6, width, bias=bias, dtype=torch.float64) for width in (4, 2, 9)]
+    x = torch.randn(MANY, 2, 6, dtype=torch.float64, requires_grad=True)
+    parameters = [x, *(parameter for layer in layers for parameter in layer.parameters())]
+    together, one_by_one = side_by_side(x, *layers), torch.cat([layer(x) for layer in layers], dim=-1)
+    torch.testing.assert_close(together, one_by_one, rtol=1e-12, atol=1e-12)
+    direction = torch.randn_like(together)
+    found = (torch.autograd.grad(y, parameters, direction) for y in (together, one_by_one))
+    for mine, other in zip(*found):
+        torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("rows", [1, MANY])
+def test_layers_that_cannot_be_one_are_called_one_by_one(rows: int) -> None:
+    layers = [nn.Linear(6, 4), nn.Linear(6, 4, bias=False)]
+    x = torch.randn(rows, 1, 6)
+    assert torch.equal(side_by_side(x, *layers), torch.cat([layer(x) for layer in layers], dim=-1))
+
+
+@torch.no_grad()
+def test_values_may_be_wider_than_keys() -> None:
+    class Wide(MultiHead):
+        def __init__(self, config: MultiHead.Config, model: Shape, layer: int = 0):
+            super().__init__(config, model, layer)
+            self.value = nn.Linear(model.n_embd, 2 * model.n_embd)
+            self.project = nn.Linear(2 * model.n_embd, model.n_embd)
+
+    x = tokens(2, 6)
+    layer = Wide(Wide.Config(n_head=4), Shape(n_embd=16)).to(x)
+    query, key, value = layer.qkv(x, Past())
+    assert (query.shape, key.shape, value.shape) == ((2, 4, 6, 4), (2, 4, 6, 4), (2, 4, 6, 8))
+    assert layer(x).shape == (2, 6, 16)

@@ -194,8 +194,9 @@ class SoftmaxAttention(Attention):
             mask = self.allowed(T, S, query.device)  # (T, S)
         if bias is not None and mask is not None:
             mask = bias.masked_fill(~mask, -torch.inf).to(query.dtype)  # (H, T, S)
-        if mask is None and T == 1:  # heads that share their keys stand as positions, and nothing is copied
-            query = query.reshape(len(query), key.shape[1], -1, query.shape[3])  # (B, G, H/G, d)
+        G = key.shape[1]
+        if mask is None and T == 1 and G < H:  # heads that share their keys stand as positions: nothing is copied
+            query = query.reshape(len(query), G, -1, query.shape[3])  # (B, G, H/G, d)
         else:
             key, value = share(key, H), share(value, H)  # (B, H, S, d), (B, H, S, e)
         mixed = F.scaled_dot_product_attention(
@@ -207,4 +208,4 @@ class SoftmaxAttention(Attention):
             is_causal=mask is None and T > 1,
             scale=self.scale(query),
         )
-        return mixed.reshape(len(query), H, T, -1)  # (B, H, T, e)
+        return mixed if mixed.shape[1] == H else mixed.reshape(len(query), H, T, -1)  # (B, H, T, e)

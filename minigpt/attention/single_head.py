@@ -54,7 +54,8 @@ class SingleHead(SoftmaxAttention, kind="single_head"):
     def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
         H, G = self.n_head, self.n_kv_head
         made = side_by_side(x, self.query, self.key, self.value)  # (B, T, H d + G d + G e)
-        asked_and_offered, given = made.tensor_split(((H + G) * self.d,), dim=-1)
+        looking = (H + G) * self.d
+        asked_and_offered, given = made.split((looking, made.shape[-1] - looking), dim=-1)
         compared = split_heads(asked_and_offered, H + G)  # (B, H + G, T, d): queries, then keys
         if self.config.qk_norm:
             scales = torch.stack((self.query_norm.weight,) * H + (self.key_norm.weight,) * G)  # (H + G, d)
