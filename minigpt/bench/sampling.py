@@ -26,7 +26,7 @@ WARM_UP = 8
 WEIGHTS = ("float32", "bfloat16", "int8")
 
 
-def run(setting: Setting, tokens: int = 512, large: bool = False, large_tokens: int = 64) -> Report:
+def run(setting: Setting, tokens: int = 512, large: bool = False, large_tokens: int = 200) -> Report:
     """Measure the small model, one text at a time and 16, and with `large` the smallest GPT-2. Raises UserError."""
     report = setting.report(
         "sampling",
