@@ -1,9 +1,9 @@
 """Optimizers: how gradients become steps. `adamw` for everything, or `muon` for the matrices inside the blocks.
 
 Each kind says which parameters are stepped by which rule; learning rates are multiplied by one schedule. The rules
-have the face of torch's own optimizers, which a kind of yours may use as well: `AdamWRule` steps with torch's kernel
-and `MuonRule` as `torch.optim.Muon` does. But to make one of torch's imports its compiler, and that takes as long as
-importing torch did.
+have the face of torch's own optimizers, which a kind of yours may use as well: `AdamWRule` steps with torch's kernel,
+and `MuonRule` as `torch.optim.Muon` does, in fewer iterations and, if asked, head by head. But to make one of torch's
+imports its compiler, and that takes as long as importing torch did.
 """
 
 from __future__ import annotations
