@@ -108,7 +108,7 @@ def parser() -> argparse.ArgumentParser:
         added[name].add_argument("--large", action="store_true", help="a larger model too")
     writing = added["sampling"]
     writing.add_argument("--tokens", type=int, default=512, metavar="N", help="tokens to write (default: 512)")
-    writing.add_argument("--large-tokens", type=int, default=200, metavar="N", help="of the larger model (default: 200)")
+    writing.add_argument("--large-tokens", type=int, default=200, metavar="N", help="of the larger one (default: 200)")
     kinds, every = added["attention"], list(attention.CONTEXTS)
     kinds.add_argument("--contexts", type=lengths, default=every, metavar="T,T,...", help="default: 64 to 4096")
     kinds.add_argument("--limit", type=float, default=20.0, metavar="S", help="seconds a cell may take (default: 20)")
