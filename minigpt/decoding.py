@@ -97,7 +97,8 @@ class Int8Linear(Direct):
 
 @torch.no_grad()
 def prepare(model: GPT, weights: Weights = "float32") -> GPT:
-    """A model for decoding that writes as `model` does; in float32 it shares the parameters of `model`.
+    """A model for decoding that writes as `model` does. In float32 it shares the parameters of `model`, but that small
+    layers of one input are copied, side by side.
 
     "bfloat16" and "int8" (with everything but the weights of linear layers in bfloat16) read a half and a quarter of
     the bytes, and change the logits a little: `Run.loss_with` measures what that costs.
@@ -114,12 +115,11 @@ def prepare(model: GPT, weights: Weights = "float32") -> GPT:
             made.set_submodule(name, Nothing())
     for name, module in originals.items():
         layers = [getattr(module, part) for part in getattr(module, "together", ()) if hasattr(module, part)]
-        if len(layers) > 1 and joinable(layers):
+        if len(layers) > 1 and joinable(layers) and sum(layer.weight.numel() for layer in layers) <= LARGE:
             joined = as_one(layers)
-            if joined.weight.numel() <= LARGE:
-                lighter = joined if weights == "float32" else copy.deepcopy(joined).to(torch.bfloat16)
-                first = made.get_submodule(f"{name}.{module.together[0]}")
-                vars(first)["joined"] = exchanged(joined, lighter, weights)
+            lighter = joined if weights == "float32" else copy.deepcopy(joined).to(torch.bfloat16)
+            first = made.get_submodule(f"{name}.{module.together[0]}")
+            vars(first)["joined"] = exchanged(joined, lighter, weights)
     for module in made.modules():
         vars(module).update(module._modules, **module._parameters)  # where they are found without a search
         module.__class__ = DIRECT.get(type(module), type(module))
