@@ -21,6 +21,7 @@ ORDER = [
     "cache",
     "position",
     "norm",
+    "side_by_side",
     "attention.ladder",
     "attention.base",
     "attention.average",
