@@ -23,12 +23,9 @@ class RMSNorm(nn.RMSNorm):
         super().__init__(d, eps=EPSILON, elementwise_affine=weights)
 
     def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x) if self.weight is None else rms_norm(x) * self.weight.to(x.dtype)
-
-
-def rms_norm(x: Tensor) -> Tensor:
-    """x (..., d) with every vector at a root mean square of one."""
-    if x.device.type != "cpu":
-        return F.rms_norm(x, x.shape[-1:], None, EPSILON)
-    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)  # (..., 1)
-    return (x * torch.rsqrt(length.square() / x.shape[-1] + EPSILON)).to(x.dtype)
+        weight = None if self.weight is None else self.weight.to(x.dtype)
+        if x.device.type != "cpu":
+            return F.rms_norm(x, self.normalized_shape, weight, EPSILON)
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)  # (..., 1)
+        y = (x * torch.rsqrt(length.square() / x.shape[-1] + EPSILON)).to(x.dtype)  # (..., d)
+        return y if weight is None else y * weight

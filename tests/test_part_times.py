@@ -158,7 +158,7 @@ def test_inside_another_part_it_is_the_inner_ones(dataset: Dataset, clock: Clock
         for thing, method, there, back in (
             (first.position, "rotate", 1, 2),
             (first.query, "forward", 10, 20),
-            (second.key, "forward", 1000, 2000),
+            (second.key_norm, "forward", 1000, 2000),
             (first, "mix", 100, 200),
         ):
             stack.enter_context(replaced(thing, method, clock.slowed(getattr(thing, method), there, back)))

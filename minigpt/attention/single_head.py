@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from minigpt.attention.base import SoftmaxAttention
 from minigpt.cache import Past
 from minigpt.config import Count
-from minigpt.norm import RMSNorm, rms_norm
+from minigpt.norm import RMSNorm
 from minigpt.position import Shape
 from minigpt.side_by_side import side_by_side
 
@@ -58,8 +58,8 @@ class SingleHead(SoftmaxAttention, kind="single_head"):
         asked_and_offered, given = made.split((looking, made.shape[-1] - looking), dim=-1)
         compared = split_heads(asked_and_offered, H + G)  # (B, H + G, T, d): queries, then keys
         if self.config.qk_norm:
-            scales = torch.stack((self.query_norm.weight,) * H + (self.key_norm.weight,) * G)  # (H + G, d)
-            compared = rms_norm(compared) * scales[:, None].to(compared.dtype)  # (B, H + G, T, d)
+            asked, offered = compared.split((H, G), dim=1)
+            compared = torch.cat((self.query_norm(asked), self.key_norm(offered)), dim=1)  # (B, H + G, T, d)
         query, key = self.position.rotate(compared, past.length).split((H, G), dim=1)  # (B, H, T, d), (B, G, T, d)
         return query, key, split_heads(given, G)  # the value is (B, G, T, e)
 
