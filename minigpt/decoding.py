@@ -9,8 +9,10 @@ Whatever the attention, its linear layers are what is large, so it is they that 
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Sequence
-from typing import Any, Literal, cast
+from functools import lru_cache
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -21,8 +23,9 @@ from minigpt.norm import RMSNorm
 from minigpt.side_by_side import joinable, joined_weights
 
 Weights = Literal["float32", "bfloat16", "int8"]
-LARGE = 2**18  # numbers in a matrix from which the threads are worth sharing it out
+LARGE = 2**18  # numbers in a matrix from which memory, and not the call, is what float32 waits for
 LANES = 16  # torch's kernel for int8 reads so many numbers of a row at a time, past its end if need be
+SMALLEST = 1e-30  # keeps a row of zeros from being divided by zero
 
 
 class Direct(nn.Module):
@@ -37,39 +40,77 @@ DIRECT = {part: type(part.__name__, (Direct, part), {"__module__": part.__module
 
 
 class RowLinear(Direct, nn.Linear):
-    """A linear layer, with the same parameters as another one, that multiplies one row with all threads.
-
-    torch multiplies a matrix by a vector at half the speed at which memory gives it. Cut into as many parts as there
-    are threads, and multiplied as a batch, the same matrix comes nearly twice as fast, with nothing copied.
-    """
+    """A linear layer as it was, with the parameters of another one."""
 
     def __init__(self, linear: nn.Linear):
         nn.Module.__init__(self)  # no weights of its own
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weight, self.bias = linear.weight, linear.bias
-        self.parts = torch.get_num_threads()
-        n, k = linear.weight.shape
-        shared = n * k >= LARGE and self.parts > 1 and linear.weight.device.type == "cpu"
-        self.shared = shared and linear.weight.dtype == torch.float32
 
     def forward(self, x: Tensor) -> Tensor:
-        weight, bias = self.weight, self.bias
-        if not self.shared or x.numel() != self.in_features:
-            return F.linear(x, weight, bias)
-        n, k, parts = self.out_features, self.in_features, self.parts
-        even = n - n % parts
-        pieces = weight[:even].view(parts, -1, k).mT  # (parts, k, n / parts)
-        y = torch.bmm(x.reshape(1, 1, k).expand(parts, 1, k), pieces).view(even)
-        if even < n:
-            y = torch.cat((y, F.linear(x.view(k), weight[even:])))
-        return (y if bias is None else y + bias).view(*x.shape[:-1], n)
+        return F.linear(x, self.weight, self.bias)
 
 
-class Nothing(Direct):
-    """Dropout, when nothing is dropped."""
+class PackedLinear(Direct):
+    """A linear layer whose weights lie in blocks, as oneDNN wants them, in float32 or bfloat16.
+
+    A row times a matrix that lies row by row takes half of what memory gives, or less; in blocks it takes all of it.
+    What goes in and comes out has a type of its own.
+    """
+
+    def __init__(self, linear: nn.Linear, kind: torch.dtype):
+        super().__init__()
+        self.kind = kind
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach().to(kind), 1)  # best for one row
+        self.bias = None if linear.bias is None else linear.bias.detach().to(kind)
+        self.product = torch.ops.mkldnn._linear_pointwise.default
 
     def forward(self, x: Tensor) -> Tensor:
-        return x
+        y: Tensor = self.product(x.to(self.kind), self.weight, self.bias, "none", [], "")
+        return y.to(x.dtype)
+
+
+class Int8PackedLinear(Direct):
+    """A linear layer whose weights are whole numbers from -127 to 127, each row with a scale of its own, and so is,
+    while it is multiplied, each row that comes in. By FBGEMM, which torch brings along on x86.
+
+    Both are rounded to the nearest: off by at most 1/254 of the largest in the row. Rows do not depend on each other.
+    """
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        self.packed = whole_numbers(linear.weight.detach().float())
+        self.bias = None if linear.bias is None else linear.bias.detach().float()
+        self.narrow = pairs_overflow()
+        self.one_row = torch.ops.quantized.linear_dynamic.default
+        self.rows = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor
+        if x.numel() == x.shape[-1]:
+            y = self.one_row(x, self.packed, self.narrow)
+        else:
+            largest = torch.linalg.vector_norm(x, torch.inf, -1, keepdim=True).clamp(min=SMALLEST)  # (..., 1)
+            levels = 63 if self.narrow else 127
+            y = self.rows(x / largest, 1 / levels, levels + 1, self.packed) * largest  # (..., n)
+        return y if self.bias is None else y + self.bias
+
+
+def whole_numbers(weight: Tensor) -> Any:
+    """A matrix (n, k) in int8 as FBGEMM wants it, each row with its own scale."""
+    scale = (weight.abs().amax(dim=1) / 127).clamp(min=SMALLEST).double()  # (n,)
+    with warnings.catch_warnings():  # torch means to give up tensors of this type, and has no other way in yet
+        warnings.simplefilter("ignore", UserWarning)
+        rounded = torch.quantize_per_channel(weight, scale, torch.zeros(len(weight), dtype=torch.long), 0, torch.qint8)
+        return torch.ops.quantized.linear_prepack(rounded, None)
+
+
+@lru_cache(maxsize=1)
+def pairs_overflow() -> bool:
+    """Whether this processor adds the products up in pairs of 16 bits, which the largest numbers overflow: then what
+    is multiplied must do with a bit less. Found out by trying."""
+    most = torch.ops.quantized.linear_dynamic(torch.ones(1, 64), whole_numbers(torch.ones(8, 64)), False)  # (1, 8)
+    return not torch.allclose(most, torch.tensor(64.0), rtol=1e-3)
 
 
 class Int8Linear(Direct):
@@ -95,42 +136,65 @@ class Int8Linear(Direct):
         return y if self.bias is None else y + self.bias
 
 
+class Nothing(Direct):
+    """Dropout, when nothing is dropped."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
 @torch.no_grad()
 def prepare(model: GPT, weights: Weights = "float32") -> GPT:
-    """A model for decoding that writes as `model` does. In float32 it shares the parameters of `model`, but that small
-    layers of one input are copied, side by side.
+    """A model for decoding that writes as `model` does. It shares the parameters of `model`, but for those of linear
+    layers that are copied to lie better: on a CPU the large ones, and small ones of one input, side by side.
 
-    "bfloat16" and "int8" (with everything but the weights of linear layers in bfloat16) read a half and a quarter of
-    the bytes, and change the logits a little: `Run.loss_with` measures what that costs.
+    "bfloat16" and "int8" read a half and a quarter of the bytes of linear layers, and change the logits a little:
+    `Run.loss_with` measures what that costs. On a CPU, everything else stays in float32, in which torch's attention is
+    faster there; where there is no kernel for such a mixture, it is in bfloat16 too.
     """
-    if weights == "float32":
+    packed = packs(weights, model.device)
+    if weights == "float32" or packed:
         made = copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
     else:
         made = copy.deepcopy(model).to(torch.bfloat16)
-    originals = dict(model.named_modules())
+    lone = {name: module for name, module in model.named_modules() if type(module) is nn.Linear}
+    for name, module in model.named_modules():
+        names = [f"{name}.{part}" for part in getattr(module, "together", ()) if f"{name}.{part}" in lone]
+        layers = [lone[name] for name in names]
+        if len(layers) > 1 and joinable(layers):
+            vars(made.get_submodule(names[0]))["joined"] = exchanged(as_one(layers), weights, packed)
+            for name in names:
+                del lone[name]  # never called again
+    for name, layer in lone.items():
+        made.set_submodule(name, exchanged(layer, weights, packed))
     for name, module in list(made.named_modules()):
-        if type(module) is nn.Linear:
-            made.set_submodule(name, exchanged(cast(nn.Linear, originals[name]), module, weights))
-        elif type(module) is nn.Dropout:
+        if type(module) is nn.Dropout:
             made.set_submodule(name, Nothing())
-    for name, module in originals.items():
-        layers = [getattr(module, part) for part in getattr(module, "together", ()) if hasattr(module, part)]
-        if len(layers) > 1 and joinable(layers) and sum(layer.weight.numel() for layer in layers) <= LARGE:
-            joined = as_one(layers)
-            lighter = joined if weights == "float32" else copy.deepcopy(joined).to(torch.bfloat16)
-            first = made.get_submodule(f"{name}.{module.together[0]}")
-            vars(first)["joined"] = exchanged(joined, lighter, weights)
     for module in made.modules():
         vars(module).update(module._modules, **module._parameters)  # where they are found without a search
         module.__class__ = DIRECT.get(type(module), type(module))
     return made.eval()
 
 
-def exchanged(linear: nn.Linear, lighter: nn.Linear, weights: Weights) -> Direct:
-    """What takes the place of a linear layer, of which `lighter` is the same in the type of everything else."""
+def packs(weights: Weights, device: torch.device) -> bool:
+    """Whether there are kernels here for linear layers of such weights among others in float32."""
+    if device.type != "cpu":
+        return False
+    if weights == "int8":
+        return "fbgemm" in torch.backends.quantized.supported_engines
+    available = torch.backends.mkldnn.is_available()
+    return available and (weights == "float32" or torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def exchanged(linear: nn.Linear, weights: Weights, packed: bool) -> Direct:
+    """What takes the place of a linear layer."""
+    if weights == "int8" and packed:
+        return Int8PackedLinear(linear)
     if weights == "int8" and linear.in_features % LANES == 0:
         return Int8Linear(linear)
-    return RowLinear(lighter)
+    if packed and (weights == "bfloat16" or linear.weight.numel() >= LARGE):
+        return PackedLinear(linear, getattr(torch, weights))
+    return RowLinear(linear if weights == "float32" else copy.deepcopy(linear).to(torch.bfloat16))
 
 
 def as_one(layers: Sequence[nn.Linear]) -> nn.Linear:
