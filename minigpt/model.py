@@ -43,7 +43,7 @@ class ModelConfig(Shape):
     embedding_norm: bool = False
     """Whether the embeddings are normed too, before the first block: they may then grow without drowning the blocks."""
     mlp: Literal["gelu", "relu2", "swiglu"] = "gelu"
-    """The non-linearity: GELU (arXiv 1606.08415), ReLU squared (arXiv 2109.08668), SwiGLU (arXiv 2002.05202)."""
+    """The non-linearity: exact GELU (arXiv 1606.08415), squared ReLU (arXiv 2109.08668), SwiGLU (arXiv 2002.05202)."""
     mlp_width: Count | None = None
     """Hidden units of the MLP; by default 4 n_embd, and 8/3 n_embd for swiglu, which has a third matrix."""
     tied_head: bool = True
@@ -91,7 +91,7 @@ class MLP(nn.Module):
             gate, up = side_by_side(x, self.gate, self.up).chunk(2, dim=-1)  # (B, T, width) each
             return self.project(F.silu(gate) * up)  # (B, T, D)
         hidden = self.up(x)  # (B, T, width)
-        hidden = F.relu(hidden).square() if self.kind == "relu2" else F.gelu(hidden, approximate="tanh")
+        hidden = F.relu(hidden).square() if self.kind == "relu2" else F.gelu(hidden)
         return self.project(hidden)  # (B, T, D)
 
 

@@ -95,7 +95,7 @@ def transformers_model(spec: Spec) -> Any:
         "bos_token_id": 0,
         "eos_token_id": None,
     }
-    return GPT2LMHeadModel(GPT2Config(**sizes, **still, activation_function="gelu_pytorch_tanh")).to(spec["device"])
+    return GPT2LMHeadModel(GPT2Config(**sizes, **still, activation_function="gelu")).to(spec["device"])
 
 
 def minigpt_model(spec: Spec) -> Any:
