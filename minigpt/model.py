@@ -107,8 +107,10 @@ class Block(nn.Module):
         self.mlp = MLP(config)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x: Tensor, past: Past) -> Tensor:
+    def forward(self, x: Tensor, past: Past, last: bool = False) -> Tensor:
+        """x (B, T, D) -> (B, T, D), or with `last` the last position alone: (B, 1, D)."""
         x = x + self.dropout(self.attention(self.attention_norm(x), past))  # (B, T, D)
+        x = x[:, -1:] if last else x
         return x + self.dropout(self.mlp(self.mlp_norm(x)))  # (B, T, D)
 
 
@@ -147,8 +149,10 @@ class GPT(nn.Module):
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
 
-    def forward(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
+    def forward(self, ids: Tensor, cache: Cache | None = None, last: bool = False) -> Tensor:
         """Logits (B, T, V) for ids (B, T). With a cache, ids continue what it remembers.
+
+        With `last` only the last position's logits are made, (B, 1, V): all that writing needs of a long prompt.
 
         Raises ValueError when the positions do not fit into `block_size`.
         """
@@ -158,8 +162,9 @@ class GPT(nn.Module):
             raise ValueError(f"{start + T} positions do not fit into the context of {self.config.block_size}")
         x = self.position.embed(self.tokens(ids), start)  # (B, T, D)
         x = self.dropout(self.embedding_norm(x))  # (B, T, D)
+        cut = pasts[-1] if last and T > 1 else None
         for block, past in zip(self.blocks, pasts):
-            x = block(x, past)  # (B, T, D)
+            x = block(x, past, past is cut)  # (B, T, D), after the cut (B, 1, D)
         return self.head(self.norm(x))  # (B, T, V)
 
     def make_cache(self) -> Cache:

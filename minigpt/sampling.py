@@ -97,18 +97,19 @@ def generate(
     """
     if ids.shape[1] == 0:
         raise ValueError("there is nothing to continue: give at least one token")
-    training, start, done = model.training, -1, 0
+    training, start, chosen_since = model.training, -1, list[Tensor]()
     model.eval()
     try:
-        for _ in range(config.max_tokens):
-            n = ids.shape[1]
+        for n in range(ids.shape[1], ids.shape[1] + config.max_tokens):
             if start != window_start(n, model.config.block_size) or not use_cache:
-                start = done = window_start(n, model.config.block_size)
+                start = window_start(n, model.config.block_size)
+                ids, chosen_since = torch.cat((ids, *chosen_since), dim=1), []  # (B, n)
                 cache = model.make_cache() if use_cache else None
-            logits = model(ids[:, done:], cache)[:, -1]  # (B, V): prefill, step and restart are this line
-            done = n
+                unread = ids[:, start:]  # (B, n - start)
+            logits = model(unread, cache, last=True)[:, -1]  # (B, V): prefill, step and restart are this line
             chosen = next_token(logits, config, generator)  # (B,)
-            ids = torch.cat((ids, chosen[:, None]), dim=1)  # (B, n + 1)
+            unread = chosen[:, None]  # (B, 1)
+            chosen_since.append(unread)
             yield chosen
     finally:
         model.train(training)
