@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -18,9 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minigpt.model import GPT, MLP, Block
-from minigpt.norm import RMSNorm
-from minigpt.side_by_side import joinable, joined_weights
+from minigpt.model import GPT
+from minigpt.side_by_side import joinable, joined_weights, watched
 
 Weights = Literal["float32", "bfloat16", "int8"]
 LARGE = 2**18  # numbers in a matrix from which memory, and not the call, is what float32 waits for
@@ -28,30 +27,57 @@ LANES = 16  # torch's kernel for int8 reads so many numbers of a row at a time, 
 SMALLEST = 1e-30  # keeps a row of zeros from being divided by zero
 
 
-class Direct(nn.Module):
-    """What is called without torch's detour by its hooks, of which there are none: it takes half the time."""
+def without_onednn(model: nn.Module, *arguments: Any, **options: Any) -> Any:
+    """Call a model. torch hands GELU and other small things to oneDNN, whose call takes longer than they do."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        return model.forward(*arguments, **options)
+    finally:
+        torch._C._set_mkldnn_enabled(before)
 
-    def __call__(self, *arguments: Any) -> Any:
-        return self.forward(*arguments)
+
+def layer_norm(norm: nn.LayerNorm, x: Tensor) -> Tensor:
+    """What the norm makes of x, asked of torch directly."""
+    return torch.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
 
 
-PARTS: tuple[type[nn.Module], ...] = (GPT, Block, MLP, RMSNorm, nn.LayerNorm, nn.Embedding, nn.Identity)
-DIRECT = {part: type(part.__name__, (Direct, part), {"__module__": part.__module__}) for part in PARTS}
+def make_direct(module: nn.Module, call: Callable[..., Any] | None = None) -> nn.Module:
+    """Have a module called without torch's detour by its hooks, if it has none: it takes half the time."""
+    vars(module).update(module._modules, **module._parameters)  # where they are found without a search
+    if not watched(module):
+        kind = type(module)
+        call = layer_norm if kind is nn.LayerNorm else call or kind.forward
+        if (kind, call) not in DIRECT:
+            DIRECT[kind, call] = type(kind.__name__, (kind,), {"__module__": kind.__module__, "__call__": call})
+        module.__class__ = DIRECT[kind, call]
+    return module
 
 
-class RowLinear(Direct, nn.Linear):
-    """A linear layer as it was, with the parameters of another one."""
+DIRECT: dict[tuple[type[nn.Module], Callable[..., Any]], type[nn.Module]] = {}
+
+
+class Exchanged(nn.Linear):
+    """What takes the place of a linear layer, and shows its parameters."""
 
     def __init__(self, linear: nn.Linear):
         nn.Module.__init__(self)  # no weights of its own
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weight, self.bias = linear.weight, linear.bias
 
+
+class RowLinear(Exchanged):
+    """A linear layer whose weights lie column by column, which is a tenth faster for a row or a few."""
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__(linear)
+        self.columns = linear.weight.detach().T.contiguous().T
+
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias)
+        return F.linear(x, self.columns, self.bias)
 
 
-class PackedLinear(Direct):
+class PackedLinear(Exchanged):
     """A linear layer whose weights lie in blocks, as oneDNN wants them, in float32 or bfloat16.
 
     A row times a matrix that lies row by row takes half of what memory gives, or less; in blocks it takes all of it.
@@ -59,18 +85,18 @@ class PackedLinear(Direct):
     """
 
     def __init__(self, linear: nn.Linear, kind: torch.dtype):
-        super().__init__()
+        super().__init__(linear)
         self.kind = kind
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach().to(kind), 1)  # best for one row
-        self.bias = None if linear.bias is None else linear.bias.detach().to(kind)
+        self.blocks = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach().to(kind), 1)  # best for one row
+        self.offset = None if linear.bias is None else linear.bias.detach().to(kind)
         self.product = torch.ops.mkldnn._linear_pointwise.default
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.product(x.to(self.kind), self.weight, self.bias, "none", [], "")
+        y: Tensor = self.product(x.to(self.kind), self.blocks, self.offset, "none", [], "")
         return y.to(x.dtype)
 
 
-class Int8PackedLinear(Direct):
+class Int8PackedLinear(Exchanged):
     """A linear layer whose weights are whole numbers from -127 to 127, each row with a scale of its own, and so is,
     while it is multiplied, each row that comes in. By FBGEMM, which torch brings along on x86.
 
@@ -78,9 +104,8 @@ class Int8PackedLinear(Direct):
     """
 
     def __init__(self, linear: nn.Linear):
-        super().__init__()
-        self.packed = whole_numbers(linear.weight.detach().float())
-        self.bias = None if linear.bias is None else linear.bias.detach().float()
+        super().__init__(linear)
+        self.packed = whole_numbers(linear.weight.detach())
         self.narrow = pairs_overflow()
         self.one_row = torch.ops.quantized.linear_dynamic.default
         self.rows = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
@@ -113,7 +138,7 @@ def pairs_overflow() -> bool:
     return not torch.allclose(most, torch.tensor(64.0), rtol=1e-3)
 
 
-class Int8Linear(Direct):
+class Int8Linear(nn.Module):
     """A linear layer whose weights are whole numbers from -127 to 127, each row with a scale of its own.
 
     They are rounded to the nearest, so a weight is off by at most 1/254 of the largest in its row. `in_features` is a
@@ -136,7 +161,7 @@ class Int8Linear(Direct):
         return y if self.bias is None else y + self.bias
 
 
-class Nothing(Direct):
+class Nothing(nn.Module):
     """Dropout, when nothing is dropped."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -145,24 +170,24 @@ class Nothing(Direct):
 
 @torch.no_grad()
 def prepare(model: GPT, weights: Weights = "float32") -> GPT:
-    """A model for decoding that writes as `model` does. It shares the parameters of `model`, but for those of linear
-    layers that are copied to lie better: on a CPU the large ones, and small ones of one input, side by side.
+    """A model for decoding that writes as `model` does. It shares the parameters of `model`, and has copies of those of
+    linear layers that lie better: layers of one input side by side, and on a CPU large ones in blocks.
 
     "bfloat16" and "int8" read a half and a quarter of the bytes of linear layers, and change the logits a little:
     `Run.loss_with` measures what that costs. On a CPU, everything else stays in float32, in which torch's attention is
     faster there; where there is no kernel for such a mixture, it is in bfloat16 too.
     """
-    packed = packs(weights, model.device)
+    packed = packs(weights, model.tokens.weight)
     if weights == "float32" or packed:
         made = copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
     else:
         made = copy.deepcopy(model).to(torch.bfloat16)
-    lone = {name: module for name, module in model.named_modules() if type(module) is nn.Linear}
+    lone = {name: layer for name, layer in model.named_modules() if type(layer) is nn.Linear and not watched(layer)}
     for name, module in model.named_modules():
         names = [f"{name}.{part}" for part in getattr(module, "together", ()) if f"{name}.{part}" in lone]
         layers = [lone[name] for name in names]
         if len(layers) > 1 and joinable(layers):
-            vars(made.get_submodule(names[0]))["joined"] = exchanged(as_one(layers), weights, packed)
+            vars(made.get_submodule(names[0]))["joined"] = make_direct(exchanged(as_one(layers), weights, packed))
             for name in names:
                 del lone[name]  # never called again
     for name, layer in lone.items():
@@ -171,14 +196,13 @@ def prepare(model: GPT, weights: Weights = "float32") -> GPT:
         if type(module) is nn.Dropout:
             made.set_submodule(name, Nothing())
     for module in made.modules():
-        vars(module).update(module._modules, **module._parameters)  # where they are found without a search
-        module.__class__ = DIRECT.get(type(module), type(module))
+        make_direct(module, without_onednn if module is made and packed else None)
     return made.eval()
 
 
-def packs(weights: Weights, device: torch.device) -> bool:
-    """Whether there are kernels here for linear layers of such weights among others in float32."""
-    if device.type != "cpu":
+def packs(weights: Weights, like: Tensor) -> bool:
+    """Whether there are kernels here for linear layers of such weights among other parameters like this one."""
+    if like.device.type != "cpu" or like.dtype != torch.float32:
         return False
     if weights == "int8":
         return "fbgemm" in torch.backends.quantized.supported_engines
@@ -186,7 +210,7 @@ def packs(weights: Weights, device: torch.device) -> bool:
     return available and (weights == "float32" or torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def exchanged(linear: nn.Linear, weights: Weights, packed: bool) -> Direct:
+def exchanged(linear: nn.Linear, weights: Weights, packed: bool) -> nn.Module:
     """What takes the place of a linear layer."""
     if weights == "int8" and packed:
         return Int8PackedLinear(linear)

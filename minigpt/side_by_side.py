@@ -37,9 +37,12 @@ def joined_weights(layers: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
 
 def joinable(layers: Sequence[nn.Module]) -> bool:
     """Whether these are linear layers of one input, as they were made, all with biases or all without."""
-    return all(map(_untouched, layers)) and len({(layer.in_features, layer.bias is None) for layer in layers}) == 1
+    if any(type(layer) is not nn.Linear or watched(layer) for layer in layers):
+        return False
+    return len({(layer.in_features, layer.bias is None) for layer in layers}) == 1
 
 
-def _untouched(layer: nn.Module) -> bool:
-    watched = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
-    return type(layer) is nn.Linear and not watched and "forward" not in vars(layer)
+def watched(module: nn.Module) -> bool:
+    """Whether somebody looks on when a module is called, or has put something else in place of its `forward`."""
+    hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    return bool(hooks) or "forward" in vars(module)

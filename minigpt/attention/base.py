@@ -141,7 +141,7 @@ def plain_is_faster(query: Tensor, key: Tensor) -> bool:
 
     Measured by `scripts/benchmark.py attention`; the kernel's backward pass there is several times slower.
     """
-    there = query.device.type == "cpu" and query.dtype == torch.bfloat16
+    there = query.dtype == torch.bfloat16 and query.device.type == "cpu"
     return there and query.shape[2] > 1 and key.shape[2] <= 512
 
 
@@ -197,7 +197,7 @@ class SoftmaxAttention(Attention):
         G = key.shape[1]
         if mask is None and T == 1 and G < H:  # heads that share their keys stand as positions: nothing is copied
             query = query.reshape(len(query), G, -1, query.shape[3])  # (B, G, H/G, d)
-        else:
+        elif G < H:
             key, value = share(key, H), share(value, H)  # (B, H, S, d), (B, H, S, e)
         mixed = F.scaled_dot_product_attention(
             query,

@@ -55,12 +55,14 @@ class SingleHead(SoftmaxAttention, kind="single_head"):
         H, G = self.n_head, self.n_kv_head
         made = side_by_side(x, self.query, self.key, self.value)  # (B, T, H d + G d + G e)
         looking = (H + G) * self.d
-        asked_and_offered, given = made.split((looking, made.shape[-1] - looking), dim=-1)
+        asked_and_offered, given = made.split_with_sizes((looking, made.shape[-1] - looking), -1)
         compared = split_heads(asked_and_offered, H + G)  # (B, H + G, T, d): queries, then keys
         if self.config.qk_norm:
             asked, offered = compared.split((H, G), dim=1)
             compared = torch.cat((self.query_norm(asked), self.key_norm(offered)), dim=1)  # (B, H + G, T, d)
-        query, key = self.position.rotate(compared, past.length).split((H, G), dim=1)  # (B, H, T, d), (B, G, T, d)
+        query, key = self.position.rotate(compared, past.length).split_with_sizes(
+            (H, G), 1
+        )  # (B, H, T, d), (B, G, T, d)
         return query, key, split_heads(given, G)  # the value is (B, G, T, e)
 
     def scale(self, query: Tensor) -> float:
@@ -72,4 +74,5 @@ class SingleHead(SoftmaxAttention, kind="single_head"):
 
 def split_heads(x: Tensor, n: int) -> Tensor:
     """(B, T, n * d) -> (B, n, T, d): n heads, each with its share of the features."""
-    return x.view(*x.shape[:2], n, -1).transpose(1, 2)
+    B, T, _ = x.shape
+    return x.view(B, T, n, -1).transpose(1, 2)
