@@ -171,7 +171,8 @@ def theirs_of(kind: type[nn.Module], config: PretrainedConfig) -> nn.Module:
 
 def gpt2() -> nn.Module:
     shape = {"vocab_size": V, "n_positions": T, "n_embd": D, "n_layer": LAYERS, "n_head": HEADS}
-    config = GPT2Config(**shape, bos_token_id=None, eos_token_id=None, attn_implementation="eager")
+    exact = {"activation_function": "gelu", "attn_implementation": "eager"}
+    config = GPT2Config(**shape, **exact, bos_token_id=None, eos_token_id=None)
     return theirs_of(GPT2LMHeadModel, config)
 
 
