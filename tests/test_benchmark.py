@@ -239,6 +239,7 @@ class Mine(MultiHead, kind="mine"):
 BRIEF = ("--square", "64")
 
 
+@pytest.mark.slow
 def test_attention_measures_every_kind(home: Path) -> None:
     (home / "mine.py").write_text(PLUGIN, encoding="utf-8")
     few = ("--contexts", "32,8,16", "--repeat", "2", *BRIEF)

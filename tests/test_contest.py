@@ -72,6 +72,7 @@ def test_it_goes_on_where_it_was_stopped_and_notices_what_changed(
     assert changed["runs"][1] == again["runs"][1]
 
 
+@pytest.mark.slow
 def test_two_comparisons_at_a_time_share_the_work_and_no_folder(tmp_path: Path) -> None:
     comparison = small(tmp_path, SMALL.replace("max_steps: 6", "max_steps: 60"))
     found: list[Any] = []
@@ -203,6 +204,7 @@ def test_any_key_can_be_compared_data_included(tmp_path: Path) -> None:
     assert all(row["above"] > 0 for row in summary["variants"])
 
 
+@pytest.mark.slow
 def test_the_command_says_the_same_and_goes_on_after_a_stop(tmp_path: Path) -> None:
     path = written(tmp_path, SMALL.replace("max_steps: 6", "max_steps: 150"))
     command = [sys.executable, str(ROOT / "scripts" / "compare.py"), "--config", str(path)]
