@@ -28,7 +28,7 @@ from minigpt.dataset import IGNORED, Dataset, Split
 from minigpt.machine import keep_memory
 from minigpt.model import GPT
 from minigpt.optimizer import AdamW, Optimizer, schedule
-from minigpt.strict_yaml import UserError
+from minigpt.strict_yaml import Mistake, UserError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +66,15 @@ class TrainingConfig(Options):
     Weights, norms and the optimizer's memory are float32 in any case."""
     compile: bool = False
     """Whether torch.compile prepares the model: a slow start and faster steps."""
+    cuda_graphs: bool = False
+    """Whether what is compiled is replayed on a GPU as CUDA graphs, which spares the launches of many small kernels."""
+
+    def mistakes(self) -> Iterator[Mistake]:
+        yield from super().mistakes()
+        if self.cuda_graphs and not self.compile:
+            yield "cuda_graphs", "they need compile: true"
+        if self.cuda_graphs and self.micro_batch_size is not None:
+            yield "cuda_graphs", "a replay overwrites the gradients of the one before: leave micro_batch_size out"
 
 
 @dataclass(frozen=True)
@@ -132,7 +141,7 @@ def train(
     Raises Diverged before a step along something that is not a number.
     """
     keep_memory()
-    forward, precision = torch.compile(model) if config.compile else model, mixed_precision(config, model)
+    forward, precision = compiled(model, config), mixed_precision(config, model)
     for step in range(start, config.max_steps):
         began = perf_counter()
         model.train()
@@ -150,6 +159,19 @@ def train(
         lr = optimizer.parts[-1].param_groups[0]["lr"]
         tokens = config.batch_size * dataset.block_size
         yield Record(step + 1, loss, lr, norm, tokens, perf_counter() - began)
+
+
+def compiled(model: GPT, config: TrainingConfig) -> Callable[[Tensor], Tensor]:
+    """The model as `training.compile` and `training.cuda_graphs` want it called."""
+    if not config.compile:
+        return model
+    forward: Callable[[Tensor], Tensor] = torch.compile(model, mode="reduce-overhead" if config.cuda_graphs else None)
+
+    def replayed(ids: Tensor) -> Tensor:
+        torch.compiler.cudagraph_mark_step_begin()  # what the step before has made may be overwritten
+        return forward(ids)
+
+    return replayed if config.cuda_graphs else forward
 
 
 def accumulate(

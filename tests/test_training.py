@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import random
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from running import data_folder, small_text
+from running import data_folder, furnish, process, small_text
 from torch import Tensor
 
 from minigpt import checkpoint
@@ -24,6 +25,7 @@ from minigpt.corpus import open_corpus
 from minigpt.dataset import IGNORED, DataConfig, Dataset
 from minigpt.model import GPT, ModelConfig
 from minigpt.optimizer import AdamW, Muon, Optimizer
+from minigpt.report import read_metrics
 from minigpt.sampling import SamplingConfig, generate
 from minigpt.strict_yaml import ConfigError, UserError
 from minigpt.tokenizer import Char
@@ -351,3 +353,29 @@ def test_copying_takes_attention_that_chooses(tmp_path: Path) -> None:
 )
 def test_the_verdict_by_example(curve: list[tuple[int, float, float]], expected: str) -> None:
     assert verdict(curve).startswith(expected)
+
+
+# ---- compiled ----
+
+
+def test_cuda_graphs_say_what_they_need() -> None:
+    with pytest.raises(ConfigError, match=r"^TrainingConfig\.cuda_graphs: they need compile: true$"):
+        TrainingConfig(cuda_graphs=True)
+    with pytest.raises(ConfigError, match=r"cuda_graphs: a replay overwrites the gradients .* leave micro_batch_size"):
+        TrainingConfig(compile=True, cuda_graphs=True, micro_batch_size=2)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="torch.compile needs a C++ compiler")
+def test_compiled_training_learns_the_same(tmp_path: Path) -> None:
+    """CUDA graphs too as far as that goes: without a GPU torch leaves them out."""
+    furnish(tmp_path)
+    losses = {}
+    for name, options in [("plain", ()), ("compile", ["compile"]), ("graphs", ["compile", "cuda_graphs"])]:
+        on = [f"training.{option}=true" for option in options]
+        ended = process("train.py", "--config", "small.yaml", "--name", name, *on, cwd=tmp_path)
+        assert ended.code == 0, ended.err
+        losses[name] = [line["train/loss"] for line in read_metrics(tmp_path / "runs" / name / "metrics.jsonl")]
+    assert len(losses["plain"]) >= 8 and losses["plain"][-1] < losses["plain"][0]
+    assert losses["compile"] == pytest.approx(losses["plain"], rel=1e-4)
+    assert losses["graphs"] == pytest.approx(losses["plain"], rel=1e-4)

@@ -193,6 +193,7 @@ def train_minigpt(spec: Spec) -> Ready:
         device=spec["device"],
         precision=spec["precision"],
         compile=spec["compile"],
+        cuda_graphs=spec.get("cuda_graphs", False),
     )
     model = minigpt_model(spec)
     steps = train(model, Random(), adamw.component(adamw, model), config)

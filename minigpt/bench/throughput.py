@@ -41,6 +41,10 @@ def run(setting: Setting, steps: int = 20, large: bool = False) -> Report:
     for shape, batch, count in tasks:
         specs = {"minigpt, float32": setting.driver(do="train", rival="minigpt", precision="float32")}
         specs["minigpt, auto"] = setting.driver(do="train", rival="minigpt", precision="auto")
+        if setting.device.type == "cuda":
+            specs["minigpt, CUDA graphs"] = setting.driver(
+                do="train", rival="minigpt", precision="auto", cuda_graphs=True
+            )
         specs |= {name: setting.driver(do="train", rival=rival) for name, rival in setting.rivals().items()}
         specs = {name: {**spec, "shape": shape, "batch": batch} for name, spec in specs.items()}
         title = f"training: {describe(shape)}, batch {batch}, {setting.repeat} blocks of {count} steps each, in turn"
