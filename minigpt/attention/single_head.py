@@ -75,4 +75,4 @@ class SingleHead(SoftmaxAttention, kind="single_head"):
 def split_heads(x: Tensor, n: int) -> Tensor:
     """(B, T, n * d) -> (B, n, T, d): n heads, each with its share of the features."""
     B, T, _ = x.shape
-    return x.view(B, T, n, -1).transpose(1, 2)
+    return x.view(B, n, 1, -1) if T == 1 else x.view(B, T, n, -1).transpose(1, 2)
