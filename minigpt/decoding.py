@@ -149,15 +149,20 @@ class Int8Linear(nn.Module):
         super().__init__()
         weight = linear.weight.detach().float()  # (n, k)
         scale = (weight.abs().amax(dim=1) / 127).clamp(min=1e-12)  # (n,)
-        self.register_buffer("weight", (weight / scale[:, None]).round().to(torch.int8))
+        self.register_buffer("whole", (weight / scale[:, None]).round().to(torch.int8))
         self.register_buffer("scale", scale.to(torch.bfloat16))
         self.bias = None if linear.bias is None else linear.bias.detach().to(torch.bfloat16)
-        self.weight: Tensor
+        self.whole: Tensor
         self.scale: Tensor
+
+    @property
+    def weight(self) -> Tensor:
+        """The weights (n, k) in bfloat16, for an attention that reads them itself."""
+        return self.whole * self.scale[:, None]
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])  # (rows, k)
-        y = torch._weight_int8pack_mm(rows, self.weight, self.scale).view(*x.shape[:-1], -1)
+        y = torch._weight_int8pack_mm(rows, self.whole, self.scale).view(*x.shape[:-1], -1)
         return y if self.bias is None else y + self.bias
 
 
