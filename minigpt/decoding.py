@@ -194,7 +194,7 @@ def prepare(model: GPT, weights: Weights = "float32") -> GPT:
         if len(layers) > 1 and joinable(layers):
             vars(made.get_submodule(names[0]))["joined"] = make_direct(exchanged(as_one(layers), weights, packed))
             for name in names:
-                del lone[name]  # never called again
+                del lone[name]  # it stays as it is, for a kind that calls it alone
     for name, layer in lone.items():
         made.set_submodule(name, exchanged(layer, weights, packed))
     for name, module in list(made.named_modules()):

@@ -60,9 +60,8 @@ class SingleHead(SoftmaxAttention, kind="single_head"):
         if self.config.qk_norm:
             asked, offered = compared.split((H, G), dim=1)
             compared = torch.cat((self.query_norm(asked), self.key_norm(offered)), dim=1)  # (B, H + G, T, d)
-        query, key = self.position.rotate(compared, past.length).split_with_sizes(
-            (H, G), 1
-        )  # (B, H, T, d), (B, G, T, d)
+        turned = self.position.rotate(compared, past.length)  # (B, H + G, T, d)
+        query, key = turned.split_with_sizes((H, G), 1)  # (B, H, T, d), (B, G, T, d)
         return query, key, split_heads(given, G)  # the value is (B, G, T, e)
 
     def scale(self, query: Tensor) -> float:
