@@ -48,27 +48,35 @@ class SingleHead(SoftmaxAttention, kind="single_head"):
         self.key = nn.Linear(D, self.n_kv_head * d, bias=model.bias)
         self.value = nn.Linear(D, self.n_kv_head * d, bias=model.bias)
         self.project = nn.Linear(self.n_head * d, D, bias=model.bias)
+        self.turns = self.position.acts_by("rotate")
         if config.qk_norm:
             self.query_norm, self.key_norm = RMSNorm(d), RMSNorm(d)
 
     def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
         H, G = self.n_head, self.n_kv_head
         made = side_by_side(x, self.query, self.key, self.value)  # (B, T, H d + G d + G e)
-        looking = (H + G) * self.d
-        asked_and_offered, given = made.split_with_sizes((looking, made.shape[-1] - looking), -1)
-        compared = split_heads(asked_and_offered, H + G)  # (B, H + G, T, d): queries, then keys
+        query, key, value = three_groups(made, H, G, self.d)  # (B, H, T, d), (B, G, T, d), (B, G, T, e)
         if self.config.qk_norm:
-            asked, offered = compared.split((H, G), dim=1)
-            compared = torch.cat((self.query_norm(asked), self.key_norm(offered)), dim=1)  # (B, H + G, T, d)
-        turned = self.position.rotate(compared, past.length)  # (B, H + G, T, d)
-        query, key = turned.split_with_sizes((H, G), 1)  # (B, H, T, d), (B, G, T, d)
-        return query, key, split_heads(given, G)  # the value is (B, G, T, e)
+            query, key = self.query_norm(query), self.key_norm(key)
+        if self.turns:
+            turned = self.position.rotate(torch.cat((query, key), dim=1), past.length)  # (B, H + G, T, d): both at once
+            query, key = turned.split_with_sizes((H, G), 1)
+        return query, key, value
 
     def scale(self, query: Tensor) -> float:
         return super().scale(query) if self.config.scaled else 1.0
 
     def output(self, mixed: Tensor, x: Tensor) -> Tensor:
         return self.project(super().output(mixed, x))  # (B, T, D)
+
+
+def three_groups(x: Tensor, H: int, G: int, d: int) -> tuple[Tensor, Tensor, Tensor]:
+    """(B, T, H d + G d + G e) -> (B, H, T, d), (B, G, T, d), (B, G, T, e)."""
+    if x.shape[-1] == (H + G + G) * d:  # values are as wide as keys: a single view does
+        query, key, value = split_heads(x, H + G + G).split_with_sizes((H, G, G), 1)
+        return query, key, value
+    query, key, value = x.split_with_sizes((H * d, G * d, x.shape[-1] - (H + G) * d), -1)
+    return split_heads(query, H), split_heads(key, G), split_heads(value, G)
 
 
 def split_heads(x: Tensor, n: int) -> Tensor:
