@@ -72,8 +72,9 @@ def next_token(logits: Tensor, config: SamplingConfig, generator: torch.Generato
         return logits.argmax(-1)
     upto = shares(logits, config).cumsum(-1, dtype=torch.float64)  # (B, V)
     point = torch.rand(len(logits), 1, dtype=torch.float64, device=logits.device, generator=generator)  # (B, 1)
-    chosen = torch.searchsorted(upto, point * upto[:, -1:], right=True)  # (B, 1): the first that goes beyond the point
-    return chosen[:, 0].clamp(max=logits.shape[-1] - 1)
+    point = point * upto.narrow(1, -1, 1)  # (B, 1)
+    chosen = torch.searchsorted(upto, point, right=True)  # (B, 1): the first that goes beyond the point
+    return chosen.squeeze(1).clamp(max=logits.shape[-1] - 1)
 
 
 def window_start(n: int, block_size: int) -> int:
@@ -106,9 +107,9 @@ def generate(
                 ids, chosen_since = torch.cat((ids, *chosen_since), dim=1), []  # (B, n)
                 cache = model.make_cache() if use_cache else None
                 unread = ids[:, start:]  # (B, n - start)
-            logits = model(unread, cache, last=True)[:, -1]  # (B, V): prefill, step and restart are this line
+            logits = model(unread, cache, last=True).select(1, -1)  # (B, V): prefill, step and restart are this line
             chosen = next_token(logits, config, generator)  # (B,)
-            unread = chosen[:, None]  # (B, 1)
+            unread = chosen.unsqueeze(1)  # (B, 1)
             chosen_since.append(unread)
             yield chosen
     finally:
