@@ -54,7 +54,8 @@ class KVCache(Past):
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Keep key (B, G, T, d) and value (B, G, T, e); returns (B, G, S, d) and (B, G, S, e)."""
         self.expect(key.shape[0])
-        start, end = self.length, self.length + key.shape[2]
+        start, T = self.length, key.shape[2]
+        end = start + T
         if end > self.capacity:
             raise ValueError(f"the cache holds {self.capacity} positions, and {end} have come: make a larger one")
         if self.buffers is None:
@@ -63,8 +64,8 @@ class KVCache(Past):
                 value.new_empty(*value.shape[:2], self.capacity, value.shape[3]),  # (B, G, capacity, e)
             )
         keys, values = self.buffers
-        keys.narrow(2, start, end - start).copy_(key)
-        values.narrow(2, start, end - start).copy_(value)
+        keys.narrow(2, start, T).copy_(key)
+        values.narrow(2, start, T).copy_(value)
         self.length = end
         self.seen = keys.narrow(2, 0, end), values.narrow(2, 0, end)  # (B, G, S, d), (B, G, S, e)
         return self.seen

@@ -102,7 +102,8 @@ class Attention(nn.Module, Component):
 
     def output(self, mixed: Tensor, x: Tensor) -> Tensor:
         """(B, H, T, e) -> (B, T, D): the heads side by side. x (B, T, D) is what `qkv` was given, for gates."""
-        return mixed.transpose(1, 2).flatten(2)
+        B, _, T, _ = mixed.shape
+        return mixed.reshape(B, 1, -1) if T == 1 else mixed.transpose(1, 2).flatten(2)  # of one, nothing changes places
 
     def make_cache(self, length: int) -> Past:
         """An empty memory for decoding up to `length` positions."""
@@ -141,8 +142,8 @@ def plain_is_faster(query: Tensor, key: Tensor) -> bool:
 
     Measured by `scripts/benchmark.py attention`; the kernel's backward pass there is several times slower.
     """
-    there = query.dtype == torch.bfloat16 and query.device.type == "cpu"
-    return there and query.shape[2] > 1 and key.shape[2] <= 512
+    T, S = query.shape[2], key.shape[2]
+    return T > 1 and S <= 512 and query.dtype == torch.bfloat16 and query.device.type == "cpu"
 
 
 class SoftmaxAttention(Attention):
@@ -185,7 +186,7 @@ class SoftmaxAttention(Attention):
     def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         if plain_is_faster(query, key):
             return Attention.mix(self, query, key, value)
-        H, T, S = query.shape[1], query.shape[2], key.shape[2]
+        (B, H, T, d), (_, G, S, _) = query.shape, key.shape
         bias = self.position.bias(query, key)  # (H, T, S) or None
         triangle = type(self).allowed is SoftmaxAttention.allowed and self.config.causal and bias is None
         if triangle and T in (1, S):
@@ -194,9 +195,8 @@ class SoftmaxAttention(Attention):
             mask = self.allowed(T, S, query.device)  # (T, S)
         if bias is not None and mask is not None:
             mask = bias.masked_fill(~mask, -torch.inf).to(query.dtype)  # (H, T, S)
-        G = key.shape[1]
         if mask is None and T == 1 and G < H:  # heads that share their keys stand as positions: nothing is copied
-            query = query.reshape(len(query), G, -1, query.shape[3])  # (B, G, H/G, d)
+            query = query.reshape(B, G, -1, d)  # (B, G, H/G, d)
         elif G < H:
             key, value = share(key, H), share(value, H)  # (B, H, S, d), (B, H, S, e)
         mixed = F.scaled_dot_product_attention(
@@ -208,4 +208,4 @@ class SoftmaxAttention(Attention):
             is_causal=mask is None and T > 1,
             scale=self.scale(query),
         )
-        return mixed if mixed.shape[1] == H else mixed.reshape(len(query), H, T, -1)  # (B, H, T, e)
+        return mixed if G == H else mixed.reshape(B, H, T, -1)  # (B, H, T, e)
