@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 import argparse
+import atexit
+import gc
 import io
 import os
 import signal
@@ -21,6 +23,8 @@ from minigpt.run import load_plugin
 from minigpt.strict_yaml import UserError
 from minigpt.trainer import Stopped
 from minigpt.training import Diverged
+
+atexit.register(gc.freeze)  # or Python, before it ends, would look through all of torch for garbage, for 0.3 s
 
 
 class Parser(argparse.ArgumentParser):
