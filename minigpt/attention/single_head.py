@@ -48,7 +48,6 @@ class SingleHead(SoftmaxAttention, kind="single_head"):
         self.key = nn.Linear(D, self.n_kv_head * d, bias=model.bias)
         self.value = nn.Linear(D, self.n_kv_head * d, bias=model.bias)
         self.project = nn.Linear(self.n_head * d, D, bias=model.bias)
-        self.turns = self.position.acts_by("rotate")
         if config.qk_norm:
             self.query_norm, self.key_norm = RMSNorm(d), RMSNorm(d)
 
@@ -58,7 +57,7 @@ class SingleHead(SoftmaxAttention, kind="single_head"):
         query, key, value = three_groups(made, H, G, self.d)  # (B, H, T, d), (B, G, T, d), (B, G, T, e)
         if self.config.qk_norm:
             query, key = self.query_norm(query), self.key_norm(key)
-        if self.turns:
+        if self.position.acts_by("rotate"):
             turned = self.position.rotate(torch.cat((query, key), dim=1), past.length)  # (B, H + G, T, d): both at once
             query, key = turned.split_with_sizes((H, G), 1)
         return query, key, value
