@@ -8,8 +8,9 @@ Read the files in this order; each imports only files above it.
     attention/ladder                    attention as plain functions: start here
     attention/base, average, ...        the contract, and one kind a file
     model                               the GPT
+    machine                             what the machine has
     decoding, sampling, trace, probe    text out of it, a look inside it, the proof that it is causal
-    machine, distributed                what the machine has; several processes as one
+    distributed                         several processes as one
     optimizer, training, checkpoint     how it learns, and how nothing is lost
     floor, cost                         how far from the best possible reader, and for how much
     run, part_times                     a run folder, made ready; where a step's time goes

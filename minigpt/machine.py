@@ -38,9 +38,9 @@ class Unfilled(TorchFunctionMode):
 def keep_memory() -> None:
     """Have freed memory wait for its next use in this process instead of going back to the system.
 
-    Each step asks for the memory that the one before it gave back, and the system hands it out page by page, each
-    cleared anew: thousands of times a step, a tenth of a small model's time or more. Tensors of more than 32 MiB, and
-    systems without glibc, stay as they are.
+    Each step, or reading of a window, asks for the memory that the one before it gave back, and the system hands it out
+    page by page, each cleared anew: thousands of times a step, a tenth of a small model's time or more. Tensors of more
+    than 32 MiB, and systems without glibc, stay as they are.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt:

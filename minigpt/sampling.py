@@ -14,6 +14,7 @@ from torch import Tensor
 
 from minigpt.config import Count, Fraction, Interval, Natural, NonNegative, Options
 from minigpt.decoding import Weights
+from minigpt.machine import keep_memory
 from minigpt.model import GPT
 
 
@@ -98,6 +99,7 @@ def generate(
     """
     if ids.shape[1] == 0:
         raise ValueError("there is nothing to continue: give at least one token")
+    keep_memory()
     training, start, chosen_since = model.training, -1, list[Tensor]()
     model.eval()
     try:

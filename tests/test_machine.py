@@ -32,6 +32,15 @@ del tensors
 print(before - held())
 """
 
+WRITING = """
+from minigpt import sampling
+from minigpt.model import GPT, ModelConfig
+if {given_back}:
+    sampling.keep_memory = lambda: None
+model = GPT(ModelConfig(n_layer=1, n_embd=16), 10)
+list(sampling.generate(model, torch.zeros(1, 1, dtype=torch.long), sampling.SamplingConfig(max_tokens=2)))
+"""
+
 TRAINING = """
 from minigpt import config, training
 from minigpt.run import RunConfig, build_model
@@ -59,6 +68,11 @@ def mebibytes(code: str) -> int:
 def test_freed_memory_is_kept() -> None:
     assert mebibytes(LOOP.format(kept="keep_memory()")) == 0
     assert mebibytes(LOOP.format(kept="")) == 64
+
+
+def test_writing_keeps_it_too() -> None:
+    assert mebibytes(LOOP.format(kept=WRITING.format(given_back=False))) == 0
+    assert mebibytes(LOOP.format(kept=WRITING.format(given_back=True))) == 64
 
 
 @pytest.mark.slow
