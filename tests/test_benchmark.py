@@ -20,7 +20,7 @@ from minigpt.bench import attention, checkout, ours
 from minigpt.bench.attention import Kind, exponent, peak_bytes
 from minigpt.bench.ledger import Report, Spread, Table, rate
 from minigpt.bench.setting import Setting, find_text
-from minigpt.bench.time_to_loss import column, summary, verdicts
+from minigpt.bench.time_to_loss import LONGER, column, steps_within, summary, verdicts
 from minigpt.bench.worker import Worker, in_turn, interleave, watch
 from minigpt.bench.yardstick import Yardstick
 from minigpt.strict_yaml import UserError
@@ -99,6 +99,14 @@ def test_a_verdict_asks_every_seed() -> None:
     assert verdicts(rows[3:]) == []
     assert summary(rows)[1]["ratio"].values == (5.0, 5.0, 5.0)
     assert summary(rows)[1]["difference"].median == pytest.approx(0.01)
+
+
+def test_a_longer_run_is_counted_out_at_the_slowest_pace_and_says_if_it_took_too_long() -> None:
+    known = [{"seconds": 14.0, "training": 10.0, "steps": 100}, {"seconds": 15.0, "training": 12.0, "steps": 100}]
+    assert steps_within(28.0, known) == 200  # 4 beside the training, 0.12 a step
+    rows = [{"who": "nanoGPT", "seed": s, "loss": 1.9, "seconds": 10.0} for s in (1, 2)]
+    rows += [{"who": LONGER, "seed": s, "loss": 1.5, "seconds": t} for s, t in ((1, 9.9), (2, 10.1))]
+    assert verdicts(rows)[-1] == f"{LONGER}: 1 of 2 took no longer than nanoGPT's run from the same seed"
 
 
 # ---- other processes ----
@@ -320,9 +328,9 @@ def test_time_to_loss_trains_both_to_their_end(home: Path) -> None:
     assert [(r["who"], r["seed"]) for r in runs] == [
         ("nanoGPT", 1),
         ("minigpt", 1),
+        (longer, 1),
         ("minigpt", 2),
         ("nanoGPT", 2),
-        (longer, 1),
         (longer, 2),
     ]
     assert {row["steps"] for row in runs if row["who"] != longer} == {4}
@@ -330,4 +338,5 @@ def test_time_to_loss_trains_both_to_their_end(home: Path) -> None:
     assert mine["startup"] + mine["training"] + mine["rest"] == pytest.approx(mine["seconds"])
     assert {row["who"]: row["loss"]["values"] for row in both}["nanoGPT"] == column(runs, "nanoGPT", "loss")
     assert any("reached nanoGPT's median loss" in note for note in found["notes"])
+    assert any("of 2 took no longer than nanoGPT's run from the same seed" in note for note in found["notes"])
     assert files(home / "nanoGPT") == before

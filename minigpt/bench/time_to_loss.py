@@ -43,6 +43,7 @@ SUMMARY = {
     "loss - nanoGPT's": ("difference", "+.4f"),
 }
 OURS, THEIRS, LONGER = "minigpt", "nanoGPT", "minigpt, in nanoGPT's time"
+PILOT, SHARE = 200, 0.95  # steps of a trial run; the share of a time to be filled, for the pace may change meanwhile
 
 
 @dataclass
@@ -114,9 +115,14 @@ def run(
         if setting.nanogpt:
             copy = checkout.make_copy(setting.nanogpt, folder / "nanogpt", text.read_text("utf-8"))
         race = Race(setting, text, folder, steps, ours.prepare(settings), copy)
-        rows = [row for turn, seed in enumerate(seeds) for row in one_round(race, config, turn, seed)]
-        if equal_time:
-            rows += in_their_time(race, rows, long_config or config, seeds, pilot=bool(long_config))
+        rows, longer = [], long_config or config
+        known = [race.minigpt(longer, "pilot", seeds[0], steps or PILOT)] if equal_time else []
+        for turn, seed in enumerate(seeds):
+            rows += one_round(race, config, turn, seed)
+            if equal_time:
+                [time] = [row["seconds"] for row in rows if (row["who"], row["seed"]) == (THEIRS, seed)]
+                known.append(race.minigpt(longer, LONGER, seed, steps_within(SHARE * time, known)))
+                rows.append(announced(known[-1]))
     report.add("runs, in the order in which they were made", RUNS, rows)
     report.add("medians (smallest..largest); ratios and differences are taken seed by seed", SUMMARY, summary(rows))
     report.notes += [
@@ -134,19 +140,21 @@ def one_round(race: Race, config: str, turn: int, seed: int) -> list[Row]:
     """Both from one seed; who is first changes from round to round."""
     rows = []
     for who in in_turn([THEIRS, OURS] if race.copy else [OURS], turn):
-        rows.append(race.nanogpt(seed) if who == THEIRS else race.minigpt(config, OURS, seed, race.steps))
-        print("{who}, seed {seed}: {seconds:.1f} s, loss {loss:.4f}".format(**rows[-1]), flush=True)
+        rows.append(announced(race.nanogpt(seed) if who == THEIRS else race.minigpt(config, OURS, seed, race.steps)))
     return rows
 
 
-def in_their_time(race: Race, rows: Sequence[Row], config: str, seeds: Sequence[int], pilot: bool) -> list[Row]:
-    """Ours with as many steps as fit into nanoGPT's time; a config that was not run yet is run once, to learn that."""
-    known = [race.minigpt(config, "pilot", seeds[0], race.steps)] if pilot else [r for r in rows if r["who"] == OURS]
-    per_step = Spread(tuple((row["seconds"] - row["startup"]) / row["steps"] for row in known)).median
-    startup = Spread(tuple(row["startup"] for row in known)).median
-    time = Spread(tuple(row["seconds"] for row in rows if row["who"] == THEIRS)).median
-    steps = max(1, int((time - startup) / per_step))
-    return [race.minigpt(config, LONGER, seed, steps) for seed in seeds]
+def announced(row: Row) -> Row:
+    """Say at once what came of a run: the next one may take minutes."""
+    print("{who}, seed {seed}: {seconds:.1f} s, loss {loss:.4f}".format(**row), flush=True)
+    return row
+
+
+def steps_within(seconds: float, known: Sequence[Row]) -> int:
+    """How many steps a whole run of so many seconds has, at the slowest pace of the runs before it."""
+    pace = max(row["training"] / row["steps"] for row in known)
+    beside = max(row["seconds"] - row["training"] for row in known)
+    return max(1, int((seconds - beside) / pace))
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
@@ -170,7 +178,7 @@ def column(rows: Sequence[Row], who: str, key: str) -> list[float]:
 
 
 def verdicts(rows: Sequence[Row]) -> list[str]:
-    """Whether every seed of ours was as good as nanoGPT in the middle."""
+    """Whether every seed of ours was as good as nanoGPT in the middle, and no slower where that was the task."""
     if not (theirs := column(rows, THEIRS, "loss")):
         return []
     middle, said = Spread(tuple(theirs)).median, []
@@ -179,4 +187,7 @@ def verdicts(rows: Sequence[Row]) -> list[str]:
         reached = sum(loss <= middle for loss in losses)
         word = "every seed" if reached == len(losses) else "NOT every seed"
         said.append(f"{who}: {word} reached nanoGPT's median loss {middle:.4f} ({reached} of {len(losses)})")
+    if longer := column(rows, LONGER, "seconds"):
+        within = sum(mine <= time for mine, time in zip(longer, column(rows, THEIRS, "seconds")))
+        said.append(f"{LONGER}: {within} of {len(longer)} took no longer than nanoGPT's run from the same seed")
     return said
