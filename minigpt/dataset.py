@@ -19,6 +19,7 @@ import uuid
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -54,8 +55,10 @@ class DataConfig(Options):
     """Which stories the source `stories` tells."""
     validation: Annotated[float, Interval(0, 1, open_low=True, open_high=True)] = 0.1
     """The share of the ids, at the end, that is never trained on. The stories have new ones: `stories.validation`."""
-    windows: Literal["random", "documents"] = "random"
-    """Where windows begin: anywhere, or at a document's start and on from there, never reading into the next one."""
+    windows: Literal["random", "shuffled", "documents"] = "random"
+    """Where windows begin. `random`: anywhere. `shuffled`: side by side, all of them once before any comes again, each
+    time from another place on and in another order. `documents`: at a document's start and on from there, never reading
+    into the next one."""
 
     def mistakes(self) -> Iterator[Mistake]:
         """An empty source would be the current directory."""
@@ -109,8 +112,22 @@ class Dataset:
             pick = (draws % np.uint64(len(starts))).astype(np.int64)  # (B,)
             return self._gather(starts[pick], stops[pick])
         where = self.splits[split]
+        if self.config.windows == "shuffled":
+            starts = self._shuffled(where, n * batch_size + np.arange(batch_size)[rows], seed)  # (B,)
+            return self._gather(starts, starts + self.block_size)
         starts = where.start + (draws % np.uint64(len(where) - self.block_size)).astype(np.int64)  # (B,)
         return self._gather(starts, starts + self.block_size)
+
+    def _shuffled(self, where: range, numbers: Numbers, seed: int) -> Numbers:
+        """Where the windows with these numbers (B,) begin, counted from the first batch of the first epoch on: (B,)."""
+        T, ids = self.block_size, len(where)
+        count = max(1, (ids - T) // T)  # windows of an epoch: as many as fit from any place of the first window on
+        epochs, nth = np.divmod(numbers, count)  # (B,) each
+        starts = np.empty_like(numbers)  # (B,)
+        for epoch in np.unique(epochs):
+            order, draw = _epoch(seed, int(epoch), count)  # (count,)
+            starts[epochs == epoch] = where.start + draw % (ids - count * T) + order[nth[epochs == epoch]] * T
+        return starts
 
     def windows(self, split: Split, batch_size: int, rows: slice = ALL) -> Iterator[Batch]:
         """The whole split in windows side by side, batch by batch: x and y, (B,T) int64, B <= batch_size.
@@ -150,6 +167,13 @@ def _draws(seed: int, n: int, count: int) -> npt.NDArray[np.uint64]:
     """
     draws: npt.NDArray[np.uint64] = np.random.Philox(key=seed, counter=[0, n, 0, 0]).random_raw(count)
     return draws
+
+
+@lru_cache(maxsize=2)
+def _epoch(seed: int, epoch: int, count: int) -> tuple[Numbers, int]:
+    """An order of the numbers below `count`, and one more draw, that depend on (seed, epoch) alone."""
+    draws = _draws(seed, epoch, count + 1)
+    return np.argsort(draws[1:], kind="stable"), int(draws[0])
 
 
 def _cut(length: int, document_starts: Numbers, validation: float) -> int:

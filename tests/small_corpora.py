@@ -14,7 +14,7 @@ from minigpt.dataset import DataConfig
 from minigpt.tokenizer import Char
 
 ROOT = Path(__file__).parents[1]
-RANDOM, DOCUMENTS = DataConfig(), DataConfig(windows="documents")
+RANDOM, SHUFFLED, DOCUMENTS = DataConfig(), DataConfig(windows="shuffled"), DataConfig(windows="documents")
 
 
 def own_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_corpora import DOCUMENTS, RANDOM, ROOT, corpus_of, numbered, own_data
+from small_corpora import DOCUMENTS, RANDOM, ROOT, SHUFFLED, corpus_of, numbered, own_data
 
 from minigpt import dataset as datasets
 from minigpt.config import build, from_python
@@ -66,8 +67,9 @@ def test_a_short_training_split_is_refused_too() -> None:
 # --------------------------------------------------------------------------------------------- batches
 
 
-def test_y_is_what_follows_x_and_batches_stay_in_their_split() -> None:
-    dataset = Dataset(RANDOM, *numbered(1000), block_size=8)
+@pytest.mark.parametrize("config", [RANDOM, SHUFFLED])
+def test_y_is_what_follows_x_and_batches_stay_in_their_split(config: DataConfig) -> None:
+    dataset = Dataset(config, *numbered(1000), block_size=8)
     for split, low, high in (("train", 0, 900), ("val", 900, 1000)):
         x, y = dataset.batch(split, 0, 4096, seed=1)  # type: ignore[arg-type]
         assert x.shape == y.shape == (4096, 8)
@@ -100,8 +102,42 @@ def test_draws_are_philox_of_seed_and_batch_number(seed: int, n: int) -> None:
     assert datasets._draws(seed, n, 8).tolist() == expected
 
 
-def test_a_batch_does_not_depend_on_what_came_before() -> None:
-    dataset = Dataset(RANDOM, *numbered(1000), block_size=8)
+def test_an_epoch_is_the_same_on_every_machine() -> None:
+    dataset = Dataset(SHUFFLED, *numbered(1000), block_size=8)
+    first, *others = [word for block in range(1, 30) for word in philox(1337, [block, 0, 0, 0])][:112]
+    order = sorted(range(111), key=others.__getitem__)
+    starts = dataset.batch("train", 0, 111, seed=1337)[0][:, 0].tolist()
+    assert starts == [first % (900 - 111 * 8) + 8 * place for place in order]
+
+
+@given(st.integers(20, 200), st.integers(1, 9), st.integers(1, 40), st.integers(0, 10**9))
+@settings(max_examples=60)
+def test_shuffled_windows_all_come_once_before_any_comes_again(
+    count: int, block_size: int, batch_size: int, seed: int
+) -> None:
+    dataset = Dataset(replace(SHUFFLED, validation=0.5), *numbered(count), block_size)
+    ids = len(dataset.splits["train"])
+    windows = max(1, (ids - block_size) // block_size)  # of an epoch
+    batches = [dataset.batch("train", n, batch_size, seed) for n in range(3 * windows // batch_size + 1)]
+    starts = torch.cat([x[:, 0] for x, _ in batches])
+    last = torch.cat([y[:, -1] for _, y in batches])
+    assert int(starts.min()) >= 0 and int(last.max()) < ids
+    for epoch in starts.split(windows):
+        assert len(epoch.unique()) == len(epoch) and len((epoch % block_size).unique()) == 1
+
+
+def test_each_epoch_is_shuffled_anew_and_begins_elsewhere() -> None:
+    dataset = Dataset(SHUFFLED, *numbered(1000), block_size=8)  # 111 windows an epoch
+    epochs = [dataset.batch("train", n, 111, seed)[0][:, 0] for seed in (1, 2) for n in range(40)]
+    assert len({tuple(epoch.tolist()) for epoch in epochs}) == len({tuple((e // 8).tolist()) for e in epochs}) == 80
+    assert {int(epoch[0]) % 8 for epoch in epochs} == set(range(8))
+    halves = torch.cat([dataset.batch("train", n, 37, 1)[0][:, 0] for n in range(6)])
+    assert torch.equal(halves, torch.cat(epochs[:2]))  # whatever the size of a batch
+
+
+@pytest.mark.parametrize("config", [RANDOM, SHUFFLED])
+def test_a_batch_does_not_depend_on_what_came_before(config: DataConfig) -> None:
+    dataset = Dataset(config, *numbered(1000), block_size=8)
     alone = dataset.batch("train", 7, 32, seed=3)
     np.random.seed(5)
     torch.manual_seed(5)
@@ -112,7 +148,7 @@ def test_a_batch_does_not_depend_on_what_came_before() -> None:
     assert len(set(starts)) == 400  # every (n, seed) is a batch of its own
 
 
-@pytest.mark.parametrize("config", [RANDOM, DOCUMENTS])
+@pytest.mark.parametrize("config", [RANDOM, SHUFFLED, DOCUMENTS])
 def test_the_rows_of_all_ranks_are_the_global_batch(config: DataConfig) -> None:
     dataset = Dataset(config, corpus_of(*(f"\n{n}: some text" for n in range(100))), Byte(), block_size=8)
     x, y = dataset.batch("train", 5, 12, seed=1)
@@ -157,7 +193,7 @@ def test_windows_of_documents_by_hand() -> None:
 
 @given(
     st.lists(st.integers(1, 12), min_size=1, max_size=12),
-    st.sampled_from([RANDOM, DOCUMENTS]),
+    st.sampled_from([RANDOM, SHUFFLED, DOCUMENTS]),
     st.integers(1, 6),
     st.integers(1, 5),
     st.integers(1, 3),
