@@ -92,13 +92,14 @@ def test_the_recipe_of_nanogpt_is_the_one_it_documents() -> None:
     assert (training.batch_size, training.max_steps, training.optimizer.learning_rate) == (12, 2000, 1e-3)
 
 
-def test_the_fast_recipe_has_nanogpts_shape_and_no_more_parameters() -> None:
-    fast, slow = (load(RunConfig, f"shakespeare_char_{name}.yaml") for name in ("fast", "cpu"))
+@pytest.mark.parametrize("recipe", ["fast", "long"])
+def test_the_recipes_have_nanogpts_shape_and_no_more_parameters(recipe: str) -> None:
+    fast, slow = (load(RunConfig, f"shakespeare_char_{name}.yaml") for name in (recipe, "cpu"))
     for key in ("n_layer", "n_embd", "block_size", "bias", "dropout"):
         assert getattr(fast.model, key) == getattr(slow.model, key)
-    assert fast.model.attention == slow.model.attention
+    assert fast.model.attention == replace(slow.model.attention, qk_norm=recipe == "long")  # type: ignore[call-arg]
     assert sum(count_parameters(shape(fast.model, 65)).values()) <= 804_096
-    assert fast.data == slow.data
+    assert replace(fast.data, windows="random") == slow.data
 
 
 def test_the_ablation_takes_the_fast_recipe_apart() -> None:
@@ -107,6 +108,14 @@ def test_the_ablation_takes_the_fast_recipe_apart() -> None:
     assert whole.model == fast.model and whole.data == fast.data
     assert replace(whole.training, eval_every=1, sample_every=0) == replace(fast.training, eval_every=1)
     assert len({str(config) for config in ablation.variants.values()}) == len(ablation.variants)
+
+
+def test_the_comparison_of_windows_is_that_of_the_longer_recipe() -> None:
+    windows, long = load_comparison("shakespeare_windows.yaml"), load(RunConfig, "shakespeare_char_long.yaml")
+    shuffled = windows.variants["shuffled"]
+    assert shuffled.model == long.model and shuffled.data == long.data
+    assert replace(shuffled.training, eval_every=1) == replace(long.training, eval_every=1)
+    assert {config.data.windows for config in windows.variants.values()} == {"random", "shuffled"}
 
 
 # ---- each of them trains ----
