@@ -106,15 +106,15 @@ class Dataset:
         `rows` are the rows of the batch to return: a process of several asks for its own, and all of them together
         see the batch that one alone would have seen.
         """
+        where = self.splits[split]
+        if self.config.windows == "shuffled":
+            starts = self._shuffled(where, n * batch_size + np.arange(batch_size)[rows], seed)  # (B,)
+            return self._gather(starts, starts + self.block_size)
         draws = _draws(seed, n, batch_size)[rows]  # (B,)
         if self.config.windows == "documents":
             starts, stops = self._windows[split]  # (W,) each
             pick = (draws % np.uint64(len(starts))).astype(np.int64)  # (B,)
             return self._gather(starts[pick], stops[pick])
-        where = self.splits[split]
-        if self.config.windows == "shuffled":
-            starts = self._shuffled(where, n * batch_size + np.arange(batch_size)[rows], seed)  # (B,)
-            return self._gather(starts, starts + self.block_size)
         starts = where.start + (draws % np.uint64(len(where) - self.block_size)).astype(np.int64)  # (B,)
         return self._gather(starts, starts + self.block_size)
 
