@@ -49,6 +49,7 @@ def test_a_thing_compared_with_itself_differs_by_exactly_zero(tmp_path: Path) ->
     assert sum(line.startswith("run ") for line in said) == 4
 
 
+@pytest.mark.slow
 def test_it_goes_on_where_it_was_stopped_and_notices_what_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,6 +110,7 @@ def test_what_differs_is_measured_and_the_numbers_agree(tmp_path: Path) -> None:
     assert mean["difference"]["sentence"] in shown
 
 
+@pytest.mark.slow
 def test_equal_seconds_are_steps_that_take_them(tmp_path: Path) -> None:
     text = TWICE.replace("match: steps", "match: seconds, seconds: 0.4").replace(
         "  again", "  mean: {model.attention: average_loop}\n  again"

@@ -68,6 +68,7 @@ def test_power_loss_at_every_moment(recorded: tuple[Path, Path], tmp_path: Path)
     assert acknowledged == 3 and len(seen) > 200
 
 
+@pytest.mark.slow
 def test_power_loss_in_a_whole_run(tmp_path: Path) -> None:
     """Once a checkpoint is acknowledged, all that it takes to go on is there: config, tokenizer, each step's line."""
     home, log, disk = furnished(tmp_path / "home"), tmp_path / "log", tmp_path / "disk"
