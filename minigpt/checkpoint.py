@@ -27,7 +27,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-FORMAT = 1
+FORMAT = 2  # 1 had rotary pairs half a head apart
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 WRITING, REMOVING = ".writing-", ".removing-"  # what a save or a prune was at when it was killed
 MAX_BYTES = {"manifest.json": 1 << 16, "state.json": 1 << 24}  # larger ones are a mistake or an attack

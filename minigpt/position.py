@@ -9,6 +9,7 @@ B batch, H heads, T positions of the queries, S of the keys, D model width, d wi
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -82,17 +83,19 @@ class Sinusoidal(Position, kind="sinusoidal"):
 
     def embed(self, x: Tensor, start: int) -> Tensor:
         T, D = x.shape[1:]
-        cos, sin = wave_table(start + T, D + D % 2, 10_000.0, x.dtype, x.device)  # (start + T, D/2) each
-        waves = torch.stack((sin, cos), dim=-1).flatten(1)[start:, :D]  # (T, D): sin, cos, sin, cos, ...
+        waves = wave_table(start, T, D + D % 2, 10_000.0, x.dtype, x.device)  # (T, D/2, 2): cos, sin
+        waves = waves.flip(-1).flatten(1)[:, :D]  # (T, D): sin, cos, sin, cos, ...
         return x + self.AMPLITUDE * waves.to(x.dtype)  # (B, T, D)
 
 
 class Rotary(Position, kind="rotary"):
     """Turns each pair of features by an angle that grows with the position ("RoFormer", arXiv 2104.09864).
 
-    The dot product of a turned query and a turned key depends on their distance alone. Feature i is paired with
-    feature i + d/2; with an odd width the last feature stays as it is. The angles are made in float64 and the turning
-    done in float32 at least: in bfloat16 they would be off by a radian at position 300.
+    A pair is a complex number x, and x e^{i angle} is the same turned. The dot product of a turned query and a turned
+    key depends on their distance alone. Feature 2i is paired with its neighbour 2i + 1, as in the paper (Hugging Face's
+    models have their weights in another order, and pair i with i + d/2); with an odd width the last feature stays as it
+    is. The angles are made in float64 and the turning done in float32 at least: in bfloat16 they would be off by a
+    radian at position 300.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -103,12 +106,22 @@ class Rotary(Position, kind="rotary"):
     config: Rotary.Config
 
     def rotate(self, x: Tensor, start: int) -> Tensor:
-        T, half = x.shape[2], x.shape[3] // 2
-        cos, sin = wave_table(start + T, 2 * half, self.config.base, x.dtype, x.device)
-        cos, sin = cos[start:], sin[start:]  # (T, d/2)
-        first, second, rest = x.to(cos.dtype).split((half, half, x.shape[3] - 2 * half), dim=-1)  # (B, H, T, d/2) twice
-        turned = torch.addcmul(first * cos, second, sin, value=-1), torch.addcmul(second * cos, first, sin)
-        return torch.cat((*turned, rest), dim=-1).to(x.dtype)  # (B, H, T, d)
+        T, d = x.shape[2:]
+        if d % 2:
+            return torch.cat((self.rotate(x[..., :-1], start), x[..., -1:]), dim=-1)
+        waves = wave_table(start, T, d, self.config.base, x.dtype, x.device)  # (T, d/2, 2)
+        return turn(x.to(waves.dtype), waves).to(x.dtype)  # (B, H, T, d)
+
+
+def turn(x: Tensor, waves: Tensor) -> Tensor:
+    """Multiply neighbours in x (B, H, T, 2n), as complex numbers, by those of waves (T, n, 2): (B, H, T, 2n)."""
+    shape = *x.shape[:3], -1, 2
+    if torch.compiler.is_compiling():  # torch's compiler knows real numbers only
+        (a, b), (cos, sin) = x.view(shape).unbind(-1), waves.unbind(-1)  # (B, H, T, n) and (T, n) twice
+        return torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(3)
+    if x.stride(3) != 1 or math.gcd(2, x.storage_offset(), *x.stride()[:3]) == 1:
+        x = x.contiguous()  # complex numbers begin at even places
+    return torch.view_as_real(torch.view_as_complex(x.view(shape)) * torch.view_as_complex(waves)).flatten(3)
 
 
 class Alibi(Position, kind="alibi"):
@@ -123,19 +136,18 @@ class Alibi(Position, kind="alibi"):
         return -slopes[:, None, None] * distance(T, S, query.device).abs()  # (H, T, S)
 
 
-def wave_table(length: int, width: int, base: float, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """cos and sin of position * base^(-2i/width): (length, width/2) each, in float32 or better."""
-    rounded = -(-length // 256) * 256  # decoding asks for one more each time: make few tables, not many
-    cos, sin = _waves(rounded, width, base, torch.promote_types(dtype, torch.float32), device)
-    return cos[:length], sin[:length]
+def wave_table(start: int, T: int, width: int, base: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """cos and sin of position * base^(-2i/width) for T positions: (T, width/2, 2), in float32 or better."""
+    rounded = -(-(start + T) // 256) * 256  # decoding asks for one more each time: make few tables, not many
+    return _waves(rounded, width, base, torch.promote_types(dtype, torch.float32), device).narrow(0, start, T)
 
 
 @lru_cache(maxsize=16)
-def _waves(length: int, width: int, base: float, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+def _waves(length: int, width: int, base: float, dtype: torch.dtype, device: torch.device) -> Tensor:
     with torch.inference_mode(False):  # the tables outlive the call, and may be needed for training later
         frequencies = base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)  # (width/2,)
         angles = torch.arange(length, dtype=torch.float64)[:, None] * frequencies  # (length, width/2)
-        return angles.cos().to(device, dtype), angles.sin().to(device, dtype)
+        return torch.stack((angles.cos(), angles.sin()), dim=-1).to(device, dtype)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from minigpt import checkpoint
-from minigpt.checkpoint import FILES, CheckpointError, checkpoints, fill, load, newest, prune, save, verify
+from minigpt.checkpoint import FILES, FORMAT, CheckpointError, checkpoints, fill, load, newest, prune, save, verify
 from minigpt.model import GPT, ModelConfig
 
 MEMORY = {"tokens.weight|exp_avg": torch.randn(3, 4), "tokens.weight|step": torch.tensor(7.0)}
@@ -52,7 +52,7 @@ def reseal(path: Path) -> None:
         }
         for name in FILES
     }
-    (path / "manifest.json").write_text(json.dumps({"format": 1, "files": sums}), encoding="utf-8")
+    (path / "manifest.json").write_text(json.dumps({"format": FORMAT, "files": sums}), encoding="utf-8")
 
 
 # ---- what was saved comes back ----
@@ -157,7 +157,7 @@ def edited(path: Path) -> None:
 
 def other_format(path: Path) -> None:
     manifest = json.loads((path / "manifest.json").read_text("utf-8"))
-    (path / "manifest.json").write_text(json.dumps(manifest | {"format": 2}), encoding="utf-8")
+    (path / "manifest.json").write_text(json.dumps(manifest | {"format": 1}), encoding="utf-8")
 
 
 def names_another_file(path: Path) -> None:
@@ -215,7 +215,7 @@ DAMAGES: list[tuple[Callable[[Path], None], str]] = [
     (unsealed, r"manifest\.json: missing"),
     (extra, r"'model\.pkl' does not belong into a checkpoint"),
     (edited, r"state\.json: its SHA-256 is not the one in the manifest: damaged or edited"),
-    (other_format, r"format 2, and this version of minigpt reads format 1"),
+    (other_format, r"format 1, and this version of minigpt reads format 2"),
     (names_another_file, r"the manifest must list exactly model\.safetensors, optimizer\.safetensors, state\.json"),
     (not_json, r"manifest\.json: not a JSON object"),
     (endless_json, r"manifest\.json: not a JSON object of at most 65,536 bytes"),

@@ -144,8 +144,14 @@ def llama_weights(theirs: nn.Module) -> dict[str, Tensor]:
     for name, parameter in theirs.named_parameters():
         for their_name, our_name in names.items():
             name = name.replace(their_name, our_name)
-        weights[name] = parameter
+        turned = any(part in name for part in ("query", "key"))
+        weights[name] = neighbours(parameter, theirs.config.head_dim) if turned else parameter  # type: ignore[union-attr, arg-type]
     return weights
+
+
+def neighbours(weight: Tensor, d: int) -> Tensor:
+    """Theirs turns feature i of a head with i + d/2, ours 2i with 2i + 1: the same rows in another order."""
+    return weight.unflatten(0, (-1, 2, d // 2)).transpose(1, 2).flatten(0, 2)
 
 
 @torch.no_grad()

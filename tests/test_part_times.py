@@ -164,7 +164,7 @@ def test_inside_another_part_it_is_the_inner_ones(dataset: Dataset, clock: Clock
             stack.enter_context(replaced(thing, method, clock.slowed(getattr(thing, method), there, back)))
         times = look(model, dataset)
     parts = {
-        "attention: position": (1, 2),
+        "attention: position": (1 + 1, 2 + 2),  # normed, they are turned one after the other
         "attention: queries, keys, values": (1010, 2020),
         "attention: mix": (100, 200),
     }

@@ -107,26 +107,26 @@ def test_sinusoidal_waves_are_as_large_as_fresh_embeddings() -> None:
 # ---- rotary ----
 
 
-def test_rotary_turns_feature_i_with_feature_i_plus_half() -> None:
+def test_rotary_turns_neighbours() -> None:
     x = torch.randn(1, 1, 1, 4, dtype=torch.float64)
     a, b, c, d = x.flatten().tolist()
     turned = made(Rotary).rotate(x, 7).flatten().tolist()
     fast, slow = 7.0, 7 / 100  # base^(-2i/d) of base 10000: 1 and 1/100
     assert turned == pytest.approx(
         [
-            a * math.cos(fast) - c * math.sin(fast),
-            b * math.cos(slow) - d * math.sin(slow),
-            c * math.cos(fast) + a * math.sin(fast),
-            d * math.cos(slow) + b * math.sin(slow),
+            a * math.cos(fast) - b * math.sin(fast),
+            b * math.cos(fast) + a * math.sin(fast),
+            c * math.cos(slow) - d * math.sin(slow),
+            d * math.cos(slow) + c * math.sin(slow),
         ],
         abs=1e-14,
     )
 
 
 def test_rotary_uses_its_base() -> None:
-    x = torch.tensor([0.0, 1.0, 0.0, 0.0], dtype=torch.float64)[None, None, None]
+    x = torch.tensor([0.0, 0.0, 1.0, 0.0], dtype=torch.float64)[None, None, None]
     turned = made(Rotary, base=16.0).rotate(x, 3).flatten()
-    assert turned.tolist() == pytest.approx([0, math.cos(3 / 4), 0, math.sin(3 / 4)], abs=1e-15)
+    assert turned.tolist() == pytest.approx([0, 0, math.cos(3 / 4), math.sin(3 / 4)], abs=1e-15)
 
 
 @pytest.mark.parametrize("d", [1, 2, 5, 8])
@@ -162,6 +162,22 @@ def test_rotary_angles_are_exact_in_bfloat16() -> None:
     exact = made(Rotary).rotate(x.double(), 3001)
     assert turned.dtype == torch.bfloat16
     assert (turned.double() - exact).abs().max() <= 2**-8 * exact.abs().max()
+
+
+def test_torchs_compiler_gets_the_same_in_real_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(2, 3, 6, 8, dtype=torch.float64)
+    turned = made(Rotary).rotate(x, 9)
+    monkeypatch.setattr("torch.compiler.is_compiling", lambda: True)
+    torch.testing.assert_close(made(Rotary).rotate(x, 9), turned, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("width", [20, 21])
+def test_rotary_turns_what_lies_at_odd_places(first: int, width: int) -> None:
+    """Complex numbers begin at even places of memory; a part of something else, or what was transposed, may not."""
+    wide = torch.randn(2, 3, 6, width, dtype=torch.float64)
+    for x in (wide[..., first : first + 8], wide[..., first : first + 6].mT):
+        torch.testing.assert_close(made(Rotary).rotate(x, 2), made(Rotary).rotate(x.clone(), 2), rtol=0, atol=0)
 
 
 def test_a_table_made_while_sampling_can_be_trained_with() -> None:

@@ -8,10 +8,10 @@ B batch, T positions, D model width, n heads (here one), d width of a head.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from minigpt.attention.base import SoftmaxAttention
@@ -54,12 +54,16 @@ class SingleHead(SoftmaxAttention, kind="single_head"):
     def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
         H, G = self.n_head, self.n_kv_head
         made = side_by_side(x, self.query, self.key, self.value)  # (B, T, H d + G d + G e)
-        query, key, value = three_groups(made, H, G, self.d)  # (B, H, T, d), (B, G, T, d), (B, G, T, e)
-        if self.config.qk_norm:
+        normed, turned, start = self.config.qk_norm, self.position.acts_by("rotate"), past.length
+        if turned and not normed:
+            both, value = groups(made, (H + G, G), self.d)  # (B, H + G, T, d), (B, G, T, e): queries and keys at once
+            query, key = self.position.rotate(both, start).split_with_sizes((H, G), 1)
+            return query, key, value
+        query, key, value = groups(made, (H, G, G), self.d)  # (B, H, T, d), (B, G, T, d), (B, G, T, e)
+        if normed:
             query, key = self.query_norm(query), self.key_norm(key)
-        if self.position.acts_by("rotate"):
-            turned = self.position.rotate(torch.cat((query, key), dim=1), past.length)  # (B, H + G, T, d): both at once
-            query, key = turned.split_with_sizes((H, G), 1)
+        if turned:
+            query, key = self.position.rotate(query, start), self.position.rotate(key, start)
         return query, key, value
 
     def scale(self, query: Tensor) -> float:
@@ -69,13 +73,13 @@ class SingleHead(SoftmaxAttention, kind="single_head"):
         return self.project(super().output(mixed, x))  # (B, T, D)
 
 
-def three_groups(x: Tensor, H: int, G: int, d: int) -> tuple[Tensor, Tensor, Tensor]:
-    """(B, T, H d + G d + G e) -> (B, H, T, d), (B, G, T, d), (B, G, T, e)."""
-    if x.shape[-1] == (H + G + G) * d:  # values are as wide as keys: a single view does
-        query, key, value = split_heads(x, H + G + G).split_with_sizes((H, G, G), 1)
-        return query, key, value
-    query, key, value = x.split_with_sizes((H * d, G * d, x.shape[-1] - (H + G) * d), -1)
-    return split_heads(query, H), split_heads(key, G), split_heads(value, G)
+def groups(x: Tensor, heads: tuple[int, ...], d: int) -> Sequence[Tensor]:
+    """Cut x (B, T, n) into groups of so many heads, (B, heads[i], T, d) each; the last may have another width."""
+    if x.shape[-1] == sum(heads) * d:  # it has not: a single view does
+        return split_heads(x, sum(heads)).split_with_sizes(heads, 1)
+    widths = [n * d for n in heads[:-1]]
+    parts = x.split_with_sizes((*widths, x.shape[-1] - sum(widths)), -1)
+    return [split_heads(part, n) for part, n in zip(parts, heads)]
 
 
 def split_heads(x: Tensor, n: int) -> Tensor:
