@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw as torch_adamw
 
 from minigpt.attention.single_head import SingleHead
-from minigpt.config import Component, NonNegative, Positive, Rate
+from minigpt.config import Component, Count, NonNegative, Positive, Rate
 from minigpt.model import GPT
 from minigpt.strict_yaml import UserError
 
@@ -231,17 +231,20 @@ class Muon(Optimizer, kind="muon"):
         """The largest learning rate of everything else: embeddings, norms, constants and the head."""
         per_head: bool = True
         """Whether the matrices of queries and keys are stepped head by head: each head looks for something else."""
+        mlp_pieces: Count = 1
+        """Into how many pieces the matrices that lead to an MLP's hidden units are cut, each stepped by itself: of some
+        50 units each, they take half the time and learn as much (arXiv 2510.16981 does so between devices)."""
 
     def make_parts(self, config: Muon.Config, model: GPT) -> list[Rule]:
         matrices = [p for p in model.blocks.parameters() if p.ndim == 2]
         others = [p for p in model.parameters() if not any(p is matrix for matrix in matrices)]
         parts: list[Rule] = [AdamWRule(adamw_groups(others, config.adamw_learning_rate, config))]
-        heads = head_counts(model) if config.per_head else {}
+        pieces = mlp_pieces(model, config.mlp_pieces) | (head_counts(model) if config.per_head else {})
         cut: dict[int, list[Tensor]] = defaultdict(list)
         for matrix in matrices:
-            cut[heads.get(matrix, 1)].append(matrix)
+            cut[pieces.get(matrix, 1)].append(matrix)
         rates = {"lr": config.learning_rate, "weight_decay": config.weight_decay, "momentum": config.momentum}
-        groups = [{"params": cut[pieces], "pieces": pieces, **rates} for pieces in sorted(cut)]
+        groups = [{"params": cut[count], "pieces": count, **rates} for count in sorted(cut)]
         return [*parts, MuonRule(groups)] if matrices else parts
 
 
@@ -254,6 +257,16 @@ def head_counts(model: GPT) -> dict[Tensor, int]:
                 if isinstance(layer, nn.Linear) and layer.out_features % attention.d == 0:
                     found[layer.weight] = layer.out_features // attention.d
     return found
+
+
+def mlp_pieces(model: GPT, count: int) -> dict[Tensor, int]:
+    """Into how many pieces the matrices that lead to hidden units are cut. Raises UserError unless they can be."""
+    leading = [p for name, p in model.named_parameters() if name.endswith((".mlp.gate.weight", ".mlp.up.weight"))]
+    for matrix in leading:
+        if len(matrix) % count:
+            units = f"the {len(matrix)} hidden units of an MLP"
+            raise UserError(f"training.optimizer.mlp_pieces: {units} cannot be cut into {count} equal pieces")
+    return dict.fromkeys(leading, count)
 
 
 def adamw_groups(parameters: Iterable[Tensor], learning_rate: float, config: Optimizer.Config) -> list[dict[str, Any]]:

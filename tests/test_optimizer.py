@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -123,22 +124,37 @@ def test_muon_steps_its_matrices_as_torch_does_and_the_rest_as_adamw(monkeypatch
         torch.testing.assert_close(ours, theirs, **exact, msg=lambda text, name=name: f"{name}: {text}")
 
 
-@pytest.mark.parametrize(("per_head", "pieces"), [(True, {"query": 4, "key": 2}), (False, {})])
-def test_queries_and_keys_are_made_orthogonal_head_by_head(per_head: bool, pieces: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    ("options", "pieces"),
+    [
+        ({}, {"attention.query": 4, "attention.key": 2}),
+        ({"per_head": False}, {}),
+        ({"per_head": False, "mlp_pieces": 8}, {"mlp.gate": 8, "mlp.up": 8}),
+    ],
+)
+def test_matrices_are_made_orthogonal_in_pieces(options: dict[str, Any], pieces: dict[str, int]) -> None:
     torch.manual_seed(0)
     attention = GroupedQuery.Config(n_head=4, n_kv_head=2)
-    model = GPT(ModelConfig(n_layer=1, n_embd=16, block_size=8, attention=attention), vocab_size=11)
-    config = Muon.Config(learning_rate=1.0, momentum=0.0, per_head=per_head)
+    shape = ModelConfig(n_layer=1, n_embd=16, block_size=8, attention=attention, mlp="swiglu", mlp_width=40)
+    model = GPT(shape, vocab_size=11)
+    config = Muon.Config(learning_rate=1.0, momentum=0.0, **options)
     optimizer, before = make_optimizer(config, model), copy.deepcopy(model.state_dict())
     give_gradients(model, seed=1)
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
     optimizer.step(1.0)
-    for name in ("query", "key", "value", "project"):
-        full = f"blocks.0.attention.{name}.weight"
+    for name in ("attention.query", "attention.key", "attention.value", "attention.project", "mlp.gate", "mlp.project"):
+        full = f"blocks.0.{name}.weight"
         gradient, after = gradients[full], model.state_dict()[full]
         assert gradient is not None
-        step = orthogonal(gradient.view(pieces.get(name, 1), -1, 16)).view_as(after)
+        step = orthogonal(gradient.view(pieces.get(name, 1), -1, gradient.shape[1]))
+        m, n = step.shape[1:]
+        step = step.view_as(after) * max(1.0, m / n) ** 0.5
         torch.testing.assert_close(before[full] - after, step, rtol=0, atol=0.03)  # bfloat16, in another order
+
+
+def test_hidden_units_that_cannot_be_cut_evenly() -> None:
+    with pytest.raises(UserError, match=r"mlp_pieces: the 64 hidden units of an MLP cannot be cut into 7 equal pieces"):
+        make_optimizer(Muon.Config(mlp_pieces=7), make_model())
 
 
 @pytest.mark.parametrize("shape", [(3, 5, 9), (3, 9, 5)])
