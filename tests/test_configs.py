@@ -19,6 +19,7 @@ from minigpt.tokenizer import Public
 
 COMPARED = "\ncompare:"  # a config of scripts/compare.py, not of a run
 RUNNABLE = [path for path in sorted(CONFIGS.rglob("*.yaml")) if COMPARED not in path.read_text("utf-8")]
+COMPARISONS = [path for path in sorted(CONFIGS.rglob("*.yaml")) if path not in RUNNABLE]
 LADDER = sorted((CONFIGS / "ladder").glob("*.yaml"))
 SHORT = ["training.max_steps=2", "training.sample_every=1", "sampling.max_tokens=3", "training.device=cpu"]
 
@@ -116,6 +117,13 @@ def test_the_comparison_of_windows_is_that_of_the_longer_recipe() -> None:
     assert shuffled.model == long.model and shuffled.data == long.data
     assert replace(shuffled.training, eval_every=1) == replace(long.training, eval_every=1)
     assert {config.data.windows for config in windows.variants.values()} == {"random", "shuffled"}
+
+
+@pytest.mark.parametrize("path", COMPARISONS, ids=lambda path: path.stem)
+def test_every_variant_of_a_comparison_can_be_made(path: Path) -> None:
+    for config in load_comparison(path.name).variants.values():
+        optimizer = config.training.optimizer
+        assert optimizer.component(optimizer, shape(config.model, 65)).parts
 
 
 # ---- each of them trains ----
