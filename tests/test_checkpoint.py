@@ -157,7 +157,7 @@ def edited(path: Path) -> None:
 
 def other_format(path: Path) -> None:
     manifest = json.loads((path / "manifest.json").read_text("utf-8"))
-    (path / "manifest.json").write_text(json.dumps(manifest | {"format": 1}), encoding="utf-8")
+    (path / "manifest.json").write_text(json.dumps(manifest | {"format": FORMAT - 1}), encoding="utf-8")
 
 
 def names_another_file(path: Path) -> None:

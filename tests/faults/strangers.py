@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from minigpt.checkpoint import FILES, save
+from minigpt.checkpoint import FILES, FORMAT, save
 
 Spoil = Callable[[Path], None]  # of a checkpoint's folder
 
@@ -181,4 +181,4 @@ def seal(path: Path) -> None:
     for name in FILES:
         raw = (path / name).read_bytes()
         said[name] = {"size": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
-    (path / "manifest.json").write_text(json.dumps({"format": 1, "files": said}), encoding="utf-8")
+    (path / "manifest.json").write_text(json.dumps({"format": FORMAT, "files": said}), encoding="utf-8")

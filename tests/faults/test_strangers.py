@@ -18,7 +18,7 @@ import torch
 from running import environment
 from strangers import CONFIGS, MANIFESTS, STATES, TENSORS, TOKENIZERS
 
-from minigpt.checkpoint import CheckpointError, prune, save
+from minigpt.checkpoint import FORMAT, CheckpointError, prune, save
 
 HERE = Path(__file__).parent
 
@@ -104,7 +104,7 @@ def test_a_manifest_of_a_stranger(reader: Reader, good: Path, what: str) -> None
     (good.parent.parent / "secret.txt").write_bytes(b"")
     for name in strangers.FILES:
         (good / name).write_bytes(b"")
-    (good / "manifest.json").write_text(json.dumps({"format": 1, "files": MANIFESTS[what]}), encoding="utf-8")
+    (good / "manifest.json").write_text(json.dumps({"format": FORMAT, "files": MANIFESTS[what]}), encoding="utf-8")
     reader.refuses("checkpoint", good.parent, good)
 
 
