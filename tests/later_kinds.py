@@ -69,7 +69,7 @@ class Linear(MultiHead, kind="later_linear"):
 
     @shortcut()
     def make_cache(self, length: int) -> Past:
-        return KVCache(length) if self.position.acts_by("bias") else State()
+        return State() if self.config.causal and not self.position.acts_by("bias") else KVCache(length)
 
 
 class Gated(MultiHead, kind="later_gated"):

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import pytest
 import torch
+from laws import KINDS
 from torch import Tensor
 
+from minigpt.attention import Attention
 from minigpt.attention.average import AverageLoop
 from minigpt.attention.grouped_query import GroupedQuery
 from minigpt.attention.multi_head import MultiHead
 from minigpt.cache import KVCache, Past, State
+from minigpt.config import hints
 from minigpt.model import GPT, ModelConfig, chain
 from minigpt.position import Shape
 
@@ -40,6 +43,15 @@ def test_what_was_seen_can_be_read_from_above() -> None:
     assert past.below is below
     assert below.below is None
     assert below.seen == (key, value)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", [kind for kind in KINDS.values() if "causal" in hints(kind.Config)])
+def test_a_prompt_that_sees_its_future_sees_it_with_a_cache(kind: type[Attention]) -> None:
+    torch.manual_seed(0)
+    model = GPT(ModelConfig(n_layer=2, n_embd=16, block_size=12, attention=kind.Config(causal=False)), 30)
+    model, ids = model.double().eval(), torch.randint(30, (2, 9))
+    torch.testing.assert_close(model(ids, model.make_cache()), model(ids), rtol=1e-12, atol=1e-12)
 
 
 # ---- keys and values ----

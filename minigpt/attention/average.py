@@ -54,7 +54,7 @@ class Average(Attention):
 
     @shortcut(needs=("qkv",))
     def make_cache(self, length: int) -> Past:
-        return KVCache(length) if self.position.acts_by("bias") else State()
+        return State() if self.plain else KVCache(length)
 
 
 def running_sum(value: Tensor) -> tuple[Tensor, Tensor]:
