@@ -192,7 +192,8 @@ def prepare(model: GPT, weights: Weights = "float32") -> GPT:
         names = [f"{name}.{part}" for part in getattr(module, "together", ()) if f"{name}.{part}" in lone]
         layers = [lone[name] for name in names]
         if len(layers) > 1 and joinable(layers):
-            vars(made.get_submodule(names[0]))["joined"] = make_direct(exchanged(as_one(layers), weights, packed))
+            own = tuple(made.get_submodule(name) for name in names)
+            vars(own[0])["joined"] = own, make_direct(exchanged(as_one(layers), weights, packed))
             for name in names:
                 del lone[name]  # it stays as it is, for a kind that calls it alone
     for name, layer in lone.items():

@@ -19,9 +19,9 @@ def side_by_side(x: Tensor, *layers: nn.Linear) -> Tensor:
 
     Layers of another make, and layers that somebody watches or has changed from outside, are called one by one.
     """
-    joined = vars(layers[0]).get("joined")  # they lie side by side already: `decoding.prepare`
-    if joined is not None:
-        made: Tensor = joined(x)
+    joined: tuple[tuple[nn.Module, ...], nn.Module] | None = vars(layers[0]).get("joined")
+    if joined is not None and joined[0] == layers:  # they lie side by side already: `decoding.prepare`
+        made: Tensor = joined[1](x)
         return made
     if x.shape[0] * x.shape[1] < MANY or not joinable(layers):
         return torch.cat([layer(x) for layer in layers], dim=-1)

@@ -17,9 +17,12 @@ from torch import nn
 
 from minigpt import decoding
 from minigpt.attention import Attention
+from minigpt.attention.single_head import split_heads
+from minigpt.cache import Past
 from minigpt.decoding import Int8Linear, Int8PackedLinear, PackedLinear, RowLinear, Weights, prepare
 from minigpt.model import GPT, ModelConfig
 from minigpt.sampling import SamplingConfig, generate
+from minigpt.side_by_side import side_by_side
 
 
 def needs(weights: Weights) -> pytest.MarkDecorator:
@@ -198,8 +201,28 @@ PACKED: dict[Weights, type[nn.Module]] = {"float32": RowLinear, "bfloat16": Pack
 @pytest.mark.parametrize("weights", [pytest.param(weights, marks=needs(weights)) for weights in PACKED])
 def test_layers_of_one_input_are_one(weights: Weights) -> None:
     blocks = prepare(make(mlp="swiglu", bias=False), weights).blocks
-    joined = [vars(layer).get("joined") for layer in (blocks[0].attention.query, blocks[0].mlp.gate)]
-    assert all(isinstance(layer, PACKED[weights]) for layer in joined)
+    for layer in (blocks[0].attention.query, blocks[0].mlp.gate):
+        assert isinstance(vars(layer)["joined"][1], PACKED[weights])
+
+
+class InAnotherOrder(KINDS["multi_head"]):  # type: ignore[misc]
+    """A kind that asks for the layers of `together` in another order, and for two of them."""
+
+    def qkv(self, x: torch.Tensor, past: Past) -> tuple[torch.Tensor, ...]:
+        made = split_heads(side_by_side(x, self.query, self.value, self.key), 12)  # (B, 12, T, d)
+        query, _ = split_heads(side_by_side(x, self.query, self.key), 8).split_with_sizes((4, 4), 1)  # (B, 4, T, d)
+        return query, *made.split_with_sizes((4, 4, 4), 1)[:0:-1]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("weights", get_args(Weights))
+def test_other_layers_of_one_input_are_others(weights: Weights) -> None:
+    model, ids = make(bias=False).eval(), torch.randint(30, (1, 5))
+    expected = model(ids)
+    for block in model.blocks:
+        block.attention.__class__ = InAnotherOrder
+    torch.testing.assert_close(model(ids), expected)
+    assert (prepare(model, weights)(ids).float() - expected).std() < 0.1 * expected.std()
 
 
 @needs("float32")
@@ -282,7 +305,7 @@ def test_int8_takes_a_quarter_of_the_bytes(elsewhere: None) -> None:
     model = GPT(ModelConfig(n_layer=2, n_embd=64, bias=False, tied_head=False), 65)
     matrices = sum(p.numel() * 4 for name, p in model.blocks.named_parameters() if p.ndim == 2)
     narrow = prepare(model, "int8").blocks
-    layers = [vars(m).get("joined", m) for m in narrow.modules()]
+    layers = [vars(m)["joined"][1] if "joined" in vars(m) else m for m in narrow.modules()]
     kept = sum(
         b.numel() * b.element_size() for layer in layers if isinstance(layer, Int8Linear) for b in layer.buffers()
     )
