@@ -25,7 +25,7 @@ class SamplingConfig(Options):
     temperature: NonNegative = 0.8
     """Divides the logits: below 1 bolder about the likely, above 1 more even; 0 always takes the likeliest."""
     top_k: Count | None = None
-    """Draw from the k likeliest tokens only."""
+    """Draw from the k likeliest tokens only, and from those that are as likely as the last of them."""
     top_p: Annotated[float, Interval(0, 1, open_low=True)] = 1.0
     """Draw from the fewest tokens whose probabilities reach p together (nucleus sampling, arXiv 1904.09751)."""
     min_p: Fraction = 0.0
