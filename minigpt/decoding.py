@@ -182,11 +182,11 @@ def prepare(model: GPT, weights: Weights = "float32") -> GPT:
     `Run.loss_with` measures what that costs. On a CPU, everything else stays in float32, in which torch's attention is
     faster there; where there is no kernel for such a mixture, it is in bfloat16 too.
     """
-    packed = packs(weights, model.tokens.weight)
+    packed, memo = packs(weights, model.tokens.weight), {id(tensor): tensor.detach() for tensor in made_by(model)}
     if weights == "float32" or packed:
-        made = copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
+        made = copy.deepcopy(model, memo | {id(parameter): parameter for parameter in model.parameters()})
     else:
-        made = copy.deepcopy(model).to(torch.bfloat16)
+        made = copy.deepcopy(model, memo).to(torch.bfloat16)
     lone = {name: layer for name, layer in model.named_modules() if type(layer) is nn.Linear and not watched(layer)}
     for name, module in model.named_modules():
         names = [f"{name}.{part}" for part in getattr(module, "together", ()) if f"{name}.{part}" in lone]
@@ -204,6 +204,20 @@ def prepare(model: GPT, weights: Weights = "float32") -> GPT:
     for module in made.modules():
         make_direct(module, without_onednn if module is made and packed else None)
     return made.eval()
+
+
+def made_by(model: nn.Module) -> list[Tensor]:
+    """What a model has computed and kept, such as the weights of its last look: torch does not copy such tensors."""
+    kept, found = [value for module in model.modules() for value in vars(module).values()], list[Tensor]()
+    while kept:
+        value = kept.pop()
+        if isinstance(value, Tensor) and not value.is_leaf:
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            kept += value
+        elif isinstance(value, dict):
+            kept += value.values()
+    return found
 
 
 def packs(weights: Weights, like: Tensor) -> bool:

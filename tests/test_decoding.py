@@ -283,6 +283,25 @@ def test_and_elsewhere(weights: Weights, elsewhere: None) -> None:
     check_a_kind_that_reads_its_weights(weights)
 
 
+class Keeps(KINDS["multi_head"]):  # type: ignore[misc]
+    """A kind that keeps its last look, and all of them."""
+
+    def weights(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        self.last: torch.Tensor = super().weights(query, key)
+        self.all: dict[str, list[torch.Tensor]] = {"looks": [*getattr(self, "all", {"looks": []})["looks"], self.last]}
+        return self.last
+
+
+@pytest.mark.parametrize("weights", get_args(Weights))
+def test_a_kind_may_keep_what_it_computed(weights: Weights) -> None:
+    model = make()
+    for block in model.blocks:
+        block.attention.__class__ = Keeps
+    model(torch.zeros(1, 3, dtype=torch.long)).sum().backward()
+    assert len(tokens(prepare(model, weights))) == 20
+    assert model.blocks[0].attention.last.requires_grad
+
+
 def test_onednn_is_as_it_was_afterwards() -> None:
     before = torch._C._get_mkldnn_enabled()
     fast = prepare(make())
