@@ -25,8 +25,13 @@ from minigpt.strict_yaml import UserError
 from minigpt.training import choose_device
 
 
+LARGEST = 2**15  # side of a matrix of the yardstick: 4 GiB in float32
+
+
 def main(arguments: argparse.Namespace) -> None:
     """Run a suite, print its tables, write its JSON."""
+    if not 0 <= arguments.square <= LARGEST:
+        raise UserError(f"--square: expected a side of 1 to {LARGEST:,}, or 0 for one that suits the device")
     said = shlex.join(["python", "scripts/benchmark.py", *sys.argv[1:]])
     device = arguments.device if arguments.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     setting = Setting(

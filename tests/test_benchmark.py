@@ -134,7 +134,7 @@ def test_a_driver_that_fails_says_who_and_why(home: Path) -> None:
 
 def test_the_loss_of_a_checkpoint_is_exact(home: Path) -> None:
     """Every target once, the short window at the end included; a bigram needs no context, so windows do not matter."""
-    copy = checkout.make_copy(home / "nanoGPT", home / "copy", small_text())
+    copy = checkout.make_copy(home / "nanoGPT", home / "copy", home / "text.txt")
     table = torch.randn(copy.vocab_size, copy.vocab_size)
     copy.out.mkdir()
     args = {**checkout.SHAPE, "vocab_size": copy.vocab_size}
@@ -165,16 +165,18 @@ def test_a_command_is_watched_to_its_first_line_or_to_its_end(tmp_path: Path) ->
 
 
 def test_a_copy_has_the_text_as_nanogpt_reads_it(home: Path) -> None:
-    text = "ba" * 10 + "c"
-    copy = checkout.make_copy(home / "nanoGPT", home / "copy", text)
+    (home / "text.txt").write_text("ba" * 10 + "c", encoding="utf-8")
+    copy = checkout.make_copy(home / "nanoGPT", home / "copy", home / "text.txt")
     ids = [np.fromfile(copy.val.with_name(f"{split}.bin"), np.uint16).tolist() for split in ("train", "val")]
     assert ids == [[1, 0] * 9, [1, 0, 2]]
     assert copy.vocab_size == 3
 
 
-def test_both_are_judged_by_the_same_characters(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("how", ["{}", "\ufeff{}", "{}\r\n\u2028é"])
+def test_both_are_judged_by_the_same_characters(home: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("minigpt.corpus.DATA", home / "data")
-    copy = checkout.make_copy(home / "nanoGPT", home / "copy", small_text())
+    (home / "text.txt").write_bytes(how.format(small_text()).encode())
+    copy = checkout.make_copy(home / "nanoGPT", home / "copy", home / "text.txt")
     dataset = ours.prepare(ours.check(str(home / "small.yaml"), ours.overrides(home / "text.txt", CPU)))
     val = dataset.splits["val"]
     assert dataset.ids[val.start : val.stop].tolist() == np.fromfile(copy.val, np.uint16).tolist()
@@ -182,7 +184,7 @@ def test_both_are_judged_by_the_same_characters(home: Path, monkeypatch: pytest.
 
 def test_the_recipe_is_trained_from_a_seed_of_its_own(home: Path) -> None:
     """By one more config file, since train.py fixes the seed."""
-    copy = checkout.make_copy(home / "nanoGPT", home / "copy", small_text())
+    copy = checkout.make_copy(home / "nanoGPT", home / "copy", home / "text.txt")
     watch("it", copy.train(42, 2, CPU), copy.folder, checkout.FIRST_STEP)
     assert torch.load(copy.out / "ckpt.pt", weights_only=True)["seed"] == 42
 
@@ -201,7 +203,10 @@ def test_the_recipe_is_trained_from_a_seed_of_its_own(home: Path) -> None:
         (["throughput", "--steps", "0"], "--steps: expected at least 1, found 0"),
         (["sampling", "--tokens", "-1"], "--tokens: expected at least 1, found -1"),
         (["attention", "--contexts", "64,x"], "argument --contexts: invalid lengths value: '64,x'"),
-        (["attention", "--contexts", "0,8"], "--contexts: expected lengths of at least 1"),
+        (["attention", "--contexts", "0,8"], "--contexts: expected lengths of 1 to 1,048,576"),
+        (["attention", "--contexts", "8,9999999"], "--contexts: expected lengths of 1 to 1,048,576"),
+        (["attention", "--square", "-3"], "--square: expected a side of 1 to 32,768"),
+        (["attention", "--square", "99999"], "--square: expected a side of 1 to 32,768"),
         (["attention", "--nanogpt", "nanoGPT"], "unrecognized arguments: --nanogpt"),
         (["startup", "--text", "nothing.txt"], "--text nothing.txt: no such file"),
         (["startup", "--text", "text.txt", "--config", "none.yaml"], "none.yaml: no such file"),

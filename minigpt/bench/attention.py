@@ -34,6 +34,7 @@ from minigpt.training import has_bfloat16
 CONTEXTS = (64, 128, 256, 512, 1024, 2048, 4096)
 WIDTH, KEY_HEADS = 128, (1, 2, 4)
 BLOCK = 0.05  # seconds that a measurement takes at least
+LONGEST = 2**20  # context
 FITTED = 3  # contexts, the longest ones, that the growth is fitted to
 DECODED = 16  # tokens a measurement
 
@@ -54,7 +55,7 @@ class Kind:
     name: str
     config: Attention.Config
     device: torch.device
-    stopped: bool = False  # its cells take too long: longer contexts are left out
+    pace: float = 0.0  # seconds a pair of positions, in its last cell: where this is too slow, it stops
 
     def layer(self, length: int) -> Attention:
         """A layer of it for contexts of `length`."""
@@ -65,8 +66,8 @@ class Kind:
 
 def run(setting: Setting, contexts: Sequence[int] = CONTEXTS, limit: float = 20.0) -> Report:
     """Measure every kind over the contexts; a kind stops where a cell would take more than `limit` seconds."""
-    if not contexts or min(contexts) < 1:
-        raise UserError("--contexts: expected lengths of at least 1, as in 64,128,256")
+    if not contexts or min(contexts) < 1 or max(contexts) > LONGEST:
+        raise UserError(f"--contexts: expected lengths of 1 to {LONGEST:,}, as in 64,128,256")
     contexts = sorted(set(contexts))
     report = setting.report("attention", shapes=[(contexts[-1], WIDTH, WIDTH)])
     kinds = every_kind(setting.device)
@@ -119,11 +120,10 @@ def train(kinds: Sequence[Kind], T: int, repeat: int, limit: float) -> list[Row]
     steps: dict[str, Callable[[], None]] = {}
     rows = {kind.name: Row(kind=kind.name, context=T, ms=None, peak_mib=None) for kind in kinds}
     for kind in kinds:
-        if kind.stopped:
+        if kind.pace * T**2 > limit:  # what compares every pair takes so long
             continue
         step = steps[kind.name] = one_step(kind, T)
-        once = seconds(step, 1, kind.device)
-        kind.stopped = 4 * once > limit  # what compares every pair takes four times as long for twice the context
+        kind.pace = seconds(step, 1, kind.device) / T**2
         step()
         rows[kind.name] |= {"peak_mib": peak_bytes(step, kind.device) / 2**20, "flops": flops(kind, T)}
     counts = {name: repeats(step, kinds[0].device) for name, step in steps.items()}

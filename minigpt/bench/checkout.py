@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from minigpt.corpus import decode_text
 from minigpt.strict_yaml import UserError
 
 CONFIG = "config/train_shakespeare_char.py"
@@ -60,8 +61,12 @@ class Copy:
         return [sys.executable, "train.py", CONFIG, SEED, *_recipe(steps, device)]
 
 
-def make_copy(checkout: Path, folder: Path, text: str) -> Copy:
-    """Copy a checkout to a new folder and write the text into it: 90 % to train on, 10 % not."""
+def make_copy(checkout: Path, folder: Path, source: Path) -> Copy:
+    """Copy a checkout to a new folder and write a file's text into it, the same as we read: 90 % to train on, 10 % not.
+
+    Raises UserError for a file that is not text.
+    """
+    text = decode_text(source.read_bytes(), str(source))
     leave_out = shutil.ignore_patterns(".*", "__pycache__", "data", "assets", "out*", "*.ipynb")
     shutil.copytree(checkout, folder, ignore=leave_out)
     data, letters = folder / DATA, sorted(set(text))

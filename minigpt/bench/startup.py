@@ -31,7 +31,7 @@ def run(setting: Setting, text: Path, config: str = "shakespeare_char_cpu.yaml")
         changes = ours.overrides(text, setting.device)
         commands[MINIGPT] = (ours.train(setting, config, "startup", changes), Path(folder), ours.FIRST_STEP)
         if setting.nanogpt:
-            copy = checkout.make_copy(setting.nanogpt, Path(folder, "nanogpt"), text.read_text("utf-8"))
+            copy = checkout.make_copy(setting.nanogpt, Path(folder, "nanogpt"), text)
             command = copy.train(1, checkout.STEPS, setting.device)
             commands[NANOGPT] = (command, copy.folder, checkout.FIRST_STEP)
         took: dict[str, list[float]] = {name: [] for name in commands}

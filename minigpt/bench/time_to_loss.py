@@ -113,7 +113,7 @@ def run(
         folder = Path(made)
         copy = None
         if setting.nanogpt:
-            copy = checkout.make_copy(setting.nanogpt, folder / "nanogpt", text.read_text("utf-8"))
+            copy = checkout.make_copy(setting.nanogpt, folder / "nanogpt", text)
         race = Race(setting, text, folder, steps, ours.prepare(settings), copy)
         rows, longer = [], long_config or config
         known = [race.minigpt(longer, "pilot", seeds[0], steps or PILOT)] if equal_time else []
