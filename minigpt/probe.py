@@ -60,7 +60,7 @@ def _probes(scale: float, T: int, D: int, changed: Tensor, noise: torch.Generato
 
 def _stirred(attention: Attention, noise: torch.Generator) -> Attention:
     """A copy in float64 whose parameters are all away from zero: a layer that starts at zero hides what it sees."""
-    clone = copy.deepcopy(attention).to("cpu", torch.float64).eval()
+    clone = copy.deepcopy(attention).cpu().double().eval()  # in this order: not every device has float64
     for parameter in clone.parameters():
         parameter.add_(0.1 * torch.randn(parameter.shape, dtype=parameter.dtype, generator=noise))
     return clone

@@ -71,8 +71,9 @@ def next_token(logits: Tensor, config: SamplingConfig, generator: torch.Generato
     """
     if config.temperature == 0:
         return logits.argmax(-1)
-    upto = shares(logits, config).cumsum(-1, dtype=torch.float64)  # (B, V)
-    point = torch.rand(len(logits), 1, dtype=torch.float64, device=logits.device, generator=generator)  # (B, 1)
+    exact = torch.float32 if logits.device.type == "mps" else torch.float64  # which Apple's GPUs have not
+    upto = shares(logits, config).cumsum(-1, dtype=exact)  # (B, V)
+    point = torch.rand(len(logits), 1, dtype=exact, device=logits.device, generator=generator)  # (B, 1)
     point = point * upto.narrow(1, -1, 1)  # (B, 1)
     chosen = torch.searchsorted(upto, point, right=True)  # (B, 1): the first that goes beyond the point
     return chosen.squeeze(1).clamp(max=logits.shape[-1] - 1)
