@@ -24,7 +24,6 @@ from minigpt.bench.setting import Setting, find_text
 from minigpt.strict_yaml import UserError
 from minigpt.training import choose_device
 
-
 LARGEST = 2**15  # side of a matrix of the yardstick: 4 GiB in float32
 
 
