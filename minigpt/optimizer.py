@@ -172,6 +172,11 @@ class Optimizer(Component):
             part.step()
             part.zero_grad(set_to_none=True)
 
+    @property
+    def remembers(self) -> bool:
+        """Whether there is something to remember after a step; of torch's own optimizers we do not know."""
+        return any(isinstance(part, Rule) and part.remembers for part in self.parts)
+
     def state(self) -> dict[str, Tensor]:
         """What the optimizers remember, as tensors named `parameter|key`."""
         return {
@@ -191,15 +196,17 @@ class Optimizer(Component):
             if parameter_name not in parameters:
                 raise UserError(f"the optimizer's state names {parameter_name!r}, which this model has not")
             parameter = parameters[parameter_name]
+            part = owner[parameter]
             keys.setdefault(parameter_name, set()).add(key)
             shape = torch.Size() if key == "step" else parameter.shape
-            if value.shape != shape or not value.is_floating_point():
+            if isinstance(part, Rule) and (value.shape != shape or not value.is_floating_point()):
                 found = f"{tuple(value.shape)} of {value.dtype}"
                 raise UserError(f"the optimizer's state {name!r} is {found}, expected {tuple(shape)} of a float type")
             device = value.device if key == "step" and not _fused(parameter) else parameter.device
-            owner[parameter].state[parameter][key] = value.to(device)
+            part.state[parameter][key] = value.to(device)
         for parameter_name, there in keys.items():
-            expected = getattr(owner[parameters[parameter_name]], "remembers", there)
+            part = owner[parameters[parameter_name]]
+            expected = part.remembers if isinstance(part, Rule) else there
             if there != expected:
                 odd = ", ".join(sorted(there ^ expected))
                 raise UserError(f"the optimizer's state of {parameter_name!r} lacks, or has too much: {odd}")

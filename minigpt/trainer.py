@@ -298,7 +298,7 @@ def resume(
 
 def check_state(saved: Checkpoint) -> None:
     """Raises CheckpointError unless a checkpoint has what `Training.state` writes."""
-    if not saved.optimizer:
+    if "data" not in saved.state and not saved.optimizer:  # of a comparison
         raise CheckpointError(f"{saved.path}: saved without the optimizer's memory, it cannot be trained further")
     try:
         state = saved.state
@@ -314,6 +314,8 @@ def check_state(saved: Checkpoint) -> None:
 def _restore(training: Training, saved: Checkpoint) -> None:
     """Put what a checkpoint holds into a training."""
     checkpoint.fill(training.run.model, saved.model, saved.path)
+    if training.optimizer.remembers and not saved.optimizer:
+        raise CheckpointError(f"{saved.path}: the optimizer's memory is empty")
     training.optimizer.load_state(saved.optimizer)
     state = saved.state
     training.run.step, training.seconds, training.tokens = state["step"], state["seconds"], state["tokens"]

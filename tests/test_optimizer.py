@@ -217,6 +217,27 @@ def test_from_its_state_an_optimizer_goes_on_to_the_bit(config: Optimizer.Config
     assert not all(torch.equal(tensor, forgetful[name]) for name, tensor in uninterrupted.items())
 
 
+@pytest.mark.parametrize("torchs", [torch.optim.SGD, torch.optim.NAdam, torch.optim.Adafactor])
+def test_torchs_own_optimizers_go_on_too(torchs: Any) -> None:
+    class Theirs(AdamW):
+        def make_parts(self, config: Any, model: GPT) -> list[torch.optim.Optimizer]:  # type: ignore[override]
+            return [torchs(model.parameters(), lr=0.01)]
+
+    model, resumed = make_model().float(), make_model().float()
+    first, again = Theirs(AdamW.Config(), model), Theirs(AdamW.Config(), resumed)
+    for t in range(4):
+        if t == 2:
+            resumed.load_state_dict(copy.deepcopy(model.state_dict()))
+            again.load_state({name: tensor.clone() for name, tensor in first.state().items()})
+        give_gradients(model, seed=t)
+        first.step(0.5)
+        if t >= 2:
+            give_gradients(resumed, seed=t)
+            again.step(0.5)
+    assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in resumed.state_dict().items())
+    assert not first.remembers and make_optimizer(AdamW.Config(), model).remembers
+
+
 def test_a_state_for_another_model_is_refused_by_name() -> None:
     optimizer = make_optimizer(AdamW.Config(), make_model())
     with pytest.raises(UserError, match=r"names 'blocks\.7\.mlp\.up\.weight', which this model has not"):
