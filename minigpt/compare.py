@@ -170,10 +170,11 @@ def match_parameters(comparison: Comparison) -> Comparison:
 
 
 def widened(config: RunConfig, wanted: int) -> RunConfig:
-    """The config with the MLP width whose number of parameters is nearest to `wanted`."""
+    """The config with the MLP width whose number of parameters is nearest to `wanted`, in whole pieces of an MLP."""
+    pieces = getattr(config.training.optimizer, "mlp_pieces", 1)
 
-    def at(width: int) -> RunConfig:
-        return replace(config, model=replace(config.model, mlp_width=width))
+    def at(units: int) -> RunConfig:
+        return replace(config, model=replace(config.model, mlp_width=units * pieces))
 
     low, high = 1, 2
     while parameters(at(high)) < wanted:

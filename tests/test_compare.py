@@ -31,6 +31,7 @@ from minigpt.config import CONFIGS, to_yaml
 from minigpt.corpus import StoriesConfig, tell_stories
 from minigpt.dataset import Batch, Dataset
 from minigpt.measure import assemble, do, png
+from minigpt.run import build_model
 from minigpt.strict_yaml import ConfigError, UserError
 from minigpt.training import train
 
@@ -142,6 +143,18 @@ def test_parameters_are_matched_within_one_percent(tmp_path: Path, mlp: str) -> 
     for other in (width - 1, width + 1):  # no other is nearer
         config = replace(after.variants["mean"], model=replace(after.variants["mean"].model, mlp_width=other))
         assert abs(parameters(config) - wanted) >= abs(counts["mean"] - wanted)
+
+
+STORIES = ("data.source=stories", "data.stories={count: 300, validation: 60}")
+
+
+def test_every_variant_of_the_ablation_can_be_matched_and_trained() -> None:
+    matched = match_parameters(load_comparison("shakespeare_ablation.yaml", STORIES)).variants
+    widths = {name: config.model.mlp_width for name, config in matched.items()}
+    assert len(set(widths.values())) > 2
+    for config in matched.values():
+        optimizer = config.training.optimizer
+        assert optimizer.component(optimizer, build_model(config, material(config.data)[1]))
 
 
 def test_parameters_that_cannot_be_matched_are_refused(tmp_path: Path) -> None:
