@@ -48,7 +48,7 @@ class TrainingConfig(Options):
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
     """How it falls after that."""
     final_rate: Fraction = 0.1
-    """The share of the learning rate that is left at the last step."""
+    """The share of the learning rate that it falls toward: where it would be after the last step."""
     grad_clip: NonNegative = 1.0
     """The longest gradient that is stepped along; longer ones are scaled down. 0 is off."""
     eval_every: Count = 100
@@ -83,7 +83,7 @@ class Record:
 
     step: int  # how many steps are done
     loss: float  # nats a token, mean over the batch, before the step
-    lr: float  # the first learning rate of the optimizer
+    lr: float  # of everything, or of the matrices where those have a rate of their own
     grad_norm: float  # before clipping
     tokens: int  # in this step
     seconds: float  # of this step

@@ -26,8 +26,9 @@ def main(arguments: argparse.Namespace) -> None:
     for note in run.notes:
         print(note, file=sys.stderr)
     given = {name: getattr(arguments, name) for name in hints(SamplingConfig) if getattr(arguments, name) is not None}
-    if arguments.weights not in (None, "float32"):
-        print(cost(run, arguments.weights), file=sys.stderr)
+    weights = given.get("weights", run.config.sampling.weights)
+    if weights != "float32":
+        print(cost(run, weights), file=sys.stderr)
     first_seed = given.pop("seed", run.config.sampling.seed)
     for number in range(arguments.num_samples):
         if number:

@@ -349,3 +349,11 @@ def test_the_command_says_what_fewer_bits_cost(tmp_path: Path) -> None:
     assert gone.code == 0 and gone.err.startswith("int8 weights: the change in loss was not measured (")
     wrong = script("sample.py", "--weights", "int4", cwd=tmp_path)
     assert wrong.code == 2 and wrong.err.count("\n") == 1
+
+
+def test_and_says_it_where_the_run_asks_for_them(tmp_path: Path) -> None:
+    train = script("train.py", "--config", "small.yaml", "sampling.weights=bfloat16", cwd=furnish(tmp_path))
+    assert train.code == 0
+    ended = script("sample.py", cwd=tmp_path)
+    assert ended.code == 0 and ended.err.startswith("bfloat16 weights: validation loss ")
+    assert script("sample.py", "--weights", "float32", cwd=tmp_path).err == ""
