@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import copy
 import math
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from running import furnish, script
 from torch import nn
 
+import minigpt
+from minigpt import checkpoint
 from minigpt.attention.grouped_query import GroupedQuery
 from minigpt.model import GPT, ModelConfig
 from minigpt.optimizer import NEWTON_SCHULZ, AdamW, AdamWRule, Muon, MuonRule, Optimizer, orthogonal, schedule
@@ -236,6 +241,36 @@ def test_torchs_own_optimizers_go_on_too(torchs: Any) -> None:
             again.step(0.5)
     assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in resumed.state_dict().items())
     assert not first.remembers and make_optimizer(AdamW.Config(), model).remembers
+
+
+OPTIMIZER = """
+import torch
+from minigpt.optimizer import Optimizer
+
+
+class Plain(Optimizer, kind="plain"):
+    def make_parts(self, config, model):
+        return [torch.optim.SGD(model.parameters(), lr=config.learning_rate)]
+"""
+
+
+def test_an_optimizer_that_remembers_nothing_is_resumed(tmp_path: Path) -> None:
+    (furnish(tmp_path) / "plain.py").write_text(OPTIMIZER, encoding="utf-8")
+    plugin, longer = ("--plugin", "plain.py"), ("--resume", "training.max_steps=10")
+    assert script("train.py", "--config", "small.yaml", *plugin, "training.optimizer=plain", cwd=tmp_path).code == 0
+    ended = script("train.py", *plugin, *longer, cwd=tmp_path)
+    assert ended.code == 0 and "resumed after step 8" in ended.out
+
+
+def test_and_one_whose_memory_is_gone_is_not(tmp_path: Path) -> None:
+    assert script("train.py", "--config", "small.yaml", cwd=furnish(tmp_path)).code == 0
+    folder = tmp_path / "runs" / "small"
+    saved, model = checkpoint.newest(folder / "checkpoints")[0], minigpt.load(folder, device="cpu").model
+    for path in checkpoint.checkpoints(folder / "checkpoints"):
+        shutil.rmtree(path)
+    checkpoint.save(folder / "checkpoints", 8, model, {}, saved.state)
+    ended = script("train.py", "--resume", "training.max_steps=10", cwd=tmp_path)
+    assert ended.code == 4 and "the optimizer's memory is empty" in ended.err
 
 
 def test_a_state_for_another_model_is_refused_by_name() -> None:

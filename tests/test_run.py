@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree
@@ -343,35 +342,6 @@ def test_a_plugin_that_sees_the_future_is_refused(tmp_path: Path) -> None:
     assert ended.code == 2
     assert ended.err.startswith("error: layer 0 (squashed) sees the future: ")
     assert not (tmp_path / "runs").exists()
-
-
-OPTIMIZER = """
-import torch
-from minigpt.optimizer import Optimizer
-
-
-class Plain(Optimizer, kind="plain"):
-    def make_parts(self, config, model):
-        return [torch.optim.SGD(model.parameters(), lr=config.learning_rate)]
-"""
-
-
-def test_an_optimizer_that_remembers_nothing_is_resumed(tmp_path: Path) -> None:
-    (furnish(tmp_path) / "plain.py").write_text(OPTIMIZER, encoding="utf-8")
-    plugin, longer = ("--plugin", "plain.py"), ("--resume", "training.max_steps=10")
-    well(script("train.py", "--config", "small.yaml", *plugin, "training.optimizer=plain", cwd=tmp_path))
-    assert "resumed after step 8" in well(script("train.py", *plugin, *longer, cwd=tmp_path))
-
-
-def test_and_one_whose_memory_is_gone_is_not(tmp_path: Path) -> None:
-    well(script("train.py", "--config", "small.yaml", cwd=furnish(tmp_path)))
-    folder = tmp_path / "runs" / "small"
-    saved, model = checkpoint.newest(folder / "checkpoints")[0], minigpt.load(folder, device="cpu").model
-    for path in checkpoint.checkpoints(folder / "checkpoints"):
-        shutil.rmtree(path)
-    checkpoint.save(folder / "checkpoints", 8, model, {}, saved.state)
-    ended = script("train.py", "--resume", "training.max_steps=10", cwd=tmp_path)
-    assert ended.code == 4 and "the optimizer's memory is empty" in ended.err
 
 
 def test_a_plugin_that_was_edited_to_see_the_future_is_refused_when_its_run_is_resumed(tmp_path: Path) -> None:
