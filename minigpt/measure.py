@@ -108,10 +108,13 @@ def perform(config: RunConfig, folder: Path, tell: Tell) -> dict[str, Any]:
             losses.append(record.loss)
             tell({"event": "step", "step": step})
             if step % settings.eval_every == 0 or step == settings.max_steps:
-                seen = score(pay(model, aligned, settings, expected, batches), expected)
-                curve.append([step, sum(losses) / len(losses), seen.loss if seen.above is None else seen.above])
+                paid = pay(model, aligned, settings, expected, batches)
+                seen = score(paid, expected, _characters(aligned, tokenizer, len(paid.nats)))
+                above = [] if seen.above is None else [seen.above]
+                curve.append([step, sum(losses) / len(losses), seen.loss, *above])
                 losses.clear()
-        final = score(pay(model, aligned, settings, expected), expected, _characters(aligned, tokenizer))
+        paid = pay(model, aligned, settings, expected)
+        final = score(paid, expected, _characters(aligned, tokenizer, len(paid.nats)))
         if not math.isfinite(final.loss):
             raise Diverged(f"step {step}: the validation loss is {final.loss}; lower the learning rate")
     except Diverged as error:
@@ -127,10 +130,14 @@ def perform(config: RunConfig, folder: Path, tell: Tell) -> dict[str, Any]:
     )
 
 
-def _characters(dataset: Dataset, tokenizer: Tokenizer) -> int:
-    """How many characters the targets of the validation split are, so that losses of any tokenizer are comparable."""
-    where = dataset.splits["val"]
-    return len(tokenizer.decode(dataset.ids[where.start + 1 : where.stop].tolist()))
+def _characters(dataset: Dataset, tokenizer: Tokenizer, targets: int) -> int:
+    """How many characters the first targets of the validation split are: losses of any tokenizer are comparable.
+
+    What ends a text is predicted too, and is no character.
+    """
+    first = dataset.splits["val"].start + 1
+    ids = dataset.ids[first : first + targets].tolist()
+    return len(tokenizer.decode([id for id in ids if id != tokenizer.end_of_text]))
 
 
 def sampling_speed(model: GPT) -> float:

@@ -60,19 +60,23 @@ def _row(name: str, runs: Sequence[Result], base: Sequence[Result], metric: str,
     names = [name for name in TAKES if any(name in run["names"] for run in done)]
     for what in ("accuracy", "gap", "remembered"):
         row[what] = {n: _mean([run["names"][n][what] for run in done]) for n in names}
-    row["curve"] = _mean_curve([run["curve"] for run in done])
+    row["curve"] = _mean_curve([run["curve"] for run in done], metric)
     row["difference"] = None if name == c.settings.baseline else _difference(name, done, base, metric, c)
     return row
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
+    if len(set(known)) == 1 and len(known) == len(values):
+        return known[0]  # to the last bit, which a sum of three and a division may lose
     return math.fsum(known) / len(known) if known and len(known) == len(values) else None
 
 
-def _mean_curve(curves: Sequence[Sequence[Sequence[float]]]) -> list[list[float]]:
+def _mean_curve(curves: Sequence[Sequence[Sequence[float]]], metric: str) -> list[list[float]]:
     """[step, training loss, what is compared] at each evaluation, averaged over the seeds."""
-    return [[math.fsum(column) / len(column) for column in zip(*points)] for points in zip(*curves)]
+    compared = -1 if metric == "above" else 2  # a run has [step, training loss, loss], and above the floor where known
+    chosen = [[(*point[:2], point[compared]) for point in curve] for curve in curves]
+    return [[math.fsum(column) / len(column) for column in zip(*points)] for points in zip(*chosen)]
 
 
 def _difference(

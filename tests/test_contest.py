@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import signal
 import subprocess
@@ -22,7 +23,7 @@ from minigpt.contest import Contest, duration
 from minigpt.crew import Crew
 from minigpt.run import load_plugin
 from minigpt.strict_yaml import UserError
-from minigpt.summary import table
+from minigpt.summary import _mean, table
 
 ROOT = Path(__file__).parents[1]
 TWICE = SMALL.replace("  mean: {model.attention: average_softmax}", "  again: {model.attention: single_head}")
@@ -108,6 +109,22 @@ def test_what_differs_is_measured_and_the_numbers_agree(tmp_path: Path) -> None:
     assert summary["held_equal"].startswith("Held equal: 40 steps; the same batches in the same order, seeds 1, 2.")
     assert "the forgetful reader" in shown
     assert mean["difference"]["sentence"] in shown
+
+
+def test_curves_have_the_unit_of_the_losses(tmp_path: Path) -> None:
+    """A token of two letters is paid for by the letter, and one variant without a floor leaves all without."""
+    pairs = "data.tokenizer: {kind: bpe, vocab_size: 400}"
+    text = SMALL.replace("model.attention: average_softmax", pairs).replace("eval_every: 3", "eval_every: 6")
+    summary, _ = held(small(tmp_path, text))
+    assert summary["metric"] == "loss" and summary["floor"] is None
+    for row in summary["variants"]:
+        assert row["curve"][-1][2] == pytest.approx(row["loss"], rel=0.02)
+
+
+def test_a_mean_of_equals_is_what_they_are() -> None:
+    odd = next(x for x in (0.1 + n / 1000 for n in range(100)) if math.fsum([x] * 3) / 3 != x)
+    assert _mean([odd] * 3) == odd
+    assert _mean([odd, None]) is None
 
 
 @pytest.mark.slow
