@@ -24,6 +24,7 @@ from minigpt.config import load as load_config
 from minigpt.corpus import open_corpus
 from minigpt.dataset import DataConfig, Dataset
 from minigpt.decoding import Weights, prepare
+from minigpt.machine import refuse_links
 from minigpt.model import GPT, ModelConfig
 from minigpt.sampling import SamplingConfig, generate, until
 from minigpt.strict_yaml import ConfigError, UserError
@@ -183,6 +184,23 @@ def _last_used(run: Path) -> int:
 def module_name(path: Path) -> str:
     """The name under which a plugin is imported."""
     return f"minigpt_plugin_{path.stem}"
+
+
+def archive(folder: Path, plugins: Sequence[Path], step: int = 0) -> list[str]:
+    """Copy plugins into a run's folder, for the record; returns those that were others up to `step`.
+
+    Raises UserError for a link where a copy should be.
+    """
+    kept, changed = folder / PLUGINS, []
+    for plugin in plugins:
+        kept.mkdir(exist_ok=True)
+        refuse_links(kept)
+        copy, code = kept / plugin.name, plugin.read_bytes()
+        if copy.exists() and copy.read_bytes() != code:
+            changed.append(plugin.name)
+            copy.rename(kept / f"{plugin.name}.until-step-{step}")
+        copy.write_bytes(code)
+    return changed
 
 
 def load_plugin(path: Path) -> None:

@@ -40,7 +40,7 @@ from minigpt.optimizer import Optimizer
 from minigpt.picture import curve_svg, smooth
 from minigpt.probe import check_causal, idle_positions
 from minigpt.report import Log, Reporter, Say, read_metrics, replace_text, silent
-from minigpt.run import CHECKPOINTS, CONFIG, METRICS, PLUGINS, RUNS, TOKENIZER, Run, RunConfig, build_model, read_config
+from minigpt.run import CHECKPOINTS, CONFIG, METRICS, RUNS, TOKENIZER, Run, RunConfig, archive, build_model, read_config
 from minigpt.strict_yaml import UserError
 from minigpt.tokenizer import Tokenizer
 from minigpt.training import Diverged, Record, choose_device, evaluate, train, verdict
@@ -247,7 +247,12 @@ def start(config: RunConfig, name: str, plugins: Sequence[Path], allow_leak: boo
 
 
 def resume(
-    folder: Path, overrides: Sequence[str], allow_data_change: bool, allow_leak: bool, say: Say = print
+    folder: Path,
+    overrides: Sequence[str],
+    plugins: Sequence[Path],
+    allow_data_change: bool,
+    allow_leak: bool,
+    say: Say = print,
 ) -> Training:
     """Take up a run at its newest good checkpoint.
 
@@ -289,6 +294,9 @@ def resume(
     if distributed.rank() == 0:
         _cut_metrics(folder / METRICS, training.run.step)
         replace_text(folder / CONFIG, to_yaml(config))
+        for name in archive(folder, plugins, training.run.step):
+            say(f"changed: {name} is not what it was")
+            changes.append((name, f"{name}.until-step-{training.run.step}", name))
         if changes:
             with (folder / "changes.jsonl").open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"step": training.run.step, "changes": changes}) + "\n")
@@ -372,9 +380,7 @@ def _record(run: Run, plugins: Sequence[Path]) -> None:
     (run.folder / "environment.json").write_text(json.dumps(environment, indent=1), encoding="utf-8")
     for name in (CONFIG, TOKENIZER, "."):
         sync(run.folder / name)
-    for plugin in plugins:
-        (run.folder / PLUGINS).mkdir(exist_ok=True)
-        shutil.copyfile(plugin, run.folder / PLUGINS / plugin.name)
+    archive(run.folder, plugins)
 
 
 def _changes(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:

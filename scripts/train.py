@@ -22,9 +22,13 @@ def main(arguments: argparse.Namespace) -> None:
         return profile(arguments)
     if arguments.resume is not None and arguments.config:
         raise UserError("--config and --resume: give one of them; a run is resumed with its own config")
+    if arguments.resume is not None and arguments.name:
+        raise UserError("--name and --resume: give one of them; a run is resumed under its own name")
+    if arguments.resume is None and arguments.allow_data_change:
+        raise UserError("--allow-data-change: give --resume as well; a new run may have any text")
     if arguments.resume is not None:
         folder, allowed = newest_run(arguments.resume), (arguments.allow_data_change, arguments.allow_leak)
-        training = trainer.resume(folder, arguments.overrides, *allowed)
+        training = trainer.resume(folder, arguments.overrides, arguments.plugin, *allowed)
     elif arguments.config:
         settings = config.load(RunConfig, arguments.config, arguments.overrides)
         name = arguments.name or Path(arguments.config).stem

@@ -279,6 +279,22 @@ def test_the_run_keeps_a_copy_and_without_the_plugin_says_what_is_missing(worksh
         assert ended.err.count("\n") == 1
 
 
+def test_a_plugin_that_was_edited_is_noted_and_both_are_kept(tmp_path: Path) -> None:
+    (furnish(tmp_path) / "my.py").write_text(PLUGIN, encoding="utf-8")
+    told, kept = ("--plugin", "my.py"), tmp_path / "runs" / "small" / "plugins"
+    well(script("train.py", "--config", "small.yaml", *told, SQUASHED, cwd=tmp_path))
+    assert "my.py" not in well(script("train.py", *told, "--resume", "training.max_steps=10", cwd=tmp_path))
+    (tmp_path / "my.py").write_text(PLUGIN.replace(".tanh()", ".sin()"), encoding="utf-8")
+    resumed = well(script("train.py", *told, "--resume", "training.max_steps=12", cwd=tmp_path))
+    assert "changed: my.py is not what it was" in resumed
+    assert ".sin()" in (kept / "my.py").read_text() and ".tanh()" in (kept / "my.py.until-step-10").read_text()
+    assert '"my.py"' in (kept.parent / "changes.jsonl").read_text().splitlines()[-1]
+    (kept / "my.py").unlink()
+    (kept / "my.py").symlink_to(tmp_path / "text.txt")
+    ended = script("train.py", *told, "--resume", "training.max_steps=14", cwd=tmp_path)
+    assert ended.code == 2 and "my.py: not a plain file" in ended.err
+
+
 def test_only_a_file_named_on_the_command_line_is_ever_executed(workshop: Path) -> None:
     copy = workshop / "runs" / "small" / "plugins" / "my_attention.py"
     executed(workshop)
