@@ -91,8 +91,11 @@ class Job:
 
 
 def load_comparison(file: str, overrides: Sequence[str] = (), name: str = "") -> Comparison:
-    """Read a comparison and apply `group.key=value` to what its variants share. Raises ConfigError."""
+    """Read a comparison and apply `group.key=value` to what its variants share. Raises UserError."""
     path = find(file)
+    name = name or path.stem
+    if not re.fullmatch(r"\w[\w.-]*", name):
+        raise UserError(f"--name {name}: a comparison is named by letters, digits, '.', '-' and '_'")
     mistakes: list[Mistake] = []
     tree = parse_yaml(read_text(path), str(path), mistakes)
     if not isinstance(tree.value, dict) or not {"compare", "variants"} <= set(tree.value):
@@ -107,7 +110,7 @@ def load_comparison(file: str, overrides: Sequence[str] = (), name: str = "") ->
         mistakes.append((settings_node.where, f"compare.baseline: expected a variant, {found}"))
     if mistakes:
         raise ConfigError(list(dict.fromkeys(mistakes)))
-    return Comparison(name or path.stem, settings, variants, keys)
+    return Comparison(name, settings, variants, keys)
 
 
 def _variants(tree: Node, node: Node, mistakes: list[Mistake]) -> tuple[dict[str, RunConfig], tuple[str, ...]]:

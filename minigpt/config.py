@@ -194,7 +194,7 @@ def _convert(hint: Any, node: Node, path: str, mistakes: list[Mistake], default:
         return _convert_kind(groups[0].component.kinds, as_mapping(node), path, mistakes, default)
     if groups and isinstance(node.value, dict):
         return _convert_group(groups[0], node, path, mistakes)
-    if isinstance(node.value, (list, dict)) or (groups and node.value is not None):
+    if isinstance(node.value, (list, dict)) or (groups and not (node.value is None and path)):
         found = "a list" if isinstance(node.value, list) else _show(node.value)
         found = "a group of options" if isinstance(node.value, dict) else found
         mistakes.append((node.where, f"{path or 'a config'}: expected {_describe(hint)}, found {found}"))
@@ -268,7 +268,7 @@ def override(tree: Node, argument: str, mistakes: list[Mistake]) -> None:
     where = f"command line: {argument}" if len(argument) <= 80 else f"command line: {argument[:70]}..."
     if not equals or not re.fullmatch(r"\w+(\.\w+)*", path):
         raise ConfigError([(where, "expected group.key=value, as in training.max_steps=50")])
-    if text == "" or text[0] in "*&!%@`":  # YAML has plans for these; a file name like *.txt means itself
+    if not text.strip() or text[0] in "#*&!%@`":  # YAML has plans for these; a file name like *.txt means itself
         value = Node(text or None, where, {})
     else:
         value = relabel(parse_yaml(text, where, mistakes), where)

@@ -152,7 +152,7 @@ def decode_text(raw: bytes, name: str) -> str:
 
 def find_texts(source: str) -> list[Path]:
     """The files of a path or glob, sorted. Raises UserError where there are none."""
-    bases, name = dict.fromkeys((Path.cwd(), ROOT)), Path(source).expanduser()
+    bases, name = dict.fromkeys((Path.cwd(), ROOT)), Path(os.path.expanduser(source))  # as it is, if nobody is so named
     for base in bases:
         path = base / name  # an absolute path stays itself
         if path.is_file():

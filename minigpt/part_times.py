@@ -189,7 +189,7 @@ def measure(model: GPT, dataset: Dataset, optimizer: Optimizer, config: Training
     Raises Diverged.
     """
     count = WARM_UP + 2 * steps
-    config = replace(config, max_steps=max(config.max_steps, count), compile=False)
+    config = replace(config, max_steps=max(config.max_steps, count), compile=False, cuda_graphs=False)
     watch, watched, plain = Watch(model.device), list[float](), list[float]()
     taken = train(model, dataset, optimizer, config)
     for _ in islice(taken, WARM_UP):

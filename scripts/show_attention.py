@@ -19,6 +19,8 @@ def main(arguments: argparse.Namespace) -> None:
     """Draw the maps of a prompt as a picture, or, without the extra for it, in the terminal."""
     if not arguments.prompt:
         raise UserError("--prompt: give a text to look at")
+    if arguments.png and arguments.text:
+        raise UserError("--png and --text: give one of them")
     run = load(newest_run(arguments.run), "cpu")
     maps, labels = run.attention(arguments.prompt), run.labels(arguments.prompt)
     kinds = [attention.kind for attention in run.model.attentions()]

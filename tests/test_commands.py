@@ -230,6 +230,25 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "nothing to show": ("show_attention.py", [], 2, ["error: --prompt: give a text to look at"]),
     "long text to show": ("show_attention.py", ["--prompt", "the cat sat on a mat"], 2, ["the context holds 16"]),
+    "a picture and text": (
+        "show_attention.py",
+        ["--prompt", "the", "--png", "a.png", "--text"],
+        2,
+        ["--png and --text"],
+    ),
+    "resumed under a name": ("train.py", ["--resume", "--name", "other"], 2, ["error: --name and --resume: give one"]),
+    "other data for a new run": (
+        "train.py",
+        ["--config", "small.yaml", "--allow-data-change"],
+        2,
+        ["error: --allow-data-change: give --resume as well"],
+    ),
+    "somebody's text": (
+        "train.py",
+        ["--config", "small.yaml", "data.source=~nobody.txt"],
+        2,
+        ["no file or folder '~nobody.txt'"],
+    ),
     "picture without a folder": (
         "show_attention.py",
         ["--prompt", "the", "--png", "no folder/maps.png"],

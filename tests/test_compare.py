@@ -14,7 +14,7 @@ import pytest
 import torch
 from comparing import SMALL, small, written
 
-from minigpt import compare
+from minigpt import compare, measure
 from minigpt.compare import (
     config_key,
     jobs,
@@ -33,6 +33,7 @@ from minigpt.dataset import Batch, Dataset
 from minigpt.measure import assemble, do, png
 from minigpt.run import build_model
 from minigpt.strict_yaml import ConfigError, UserError
+from minigpt.tokenizer import Char
 from minigpt.training import train
 
 
@@ -309,6 +310,37 @@ def test_a_model_that_sees_the_future_is_refused_before_any_training(tmp_path: P
     assert answer["event"] == "refused"
     assert answer["message"].startswith("layer 0 (average_softmax) sees the future")
     assert do(asked | {"allow_leak": True}, lambda message: None)["event"] == "done"
+
+
+@pytest.mark.parametrize("name", ["../../esc", "a b", ".hidden"])
+def test_a_comparison_stays_in_its_folder(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UserError, match=r"--name .*: a comparison is named by letters"):
+        load_comparison(str(written(tmp_path)), (), name)
+
+
+def test_an_empty_group_is_a_mistake(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"expected a group of options, found null"):
+        small(tmp_path, "compare:\nvariants: {a: {}}\n")
+
+
+class Halves(Char):
+    """A token is two characters at most, and one of them ends a text."""
+
+    end_of_text = 0
+
+    def decode(self, ids: Any) -> str:
+        return "".join("<end>" if id == 0 else "ab" for id in ids)
+
+
+def test_what_ends_a_text_is_no_character(tmp_path: Path) -> None:
+    _, aligned, tokenizer, _, _ = assemble(small(tmp_path).variants["mean"])
+    where = aligned.splits["val"]
+    targets = where.stop - where.start - 1
+    assert measure._characters(aligned, tokenizer, targets) == targets
+    assert measure._characters(aligned, tokenizer, 100) == 100
+    halves = Halves.__new__(Halves)
+    ends = int((aligned.ids[where.start + 1 : where.stop] == 0).sum())
+    assert ends and measure._characters(aligned, halves, targets) == 2 * (targets - ends)
 
 
 def test_names_become_folders(tmp_path: Path) -> None:

@@ -44,6 +44,8 @@ def test_an_argument_may_be_a_pattern_of_files(read: Reader) -> None:
     """What YAML has plans for, such as a star, means itself."""
     assert read("", "inner.name=*.txt").inner.name == "*.txt"
     assert read("", "inner.name=").inner.name is None
+    assert read("", "inner.name=#1").inner.name == "#1"
+    assert read("", "inner.name= ").inner.name == " "
 
 
 @pytest.mark.parametrize("argument", ["inner.steps", "=3", "inner..steps=3", ".inner=3", "--steps=3", ""])

@@ -334,6 +334,7 @@ def test_the_command_shows_all_parts_and_leaves_nothing(home: Path) -> None:
     [
         (["--profile"], 20),
         (["--profile", "model.position=rotary", "training.compile=true"], 20),
+        (["--profile", "training.compile=true", "training.cuda_graphs=true"], 20),
         (["--profile=2", "training.max_steps=1", "training.micro_batch_size=3", "training.precision=bfloat16"], 2),
     ],
 )
