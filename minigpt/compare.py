@@ -34,6 +34,7 @@ import torch
 from minigpt.config import Count, Natural, Options, Positive, build, find, override, put, suggest, to_python
 from minigpt.corpus import Corpus, open_corpus
 from minigpt.dataset import DataConfig
+from minigpt.machine import check_name
 from minigpt.model import GPT
 from minigpt.run import RUNS, RunConfig
 from minigpt.strict_yaml import ConfigError, Mistake, Node, UserError, parse_yaml, read_text
@@ -94,8 +95,7 @@ def load_comparison(file: str, overrides: Sequence[str] = (), name: str = "") ->
     """Read a comparison and apply `group.key=value` to what its variants share. Raises UserError."""
     path = find(file)
     name = name or path.stem
-    if not re.fullmatch(r"\w[\w.-]*", name):
-        raise UserError(f"--name {name}: a comparison is named by letters, digits, '.', '-' and '_'")
+    check_name(name, "a comparison")
     mistakes: list[Mistake] = []
     tree = parse_yaml(read_text(path), str(path), mistakes)
     if not isinstance(tree.value, dict) or not {"compare", "variants"} <= set(tree.value):

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import platform
+import re
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -86,6 +87,12 @@ def check_memory(config: ModelConfig, vocab_size: int) -> None:
             f"model: {count:,} parameters need {needed:,} bytes to train (weights, gradients, optimizer), and "
             f"{free:,} are free: lower n_layer or n_embd"
         )
+
+
+def check_name(name: str, what: str) -> None:
+    """Raises UserError for a name that might lead out of the folder in which it becomes one."""
+    if not re.fullmatch(r"\w[\w.-]*", name):
+        raise UserError(f"--name {name}: {what} is named by letters, digits, '.', '-' and '_'")
 
 
 def refuse_links(folder: Path) -> None:

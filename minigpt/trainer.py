@@ -13,7 +13,6 @@ import json
 import math
 import os
 import platform
-import re
 import shutil
 import signal
 import sys
@@ -34,7 +33,7 @@ from minigpt.config import to_python, to_yaml
 from minigpt.corpus import Corpus, open_corpus
 from minigpt.dataset import Dataset
 from minigpt.floor import Expected, describe, expectations, pay, score
-from minigpt.machine import check_memory, hold, refuse_links
+from minigpt.machine import check_memory, check_name, hold, refuse_links
 from minigpt.model import count_parameters
 from minigpt.optimizer import Optimizer
 from minigpt.picture import curve_svg, smooth
@@ -230,8 +229,7 @@ def start(config: RunConfig, name: str, plugins: Sequence[Path], allow_leak: boo
     Raises UserError for what the config asks in vain, LeakError for an attention that sees the future, and OSError.
     """
     began, say = perf_counter(), say if distributed.rank() == 0 else silent
-    if not re.fullmatch(r"\w[\w.-]*", name):
-        raise UserError(f"--name {name}: a run is named by letters, digits, '.', '-' and '_'")
+    check_name(name, "a run")
     corpus = open_corpus(config.data.source, config.data.stories)
     tokenizer = config.data.tokenizer.component.fit(config.data.tokenizer, corpus.documents())
     say(f"text: {corpus.description}; {tokenizer.vocab_size:,} tokens in the vocabulary")
