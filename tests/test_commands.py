@@ -216,12 +216,7 @@ MISTAKES: dict[str, Mistake] = {
     "num-samples": ("sample.py", ["--num-samples", "0"], 2, ["error: --num-samples: expected at least 1, found 0"]),
     "sample option": ("sample.py", ["--hot"], 2, ["error: unrecognized arguments: --hot"]),
     "missing prompt": ("sample.py", ["--prompt-file", "no.txt"], 2, ["error: --prompt-file no.txt: no such file"]),
-    "two prompts": (
-        "sample.py",
-        ["--prompt", "a", "--prompt-file", "text.txt"],
-        2,
-        ["--prompt and --prompt-file: give"],
-    ),
+    "two prompts": ("sample.py", ["--prompt", "a", "--prompt-file", "a.txt"], 2, ["--prompt and --prompt-file: give"]),
     "prompt in Latin-1": (
         "sample.py",
         ["--prompt-file", "latin prompt.txt"],
@@ -237,18 +232,8 @@ MISTAKES: dict[str, Mistake] = {
         ["--png and --text"],
     ),
     "resumed under a name": ("train.py", ["--resume", "--name", "other"], 2, ["error: --name and --resume: give one"]),
-    "other data for a new run": (
-        "train.py",
-        ["--config", "small.yaml", "--allow-data-change"],
-        2,
-        ["error: --allow-data-change: give --resume as well"],
-    ),
-    "somebody's text": (
-        "train.py",
-        ["--config", "small.yaml", "data.source=~nobody.txt"],
-        2,
-        ["no file or folder '~nobody.txt'"],
-    ),
+    "other data": ("train.py", ["--allow-data-change"], 2, ["error: --allow-data-change: give --resume as well"]),
+    "nobody's": ("train.py", ["--config", "small.yaml", "data.source=~no/a"], 2, ["no file or folder '~no/a'"]),
     "picture without a folder": (
         "show_attention.py",
         ["--prompt", "the", "--png", "no folder/maps.png"],
