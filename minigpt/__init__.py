@@ -3,6 +3,7 @@
 Read the files in this order; each imports only files above it.
 
     strict_yaml, config                 YAML -> frozen dataclasses
+    folder                              names, locks, links, and files that are whole or not there
     tokenizer, stories, corpus, dataset text -> ids -> batches
     cache, position, norm               what attention remembers, how it knows where, how it stays in scale
     attention/ladder                    attention as plain functions: start here

@@ -27,6 +27,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from minigpt.folder import sync
+
 FORMAT = 2  # 1 had rotary pairs half a head apart
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 WRITING, REMOVING = ".writing-", ".removing-"  # what a save or a prune was at when it was killed
@@ -115,15 +117,6 @@ def _sha256(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
-
-
-def sync(path: Path) -> None:
-    """Wait until a file or a folder's list of names is on disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def checkpoints(folder: Path) -> list[Path]:

@@ -19,11 +19,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import os
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -34,13 +31,13 @@ import torch
 from minigpt.config import Count, Natural, Options, Positive, build, find, override, put, suggest, to_python
 from minigpt.corpus import Corpus, open_corpus
 from minigpt.dataset import DataConfig
-from minigpt.machine import check_name
+from minigpt.folder import check_name, write_whole
 from minigpt.model import GPT
 from minigpt.run import RUNS, RunConfig
 from minigpt.strict_yaml import ConfigError, Mistake, Node, UserError, parse_yaml, read_text
 from minigpt.tokenizer import Tokenizer
 
-RESULT, LOCK = "result.json", ".lock"
+RESULT = "result.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,39 +239,3 @@ def load_result(folder: Path, key: str) -> tuple[dict[str, Any] | None, str]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None, "its result is damaged"
     return (result, "") if result["key"] == key else (None, "its config or a plugin has changed")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file beside its place, sync it, and rename it into place. Raises OSError."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with beside.open("w", encoding="utf-8", newline="") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[bool]:
-    """Whether this process, and no other, has the folder for now. The system frees it when the process ends."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOCK).open("a") as file:
-        try:
-            _lock(file.fileno())
-        except OSError:
-            yield False
-        else:
-            yield True
-
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _lock(descriptor: int) -> None:
-        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-
-else:
-    import fcntl
-
-    def _lock(descriptor: int) -> None:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -15,9 +15,10 @@ from typing import Any
 
 from tqdm import tqdm
 
-from minigpt.compare import Comparison, Job, code_digest, config_key, jobs, load_result, match_parameters, write_whole
+from minigpt.compare import Comparison, Job, code_digest, config_key, jobs, load_result, match_parameters
 from minigpt.config import to_yaml
 from minigpt.crew import Crew
+from minigpt.folder import write_whole
 from minigpt.page import page
 from minigpt.run import RunConfig
 from minigpt.strict_yaml import UserError

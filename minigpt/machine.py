@@ -1,17 +1,12 @@
-"""What this machine gives: memory for a model, asked for beforehand and kept between steps, and a folder to oneself."""
+"""What this machine gives: memory for a model, asked for beforehand and kept between steps."""
 
 from __future__ import annotations
 
 import ctypes
-import fcntl
-import json
-import os
-import platform
-import re
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -87,46 +82,3 @@ def check_memory(config: ModelConfig, vocab_size: int) -> None:
             f"model: {count:,} parameters need {needed:,} bytes to train (weights, gradients, optimizer), and "
             f"{free:,} are free: lower n_layer or n_embd"
         )
-
-
-def check_name(name: str, what: str) -> None:
-    """Raises UserError for a name that might lead out of the folder in which it becomes one."""
-    if not re.fullmatch(r"\w[\w.-]*", name):
-        raise UserError(f"--name {name}: {what} is named by letters, digits, '.', '-' and '_'")
-
-
-def refuse_links(folder: Path) -> None:
-    """Raises UserError for a link or a pipe in a run's folder, which may come from a stranger.
-
-    What is written through a link lands somewhere else, and a pipe may never answer.
-    """
-    for path in sorted(folder.iterdir()):
-        if path.is_symlink() or not (path.is_file() or path.is_dir()):
-            raise UserError(f"{path}: not a plain file; a run's folder holds nothing else")
-
-
-def hold(folder: Path) -> IO[str]:
-    """Have a folder to oneself while the returned file is open, at most to the end of the process.
-
-    Raises UserError, which says who holds it. The system drops the lock of a process that ends in any way.
-    """
-    file = (folder / ".lock").open("a+", encoding="utf-8")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.seek(0)
-        holder = _holder(file.read(1000))
-        file.close()
-        raise UserError(f"{folder} is in use by {holder}: two runs cannot share a folder") from None
-    file.truncate(0)
-    file.write(json.dumps({"pid": os.getpid(), "host": platform.node()}))
-    file.flush()
-    return file
-
-
-def _holder(text: str) -> str:
-    try:
-        values = json.loads(text)
-        return f"process {int(values['pid'])} on {values['host']}"
-    except (ValueError, KeyError, TypeError):
-        return "another process"

@@ -30,11 +30,12 @@ import torch
 from torch import Tensor
 
 from minigpt import checkpoint
-from minigpt.compare import RESULT, code_digest, load_result, locked, material, save_result
+from minigpt.compare import RESULT, code_digest, load_result, material, save_result
 from minigpt.config import build, to_python, to_yaml
 from minigpt.cost import cost
 from minigpt.dataset import DataConfig, Dataset
 from minigpt.floor import Expected, example, expectations, pay, read_aloud, score
+from minigpt.folder import InUse, hold
 from minigpt.model import GPT
 from minigpt.optimizer import Optimizer
 from minigpt.probe import check_causal, idle_positions
@@ -193,9 +194,12 @@ def do(task: dict[str, Any], tell: Tell) -> dict[str, Any]:
         except UserError as error:
             return {"event": "refused", "message": str(error)}
     folder = Path(task["folder"])
-    with locked(folder) as mine:
-        if not mine:
-            return {"event": "busy"}
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        lock = hold(folder)
+    except InUse:
+        return {"event": "busy"}
+    with lock:
         result, _ = load_result(folder, task["key"])
         if result is None:
             (folder / RESULT).unlink(missing_ok=True)

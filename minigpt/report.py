@@ -14,7 +14,6 @@ from typing import Any
 
 from tqdm import tqdm
 
-from minigpt.checkpoint import sync
 from minigpt.training import Record
 
 LINES = 20  # plain lines in a whole run
@@ -117,14 +116,3 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             if isinstance(line, dict) and type(line.get("step")) is int and isinstance(line.get("train/loss"), float):
                 found.append(line)
     return found
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Write a file beside its place and rename it into place, so that it is never half there."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_text(text, encoding="utf-8")
-        sync(beside)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)

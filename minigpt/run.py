@@ -24,7 +24,7 @@ from minigpt.config import load as load_config
 from minigpt.corpus import open_corpus
 from minigpt.dataset import DataConfig, Dataset
 from minigpt.decoding import Weights, prepare
-from minigpt.machine import refuse_links
+from minigpt.folder import refuse_links
 from minigpt.model import GPT, ModelConfig
 from minigpt.sampling import SamplingConfig, generate, until
 from minigpt.strict_yaml import ConfigError, UserError

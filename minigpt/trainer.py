@@ -28,17 +28,18 @@ import torch
 from safetensors.torch import save_file
 
 from minigpt import checkpoint, distributed
-from minigpt.checkpoint import Checkpoint, CheckpointError, sync
+from minigpt.checkpoint import Checkpoint, CheckpointError
 from minigpt.config import to_python, to_yaml
 from minigpt.corpus import Corpus, open_corpus
 from minigpt.dataset import Dataset
 from minigpt.floor import Expected, describe, expectations, pay, score
-from minigpt.machine import check_memory, check_name, hold, refuse_links
+from minigpt.folder import check_name, hold, refuse_links, sync, write_whole
+from minigpt.machine import check_memory
 from minigpt.model import count_parameters
 from minigpt.optimizer import Optimizer
 from minigpt.picture import curve_svg, smooth
 from minigpt.probe import check_causal, idle_positions
-from minigpt.report import Log, Reporter, Say, read_metrics, replace_text, silent
+from minigpt.report import Log, Reporter, Say, read_metrics, silent
 from minigpt.run import CHECKPOINTS, CONFIG, METRICS, RUNS, TOKENIZER, Run, RunConfig, archive, build_model, read_config
 from minigpt.strict_yaml import UserError
 from minigpt.tokenizer import Tokenizer
@@ -291,7 +292,7 @@ def resume(
     training.lock = lock
     if distributed.rank() == 0:
         _cut_metrics(folder / METRICS, training.run.step)
-        replace_text(folder / CONFIG, to_yaml(config))
+        write_whole(folder / CONFIG, to_yaml(config))
         for name in archive(folder, plugins, training.run.step):
             say(f"changed: {name} is not what it was")
             changes.append((name, f"{name}.until-step-{training.run.step}", name))
@@ -393,4 +394,4 @@ def _changes(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any
 def _cut_metrics(path: Path, step: int) -> None:
     """Drop the lines after a checkpoint: its run will write them again."""
     kept = [json.dumps(line) + "\n" for line in read_metrics(path) if line["step"] <= step]
-    replace_text(path, "".join(kept))
+    write_whole(path, "".join(kept))

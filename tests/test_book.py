@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 ORDER = [
     "strict_yaml",
     "config",
+    "folder",
     "tokenizer",
     "stories",
     "story_reader",

@@ -20,7 +20,6 @@ from minigpt.compare import (
     jobs,
     load_comparison,
     load_result,
-    locked,
     match_parameters,
     material,
     parameters,
@@ -30,6 +29,7 @@ from minigpt.compare import (
 from minigpt.config import CONFIGS, to_yaml
 from minigpt.corpus import StoriesConfig, tell_stories
 from minigpt.dataset import Batch, Dataset
+from minigpt.folder import InUse, hold
 from minigpt.measure import assemble, do, png
 from minigpt.run import build_model
 from minigpt.strict_yaml import ConfigError, UserError
@@ -243,27 +243,27 @@ def test_the_key_changes_with_config_and_plugin(tmp_path: Path) -> None:
 def test_a_folder_has_one_holder_and_is_free_when_its_process_dies(tmp_path: Path) -> None:
     code = f"""
 from pathlib import Path
-from minigpt.compare import locked
-with locked(Path({str(tmp_path)!r})) as mine:
-    print(mine, flush=True)
+from minigpt.folder import hold
+with hold(Path({str(tmp_path)!r})):
+    print("mine", flush=True)
     input()
 """
     with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, text=True) as other:
         assert other.stdout is not None
-        assert other.stdout.readline() == "True\n"
-        with locked(tmp_path) as mine:
-            assert not mine
+        assert other.stdout.readline() == "mine\n"
+        with pytest.raises(InUse, match=f"in use by process {other.pid} on "):
+            hold(tmp_path)
         other.kill()
-    with locked(tmp_path) as mine:
-        assert mine
+    hold(tmp_path).close()
 
 
 def test_a_run_that_another_process_is_doing_is_left_to_it(tmp_path: Path) -> None:
     asked = task(tmp_path)
-    with locked(Path(asked["folder"])) as mine:
-        assert mine
+    folder = Path(asked["folder"])
+    folder.mkdir(parents=True, exist_ok=True)
+    with hold(folder):
         assert do(asked, lambda message: None) == {"event": "busy"}
-    assert not (Path(asked["folder"]) / "result.json").exists()
+    assert not (folder / "result.json").exists()
 
 
 def test_a_run_that_is_there_is_not_done_again(tmp_path: Path) -> None:

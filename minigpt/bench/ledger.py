@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from minigpt.bench.yardstick import Yardstick, describe_machine
-from minigpt.report import replace_text
+from minigpt.folder import write_whole
 from minigpt.summary import aligned, number
 
 Row = dict[str, Any]
@@ -122,7 +122,7 @@ class Report:
         found |= {"matmul": self.yardstick.rows(), "tables": [table.to_json() for table in self.tables]}
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"benchmark-{self.suite}.json"
-        replace_text(path, json.dumps(found, indent=1, allow_nan=False) + "\n")
+        write_whole(path, json.dumps(found, indent=1, allow_nan=False) + "\n")
         return path
 
 
