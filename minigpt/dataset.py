@@ -151,6 +151,7 @@ class Dataset:
         return np.repeat(begins, counts) + nth * self.block_size, np.repeat(ends, counts)
 
     def _gather(self, starts: Numbers, stops: Numbers) -> Batch:
+        check_whole(self.ids)
         places = starts[:, None] + np.arange(self.block_size + 1)  # (B,T+1)
         window = self.ids[np.minimum(places, stops[:, None])].astype(np.int64)  # (B,T+1)
         x, y = window[:, :-1].copy(), window[:, 1:].copy()  # (B,T), (B,T)
@@ -211,6 +212,15 @@ def ids_on_disk(corpus: Corpus, tokenizer: Tokenizer) -> tuple[npt.NDArray[Any],
             shutil.rmtree(temporary, ignore_errors=True)
     ids, starts = (folder / name for name in FILES)
     return np.asarray(np.memmap(ids, dtype, mode="r")), np.fromfile(starts, "<i8").astype(np.int64)
+
+
+def check_whole(ids: npt.NDArray[Any]) -> None:
+    """Raises OSError for mapped ids (N,) whose file was cut short: reading beyond its end is a SIGBUS, not an error."""
+    mapped = ids.base
+    memory: Any = getattr(mapped, "base", None)  # the file as it is now, whatever has its name
+    if isinstance(mapped, np.memmap) and (size := memory.size()) < mapped.nbytes:
+        what = f"{mapped.filename}: cut short to {size:,} of {mapped.nbytes:,} bytes while it was read"
+        raise OSError(f"{what}; the next start makes it anew: python scripts/train.py --resume")
 
 
 def _key(corpus: Corpus, tokenizer: Tokenizer) -> str:

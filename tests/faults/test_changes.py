@@ -54,3 +54,19 @@ def test_a_text_that_changes_while_training_changes_nothing(tmp_path: Path) -> N
     assert metrics(tmp_path) == metrics(other) and same(newest(tmp_path), newest(other))
     refused = resume(tmp_path, f"training.max_steps={STEPS}")
     assert refused.code == 2 and refused.err.count("\n") == 1, refused
+
+
+@pytest.mark.parametrize("left", [0, 100], ids=["empty", "cut short"])
+def test_ids_cut_short_while_training(left: int, tmp_path: Path) -> None:
+    """Reading a mapped file beyond its end kills a process without a word; here it is one line, and they are made anew.
+
+    The ids of a whole text are more than a page, so that there is something beyond the end.
+    """
+    furnished(tmp_path)
+    (tmp_path / "text.txt").write_text(small_text(400), encoding="utf-8")
+    cut = f"[os.truncate(path, {left}) for path in Path(os.environ['MINIGPT_DATA']).glob('cache/*/ids.bin')]"
+    stopped = train_until(tmp_path, cut, "minigpt.training", "accumulate", 6)
+    assert stopped.code == 5 and stopped.err.count("\n") == 1, stopped
+    assert f"ids.bin: cut short to {left} of" in stopped.err and "--resume" in stopped.err
+    assert newest(tmp_path).state["step"] == 4
+    assert resume(tmp_path).code == 0 and metrics(tmp_path)[-1]["step"] == STEPS
