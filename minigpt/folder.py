@@ -10,8 +10,8 @@ import json
 import os
 import platform
 import re
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import IO
 
 from minigpt.strict_yaml import UserError
 
@@ -38,23 +38,35 @@ def refuse_links(folder: Path) -> None:
             raise UserError(f"{path}: not a plain file; a run's folder holds nothing else")
 
 
-def hold(folder: Path) -> IO[str]:
-    """Have a folder to oneself while the returned file is open, at most to the end of the process.
+class Lock(AbstractContextManager["Lock"]):
+    """A folder to oneself while the `with` lasts, or the lock is referred to, at most to the end of the process.
 
-    Raises InUse, which says who holds it. The system drops the lock of a process that ends in any way.
+    The system locks the folder itself and the file `.lock` in it, which says who holds it, and drops both when the
+    process ends in any way. The folder's lock outlives the file; the file's is seen by other computers (NFS).
     """
-    file = (folder / LOCK).open("a+", encoding="utf-8")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.seek(0)
-        holder = _holder(file.read(1000))
-        file.close()
-        raise InUse(f"{folder} is in use by {holder}: two runs cannot share a folder") from None
-    file.truncate(0)
-    file.write(json.dumps({"pid": os.getpid(), "host": platform.node()}))
-    file.flush()
-    return file
+
+    def __init__(self, folder: Path):
+        """Raises InUse, which says who holds the folder, and OSError."""
+        self.held = ExitStack()
+        descriptor = os.open(folder, os.O_RDONLY)
+        self.held.callback(os.close, descriptor)
+        file = self.held.enter_context((folder / LOCK).open("a+", encoding="utf-8"))
+        try:
+            for each in (descriptor, file):
+                fcntl.flock(each, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = _holder(file.read(1000))
+            raise InUse(f"{folder} is in use by {holder}: two runs cannot share a folder") from None
+        file.truncate(0)
+        file.write(json.dumps({"pid": os.getpid(), "host": platform.node()}))
+        file.flush()
+
+    def __exit__(self, *error: object) -> None:
+        self.held.close()
+
+    def __del__(self) -> None:
+        self.held.close()
 
 
 def _holder(text: str) -> str:

@@ -35,7 +35,7 @@ from minigpt.config import build, to_python, to_yaml
 from minigpt.cost import cost
 from minigpt.dataset import DataConfig, Dataset
 from minigpt.floor import Expected, example, expectations, pay, read_aloud, score
-from minigpt.folder import InUse, hold
+from minigpt.folder import InUse, Lock
 from minigpt.model import GPT
 from minigpt.optimizer import Optimizer
 from minigpt.probe import check_causal, idle_positions
@@ -196,7 +196,7 @@ def do(task: dict[str, Any], tell: Tell) -> dict[str, Any]:
     folder = Path(task["folder"])
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        lock = hold(folder)
+        lock = Lock(folder)
     except InUse:
         return {"event": "busy"}
     with lock:

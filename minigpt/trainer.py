@@ -21,7 +21,7 @@ from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ from minigpt.config import to_python, to_yaml
 from minigpt.corpus import Corpus, open_corpus
 from minigpt.dataset import Dataset
 from minigpt.floor import Expected, describe, expectations, pay, score
-from minigpt.folder import check_name, hold, refuse_links, sync, write_whole
+from minigpt.folder import Lock, check_name, refuse_links, sync, write_whole
 from minigpt.machine import check_memory
 from minigpt.model import count_parameters
 from minigpt.optimizer import Optimizer
@@ -65,7 +65,7 @@ class Training:
     optimizer: Optimizer
     data: str  # digest of the text
     say: Say
-    lock: IO[str] | None = None  # of the run's folder, held until `fit` ends
+    lock: Lock | None = None  # of the run's folder, held until `fit` ends
     seconds: float = 0.0  # of training so far, all sittings together
     tokens: int = 0
     expected: Expected | None = None  # what the best reader of the validation text would say, where that is known
@@ -239,7 +239,7 @@ def start(config: RunConfig, name: str, plugins: Sequence[Path], allow_leak: boo
         check_causal(training.run.model)
     if distributed.rank() == 0:
         training.run.folder = make_folder(name)
-        training.lock = hold(training.run.folder)
+        training.lock = Lock(training.run.folder)
         _record(training.run, plugins)
     say(f"run: {training.run.folder} (ready in {perf_counter() - began:.1f} s)")
     return training
@@ -268,7 +268,7 @@ def resume(
         fixed = key.startswith(("data.", "model.")) or key in ("training.optimizer", "training.optimizer.kind")
         if fixed and not (allow_data_change and key == "data.source"):
             raise UserError(f"--resume: {key} cannot change from {before} to {after}: start a new run")
-    lock = hold(folder) if distributed.rank() == 0 else None
+    lock = Lock(folder) if distributed.rank() == 0 else None
     tokenizer = Tokenizer.load(folder / TOKENIZER)
     saved, notes = checkpoint.newest(folder / CHECKPOINTS)
     for note in notes:

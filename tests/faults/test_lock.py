@@ -54,6 +54,17 @@ def test_the_second_is_told_who_holds_it_and_may_have_it_after_a_crash(
     assert metrics(tmp_path) == metrics(other) and same(newest(tmp_path), newest(other))
 
 
+def test_a_removed_lock_file_lets_nobody_in(holder: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    """The folder itself is locked as well; only who holds it is then not known."""
+    (tmp_path / "runs" / "small" / ".lock").unlink()
+    before = metrics(tmp_path)
+    for _ in range(2):
+        second = resume(tmp_path)
+        assert second.code == 2 and second.err.count("\n") == 1, second
+        assert "runs/small is in use by another process: two runs cannot share a folder" in second.err
+    assert metrics(tmp_path) == before
+
+
 @pytest.mark.parametrize(
     "left", ["", "{", '{"pid": "1; rm -rf", "host": []}', "[" * 100_000, '{"pid": 1, "host": "another"}']
 )
