@@ -10,14 +10,20 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
+import sys
+import threading
 from collections.abc import Iterable
 
 import torch
 import torch.distributed as dist
 
+PATIENCE = 600.0  # seconds to wait for the other processes to come
+PARENT = os.getppid()
+
 
 def start(device: str) -> None:
-    """Meet the other processes, if torchrun started any; `device` is the config's.
+    """Meet the other processes, if torchrun started any; `device` is the config's. Raises OSError if one is missing.
 
     The group is taken apart while Python is still whole: its threads hold tensors, and one that lets go of a tensor
     after Python has ended aborts the process. `torch.distributed.nn` is imported before the group is there, because
@@ -27,8 +33,34 @@ def start(device: str) -> None:
         import torch.distributed.nn
 
         cuda = device == "cuda" or (device == "auto" and torch.cuda.is_available())
-        dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo")
+        meet("cpu:gloo,cuda:nccl" if cuda else "gloo")
         atexit.register(dist.destroy_process_group)
+
+
+def meet(backend: str) -> None:
+    """Wait for the other processes, at most PATIENCE seconds. Raises ConnectionError.
+
+    torch waits in C++, where no signal is heard, so it does that in a thread of its own.
+    """
+    failures: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            dist.init_process_group(backend)
+        except Exception as error:
+            failures.append(error)
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    waiting.join(2)
+    others = f"the other {int(os.environ['WORLD_SIZE']) - 1} of {os.environ['WORLD_SIZE']} processes"
+    if waiting.is_alive():
+        print(f"process {rank()} waits for {others}, at most {PATIENCE:.0f} s", file=sys.stderr)
+        waiting.join(PATIENCE - 2)
+    if waiting.is_alive():
+        raise ConnectionError(f"{others} did not come within {PATIENCE:.0f} s: start them all, best with torchrun")
+    for error in failures:
+        raise ConnectionError(f"could not meet {others} ({_first_line(error)})") from error
 
 
 def rank() -> int:
@@ -41,19 +73,33 @@ def world() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
+def stop_signal(received: list[int]) -> int:
+    """The signal for which all processes stop after this step, or 0: one that any of them received.
+
+    Where torchrun is gone, that is SIGHUP: nobody else would ever stop these processes.
+    """
+    orphaned = dist.is_torchelastic_launched() and os.getppid() != PARENT
+    return largest(received[0] if received else int(signal.SIGHUP) if orphaned else 0)
+
+
+def wait_for_all() -> None:
+    """Go on when every process has come here: torchrun ends all of them as soon as one has ended in a failure."""
+    largest(0)
+
+
 def add_up(tensors: Iterable[torch.Tensor]) -> None:
     """Replace each tensor by its sum over all processes."""
     if world() > 1:
         for tensor in tensors:
-            dist.all_reduce(tensor)
+            _reduce(tensor)
 
 
 def largest(number: int) -> int:
-    """The largest of a number over all processes: a signal that one of them received is everybody's."""
+    """The largest of a number over all processes."""
     if world() == 1:
         return number
     tensor = torch.tensor(number)
-    dist.all_reduce(tensor, dist.ReduceOp.MAX)
+    _reduce(tensor, dist.ReduceOp.MAX)
     return int(tensor)
 
 
@@ -62,5 +108,18 @@ def total(*numbers: float) -> list[float]:
     if world() == 1:
         return list(numbers)
     tensor = torch.tensor(numbers, dtype=torch.float64)
-    dist.all_reduce(tensor)
+    _reduce(tensor)
     return tensor.tolist()
+
+
+def _reduce(tensor: torch.Tensor, by: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> None:
+    """Replace a tensor by its sum, or another reduction, over all processes. Raises ConnectionError if one is gone."""
+    try:
+        dist.all_reduce(tensor, by)
+    except RuntimeError as error:
+        gone = f"another of the {world()} processes has ended, or cannot be reached ({_first_line(error)})"
+        raise ConnectionError(f"{gone}; start them again with --resume to go on from the last checkpoint") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0][:200]

@@ -99,10 +99,11 @@ class Training:
                     metrics.write(json.dumps(line) + "\n")
                     if config.sample_every and record.step % config.sample_every == 0 and not last:
                         self.sample()
-                    signum = distributed.largest(received[0] if received else 0)
+                    signum = distributed.stop_signal(received)
                     if record.step % config.checkpoint_every == 0 or last or signum:
                         self.save()
                     if signum:
+                        distributed.wait_for_all()  # for the one that saves
                         raise Stopped(signum)
             except Diverged:
                 self.keep_evidence()
