@@ -29,7 +29,7 @@ from minigpt.compare import (
 from minigpt.config import CONFIGS, to_yaml
 from minigpt.corpus import StoriesConfig, tell_stories
 from minigpt.dataset import Batch, Dataset
-from minigpt.folder import InUse, hold
+from minigpt.folder import InUse, Lock
 from minigpt.measure import assemble, do, png
 from minigpt.run import build_model
 from minigpt.strict_yaml import ConfigError, UserError
@@ -243,8 +243,8 @@ def test_the_key_changes_with_config_and_plugin(tmp_path: Path) -> None:
 def test_a_folder_has_one_holder_and_is_free_when_its_process_dies(tmp_path: Path) -> None:
     code = f"""
 from pathlib import Path
-from minigpt.folder import hold
-with hold(Path({str(tmp_path)!r})):
+from minigpt.folder import Lock
+with Lock(Path({str(tmp_path)!r})):
     print("mine", flush=True)
     input()
 """
@@ -252,16 +252,17 @@ with hold(Path({str(tmp_path)!r})):
         assert other.stdout is not None
         assert other.stdout.readline() == "mine\n"
         with pytest.raises(InUse, match=f"in use by process {other.pid} on "):
-            hold(tmp_path)
+            Lock(tmp_path)
         other.kill()
-    hold(tmp_path).close()
+    with Lock(tmp_path):
+        pass
 
 
 def test_a_run_that_another_process_is_doing_is_left_to_it(tmp_path: Path) -> None:
     asked = task(tmp_path)
     folder = Path(asked["folder"])
     folder.mkdir(parents=True, exist_ok=True)
-    with hold(folder):
+    with Lock(folder):
         assert do(asked, lambda message: None) == {"event": "busy"}
     assert not (folder / "result.json").exists()
 
