@@ -183,8 +183,14 @@ def build(schema: type[Schema], node: Node) -> Schema:
     return config
 
 
+class Nothing(str):
+    """What stands after the sign in `sampling.stop=`: null where that is allowed, elsewhere the empty text."""
+
+
 def _convert(hint: Any, node: Node, path: str, mistakes: list[Mistake], default: Any = None) -> Any:
     members = [get_args(member)[0] if get_origin(member) is Annotated else member for member in _members(hint)]
+    if isinstance(node.value, Nothing):
+        return None if type(None) in members else ""
     groups = [member for member in members if _is_options(member)]
     lists = [member for member in members if get_origin(member) is tuple]
     if isinstance(node.value, list) and lists:
@@ -268,8 +274,9 @@ def override(tree: Node, argument: str, mistakes: list[Mistake]) -> None:
     where = f"command line: {argument}" if len(argument) <= 80 else f"command line: {argument[:70]}..."
     if not equals or not re.fullmatch(r"\w+(\.\w+)*", path):
         raise ConfigError([(where, "expected group.key=value, as in training.max_steps=50")])
-    if not text.strip() or text[0] in "#*&!%@`":  # YAML has plans for these; a file name like *.txt means itself
-        value = Node(text or None, where, {})
+    lines = len(f"{text}.".splitlines())  # YAML would make a space of a line end
+    if not text.strip() or text[0] in "#*&!%@`" or (lines > 1 and text[0] not in "[{\"'"):
+        value = Node(text or Nothing(), where, {})  # YAML has plans for these; a file name like *.txt means itself
     else:
         value = relabel(parse_yaml(text, where, mistakes), where)
     put(tree, path, value, where)
@@ -312,6 +319,8 @@ def load(schema: type[Schema], name: str | Path, overrides: Sequence[str] = ()) 
         raise ConfigError([(str(name), f"no such file{suggest(name, shipped)}")])
     mistakes: list[Mistake] = []
     tree = parse_yaml(read_text(path), str(path), mistakes)
+    if tree.value is None:
+        raise ConfigError([(str(path), "the file is empty, or all of it is comments; {} stands for all defaults")])
     if not isinstance(tree.value, dict):
         raise ConfigError([(tree.where, "a config is a group of options, `key: value`")])
     for argument in overrides:
@@ -346,7 +355,8 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if scalar(text) == text else '"')
+    plain = scalar(text) == text and text.isprintable()  # a line end of any kind would come back as a space
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else '"')
 
 
 _Dumper.add_representer(str, _represent_text)

@@ -62,12 +62,12 @@ def _mark(name: str, mark: Any) -> str:
 def parse_yaml(text: str, name: str, mistakes: list[Mistake]) -> Node:
     """The tree of a YAML text, with positions; notes keys that stand twice, and raises ConfigError if it is not YAML.
 
-    Runs nothing and expands nothing, whatever the text.
+    Runs nothing and expands nothing, whatever the text. The value of an empty text is None.
     """
     try:
         events = _events(text, name)
         if isinstance(next(events), yaml.StreamEndEvent):
-            return Node({}, f"{name}:1:1", {})
+            return Node(None, f"{name}:1:1", {})
         tree = _tree(next(events), events, name, mistakes, depth=0)
         next(events)  # the end of the document
         if not isinstance(extra := next(events), yaml.StreamEndEvent):

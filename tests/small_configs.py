@@ -33,10 +33,14 @@ Reader = Callable[..., Outer]
 
 
 def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
-    """A fixture, `read = pytest.fixture(reader)`: writes a text to `c.yaml` and loads it, with overrides."""
+    """A fixture, `read = pytest.fixture(reader)`: writes a text to `c.yaml` and loads it, with overrides.
+
+    An empty text is written as `{}`, a config of nothing but defaults.
+    """
     monkeypatch.chdir(tmp_path)
 
     def read(text: str | bytes, *overrides: str) -> Outer:
+        text = text or "{}"
         Path("c.yaml").write_bytes(text.encode() if isinstance(text, str) else text)
         return load(Outer, "c.yaml", overrides)
 

@@ -365,10 +365,21 @@ def test_any_text_is_read_back_equal(config: Inner) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["3", "1e3", "017", "true", "null", "~", "", "on", "1:30", "a: b", "*x", "é", "\ud7ff", "#"]
+    "text",
+    ["3", "1e3", "017", "true", "null", "~", "", "on", "1:30", "a: b", "*x", "é", "\ud7ff", "#", "\x85", "a\u2028b"],
 )
 def test_text_that_looks_like_something_else_stays_text(text: str) -> None:
     assert read_back(Inner, to_yaml(Inner(name=text))) == Inner(name=text)
+
+
+@given(
+    st.text(st.sampled_from("\x85\u2028\u2029\n\r\t\x0b\x0c\x1b\x7f\xa0\ufeff\u202e\ufffe\ud800 a'\":#-"), max_size=6),
+    st.integers(0, 90),
+)
+def test_line_ends_and_controls_of_any_kind_are_read_back_equal(text: str, width: int) -> None:
+    """Folding a long line, at column 100, changes nothing either."""
+    name = "word " * (width // 5) + text
+    assert read_back(Inner, to_yaml(Inner(name=name))) == Inner(name=name)
 
 
 def test_what_is_written_is_complete() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,8 @@ from minigpt.attention.average import AverageSoftmax
 from minigpt.attention.grouped_query import GroupedQuery
 from minigpt.attention.multi_head import MultiHead
 from minigpt.attention.single_head import SingleHead
-from minigpt.config import override
+from minigpt.config import load, override
+from minigpt.run import RunConfig
 from minigpt.strict_yaml import ConfigError, Mistake, parse_yaml
 
 read = pytest.fixture(reader)
@@ -48,6 +51,23 @@ def test_an_argument_may_be_a_pattern_of_files(read: Reader) -> None:
     assert read("", "inner.name= ").inner.name == " "
 
 
+def test_nothing_is_the_empty_text_where_null_is_not_allowed(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("sampling: {stop: 'x'}", encoding="utf-8")
+    assert load(RunConfig, tmp_path / "c.yaml", ["sampling.stop="]).sampling.stop == ""
+    with pytest.raises(ConfigError, match=r"training\.max_steps: expected a whole number .*, found ''"):
+        load(RunConfig, tmp_path / "c.yaml", ["training.max_steps="])
+
+
+@pytest.mark.parametrize("text", [".\n", "a\nb", "a\x85b", "a\u2028", "1\n", "\r"])
+def test_line_ends_of_an_argument_are_kept(read: Reader, text: str) -> None:
+    """YAML would make a space of them, or drop them."""
+    assert read("", f"inner.name={text}").inner.name == text
+    assert read("", "model.attention=[single_head,\n multi_head]").model.attention == (
+        SingleHead.Config(),
+        MultiHead.Config(),
+    )
+
+
 @pytest.mark.parametrize("argument", ["inner.steps", "=3", "inner..steps=3", ".inner=3", "--steps=3", ""])
 def test_an_argument_that_is_none(read: Reader, argument: str) -> None:
     found = the_mistake(read, "", argument)
@@ -75,6 +95,6 @@ def test_a_long_argument_is_cut_short(read: Reader) -> None:
 def test_any_argument_is_read_or_refused(argument: str) -> None:
     mistakes: list[Mistake] = []
     try:
-        override(parse_yaml("", "c.yaml", []), "inner.name=" + argument, mistakes)
+        override(parse_yaml("{}", "c.yaml", []), "inner.name=" + argument, mistakes)
     except ConfigError as error:
         assert error.mistakes

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from small_configs import Outer, Reader, reader, the_mistake
 
-from minigpt.config import build
+from minigpt.config import build, load
 from minigpt.strict_yaml import MAX_BYTES, MAX_DEPTH, ConfigError, Mistake, parse_yaml, scalar
 
 read = pytest.fixture(reader)
@@ -58,9 +60,17 @@ def test_a_quoted_number_is_text(read: Reader) -> None:
     assert the_mistake(read, "inner: {rate: '3'}") == "c.yaml:1:15: inner.rate: expected a number above 0, found '3'"
 
 
-@pytest.mark.parametrize("text", ["", "# nothing but a comment\n", "{}"])
-def test_an_empty_config_is_all_defaults(read: Reader, text: str) -> None:
-    assert read(text) == Outer()
+def test_an_empty_group_is_all_defaults(read: Reader) -> None:
+    assert read("{}") == Outer()
+
+
+@pytest.mark.parametrize("text", ["", "\n", "# nothing but a comment\n", "---\n", "~"])
+@pytest.mark.parametrize("overrides", [(), ("inner.steps=3",)], ids=["", "with an override"])
+def test_a_file_that_says_nothing_is_refused(tmp_path: Path, text: str, overrides: tuple[str, ...]) -> None:
+    """All of it commented out, or cut to nothing: a run of all defaults is not what was meant."""
+    (tmp_path / "c.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"c\.yaml: the file is empty, or all of it is comments; \{\} stands for all"):
+        load(Outer, tmp_path / "c.yaml", overrides)
 
 
 def test_a_byte_order_mark_is_passed_over(read: Reader) -> None:
@@ -88,7 +98,7 @@ def test_depth_is_limited(read: Reader) -> None:
 
 
 def test_size_is_limited(read: Reader) -> None:
-    assert read("#" * (MAX_BYTES - 1) + "\n") == Outer()
+    assert read("{}" + " " * (MAX_BYTES - 2)) == Outer()
     assert the_mistake(read, "#" * MAX_BYTES + "\n") == f"c.yaml: larger than {MAX_BYTES} bytes: this is not a config"
 
 
