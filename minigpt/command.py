@@ -11,6 +11,7 @@ import atexit
 import gc
 import io
 import os
+import re
 import signal
 import sys
 import traceback
@@ -99,6 +100,11 @@ def _explain(error: BaseException) -> tuple[int, str]:
     if isinstance(error, OSError):
         return 5, f"input/output error: {error}"
     return 1, f"this is a bug ({type(error).__name__}: {error}); --debug shows where, please report it"
+
+
+def is_override(argument: str | None) -> bool:
+    """Whether what follows an option is `group.key=value` and not the option's own: no path, as /a=b/runs/tiny is."""
+    return argument is not None and bool(re.match(r"\w+(\.\w+)*=", argument)) and not Path(argument).exists()
 
 
 def no_leftovers(made: argparse.ArgumentParser, overrides: Sequence[str]) -> None:

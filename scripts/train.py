@@ -72,9 +72,9 @@ if __name__ == "__main__":
     what = f"show where a step's time goes, part by part, over STEPS steps (default: {default}); there is no run"
     parser.add_argument("--profile", nargs="?", const=default, metavar="STEPS", help=what)
     arguments, overrides = parser.parse_known_args()
-    if arguments.resume and "=" in arguments.resume:  # --resume training.max_steps=900: an override, not a run
+    if command.is_override(arguments.resume):  # --resume training.max_steps=900: an override, not a run
         arguments.resume, overrides = "", [arguments.resume, *overrides]
-    if arguments.profile and "=" in arguments.profile:
+    if command.is_override(arguments.profile):
         arguments.profile, overrides = default, [arguments.profile, *overrides]
     command.no_leftovers(parser, overrides)
     arguments.overrides = overrides
