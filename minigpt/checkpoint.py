@@ -246,9 +246,17 @@ def _loads(path: Path) -> bool:
 
 @torch.no_grad()
 def fill(model: nn.Module, tensors: Mapping[str, Tensor], name: str | Path) -> None:
-    """Put saved tensors into a model.
+    """Put saved tensors into a model. Raises CheckpointError where one does not fit; then nothing was put."""
+    check_fit(model, tensors, name)
+    own = tensors_of(model)
+    for key, tensor in tensors.items():
+        own[key].copy_(tensor)
 
-    Raises CheckpointError for one that is missing, unknown or misshapen; then nothing was put.
+
+def check_fit(model: nn.Module, tensors: Mapping[str, Tensor], name: str | Path) -> None:
+    """Raises CheckpointError for a saved tensor that is missing, unknown or misshapen.
+
+    The model may be an outline without numbers: so a config that is not the checkpoint's takes no memory.
     """
     own = tensors_of(model)
     if odd := sorted(own.keys() ^ tensors.keys()):
@@ -258,5 +266,3 @@ def fill(model: nn.Module, tensors: Mapping[str, Tensor], name: str | Path) -> N
         if tensor.shape != own[key].shape or tensor.dtype != own[key].dtype:
             found, expected = (f"{tuple(t.shape)} of {t.dtype}" for t in (tensor, own[key]))
             raise CheckpointError(f"{name}: {key}: {found}, but the model has {expected}")
-    for key, tensor in tensors.items():
-        own[key].copy_(tensor)

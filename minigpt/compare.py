@@ -24,20 +24,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-import torch
-
-from minigpt.config import Count, Natural, Options, Positive, build, find, override, put, suggest, to_python
+from minigpt.config import Interval, Options, Positive, Seed, build, find, override, put, suggest, to_python
 from minigpt.corpus import Corpus, open_corpus
 from minigpt.dataset import DataConfig
 from minigpt.folder import check_name, write_whole
-from minigpt.model import GPT
+from minigpt.memory import parameter_count
 from minigpt.run import RUNS, RunConfig
 from minigpt.strict_yaml import ConfigError, Mistake, Node, UserError, parse_yaml, read_text
 from minigpt.tokenizer import Tokenizer
 
 RESULT = "result.json"
+WIDEST = 2**20  # MLP, as `Size` has it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,13 +45,13 @@ class CompareConfig(Options):
 
     baseline: str = ""
     """The variant that all others are compared with."""
-    seeds: tuple[Natural, ...] = (1, 2, 3)
+    seeds: tuple[Seed, ...] = (1, 2, 3)
     """Every variant is trained once with each; an interval needs two, and gets much narrower with three or four."""
     match: Literal["steps", "parameters", "seconds"] = "steps"
     """What is held equal: training.max_steps; these and, through model.mlp_width, parameters; or training time."""
     seconds: Positive | None = None
     """With `match: seconds`, how long every run trains."""
-    processes: Count = 2
+    processes: Annotated[int, Interval(1, 1024)] = 2
     """Runs at a time, each on one thread."""
 
     def mistakes(self) -> Iterator[Mistake]:
@@ -148,9 +147,7 @@ def material(data: DataConfig) -> tuple[Corpus, Tokenizer]:
 
 def parameters(config: RunConfig) -> int:
     """How many parameters a config makes; nothing is allocated."""
-    vocab_size = material(config.data)[1].vocab_size
-    with torch.device("meta"):
-        return sum(parameter.numel() for parameter in GPT(config.model, vocab_size).parameters())
+    return parameter_count(config.model, material(config.data)[1].vocab_size)
 
 
 def match_parameters(comparison: Comparison) -> Comparison:
@@ -177,7 +174,7 @@ def widened(config: RunConfig, wanted: int) -> RunConfig:
         return replace(config, model=replace(config.model, mlp_width=units * pieces))
 
     low, high = 1, 2
-    while parameters(at(high)) < wanted:
+    while parameters(at(high)) < wanted and 2 * high * pieces <= WIDEST:
         high *= 2
     while high - low > 1:
         middle = (low + high) // 2

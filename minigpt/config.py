@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
+import sys
 import types
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -38,13 +39,21 @@ class Interval:
         return above and below
 
     def __str__(self) -> str:
-        low = "" if self.low == -math.inf else f"{'above' if self.open_low else 'of at least'} {self.low:g}"
-        high = "" if self.high == math.inf else f"{'below' if self.open_high else 'at most'} {self.high:g}"
+        low = "" if self.low == -math.inf else f"{'above' if self.open_low else 'of at least'} {_digits(self.low)}"
+        high = "" if self.high == math.inf else f"{'below' if self.open_high else 'at most'} {_digits(self.high)}"
         return " and ".join(part for part in (low, high) if part)
 
 
-Count = Annotated[int, Interval(1)]  # 1, 2, 3, ...
-Natural = Annotated[int, Interval(0)]  # 0, 1, 2, ...
+def _digits(limit: float) -> str:
+    return f"{limit:,}" if isinstance(limit, int) else f"{limit:g}"
+
+
+# Every whole number has an upper limit: a config may come from a stranger, and 64 bits are all that torch counts with.
+MOST = 10**9
+Count = Annotated[int, Interval(1, MOST)]  # 1, 2, 3, ...
+Natural = Annotated[int, Interval(0, MOST)]  # 0, 1, 2, ...
+Size = Annotated[int, Interval(1, 2**20)]  # a width, a number of heads
+Seed = Annotated[int, Interval(0, 2**63 - 1)]
 Positive = Annotated[float, Interval(0, open_low=True)]
 NonNegative = Annotated[float, Interval(0)]
 Fraction = Annotated[float, Interval(0, 1)]
@@ -133,9 +142,9 @@ def _fits(hint: Any, value: Any) -> bool:
     if get_origin(hint) is tuple:
         return isinstance(value, tuple) and len(value) > 0 and all(_fits(get_args(hint)[0], item) for item in value)
     if hint is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
+        return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
     if len(_members(hint)) > 1:
         return any(_fits(member, value) for member in _members(hint))
     return isinstance(value, hint)

@@ -19,6 +19,7 @@ from minigpt.compare import Comparison, Job, code_digest, config_key, jobs, load
 from minigpt.config import to_yaml
 from minigpt.crew import Crew
 from minigpt.folder import write_whole
+from minigpt.memory import free_memory
 from minigpt.page import page
 from minigpt.run import RunConfig
 from minigpt.strict_yaml import UserError
@@ -39,6 +40,7 @@ class Contest:
     allow_leak: bool
     say: Say = print
     speeds: dict[str, dict[str, Any]] = field(default_factory=dict)  # by the key of a variant's config
+    share: int | None = None  # bytes of memory that each process may take, where that is known
 
     def hold(self, command: str) -> dict[str, Any]:
         """Do what is left to do, write results.json, results.csv and page.html, and return the results.
@@ -50,7 +52,9 @@ class Contest:
             self.comparison = match_parameters(self.comparison)
         folder = self.comparison.folder
         folder.mkdir(parents=True, exist_ok=True)
-        with Crew(self.comparison.settings.processes, self.plugins) as crew:
+        free, processes = free_memory(), min(self.comparison.settings.processes, len(self.jobs()))
+        self.share = None if free is None else free // processes
+        with Crew(processes, self.plugins) as crew:
             self.try_out(crew)
             failures = self.train(crew)
         results = [(job, result) for job in self.jobs() if (result := load_result(job.folder, job.key)[0])]
@@ -77,7 +81,7 @@ class Contest:
     def task(self, do: str, job: Job) -> dict[str, Any]:
         """A run as a task for the crew."""
         who = {"do": do, "variant": job.variant, "seed": job.seed, "key": job.key, "folder": str(job.folder)}
-        return who | {"config": to_yaml(job.config), "allow_leak": self.allow_leak}
+        return who | {"config": to_yaml(job.config), "allow_leak": self.allow_leak, "share": self.share}
 
     # ---- before: how fast is each variant, and how long will it take ----
 

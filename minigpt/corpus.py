@@ -22,7 +22,7 @@ from typing import Annotated
 
 from tqdm import tqdm
 
-from minigpt.config import Count, Interval, Natural, Options, suggest
+from minigpt.config import Interval, Natural, Options, suggest
 from minigpt.stories import stories
 from minigpt.strict_yaml import Mistake, UserError
 
@@ -40,9 +40,9 @@ SHAKESPEARE_BYTES = 1_115_394
 class StoriesConfig(Options):
     """Which stories the built-in corpus tells."""
 
-    count: Count = 10_000
+    count: Annotated[int, Interval(1, 1_000_000)] = 10_000
     """How many in all, the ones for validation included; one of one scene has about 120 characters."""
-    validation: Count = 1_500
+    validation: Annotated[int, Interval(1, 1_000_000)] = 1_500
     """How many of them are for validation, every one new: none of them stands among the others."""
     scenes: Annotated[int, Interval(1, 4)] = 1
     """Scenes in a story: one fits into a context of 128 characters, two into 256."""

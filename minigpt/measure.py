@@ -36,6 +36,7 @@ from minigpt.cost import cost
 from minigpt.dataset import DataConfig, Dataset
 from minigpt.floor import Expected, example, expectations, pay, read_aloud, score
 from minigpt.folder import InUse, Lock
+from minigpt.memory import check_memory, training_parts
 from minigpt.model import GPT
 from minigpt.optimizer import Optimizer
 from minigpt.probe import check_causal, idle_positions
@@ -60,21 +61,27 @@ def expected_of(data: DataConfig) -> Expected | None:
     return expectations(*material(data))
 
 
-def assemble(config: RunConfig) -> Parts:
-    """The data to train on, the same in windows aligned to story starts, tokenizer, model and optimizer."""
+def assemble(config: RunConfig, share: int | None = None) -> Parts:
+    """The data to train on, the same in windows aligned to story starts, tokenizer, model and optimizer.
+
+    Raises UserError where this process's share of the memory does not hold them.
+    """
     corpus, tokenizer = material(config.data)
+    settings = config.training
+    parts = training_parts(config.model, tokenizer.vocab_size, settings.batch_size, settings.micro_batch_size)
+    check_memory(parts, "each run", share)
     dataset = Dataset(config.data, corpus, tokenizer, config.model.block_size)
     aligned = Dataset(replace(config.data, windows="documents"), corpus, tokenizer, config.model.block_size)
     model = build_model(config, tokenizer).to(choose_device(config.training.device))
     return dataset, aligned, tokenizer, model, config.training.optimizer.component(config.training.optimizer, model)
 
 
-def try_out(config: RunConfig, allow_leak: bool) -> dict[str, Any]:
+def try_out(config: RunConfig, allow_leak: bool, share: int | None = None) -> dict[str, Any]:
     """Take a few steps of a model that is thrown away: how long a run takes, and what is to be said of it.
 
     Raises UserError for a model that sees the future, unless that is allowed.
     """
-    dataset, aligned, _, model, optimizer = assemble(config)
+    dataset, aligned, _, model, optimizer = assemble(config, share)
     if not allow_leak:
         check_causal(model)
     few = replace(config.training, max_steps=TRIAL_STEPS, schedule="constant")
@@ -91,10 +98,10 @@ def try_out(config: RunConfig, allow_leak: bool) -> dict[str, Any]:
     return {"step": median(seconds[2:] or seconds), "curve": curve, "whole": whole, "notes": idle_positions(model)}
 
 
-def perform(config: RunConfig, folder: Path, tell: Tell) -> dict[str, Any]:
+def perform(config: RunConfig, folder: Path, tell: Tell, share: int | None = None) -> dict[str, Any]:
     """Train one run and measure it. Its folder is like one of train.py: sample.py --run FOLDER writes with it."""
     began = perf_counter()
-    dataset, aligned, tokenizer, model, optimizer = assemble(config)
+    dataset, aligned, tokenizer, model, optimizer = assemble(config, share)
     (folder / CONFIG).write_text(to_yaml(config), encoding="utf-8")
     tokenizer.save(folder / TOKENIZER)
     expected, settings = expected_of(config.data), config.training
@@ -190,7 +197,7 @@ def do(task: dict[str, Any], tell: Tell) -> dict[str, Any]:
     config = build(RunConfig, parse_yaml(task["config"], task["variant"], mistakes))
     if task["do"] == "try":
         try:
-            return {"event": "done", **try_out(config, task["allow_leak"])}
+            return {"event": "done", **try_out(config, task["allow_leak"], task.get("share"))}
         except UserError as error:
             return {"event": "refused", "message": str(error)}
     folder = Path(task["folder"])
@@ -205,7 +212,7 @@ def do(task: dict[str, Any], tell: Tell) -> dict[str, Any]:
             (folder / RESULT).unlink(missing_ok=True)
             shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)  # of a run that was stopped, or is out of date
             who = {"variant": task["variant"], "seed": task["seed"], "key": task["key"], "code": code_digest()}
-            result = who | {"config": to_python(config)} | perform(config, folder, tell)
+            result = who | {"config": to_python(config)} | perform(config, folder, tell, task.get("share"))
             save_result(folder, result)
     return {"event": "done"}
 

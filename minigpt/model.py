@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from minigpt.attention import Attention
 from minigpt.attention.multi_head import MultiHead
 from minigpt.cache import Past
-from minigpt.config import Count
+from minigpt.config import Size
 from minigpt.norm import RMSNorm
 from minigpt.position import Shape
 from minigpt.side_by_side import side_by_side
@@ -45,7 +45,7 @@ class ModelConfig(Shape):
     """Whether the embeddings are normed too, before the first block: they may then grow without drowning the blocks."""
     mlp: Literal["gelu", "relu2", "swiglu"] = "gelu"
     """The non-linearity: exact GELU (arXiv 1606.08415), squared ReLU (arXiv 2109.08668), SwiGLU (arXiv 2002.05202)."""
-    mlp_width: Count | None = None
+    mlp_width: Size | None = None
     """Hidden units of the MLP; by default 4 n_embd, and 8/3 n_embd for swiglu, which has a third matrix."""
     tied_head: bool = True
     """Whether the head uses the token embeddings as its weights (arXiv 1608.05859)."""

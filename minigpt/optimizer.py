@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw as torch_adamw
 
 from minigpt.attention.single_head import SingleHead
-from minigpt.config import Component, Count, NonNegative, Positive, Rate
+from minigpt.config import Component, NonNegative, Positive, Rate, Size
 from minigpt.model import GPT
 from minigpt.strict_yaml import UserError
 
@@ -238,7 +238,7 @@ class Muon(Optimizer, kind="muon"):
         """The largest learning rate of everything else: embeddings, norms, constants and the head."""
         per_head: bool = True
         """Whether the matrices of queries and keys are stepped head by head: each head looks for something else."""
-        mlp_pieces: Count = 1
+        mlp_pieces: Size = 1
         """Into how many pieces the matrices that lead to an MLP's hidden units are cut, each stepped by itself: of some
         50 units each, they take half the time and learn as much (arXiv 2510.16981 does so between devices)."""
 

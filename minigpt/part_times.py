@@ -29,7 +29,7 @@ from minigpt.attention import Attention
 from minigpt.corpus import open_corpus
 from minigpt.cost import cost
 from minigpt.dataset import Dataset
-from minigpt.machine import check_memory
+from minigpt.memory import check_memory, training_parts
 from minigpt.model import GPT, MLP, count_parameters
 from minigpt.optimizer import Optimizer
 from minigpt.run import RunConfig, build_model
@@ -244,7 +244,8 @@ def show_part_times(config: RunConfig, steps: int) -> None:
     settings, device = config.training, choose_device(config.training.device)
     corpus = open_corpus(config.data.source, config.data.stories)
     tokenizer = config.data.tokenizer.component.fit(config.data.tokenizer, corpus.documents())
-    check_memory(config.model, tokenizer.vocab_size)
+    parts = training_parts(config.model, tokenizer.vocab_size, settings.batch_size, settings.micro_batch_size)
+    check_memory(parts, "training")
     dataset = Dataset(config.data, corpus, tokenizer, config.model.block_size)
     model = build_model(config, tokenizer).to(device)
     optimizer: Optimizer = settings.optimizer.component(settings.optimizer, model)

@@ -12,12 +12,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from minigpt.config import Component, Count, Options, Positive, Rate
+from minigpt.config import Component, Interval, Options, Positive, Rate, Size
 
 
 def distance(T: int, S: int, device: torch.device | None = None) -> Tensor:
@@ -154,11 +154,11 @@ def _waves(length: int, width: int, base: float, dtype: torch.dtype, device: tor
 class Shape(Options):
     """What every part of a model is told of the whole. `ModelConfig` adds the parts themselves."""
 
-    n_layer: Count = 4
+    n_layer: Annotated[int, Interval(1, 1000)] = 4
     """How many blocks are stacked."""
-    n_embd: Count = 128
+    n_embd: Size = 128
     """The width D of a token's vector between the blocks."""
-    block_size: Count = 128
+    block_size: Annotated[int, Interval(1, 2**24)] = 128
     """The context: how many positions the model sees at once."""
     dropout: Rate = 0.0
     """The share of activations dropped while training."""

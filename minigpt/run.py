@@ -25,6 +25,7 @@ from minigpt.corpus import open_corpus
 from minigpt.dataset import DataConfig, Dataset
 from minigpt.decoding import Weights, prepare
 from minigpt.folder import refuse_links
+from minigpt.memory import check_memory, map_parts, outline, sampling_parts
 from minigpt.model import GPT, ModelConfig
 from minigpt.sampling import SamplingConfig, generate, until
 from minigpt.strict_yaml import ConfigError, UserError
@@ -117,6 +118,7 @@ class Run:
         ids = self.prompt_ids(text)
         if ids.shape[1] > self.config.model.block_size:
             raise UserError(f"the text has {ids.shape[1]} tokens; the context holds {self.config.model.block_size}")
+        check_memory(map_parts(self.config.model, self.tokenizer.vocab_size, ids.shape[1]), "looking at this text")
         return [weights[0] for weights in attention_maps(self.model, ids)]
 
     def labels(self, text: str) -> list[str]:
@@ -135,6 +137,8 @@ def load(folder: str | Path, device: str = "auto") -> Run:
     config = read_config(folder)
     tokenizer = Tokenizer.load(folder / TOKENIZER)
     saved, notes = checkpoint.newest(folder / CHECKPOINTS)
+    checkpoint.check_fit(outline(config.model, tokenizer.vocab_size), saved.model, saved.path)
+    check_memory(sampling_parts(config.model, tokenizer.vocab_size), "writing")
     model = build_model(config, tokenizer)
     checkpoint.fill(model, saved.model, saved.path)
     model.to(choose_device(device)).eval()

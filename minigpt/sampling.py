@@ -12,7 +12,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from minigpt.config import Count, Fraction, Interval, Natural, NonNegative, Options
+from minigpt.config import Count, Fraction, Interval, Natural, NonNegative, Options, Seed
 from minigpt.decoding import Weights
 from minigpt.machine import keep_memory
 from minigpt.model import GPT
@@ -34,7 +34,7 @@ class SamplingConfig(Options):
     """How many tokens to write, at most."""
     stop: str = ""
     """Text before which to end; nothing for none."""
-    seed: Annotated[int, Interval(0, 2**63 - 1)] = 1337
+    seed: Seed = 1337
     """Equal seeds draw equal text."""
     weights: Weights = "float32"
     """How the model's weights are kept while it writes: bfloat16 and int8 are faster, and a little off."""

@@ -34,7 +34,7 @@ from minigpt.corpus import Corpus, open_corpus
 from minigpt.dataset import Dataset
 from minigpt.floor import Expected, describe, expectations, pay, score
 from minigpt.folder import Lock, check_name, refuse_links, sync, write_whole
-from minigpt.machine import check_memory
+from minigpt.memory import check_memory, outline, training_parts
 from minigpt.model import count_parameters
 from minigpt.optimizer import Optimizer
 from minigpt.picture import curve_svg, smooth
@@ -275,6 +275,7 @@ def resume(
     for note in notes:
         say(note)
     check_state(saved)
+    checkpoint.check_fit(outline(config.model, tokenizer.vocab_size), saved.model, saved.path)
     if saved.state["step"] >= config.training.max_steps:
         raise UserError(
             f"--resume: {folder} has done all its {config.training.max_steps} steps; "
@@ -337,7 +338,8 @@ def _assemble(config: RunConfig, tokenizer: Tokenizer, corpus: Corpus, folder: P
     if config.training.batch_size < distributed.world():
         raise UserError(f"training.batch_size: {config.training.batch_size} rows for {distributed.world()} processes")
     device = choose_device(config.training.device)
-    check_memory(config.model, tokenizer.vocab_size)
+    rows, at_a_time = -(-config.training.batch_size // distributed.world()), config.training.micro_batch_size
+    check_memory(training_parts(config.model, tokenizer.vocab_size, rows, at_a_time), "training")
     dataset = Dataset(config.data, corpus, tokenizer, config.model.block_size)
     model = build_model(config, tokenizer)
     for line in idle_positions(model):

@@ -23,9 +23,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minigpt import distributed
-from minigpt.config import Count, Fraction, Interval, Natural, NonNegative, Options
+from minigpt.config import Count, Fraction, Interval, Natural, NonNegative, Options, Seed
 from minigpt.dataset import IGNORED, Dataset, Split
 from minigpt.machine import keep_memory
+from minigpt.memory import EVALUATED
 from minigpt.model import GPT
 from minigpt.optimizer import AdamW, Optimizer, schedule
 from minigpt.strict_yaml import Mistake, UserError
@@ -35,9 +36,9 @@ from minigpt.strict_yaml import Mistake, UserError
 class TrainingConfig(Options):
     """How the model is trained."""
 
-    batch_size: Count = 32
+    batch_size: Annotated[int, Interval(1, 2**24)] = 32
     """Windows in a step."""
-    micro_batch_size: Count | None = None
+    micro_batch_size: Annotated[int, Interval(1, 2**24)] | None = None
     """Windows at a time where a whole batch does not fit into memory; their gradients are added up. Default: all."""
     max_steps: Count = 1000
     """Steps in all."""
@@ -57,7 +58,7 @@ class TrainingConfig(Options):
     """Steps between samples of text; 0 is none."""
     checkpoint_every: Count = 500
     """Steps between checkpoints; there is one after the last step too."""
-    seed: Annotated[int, Interval(0, 2**63 - 1)] = 1337
+    seed: Seed = 1337
     """Equal seeds make equal runs, to the bit on a CPU."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where to compute: auto takes the first of cuda, mps and cpu that is there."""
@@ -106,7 +107,6 @@ def choose_device(name: str) -> torch.device:
 
 
 FLOAT32: AbstractContextManager[None] = nullcontext()
-EVALUATED = 4096  # tokens at a time at least: nothing is kept for a way back, and small batches are slow
 NARROW = 64  # in models narrower than about 48, the casts cost a CPU more than bfloat16 saves
 
 

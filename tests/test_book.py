@@ -33,6 +33,7 @@ ORDER = [
     "attention",
     "model",
     "machine",
+    "memory",
     "decoding",
     "sampling",
     "trace",

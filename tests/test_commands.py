@@ -78,8 +78,8 @@ MISTAKES: dict[str, Mistake] = {
         2,
         [
             "many.yaml:3:3: model.n_layr: unknown key; did you mean 'n_layer'?",
-            "many.yaml:4:11: model.n_embd: expected a whole number of at least 1, found 'wide'",
-            "many.yaml:5:12: model.n_layer: expected a whole number of at least 1, found 0",
+            "many.yaml:4:11: model.n_embd: expected a whole number of at least 1 and at most 1,048,576, found 'wide'",
+            "many.yaml:5:12: model.n_layer: expected a whole number of at least 1 and at most 1,000, found 0",
         ],
     ),
     "unknown key": (
@@ -92,7 +92,7 @@ MISTAKES: dict[str, Mistake] = {
         "train.py",
         [*TRAIN, "training.max_steps=many"],
         2,
-        ["expected a whole number of at least 1, found"],
+        ["expected a whole number of at least 1 and at most 1,000,000,000, found"],
     ),
     "wrong range": ("train.py", [*TRAIN, "model.dropout=1"], 2, ["model.dropout: expected a number of at least 0 and"]),
     "unknown kind": (
@@ -193,7 +193,7 @@ MISTAKES: dict[str, Mistake] = {
         2,
         ["argument --temperature: invalid float value: 'hot'"],
     ),
-    "top-k": ("sample.py", ["--top-k", "0"], 2, ["error: --top-k: expected a whole number of at least 1"]),
+    "top-k": ("sample.py", ["--top-k", "0"], 2, ["error: --top-k: expected a whole number of at least 1 and"]),
     "top-p": (
         "sample.py",
         ["--top-p", "1.5"],

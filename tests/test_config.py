@@ -90,8 +90,8 @@ def test_every_mistake_is_one_line(read: Reader) -> None:
         ("{flag: 1}", "expected true or false, found 1"),
         ("{choice: up}", "expected one of left, right, found 'up'"),
         ("{name: 3}", "expected text, or null, found 3"),
-        ("{steps: true}", "expected a whole number of at least 1, found true"),
-        ("{steps: null}", "expected a whole number of at least 1, found null"),
+        ("{steps: true}", "expected a whole number of at least 1 and at most 1,000,000,000, found true"),
+        ("{steps: null}", "expected a whole number of at least 1 and at most 1,000,000,000, found null"),
         ("{rate: .nan}", "expected a number above 0, found '.nan'"),
         ("{rate: 1e999}", "expected a number above 0, found inf"),
         ("{rate: [1]}", "expected a number above 0, found a list"),
@@ -129,8 +129,8 @@ class Ranges(Options):
 @pytest.mark.parametrize(
     ("field", "right", "wrong", "expected"),
     [
-        ("count", (1, 10**30), (0, -1), "a whole number of at least 1"),
-        ("natural", (0, 7), (-1,), "a whole number of at least 0"),
+        ("count", (1, 10**9), (0, -1, 10**9 + 1, 10**30), "a whole number of at least 1 and at most 1,000,000,000"),
+        ("natural", (0, 7), (-1, 2**63), "a whole number of at least 0 and at most 1,000,000,000"),
         ("positive", (1e-300, 1e300), (0.0, -1.0), "a number above 0"),
         ("non_negative", (0.0, 5.0), (-1e-9,), "a number of at least 0"),
         ("fraction", (0.0, 1.0), (-0.1, 1.1), "a number of at least 0 and at most 1"),
@@ -158,7 +158,9 @@ def test_a_whole_number_will_do_for_a_number_but_not_the_other_way_round(read: R
     assert rate == 2.0
     assert type(rate) is float
     found = the_mistake(read, "inner: {steps: 2.0}")
-    assert found == "c.yaml:1:16: inner.steps: expected a whole number of at least 1, found 2.0"
+    assert (
+        found == "c.yaml:1:16: inner.steps: expected a whole number of at least 1 and at most 1,000,000,000, found 2.0"
+    )
 
 
 # ---- checks across fields ----
@@ -248,7 +250,8 @@ def test_a_list_of_kinds(read: Reader) -> None:
 
 def test_a_mistake_inside_a_list_is_shown_where_it_stands(read: Reader) -> None:
     found = the_mistake(read, "model:\n  attention:\n    - average_softmax\n    - {kind: multi_head, n_head: 0}\n")
-    assert found == "c.yaml:4:34: model.attention[1].n_head: expected a whole number of at least 1, found 0"
+    limits = "of at least 1 and at most 1,048,576"
+    assert found == f"c.yaml:4:34: model.attention[1].n_head: expected a whole number {limits}, found 0"
 
 
 @pytest.mark.parametrize("value", ["[]", "3", "null", "true", "[3]"])

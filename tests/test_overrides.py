@@ -76,7 +76,8 @@ def test_an_argument_that_is_none(read: Reader, argument: str) -> None:
 
 def test_a_mistake_on_the_command_line_says_so(read: Reader) -> None:
     assert the_mistake(read, "inner: {steps: 3}", "inner.steps=0") == (
-        "command line: inner.steps=0: inner.steps: expected a whole number of at least 1, found 0"
+        "command line: inner.steps=0: inner.steps: "
+        "expected a whole number of at least 1 and at most 1,000,000,000, found 0"
     )
     found = the_mistake(read, "", "inner.stepps=3")
     assert found.startswith("command line: inner.stepps=3: inner.stepps: unknown key; did you mean 'steps'?")

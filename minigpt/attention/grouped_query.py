@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from minigpt.attention.multi_head import MultiHead
-from minigpt.config import Count
+from minigpt.config import Size
 from minigpt.position import Shape
 from minigpt.strict_yaml import Mistake
 
@@ -20,7 +20,7 @@ class GroupedQuery(MultiHead, kind="grouped_query"):
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MultiHead.Config):
-        n_kv_head: Count | None = None
+        n_kv_head: Size | None = None
         """How many heads of keys and values there are; by default as many as `n_head`, which is multi-head."""
 
         def mistakes_within(self, model: Shape) -> Iterator[Mistake]:

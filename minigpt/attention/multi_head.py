@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from minigpt.attention.single_head import SingleHead
-from minigpt.config import Count
+from minigpt.config import Size
 from minigpt.position import Shape
 from minigpt.strict_yaml import Mistake
 
@@ -20,7 +20,7 @@ class MultiHead(SingleHead, kind="multi_head"):
 
     @dataclass(frozen=True, kw_only=True)
     class Config(SingleHead.Config):
-        n_head: Count = 4
+        n_head: Size = 4
         """How many heads look at once."""
 
         def mistakes_within(self, model: Shape) -> Iterator[Mistake]:

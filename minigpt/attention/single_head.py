@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from minigpt.attention.base import SoftmaxAttention
 from minigpt.cache import Past
-from minigpt.config import Count
+from minigpt.config import Size
 from minigpt.norm import RMSNorm
 from minigpt.position import Shape
 from minigpt.side_by_side import side_by_side
@@ -29,7 +29,7 @@ class SingleHead(SoftmaxAttention, kind="single_head"):
     class Config(SoftmaxAttention.Config):
         scaled: bool = True
         """Whether the scores are divided by sqrt(d)."""
-        head_dim: Count | None = None
+        head_dim: Size | None = None
         """The width d of a head; by default the model's width divided among the heads."""
         qk_norm: bool = False
         """Whether queries and keys are RMS-normalised before they are compared (arXiv 2010.04245)."""

@@ -1,18 +1,25 @@
-"""A model that cannot fit into memory is refused before any of it is made, with the bytes needed and free."""
+"""What cannot fit into memory is refused before any of it is made, with the bytes needed and free, in every command."""
 
 from __future__ import annotations
 
 import re
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from running import Ended, script
 from stopping import furnished, train
 
-from minigpt import machine
+from minigpt import memory
+from minigpt import run as runs
 from minigpt.attention.average import AverageSoftmax
+from minigpt.attention.grouped_query import GroupedQuery
 from minigpt.attention.multi_head import MultiHead
-from minigpt.machine import check_memory, parameter_count
+from minigpt.checkpoint import CheckpointError
+from minigpt.memory import NUMBER, check_memory, map_parts, parameter_count, sampling_parts, training_parts
 from minigpt.model import GPT, ModelConfig
+from minigpt.position import Alibi
 from minigpt.strict_yaml import UserError
 
 SMALL = ModelConfig(n_layer=3, n_embd=16, block_size=16, attention=MultiHead.Config(n_head=2))
@@ -32,21 +39,127 @@ def test_the_count_is_that_of_the_model(config: ModelConfig) -> None:
 
 
 def test_the_limit_is_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    needed = parameter_count(SMALL, 50) * machine.TRAINING_BYTES
-    monkeypatch.setattr(machine, "free_memory", lambda: needed)
-    check_memory(SMALL, 50)
-    monkeypatch.setattr(machine, "free_memory", lambda: needed - 1)
-    with pytest.raises(UserError, match=f"need {needed:,} bytes to train .*, and {needed - 1:,} are free"):
-        check_memory(SMALL, 50)
-    monkeypatch.setattr(machine, "free_memory", lambda: None)  # a system that does not say
-    check_memory(SMALL, 50)
+    parts = training_parts(SMALL, 50, 8, None)
+    needed = sum(parts.values())
+    assert needed > parts[memory.WEIGHTS] == 16 * parameter_count(SMALL, 50)
+    monkeypatch.setattr(memory, "free_memory", lambda: needed)
+    check_memory(parts, "training")
+    monkeypatch.setattr(memory, "free_memory", lambda: needed - 1)
+    with pytest.raises(UserError, match=f"training would need {needed:,} bytes, .* and {needed - 1:,} are free"):
+        check_memory(parts, "training")
+    check_memory(parts, "training", free=needed)
+    monkeypatch.setattr(memory, "free_memory", lambda: None)  # a system that does not say
+    check_memory(parts, "training")
 
 
-@pytest.mark.parametrize("size", ["model.n_embd=200000", "model.n_layer=1000000000", "model.n_embd=4000000000"])
-def test_the_command_refuses_what_no_machine_holds(size: str, tmp_path: Path) -> None:
-    ended = train(furnished(tmp_path), size)
+def test_each_part_grows_with_what_it_is_made_of() -> None:
+    few, many = training_parts(SMALL, 50, 8, None), training_parts(SMALL, 50, 800, 8)
+    assert many[memory.BATCH] == 100 * few[memory.BATCH] and many[memory.ACTIVATIONS] == few[memory.ACTIVATIONS]
+    assert many[memory.LOGITS] == NUMBER * 50 * 800 * 16  # of an evaluation, which has no micro-batches
+    biased = replace(SMALL, position=Alibi.Config())
+    assert training_parts(biased, 50, 8, None)[memory.ACTIVATIONS] - few[memory.ACTIVATIONS] == NUMBER * 3 * 2 * 16**2
+    shared = replace(SMALL, attention=GroupedQuery.Config(n_head=4, n_kv_head=2))
+    caches = {name: sampling_parts(c, 50)[memory.CACHE] for name, c in (("all", SMALL), ("shared", shared))}
+    assert caches == {"all": NUMBER * 3 * 2 * 16 * 16, "shared": NUMBER * 3 * 2 * 8 * 16}
+    assert sampling_parts(replace(SMALL, attention=AverageSoftmax.Config()), 50)[memory.CACHE] == 0
+    assert map_parts(SMALL, 50, 10)[memory.MAPS] == NUMBER * 3 * 2 * 10 * 10
+
+
+def refused(ended: Ended) -> None:
+    """One line that says how many bytes are needed and how many are there."""
     assert ended.code == 2 and ended.err.count("\n") == 1, ended
-    found = re.search(r"need ([\d,]+) bytes .* and ([\d,]+) are free", ended.err)
+    found = re.search(r"need ([\d,]+) bytes.* and ([\d,]+) are free", ended.err)
     assert found, ended.err
     needed, free = (int(number.replace(",", "")) for number in found.groups())
-    assert needed > 10**12 > free > 10**6 and not (tmp_path / "runs").exists()
+    assert needed > free > 10**6
+
+
+TOO_LARGE = {
+    "a wide model": ["model.n_embd=200000"],
+    "a deep one": ["model.n_embd=60000", "model.n_layer=1000"],
+    "a wide MLP": ["model.mlp_width=1000000", "model.n_embd=100000"],
+    "a long context": ["model.block_size=16000000", "model.n_embd=10000"],
+    "a large batch": ["training.batch_size=16000000"],
+    "a large batch of few at a time": ["training.batch_size=16000000", "training.micro_batch_size=1"],
+    "biases": ["model.block_size=1000000", "model.position=alibi"],
+}
+
+
+@pytest.mark.parametrize("what", TOO_LARGE)
+def test_the_command_refuses_what_no_machine_holds(what: str, tmp_path: Path) -> None:
+    refused(train(furnished(tmp_path), *TOO_LARGE[what]))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_so_does_a_profile(tmp_path: Path) -> None:
+    wide = TOO_LARGE["a wide model"]
+    refused(script("train.py", "--config", furnished(tmp_path) / "small.yaml", "--profile", "1", *wide, cwd=tmp_path))
+
+
+COMPARISON = """\
+compare: {baseline: small, seeds: [1], match: MATCH, processes: 2}
+variants:
+  small: {}
+  large: {model.n_embd: 200000}
+data: {source: text.txt}
+model: {n_layer: 1, n_embd: 16, block_size: 16, attention: {kind: multi_head, n_head: 2}}
+training: {batch_size: 4, max_steps: 2, device: cpu}
+"""
+
+
+@pytest.mark.parametrize("match", ["steps", "parameters"])
+def test_a_comparison_refuses_it_too(match: str, tmp_path: Path) -> None:
+    furnished(tmp_path)
+    (tmp_path / "two.yaml").write_text(COMPARISON.replace("MATCH", match), encoding="utf-8")
+    ended = script("compare.py", "--config", "two.yaml", cwd=tmp_path)
+    assert ended.code == 2 and ended.err.count("\n") == 1 and "large" in ended.err, ended
+    if match == "steps":
+        refused(ended)
+    assert not list(tmp_path.rglob("result.json"))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = furnished(tmp_path_factory.mktemp("trained"))
+    assert train(folder, "model.position=rotary", "training.max_steps=8").code == 0
+    return folder
+
+
+COMMANDS = {
+    "sample": ["sample.py", "--run", "small", "--max-tokens", "3"],
+    "show": ["show_attention.py", "--run", "small", "--prompt", "the", "--text"],
+    "resume": ["train.py", "--resume", "small", "training.max_steps=12"],
+}
+
+
+@pytest.mark.parametrize(("before", "after"), [("n_embd: 16", "n_embd: 20000"), ("n_layer: 1", "n_layer: 200")])
+def test_a_config_that_is_not_the_weights_takes_no_memory(
+    before: str, after: str, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 20,000 it would have been gigabytes: the checkpoint's own sizes are looked at first."""
+    home = altered(trained, tmp_path, before, after)
+    for command in COMMANDS.values():
+        ended = script(*command, cwd=home)
+        assert ended.code == 4 and ended.err.count("\n") == 1 and "checkpoints/step-000008: " in ended.err, ended
+    monkeypatch.setattr(runs, "build_model", lambda *_: pytest.fail("a model was made"))
+    with pytest.raises(CheckpointError):
+        runs.load(home / "runs" / "small")
+
+
+def test_a_cache_that_does_not_fit(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weights say nothing of the context where positions are turned: a cache for it may be of any size."""
+    home = altered(trained, tmp_path, "block_size: 16", "block_size: 16000000")
+    monkeypatch.setattr(memory, "free_memory", lambda: 1 << 30)
+    with pytest.raises(UserError, match=r"not enough memory: writing would need .* for the cache, .* model.block_size"):
+        runs.load(home / "runs" / "small")
+
+
+def altered(trained: Path, folder: Path, before: str, after: str) -> Path:
+    """A copy of a run whose config says something else."""
+    home = folder / "home"
+    shutil.copytree(trained, home)
+    config = home / "runs" / "small" / "config.yaml"
+    text = config.read_text("utf-8")
+    assert text.count(f"  {before}\n") == 1, text
+    config.write_text(text.replace(f"  {before}\n", f"  {after}\n"), encoding="utf-8")
+    return home

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from running import furnish, script
 
+from minigpt.compare import CompareConfig
 from minigpt.config import Interval, Options, hints, load
 from minigpt.run import RunConfig
 from minigpt.strict_yaml import ConfigError
@@ -199,6 +200,16 @@ def test_a_right_value_is_taken(field: Field, folder: Path) -> None:
         assert not any(what.startswith(f"{'.'.join(field.path)}: expected") for _, what in found), (text, found)
 
     taken()
+
+
+@pytest.mark.parametrize("schema", [RunConfig, CompareConfig], ids=lambda schema: schema.__name__)
+def test_every_whole_number_has_an_upper_limit(schema: type[Options]) -> None:
+    """A stranger's config can ask for no more than torch can count, whoever reads it first."""
+    for field in fields(schema):
+        for hint in members(field.hint):
+            base, limits = interval(get_args(hint)[0] if get_origin(hint) is tuple else hint)
+            if base is int:
+                assert limits.low > -(2**63) and limits.high < 2**63, field
 
 
 @st.composite
