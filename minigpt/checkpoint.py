@@ -6,18 +6,19 @@
 A checkpoint is written beside its place, synced, sealed with a manifest of sizes and SHA-256 sums, and renamed into
 place. The newest one that verifies is the one that is used. There is no pickle: reading one can run nothing.
 
+The manifest also holds the SHA-256 sums of the run's own files that decide what the weights mean (`seal` in run.py).
+
 One process at a time writes into a folder (a run's lock sees to that); any number may read it meanwhile.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from minigpt.folder import sync
+from minigpt.folder import few, read_start, sha256_of, sync
 
-FORMAT = 2  # 1 had rotary pairs half a head apart
+FORMAT = 3  # 2 had no sums of the run's own files, 1 rotary pairs half a head apart
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 WRITING, REMOVING = ".writing-", ".removing-"  # what a save or a prune was at when it was killed
 MAX_BYTES = {"manifest.json": 1 << 16, "state.json": 1 << 24}  # larger ones are a mistake or an attack
@@ -50,9 +51,17 @@ class Checkpoint:
     model: dict[str, Tensor]
     optimizer: dict[str, Tensor]
     state: dict[str, Any]
+    seal: dict[str, str]  # SHA-256 of the run's own files, by name
 
 
-def save(folder: Path, step: int, model: nn.Module, optimizer: Mapping[str, Tensor], state: Mapping[str, Any]) -> Path:
+def save(
+    folder: Path,
+    step: int,
+    model: nn.Module,
+    optimizer: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    seal: Mapping[str, str] | None = None,
+) -> Path:
     """Write a checkpoint into `folder`; when this returns, it is on disk and verifies.
 
     Raises OSError, after which the folder is as before; FileExistsError where this step is there already, and whole.
@@ -69,11 +78,13 @@ def save(folder: Path, step: int, model: nn.Module, optimizer: Mapping[str, Tens
         _write(tensors_of(model), beside / FILES[0])
         _write(optimizer, beside / FILES[1])
         (beside / FILES[2]).write_text(json.dumps({**state, "step": step}, allow_nan=False), encoding="utf-8")
-        sums = {name: {"size": (beside / name).stat().st_size, "sha256": _sha256(beside / name)} for name in FILES}
-        (beside / "manifest.json").write_text(json.dumps({"format": FORMAT, "files": sums}, indent=1), encoding="utf-8")
+        sums = {name: {"size": (beside / name).stat().st_size, "sha256": sha256_of(beside / name)} for name in FILES}
+        manifest = {"format": FORMAT, "files": sums, "run": dict(seal or {})}
+        (beside / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
         for name in (*FILES, "manifest.json", "."):
             sync(beside / name)
-        _read_json(beside / FILES[2])  # what could not be read back is not put into place
+        for name in (FILES[2], "manifest.json"):
+            _read_json(beside / name)  # what could not be read back is not put into place
         if final.exists():
             final.rename(folder / f"{REMOVING}{step:06d}-{os.getpid()}")
         beside.rename(final)
@@ -111,14 +122,6 @@ def _write(tensors: Mapping[str, Tensor], path: Path) -> None:
     _check_header(path)
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        digest = hashlib.sha256()
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 def checkpoints(folder: Path) -> list[Path]:
     """The checkpoints of a folder, newest first, verified or not. Raises CheckpointError where it is a link."""
     _own(folder)
@@ -126,15 +129,18 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name[5:]), reverse=True)
 
 
-def verify(path: Path) -> None:
-    """Raises CheckpointError unless every file is there, plain, and what the manifest says it is."""
+def verify(path: Path) -> dict[str, str]:
+    """The sums of the run's own files. Raises CheckpointError unless every file of the checkpoint is there, plain, and
+    what the manifest says it is, and OSError."""
     if path.is_symlink() or not path.is_dir():
         raise CheckpointError(f"{path}: not a checkpoint folder")
     manifest = _read_json(path / "manifest.json")
     if manifest.get("format") != FORMAT:
         found = f"format {str(manifest.get('format'))[:40]}"
         raise CheckpointError(f"{path}: {found}, and this version of minigpt reads format {FORMAT}")
-    files = manifest.get("files")
+    files, run = manifest.get("files"), manifest.get("run")
+    if not isinstance(run, dict) or not all(isinstance(sha256, str) for sha256 in run.values()):
+        raise CheckpointError(f"{path}: the manifest must have the SHA-256 sums of the run's files")
     if not isinstance(files, dict) or set(files) != set(FILES):
         raise CheckpointError(f"{path}: the manifest must list exactly {', '.join(FILES)}")
     present = {entry.name for entry in path.iterdir()}
@@ -146,16 +152,16 @@ def verify(path: Path) -> None:
             raise CheckpointError(f"{file}: missing, or not a plain file")
         if not isinstance(said, dict) or file.stat().st_size != said.get("size"):
             raise CheckpointError(f"{file}: its size is not the one in the manifest: cut short or edited")
-        if _sha256(file) != said.get("sha256"):
+        if sha256_of(file) != said.get("sha256"):
             raise CheckpointError(f"{file}: its SHA-256 is not the one in the manifest: damaged or edited")
+    return run
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     if path.is_symlink() or not path.is_file():
         raise CheckpointError(f"{path}: missing, or not a plain file")
     limit = MAX_BYTES[path.name]
-    with path.open("rb") as file:
-        raw = file.read(limit + 1)
+    raw = read_start(path, limit + 1)
     try:
         values = json.loads(raw, parse_constant=_finite, parse_float=_finite) if len(raw) <= limit else None
     except (ValueError, RecursionError):
@@ -175,17 +181,19 @@ def _finite(text: str) -> float:
 def load(path: Path) -> Checkpoint:
     """Read one checkpoint onto the CPU. Raises CheckpointError unless it verifies and its weights are numbers."""
     try:
-        verify(path)
+        seal = verify(path)
         model, optimizer = _read_tensors(path / FILES[0]), _read_tensors(path / FILES[1])
         state = _read_json(path / FILES[2])
     except FileNotFoundError as error:  # pruned between two looks
         raise CheckpointError(f"{path}: it went away while it was read ({error})") from None
+    except OSError as error:  # no permission, or a disk that fails
+        raise CheckpointError(f"{error.filename or path}: cannot be read ({error.strerror})") from None
     if type(state.get("step")) is not int or path.name != f"step-{state['step']:06d}":
         raise CheckpointError(f"{path / FILES[2]}: step {str(state.get('step'))[:40]} is not the one of the folder")
     for key, tensor in model.items():
         if not tensor.isfinite().all():
             raise CheckpointError(f"{path}: {key}: holds NaN or infinity")
-    return Checkpoint(path, model, optimizer, state)
+    return Checkpoint(path, model, optimizer, state, seal)
 
 
 def _read_tensors(path: Path) -> dict[str, Tensor]:
@@ -202,26 +210,31 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
 
 def _check_header(path: Path) -> None:
     """Refuse a list of tensors that would take minutes and gigabytes to read."""
-    with path.open("rb") as file:
-        size = int.from_bytes(file.read(8), "little")
+    size = int.from_bytes(read_start(path, 8), "little")
     if size > MAX_HEADER_BYTES:
         raise CheckpointError(f"{path}: a header of {size:,} bytes; {MAX_HEADER_BYTES:,} would be many")
 
 
-def newest(folder: Path) -> tuple[Checkpoint, list[str]]:
-    """The newest checkpoint that verifies, and a line for each newer one that was passed over.
+def anything(saved: Checkpoint) -> None:
+    """Refuses no checkpoint."""
 
-    Raises CheckpointError when there is none.
+
+def newest(folder: Path, fits: Callable[[Checkpoint], None] = anything) -> tuple[Checkpoint, list[str]]:
+    """The newest checkpoint that verifies, and which newer ones were passed over: a few lines, and how many more.
+
+    `fits` may refuse one by a CheckpointError, and it is passed over too. Raises CheckpointError when there is none.
     """
     seen: list[Path] | None = None
     while seen != (seen := checkpoints(folder)):  # looked over again where they changed meanwhile: a run goes on here
         passed: list[str] = []
         for path in seen:
             try:
-                return load(path), passed
+                saved = load(path)
+                fits(saved)
+                return saved, few(passed)
             except CheckpointError as error:
                 passed.append(f"passed over: {error}")
-    raise CheckpointError("; ".join(passed) or f"{folder}: there is no checkpoint here yet")
+    raise CheckpointError("; ".join(few(passed)) or f"{folder}: there is no checkpoint here yet")
 
 
 def prune(folder: Path, keep: int) -> None:

@@ -233,6 +233,8 @@ def load_result(folder: Path, key: str) -> tuple[dict[str, Any] | None, str]:
         result = json.loads(text)
     except FileNotFoundError:
         return None, ""
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except OSError as error:
+        return None, f"its result cannot be read ({error.strerror})"
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None, "its result is damaged"
     return (result, "") if result["key"] == key else (None, "its config or a plugin has changed")

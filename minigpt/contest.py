@@ -18,7 +18,7 @@ from tqdm import tqdm
 from minigpt.compare import Comparison, Job, code_digest, config_key, jobs, load_result, match_parameters
 from minigpt.config import to_yaml
 from minigpt.crew import Crew
-from minigpt.folder import write_whole
+from minigpt.folder import few, refuse_links, write_whole
 from minigpt.memory import free_memory
 from minigpt.page import page
 from minigpt.run import RunConfig
@@ -48,9 +48,10 @@ class Contest:
         Raises UserError for a variant that cannot be trained, before anything is, and for runs that failed, after all
         others.
         """
+        folder = self.comparison.folder
+        refuse_links(folder)
         if self.comparison.settings.match == "parameters":
             self.comparison = match_parameters(self.comparison)
-        folder = self.comparison.folder
         folder.mkdir(parents=True, exist_ok=True)
         free, processes = free_memory(), min(self.comparison.settings.processes, len(self.jobs()))
         self.share = None if free is None else free // processes
@@ -61,13 +62,14 @@ class Contest:
         finished = {job.variant for job, _ in results}
         left = replace(self.comparison, variants={n: c for n, c in self.comparison.variants.items() if n in finished})
         if self.comparison.settings.baseline not in finished:
-            raise UserError(f"no run of the baseline could be finished; {'; '.join(failures)}")
+            raise UserError(f"no run of the baseline could be finished; {'; '.join(few(failures))}")
         summary = summarise(left, results, command)
         write_whole(folder / "results.json", json.dumps(summary, indent=1, allow_nan=False))
         write_whole(folder / "results.csv", to_csv(summary))
         write_whole(folder / "page.html", page(summary))
         if failures:
-            raise UserError(f"{'; '.join(failures)}: the rest is in {folder}, and the same command tries these again")
+            what = "; ".join(few(failures))
+            raise UserError(f"{what}: the rest is in {folder}, and the same command tries these again")
         return summary
 
     def jobs(self) -> list[Job]:
@@ -125,12 +127,14 @@ class Contest:
 
     def train(self, crew: Crew) -> list[str]:
         """Do all runs that are left; returns a line for each that failed."""
-        older = 0
+        older, again = 0, []
         for job in self.jobs():
             result, why = load_result(job.folder, job.key)
             if why:
-                self.say(f"{job.variant}, seed {job.seed}: {why}; it is trained again")
+                again.append(f"{job.variant}, seed {job.seed}: {why}; it is trained again")
             older += result is not None and result.get("code") != code_digest()
+        for line in few(again):
+            self.say(line)
         if older:
             folder = self.comparison.folder
             self.say(

@@ -6,16 +6,19 @@ A run, a comparison and their checkpoints may come from a stranger, or be read b
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import platform
 import re
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 from minigpt.strict_yaml import UserError
 
 LOCK = ".lock"
+SHOWN = 3  # lines of many that say the same of different files
 
 
 class InUse(UserError):
@@ -29,13 +32,26 @@ def check_name(name: str, what: str) -> None:
 
 
 def refuse_links(folder: Path) -> None:
-    """Raises UserError for a link or a pipe in a run's folder, which may come from a stranger.
+    """Raises UserError for a folder that is a link, or holds a link, a pipe or a device at any depth.
 
-    What is written through a link lands somewhere else, and a pipe may never answer.
+    A run or a comparison may come from a stranger: what is written or removed through a link is somewhere else, and a
+    pipe may never answer. Every command calls this before it opens anything in there. A folder that is not there, or
+    that nobody may read, holds nothing that could be opened.
     """
-    for path in sorted(folder.iterdir()):
-        if path.is_symlink() or not (path.is_file() or path.is_dir()):
-            raise UserError(f"{path}: not a plain file; a run's folder holds nothing else")
+    if folder.is_symlink():
+        raise UserError(f"{folder}: a symbolic link: give the folder itself, {folder.resolve()}")
+    todo = [str(folder)]
+    while todo:
+        try:
+            with os.scandir(todo.pop()) as found:
+                entries = sorted(found, key=lambda entry: entry.name)
+        except OSError:
+            continue
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                todo.append(entry.path)
+            elif not entry.is_file(follow_symlinks=False) and os.path.lexists(entry.path):
+                raise UserError(f"{entry.path}: not a plain file; the folder of a run or a comparison holds no others")
 
 
 class Lock(AbstractContextManager["Lock"]):
@@ -84,6 +100,36 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Name the file in an error of a disk that fails while it is read, which does not say where."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = str(path)
+        raise
+
+
+def read_start(path: Path, limit: int) -> bytes:
+    """The first bytes of a file, at most `limit`. Raises OSError, which names it."""
+    with _named(path), path.open("rb") as file:
+        return file.read(limit)
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file. Raises OSError, which names it."""
+    digest = hashlib.sha256()
+    with _named(path), path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def few(lines: Sequence[str]) -> list[str]:
+    """The first lines of many, and how many more there are."""
+    return list(lines) if len(lines) <= SHOWN else [*lines[:SHOWN], f"and {len(lines) - SHOWN:,} more like these"]
 
 
 def write_whole(path: Path, contents: str | bytes) -> None:

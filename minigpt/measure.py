@@ -35,12 +35,12 @@ from minigpt.config import build, to_python, to_yaml
 from minigpt.cost import cost
 from minigpt.dataset import DataConfig, Dataset
 from minigpt.floor import Expected, example, expectations, pay, read_aloud, score
-from minigpt.folder import InUse, Lock
+from minigpt.folder import InUse, Lock, refuse_links, write_whole
 from minigpt.memory import check_memory, training_parts
 from minigpt.model import GPT
 from minigpt.optimizer import Optimizer
 from minigpt.probe import check_causal, idle_positions
-from minigpt.run import CHECKPOINTS, CONFIG, TOKENIZER, RunConfig, build_model, load_plugin
+from minigpt.run import CHECKPOINTS, CONFIG, TOKENIZER, RunConfig, build_model, load_plugin, seal
 from minigpt.sampling import SamplingConfig, generate
 from minigpt.strict_yaml import Mistake, UserError, parse_yaml
 from minigpt.tokenizer import Tokenizer
@@ -102,8 +102,9 @@ def perform(config: RunConfig, folder: Path, tell: Tell, share: int | None = Non
     """Train one run and measure it. Its folder is like one of train.py: sample.py --run FOLDER writes with it."""
     began = perf_counter()
     dataset, aligned, tokenizer, model, optimizer = assemble(config, share)
-    (folder / CONFIG).write_text(to_yaml(config), encoding="utf-8")
+    write_whole(folder / CONFIG, to_yaml(config))
     tokenizer.save(folder / TOKENIZER)
+    sealed = seal(folder)
     expected, settings = expected_of(config.data), config.training
     batches = math.ceil(CURVE_WINDOWS / settings.batch_size)
     curve: list[list[float]] = []
@@ -128,7 +129,7 @@ def perform(config: RunConfig, folder: Path, tell: Tell, share: int | None = Non
     except Diverged as error:
         curve = [point for point in curve if all(map(math.isfinite, point))]
         return result | {"status": "diverged", "message": str(error), "steps": step, "curve": curve}
-    checkpoint.save(folder / CHECKPOINTS, step, model, {}, {"seconds": seconds, "tokens": tokens})
+    checkpoint.save(folder / CHECKPOINTS, step, model, {}, {"seconds": seconds, "tokens": tokens}, sealed)
     return (
         result
         | asdict(final)
@@ -201,6 +202,7 @@ def do(task: dict[str, Any], tell: Tell) -> dict[str, Any]:
         except UserError as error:
             return {"event": "refused", "message": str(error)}
     folder = Path(task["folder"])
+    refuse_links(folder)
     folder.mkdir(parents=True, exist_ok=True)
     try:
         lock = Lock(folder)

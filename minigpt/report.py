@@ -14,6 +14,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from minigpt.folder import write_whole
 from minigpt.training import Record
 
 LINES = 20  # plain lines in a whole run
@@ -34,7 +35,7 @@ class Log:
 
     def __init__(self, path: Path, say: Say):
         self.path, self.say, self.failed = path, say, False
-        self.file = path.open("ab", buffering=0)
+        self.file = path.open("a+b", buffering=0)
 
     def write(self, text: str) -> None:
         """Append a text."""
@@ -48,6 +49,24 @@ class Log:
             if not self.failed:
                 self.say(f"warning: {self.path}: {error}; training goes on without these lines")
             self.failed = True
+
+    def sync(self) -> None:
+        """Wait until the lines are on disk. A file that somebody removed or replaced meanwhile is written again."""
+        try:
+            if self._is_lost():
+                write_whole(self.path, os.pread(self.file.fileno(), os.fstat(self.file.fileno()).st_size, 0))
+                self.close()
+                self.file = self.path.open("a+b", buffering=0)
+                self.say(f"warning: {self.path}: it was removed or replaced, and is written again")
+            os.fsync(self.file.fileno())
+        except OSError as error:
+            self.say(f"warning: {self.path}: {error}; training goes on")
+
+    def _is_lost(self) -> bool:
+        try:
+            return not os.path.samestat(os.stat(self.path), os.fstat(self.file.fileno()))
+        except FileNotFoundError:
+            return True
 
     def close(self) -> None:
         """Close the file."""

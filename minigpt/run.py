@@ -8,8 +8,10 @@ run.attention("Once upon")      # one (H, T, T) a layer
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +20,13 @@ import torch
 from torch import Tensor
 
 from minigpt import checkpoint
-from minigpt.checkpoint import CheckpointError
+from minigpt.checkpoint import Checkpoint, CheckpointError
 from minigpt.config import Options
 from minigpt.config import load as load_config
 from minigpt.corpus import open_corpus
 from minigpt.dataset import DataConfig, Dataset
 from minigpt.decoding import Weights, prepare
-from minigpt.folder import refuse_links
+from minigpt.folder import read_start, refuse_links, sha256_of
 from minigpt.memory import check_memory, map_parts, outline, sampling_parts
 from minigpt.model import GPT, ModelConfig
 from minigpt.sampling import SamplingConfig, generate, until
@@ -34,13 +36,9 @@ from minigpt.trace import attention_maps
 from minigpt.training import TrainingConfig, choose_device, evaluate
 
 RUNS = Path("runs")
-CONFIG, TOKENIZER, METRICS, CHECKPOINTS, PLUGINS = (
-    "config.yaml",
-    "tokenizer.json",
-    "metrics.jsonl",
-    "checkpoints",
-    "plugins",
-)
+CONFIG, TOKENIZER, METRICS, CHANGES = "config.yaml", "tokenizer.json", "metrics.jsonl", "changes.jsonl"
+CHECKPOINTS, PLUGINS = "checkpoints", "plugins"
+MAX_CHANGES = 1 << 22  # bytes of changes.jsonl that are looked at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,19 +128,65 @@ class Run:
 def load(folder: str | Path, device: str = "auto") -> Run:
     """The run in a folder, with the weights of its newest good checkpoint, ready to write.
 
-    A run trained with a plugin needs that plugin first (`load_plugin`, or its class defined in the notebook). Raises
-    UserError for what is not a run, CheckpointError when no checkpoint can be used.
+    Says on stderr which newer checkpoints were passed over, which `notes` holds too. A run trained with a plugin needs
+    that plugin first (`load_plugin`, or its class defined in the notebook). Raises UserError for what is not a run,
+    CheckpointError when no checkpoint can be used.
     """
     folder = Path(folder)
+    check_run(folder)
+    saved, notes = open_checkpoint(folder)
+    for note in notes:
+        print(note, file=sys.stderr)
     config = read_config(folder)
     tokenizer = Tokenizer.load(folder / TOKENIZER)
-    saved, notes = checkpoint.newest(folder / CHECKPOINTS)
     checkpoint.check_fit(outline(config.model, tokenizer.vocab_size), saved.model, saved.path)
     check_memory(sampling_parts(config.model, tokenizer.vocab_size), "writing")
     model = build_model(config, tokenizer)
     checkpoint.fill(model, saved.model, saved.path)
     model.to(choose_device(device)).eval()
     return Run(folder, config, tokenizer, model, saved.state["step"], notes)
+
+
+def check_run(folder: Path) -> None:
+    """Raises UserError for a folder that is not a run, or holds something that leads out of it."""
+    refuse_links(folder)
+    if not (folder / CONFIG).is_file():
+        raise UserError(f"{folder}: not a run (there is no {CONFIG} in it)")
+
+
+def open_checkpoint(folder: Path) -> tuple[Checkpoint, list[str]]:
+    """The newest checkpoint of a run that is whole and belongs to the files beside it, and what was passed over.
+
+    Raises CheckpointError when no checkpoint can be used.
+    """
+    found, changes = seal(folder), list(read_changes(folder))
+
+    def fits(saved: Checkpoint) -> None:
+        for name in sorted({CONFIG, TOKENIZER} | saved.seal.keys()):
+            later = [files.get(name) for step, files in changes if step >= saved.state["step"]]
+            if name not in found or found[name] not in [saved.seal.get(name), *later]:
+                what = "not what it was" if name in found else "missing"
+                hint = "put back the one it had; a config is changed by overrides to --resume"
+                raise CheckpointError(f"{folder / name}: {what} when {saved.path.name} was saved: {hint}")
+
+    return checkpoint.newest(folder / CHECKPOINTS, fits)
+
+
+def seal(folder: Path) -> dict[str, str]:
+    """The SHA-256 sums of the files that decide what a run's weights mean: its config, tokenizer, and plugins."""
+    plugins = sorted((folder / PLUGINS).glob("*.py"))
+    files = [path for path in (folder / CONFIG, folder / TOKENIZER, *plugins) if path.is_file()]
+    return {path.relative_to(folder).as_posix(): sha256_of(path) for path in files}
+
+
+def read_changes(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """From which step on a run had other files, and their sums; damaged lines of changes.jsonl are left out."""
+    raw = read_start(folder / CHANGES, MAX_CHANGES) if (folder / CHANGES).is_file() else b""
+    for text in raw.split(b"\n"):
+        with suppress(ValueError, RecursionError):
+            line = json.loads(text)
+            if isinstance(line, dict) and type(line.get("step")) is int and isinstance(line.get("files"), dict):
+                yield line["step"], line["files"]
 
 
 def build_model(config: RunConfig, tokenizer: Tokenizer) -> GPT:
@@ -153,8 +197,6 @@ def build_model(config: RunConfig, tokenizer: Tokenizer) -> GPT:
 
 def read_config(folder: Path, overrides: Sequence[str] = ()) -> RunConfig:
     """The config that a run was trained with. Raises UserError; says which plugin is missing."""
-    if not (folder / CONFIG).is_file():
-        raise UserError(f"{folder}: not a run (there is no {CONFIG} in it)")
     try:
         return load_config(RunConfig, folder / CONFIG, overrides)
     except ConfigError as error:
@@ -173,11 +215,18 @@ def newest_run(name: str = "") -> Path:
         if found is None:
             raise UserError(f"there is no run {name}: neither {Path(name)} nor {RUNS / name} is a folder")
         return found
-    runs = [path for path in RUNS.iterdir() if (path / CONFIG).is_file()] if RUNS.is_dir() else []
+    folders = [path for path in RUNS.iterdir() if not path.is_symlink()] if RUNS.is_dir() else []
+    runs = [path for path in folders if (path / CONFIG).is_file()]
     if not runs:
         raise UserError(f"there is no run in {RUNS.absolute()} yet: python scripts/train.py --config tiny.yaml")
-    usable = [path for path in runs if checkpoint.checkpoints(path / CHECKPOINTS)]
-    return max(usable or runs, key=_last_used)
+    return max([path for path in runs if _has_checkpoints(path)] or runs, key=_last_used)
+
+
+def _has_checkpoints(run: Path) -> bool:
+    try:
+        return bool(checkpoint.checkpoints(run / CHECKPOINTS))
+    except (CheckpointError, OSError):  # a strange one, which is not the one that was meant
+        return False
 
 
 def _last_used(run: Path) -> int:
@@ -188,23 +237,6 @@ def _last_used(run: Path) -> int:
 def module_name(path: Path) -> str:
     """The name under which a plugin is imported."""
     return f"minigpt_plugin_{path.stem}"
-
-
-def archive(folder: Path, plugins: Sequence[Path], step: int = 0) -> list[str]:
-    """Copy plugins into a run's folder, for the record; returns those that were others up to `step`.
-
-    Raises UserError for a link where a copy should be.
-    """
-    kept, changed = folder / PLUGINS, []
-    for plugin in plugins:
-        kept.mkdir(exist_ok=True)
-        refuse_links(kept)
-        copy, code = kept / plugin.name, plugin.read_bytes()
-        if copy.exists() and copy.read_bytes() != code:
-            changed.append(plugin.name)
-            copy.rename(kept / f"{plugin.name}.until-step-{step}")
-        copy.write_bytes(code)
-    return changed
 
 
 def load_plugin(path: Path) -> None:

@@ -2,7 +2,7 @@
 
 runs/tiny/
     config.yaml  tokenizer.json  environment.json      what was run, in full
-    plugins/                                           a copy of the user's own files, for the record
+    plugins/  changes.jsonl                            see record.py
     metrics.jsonl  loss.svg  samples.txt               what happened; a line a step
     checkpoints/                                       see checkpoint.py
 """
@@ -12,10 +12,8 @@ from __future__ import annotations
 import json
 import math
 import os
-import platform
 import shutil
 import signal
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -23,24 +21,34 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import numpy as np
-import torch
 from safetensors.torch import save_file
 
 from minigpt import checkpoint, distributed
 from minigpt.checkpoint import Checkpoint, CheckpointError
-from minigpt.config import to_python, to_yaml
+from minigpt.config import to_python
 from minigpt.corpus import Corpus, open_corpus
 from minigpt.dataset import Dataset
 from minigpt.floor import Expected, describe, expectations, pay, score
-from minigpt.folder import Lock, check_name, refuse_links, sync, write_whole
+from minigpt.folder import Lock, check_name, write_whole
 from minigpt.memory import check_memory, outline, training_parts
 from minigpt.model import count_parameters
 from minigpt.optimizer import Optimizer
 from minigpt.picture import curve_svg, smooth
 from minigpt.probe import check_causal, idle_positions
+from minigpt.record import changed, cut_metrics, make_folder, record, record_changes
 from minigpt.report import Log, Reporter, Say, read_metrics, silent
-from minigpt.run import CHECKPOINTS, CONFIG, METRICS, RUNS, TOKENIZER, Run, RunConfig, archive, build_model, read_config
+from minigpt.run import (
+    CHECKPOINTS,
+    METRICS,
+    RUNS,
+    TOKENIZER,
+    Run,
+    RunConfig,
+    build_model,
+    check_run,
+    open_checkpoint,
+    read_config,
+)
 from minigpt.strict_yaml import UserError
 from minigpt.tokenizer import Tokenizer
 from minigpt.training import Diverged, Record, choose_device, evaluate, train, verdict
@@ -69,6 +77,7 @@ class Training:
     seconds: float = 0.0  # of training so far, all sittings together
     tokens: int = 0
     expected: Expected | None = None  # what the best reader of the validation text would say, where that is known
+    seal: dict[str, str] = field(default_factory=dict)  # sums of the run's own files, for its checkpoints
     losses: list[float] = field(default_factory=list)  # training losses since the last evaluation
     evaluations: list[tuple[int, float, float]] = field(default_factory=list)  # step, training loss, validation loss
 
@@ -101,7 +110,7 @@ class Training:
                         self.sample()
                     signum = distributed.stop_signal(received)
                     if record.step % config.checkpoint_every == 0 or last or signum:
-                        self.save()
+                        self.save(metrics)
                     if signum:
                         distributed.wait_for_all()  # for the one that saves
                         raise Stopped(signum)
@@ -160,14 +169,14 @@ class Training:
             "data": self.data,
         }
 
-    def save(self) -> None:
+    def save(self, metrics: Log) -> None:
         """Write a checkpoint, and the curves so far. Raises OSError, which says what is needed and what is free."""
         if distributed.rank() > 0:
             return
         folder, memory = self.run.folder / CHECKPOINTS, self.optimizer.state()
-        sync(self.run.folder / METRICS)  # a step that a checkpoint has done has its line, even if the power fails
+        metrics.sync()  # a step that a checkpoint has done has its line, even if the power fails
         try:
-            checkpoint.save(folder, self.run.step, self.run.model, memory, self.state())
+            checkpoint.save(folder, self.run.step, self.run.model, memory, self.state(), self.seal)
         except OSError as error:
             tensors = [*checkpoint.tensors_of(self.run.model).values(), *memory.values()]
             needed, free = sum(t.numel() * t.element_size() for t in tensors), shutil.disk_usage(self.run.folder).free
@@ -182,7 +191,7 @@ class Training:
         title = f"{self.run.folder.name}: loss in nats a token"
         picture = curve_svg({name: curve for name, curve in curves.items() if curve}, title, "step")
         try:
-            (self.run.folder / "loss.svg").write_text(picture, encoding="utf-8")
+            write_whole(self.run.folder / "loss.svg", picture)
         except OSError as error:
             self.say(f"warning: {self.run.folder / 'loss.svg'}: {error}")
 
@@ -192,7 +201,8 @@ class Training:
             return
         config, folder = self.run.config.training, self.run.folder / "diverged"
         try:
-            saved = checkpoint.save(folder, self.run.step, self.run.model, self.optimizer.state(), self.state())
+            memory = self.optimizer.state()
+            saved = checkpoint.save(folder, self.run.step, self.run.model, memory, self.state(), self.seal)
             x, y = self.dataset.batch("train", self.run.step, config.batch_size, config.seed)  # (B, T), (B, T)
             save_file({"x": x, "y": y}, folder / f"batch-{self.run.step:06d}.safetensors")
             self.say(f"kept for a look: {saved}, and the batch beside it")
@@ -241,7 +251,7 @@ def start(config: RunConfig, name: str, plugins: Sequence[Path], allow_leak: boo
     if distributed.rank() == 0:
         training.run.folder = make_folder(name)
         training.lock = Lock(training.run.folder)
-        _record(training.run, plugins)
+        training.seal = record(training.run, plugins)
     say(f"run: {training.run.folder} (ready in {perf_counter() - began:.1f} s)")
     return training
 
@@ -261,19 +271,19 @@ def resume(
     may have been edited), CheckpointError, and OSError.
     """
     say = say if distributed.rank() == 0 else silent
-    refuse_links(folder)
+    check_run(folder)
+    lock = Lock(folder) if distributed.rank() == 0 else None
+    saved, notes = open_checkpoint(folder)
+    for note in notes:
+        say(note)
     old, config = read_config(folder), read_config(folder, overrides)
-    changes = list(_changes(to_python(old), to_python(config)))
+    changes = list(changed(to_python(old), to_python(config)))
     for key, before, after in changes:
         say(f"changed: {key}: {before} -> {after}")
         fixed = key.startswith(("data.", "model.")) or key in ("training.optimizer", "training.optimizer.kind")
         if fixed and not (allow_data_change and key == "data.source"):
             raise UserError(f"--resume: {key} cannot change from {before} to {after}: start a new run")
-    lock = Lock(folder) if distributed.rank() == 0 else None
     tokenizer = Tokenizer.load(folder / TOKENIZER)
-    saved, notes = checkpoint.newest(folder / CHECKPOINTS)
-    for note in notes:
-        say(note)
     check_state(saved)
     checkpoint.check_fit(outline(config.model, tokenizer.vocab_size), saved.model, saved.path)
     if saved.state["step"] >= config.training.max_steps:
@@ -293,14 +303,8 @@ def resume(
     _restore(training, saved)
     training.lock = lock
     if distributed.rank() == 0:
-        _cut_metrics(folder / METRICS, training.run.step)
-        write_whole(folder / CONFIG, to_yaml(config))
-        for name in archive(folder, plugins, training.run.step):
-            say(f"changed: {name} is not what it was")
-            changes.append((name, f"{name}.until-step-{training.run.step}", name))
-        if changes:
-            with (folder / "changes.jsonl").open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"step": training.run.step, "changes": changes}) + "\n")
+        cut_metrics(folder / METRICS, training.run.step, say)
+        training.seal = record_changes(training.run, plugins, changes, say)
     say(f"run: {folder}, resumed after step {training.run.step}")
     return training
 
@@ -351,50 +355,3 @@ def _assemble(config: RunConfig, tokenizer: Tokenizer, corpus: Corpus, folder: P
     say(f"model: {sum(count_parameters(model).values()):,} parameters ({parts}) on {device}{together}")
     run, expected = Run(folder, config, tokenizer, model, 0, []), expectations(corpus, tokenizer)
     return Training(run, dataset, optimizer, corpus.digest, say, expected=expected)
-
-
-def make_folder(name: str) -> Path:
-    """A new folder runs/NAME, or runs/NAME-2, NAME-3, ... when that is taken."""
-    RUNS.mkdir(parents=True, exist_ok=True)
-    number = 1
-    while True:
-        folder = RUNS / (name if number == 1 else f"{name}-{number}")
-        try:
-            folder.mkdir()
-            sync(RUNS)
-            return folder
-        except FileExistsError:
-            number += 1
-
-
-def _record(run: Run, plugins: Sequence[Path]) -> None:
-    """Write down what is run, in full."""
-    (run.folder / CONFIG).write_text(to_yaml(run.config), encoding="utf-8")
-    run.tokenizer.save(run.folder / TOKENIZER)
-    environment = {
-        "command": sys.argv,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "threads": torch.get_num_threads(),
-    }
-    (run.folder / "environment.json").write_text(json.dumps(environment, indent=1), encoding="utf-8")
-    for name in (CONFIG, TOKENIZER, "."):
-        sync(run.folder / name)
-    archive(run.folder, plugins)
-
-
-def _changes(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Where two configs differ: (key, before, after)."""
-    if isinstance(old, dict) and isinstance(new, dict) and old.keys() == new.keys():
-        for key in old:
-            yield from _changes(old[key], new[key], f"{path}.{key}" if path else key)
-    elif old != new:
-        yield path, old, new
-
-
-def _cut_metrics(path: Path, step: int) -> None:
-    """Drop the lines after a checkpoint: its run will write them again."""
-    kept = [json.dumps(line) + "\n" for line in read_metrics(path) if line["step"] <= step]
-    write_whole(path, "".join(kept))

@@ -23,8 +23,6 @@ def main(arguments: argparse.Namespace) -> None:
     if arguments.num_samples < 1:
         raise UserError(f"--num-samples: expected at least 1, found {arguments.num_samples}")
     run = load(newest_run(arguments.run), arguments.device)
-    for note in run.notes:
-        print(note, file=sys.stderr)
     given = {name: getattr(arguments, name) for name in hints(SamplingConfig) if getattr(arguments, name) is not None}
     weights = given.get("weights", run.config.sampling.weights)
     if weights != "float32":

@@ -48,6 +48,7 @@ ORDER = [
     "part_times",
     "picture",
     "report",
+    "record",
     "trainer",
     "compare",
     "measure",

@@ -52,7 +52,8 @@ def reseal(path: Path) -> None:
         }
         for name in FILES
     }
-    (path / "manifest.json").write_text(json.dumps({"format": FORMAT, "files": sums}), encoding="utf-8")
+    manifest = {"format": FORMAT, "files": sums, "run": {}}
+    (path / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
 
 
 # ---- what was saved comes back ----
@@ -215,7 +216,7 @@ DAMAGES: list[tuple[Callable[[Path], None], str]] = [
     (unsealed, r"manifest\.json: missing"),
     (extra, r"'model\.pkl' does not belong into a checkpoint"),
     (edited, r"state\.json: its SHA-256 is not the one in the manifest: damaged or edited"),
-    (other_format, r"format 1, and this version of minigpt reads format 2"),
+    (other_format, r"format 2, and this version of minigpt reads format 3"),
     (names_another_file, r"the manifest must list exactly model\.safetensors, optimizer\.safetensors, state\.json"),
     (not_json, r"manifest\.json: not a JSON object"),
     (endless_json, r"manifest\.json: not a JSON object of at most 65,536 bytes"),
@@ -309,7 +310,7 @@ def test_tensors_that_do_not_fit_are_refused_by_name_and_none_is_put(
 
 
 @pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()], ids=["OSError", "KeyboardInterrupt"])
-@pytest.mark.parametrize(("name", "calls"), [("save_file", 2), ("_sha256", 3), ("sync", 5)])
+@pytest.mark.parametrize(("name", "calls"), [("save_file", 2), ("sha256_of", 3), ("sync", 5)])
 def test_a_failure_while_saving_leaves_the_last_checkpoint_and_no_rubbish(
     saved: Path, monkeypatch: pytest.MonkeyPatch, name: str, calls: int, error: BaseException
 ) -> None:

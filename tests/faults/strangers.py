@@ -181,4 +181,6 @@ def seal(path: Path) -> None:
     for name in FILES:
         raw = (path / name).read_bytes()
         said[name] = {"size": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
-    (path / "manifest.json").write_text(json.dumps({"format": FORMAT, "files": said}), encoding="utf-8")
+    run = json.loads((path / "manifest.json").read_text("utf-8"))["run"]
+    manifest = {"format": FORMAT, "files": said, "run": run}
+    (path / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")

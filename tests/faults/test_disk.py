@@ -117,7 +117,7 @@ def test_a_log_that_cannot_be_written_warns_once_and_training_goes_on(
 ) -> None:
     furnished(tmp_path)
     at = 4 if name == "metrics.jsonl" else 1
-    ended = process("train.py", "--config", "small.yaml", cwd=tmp_path, **under(tmp_path, FULL, at, f"small/{name}"))
+    ended = process("train.py", "--config", "small.yaml", cwd=tmp_path, **under(tmp_path, FULL, at, name))
     assert ended.code == 0 and ended.err == "", ended
     (warning,) = {line for line in ended.out.splitlines() if line.startswith("warning: ")}
     assert name in warning and ("No space left on device" in warning or "bytes could be written" in warning)

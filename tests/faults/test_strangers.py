@@ -104,7 +104,8 @@ def test_a_manifest_of_a_stranger(reader: Reader, good: Path, what: str) -> None
     (good.parent.parent / "secret.txt").write_bytes(b"")
     for name in strangers.FILES:
         (good / name).write_bytes(b"")
-    (good / "manifest.json").write_text(json.dumps({"format": FORMAT, "files": MANIFESTS[what]}), encoding="utf-8")
+    manifest = {"format": FORMAT, "files": MANIFESTS[what], "run": {}}
+    (good / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     reader.refuses("checkpoint", good.parent, good)
 
 
