@@ -5,6 +5,7 @@
        SHIM_FOLDER  what is watched        SHIM_MODE  a mode below, as a number        SHIM_AT  N, counted from 1
        SHIM_MATCH   only paths with this in them count (default: all)                  SHIM_LOG where to write it down
 
+   With UNREADABLE, N is an error: no file can be opened to read (EACCES), or read from (any other).
    An fsync is counted and then passed over while a folder is watched: no test here pulls a plug. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -22,7 +23,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { OFF, COUNT, KILL_BEFORE, KILL_WITHIN, KILL_AFTER, FULL, BROKEN, RECORD };
+enum { OFF, COUNT, KILL_BEFORE, KILL_WITHIN, KILL_AFTER, FULL, BROKEN, RECORD, UNREADABLE };
 
 static char folder[PATH_MAX], match[256], kinds[4096]; /* kinds: a letter for each operation, - for one that failed */
 static int mode = OFF, record_to = -1;
@@ -109,6 +110,10 @@ void shim_note(const char *text) {
 
 static int opened(const char *name, int dir, const char *path, int flags, mode_t bits) {
     char full[PATH_MAX];
+    if (mode == UNREADABLE && at == EACCES && !(flags & O_DIRECTORY) && watched(of_path(dir, path, full))) {
+        errno = EACCES;
+        return -1;
+    }
     int writes = flags & (O_WRONLY | O_RDWR | O_CREAT | O_TRUNC), at_dir = strstr(name, "at") != NULL;
     int counts = writes && watched(of_path(dir, path, full));
     struct stat before;
@@ -156,6 +161,15 @@ static ssize_t written(int fd, const struct iovec *data, int pieces, off_t offse
     ssize_t n = cut ? plain_write(fd, &half, 1, offset) : plain_write(fd, data, pieces, offset);
     if (n >= 0) end('w', full, "", place, data, pieces, n);
     return n;
+}
+
+ssize_t read(int fd, void *data, size_t n) {
+    char full[PATH_MAX];
+    if (mode == UNREADABLE && at != EACCES && watched(of_descriptor(fd, full))) {
+        errno = (int)at;
+        return -1;
+    }
+    return syscall(SYS_read, fd, data, n);
 }
 
 ssize_t write(int fd, const void *data, size_t n) {

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-OFF, COUNT, KILL_BEFORE, KILL_WITHIN, KILL_AFTER, FULL, BROKEN, RECORD = range(8)  # as in shim.c
+OFF, COUNT, KILL_BEFORE, KILL_WITHIN, KILL_AFTER, FULL, BROKEN, RECORD, UNREADABLE = range(9)  # as in shim.c
 
 
 @dataclass(frozen=True)

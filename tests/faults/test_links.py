@@ -1,0 +1,116 @@
+"""Links, pipes and devices at any depth of a run or a comparison: named in one line, and nothing outside is touched."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from comparing import written
+from running import script
+from stopping import furnished, train
+
+MINE = "what I wrote\n"
+COMMANDS = {
+    "sample": ("sample.py", "--run", "small", "--max-tokens", "3"),
+    "show": ("show_attention.py", "--run", "small", "--prompt", "the"),
+    "resume": ("train.py", "--resume", "small", "training.max_steps=12"),
+}
+DEEP = ["attention.png", ".config.yaml.1", "plugins/my.py", "checkpoints/step-000008/state.json", "diverged/a/b/note"]
+IN_A_COMPARISON = ["page.html", "speeds.json"]
+IN_A_COMPARISON += [
+    f"one-head-seed-1/{name}"
+    for name in ("config.yaml", "tokenizer.json", ".lock", "result.json", "checkpoints/step-000006")
+]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = furnished(tmp_path_factory.mktemp("trained"))
+    assert train(folder, "training.max_steps=8").code == 0
+    return folder
+
+
+@pytest.fixture
+def home(trained: Path, tmp_path: Path) -> Path:
+    """A folder with a run `small`, and beside it what is not the run's."""
+    shutil.copytree(trained, tmp_path / "home")
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "note.txt").write_text(MINE, encoding="utf-8")
+    return tmp_path / "home"
+
+
+def untouched(home: Path) -> bool:
+    """Whether all that is outside is as it was."""
+    outside = home.parent / "outside"
+    return os.listdir(outside) == ["note.txt"] and (outside / "note.txt").read_text("utf-8") == MINE
+
+
+def refused(command: tuple[str, ...], home: Path, name: str) -> None:
+    """A command ends at once with one line that names what is wrong, and leaves alone what is outside."""
+    ended = script(*command, cwd=home)
+    assert ended.code == 2 and ended.err.count("\n") == 1 and name in ended.err, ended
+    assert untouched(home)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("name", DEEP)
+def test_at_any_depth_of_a_run(command: str, name: str, home: Path) -> None:
+    inside = home / "runs" / "small" / name
+    inside.parent.mkdir(parents=True, exist_ok=True)
+    for target in ("outside/note.txt", "outside/new.txt", "outside"):
+        inside.unlink(missing_ok=True)
+        inside.symlink_to(home.parent / target)
+        refused(COMMANDS[command], home, f"runs/small/{name}: not a plain file")
+    inside.unlink()
+    os.mkfifo(inside)
+    refused(COMMANDS[command], home, f"runs/small/{name}: not a plain file")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_run_that_is_itself_a_link(command: str, home: Path) -> None:
+    (home / "runs" / "small").rename(home / "real")
+    (home / "runs" / "small").symlink_to(home / "real")
+    refused(COMMANDS[command], home, f"runs/small: a symbolic link: give the folder itself, {home / 'real'}")
+
+
+def test_a_stranger_among_the_runs_is_not_taken_for_the_newest(home: Path) -> None:
+    """Neither a run whose checkpoints are a link, nor a link to a run: without a name, one's own run is meant."""
+    shutil.copytree(home / "runs" / "small", home / "runs" / "strange")
+    shutil.rmtree(home / "runs" / "strange" / "checkpoints")
+    (home / "runs" / "strange" / "checkpoints").symlink_to(home / "runs" / "small" / "checkpoints")
+    (home / "runs" / "link").symlink_to(home / "runs" / "strange")
+    (home / "runs" / "strange" / "metrics.jsonl").touch()
+    ended = script("train.py", "--resume", "training.max_steps=9", cwd=home)
+    assert ended.code == 0 and "run: runs/small, resumed after step 8" in ended.out, ended
+
+
+@pytest.mark.parametrize("name", IN_A_COMPARISON)
+def test_at_any_depth_of_a_comparison(name: str, home: Path) -> None:
+    written(home)
+    inside = home / "runs" / "compare" / "small" / name
+    inside.parent.mkdir(parents=True)
+    for target in ("outside/note.txt", "outside/new.txt"):
+        inside.symlink_to(home.parent / target)
+        refused(("compare.py", "--config", "small.yaml"), home, f"compare/small/{name}: not a plain file")
+        inside.unlink()
+    os.mkfifo(inside)
+    refused(("compare.py", "--config", "small.yaml"), home, f"compare/small/{name}: not a plain file")
+
+
+@pytest.mark.parametrize("name", ["one-head-seed-1", "one-head-seed-1/checkpoints", ""])
+def test_a_folder_of_a_comparison_that_leads_out(name: str, home: Path) -> None:
+    """What is in such a folder would be removed to make room for a run."""
+    written(home)
+    inside = home / "runs" / "compare" / "small" / name
+    inside.parent.mkdir(parents=True)
+    inside.symlink_to(home.parent / "outside")
+    refused(("compare.py", "--config", "small.yaml"), home, "runs/compare/small")
+
+
+def test_what_goes_away_while_it_is_looked_at_and_plain_folders_are_no_trouble(home: Path) -> None:
+    (home / "runs" / "small" / "my notes" / "deep").mkdir(parents=True)
+    (home / "runs" / "small" / "my notes" / "deep" / "a.txt").write_text(MINE, encoding="utf-8")
+    for command in COMMANDS.values():
+        assert script(*command, cwd=home).code == 0
