@@ -42,7 +42,7 @@ class StoriesConfig(Options):
 
     count: Annotated[int, Interval(1, 1_000_000)] = 10_000
     """How many in all, the ones for validation included; one of one scene has about 120 characters."""
-    validation: Annotated[int, Interval(1, 1_000_000)] = 1_500
+    validation: Annotated[int, Interval(1, 20_000)] = 1_500
     """How many of them are for validation, every one new: none of them stands among the others."""
     scenes: Annotated[int, Interval(1, 4)] = 1
     """Scenes in a story: one fits into a context of 128 characters, two into 256."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import signal
 import sys
 import threading
@@ -18,6 +19,9 @@ from collections.abc import Iterable
 import torch
 import torch.distributed as dist
 
+from minigpt.strict_yaml import UserError
+
+TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # set for each process
 PATIENCE = 600.0  # seconds to wait for the other processes to come
 PARENT = os.getppid()
 
@@ -29,7 +33,7 @@ def start(device: str) -> None:
     after Python has ended aborts the process. `torch.distributed.nn` is imported before the group is there, because
     its functions would otherwise hold the group for ever, as a default argument.
     """
-    if int(os.environ.get("WORLD_SIZE", 1)) > 1 and not dist.is_initialized():
+    if started()[1] > 1 and not dist.is_initialized():
         import torch.distributed.nn
 
         cuda = device == "cuda" or (device == "auto" and torch.cuda.is_available())
@@ -53,7 +57,7 @@ def meet(backend: str) -> None:
     waiting = threading.Thread(target=wait, daemon=True)
     waiting.start()
     waiting.join(2)
-    others = f"the other {int(os.environ['WORLD_SIZE']) - 1} of {os.environ['WORLD_SIZE']} processes"
+    others = f"the other {started()[1] - 1} of {started()[1]} processes"
     if waiting.is_alive():
         print(f"process {rank()} waits for {others}, at most {PATIENCE:.0f} s", file=sys.stderr)
         waiting.join(PATIENCE - 2)
@@ -64,8 +68,27 @@ def meet(backend: str) -> None:
 
 
 def rank() -> int:
-    """The number of this process: 0 writes and speaks for all."""
-    return int(os.environ.get("RANK", 0))
+    """The number of this process: 0 writes and speaks for all. Raises UserError, as `started` does."""
+    return started()[0]
+
+
+def started() -> tuple[int, int]:
+    """The number of this process and how many were started, from the environment: 0 and 1 without torchrun.
+
+    Raises UserError for half of what torchrun sets: alone, such a process would keep silent, or wait for nobody.
+    """
+    said = {name: os.environ[name] for name in TORCHRUN if name in os.environ}
+    numbers = {name: text for name, text in said.items() if name != "MASTER_ADDR"}
+    wrong = [f"{name}={text[:40]!r}" for name, text in numbers.items() if not re.fullmatch("[0-9]{1,5}", text)]
+    rank, world = (0, 1) if wrong else (int(said.get("RANK", 0)), int(said.get("WORLD_SIZE", 1)))
+    if not wrong and rank >= world:
+        wrong = [f"RANK={rank} of WORLD_SIZE={world}"]
+    if not wrong and world > 1 and len(said) < len(TORCHRUN):
+        wrong = [f"WORLD_SIZE={world} without {', '.join(name for name in TORCHRUN if name not in said)}"]
+    if wrong:
+        hint = "start several processes with torchrun, which sets all of them, or unset them"
+        raise UserError(f"the environment says {', '.join(wrong)}: {hint}")
+    return rank, world
 
 
 def world() -> int:

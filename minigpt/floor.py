@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from minigpt.corpus import Corpus
 from minigpt.dataset import IGNORED, Dataset
@@ -96,7 +97,8 @@ def expectations(corpus: Corpus, tokenizer: Tokenizer) -> Expected | None:
     ids = [tokenizer.encode(text) for text in texts]  # (characters,) each
     if any(len(i) != len(text) for i, text in zip(ids, texts)):
         return None
-    readings = [read(text, told.scenes, told.made_up_names) for text in texts]
+    shown = tqdm(texts, "reading the validation stories", unit=" stories", delay=2, disable=None, leave=False)
+    readings = [read(text, told.scenes, told.made_up_names) for text in shown]
     letters = _ids_of({letter for reading in readings for options in reading.support for letter in options}, tokenizer)
     support = np.zeros((sum(map(len, texts)), tokenizer.vocab_size), np.bool_)  # (N + 1, V)
     for place, options in enumerate(options for reading in readings for options in reading.support):

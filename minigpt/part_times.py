@@ -10,7 +10,6 @@ What attention does outside `qkv`, its position and `output` is counted as its m
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -24,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
-from minigpt import training
+from minigpt import distributed, training
 from minigpt.attention import Attention
 from minigpt.corpus import open_corpus
 from minigpt.cost import cost
@@ -239,7 +238,7 @@ def summary(times: PartTimes, tokens: int, flops_per_token: float) -> str:
 
 def show_part_times(config: RunConfig, steps: int) -> None:
     """Measure what a config would train, and print the table. Raises UserError and Diverged."""
-    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+    if distributed.started()[1] > 1:
         raise UserError("--profile looks at one process: start it without torchrun")
     settings, device = config.training, choose_device(config.training.device)
     corpus = open_corpus(config.data.source, config.data.stories)

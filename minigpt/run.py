@@ -29,7 +29,7 @@ from minigpt.decoding import Weights, prepare
 from minigpt.folder import read_start, refuse_links, sha256_of
 from minigpt.memory import check_memory, map_parts, outline, sampling_parts
 from minigpt.model import GPT, ModelConfig
-from minigpt.sampling import SamplingConfig, generate, until
+from minigpt.sampling import OVERFLOW, SamplingConfig, generate, until
 from minigpt.strict_yaml import ConfigError, UserError
 from minigpt.tokenizer import Tokenizer
 from minigpt.trace import attention_maps
@@ -117,7 +117,10 @@ class Run:
         if ids.shape[1] > self.config.model.block_size:
             raise UserError(f"the text has {ids.shape[1]} tokens; the context holds {self.config.model.block_size}")
         check_memory(map_parts(self.config.model, self.tokenizer.vocab_size, ids.shape[1]), "looking at this text")
-        return [weights[0] for weights in attention_maps(self.model, ids)]
+        maps = [weights[0] for weights in attention_maps(self.model, ids)]
+        if not all(weights.isfinite().all() for weights in maps):
+            raise UserError(OVERFLOW)
+        return maps
 
     def labels(self, text: str) -> list[str]:
         """The tokens of a text as text."""

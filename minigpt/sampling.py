@@ -15,7 +15,10 @@ from torch import Tensor
 from minigpt.config import Count, Fraction, Interval, Natural, NonNegative, Options, Seed
 from minigpt.decoding import Weights
 from minigpt.machine import keep_memory
-from minigpt.model import GPT
+from minigpt.model import GPT, Cache
+from minigpt.strict_yaml import UserError
+
+OVERFLOW = "the model's scores are NaN or infinite: its weights are so large that they overflow"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +99,7 @@ def generate(
     """Continue ids (B, n), one token (B,) at a time, for `config.max_tokens` tokens, past `block_size` if need be.
 
     The same seed gives the same tokens with a cache and without one, up to float32 rounding of the logits. Raises
-    ValueError for an empty prompt.
+    ValueError for an empty prompt, and UserError where the weights overflow.
     """
     if ids.shape[1] == 0:
         raise ValueError("there is nothing to continue: give at least one token")
@@ -110,13 +113,25 @@ def generate(
                 ids, chosen_since = torch.cat((ids, *chosen_since), dim=1), []  # (B, n)
                 cache = model.make_cache() if use_cache else None
                 unread = ids[:, start:]  # (B, n - start)
-            logits = model(unread, cache, last=True).select(1, -1)  # (B, V): prefill, step and restart are this line
+            logits = scores(model, unread, cache)  # (B, V): prefill, step and restart are this line
+            if not (chosen_since or logits.isfinite().all()):
+                raise UserError(OVERFLOW)
             chosen = next_token(logits, config, generator)  # (B,)
             unread = chosen.unsqueeze(1)  # (B, 1)
             chosen_since.append(unread)
             yield chosen
     finally:
         model.train(training)
+
+
+def scores(model: GPT, ids: Tensor, cache: Cache | None) -> Tensor:
+    """The logits (B, V) of the token that follows ids (B, T). Raises UserError where int8 finds no numbers to round."""
+    try:
+        return model(ids, cache, last=True).select(1, -1)  # (B, V)
+    except RuntimeError as error:
+        if "ChooseQuantizationParams" not in str(error):
+            raise
+        raise UserError(OVERFLOW) from None
 
 
 def until(pieces: Iterable[str], stop: str) -> Iterator[str]:

@@ -31,6 +31,8 @@ from random import Random
 from string import Formatter
 from typing import NamedTuple
 
+from tqdm import tqdm
+
 # ---------------------------------------------------------------------------------------------------------- choices
 
 
@@ -349,4 +351,5 @@ def stories(seed: int, count: int, scenes: int = 1, made_up_names: bool = False)
     if count < 0 or not 1 <= scenes <= 4:
         raise ValueError(f"stories: got count={count}, scenes={scenes}; expected count >= 0 and 1 to 4 scenes")
     words = words_of(made_up_names)
-    return [tell(story(words, scenes), Random(f"{seed} {number}")) for number in range(count)]
+    numbers = tqdm(range(count), "telling stories", unit=" stories", delay=2, disable=None, leave=False)
+    return [tell(story(words, scenes), Random(f"{seed} {number}")) for number in numbers]

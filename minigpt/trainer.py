@@ -153,7 +153,11 @@ class Training:
         """Write a sample to the screen and to samples.txt."""
         if distributed.rank() > 0:
             return
-        text = self.run.generate()
+        try:
+            text = self.run.generate()
+        except UserError as error:  # the loss will say so too
+            self.say(f"warning: no sample at step {self.run.step}: {error}")
+            return
         with closing(self.open_log("samples.txt")) as file:
             file.write(f"--- step {self.run.step} ---\n{text}\n")
         shown = "\n".join("    " + line for line in text.strip("\n").splitlines())

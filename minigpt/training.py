@@ -155,10 +155,20 @@ def train(
             raise Diverged(
                 f"step {step + 1}: the loss is {loss}, the gradient's length {norm}; lower the learning rate"
             )
-        optimizer.step(factor)
+        take_step(optimizer, factor, step)
         lr = optimizer.parts[-1].param_groups[0]["lr"]
         tokens = config.batch_size * dataset.block_size
         yield Record(step + 1, loss, lr, norm, tokens, perf_counter() - began)
+
+
+def take_step(optimizer: Optimizer, factor: float, step: int) -> None:
+    """Step along the gradients. Raises Diverged where a rate is beyond what torch's kernels take, float32's range."""
+    try:
+        optimizer.step(factor)
+    except (RuntimeError, OverflowError) as error:
+        if "overflow" not in str(error) and "too large" not in str(error):
+            raise
+        raise Diverged(f"step {step + 1}: the step is beyond float32; lower the learning rate or the decay") from error
 
 
 def compiled(model: GPT, config: TrainingConfig) -> Callable[[Tensor], Tensor]:

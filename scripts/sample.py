@@ -16,6 +16,8 @@ from minigpt.run import Run, load, newest_run
 from minigpt.sampling import SamplingConfig
 from minigpt.strict_yaml import ConfigError, UserError
 
+LONGEST = 1 << 20  # bytes of a prompt
+
 
 def main(arguments: argparse.Namespace) -> None:
     """Stream one or more continuations of the prompt."""
@@ -24,9 +26,8 @@ def main(arguments: argparse.Namespace) -> None:
         raise UserError(f"--num-samples: expected at least 1, found {arguments.num_samples}")
     run = load(newest_run(arguments.run), arguments.device)
     given = {name: getattr(arguments, name) for name in hints(SamplingConfig) if getattr(arguments, name) is not None}
-    weights = given.get("weights", run.config.sampling.weights)
-    if weights != "float32":
-        print(cost(run, weights), file=sys.stderr)
+    if arguments.weights not in (None, "float32"):  # asked for here: a config's own wish opens no text
+        print(cost(run, arguments.weights), file=sys.stderr)
     first_seed = given.pop("seed", run.config.sampling.seed)
     for number in range(arguments.num_samples):
         if number:
@@ -58,8 +59,12 @@ def read_prompt(arguments: argparse.Namespace) -> str:
         raise UserError("--prompt and --prompt-file: give one of them")
     if not arguments.prompt_file.is_file():
         raise UserError(f"--prompt-file {arguments.prompt_file}: no such file")
+    with arguments.prompt_file.open("rb") as file:
+        raw = file.read(LONGEST + 1)
+    if len(raw) > LONGEST:
+        raise UserError(f"--prompt-file {arguments.prompt_file}: more than {LONGEST:,} bytes; give its end")
     try:
-        return arguments.prompt_file.read_bytes().decode("utf-8")
+        return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"--prompt-file {arguments.prompt_file}: not UTF-8 at byte {error.start}") from None
 

@@ -368,8 +368,11 @@ def test_a_mistake_is_one_line(arguments: list[str], message: str, home: Path) -
     assert message in ended.err and ended.err.count("\n") == 1
 
 
+PROCESSES = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+
+
 def test_one_of_several_processes_is_refused(home: Path) -> None:
-    ended = process("train.py", "--config", "small.yaml", "--profile", cwd=home, WORLD_SIZE="2")
+    ended = process("train.py", "--config", "small.yaml", "--profile", cwd=home, **PROCESSES)
     assert (ended.code, ended.err) == (2, "error: --profile looks at one process: start it without torchrun\n")
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from minigpt import run as runs
 from minigpt.checkpoint import FILES, FORMAT, save
 
 Spoil = Callable[[Path], None]  # of a checkpoint's folder
@@ -184,3 +185,11 @@ def seal(path: Path) -> None:
     run = json.loads((path / "manifest.json").read_text("utf-8"))["run"]
     manifest = {"format": FORMAT, "files": said, "run": run}
     (path / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+
+
+def seal_run(folder: Path) -> None:
+    """Make every manifest of a run right for the config and the tokenizer that lie there now."""
+    for path in (folder / "checkpoints").iterdir():
+        manifest = json.loads((path / "manifest.json").read_text("utf-8"))
+        manifest["run"] = runs.seal(folder)
+        (path / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
