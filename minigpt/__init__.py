@@ -16,6 +16,7 @@ Read the files in this order; each imports only files above it.
     floor, cost                         how far from the best possible reader, and for how much
     run, part_times                     a run folder, made ready; where a step's time goes
     picture, report, record, trainer    how the folder is filled, what is shown of it
+    process                             how one Python process starts another
     compare, measure, crew              what differs and what is held equal; one run; the processes that do them
     interval, summary, page, contest    is a difference real; what was found, as a table and as a page; all of it
     bench/ledger, yardstick, ...        the same beside other programs: how fast, to which loss, with how much memory

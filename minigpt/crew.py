@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections import deque
@@ -19,6 +18,8 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+from minigpt.process import DEAF, python
 
 Task = dict[str, Any]
 Answer = dict[str, Any]
@@ -32,7 +33,7 @@ class Crew(AbstractContextManager["Crew"]):
 
     def __init__(self, size: int, plugins: Sequence[Path] = ()):
         self.size = size
-        self.command = [sys.executable, "-m", "minigpt.measure", *map(str, plugins)]
+        self.command = python(f"{DEAF}; from minigpt.measure import main; main(sys.argv[1:])", *map(str, plugins))
         self.processes: list[subprocess.Popen[str]] = []  # all that were started
         self.idle: list[subprocess.Popen[str]] = []
         self.guard, self.ended = threading.Lock(), False

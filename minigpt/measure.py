@@ -1,6 +1,6 @@
 """One run of a comparison, from its config to its numbers; and the process that does such runs, one after the other.
 
-    python -m minigpt.measure [--plugin FILE ...]      started by crew.py: a task a line on stdin, answers on stdout
+Its process is started by crew.py: a task a line on stdin, answers on stdout.
 
 B batch, T positions, H heads.
 """
@@ -245,7 +245,3 @@ def main(arguments: Sequence[str]) -> None:
             tell(do(task, tell))
         except Exception as error:
             tell({"event": "failed", "message": f"{type(error).__name__}: {error}"})
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -50,6 +50,7 @@ ORDER = [
     "report",
     "record",
     "trainer",
+    "process",
     "compare",
     "measure",
     "crew",

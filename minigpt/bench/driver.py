@@ -1,6 +1,6 @@
 """A rival in a process of its own: it makes itself ready, and then works when it is told to, and only then.
 
-    python minigpt/bench/driver.py '{"do": "train", "rival": "nanogpt", ...}'      started by worker.py
+worker.py starts it, with what to do as JSON: {"do": "train", "rival": "nanogpt", ...}.
 
 A line with a number on stdin, `20`, is answered by a line of JSON with the seconds that 20 steps, or tokens, took.
 Nothing of minigpt is imported unless minigpt is the rival. nanoGPT's model.py is imported as it is, from a folder that
@@ -11,7 +11,7 @@ B batch, T positions, V vocabulary, n tokens.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import json
 import os
 import sys
@@ -39,7 +39,6 @@ def main(spec: Spec) -> None:
     """Answer until stdin ends. The first answer says that all is ready, or what is wrong."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a rival prints is no answer
-    sys.path[0] = spec["path"]
     sys.dont_write_bytecode = spec["rival"] == "nanogpt"
 
     def say(answer: dict[str, Any]) -> None:
@@ -72,9 +71,18 @@ def seconds(block: Block, count: int, device: str) -> float:
 # ---------------------------------------------------------------------------------------------- the models
 
 
+def nanogpt(spec: Spec) -> Any:
+    """nanoGPT's model.py as a module: this file and no other of the checkout."""
+    found = importlib.util.spec_from_file_location("model", Path(spec["path"], "model.py"))
+    assert found and found.loader
+    module = sys.modules["model"] = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
 def nanogpt_model(spec: Spec) -> Any:
     """nanoGPT's own, without biases, as its training has it by default."""
-    theirs: Any = importlib.import_module("model")
+    theirs = nanogpt(spec)
     return theirs.GPT(theirs.GPTConfig(**spec["shape"], dropout=0.0, bias=False)).to(spec["device"])
 
 
@@ -259,7 +267,7 @@ def sample_minigpt(spec: Spec) -> Ready:
 @torch.no_grad()
 def evaluate_nanogpt(spec: Spec) -> Ready:
     """The loss of a checkpoint of nanoGPT's training: every target of its val.bin once, in windows side by side."""
-    theirs: Any = importlib.import_module("model")
+    theirs = nanogpt(spec)
     saved = torch.load(Path(spec["folder"], "ckpt.pt"), map_location=spec["device"], weights_only=True)
     model = theirs.GPT(theirs.GPTConfig(**saved["model_args"])).to(spec["device"]).eval()
     model.load_state_dict({name.removeprefix("_orig_mod."): value for name, value in saved["model"].items()})

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
@@ -20,15 +19,18 @@ from types import TracebackType
 from typing import Any
 
 from minigpt.bench.ledger import Spread
-from minigpt.corpus import ROOT
+from minigpt.process import DEAF, python
 from minigpt.strict_yaml import UserError
 
 DRIVER = Path(__file__).with_name("driver.py")
+RUN_DRIVER = f"{DEAF}; import runpy; runpy.run_path({str(DRIVER)!a}, run_name='__main__')"
 
 
 def environment() -> dict[str, str]:
-    """Ours, so that the processes import this minigpt and no other."""
-    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
+    """Ours; the folders of PYTHONPATH mean the same in any current folder."""
+    if not (folders := os.environ.get("PYTHONPATH")):
+        return dict(os.environ)
+    return os.environ | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, folders.split(os.pathsep)))}
 
 
 class Worker(AbstractContextManager["Worker"]):
@@ -37,13 +39,12 @@ class Worker(AbstractContextManager["Worker"]):
     def __init__(self, name: str, spec: Mapping[str, Any]):
         self.name = name
         self.process = subprocess.Popen(
-            [sys.executable, str(DRIVER), json.dumps({"path": str(ROOT), **spec})],
+            python(RUN_DRIVER, json.dumps(dict(spec))),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
             encoding="utf-8",
-            env=environment(),
             start_new_session=True,  # a Ctrl-C is for us; we end it
         )
         try:
