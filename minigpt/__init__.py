@@ -15,7 +15,8 @@ Read the files in this order; each imports only files above it.
     optimizer, training, checkpoint     how it learns, and how nothing is lost
     floor, cost                         how far from the best possible reader, and for how much
     run, part_times                     a run folder, made ready; where a step's time goes
-    picture, report, record, trainer    how the folder is filled, what is shown of it
+    picture, report, record, signals    how the folder is filled, what is shown of it, what stops it
+    trainer                             one training from start to finish
     process                             how one Python process starts another
     compare, measure, crew              what differs and what is held equal; one run; the processes that do them
     interval, summary, page, contest    is a difference real; what was found, as a table and as a page; all of it

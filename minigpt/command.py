@@ -1,7 +1,7 @@
 """What the scripts share: plugins, and how an end of any kind becomes an exit code and one clear line.
 
 0 done; 1 a bug of ours; 2 a mistake in the input; 3 the loss diverged; 4 a checkpoint refused; 5 input/output;
-130, 143, 141 for SIGINT, SIGTERM, SIGPIPE.
+129 a closed terminal (SIGHUP); 130 Ctrl-C (SIGINT); 141 a closed pipe (SIGPIPE); 143 SIGTERM.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ import argparse
 import atexit
 import gc
 import io
-import os
 import re
 import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from minigpt.checkpoint import CheckpointError
+from minigpt.report import complain, give_up
 from minigpt.run import load_plugin
+from minigpt.signals import Stopped, Terminated, receive_signals
 from minigpt.strict_yaml import UserError
-from minigpt.trainer import Stopped
 from minigpt.training import Diverged
 
 atexit.register(gc.freeze)  # or Python, before it ends, would look through all of torch for garbage, for 0.3 s
@@ -32,7 +32,11 @@ class Parser(argparse.ArgumentParser):
     """Python's own, but a mistake is one line and not the whole usage."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"error: {message} (--help lists the options)\n")
+        self.exit(2, f"error: {message} (--help lists the options)")
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        finish(message or "")
+        sys.exit(status)
 
 
 def parser(description: str) -> argparse.ArgumentParser:
@@ -49,46 +53,44 @@ def execute(main: Callable[[argparse.Namespace], None], arguments: argparse.Name
     """Load the plugins, run `main`, and answer with an exit code. Anything wrong is one line on stderr."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # in any terminal: what its encoding lacks is escaped
-    signal.signal(signal.SIGTERM, _terminate)
     try:
+        receive_signals()
         for path in arguments.plugin:
             load_plugin(path)
         main(arguments)
         sys.stdout.flush()
-        return 0
+        code, line = 0, ""
     except BrokenPipeError:
         code, line = 141, ""
     except (Exception, KeyboardInterrupt) as error:
         if arguments.debug:
-            traceback.print_exc()
-        code, text = _explain(error)
-        line = f"{text}\n"
-    _empty_stdout()
-    print(line, end="", file=sys.stderr)
+            complain(traceback.format_exc().rstrip())
+        code, line = _explain(error)
+    finish(line)
     return code
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM where nothing looks out for it: what is under way is left as by Ctrl-C, and cleaned up."""
-
-
-def _terminate(signum: int, frame: Any) -> NoReturn:
-    raise Terminated
-
-
-def _empty_stdout() -> None:
-    """Write out what is left; where nobody takes it, drop it, or Python would complain when it flushes at exit."""
+def finish(line: str) -> None:
+    """Say a last line on stderr, and let no signal and no stream that takes nothing add to it while Python ends."""
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(signum) is not signal.SIG_IGN:
+            signal.signal(signum, signal.SIG_DFL)
     try:
         sys.stdout.flush()
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        give_up(sys.stdout)
+    if line:
+        complain(line)
 
 
 def _explain(error: BaseException) -> tuple[int, str]:
+    """The exit code of an end, and its line."""
     if isinstance(error, Terminated):
-        return 143, "stopped"
+        return 128 + error.signum, "stopped"
     if isinstance(error, KeyboardInterrupt):
         return 130, "stopped"
+    if isinstance(error, Stopped) and error.signum == signal.SIGPIPE:
+        return 141, ""
     if isinstance(error, Stopped):
         return 128 + error.signum, f"stopped by {error}; a checkpoint is written: python scripts/train.py --resume"
     if isinstance(error, UserError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,10 @@ from minigpt.crew import Crew
 from minigpt.folder import few, refuse_links, write_whole
 from minigpt.memory import free_memory
 from minigpt.page import page
+from minigpt.report import Say, say
 from minigpt.run import RunConfig
 from minigpt.strict_yaml import UserError
 from minigpt.summary import summarise, to_csv
-
-Say = Callable[[str], None]
 
 SPEEDS = "speeds.json"
 ASIDE = 2.0  # seconds of a run that are neither training nor evaluation: putting together, sampling, writing
@@ -38,7 +37,7 @@ class Contest:
     comparison: Comparison
     plugins: Sequence[Path]
     allow_leak: bool
-    say: Say = print
+    say: Say = say
     speeds: dict[str, dict[str, Any]] = field(default_factory=dict)  # by the key of a variant's config
     share: int | None = None  # bytes of memory that each process may take, where that is known
 

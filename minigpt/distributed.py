@@ -96,13 +96,15 @@ def world() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-def stop_signal(received: list[int]) -> int:
-    """The signal for which all processes stop after this step, or 0: one that any of them received.
+def agree(signum: int, due: bool) -> tuple[int, bool]:
+    """The signal for which all processes stop after this step, one that any of them noticed, or 0; and whether a
+    checkpoint is due, by the clock of any of them.
 
-    Where torchrun is gone, that is SIGHUP: nobody else would ever stop these processes.
+    Where torchrun is gone, the signal is SIGHUP: nobody else would ever stop these processes.
     """
     orphaned = dist.is_torchelastic_launched() and os.getppid() != PARENT
-    return largest(received[0] if received else int(signal.SIGHUP) if orphaned else 0)
+    signum, any_due = divmod(largest(2 * (signum or orphaned * signal.SIGHUP) + due), 2)
+    return signum, bool(any_due)
 
 
 def wait_for_all() -> None:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, TextIO
 
 from tqdm import tqdm
 
@@ -20,6 +20,35 @@ from minigpt.training import Record
 LINES = 20  # plain lines in a whole run
 
 Say = Callable[[str], None]  # prints a line
+
+
+def say(text: str) -> None:
+    """Print a line. Raises BrokenPipeError where the reader has left.
+
+    A stdout that takes nothing (a full disk, a terminal that was closed) is reported once on stderr and given up.
+    """
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        give_up(sys.stdout)
+        complain(f"warning: stdout: {error}; what would be printed is left out from here on")
+
+
+def complain(text: str) -> None:
+    """Print a line on stderr, if that takes it."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        give_up(sys.stderr)
+
+
+def give_up(stream: TextIO) -> None:
+    """Let a stream lead nowhere; what it still holds would be the same error again at the next line, and at exit."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
+    os.close(null)
 
 
 def silent(text: str) -> None:
@@ -78,6 +107,7 @@ class Reporter:
 
     def __init__(self, start: int, steps: int, speaks: bool = True):
         self.speaks, self.steps, self.val_loss = speaks, steps, float("nan")
+        self.unheard = False  # whether the reader of stdout has left
         self.recent: deque[Record] = deque(maxlen=20)
         self.began, self.start = perf_counter(), start
         self.bar = tqdm(
@@ -89,10 +119,11 @@ class Reporter:
         """Print a line of its own; the bar stays below."""
         if not self.speaks:
             return
-        if self.bar.disable:
-            print(text, flush=True)
-        else:
-            tqdm.write(text, file=sys.stdout)
+        try:
+            with tqdm.external_write_mode(file=sys.stdout):
+                say(text)
+        except BrokenPipeError:
+            self.unheard = True
 
     @property
     def tokens_per_second(self) -> float:

@@ -14,8 +14,8 @@ import math
 import os
 import shutil
 import signal
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -36,7 +36,7 @@ from minigpt.optimizer import Optimizer
 from minigpt.picture import curve_svg, smooth
 from minigpt.probe import check_causal, idle_positions
 from minigpt.record import changed, cut_metrics, make_folder, record, record_changes
-from minigpt.report import Log, Reporter, Say, read_metrics, silent
+from minigpt.report import Log, Reporter, Say, read_metrics, say, silent
 from minigpt.run import (
     CHECKPOINTS,
     METRICS,
@@ -49,19 +49,12 @@ from minigpt.run import (
     open_checkpoint,
     read_config,
 )
+from minigpt.signals import Stopped, signals
 from minigpt.strict_yaml import UserError
 from minigpt.tokenizer import Tokenizer
 from minigpt.training import Diverged, Record, choose_device, evaluate, train, verdict
 
 KEEP = 2  # checkpoints
-
-
-class Stopped(Exception):
-    """A signal ended the training, after its step was finished and a checkpoint written."""
-
-    def __init__(self, signum: int):
-        super().__init__(signal.Signals(signum).name)
-        self.signum = signum
 
 
 @dataclass
@@ -84,7 +77,7 @@ class Training:
     def fit(self) -> None:
         """Train to the end, or to a signal, and leave a folder that can be sampled from and resumed.
 
-        Raises Stopped after SIGINT and SIGTERM, Diverged, and OSError.
+        Raises Stopped after SIGINT, SIGTERM, SIGHUP, and when the reader of stdout has left; Diverged; and OSError.
         """
         with self.lock or nullcontext():
             self.take_steps()
@@ -94,7 +87,7 @@ class Training:
         """Step, evaluate, log, sample and save, each when it is time for it."""
         config, run = self.run.config.training, self.run
         reporter = Reporter(run.step, config.max_steps, distributed.rank() == 0)
-        self.say = reporter.say
+        self.say, saved = reporter.say, perf_counter()
         with closing(reporter), closing(self.open_log(METRICS)) as metrics, signals() as received:
             try:
                 for record in train(run.model, self.dataset, self.optimizer, config, run.step):
@@ -108,9 +101,12 @@ class Training:
                     metrics.write(json.dumps(line) + "\n")
                     if config.sample_every and record.step % config.sample_every == 0 and not last:
                         self.sample()
-                    signum = distributed.stop_signal(received)
-                    if record.step % config.checkpoint_every == 0 or last or signum:
+                    overdue = perf_counter() - saved >= 60 * config.checkpoint_minutes
+                    noticed = received[0] if received else reporter.unheard * signal.SIGPIPE
+                    signum, due = distributed.agree(noticed, overdue)
+                    if record.step % config.checkpoint_every == 0 or last or signum or due:
                         self.save(metrics)
+                        saved = perf_counter()
                     if signum:
                         distributed.wait_for_all()  # for the one that saves
                         raise Stopped(signum)
@@ -158,8 +154,11 @@ class Training:
         except UserError as error:  # the loss will say so too
             self.say(f"warning: no sample at step {self.run.step}: {error}")
             return
-        with closing(self.open_log("samples.txt")) as file:
-            file.write(f"--- step {self.run.step} ---\n{text}\n")
+        try:
+            with closing(self.open_log("samples.txt")) as file:
+                file.write(f"--- step {self.run.step} ---\n{text}\n")
+        except OSError as error:
+            self.say(f"warning: {self.run.folder / 'samples.txt'}: {error}; training goes on without this sample")
         shown = "\n".join("    " + line for line in text.strip("\n").splitlines())
         self.say(f"sample at step {self.run.step}:\n{shown}")
 
@@ -187,17 +186,20 @@ class Training:
             what = f"the checkpoint was not written, it needs {needed:,} bytes and {free:,} are free"
             raise OSError(f"{what} ({error})") from error
         checkpoint.prune(folder, KEEP)
+        try:
+            write_whole(self.run.folder / "loss.svg", self.picture())
+        except OSError as error:
+            self.say(f"warning: {self.run.folder / 'loss.svg'}: {error}")
+
+    def picture(self) -> str:
+        """The curves so far, as SVG."""
         lines = read_metrics(self.run.folder / METRICS)
         curves = {
             "training": smooth([(line["step"], line["train/loss"]) for line in lines]),
             "validation": [(line["step"], line["val/loss"]) for line in lines if "val/loss" in line],
         }
         title = f"{self.run.folder.name}: loss in nats a token"
-        picture = curve_svg({name: curve for name, curve in curves.items() if curve}, title, "step")
-        try:
-            write_whole(self.run.folder / "loss.svg", picture)
-        except OSError as error:
-            self.say(f"warning: {self.run.folder / 'loss.svg'}: {error}")
+        return curve_svg({name: curve for name, curve in curves.items() if curve}, title, "step")
 
     def keep_evidence(self) -> None:
         """Keep the state before a step that went wrong, and its batch, for a look; checkpoints stay as they are."""
@@ -221,25 +223,7 @@ class Training:
         return f"{verdict(self.evaluations)}\n{describe(score(paid, self.expected))}"
 
 
-@contextmanager
-def signals() -> Iterator[list[int]]:
-    """Note SIGINT and SIGTERM in a list, so that a step is finished first; a second one stops at once."""
-    received: list[int] = []
-
-    def note(signum: int, frame: Any) -> None:
-        received.append(signum)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)  # the next one ends the process without asking us
-
-    before = {signum: signal.signal(signum, note) for signum in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield received
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
-
-
-def start(config: RunConfig, name: str, plugins: Sequence[Path], allow_leak: bool, say: Say = print) -> Training:
+def start(config: RunConfig, name: str, plugins: Sequence[Path], allow_leak: bool, say: Say = say) -> Training:
     """Prepare a new run: read the text, build the model, prove it causal, and make its folder.
 
     Raises UserError for what the config asks in vain, LeakError for an attention that sees the future, and OSError.
@@ -266,7 +250,7 @@ def resume(
     plugins: Sequence[Path],
     allow_data_change: bool,
     allow_leak: bool,
-    say: Say = print,
+    say: Say = say,
 ) -> Training:
     """Take up a run at its newest good checkpoint.
 

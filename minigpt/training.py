@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minigpt import distributed
-from minigpt.config import Count, Fraction, Interval, Natural, NonNegative, Options, Seed
+from minigpt.config import Count, Fraction, Interval, Natural, NonNegative, Options, Positive, Seed
 from minigpt.dataset import IGNORED, Dataset, Split
 from minigpt.machine import keep_memory
 from minigpt.memory import EVALUATED
@@ -58,6 +58,8 @@ class TrainingConfig(Options):
     """Steps between samples of text; 0 is none."""
     checkpoint_every: Count = 500
     """Steps between checkpoints; there is one after the last step too."""
+    checkpoint_minutes: Positive = 5.0
+    """Minutes after which there is a checkpoint in any case: what a crash can cost where steps are slow."""
     seed: Seed = 1337
     """Equal seeds make equal runs, to the bit on a CPU."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"

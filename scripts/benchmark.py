@@ -9,6 +9,9 @@ python scripts/benchmark.py startup --nanogpt ../nanoGPT                 # secon
 Each prints tables and writes runs/benchmark-SUITE.json. Nothing is written into the checkout of nanoGPT.
 """
 
+import begin  # noqa: F401  before the imports that take seconds
+
+# isort: split
 import argparse
 import shlex
 import sys

@@ -7,6 +7,9 @@ python scripts/compare.py --config positions.yaml                         # how 
 The same command goes on where it was stopped.
 """
 
+import begin  # noqa: F401  before the imports that take seconds
+
+# isort: split
 import argparse
 import shlex
 import sys

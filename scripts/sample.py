@@ -4,6 +4,9 @@ python scripts/sample.py --prompt "Once"                       # from the newest
 python scripts/sample.py --run runs/tiny --temperature 0 --max-tokens 300
 """
 
+import begin  # noqa: F401  before the imports that take seconds
+
+# isort: split
 import argparse
 import sys
 from pathlib import Path

@@ -5,6 +5,9 @@ python scripts/show_attention.py --prompt "Mia was a shy fox. She met Tom."     
 Without the extra `plot` (pip install -e ".[plot]") the maps are drawn in the terminal; with it, --text does that too.
 """
 
+import begin  # noqa: F401  before the imports that take seconds
+
+# isort: split
 import argparse
 import sys
 from pathlib import Path

@@ -6,6 +6,9 @@ python scripts/train.py --resume                                            # go
 python scripts/train.py --config tiny.yaml --profile                        # where a step's time goes
 """
 
+import begin  # noqa: F401  before the imports that take seconds
+
+# isort: split
 import argparse
 import re
 import sys

@@ -90,18 +90,20 @@ def process(name: str, *arguments: object, cwd: Path, **env: str) -> Ended:
     return Ended(ended.returncode, ended.stdout.decode("utf-8"), ended.stderr.decode("utf-8"))
 
 
-def script(name: str, *arguments: object, cwd: Path, encoding: str = "utf-8") -> Ended:
-    """The same by way of the server. `encoding` is that of its terminal."""
+def script(name: str, *arguments: object, cwd: Path, encoding: str = "utf-8", full: tuple[str, ...] = ()) -> Ended:
+    """The same by way of the server. `encoding` is that of its terminal; `full` may name "out" and "err"."""
     with tempfile.TemporaryDirectory() as folder:
         out, err = Path(folder, "out"), Path(folder, "err")
         argv = command_line(name, *arguments)[1:]
         request = {"argv": argv, "cwd": str(cwd), "out": str(out), "err": str(err), "encoding": encoding}
+        request |= dict.fromkeys(full, "/dev/full")
         asked, answers = server().stdin, server().stdout
         assert asked and answers
         asked.write(json.dumps(request) + "\n")
         asked.flush()
         code = int(answers.readline())
-        return Ended(code, out.read_text(encoding), err.read_text("utf-8"))
+        said, complained = (path.read_bytes() if path.exists() else b"" for path in (out, err))
+        return Ended(code, said.decode(encoding), complained.decode("utf-8"))
 
 
 @cache

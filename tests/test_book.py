@@ -49,6 +49,7 @@ ORDER = [
     "picture",
     "report",
     "record",
+    "signals",
     "trainer",
     "process",
     "compare",

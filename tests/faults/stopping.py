@@ -20,12 +20,15 @@ SMALL = CONFIG.replace(
 PLUGIN = """
 import os, shutil, signal, torch
 from pathlib import Path
-import minigpt.checkpoint, minigpt.dataset, minigpt.run, minigpt.tokenizer, minigpt.trainer, minigpt.training
+import minigpt.checkpoint, minigpt.dataset, minigpt.run, minigpt.signals, minigpt.tokenizer
+import minigpt.trainer, minigpt.training
 
 def act():
     {act}
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # even if the tests run in a shell's background
+signal.signal(signal.SIGINT, signal.default_int_handler)  # even if the tests run in a shell's background,
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # or under nohup
+minigpt.signals.receive_signals()
 owner, count, original = {owner}, 0, {owner}.{name}
 
 def replaced(*arguments, **options):

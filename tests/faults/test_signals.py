@@ -19,6 +19,7 @@ PHASES = {  # where the signal comes, and the step after which the run stops
     "the pruning": ("minigpt.checkpoint", "prune", 1, 5),
     "a log line": ("minigpt.trainer.Log", "write", 4, 3),
 }
+SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,7 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["INT", "TERM"])
+@pytest.mark.parametrize(("signum", "code"), SIGNALS, ids=["INT", "TERM", "HUP"])
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_signal_during(phase: str, signum: int, code: int, straight: Path, tmp_path: Path) -> None:
     owner, name, nth, last = PHASES[phase]
@@ -60,7 +61,16 @@ def test_a_second_one_stops_at_once_and_leaves_the_last_checkpoint_whole(
     assert metrics(tmp_path) == metrics(straight) and same(newest(tmp_path), newest(straight))
 
 
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["INT", "TERM"])
+def test_a_second_sighup_does_not_hurry(tmp_path: Path) -> None:
+    """A terminal that closes may send several, the shell's and the system's."""
+    furnished(tmp_path)
+    twice = "os.kill(os.getpid(), signal.SIGHUP); os.kill(os.getpid(), signal.SIGHUP)"
+    stopped = train_until(tmp_path, twice, *PHASES["a step"][:3])
+    assert stopped.code == 129 and stopped.err.startswith("stopped by SIGHUP; a checkpoint is written: "), stopped
+    assert newest(tmp_path).state["step"] == 3
+
+
+@pytest.mark.parametrize(("signum", "code"), SIGNALS, ids=["INT", "TERM", "HUP"])
 def test_a_signal_while_tokenizing(signum: int, code: int, tmp_path: Path) -> None:
     furnished(tmp_path)
     (tmp_path / "text.txt").write_text("another text. " * 500, encoding="utf-8")

@@ -1,0 +1,62 @@
+"""SIGINT, SIGTERM and SIGHUP: each ends a command by an exception, and a training once its step is done and saved."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM or SIGHUP where nothing looks out for it: what is under way is left as by Ctrl-C, and cleaned up."""
+
+    def __init__(self, signum: int):
+        self.signum = signum
+
+
+def _terminate(signum: int, frame: Any) -> NoReturn:
+    raise Terminated(signum)
+
+
+def receive_signals() -> None:
+    """Let SIGINT, SIGTERM and SIGHUP each raise an exception; under nohup, which ignores SIGHUP, it stays ignored."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, _terminate)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, _terminate)
+
+
+class Stopped(Exception):
+    """A signal ended the training, after its step was finished and a checkpoint written."""
+
+    def __init__(self, signum: int):
+        super().__init__(signal.Signals(signum).name)
+        self.signum = signum
+
+
+@contextmanager
+def signals() -> Iterator[list[int]]:
+    """Note SIGINT, SIGTERM and SIGHUP in a list, so that a step is finished first; a second one stops at once.
+
+    But a second SIGHUP is ignored: a terminal that closes may send several. One that is ignored already, as under
+    nohup, stays so.
+    """
+    received: list[int] = []
+    before = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    if before[signal.SIGHUP] is signal.SIG_IGN:
+        del before[signal.SIGHUP]
+
+    def note(signum: int, frame: Any) -> None:
+        received.append(signum)
+        for number in before:  # the next SIGINT or SIGTERM ends the process without asking us
+            signal.signal(number, signal.SIG_IGN if number == signal.SIGHUP else signal.SIG_DFL)
+
+    for signum in before:
+        signal.signal(signum, note)
+    try:
+        yield received
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, signal.SIG_IGN if signum == signal.SIGHUP and signum in received else handler)

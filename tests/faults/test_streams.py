@@ -1,0 +1,134 @@
+"""Where a command speaks: a terminal that closes, a reader that leaves, a stream that is full or was never open."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import signal
+import subprocess
+import termios
+import time
+from pathlib import Path
+
+import pytest
+from running import command_line, environment, script
+from stopping import PLUGIN, STEPS, furnished, metrics, newest, resume, same, train, train_until
+
+A_STEP = ("minigpt.training", "accumulate", 3)
+LEFT = "reader, writer = os.pipe(); os.dup2(writer, 1); os.close(reader)"
+FULL = "os.dup2(os.open('/dev/full', os.O_WRONLY), {})"
+WAIT = """while not Path("closed").exists():
+        Path("ready").touch()"""
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was never disturbed."""
+    folder = furnished(tmp_path_factory.mktemp("straight"))
+    assert train(folder).code == 0
+    return folder
+
+
+def undisturbed(folder: Path, straight: Path) -> None:
+    """The run is as long as the other one, and equal to it."""
+    assert metrics(folder) == metrics(straight) and same(newest(folder), newest(straight))
+
+
+def test_a_reader_that_leaves_stops_a_training_once_its_step_is_saved(straight: Path, tmp_path: Path) -> None:
+    """As `| head` does."""
+    stopped = train_until(furnished(tmp_path), LEFT, *A_STEP)
+    assert (stopped.code, stopped.err) == (141, "")
+    assert newest(tmp_path).state["step"] == 3 == len(metrics(tmp_path))
+    assert resume(tmp_path).code == 0
+    undisturbed(tmp_path, straight)
+
+
+def test_a_full_stdout_is_reported_once_and_training_goes_on(straight: Path, tmp_path: Path) -> None:
+    ended = train_until(furnished(tmp_path), FULL.format(1), *A_STEP)
+    warning = "warning: stdout: [Errno 28] No space left on device; what would be printed is left out from here on\n"
+    assert (ended.code, ended.err) == (0, warning)
+    undisturbed(tmp_path, straight)
+
+
+def test_streams_that_are_full_from_the_start(straight: Path, tmp_path: Path) -> None:
+    furnished(tmp_path)
+    ended = script("train.py", "--config", "small.yaml", cwd=tmp_path, full=("out", "err"))
+    assert ended.code == 0
+    undisturbed(tmp_path, straight)
+
+
+@pytest.mark.parametrize("arguments", [("--config", "none.yaml"), ("--nonsense",), ("--config",)])
+def test_a_mistake_has_its_exit_code_though_nobody_hears_of_it(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    assert script("train.py", *arguments, cwd=tmp_path, full=("err",)).code == 2
+
+
+def test_streams_that_were_never_open(straight: Path, tmp_path: Path) -> None:
+    """As by `<&- >&- 2>&-`. No file of the run gets the number of one, and with it what is printed."""
+    furnished(tmp_path)
+    noise = "os.write(1, b'noise'); os.write(2, b'noise')"
+    (tmp_path / "noisy.py").write_text(PLUGIN.format(act=noise, owner=A_STEP[0], name=A_STEP[1], nth=3), "utf-8")
+    command = command_line("train.py", "--config", "small.yaml", "--plugin", "noisy.py")
+    shell = ["sh", "-c", '"$@" <&- >&- 2>&-', "sh", *command]
+    assert subprocess.run(shell, cwd=tmp_path, env=environment(), timeout=120).returncode == 0
+    undisturbed(tmp_path, straight)
+    files = [path for path in (tmp_path / "runs" / "small").rglob("*") if path.is_file() and path.name != "noisy.py"]
+    assert not [path for path in files if b"noise" in path.read_bytes()]
+    for line in (tmp_path / "runs" / "small" / "metrics.jsonl").read_text("utf-8").splitlines():
+        assert set(json.loads(line)) >= {"step", "train/loss"}
+
+
+@pytest.mark.parametrize("nohup", [False, True], ids=["", "nohup"])
+def test_a_terminal_that_closes(nohup: bool, straight: Path, tmp_path: Path) -> None:
+    """The system sends SIGHUP, and nothing can be printed any more. Under nohup that is no reason to stop."""
+    furnished(tmp_path)
+    text = PLUGIN.format(act=WAIT, owner=A_STEP[0], name=A_STEP[1], nth=3)
+    text = text.replace("signal.signal(signal.SIGHUP, signal.SIG_DFL)", "")
+    (tmp_path / "waiting.py").write_text(text, "utf-8")
+    command = command_line("train.py", "--config", "small.yaml", "--plugin", "waiting.py")
+    master, slave = pty.openpty()
+
+    def own_terminal() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN if nohup else signal.SIG_DFL)
+        fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+
+    with subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env=environment(),
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+        preexec_fn=own_terminal,
+    ) as training:
+        os.close(slave)
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "ready").exists():
+            assert time.monotonic() < deadline and training.poll() is None
+            time.sleep(0.01)
+        os.close(master)
+        (tmp_path / "closed").touch()
+        assert training.wait(timeout=60) == (0 if nohup else 129)
+    assert newest(tmp_path).state["step"] == (STEPS if nohup else 3) == len(metrics(tmp_path))
+    if not nohup:
+        assert resume(tmp_path).code == 0
+    undisturbed(tmp_path, straight)
+
+
+def test_samples_that_cannot_be_written(straight: Path, tmp_path: Path) -> None:
+    ended = train_until(furnished(tmp_path), "os.mkdir('runs/small/samples.txt')", "minigpt.training", "accumulate", 1)
+    assert ended.code == 0 and ended.err == ""
+    assert "warning: runs/small/samples.txt: " in ended.out and "sample at step 2:" in ended.out
+    undisturbed(tmp_path, straight)
+
+
+def test_a_checkpoint_by_the_clock(straight: Path, tmp_path: Path) -> None:
+    """Steps may be slow: what SIGKILL costs is counted in minutes as well, of which there are next to none here."""
+    often = ("training.checkpoint_minutes=1e-9", "training.checkpoint_every=100")
+    killed = train_until(furnished(tmp_path), "os.kill(os.getpid(), 9)", "minigpt.training", "accumulate", 8, *often)
+    assert killed.code == -9
+    assert newest(tmp_path).state["step"] == 7
+    assert resume(tmp_path).code == 0
+    undisturbed(tmp_path, straight)
