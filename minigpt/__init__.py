@@ -4,6 +4,8 @@ Read the files in this order; each imports only files above it.
 
     strict_yaml, config                 YAML -> frozen dataclasses
     folder                              names, locks, links, and files that are whole or not there
+    waiting, process                    what takes long says so, and can be stopped; one process starts another
+    learn_pieces                        the process that learns the pieces of byte-pair encoding
     tokenizer, stories, corpus, dataset text -> ids -> batches
     cache, position, norm               what attention remembers, how it knows where, how it stays in scale
     attention/ladder                    attention as plain functions: start here

@@ -12,25 +12,29 @@ from __future__ import annotations
 import codecs
 import hashlib
 import http.client
+import importlib
 import inspect
 import json
 import os
-import queue
+import re
+import subprocess
 import tempfile
-import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 import tiktoken
 
 from minigpt.config import Component, Interval, suggest
+from minigpt.process import DEAF, python
 from minigpt.strict_yaml import UserError
+from minigpt.waiting import aside, progress
 
 Ids = npt.NDArray[np.int64]
 MAX_BYTES = 32 << 20  # a tokenizer.json is a list of tokens; anything larger is a mistake or an attack
@@ -200,7 +204,9 @@ class Tiktoken(Tokenizer):
     def encode(self, text: str) -> Ids:
         """The ids (N,) of a text, by merging the pair of lowest rank until there is none."""
         utf8(text)  # tiktoken would replace what is no text, and say nothing
-        return np.array(self.encoding.encode_ordinary(text), dtype=np.int64)
+        cut = progress(parts(text), "tokenizing", unit="parts")
+        ids = [np.array(self.encoding.encode_ordinary(part), dtype=np.int64) for part in cut]
+        return np.concatenate(ids) if ids else np.empty(0, dtype=np.int64)
 
     def token_bytes(self, id: int) -> bytes:
         """The bytes of a piece. Public vocabularies have gaps, ids that stand for nothing: they read U+FFFD."""
@@ -209,6 +215,22 @@ class Tiktoken(Tokenizer):
         except KeyError:
             return "\N{REPLACEMENT CHARACTER}".encode()
 
+
+LONGEST = 2000  # characters that a library gets at a time: it looks at no signal, and a word takes it a square of time
+END = r"(?<=[^\W_])(?=[\s.,;:!?\u2026\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f])"  # of a word, in any writing
+PART = re.compile(rf"(?s).{{1,{LONGEST}}}(?:\Z|{END})|.{{1,{LONGEST}}}(?<=[^\W\d_])(?=\W)|.{{1,{LONGEST}}}")
+
+
+def parts(text: str) -> Iterator[str]:
+    """A text cut into parts of at most LONGEST characters, at the ends of words, so that no tokenizer's piece is cut.
+
+    Only what is longer than that and has no such end, such as DNA or blanks, is cut anywhere.
+    """
+    for part in PART.finditer(text):
+        yield part[0]
+
+
+LEARN = str(Path(__file__).with_name("learn_pieces.py"))
 
 # A piece stays within a word, its leading space included: GPT-2's pattern, possessive so that it never goes back.
 PIECES = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
@@ -242,20 +264,41 @@ class BPE(Tiktoken, kind="bpe"):
     @classmethod
     def fit(cls, config: Config, texts: Iterable[str]) -> BPE:
         """Learn the merges. Raises UserError when `tokenizers` is not installed."""
-        try:
-            from tokenizers import Tokenizer as Trainee
-            from tokenizers import models, pre_tokenizers, trainers
-        except ImportError:
-            hint = 'pip install -e ".[bpe]"'
-            raise UserError(f"data.tokenizer: bpe is trained by the package tokenizers: {hint}") from None
-        trainee = Trainee(models.BPE())
-        trainee.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # splits into words, as PIECES does
-        letters = pre_tokenizers.ByteLevel.alphabet()
-        trainer = trainers.BpeTrainer(vocab_size=config.vocab_size, initial_alphabet=letters, show_progress=False)
-        trainee.train_from_iterator(texts, trainer)
-        vocabulary, latin = trainee.get_vocab(), _byte_letters()  # piece -> id, in the order of merging
+        vocabulary, latin = _learn(texts, config.vocab_size), _byte_letters()
         pieces = sorted((piece for piece in vocabulary if len(piece) > 1), key=lambda piece: vocabulary[piece])
         return cls(["".join(latin[letter] for letter in piece) for piece in pieces])
+
+
+def _learn(texts: Iterable[str], vocab_size: int) -> dict[str, int]:
+    """The pieces that `learn_pieces.py` learns from texts, numbered in the order of merging.
+
+    Raises UserError when `tokenizers` is not installed, or when its process ends without an answer.
+    """
+    try:
+        importlib.import_module("tokenizers")
+    except ImportError:
+        hint = 'pip install -e ".[bpe]"'
+        raise UserError(f"data.tokenizer: bpe is trained by the package tokenizers: {hint}") from None
+    what, words = "training the tokenizer", (part for text in texts for part in parts(text))
+    command = python(f"{DEAF}; import runpy; runpy.run_path({LEARN!a}, run_name='__main__')", str(vocab_size))
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8") as learner:
+        assert learner.stdin and learner.stdout
+        try:
+            with suppress(BrokenPipeError):
+                for part in progress(words, what, unit="parts of the text"):
+                    utf8(part)
+                    learner.stdin.write(json.dumps(part) + "\n")
+                learner.stdin.write("\n")
+                learner.stdin.flush()
+            answer = aside(learner.stdout.readline, what)
+        finally:
+            learner.kill()
+            with suppress(BrokenPipeError):
+                learner.stdin.close()
+    if not answer:
+        raise UserError(f"data.tokenizer: {what}: its process ended without an answer; is there enough memory?")
+    vocabulary: dict[str, int] = json.loads(answer)
+    return vocabulary
 
 
 def _byte_letters() -> dict[str, str]:
@@ -307,8 +350,8 @@ def public_encoding(name: str) -> tiktoken.Encoding:
     urls = [f"{HOST}/{file}" for file in FILES[name]]
     try:
         if not all((folder / hashlib.sha1(url.encode()).hexdigest()).exists() for url in urls):  # as tiktoken names it
-            _within(ANSWER, lambda: _knock(urls[0]))
-        return _within(DOWNLOAD, lambda: tiktoken.get_encoding(name))
+            aside(lambda: _knock(urls[0]), f"looking for {name}", ANSWER)
+        return aside(lambda: tiktoken.get_encoding(name), f"getting the encoding {name}", DOWNLOAD)
     except (OSError, ValueError, http.client.HTTPException) as error:
         what = f"the encoding {name} is neither in tiktoken's cache ({folder}) nor to be had from {HOST}"
         hint = "connect once, point TIKTOKEN_CACHE_DIR to a folder that has it, or take data.tokenizer=char"
@@ -321,29 +364,3 @@ def _knock(url: str) -> None:
     except urllib.error.HTTPError as error:  # an answer such as 404, and still open
         error.close()
         raise
-
-
-Result = TypeVar("Result")
-
-
-def _within(seconds: float, call: Callable[[], Result]) -> Result:
-    """What `call` returns or raises; TimeoutError after so many seconds, and the call is left behind.
-
-    In a daemon thread, because nothing else can leave a look-up of a host's name that hangs.
-    """
-    answers: queue.Queue[tuple[Result | None, Exception | None]] = queue.Queue()
-
-    def work() -> None:
-        try:
-            answers.put((call(), None))
-        except Exception as error:
-            answers.put((None, error))
-
-    threading.Thread(target=work, daemon=True).start()
-    try:
-        result, error = answers.get(timeout=seconds)
-    except queue.Empty:
-        raise TimeoutError(f"no answer in {seconds:g} seconds") from None
-    if error is not None:
-        raise error
-    return result  # type: ignore[return-value]

@@ -25,6 +25,7 @@ from minigpt.config import Options, build, from_python
 from minigpt.dataset import DataConfig
 from minigpt.strict_yaml import ConfigError, UserError
 from minigpt.tokenizer import BPE, Byte, Char, Tiktoken, Tokenizer
+from minigpt.waiting import aside
 
 ROOT = Path(__file__).parents[1]
 SENTENCE = "The crow said, “naïve 🦉!”\r\nThen the crow sang: the crow, the crow."
@@ -284,15 +285,15 @@ def test_without_a_network_there_is_one_clear_line_within_two_seconds(kind: str,
 def test_a_call_that_never_returns_is_left_behind() -> None:
     start = time.monotonic()
     with pytest.raises(TimeoutError, match=r"no answer in 0\.2 seconds"):
-        tokenizers._within(0.2, threading.Event().wait)
+        aside(threading.Event().wait, "waiting", 0.2)
     assert 0.2 <= time.monotonic() - start < 2
-    assert tokenizers._within(60, lambda: 7) == 7
+    assert aside(lambda: 7, "waiting", 60) == 7
 
     def fail() -> None:
         raise OSError("as raised")
 
     with pytest.raises(OSError, match="as raised"):
-        tokenizers._within(60, fail)
+        aside(fail, "waiting", 60)
 
 
 # ------------------------------------------------------------------------------------------- on disk
