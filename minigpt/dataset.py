@@ -31,6 +31,7 @@ from tqdm import tqdm
 from minigpt import corpus as corpora
 from minigpt.config import Interval, Options
 from minigpt.corpus import Corpus, StoriesConfig
+from minigpt.folder import sha256_of
 from minigpt.strict_yaml import Mistake, UserError
 from minigpt.tokenizer import Char, Tokenizer
 
@@ -237,17 +238,9 @@ def _verifies(folder: Path, dtype: np.dtype[Any]) -> bool:
     """Whether the files are there, whole, and what their seal says."""
     try:
         seal = json.loads((folder / SEAL).read_text("utf-8"))
-        return seal["dtype"] == dtype.str and all(seal["sha256"][name] == _sha256(folder / name) for name in FILES)
+        return seal["dtype"] == dtype.str and all(seal["sha256"][name] == sha256_of(folder / name) for name in FILES)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()
 
 
 def _make(folder: Path, corpus: Corpus, tokenizer: Tokenizer, dtype: np.dtype[Any]) -> None:
