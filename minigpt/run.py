@@ -138,8 +138,9 @@ def load(folder: str | Path, device: str = "auto") -> Run:
     folder = Path(folder)
     check_run(folder)
     saved, notes = open_checkpoint(folder)
-    for note in notes:
-        print(note, file=sys.stderr)
+    with suppress(OSError):  # a stderr that is full or closed is no reason not to write
+        for note in notes:
+            print(note, file=sys.stderr)
     config = read_config(folder)
     tokenizer = Tokenizer.load(folder / TOKENIZER)
     checkpoint.check_fit(outline(config.model, tokenizer.vocab_size), saved.model, saved.path)
