@@ -18,16 +18,18 @@ import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple, NoReturn
 
 from tqdm import tqdm
 
 from minigpt.config import Interval, Natural, Options, suggest
 from minigpt.stories import stories
 from minigpt.strict_yaml import Mistake, UserError
+from minigpt.waiting import progress
 
 ROOT = Path(__file__).parents[1]
 DATA = Path(os.environ.get("MINIGPT_DATA") or ROOT / "data")  # what is downloaded, and the ids of `dataset.py`
+PIECE = 1 << 20  # bytes of a file that are looked through at a time
 SUFFIXES = (".txt", ".text", ".md")  # what is taken for text in a folder; a file that is named may have any
 NAMES = ("stories", "shakespeare")
 
@@ -109,14 +111,48 @@ def tell_stories(told: StoriesConfig) -> list[str]:
     return training + list(new)[: told.validation]
 
 
+class Look(NamedTuple):
+    """What was found in a text file: its bytes, those of a byte-order mark among them, and the SHA-256 of all."""
+
+    size: int
+    mark: int
+    sha256: str
+
+
+def _look_through(path: Path) -> Look:
+    """Read a file, a piece at a time, and check that it is text. Raises UserError as `decode_text` does, and OSError.
+
+    No more is read than its size says: files of the system that say 0, such as /proc/kmsg, may never end.
+    """
+    utf8, digest, size, lines, mark = codecs.getincrementaldecoder("utf-8")(), hashlib.sha256(), 0, 1, 0
+    with path.open("rb") as file:
+        starts = range(0, os.fstat(file.fileno()).st_size, PIECE)
+        for start in progress(starts, f"reading {path.name}", len(starts), "MiB"):
+            piece = file.read(min(PIECE, starts.stop - start))
+            held = utf8.getstate()[0]  # the first bytes of a character that goes on in this piece
+            try:
+                utf8.decode(piece)
+                wrong = piece[: piece.find(b"\0") + 1]  # up to the first NUL; nothing where there is none
+            except UnicodeDecodeError:
+                wrong = piece
+            if wrong:
+                decode_text(held + wrong, str(path), size - len(held), lines)
+            mark = len(codecs.BOM_UTF8) * piece.startswith(codecs.BOM_UTF8) if size == 0 else mark
+            digest.update(piece)
+            size, lines = size + len(piece), lines + piece.count(b"\n")
+    if held := utf8.getstate()[0]:
+        decode_text(held, str(path), size - len(held), lines)
+    return Look(size, mark, digest.hexdigest())
+
+
 def _from_files(source: str, paths: Sequence[Path]) -> Corpus:
     contents: dict[Path, str] = {}  # path -> SHA-256 of its bytes
     size = marks = 0
     for path in paths:
-        raw = path.read_bytes()
-        if decode_text(raw, str(path)):
-            contents[path] = hashlib.sha256(raw).hexdigest()
-            size, marks = size + len(raw), marks + raw.startswith(codecs.BOM_UTF8)
+        found = _look_through(path)
+        if found.size > found.mark:
+            contents[path] = found.sha256
+            size, marks = size + found.size, marks + (found.mark > 0)
     if not contents:
         what = f"{paths[0]} is empty" if len(paths) == 1 else f"all {len(paths)} files of {source} are empty"
         raise UserError(f"data.source: {what}: there is nothing to learn from")
@@ -133,10 +169,11 @@ def _from_files(source: str, paths: Sequence[Path]) -> Corpus:
     return Corpus(source, f"{where}, {size:,} bytes{dropped}", _digest(contents.values()), read)
 
 
-def decode_text(raw: bytes, name: str) -> str:
+def decode_text(raw: bytes, name: str, start: int = 0, first_line: int = 1) -> str:
     """The text of a file's bytes, without a byte-order mark and otherwise as it is.
 
-    Raises UserError with the byte offset and the line for what is not UTF-8, or not text at all (NUL).
+    Raises UserError with the byte offset and the line for what is not UTF-8, or not text at all (NUL). `start` and
+    `first_line` say where in the file the bytes stand.
     """
     try:
         text = raw.decode("utf-8")
@@ -145,8 +182,8 @@ def decode_text(raw: bytes, name: str) -> str:
         text, wrong = "", error.start
         hint = "this is not UTF-8: save the file as UTF-8, or leave it out"
     if wrong >= 0:
-        line = raw.count(b"\n", 0, wrong) + 1
-        raise UserError(f"{name}: byte {wrong} (line {line}) is 0x{raw[wrong]:02x}: {hint}")
+        line = raw.count(b"\n", 0, wrong) + first_line
+        raise UserError(f"{name}: byte {start + wrong} (line {line}) is 0x{raw[wrong]:02x}: {hint}")
     return text.removeprefix("\ufeff")
 
 
@@ -161,6 +198,8 @@ def find_texts(source: str) -> list[Path]:
             return _texts_in(path)
         if path.exists():
             raise UserError(f"data.source: {path} is neither a file nor a folder")
+        if "**" in name.parts:  # glob passes over what it cannot list
+            sum(1 for _ in _walk(base.joinpath(*name.parts[: name.parts.index("**")])))
         found = sorted(base / match for match in glob.glob(str(name), root_dir=base, recursive=True))
         if files := [path for path in found if path.is_file()]:
             return files
@@ -170,12 +209,23 @@ def find_texts(source: str) -> list[Path]:
 
 
 def _texts_in(folder: Path) -> list[Path]:
-    """The text files in a folder and the folders in it, hidden ones left out."""
-    inside = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
-    paths = [folder / path for path in inside if not any(part.startswith(".") for part in path.parts)]
+    """The text files in a folder and the folders in it, hidden ones left out. Raises OSError for one it cannot list."""
+    paths = sorted(path for path in _walk(folder) if path.suffix.lower() in SUFFIXES)
     if files := [path for path in paths if path.is_file()]:
         return files
     raise UserError(f"data.source: the folder {folder} holds no text ({', '.join(SUFFIXES)}): name a file, or a glob")
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """All that is in a folder and the folders in it, what is hidden left out. Raises OSError for one it cannot list."""
+
+    def refuse(error: OSError) -> NoReturn:
+        raise error
+
+    walk = os.walk(folder, onerror=refuse) if folder.is_dir() else []
+    for place, folders, files in progress(walk, f"looking through {folder}", unit="folders"):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (Path(place, name) for name in files if not name.startswith("."))
 
 
 def shakespeare() -> Path:

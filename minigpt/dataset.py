@@ -26,7 +26,6 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
-from tqdm import tqdm
 
 from minigpt import corpus as corpora
 from minigpt.config import Interval, Options
@@ -34,6 +33,7 @@ from minigpt.corpus import Corpus, StoriesConfig
 from minigpt.folder import sha256_of
 from minigpt.strict_yaml import Mistake, UserError
 from minigpt.tokenizer import Char, Tokenizer
+from minigpt.waiting import progress
 
 FORMAT = 1  # of the files in data/cache: raise it when they would be written differently
 IGNORED = -100  # the target that torch.nn.functional.cross_entropy leaves out
@@ -140,6 +140,10 @@ class Dataset:
         for first in range(0, len(starts), batch_size):
             batch = slice(first, first + batch_size)
             yield self._gather(starts[batch], stops[batch])
+
+    def window_count(self, split: Split) -> int:
+        """How many windows cover a split: W."""
+        return len(self._windows[split][0])
 
     def _cover(self, where: range, aligned: bool) -> tuple[Numbers, Numbers]:
         """Windows over a split: where the x of each starts, and where its text stops; (W,) each."""
@@ -259,7 +263,7 @@ def _make(folder: Path, corpus: Corpus, tokenizer: Tokenizer, dtype: np.dtype[An
 def _tokenize(corpus: Corpus, tokenizer: Tokenizer, starts: array[int]) -> Iterator[Numbers]:
     """The ids of each document, where it starts added to `starts`; end_of_text, if there is one, stands between."""
     count = 0
-    for document in tqdm(corpus.documents(), "tokenizing", unit=" documents", delay=2, disable=None, leave=False):
+    for document in progress(corpus.documents(), "tokenizing", unit="documents"):
         ids = tokenizer.encode(document)  # (document,)
         if len(ids) and not 0 <= ids.min() <= ids.max() < tokenizer.vocab_size:
             what = f"{tokenizer.kind} gave ids from {ids.min()} to {ids.max()}"

@@ -30,6 +30,7 @@ from minigpt.memory import EVALUATED
 from minigpt.model import GPT
 from minigpt.optimizer import AdamW, Optimizer, schedule
 from minigpt.strict_yaml import Mistake, UserError
+from minigpt.waiting import progress
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,7 +232,10 @@ def evaluate(model: GPT, dataset: Dataset, split: Split, config: TrainingConfig,
     training, total, count = model.training, 0.0, 0.0
     model.eval()
     precision, size = mixed_precision(config, model), max(config.batch_size, EVALUATED // dataset.block_size)
-    for x, y in islice(dataset.windows(split, size, own_rows()), batches):
+    found = islice(dataset.windows(split, size, own_rows()), batches)
+    whole = -(-dataset.window_count(split) // (size * distributed.world()))
+    speaks = distributed.rank() == 0
+    for x, y in progress(found, "evaluating", batches or whole, "batches") if speaks else found:
         with precision:
             logits = model(x.to(model.device))  # (B, T, V)
         total += next_token_loss(logits, y.to(model.device), reduction="sum").item()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import subprocess
@@ -14,7 +15,14 @@ from running import command_line, environment, furnish, small_text
 from tiktoken_ext import openai_public
 
 from minigpt import tokenizer, waiting
-from minigpt.tokenizer import BPE, LONGEST, PIECES, parts
+from minigpt.config import load
+from minigpt.corpus import open_corpus
+from minigpt.dataset import Dataset
+from minigpt.model import GPT
+from minigpt.run import RunConfig
+from minigpt.strict_yaml import UserError
+from minigpt.tokenizer import BPE, LONGEST, PIECES, Byte, parts
+from minigpt.training import evaluate
 from minigpt.waiting import aside, progress
 
 DNA = random.Random(0).randbytes(16_000_000).translate(b"ACGT" * 64).decode()
@@ -113,3 +121,118 @@ def test_a_call_set_aside_returns_and_raises_as_it_would() -> None:
     assert aside(lambda: 3, "three") == 3
     with pytest.raises(ZeroDivisionError):
         aside(lambda: 1 // 0, "nothing")
+
+
+def test_an_evaluation_that_takes_long_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A clock of its own lets each look at it take a second."""
+    monkeypatch.chdir(furnish(tmp_path))
+    monkeypatch.setattr("minigpt.corpus.DATA", tmp_path / "data")
+    config = load(RunConfig, "small.yaml", ["training.batch_size=1", "data.validation=0.5"])
+    corpus = open_corpus(config.data.source)
+    dataset = Dataset(config.data, corpus, Byte(), 16)
+    model = GPT(config.model, 256)
+    monkeypatch.setattr("minigpt.training.EVALUATED", 16)
+    clock = iter(range(10_000))
+    monkeypatch.setattr(waiting, "perf_counter", lambda: float(next(clock)))
+    evaluate(model, dataset, "val", config.training)
+    count = dataset.window_count("val")
+    assert count > 16
+    assert capsys.readouterr().err.startswith(f"evaluating: 2 of {count} batches, 2 s\nevaluating: 4 of {count} ")
+
+
+# ---- texts ----
+
+
+def test_a_file_is_looked_through_a_piece_at_a_time(tmp_path: Path) -> None:
+    """What is wrong is found wherever it stands, and named as ever; what goes on in the next piece is not wrong."""
+    piece = 1 << 20
+    good = ("é" * (piece // 2 - 1) + "\n" + "a" + "€" * piece).encode()
+    for raw, what in (
+        (good, ""),
+        (good + b"\0", f"byte {len(good)} (line 2) is 0x00: this is a binary file, not text"),
+        (b"\n" * (piece - 1) + b"\xe2\x82", f"byte {piece - 1} (line {piece}) is 0xe2: this is not UTF-8: "),
+        (b"\n" * (piece - 1) + b"\xe2\x82\x41", f"byte {piece - 1} (line {piece}) is 0xe2: this is not UTF-8: "),
+        (b"a\0\n" + good[:-1], "byte 1 (line 1) is 0x00"),
+    ):
+        (tmp_path / "a.txt").write_bytes(raw)
+        if what:
+            with pytest.raises(UserError) as caught:
+                open_corpus(str(tmp_path / "a.txt"))
+            assert what in str(caught.value)
+        else:
+            assert "".join(open_corpus(str(tmp_path / "a.txt")).documents()).encode() == raw
+
+
+TREES = {"open": "", "hidden": "texts/.hidden", "closed": "texts/sub"}  # the folder in it that cannot be listed
+
+# Opens sources with 256 MiB more memory than the program has, and without root's right to read whatever it likes.
+OPEN = """
+import ctypes, json, resource, sys
+from pathlib import Path
+from minigpt.config import load
+from minigpt.corpus import open_corpus
+from minigpt.dataset import Dataset
+from minigpt.model import GPT
+from minigpt.run import RunConfig
+
+DAC_OVERRIDE, DAC_READ_SEARCH, VERSION = 1, 2, 0x20080522
+header, data = (ctypes.c_uint32 * 2)(VERSION, 0), (ctypes.c_uint32 * 6)()
+ctypes.CDLL(None).capget(header, data)
+for i in range(3):
+    data[i] &= ~(1 << DAC_OVERRIDE | 1 << DAC_READ_SEARCH)
+ctypes.CDLL(None).capset(header, data)
+now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (now + (256 << 20), now + (256 << 20)))
+refusals = {}
+for source in sys.argv[1:]:
+    try:
+        open_corpus(source)
+        refusals[source] = ""
+    except (ValueError, OSError) as error:
+        refusals[source] = str(error)
+print(json.dumps(refusals))
+"""
+
+
+@pytest.fixture(scope="module")
+def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What each source is refused with, in one process; "" where it is taken."""
+    if sys.platform != "linux":
+        pytest.skip("/proc and capabilities belong to Linux")
+    folder = tmp_path_factory.mktemp("sources")
+    with (folder / "sparse.txt").open("wb") as file:
+        file.truncate(5 << 30)
+    for tree, closed in TREES.items():
+        for name in ("texts", "texts/sub", "texts/.hidden"):
+            (folder / tree / name).mkdir(parents=True)
+            (folder / tree / name / "a.txt").write_text("text", encoding="utf-8")
+        if closed:
+            (folder / tree / closed).chmod(0)
+    sources = ["sparse.txt", "/proc/kmsg", "/proc/self/environ", "/dev/zero"]
+    sources += [f"{tree}/{source}" for tree in TREES for source in ("texts", "texts/**/*.txt")]
+    command = [sys.executable, "-c", OPEN, *sources]
+    ended = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=60)
+    for tree, closed in TREES.items():
+        (folder / tree / closed).chmod(0o755)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return dict(json.loads(ended.stdout))
+
+
+def test_a_file_of_nothing_but_nul_is_refused_at_its_first_piece(refusals: dict[str, str]) -> None:
+    """5 GB of it, in a process that has not the memory for a twentieth of that."""
+    assert refusals["sparse.txt"].endswith("sparse.txt: byte 0 (line 1) is 0x00: this is a binary file, not text")
+
+
+@pytest.mark.parametrize("source", ["/proc/kmsg", "/proc/self/environ", "/dev/zero"])
+def test_what_is_no_file_of_a_disk_is_not_waited_for(source: str, refusals: dict[str, str]) -> None:
+    refused = refusals[source]
+    assert "is empty: there is nothing to learn from" in refused or "neither a file nor a folder" in refused
+
+
+@pytest.mark.parametrize("source", ["texts", "texts/**/*.txt"])
+def test_a_folder_that_cannot_be_listed_is_named(source: str, refusals: dict[str, str]) -> None:
+    assert refusals[f"open/{source}"] == refusals[f"hidden/{source}"] == ""
+    refused = refusals[f"closed/{source}"]
+    assert "Permission denied" in refused and "closed/texts/sub" in refused
