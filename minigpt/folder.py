@@ -21,6 +21,11 @@ LOCK = ".lock"
 SHOWN = 3  # lines of many that say the same of different files
 
 
+def printable(name: str) -> str:
+    """A stranger's name for a file as one line that changes nothing on a terminal."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in name)
+
+
 class InUse(UserError):
     """Another process holds the folder."""
 
@@ -51,7 +56,9 @@ def refuse_links(folder: Path) -> None:
             if entry.is_dir(follow_symlinks=False):
                 todo.append(entry.path)
             elif not entry.is_file(follow_symlinks=False) and os.path.lexists(entry.path):
-                raise UserError(f"{entry.path}: not a plain file; the folder of a run or a comparison holds no others")
+                raise UserError(
+                    f"{printable(entry.path)}: not a plain file; the folder of a run or a comparison holds no others"
+                )
 
 
 class Lock(AbstractContextManager["Lock"]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import sys
@@ -18,6 +19,7 @@ from minigpt.folder import write_whole
 from minigpt.training import Record
 
 LINES = 20  # plain lines in a whole run
+LONGEST = 1 << 16  # bytes of a line in metrics.jsonl
 
 Say = Callable[[str], None]  # prints a line
 
@@ -160,9 +162,10 @@ class Reporter:
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl; one that a crash or a full disk cut off is left out, as is whatever else is none."""
     found = []
-    for text in path.read_bytes().split(b"\n") if path.exists() else []:
-        with contextlib.suppress(ValueError, RecursionError):
-            line = json.loads(text)
-            if isinstance(line, dict) and type(line.get("step")) is int and isinstance(line.get("train/loss"), float):
-                found.append(line)
+    with path.open("rb") if path.exists() else io.BytesIO() as file:
+        while text := file.readline(LONGEST):
+            with contextlib.suppress(ValueError, RecursionError):
+                line = json.loads(text)
+                if isinstance(line, dict) and type(line.get("step")) is int and type(line.get("train/loss")) is float:
+                    found.append(line)
     return found

@@ -305,7 +305,7 @@ def check_state(saved: Checkpoint) -> None:
         state = saved.state
         rows = [(step, train_loss, val_loss) for step, train_loss, val_loss in state["evaluations"]]
         numbers = [state["seconds"], state["tokens"], *state["losses"], *(value for row in rows for value in row)]
-        right = all(type(number) in (int, float) for number in numbers) and isinstance(state["data"], str)
+        right = all(type(n) in (int, float) and abs(n) < 2**63 for n in numbers) and isinstance(state["data"], str)
     except (KeyError, TypeError, ValueError):
         right = False
     if not right:

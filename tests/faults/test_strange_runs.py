@@ -79,6 +79,7 @@ def sealed(home: Path, change: Callable[[Path], None]) -> None:
 STATES = {
     "nothing but the step": lambda state: {"step": 8},
     "texts for numbers": lambda state: state | {"seconds": "1", "tokens": "2"},
+    "numbers that no clock shows": lambda state: state | {"seconds": 10**400},
     "losses that are texts": lambda state: state | {"losses": ["a"]},
     "evaluations of one": lambda state: state | {"evaluations": [[1]]},
     "evaluations that are no list": lambda state: state | {"evaluations": 7},
