@@ -1,0 +1,60 @@
+"""Folders from strangers, made by a seeded fuzzer: every file and field (`odd.py`), every command (`fuzz.py`).
+
+Each case ends with 0, 2, 3, 4 or 5 within 20 seconds and 2 GB, in one line; nothing outside the folder is another
+afterwards, and nothing of what is in there is told, run, or markup in the page.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from comparing import SMALL
+from running import environment, script
+from stopping import furnished, train
+
+FEWER = {
+    "max_steps: 6, eval_every: 3": "max_steps: 2, eval_every: 2",
+    "count: 300, validation: 60": "count: 100, validation: 20",
+}
+PROGRAM = Path(__file__).with_name("fuzz.py")
+
+
+@pytest.fixture(scope="module", params=["run", "comparison"])
+def stranger(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """A folder with a whole run or comparison, and a secret beside it."""
+    kind, home = request.param, tmp_path_factory.mktemp(request.param) / "home"
+    furnished(home)
+    if kind == "run":
+        assert train(home, "training.max_steps=4", "training.checkpoint_every=2").code == 0
+    else:
+        text = SMALL
+        for more, few in FEWER.items():
+            text = text.replace(more, few)
+        (home / "small.yaml").write_text(text, encoding="utf-8")
+        assert script("compare.py", "--config", "small.yaml", cwd=home).code == 0
+    (home / "outside").mkdir()
+    (home / "outside" / "secret.txt").write_text("SECRET\n" * 100, encoding="utf-8")
+    return kind, home
+
+
+def look(stranger: tuple[str, Path], first: int, count: int) -> None:
+    kind, home = stranger
+    command = [sys.executable, str(PROGRAM), kind, str(home), str(first), str(count)]
+    ended = subprocess.run(command, env=environment(), capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    cases = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert len(cases) == count and len({case["code"] for case in cases}) > 1
+    assert [case for case in cases if case["wrong"]] == []
+
+
+def test_25_folders_of_strangers(stranger: tuple[str, Path]) -> None:
+    look(stranger, 0, 25)
+
+
+@pytest.mark.slow
+def test_300_folders_of_strangers(stranger: tuple[str, Path]) -> None:
+    look(stranger, 25, 300)
