@@ -193,10 +193,8 @@ class Progress:
             self.done += 1
             self.bar.set_description(f"run {min(self.done + 1, self.total)} of {self.total}")
             line = f"run {self.done} of {self.total}: {job.variant}, seed {job.seed}: {self.outcome(job, answer)}"
-            if self.bar.disable:
+            with tqdm.external_write_mode(file=sys.stdout):  # the bar stays below
                 self.contest.say(line)
-            else:
-                tqdm.write(line, file=sys.stdout)
 
     def outcome(self, job: Job, answer: Mapping[str, Any]) -> str:
         """What became of a run, in a few words."""

@@ -5,13 +5,13 @@ that is opened would get its number, and what is printed would land in that file
 """
 
 import os
-import signal
 import sys
-from types import FrameType
-from typing import NoReturn
+
+# not from signal, which imports ten modules itself: in that time, Ctrl-C would be a traceback
+from _signal import SIGINT, default_int_handler, getsignal, signal  # type: ignore[import-not-found]
 
 
-def stop(signum: int, frame: FrameType | None) -> NoReturn:
+def stop(signum: int, frame: object) -> None:
     """End at once: nothing is under way yet, and nothing needs to be cleaned up."""
     try:
         os.write(2, b"stopped\n")
@@ -19,8 +19,8 @@ def stop(signum: int, frame: FrameType | None) -> NoReturn:
         os._exit(128 + signum)
 
 
-if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, stop)
+if getsignal(SIGINT) is default_int_handler:
+    signal(SIGINT, stop)
 
 for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
     if getattr(sys, name) is None:
