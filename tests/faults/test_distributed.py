@@ -213,7 +213,7 @@ def test_the_others_wait_until_the_checkpoint_is_written(tmp_path: Path) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("to_all", [True, False], ids=["to all", "to torchrun"])
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM], ids=["INT", "TERM"])
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=["INT", "TERM", "HUP"])
 def test_a_signal_from_outside(signum: int, to_all: bool, tmp_path: Path) -> None:
     """Ctrl-C in a terminal reaches torchrun's group, `kill` torchrun alone; it passes the signal on."""
     with under_way(tmp_path) as started:
