@@ -163,7 +163,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     limit = MAX_BYTES[path.name]
     raw = read_start(path, limit + 1)
     try:
-        values = json.loads(raw, parse_constant=_finite, parse_float=_finite) if len(raw) <= limit else None
+        values = json.loads(raw, parse_constant=finite, parse_float=finite) if len(raw) <= limit else None
     except (ValueError, RecursionError):
         values = None
     if not isinstance(values, dict):
@@ -171,7 +171,8 @@ def _read_json(path: Path) -> dict[str, Any]:
     return values
 
 
-def _finite(text: str) -> float:
+def finite(text: str) -> float:
+    """A number of JSON. Raises ValueError for NaN, infinity, and what is too large for a float."""
     number = float(text)
     if not math.isfinite(number):
         raise ValueError(f"{text} is not a number")

@@ -26,6 +26,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from minigpt.checkpoint import finite
 from minigpt.config import Interval, Options, Positive, Seed, build, find, override, put, suggest, to_python
 from minigpt.corpus import Corpus, open_corpus
 from minigpt.dataset import DataConfig
@@ -230,7 +231,7 @@ def load_result(folder: Path, key: str) -> tuple[dict[str, Any] | None, str]:
         text, sha256 = sealed["result"], sealed["sha256"]
         if hashlib.sha256(text.encode()).hexdigest() != sha256:
             return None, "its result is damaged"
-        result = json.loads(text)
+        result = json.loads(text, parse_constant=finite, parse_float=finite)
     except FileNotFoundError:
         return None, ""
     except OSError as error:

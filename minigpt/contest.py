@@ -15,6 +15,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from minigpt.checkpoint import finite
 from minigpt.compare import Comparison, Job, code_digest, config_key, jobs, load_result, match_parameters
 from minigpt.config import to_yaml
 from minigpt.crew import Crew
@@ -208,10 +209,17 @@ class Progress:
 
 
 def _read_speeds(path: Path) -> dict[str, dict[str, Any]]:
+    """The speeds that were measured before; what is damaged is left out, and measured again."""
     try:
-        return dict(json.loads(path.read_text("utf-8")))
-    except (OSError, ValueError, TypeError):
+        speeds = json.loads(path.read_text("utf-8"), parse_constant=finite, parse_float=finite)
+    except (OSError, ValueError, RecursionError):
         return {}
+    return {key: speed for key, speed in speeds.items() if _is_speed(speed)} if isinstance(speeds, dict) else {}
+
+
+def _is_speed(speed: Any) -> bool:
+    times = [speed.get(what) for what in ("step", "curve", "whole")] if isinstance(speed, dict) else [None]
+    return all(isinstance(seconds, float) and seconds > 0 for seconds in times)
 
 
 def duration(seconds: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import math
 import os
@@ -19,7 +20,7 @@ from comparing import SMALL, held, small, written
 
 from minigpt import compare
 from minigpt.compare import jobs, load_result
-from minigpt.contest import Contest, duration
+from minigpt.contest import Contest, _read_speeds, duration
 from minigpt.crew import Crew
 from minigpt.run import load_plugin
 from minigpt.strict_yaml import UserError
@@ -289,3 +290,32 @@ def state(pid: int) -> str:
 
 def test_durations_are_said_in_words() -> None:
     assert [duration(s) for s in (3.4, 59.6, 61, 600)] == ["3 s", "1 min 00 s", "1 min 01 s", "10 min 00 s"]
+
+
+GOOD = '{"step": 0.1, "curve": 0.2, "whole": 0.3, "notes": []}'
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        "7",
+        "[1]",
+        "NaN",
+        "[" * 100_000,
+        *('{"a": ' + odd + "}" for odd in ("7", "{}", GOOD.replace("0.1", "NaN"), GOOD.replace("0.2", '"cuda"'))),
+        '{"a": ' + GOOD.replace("0.3", "1" + "0" * 400) + "}",
+    ],
+)
+def test_speeds_that_nobody_measured_are_left_out(odd: str, tmp_path: Path) -> None:
+    path = tmp_path / "speeds.json"
+    path.write_text(odd, encoding="utf-8")
+    assert _read_speeds(path) == {}
+    path.write_text('{"a": ' + GOOD + "}", encoding="utf-8")
+    assert list(_read_speeds(path)) == ["a"]
+
+
+def test_a_result_with_what_is_no_number_is_damaged(tmp_path: Path) -> None:
+    text = '{"key": "k", "loss": NaN}'
+    sealed = {"sha256": hashlib.sha256(text.encode()).hexdigest(), "result": text}
+    (tmp_path / "result.json").write_text(json.dumps(sealed), encoding="utf-8")
+    assert load_result(tmp_path, "k") == (None, "its result is damaged")
