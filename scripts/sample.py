@@ -15,6 +15,7 @@ from typing import get_args
 from minigpt import command
 from minigpt.config import hints
 from minigpt.decoding import Weights
+from minigpt.report import complain
 from minigpt.run import Run, load, newest_run
 from minigpt.sampling import SamplingConfig
 from minigpt.strict_yaml import ConfigError, UserError
@@ -30,7 +31,7 @@ def main(arguments: argparse.Namespace) -> None:
     run = load(newest_run(arguments.run), arguments.device)
     given = {name: getattr(arguments, name) for name in hints(SamplingConfig) if getattr(arguments, name) is not None}
     if arguments.weights not in (None, "float32"):  # asked for here: a config's own wish opens no text
-        print(cost(run, arguments.weights), file=sys.stderr)
+        complain(cost(run, arguments.weights))
     first_seed = given.pop("seed", run.config.sampling.seed)
     for number in range(arguments.num_samples):
         if number:
