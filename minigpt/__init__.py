@@ -2,7 +2,7 @@
 
 Read the files in this order; each imports only files above it.
 
-    strict_yaml, config                 YAML -> frozen dataclasses
+    terminal, strict_yaml, config       YAML -> frozen dataclasses
     folder                              names, locks, links, and files that are whole or not there
     waiting, process                    what takes long says so, and can be stopped; one process starts another
     learn_pieces                        the process that learns the pieces of byte-pair encoding
@@ -16,10 +16,9 @@ Read the files in this order; each imports only files above it.
     distributed                         several processes as one
     optimizer, training, checkpoint     how it learns, and how nothing is lost
     floor, cost                         how far from the best possible reader, and for how much
-    run, part_times                     a run folder, made ready; where a step's time goes
+    run                                 a run folder, made ready
     picture, report, record, signals    how the folder is filled, what is shown of it, what stops it
-    trainer                             one training from start to finish
-    process                             how one Python process starts another
+    part_times, trainer                 where a step's time goes; one training from start to finish
     compare, measure, crew              what differs and what is held equal; one run; the processes that do them
     interval, summary, page, contest    is a difference real; what was found, as a table and as a page; all of it
     bench/ledger, yardstick, ...        the same beside other programs: how fast, to which loss, with how much memory

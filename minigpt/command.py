@@ -22,7 +22,8 @@ from minigpt.checkpoint import CheckpointError
 from minigpt.report import complain, give_up
 from minigpt.run import load_plugin
 from minigpt.signals import Stopped, Terminated, receive_signals
-from minigpt.strict_yaml import UserError
+from minigpt.strict_yaml import ConfigError, UserError
+from minigpt.terminal import one_line
 from minigpt.training import Diverged
 
 atexit.register(gc.freeze)  # or Python, before it ends, would look through all of torch for garbage, for 0.3 s
@@ -35,7 +36,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {message} (--help lists the options)")
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
-        finish(message or "")
+        finish(one_line(message or ""))
         sys.exit(status)
 
 
@@ -66,6 +67,7 @@ def execute(main: Callable[[argparse.Namespace], None], arguments: argparse.Name
         if arguments.debug:
             complain(traceback.format_exc().rstrip())
         code, line = _explain(error)
+        line = line if isinstance(error, ConfigError) else one_line(line)  # a config has a line for each mistake
     finish(line)
     return code
 

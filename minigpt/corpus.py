@@ -25,6 +25,7 @@ from tqdm import tqdm
 from minigpt.config import Interval, Natural, Options, suggest
 from minigpt.stories import stories
 from minigpt.strict_yaml import Mistake, UserError
+from minigpt.terminal import one_line
 from minigpt.waiting import progress
 
 ROOT = Path(__file__).parents[1]
@@ -164,7 +165,7 @@ def _from_files(source: str, paths: Sequence[Path]) -> Corpus:
                 raise UserError(f"{path}: changed while it was being read: start again when it is complete")
             yield decode_text(raw, str(path))
 
-    where = str(paths[0]) if len(contents) == 1 else f"{source} ({len(contents):,} files)"
+    where = one_line(str(paths[0])) if len(contents) == 1 else f"{one_line(source)} ({len(contents):,} files)"
     dropped = f", {marks} byte-order mark{'s' * (marks > 1)} dropped" if marks else ""
     return Corpus(source, f"{where}, {size:,} bytes{dropped}", _digest(contents.values()), read)
 

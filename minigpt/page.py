@@ -233,7 +233,7 @@ def _story(summary: Summary) -> Iterator[str]:
 
 def _letter(letter: str, takes: str, probability: float) -> str:
     shown = "&nbsp;" if letter == " " else escape(letter)
-    title = f"{escape(visible(letter))}: {probability:.3f}, {takes}"
+    title = f"{escape(visible(letter))}: {probability:.3f}, {escape(takes)}"
     return f'<td title="{title}" style="background:rgba(var(--heat),{0.85 * (1 - probability):.2f})">{shown}</td>'
 
 
@@ -252,7 +252,7 @@ def _attention(summary: Summary) -> Iterator[str]:
         for layer, heads in enumerate(look["attention"]):
             for head, picture in enumerate(heads):
                 label = f"layer {layer + 1}, head {head + 1}"
-                image = f'<img alt="{label}" src="data:image/png;base64,{picture}">'
+                image = f'<img alt="{label}" src="data:image/png;base64,{escape(picture)}">'
                 yield f"<figure>{image}<figcaption>{label}</figcaption></figure>"
         yield "</details>"
 

@@ -31,6 +31,7 @@ from minigpt.dataset import Dataset
 from minigpt.memory import check_memory, training_parts
 from minigpt.model import GPT, MLP, count_parameters
 from minigpt.optimizer import Optimizer
+from minigpt.report import say
 from minigpt.run import RunConfig, build_model
 from minigpt.strict_yaml import UserError
 from minigpt.trace import replaced
@@ -249,14 +250,14 @@ def show_part_times(config: RunConfig, steps: int) -> None:
     model = build_model(config, tokenizer).to(device)
     optimizer: Optimizer = settings.optimizer.component(settings.optimizer, model)
     threads = f" (threads: {torch.get_num_threads()})" if device.type == "cpu" else ""
-    print(f"model: {sum(count_parameters(model).values()):,} parameters on {device}{threads}")
+    say(f"model: {sum(count_parameters(model).values()):,} parameters on {device}{threads}")
     what = "there is no run, and what is learned is not kept"
-    print(f"a profile: {WARM_UP} steps to warm up and {2 * steps} to measure; {what}")
+    say(f"a profile: {WARM_UP} steps to warm up and {2 * steps} to measure; {what}")
     if settings.compile:
-        print("note: training.compile is off in a profile: compiled, the parts cannot be told apart")
+        say("note: training.compile is off in a profile: compiled, the parts cannot be told apart")
     times = measure(model, dataset, optimizer, settings, steps)
-    print(f"\nmean of {steps} steps\n{table(times)}\n")
-    print(summary(times, settings.batch_size * dataset.block_size, cost(model).flops_per_token))
+    say(f"\nmean of {steps} steps\n{table(times)}\n")
+    say(summary(times, settings.batch_size * dataset.block_size, cost(model).flops_per_token))
 
 
 __all__ = ["PARTS", "STEPS", "PartTimes", "Watch", "attached", "measure", "show_part_times", "summary", "table"]

@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from minigpt.strict_yaml import UserError
+from minigpt.terminal import one_line
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 720, 400, 60, 44, 34, 16
 COLOURS = ("#2563eb", "#ea580c")
@@ -74,7 +75,7 @@ def smooth(points: Points, most: int = 200) -> Points:
 
 def visible(token: str) -> str:
     """A token as a label: blanks and line ends shown."""
-    return token.replace(" ", "␣").replace("\n", "↵").replace("\t", "⇥") or "∅"
+    return one_line(token.replace(" ", "␣").replace("\n", "↵").replace("\t", "⇥")) or "∅"
 
 
 def heat_map(weights: Tensor, labels: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ from typing import Any, TextIO
 from tqdm import tqdm
 
 from minigpt.folder import write_whole
+from minigpt.terminal import printable
 from minigpt.training import Record
 
 LINES = 20  # plain lines in a whole run
@@ -30,7 +31,7 @@ def say(text: str) -> None:
     A stdout that takes nothing (a full disk, a terminal that was closed) is reported once on stderr and given up.
     """
     try:
-        print(text, flush=True)
+        print(printable(text), flush=True)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -41,7 +42,7 @@ def say(text: str) -> None:
 def complain(text: str) -> None:
     """Print a line on stderr, if that takes it."""
     try:
-        print(text, file=sys.stderr, flush=True)
+        print(printable(text), file=sys.stderr, flush=True)
     except OSError:
         give_up(sys.stderr)
 

@@ -31,6 +31,7 @@ from minigpt.memory import check_memory, map_parts, outline, sampling_parts
 from minigpt.model import GPT, ModelConfig
 from minigpt.sampling import OVERFLOW, SamplingConfig, generate, until
 from minigpt.strict_yaml import ConfigError, UserError
+from minigpt.terminal import one_line
 from minigpt.tokenizer import Tokenizer
 from minigpt.trace import attention_maps
 from minigpt.training import TrainingConfig, choose_device, evaluate
@@ -140,7 +141,7 @@ def load(folder: str | Path, device: str = "auto") -> Run:
     saved, notes = open_checkpoint(folder)
     with suppress(OSError):  # a stderr that is full or closed is no reason not to write
         for note in notes:
-            print(note, file=sys.stderr)
+            print(one_line(note), file=sys.stderr)
     config = read_config(folder)
     tokenizer = Tokenizer.load(folder / TOKENIZER)
     checkpoint.check_fit(outline(config.model, tokenizer.vocab_size), saved.model, saved.path)
@@ -209,7 +210,8 @@ def read_config(folder: Path, overrides: Sequence[str] = ()) -> RunConfig:
         if not missing:
             raise
         hint = f"--plugin {missing[0]} (a copy for the record is {folder / PLUGINS / missing[0]})"
-        raise UserError(f"{folder} was trained with a plugin that is missing here: give {hint}. {error}") from None
+        what = f"{folder} was trained with a plugin that is missing here"
+        raise ConfigError([(what, f"give {hint}"), *error.mistakes]) from None
 
 
 def newest_run(name: str = "") -> Path:

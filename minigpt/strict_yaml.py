@@ -15,6 +15,8 @@ from typing import Any
 
 import yaml
 
+from minigpt.terminal import one_line
+
 # a config is small and flat; anything else is a mistake or an attack
 MAX_BYTES, MAX_DEPTH, MAX_EVENTS = 1 << 18, 40, 5000  # an event is a value, a key, or where a group begins or ends
 
@@ -30,7 +32,7 @@ class ConfigError(UserError):
 
     def __init__(self, mistakes: Sequence[Mistake]):
         self.mistakes = list(mistakes)
-        super().__init__("\n".join(f"{where}: {what}" for where, what in self.mistakes))
+        super().__init__("\n".join(one_line(f"{where}: {what}") for where, what in self.mistakes))
 
 
 @dataclass

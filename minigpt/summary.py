@@ -17,6 +17,7 @@ from minigpt.config import to_python
 from minigpt.floor import example
 from minigpt.interval import paired
 from minigpt.story_reader import TAKES
+from minigpt.terminal import one_line
 
 Result = Mapping[str, Any]
 
@@ -182,7 +183,7 @@ def lines(summary: Mapping[str, Any]) -> list[list[str]]:
 
 def table(summary: Mapping[str, Any]) -> str:
     """Everything for the terminal: what was held equal, the table, accuracy by name, and the sentences."""
-    parts = [summary["held_equal"], "", *aligned(lines(summary))]
+    parts = [one_line(summary["held_equal"]), "", *aligned(lines(summary))]
     if summary["names"]:
         parts += ["", "accuracy by what must be remembered (free: probability given to what can come):"]
         head = ["variant", *summary["names"]]
@@ -190,8 +191,8 @@ def table(summary: Mapping[str, Any]) -> str:
             [r["variant"], *(number(r["accuracy"].get(n), ".3f") for n in summary["names"])] for r in rows_of(summary)
         ]
         parts += aligned([head, *body])
-    parts += ["", *(f"{row['variant']}: {row['trouble']}" for row in summary["variants"] if row["trouble"])]
-    return "\n".join([*parts, *sentences(summary)])
+    parts += ["", *(one_line(f"{row['variant']}: {row['trouble']}") for row in summary["variants"] if row["trouble"])]
+    return "\n".join([*parts, *map(one_line, sentences(summary))])
 
 
 def rows_of(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -205,8 +206,9 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
 
 
 def aligned(table: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*table)]
-    for first, *rest in table:
+    shown = [[one_line(cell) for cell in row] for row in table]
+    widths = [max(map(len, column)) for column in zip(*shown)]
+    for first, *rest in shown:
         yield f"{first:<{widths[0]}}  " + "  ".join(f"{cell:>{width}}" for cell, width in zip(rest, widths[1:]))
 
 

@@ -15,6 +15,8 @@ from typing import TypeVar
 
 from tqdm import tqdm
 
+from minigpt.terminal import one_line
+
 SILENCE = 2.0  # seconds without a word
 
 Item = TypeVar("Item")
@@ -35,7 +37,9 @@ def progress(items: Iterable[Item], what: str, total: int | None = None, unit: s
                 bar.update()
             elif passed >= due and sys.stderr.isatty():
                 form = None if unit else "{desc}: {elapsed}"
-                bar = tqdm(desc=what, total=total, initial=done, unit=f" {unit}", bar_format=form, leave=False)
+                bar = tqdm(
+                    desc=one_line(what), total=total, initial=done, unit=f" {unit}", bar_format=form, leave=False
+                )
             elif passed >= due:
                 of = "" if total is None else f" of {total:,}"
                 _line(f"{what}: {done:,}{of} {unit}, {passed:.0f} s" if unit else f"{what}: {passed:.0f} s")
@@ -47,7 +51,7 @@ def progress(items: Iterable[Item], what: str, total: int | None = None, unit: s
 
 def _line(text: str) -> None:
     with suppress(OSError):
-        print(text, file=sys.stderr, flush=True)
+        print(one_line(text), file=sys.stderr, flush=True)
 
 
 def aside(call: Callable[[], Result], what: str, limit: float = math.inf) -> Result:

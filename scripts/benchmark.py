@@ -24,6 +24,7 @@ from minigpt import command
 from minigpt.bench import attention, sampling, startup, throughput, time_to_loss
 from minigpt.bench.ledger import Report
 from minigpt.bench.setting import Setting, find_text
+from minigpt.report import say
 from minigpt.strict_yaml import UserError
 from minigpt.training import choose_device
 
@@ -47,8 +48,8 @@ def main(arguments: argparse.Namespace) -> None:
     )
     report = measure(setting, arguments)
     report.finish()
-    print(report.text())
-    print(f"\n{report.write(arguments.out)} holds the numbers")
+    say(report.text())
+    say(f"\n{report.write(arguments.out)} holds the numbers")
 
 
 def measure(setting: Setting, given: argparse.Namespace) -> Report:

@@ -17,6 +17,7 @@ import sys
 from minigpt import command
 from minigpt.compare import load_comparison
 from minigpt.contest import Contest
+from minigpt.report import say
 from minigpt.summary import table
 
 
@@ -25,9 +26,9 @@ def main(arguments: argparse.Namespace) -> None:
     comparison = load_comparison(arguments.config, arguments.overrides, arguments.name)
     said = shlex.join(["python", "scripts/compare.py", *sys.argv[1:]])
     summary = Contest(comparison, arguments.plugin, arguments.allow_leak).hold(said)
-    print()
-    print(table(summary))
-    print(f"\n{comparison.folder / 'page.html'} shows it; results.json and results.csv beside it hold the numbers")
+    say("")
+    say(table(summary))
+    say(f"\n{comparison.folder / 'page.html'} shows it; results.json and results.csv beside it hold the numbers")
 
 
 if __name__ == "__main__":

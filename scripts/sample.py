@@ -19,6 +19,7 @@ from minigpt.report import complain
 from minigpt.run import Run, load, newest_run
 from minigpt.sampling import SamplingConfig
 from minigpt.strict_yaml import ConfigError, UserError
+from minigpt.terminal import printable
 
 LONGEST = 1 << 20  # bytes of a prompt
 
@@ -32,6 +33,7 @@ def main(arguments: argparse.Namespace) -> None:
     given = {name: getattr(arguments, name) for name in hints(SamplingConfig) if getattr(arguments, name) is not None}
     if arguments.weights not in (None, "float32"):  # asked for here: a config's own wish opens no text
         complain(cost(run, arguments.weights))
+    shown = printable if sys.stdout.isatty() else str  # a file gets the text as it is
     first_seed = given.pop("seed", run.config.sampling.seed)
     for number in range(arguments.num_samples):
         if number:
@@ -39,10 +41,13 @@ def main(arguments: argparse.Namespace) -> None:
         try:
             pieces = run.stream(prompt, not arguments.no_cache, seed=first_seed + number, **given)
         except ConfigError as error:
-            raise UserError(str(error).replace("SamplingConfig.", "--").replace("_", "-")) from None
-        print(prompt, end="", flush=True)
+            options = [
+                (where.replace("SamplingConfig.", "--").replace("_", "-"), what) for where, what in error.mistakes
+            ]
+            raise ConfigError(options) from None
+        print(shown(prompt), end="", flush=True)
         for piece in pieces:
-            print(piece, end="", flush=True)
+            print(shown(piece), end="", flush=True)
         print()
 
 

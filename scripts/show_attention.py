@@ -14,6 +14,7 @@ from pathlib import Path
 
 from minigpt import command
 from minigpt.picture import attention_png, can_plot, heat_map
+from minigpt.report import say
 from minigpt.run import load, newest_run
 from minigpt.strict_yaml import UserError
 
@@ -30,12 +31,12 @@ def main(arguments: argparse.Namespace) -> None:
     if arguments.png or (can_plot() and not arguments.text):
         path = arguments.png or run.folder / "attention.png"
         attention_png(maps, labels, kinds, path)
-        print(f"wrote {path}: a row of pictures a layer, a picture a head")
+        say(f"wrote {path}: a row of pictures a layer, a picture a head")
         return
     for layer, (weights, kind) in enumerate(zip(maps, kinds)):
         for head, head_weights in enumerate(weights):
-            print(f"layer {layer}, head {head} ({kind}): a row looks, columns are looked at, @ the most\n")
-            print(heat_map(head_weights, labels), end="\n\n")
+            say(f"layer {layer}, head {head} ({kind}): a row looks, columns are looked at, @ the most\n")
+            say(heat_map(head_weights, labels) + "\n")
 
 
 if __name__ == "__main__":

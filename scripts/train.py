@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 from minigpt import command, config, distributed, part_times, trainer
+from minigpt.report import say
 from minigpt.run import RunConfig, newest_run
 from minigpt.strict_yaml import UserError
 
@@ -42,9 +43,9 @@ def main(arguments: argparse.Namespace) -> None:
     if distributed.rank() > 0:
         return
     folder = training.run.folder
-    print(f"done: {training.run.step} steps, {training.tokens:,} tokens in {training.seconds:.0f} s of training")
-    print(f"verdict: {training.verdict()}")
-    print(f"curves: {folder / 'loss.svg'}; text: python scripts/sample.py --run {folder}")
+    say(f"done: {training.run.step} steps, {training.tokens:,} tokens in {training.seconds:.0f} s of training")
+    say(f"verdict: {training.verdict()}")
+    say(f"curves: {folder / 'loss.svg'}; text: python scripts/sample.py --run {folder}")
 
 
 def profile(arguments: argparse.Namespace) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 ORDER = [
+    "terminal",
     "strict_yaml",
     "config",
     "folder",
@@ -48,9 +49,9 @@ ORDER = [
     "cost",
     "checkpoint",
     "run",
-    "part_times",
     "picture",
     "report",
+    "part_times",
     "record",
     "signals",
     "trainer",

@@ -117,6 +117,30 @@ def test_names_are_text_and_never_markup(folder: Path) -> None:
     assert "&lt;b&gt;&amp;amp;" in text
 
 
+def test_no_text_of_the_results_is_markup(folder: Path) -> None:
+    """Whatever a result.json from elsewhere says, in place of any text: the page has the tags that it had."""
+    results = json.loads((folder / "results.json").read_text("utf-8"))
+    plain, evil = (
+        Tables(page(spoiled(results, "x"))),
+        Tables(page(spoiled(results, '"><script>1</script><img src=//x>'))),
+    )
+    assert evil.tags == plain.tags and "script" not in evil.tags
+    assert all(address.startswith("data:") for address in evil.addresses)
+    assert len(evil.addresses) == len(plain.addresses)
+
+
+KEPT = ("metric", "baseline", "variant", "names", "status", "match")  # they choose what is shown
+
+
+def spoiled(value: Any, text: str, key: str = "") -> Any:
+    """A copy with another text in place of every text but those that choose what is shown."""
+    if isinstance(value, dict):
+        return {name: spoiled(child, text, name) for name, child in value.items()}
+    if isinstance(value, list):
+        return [spoiled(child, text, key) for child in value]
+    return text if isinstance(value, str) and key not in KEPT else value
+
+
 def test_the_story_is_shown_as_every_reader_reads_it(folder: Path) -> None:
     results = json.loads((folder / "results.json").read_text("utf-8"))
     example = results["example"]

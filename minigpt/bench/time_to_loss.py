@@ -20,6 +20,7 @@ from minigpt.bench.throughput import model_config
 from minigpt.bench.worker import Worker, in_turn, watch
 from minigpt.dataset import Dataset
 from minigpt.model import GPT
+from minigpt.report import say
 from minigpt.strict_yaml import UserError
 
 RUNS = {
@@ -146,7 +147,7 @@ def one_round(race: Race, config: str, turn: int, seed: int) -> list[Row]:
 
 def announced(row: Row) -> Row:
     """Say at once what came of a run: the next one may take minutes."""
-    print("{who}, seed {seed}: {seconds:.1f} s, loss {loss:.4f}".format(**row), flush=True)
+    say("{who}, seed {seed}: {seconds:.1f} s, loss {loss:.4f}".format(**row))
     return row
 
 
