@@ -210,8 +210,8 @@ def read_config(folder: Path, overrides: Sequence[str] = ()) -> RunConfig:
         if not missing:
             raise
         hint = f"--plugin {missing[0]} (a copy for the record is {folder / PLUGINS / missing[0]})"
-        what = f"{folder} was trained with a plugin that is missing here"
-        raise ConfigError([(what, f"give {hint}"), *error.mistakes]) from None
+        mistakes = "; ".join(str(error).split("\n"))
+        raise UserError(f"{folder} was trained with a plugin that is missing here: give {hint}. {mistakes}") from None
 
 
 def newest_run(name: str = "") -> Path:
