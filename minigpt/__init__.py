@@ -2,7 +2,8 @@
 
 Read the files in this order; each imports only files above it.
 
-    terminal, strict_yaml, config       YAML -> frozen dataclasses
+    terminal, strict_yaml, strict_json  text for a terminal; YAML -> a tree; JSON of the right form
+    config                              a tree -> frozen dataclasses
     folder                              names, locks, links, and files that are whole or not there
     waiting, process                    what takes long says so, and can be stopped; one process starts another
     learn_pieces                        the process that learns the pieces of byte-pair encoding

@@ -14,7 +14,6 @@ One process at a time writes into a folder (a run's lock sees to that); any numb
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import shutil
@@ -29,6 +28,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from minigpt.folder import few, read_start, sha256_of, sync
+from minigpt.strict_json import parse_json
 
 FORMAT = 3  # 2 had no sums of the run's own files, 1 rotary pairs half a head apart
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
@@ -163,20 +163,12 @@ def _read_json(path: Path) -> dict[str, Any]:
     limit = MAX_BYTES[path.name]
     raw = read_start(path, limit + 1)
     try:
-        values = json.loads(raw, parse_constant=finite, parse_float=finite) if len(raw) <= limit else None
-    except (ValueError, RecursionError):
+        values = parse_json(raw) if len(raw) <= limit else None
+    except ValueError:
         values = None
     if not isinstance(values, dict):
         raise CheckpointError(f"{path}: not a JSON object of at most {limit:,} bytes")
     return values
-
-
-def finite(text: str) -> float:
-    """A number of JSON. Raises ValueError for NaN, infinity, and what is too large for a float."""
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text} is not a number")
-    return number
 
 
 def load(path: Path) -> Checkpoint:

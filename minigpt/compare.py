@@ -26,17 +26,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from minigpt.checkpoint import finite
 from minigpt.config import Interval, Options, Positive, Seed, build, find, override, put, suggest, to_python
 from minigpt.corpus import Corpus, open_corpus
 from minigpt.dataset import DataConfig
-from minigpt.folder import check_name, write_whole
+from minigpt.folder import check_name, read_start, write_whole
 from minigpt.memory import parameter_count
 from minigpt.run import RUNS, RunConfig
+from minigpt.strict_json import has_form, parse_json
 from minigpt.strict_yaml import ConfigError, Mistake, Node, UserError, parse_yaml, read_text
 from minigpt.tokenizer import Tokenizer
 
-RESULT = "result.json"
+RESULT, MAX_RESULT = "result.json", 1 << 28  # bytes: most of them are pictures of attention
 WIDEST = 2**20  # MLP, as `Size` has it
 
 
@@ -224,18 +224,44 @@ def save_result(folder: Path, result: Mapping[str, Any]) -> None:
     write_whole(folder / RESULT, json.dumps(sealed))
 
 
+ROW = {"characters": int, "accuracy": float, "gap": float, "price": float, "remembered": float | None}
+RAN = {  # what every result says
+    **{"variant": str, "seed": int, "key": str, "status": str, "message": str, "steps": int, "curve": [[float]]},
+    **{"parameters": int, "flops_per_token": float, "cache_bytes_per_token": float},
+}
+FINISHED = RAN | {  # and that of a run that did not diverge
+    **{"loss": float, "floor": float | None, "forgetful": float | None, "above": float | None, "names": {str: ROW}},
+    **{"seconds": float, "training_tokens_per_second": float, "sampling_tokens_per_second": float},
+}
+LOOK = {"probabilities": [float], "attention": [[str]]}  # at the example story, where there is one
+
+
+def is_result(values: Any) -> bool:
+    """Whether these are the values of a result, as `measure.perform` finds them."""
+    if not has_form(values, RAN) or not all(len(point) in (3, 4) for point in values["curve"]):
+        return False
+    if values.get("example") is not None and not has_form(values["example"], LOOK):
+        return False
+    if values["status"] == "diverged":
+        return True
+    known = {values.get(key) is None for key in ("floor", "forgetful", "above")}
+    return values["status"] == "done" and has_form(values, FINISHED) and len(known) == 1
+
+
 def load_result(folder: Path, key: str) -> tuple[dict[str, Any] | None, str]:
     """The result of a finished run, or None and why not: "" where there is none yet."""
     try:
-        sealed = json.loads((folder / RESULT).read_text("utf-8"))
+        sealed = parse_json(read_start(folder / RESULT, MAX_RESULT))
         text, sha256 = sealed["result"], sealed["sha256"]
         if hashlib.sha256(text.encode()).hexdigest() != sha256:
             return None, "its result is damaged"
-        result = json.loads(text, parse_constant=finite, parse_float=finite)
+        result = parse_json(text)
     except FileNotFoundError:
         return None, ""
     except OSError as error:
         return None, f"its result cannot be read ({error.strerror})"
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None, "its result is damaged"
+    if not is_result(result):
+        return None, "its result is not what a run finds"
     return (result, "") if result["key"] == key else (None, "its config or a plugin has changed")

@@ -15,19 +15,21 @@ from typing import Any
 
 from tqdm import tqdm
 
-from minigpt.checkpoint import finite
 from minigpt.compare import Comparison, Job, code_digest, config_key, jobs, load_result, match_parameters
-from minigpt.config import to_yaml
+from minigpt.config import MOST, to_yaml
 from minigpt.crew import Crew
-from minigpt.folder import few, refuse_links, write_whole
+from minigpt.folder import few, read_start, refuse_links, write_whole
 from minigpt.memory import free_memory
 from minigpt.page import page
 from minigpt.report import Say, say
 from minigpt.run import RunConfig
+from minigpt.strict_json import has_form, parse_json
 from minigpt.strict_yaml import UserError
 from minigpt.summary import summarise, to_csv
 
-SPEEDS = "speeds.json"
+SPEEDS, MAX_SPEEDS = "speeds.json", 1 << 24
+TIMES = ("step", "curve", "whole")
+SPEED = {"step": float, "curve": float, "whole": float, "notes": [str]}  # seconds, and what is to be said
 ASIDE = 2.0  # seconds of a run that are neither training nor evaluation: putting together, sampling, writing
 
 
@@ -114,7 +116,7 @@ class Contest:
 
     def _within(self, budget: float, name: str, config: RunConfig) -> RunConfig:
         """The config with as many steps as the variant takes in `budget` seconds."""
-        steps = max(1, round(budget / self.speeds[name]["step"]))
+        steps = max(1, round(min(budget / self.speeds[name]["step"], MOST)))
         return replace(config, training=replace(config.training, max_steps=steps))
 
     def seconds(self, job: Job) -> float:
@@ -209,17 +211,13 @@ class Progress:
 
 
 def _read_speeds(path: Path) -> dict[str, dict[str, Any]]:
-    """The speeds that were measured before; what is damaged is left out, and measured again."""
+    """What `try_out` wrote; variants of which it says something else are tried out again."""
     try:
-        speeds = json.loads(path.read_text("utf-8"), parse_constant=finite, parse_float=finite)
-    except (OSError, ValueError, RecursionError):
+        known = parse_json(read_start(path, MAX_SPEEDS))
+    except (OSError, ValueError):
         return {}
-    return {key: speed for key, speed in speeds.items() if _is_speed(speed)} if isinstance(speeds, dict) else {}
-
-
-def _is_speed(speed: Any) -> bool:
-    times = [speed.get(what) for what in ("step", "curve", "whole")] if isinstance(speed, dict) else [None]
-    return all(isinstance(seconds, float) and seconds > 0 for seconds in times)
+    found = known.items() if isinstance(known, dict) else []
+    return {key: speed for key, speed in found if has_form(speed, SPEED) and all(speed[what] > 0 for what in TIMES)}
 
 
 def duration(seconds: float) -> str:

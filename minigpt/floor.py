@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from minigpt.corpus import Corpus
 from minigpt.dataset import IGNORED, Dataset
@@ -29,6 +28,7 @@ from minigpt.story_reader import TAKES, Reading, read
 from minigpt.strict_yaml import UserError
 from minigpt.tokenizer import Tokenizer
 from minigpt.training import TrainingConfig, mixed_precision
+from minigpt.waiting import progress
 
 Numbers = npt.NDArray[np.float64]
 MEMORY = tuple(takes for takes in TAKES if takes not in ("free", "local"))  # names that have a price of forgetting
@@ -97,7 +97,7 @@ def expectations(corpus: Corpus, tokenizer: Tokenizer) -> Expected | None:
     ids = [tokenizer.encode(text) for text in texts]  # (characters,) each
     if any(len(i) != len(text) for i, text in zip(ids, texts)):
         return None
-    shown = tqdm(texts, "reading the validation stories", unit=" stories", delay=2, disable=None, leave=False)
+    shown = progress(texts, "reading the validation stories", len(texts), "stories")
     readings = [read(text, told.scenes, told.made_up_names) for text in shown]
     letters = _ids_of({letter for reading in readings for options in reading.support for letter in options}, tokenizer)
     support = np.zeros((sum(map(len, texts)), tokenizer.vocab_size), np.bool_)  # (N + 1, V)

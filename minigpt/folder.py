@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
+from minigpt.strict_json import parse_json
 from minigpt.strict_yaml import UserError
 
 LOCK = ".lock"
@@ -94,7 +95,7 @@ class Lock(AbstractContextManager["Lock"]):
 
 def _holder(text: str) -> str:
     try:
-        values = json.loads(text)
+        values = parse_json(text)
         return f"process {int(values['pid'])} on {values['host']}"
     except (ValueError, KeyError, TypeError, RecursionError):
         return "another process"

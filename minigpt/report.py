@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
-import json
 import os
 import sys
 from collections import deque
@@ -16,11 +14,12 @@ from typing import Any, TextIO
 from tqdm import tqdm
 
 from minigpt.folder import write_whole
+from minigpt.strict_json import has_form, parse_json
 from minigpt.terminal import printable
 from minigpt.training import Record
 
 LINES = 20  # plain lines in a whole run
-LONGEST = 1 << 16  # bytes of a line in metrics.jsonl
+LINE, LONGEST_LINE = {"step": int, "train/loss": float}, 1 << 16  # of metrics.jsonl; it has other numbers too
 
 Say = Callable[[str], None]  # prints a line
 
@@ -162,11 +161,13 @@ class Reporter:
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl; one that a crash or a full disk cut off is left out, as is whatever else is none."""
+    if not path.exists():
+        return []
     found = []
-    with path.open("rb") if path.exists() else io.BytesIO() as file:
-        while text := file.readline(LONGEST):
-            with contextlib.suppress(ValueError, RecursionError):
-                line = json.loads(text)
-                if isinstance(line, dict) and type(line.get("step")) is int and type(line.get("train/loss")) is float:
+    with path.open("rb") as file:
+        for text in iter(lambda: file.readline(LONGEST_LINE), b""):
+            with contextlib.suppress(ValueError):
+                line = parse_json(text)
+                if has_form(line, {str: float}) and has_form(line, LINE):
                     found.append(line)
     return found

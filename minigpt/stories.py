@@ -31,7 +31,7 @@ from random import Random
 from string import Formatter
 from typing import NamedTuple
 
-from tqdm import tqdm
+from minigpt.waiting import progress
 
 # ---------------------------------------------------------------------------------------------------------- choices
 
@@ -351,5 +351,5 @@ def stories(seed: int, count: int, scenes: int = 1, made_up_names: bool = False)
     if count < 0 or not 1 <= scenes <= 4:
         raise ValueError(f"stories: got count={count}, scenes={scenes}; expected count >= 0 and 1 to 4 scenes")
     words = words_of(made_up_names)
-    numbers = tqdm(range(count), "telling stories", unit=" stories", delay=2, disable=None, leave=False)
+    numbers = progress(range(count), "telling stories", count, "stories")
     return [tell(story(words, scenes), Random(f"{seed} {number}")) for number in numbers]

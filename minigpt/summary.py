@@ -42,7 +42,7 @@ def summarise(comparison: Comparison, results: Sequence[tuple[Job, Result]], com
         "metric": metric,
         "names": [name for name in TAKES if any(name in row["accuracy"] for row in rows)],
         "floor": _common(rows, "floor"),
-        "forgetful": _common(rows, "forgetful"),
+        "forgetful": None if _common(rows, "floor") is None else _common(rows, "forgetful"),
         "variants": rows,
         "example": _example(comparison, by_variant),
         "runs": [{k: v for k, v in result.items() if k != "example"} for _, result in results],
@@ -60,7 +60,7 @@ def _row(name: str, runs: Sequence[Result], base: Sequence[Result], metric: str,
     row["steps"] = runs[0].get("steps") if done else None
     names = [name for name in TAKES if any(name in run["names"] for run in done)]
     for what in ("accuracy", "gap", "remembered"):
-        row[what] = {n: _mean([run["names"][n][what] for run in done]) for n in names}
+        row[what] = {n: _mean([run["names"].get(n, {}).get(what) for run in done]) for n in names}
     row["curve"] = _mean_curve([run["curve"] for run in done], metric)
     row["difference"] = None if name == c.settings.baseline else _difference(name, done, base, metric, c)
     return row

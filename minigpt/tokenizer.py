@@ -33,6 +33,7 @@ import tiktoken
 
 from minigpt.config import Component, Interval, suggest
 from minigpt.process import DEAF, python
+from minigpt.strict_json import parse_json
 from minigpt.strict_yaml import UserError
 from minigpt.waiting import aside, progress
 
@@ -116,10 +117,10 @@ class Tokenizer(Component):
         if len(raw) > MAX_BYTES:
             raise UserError(f"{path}: larger than {MAX_BYTES} bytes: this is not a tokenizer")
         try:
-            return Tokenizer.from_json(json.loads(raw.decode("utf-8")))
+            return Tokenizer.from_json(parse_json(raw.decode("utf-8")))
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise UserError(f"{path}: not the JSON of a tokenizer: {error}") from None
 
     @property

@@ -50,11 +50,13 @@ from minigpt.run import (
     read_config,
 )
 from minigpt.signals import Stopped, signals
+from minigpt.strict_json import has_form
 from minigpt.strict_yaml import UserError
 from minigpt.tokenizer import Tokenizer
 from minigpt.training import Diverged, Record, choose_device, evaluate, train, verdict
 
 KEEP = 2  # checkpoints
+STATE = {"seconds": float, "tokens": int, "losses": [float], "evaluations": [(int, float, float)], "data": str}
 
 
 @dataclass
@@ -301,14 +303,7 @@ def check_state(saved: Checkpoint) -> None:
     """Raises CheckpointError unless a checkpoint has what `Training.state` writes."""
     if "data" not in saved.state and not saved.optimizer:  # of a comparison
         raise CheckpointError(f"{saved.path}: saved without the optimizer's memory, it cannot be trained further")
-    try:
-        state = saved.state
-        rows = [(step, train_loss, val_loss) for step, train_loss, val_loss in state["evaluations"]]
-        numbers = [state["seconds"], state["tokens"], *state["losses"], *(value for row in rows for value in row)]
-        right = all(type(n) in (int, float) and abs(n) < 2**63 for n in numbers) and isinstance(state["data"], str)
-    except (KeyError, TypeError, ValueError):
-        right = False
-    if not right:
+    if not has_form(saved.state, STATE):
         raise CheckpointError(f"{saved.path / 'state.json'}: not the state of a training")
 
 

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 ORDER = [
     "terminal",
     "strict_yaml",
+    "strict_json",
     "config",
     "folder",
     "waiting",

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import strangers
@@ -76,13 +77,22 @@ def sealed(home: Path, change: Callable[[Path], None]) -> None:
             shutil.rmtree(other)
 
 
-STATES = {
+def nested(value: Any, levels: int = 500) -> Any:
+    """A value in many lists."""
+    return nested([value], levels - 1) if levels else value
+
+
+STATES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "nothing but the step": lambda state: {"step": 8},
     "texts for numbers": lambda state: state | {"seconds": "1", "tokens": "2"},
     "numbers that no clock shows": lambda state: state | {"seconds": 10**400},
     "losses that are texts": lambda state: state | {"losses": ["a"]},
     "evaluations of one": lambda state: state | {"evaluations": [[1]]},
     "evaluations that are no list": lambda state: state | {"evaluations": 7},
+    "numbers beyond 64 bits": lambda state: state | {"tokens": 10**400, "losses": [-(10**4000)]},
+    "numbers whose sum is none": lambda state: state | {"losses": [1e308] * 3, "seconds": 1e308},
+    "steps that are no whole numbers": lambda state: state | {"evaluations": [[1.5, 2.0, 2.0]]},
+    "levels without end": lambda state: state | {"losses": nested(1.0)},
     "data that is no digest": lambda state: state | {"data": ["../../secret.txt"]},
 }
 
@@ -143,6 +153,10 @@ LINES = {
     "no loss": b'{"step": 1}\n',
     "a loss that is NaN": b'{"step": 1, "train/loss": NaN}\n',
     "zeros": bytes(1000),
+    "a validation loss that is a text": b'{"step": 4, "train/loss": 2.0, "val/loss": "a"}\n',
+    "a loss beyond all numbers": b'{"step": 4, "train/loss": 1e308, "val/loss": 1e308}\n',
+    "a step of 5,000 digits": b'{"step": ' + b"9" * 5000 + b', "train/loss": 2.0}\n',
+    "a line of a megabyte": b'{"step": 4, "train/loss": 2.0, "x": "' + b"a" * (1 << 20) + b'"}\n',
     "levels": b"[" * 100_000 + b"\n",
     "a carriage return within": b'{"step": 1, "train/loss": 2.0, "x": "\r"}\r\n',
 }
