@@ -18,13 +18,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from minigpt.checkpoint import CheckpointError
-from minigpt.report import complain, give_up
-from minigpt.run import load_plugin
-from minigpt.signals import Stopped, Terminated, receive_signals
-from minigpt.strict_yaml import ConfigError, UserError
-from minigpt.terminal import one_line
-from minigpt.training import Diverged
+from minigpt.config.strict_yaml import ConfigError, UserError
+from minigpt.runs.checkpoint import CheckpointError
+from minigpt.runs.report import complain, give_up
+from minigpt.runs.run import load_plugin
+from minigpt.system.signals import Stopped, Terminated, receive_signals
+from minigpt.system.terminal import one_line
+from minigpt.training.loop import Diverged
 
 atexit.register(gc.freeze)  # or Python, before it ends, would look through all of torch for garbage, for 0.3 s
 

@@ -24,9 +24,9 @@ from minigpt import command
 from minigpt.bench import attention, sampling, startup, throughput, time_to_loss
 from minigpt.bench.ledger import Report
 from minigpt.bench.setting import Setting, find_text
-from minigpt.report import say
-from minigpt.strict_yaml import UserError
-from minigpt.training import choose_device
+from minigpt.config.strict_yaml import UserError
+from minigpt.runs.report import say
+from minigpt.training.loop import choose_device
 
 LARGEST = 2**15  # side of a matrix of the yardstick: 4 GiB in float32
 

@@ -15,10 +15,10 @@ import shlex
 import sys
 
 from minigpt import command
-from minigpt.compare import load_comparison
-from minigpt.contest import Contest
-from minigpt.report import say
-from minigpt.summary import table
+from minigpt.comparison.experiment import Contest
+from minigpt.comparison.summary import table
+from minigpt.comparison.variants import load_comparison
+from minigpt.runs.report import say
 
 
 def main(arguments: argparse.Namespace) -> None:

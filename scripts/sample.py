@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import get_args
 
 from minigpt import command
-from minigpt.config import hints
-from minigpt.decoding import Weights
-from minigpt.report import complain
-from minigpt.run import Run, load, newest_run
-from minigpt.sampling import SamplingConfig
-from minigpt.strict_yaml import ConfigError, UserError
-from minigpt.terminal import printable
+from minigpt.config.options import hints
+from minigpt.config.strict_yaml import ConfigError, UserError
+from minigpt.fast.decoding import Weights
+from minigpt.model.sampling import SamplingConfig
+from minigpt.runs.report import complain
+from minigpt.runs.run import Run, load, newest_run
+from minigpt.system.terminal import printable
 
 LONGEST = 1 << 20  # bytes of a prompt
 

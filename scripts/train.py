@@ -14,10 +14,14 @@ import re
 import sys
 from pathlib import Path
 
-from minigpt import command, config, distributed, part_times, trainer
-from minigpt.report import say
-from minigpt.run import RunConfig, newest_run
-from minigpt.strict_yaml import UserError
+from minigpt import command
+from minigpt.config import options as config
+from minigpt.config.strict_yaml import UserError
+from minigpt.runs import profiler as part_times
+from minigpt.runs import trainer
+from minigpt.runs.report import say
+from minigpt.runs.run import RunConfig, newest_run
+from minigpt.training import distributed
 
 
 def main(arguments: argparse.Namespace) -> None:

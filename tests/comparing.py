@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from minigpt.compare import Comparison, load_comparison
-from minigpt.contest import Contest
+from minigpt.comparison.experiment import Contest
+from minigpt.comparison.variants import Comparison, load_comparison
 
 SMALL = """\
 compare: {baseline: one head, seeds: [1, 2], match: steps}

@@ -15,11 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minigpt.attention import Attention, shortcut
-from minigpt.attention.multi_head import MultiHead
-from minigpt.attention.single_head import split_heads
-from minigpt.cache import KVCache, Past, State
-from minigpt.config import Count
-from minigpt.position import Position, Shape, distance
+from minigpt.attention.cache import KVCache, Past, State
+from minigpt.attention.position import Position, Shape, distance
+from minigpt.attention.softmax.multi_head import MultiHead
+from minigpt.attention.softmax.single_head import split_heads
+from minigpt.config.options import Count
 
 
 class Window(MultiHead, kind="later_window"):

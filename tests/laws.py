@@ -22,13 +22,13 @@ from later_kinds import LATER, LATER_POSITIONS
 from torch import Tensor, nn
 
 from minigpt.attention import Attention
-from minigpt.attention.dot_product import DotProduct
-from minigpt.attention.grouped_query import GroupedQuery
-from minigpt.attention.multi_head import MultiHead
-from minigpt.attention.single_head import SingleHead
-from minigpt.cache import Past, State
-from minigpt.model import GPT, ModelConfig
-from minigpt.position import NoPosition, Position
+from minigpt.attention.cache import Past, State
+from minigpt.attention.position import NoPosition, Position
+from minigpt.attention.softmax.dot_product import DotProduct
+from minigpt.attention.softmax.grouped_query import GroupedQuery
+from minigpt.attention.softmax.multi_head import MultiHead
+from minigpt.attention.softmax.single_head import SingleHead
+from minigpt.model.gpt import GPT, ModelConfig
 
 D, V, BLOCK = 16, 11, 8
 SHAPES = [(6, 6), (1, 6), (3, 7), (1, 1)]  # (T, S): a training pass, a token, a chunk, the very first token

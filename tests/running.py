@@ -125,9 +125,9 @@ def serve() -> None:
     import torch
 
     import minigpt.command
-    import minigpt.trainer
+    import minigpt.runs.trainer
 
-    assert torch and minigpt.command and minigpt.trainer
+    assert torch and minigpt.command and minigpt.runs.trainer
     for line in sys.stdin:
         child = os.fork()
         if not child:

@@ -9,9 +9,9 @@ from typing import Literal
 
 import pytest
 
-from minigpt.config import Count, Options, Positive, load
-from minigpt.model import ModelConfig
-from minigpt.strict_yaml import ConfigError, Mistake
+from minigpt.config.options import Count, Options, Positive, load
+from minigpt.config.strict_yaml import ConfigError, Mistake
+from minigpt.model.gpt import ModelConfig
 
 
 @dataclass(frozen=True, kw_only=True)

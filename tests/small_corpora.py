@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from minigpt import corpus as corpora
-from minigpt.corpus import Corpus
-from minigpt.dataset import DataConfig
-from minigpt.tokenizer import Char
+from minigpt.text import corpus as corpora
+from minigpt.text.corpus import Corpus
+from minigpt.text.dataset import DataConfig
+from minigpt.text.tokenizer import Char
 
 ROOT = Path(__file__).parents[1]
 RANDOM, SHUFFLED, DOCUMENTS = DataConfig(), DataConfig(windows="shuffled"), DataConfig(windows="documents")

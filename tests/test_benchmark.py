@@ -18,12 +18,12 @@ from running import process, script, small_text
 from minigpt.attention import Attention
 from minigpt.bench import attention, checkout, ours
 from minigpt.bench.attention import Kind, exponent, peak_bytes
+from minigpt.bench.hardware import Yardstick
 from minigpt.bench.ledger import Report, Spread, Table, rate
 from minigpt.bench.setting import Setting, find_text
 from minigpt.bench.time_to_loss import LONGER, column, steps_within, summary, verdicts
 from minigpt.bench.worker import Worker, in_turn, interleave, watch
-from minigpt.bench.yardstick import Yardstick
-from minigpt.strict_yaml import UserError
+from minigpt.config.strict_yaml import UserError
 
 CPU = torch.device("cpu")
 SHAPE = {"n_layer": 1, "n_head": 2, "n_embd": 16, "block_size": 8, "vocab_size": 11}
@@ -174,7 +174,7 @@ def test_a_copy_has_the_text_as_nanogpt_reads_it(home: Path) -> None:
 
 @pytest.mark.parametrize("how", ["{}", "\ufeff{}", "{}\r\n\u2028é"])
 def test_both_are_judged_by_the_same_characters(home: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minigpt.corpus.DATA", home / "data")
+    monkeypatch.setattr("minigpt.text.corpus.DATA", home / "data")
     (home / "text.txt").write_bytes(how.format(small_text()).encode())
     copy = checkout.make_copy(home / "nanoGPT", home / "copy", home / "text.txt")
     dataset = ours.prepare(ours.check(str(home / "small.yaml"), ours.overrides(home / "text.txt", CPU)))
@@ -243,7 +243,7 @@ def test_a_text_is_a_file_or_a_name(home: Path) -> None:
 # ---- the suites ----
 
 PLUGIN = """\
-from minigpt.attention.multi_head import MultiHead
+from minigpt.attention.softmax.multi_head import MultiHead
 
 
 class Mine(MultiHead, kind="mine"):

@@ -128,9 +128,9 @@ def test_the_walk_finds_an_import_from_below() -> None:
     assert imports_from_below("cache", "from minigpt import model") == ["model"]
     assert imports_from_below("cache", "from minigpt.attention import Attention") == ["attention"]
     assert imports_from_below("cache", "from minigpt.attention import base") == ["attention.base"]
-    assert imports_from_below("cache", "import minigpt.model") == ["model"]
+    assert imports_from_below("cache", "import minigpt.model.gpt") == ["model"]
     assert imports_from_below("cache", "from minigpt import load") == [""]
-    assert imports_from_below("cache", "def late():\n    from minigpt.run import load") == ["run"]
+    assert imports_from_below("cache", "def late():\n    from minigpt.runs.run import load") == ["run"]
     assert imports_from_below("model", "import torch\nfrom minigpt.attention import Attention, base") == []
 
 

@@ -35,10 +35,10 @@ from laws import (
 from torch import Tensor
 
 from minigpt.attention import Attention, shortcut
-from minigpt.attention.average import AverageMatrix
-from minigpt.attention.multi_head import MultiHead
-from minigpt.cache import Past, State
-from minigpt.position import Alibi, NoPosition, Position, Rotary
+from minigpt.attention.averages.average import AverageMatrix
+from minigpt.attention.cache import Past, State
+from minigpt.attention.position import Alibi, NoPosition, Position, Rotary
+from minigpt.attention.softmax.multi_head import MultiHead
 
 
 class Peeking(MultiHead):

@@ -15,9 +15,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from minigpt import checkpoint
-from minigpt.checkpoint import FILES, FORMAT, CheckpointError, checkpoints, fill, load, newest, prune, save, verify
-from minigpt.model import GPT, ModelConfig
+from minigpt.model.gpt import GPT, ModelConfig
+from minigpt.runs import checkpoint
+from minigpt.runs.checkpoint import FILES, FORMAT, CheckpointError, checkpoints, fill, load, newest, prune, save, verify
 
 MEMORY = {"tokens.weight|exp_avg": torch.randn(3, 4), "tokens.weight|step": torch.tensor(7.0)}
 STATE = {"seconds": 1.5, "tokens": 640, "evaluations": [[10, 2.5, 2.75]]}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from running import CONFIG, Ended, furnish, process, script
 
-from minigpt.sampling import SamplingConfig
+from minigpt.model.sampling import SamplingConfig
 
 
 def refused(ended: Ended, code: int, *parts: str) -> None:

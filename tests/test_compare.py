@@ -14,8 +14,9 @@ import pytest
 import torch
 from comparing import SMALL, small, written
 
-from minigpt import compare, measure
-from minigpt.compare import (
+from minigpt.comparison import variants as compare
+from minigpt.comparison import worker as measure
+from minigpt.comparison.variants import (
     config_key,
     jobs,
     load_comparison,
@@ -26,20 +27,20 @@ from minigpt.compare import (
     save_result,
     slug,
 )
-from minigpt.config import CONFIGS, to_yaml
-from minigpt.corpus import StoriesConfig, tell_stories
-from minigpt.dataset import Batch, Dataset
-from minigpt.folder import InUse, Lock
-from minigpt.measure import assemble, do, png
-from minigpt.run import build_model
-from minigpt.strict_yaml import ConfigError, UserError
-from minigpt.tokenizer import Char
-from minigpt.training import train
+from minigpt.comparison.worker import assemble, do, png
+from minigpt.config.options import CONFIGS, to_yaml
+from minigpt.config.strict_yaml import ConfigError, UserError
+from minigpt.runs.run import build_model
+from minigpt.system.folder import InUse, Lock
+from minigpt.text.corpus import StoriesConfig, tell_stories
+from minigpt.text.dataset import Batch, Dataset
+from minigpt.text.tokenizer import Char
+from minigpt.training.loop import train
 
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minigpt.corpus.DATA", tmp_path / "data")
+    monkeypatch.setattr("minigpt.text.corpus.DATA", tmp_path / "data")
     monkeypatch.setattr(compare, "RUNS", tmp_path / "runs")
 
 
@@ -182,7 +183,7 @@ def test_validation_stories_are_new_and_do_not_change_with_the_number_of_the_oth
 
 def test_a_story_that_was_told_before_is_no_validation_story(monkeypatch: pytest.MonkeyPatch) -> None:
     told = {0: ["a", "b", "c"], -1: ["b", "d", "d", "a", "e", "f", "g", "h", "i", "j"]}
-    monkeypatch.setattr("minigpt.corpus.stories", lambda seed, count, *rest: told[seed][:count])
+    monkeypatch.setattr("minigpt.text.corpus.stories", lambda seed, count, *rest: told[seed][:count])
     assert tell_stories(StoriesConfig(count=6, validation=3)) == ["a", "b", "c", "d", "e", "f"]
 
 
@@ -243,7 +244,7 @@ def test_the_key_changes_with_config_and_plugin(tmp_path: Path) -> None:
 def test_a_folder_has_one_holder_and_is_free_when_its_process_dies(tmp_path: Path) -> None:
     code = f"""
 from pathlib import Path
-from minigpt.folder import Lock
+from minigpt.system.folder import Lock
 with Lock(Path({str(tmp_path)!r})):
     print("mine", flush=True)
     input()
@@ -294,7 +295,7 @@ def test_a_diverged_run_is_a_result_that_says_so(tmp_path: Path) -> None:
 
 
 def test_a_run_folder_is_one_that_can_be_written_with(tmp_path: Path) -> None:
-    from minigpt.run import load
+    from minigpt.runs.run import load
 
     asked = task(tmp_path)
     do(asked, lambda message: None)

@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 from small_configs import Inner, Outer, Reader, mistakes_of, reader, the_mistake
 
 import minigpt
-from minigpt import config as config_module
 from minigpt.attention import Attention
-from minigpt.attention.average import AverageSoftmax
-from minigpt.attention.grouped_query import GroupedQuery
-from minigpt.attention.multi_head import MultiHead
-from minigpt.attention.single_head import SingleHead
-from minigpt.config import (
+from minigpt.attention.averages.average import AverageSoftmax
+from minigpt.attention.position import Position, Rotary, Sinusoidal
+from minigpt.attention.softmax.grouped_query import GroupedQuery
+from minigpt.attention.softmax.multi_head import MultiHead
+from minigpt.attention.softmax.single_head import SingleHead
+from minigpt.config import options as config_module
+from minigpt.config.options import (
     Component,
     Count,
     Fraction,
@@ -38,9 +39,8 @@ from minigpt.config import (
     load,
     to_yaml,
 )
-from minigpt.model import ModelConfig
-from minigpt.position import Position, Rotary, Sinusoidal
-from minigpt.strict_yaml import ConfigError, Mistake, parse_yaml
+from minigpt.config.strict_yaml import ConfigError, Mistake, parse_yaml
+from minigpt.model.gpt import ModelConfig
 
 read = pytest.fixture(reader)
 

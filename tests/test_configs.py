@@ -10,12 +10,12 @@ import torch
 from running import furnish, script
 
 from minigpt.attention import Attention
-from minigpt.compare import load_comparison
-from minigpt.config import CONFIGS, from_dict, load
-from minigpt.model import GPT, ModelConfig, count_parameters
-from minigpt.report import read_metrics
-from minigpt.run import RunConfig
-from minigpt.tokenizer import Public
+from minigpt.comparison.variants import load_comparison
+from minigpt.config.options import CONFIGS, from_dict, load
+from minigpt.model.gpt import GPT, ModelConfig, count_parameters
+from minigpt.runs.report import read_metrics
+from minigpt.runs.run import RunConfig
+from minigpt.text.tokenizer import Public
 
 COMPARED = "\ncompare:"  # a config of scripts/compare.py, not of a run
 RUNNABLE = [path for path in sorted(CONFIGS.rglob("*.yaml")) if COMPARED not in path.read_text("utf-8")]
@@ -151,4 +151,4 @@ def test_a_small_config_trains(home: Path, name: str) -> None:
 def test_tiny_trains_on_the_stories_for_real(tmp_path: Path) -> None:
     ended = script("train.py", "--config", "tiny.yaml", *SHORT, cwd=tmp_path)
     assert (ended.code, ended.err) == (0, "")
-    assert "stories made by minigpt/stories.py" in ended.out
+    assert "stories made by minigpt/languages/stories.py" in ended.out

@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 from comparing import SMALL, held, small, written
 
-from minigpt import compare
-from minigpt.compare import jobs, load_result
-from minigpt.contest import Contest, _read_speeds, duration
-from minigpt.crew import Crew
-from minigpt.run import load_plugin
-from minigpt.strict_yaml import UserError
-from minigpt.summary import _mean, table
+from minigpt.comparison import variants as compare
+from minigpt.comparison.experiment import Contest, _read_speeds, duration
+from minigpt.comparison.pool import Crew
+from minigpt.comparison.summary import _mean, table
+from minigpt.comparison.variants import jobs, load_result
+from minigpt.config.strict_yaml import UserError
+from minigpt.runs.run import load_plugin
 
 ROOT = Path(__file__).parents[1]
 TWICE = SMALL.replace("  mean: {model.attention: average_softmax}", "  again: {model.attention: single_head}")
@@ -33,7 +33,7 @@ TWICE = SMALL.replace("  mean: {model.attention: average_softmax}", "  again: {m
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINIGPT_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr("minigpt.corpus.DATA", tmp_path / "data")
+    monkeypatch.setattr("minigpt.text.corpus.DATA", tmp_path / "data")
     monkeypatch.setattr(compare, "RUNS", tmp_path / "runs")
 
 
@@ -67,7 +67,7 @@ def test_it_goes_on_where_it_was_stopped_and_notices_what_changed(
     assert "one head, seed 1: its result is damaged; it is trained again" in said
     assert [r["loss"] for r in again["runs"]] == [r["loss"] for r in summary["runs"]]
     assert [(folder / "result.json").read_bytes() for folder in folders[2:]] == before[2:]
-    monkeypatch.setattr("minigpt.contest.code_digest", lambda: "another")
+    monkeypatch.setattr("minigpt.comparison.experiment.code_digest", lambda: "another")
     assert held(comparison)[1][0].startswith("note: 4 runs were made by other code than minigpt/ holds now")
     changed, said = held(small(tmp_path, SMALL.replace("average_softmax", "average_matrix")))
     assert "mean, seed 1: its config or a plugin has changed; it is trained again" in said
@@ -166,7 +166,7 @@ def test_a_diverged_run_is_a_row_that_says_so(tmp_path: Path) -> None:
 
 PLUGIN = """
 import os
-from minigpt.attention.multi_head import MultiHead
+from minigpt.attention.softmax.multi_head import MultiHead
 
 class Mine(MultiHead, kind="mine"):
     def scores(self, query, key):

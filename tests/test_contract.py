@@ -23,11 +23,11 @@ from laws import (
     make_model,
 )
 
-from minigpt.attention.average import AverageLoop, AverageSoftmax
-from minigpt.attention.grouped_query import GroupedQuery
-from minigpt.attention.multi_head import MultiHead
-from minigpt.cache import KVCache, State
-from minigpt.position import NoPosition, Position, Rotary
+from minigpt.attention.averages.average import AverageLoop, AverageSoftmax
+from minigpt.attention.cache import KVCache, State
+from minigpt.attention.position import NoPosition, Position, Rotary
+from minigpt.attention.softmax.grouped_query import GroupedQuery
+from minigpt.attention.softmax.multi_head import MultiHead
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from minigpt import corpus as corpora
-from minigpt.corpus import decode_text, download, open_corpus
-from minigpt.strict_yaml import UserError
+from minigpt.config.strict_yaml import UserError
+from minigpt.text import corpus as corpora
+from minigpt.text.corpus import decode_text, download, open_corpus
 
 
 @pytest.fixture(autouse=True)

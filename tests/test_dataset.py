@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_corpora import DOCUMENTS, RANDOM, ROOT, SHUFFLED, corpus_of, numbered, own_data
 
-from minigpt import dataset as datasets
-from minigpt.config import build, from_python
-from minigpt.corpus import open_corpus
-from minigpt.dataset import IGNORED, DataConfig, Dataset
-from minigpt.strict_yaml import ConfigError, UserError
-from minigpt.tokenizer import Byte, Char
+from minigpt.config.options import build, from_python
+from minigpt.config.strict_yaml import ConfigError, UserError
+from minigpt.text import dataset as datasets
+from minigpt.text.corpus import open_corpus
+from minigpt.text.dataset import IGNORED, DataConfig, Dataset
+from minigpt.text.tokenizer import Byte, Char
 
 data = pytest.fixture(scope="module", autouse=True)(own_data)
 

@@ -15,14 +15,14 @@ from laws import KINDS
 from running import furnish, script
 from torch import nn
 
-from minigpt import decoding
 from minigpt.attention import Attention
-from minigpt.attention.single_head import split_heads
-from minigpt.cache import Past
-from minigpt.decoding import Int8Linear, Int8PackedLinear, PackedLinear, RowLinear, Weights, prepare
-from minigpt.model import GPT, ModelConfig
-from minigpt.sampling import SamplingConfig, generate
-from minigpt.side_by_side import side_by_side
+from minigpt.attention.cache import Past
+from minigpt.attention.softmax.single_head import split_heads
+from minigpt.fast import decoding
+from minigpt.fast.decoding import Int8Linear, Int8PackedLinear, PackedLinear, RowLinear, Weights, prepare
+from minigpt.fast.joined import side_by_side
+from minigpt.model.gpt import GPT, ModelConfig
+from minigpt.model.sampling import SamplingConfig, generate
 
 
 def needs(weights: Weights) -> pytest.MarkDecorator:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from laws import BLOCK, Case, make_layer, parts, tokens
 
-from minigpt.attention.dot_product import DotProduct
-from minigpt.position import NoPosition
+from minigpt.attention.position import NoPosition
+from minigpt.attention.softmax.dot_product import DotProduct
 
 STRICT = DotProduct.Config(include_self=False)
 

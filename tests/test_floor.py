@@ -12,17 +12,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from minigpt import trainer
-from minigpt.config import from_dict
-from minigpt.corpus import Corpus, StoriesConfig, open_corpus
-from minigpt.dataset import DataConfig, Dataset
-from minigpt.floor import MEMORY, Expected, example, expectations, pay, read_aloud, score
-from minigpt.model import GPT, ModelConfig
-from minigpt.report import read_metrics
-from minigpt.run import RunConfig
-from minigpt.story_reader import TAKES, floor, read, tally
-from minigpt.tokenizer import Byte, Char, Tokenizer
-from minigpt.training import TrainingConfig, evaluate
+from minigpt.config.options import from_dict
+from minigpt.languages.reader import TAKES, floor, read, tally
+from minigpt.model.gpt import GPT, ModelConfig
+from minigpt.runs import trainer
+from minigpt.runs.report import read_metrics
+from minigpt.runs.run import RunConfig
+from minigpt.text.corpus import Corpus, StoriesConfig, open_corpus
+from minigpt.text.dataset import DataConfig, Dataset
+from minigpt.text.tokenizer import Byte, Char, Tokenizer
+from minigpt.training.floor import MEMORY, Expected, example, expectations, pay, read_aloud, score
+from minigpt.training.loop import TrainingConfig, evaluate
 
 TOLD = StoriesConfig(count=260, validation=60)
 TRAINING = TrainingConfig(batch_size=7)
@@ -30,7 +30,7 @@ TRAINING = TrainingConfig(batch_size=7)
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minigpt.corpus.DATA", tmp_path)
+    monkeypatch.setattr("minigpt.text.corpus.DATA", tmp_path)
 
 
 def material(

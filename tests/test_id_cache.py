@@ -16,12 +16,12 @@ import pytest
 import tiktoken
 from small_corpora import DOCUMENTS, RANDOM, ROOT, corpus_of, numbered, own_data
 
-from minigpt import corpus as corpora
-from minigpt import dataset as datasets
-from minigpt.corpus import Corpus, open_corpus
-from minigpt.dataset import Dataset
-from minigpt.strict_yaml import UserError
-from minigpt.tokenizer import Byte, Char, Ids, Tiktoken, Tokenizer
+from minigpt.config.strict_yaml import UserError
+from minigpt.text import corpus as corpora
+from minigpt.text import dataset as datasets
+from minigpt.text.corpus import Corpus, open_corpus
+from minigpt.text.dataset import Dataset
+from minigpt.text.tokenizer import Byte, Char, Ids, Tiktoken, Tokenizer
 
 data = pytest.fixture(scope="module", autouse=True)(own_data)
 
@@ -181,9 +181,9 @@ def test_a_tokenizer_that_gives_nothing_is_refused() -> None:
 
 RACE = """
 import hashlib, pathlib, sys, time
-from minigpt import dataset
-from minigpt.corpus import open_corpus
-from minigpt.tokenizer import Byte
+from minigpt.text import dataset
+from minigpt.text.corpus import open_corpus
+from minigpt.text.tokenizer import Byte
 corpus = open_corpus("stories")
 go = pathlib.Path(sys.argv[1])
 (go.parent / sys.argv[2]).touch()

@@ -19,9 +19,9 @@ import pytest
 import torch
 from running import CONFIG, command_line, environment, furnish, process, script
 
-from minigpt import checkpoint
-from minigpt.checkpoint import Checkpoint
-from minigpt.report import read_metrics
+from minigpt.runs import checkpoint
+from minigpt.runs.checkpoint import Checkpoint
+from minigpt.runs.report import read_metrics
 
 STEPS = 400
 LONG = CONFIG.replace("max_steps: 8, eval_every: 4", f"max_steps: {STEPS}, eval_every: 50").replace(
@@ -32,7 +32,7 @@ LONG = LONG.replace("n_embd: 16", "n_embd: 16, dropout: 0.2")
 SLEEPER = """
 import time
 from pathlib import Path
-from minigpt.attention.multi_head import MultiHead
+from minigpt.attention.softmax.multi_head import MultiHead
 
 class Sleeper(MultiHead, kind="sleeper"):
     def qkv(self, x, past):

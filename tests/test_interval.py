@@ -7,11 +7,11 @@ from statistics import mean, stdev
 
 import pytest
 
-from minigpt.config import from_dict
-from minigpt.interval import paired, t_cdf, t_quantile
-from minigpt.measure import assemble
-from minigpt.run import RunConfig
-from minigpt.training import evaluate, train
+from minigpt.comparison.statistics import paired, t_cdf, t_quantile
+from minigpt.comparison.worker import assemble
+from minigpt.config.options import from_dict
+from minigpt.runs.run import RunConfig
+from minigpt.training.loop import evaluate, train
 
 TABLE = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 9: 2.262, 10: 2.228, 30: 2.042, 120: 1.980}
 
@@ -89,7 +89,7 @@ def test_intervals_of_trained_models_cover_zero_as_often_as_they_claim(
     tmp_path: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One thing against itself with other seeds: 180 real runs, dealt at random into comparisons of 3 pairs."""
-    monkeypatch.setattr("minigpt.corpus.DATA", tmp_path)
+    monkeypatch.setattr("minigpt.text.corpus.DATA", tmp_path)
     losses = []
     for seed in range(180):
         config = from_dict(

@@ -24,7 +24,7 @@ def held():
 
 LOOP = """
 import torch
-from minigpt.machine import keep_memory
+from minigpt.training.machine import keep_memory
 {kept}
 tensors = [torch.ones(2 << 20) for _ in range(8)]
 before = held()
@@ -33,8 +33,8 @@ print(before - held())
 """
 
 WRITING = """
-from minigpt import sampling
-from minigpt.model import GPT, ModelConfig
+from minigpt.model import sampling
+from minigpt.model.gpt import GPT, ModelConfig
 if {given_back}:
     sampling.keep_memory = lambda: None
 model = GPT(ModelConfig(n_layer=1, n_embd=16), 10)
@@ -42,10 +42,11 @@ list(sampling.generate(model, torch.zeros(1, 1, dtype=torch.long), sampling.Samp
 """
 
 TRAINING = """
-from minigpt import config, training
-from minigpt.run import RunConfig, build_model
-from minigpt.corpus import open_corpus
-from minigpt.dataset import Dataset
+from minigpt.config import options as config
+from minigpt.training import loop as training
+from minigpt.runs.run import RunConfig, build_model
+from minigpt.text.corpus import open_corpus
+from minigpt.text.dataset import Dataset
 if {given_back}:
     training.keep_memory = lambda: None
 settings = config.load(RunConfig, "tiny.yaml", ["training.max_steps=12"])

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from minigpt.norm import RMSNorm
+from minigpt.attention.norm import RMSNorm
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])

@@ -14,11 +14,11 @@ from running import furnish, script
 from torch import nn
 
 import minigpt
-from minigpt import checkpoint
-from minigpt.attention.grouped_query import GroupedQuery
-from minigpt.model import GPT, ModelConfig
-from minigpt.optimizer import NEWTON_SCHULZ, AdamW, AdamWRule, Muon, MuonRule, Optimizer, orthogonal, schedule
-from minigpt.strict_yaml import UserError
+from minigpt.attention.softmax.grouped_query import GroupedQuery
+from minigpt.config.strict_yaml import UserError
+from minigpt.model.gpt import GPT, ModelConfig
+from minigpt.runs import checkpoint
+from minigpt.training.optimizer import NEWTON_SCHULZ, AdamW, AdamWRule, Muon, MuonRule, Optimizer, orthogonal, schedule
 
 KINDS = [AdamW.Config(), Muon.Config(weight_decay=0.2)]
 MATRICES = {"query.weight", "key.weight", "value.weight", "project.weight", "up.weight"}
@@ -102,7 +102,7 @@ def test_adamw_steps_by_its_formula() -> None:
 
 
 def test_muon_steps_its_matrices_as_torch_does_and_the_rest_as_adamw(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minigpt.optimizer.NEWTON_SCHULZ", ((3.4445, -4.7750, 2.0315),) * 5)  # torch's
+    monkeypatch.setattr("minigpt.training.optimizer.NEWTON_SCHULZ", ((3.4445, -4.7750, 2.0315),) * 5)  # torch's
     factors = (0.5, 1.0, 0.25)
     config = Muon.Config(learning_rate=0.05, weight_decay=0.2, momentum=0.9, per_head=False)
     model, reference = make_model(), make_model()
@@ -245,7 +245,7 @@ def test_torchs_own_optimizers_go_on_too(torchs: Any) -> None:
 
 OPTIMIZER = """
 import torch
-from minigpt.optimizer import Optimizer
+from minigpt.training.optimizer import Optimizer
 
 
 class Plain(Optimizer, kind="plain"):

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_configs import Inner, Reader, mistakes_of, reader, the_mistake
 
-from minigpt.attention.average import AverageSoftmax
-from minigpt.attention.grouped_query import GroupedQuery
-from minigpt.attention.multi_head import MultiHead
-from minigpt.attention.single_head import SingleHead
-from minigpt.config import load, override
-from minigpt.run import RunConfig
-from minigpt.strict_yaml import ConfigError, Mistake, parse_yaml
+from minigpt.attention.averages.average import AverageSoftmax
+from minigpt.attention.softmax.grouped_query import GroupedQuery
+from minigpt.attention.softmax.multi_head import MultiHead
+from minigpt.attention.softmax.single_head import SingleHead
+from minigpt.config.options import load, override
+from minigpt.config.strict_yaml import ConfigError, Mistake, parse_yaml
+from minigpt.runs.run import RunConfig
 
 read = pytest.fixture(reader)
 

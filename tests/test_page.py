@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from comparing import SMALL, held, small
 
-from minigpt import compare
-from minigpt.page import log_ticks, page, ticks
-from minigpt.summary import COLUMNS
+from minigpt.comparison import variants as compare
+from minigpt.comparison.page import log_ticks, page, ticks
+from minigpt.comparison.summary import COLUMNS
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome") or ""
 browser = pytest.mark.skipif(not CHROMIUM, reason="there is no chromium here")
@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("page")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MINIGPT_DATA", str(place / "data"))
-        patch.setattr("minigpt.corpus.DATA", place / "data")
+        patch.setattr("minigpt.text.corpus.DATA", place / "data")
         patch.setattr(compare, "RUNS", place / "runs")
         comparison = small(place, TEXT)
         held(comparison)

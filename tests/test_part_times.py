@@ -17,19 +17,20 @@ from later_kinds import LATER
 from running import CONFIG, Ended, data_folder, furnish, process, script, small_text
 from torch import Tensor, nn
 
-from minigpt import corpus as corpora
-from minigpt import part_times, training
 from minigpt.attention import Attention
-from minigpt.config import from_dict
-from minigpt.corpus import open_corpus
-from minigpt.dataset import DataConfig, Dataset
-from minigpt.model import GPT, ModelConfig
-from minigpt.optimizer import Optimizer
-from minigpt.part_times import BACKWARD, FORWARD, PARTS, PartTimes, Watch, attached, measure, summary, table
-from minigpt.position import Position
-from minigpt.tokenizer import Char
-from minigpt.trace import replaced
-from minigpt.training import TrainingConfig, train
+from minigpt.attention.position import Position
+from minigpt.config.options import from_dict
+from minigpt.inspection.trace import replaced
+from minigpt.model.gpt import GPT, ModelConfig
+from minigpt.runs import profiler as part_times
+from minigpt.runs.profiler import BACKWARD, FORWARD, PARTS, PartTimes, Watch, attached, measure, summary, table
+from minigpt.text import corpus as corpora
+from minigpt.text.corpus import open_corpus
+from minigpt.text.dataset import DataConfig, Dataset
+from minigpt.text.tokenizer import Char
+from minigpt.training import loop as training
+from minigpt.training.loop import TrainingConfig, train
+from minigpt.training.optimizer import Optimizer
 
 BLOCK, STEPS = 16, 3
 KINDS = Attention.kinds | LATER

@@ -12,7 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minigpt.picture import (
+from minigpt.config.strict_yaml import UserError
+from minigpt.inspection.pictures import (
     BOTTOM,
     HEIGHT,
     LEFT,
@@ -27,7 +28,6 @@ from minigpt.picture import (
     smooth,
     visible,
 )
-from minigpt.strict_yaml import UserError
 
 FINITE = st.integers(-(10**9), 10**9).map(lambda n: n / 1e6)
 

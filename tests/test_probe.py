@@ -14,14 +14,14 @@ from torch import Tensor, nn
 
 from minigpt.attention import Attention
 from minigpt.attention.base import SoftmaxAttention
-from minigpt.attention.dot_product import DotProduct
-from minigpt.attention.multi_head import MultiHead
-from minigpt.attention.single_head import SingleHead
-from minigpt.cache import Past
-from minigpt.model import GPT, ModelConfig
-from minigpt.position import Position, Shape, distance
-from minigpt.probe import LeakError, check_causal, idle_positions
-from minigpt.strict_yaml import UserError
+from minigpt.attention.cache import Past
+from minigpt.attention.position import Position, Shape, distance
+from minigpt.attention.softmax.dot_product import DotProduct
+from minigpt.attention.softmax.multi_head import MultiHead
+from minigpt.attention.softmax.single_head import SingleHead
+from minigpt.config.strict_yaml import UserError
+from minigpt.inspection.causality import LeakError, check_causal, idle_positions
+from minigpt.model.gpt import GPT, ModelConfig
 
 
 class FiniteMask(MultiHead, kind="finite_mask"):

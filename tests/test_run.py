@@ -16,20 +16,20 @@ import torch
 from running import CONFIG, Ended, environment, furnish, script
 
 import minigpt
-from minigpt import checkpoint
-from minigpt.checkpoint import CheckpointError
-from minigpt.config import load as load_config
-from minigpt.report import read_metrics
-from minigpt.run import Run, RunConfig, newest_run
-from minigpt.strict_yaml import UserError
+from minigpt.config.options import load as load_config
+from minigpt.config.strict_yaml import UserError
+from minigpt.runs import checkpoint
+from minigpt.runs.checkpoint import CheckpointError
+from minigpt.runs.report import read_metrics
+from minigpt.runs.run import Run, RunConfig, newest_run
 
 PLUGIN = '''
 """A kind of my own: the scores are squashed, so that no token is looked at alone."""
 from dataclasses import dataclass
 from pathlib import Path
 
-from minigpt.attention.multi_head import MultiHead
-from minigpt.config import Positive
+from minigpt.attention.softmax.multi_head import MultiHead
+from minigpt.config.options import Positive
 
 with Path("executed.txt").open("a") as file:
     file.write(f"{__file__}\\n")
@@ -383,7 +383,7 @@ def test_a_plugin_that_was_edited_to_see_the_future_is_refused_when_its_run_is_r
         (
             "taken.py",
             'from minigpt.attention import Attention\nclass Mine(Attention, kind="multi_head"): pass\n',
-            "the kind 'multi_head' of minigpt_plugin_taken is taken by minigpt.attention.multi_head: choose another",
+            "the kind 'multi_head' of minigpt_plugin_taken is taken by minigpt.attention.softmax.multi_head: choose",
         ),
     ],
 )

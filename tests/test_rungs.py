@@ -23,14 +23,14 @@ from laws import (
 from torch import nn
 
 from minigpt.attention import Attention, SoftmaxAttention
-from minigpt.attention.average import AverageLoop, AverageMatrix, AverageSoftmax
-from minigpt.attention.dot_product import DotProduct
-from minigpt.attention.grouped_query import GroupedQuery
-from minigpt.attention.multi_head import MultiHead
-from minigpt.attention.single_head import SingleHead
-from minigpt.cache import Past
-from minigpt.position import Alibi, NoPosition, Position, Rotary, Shape
-from minigpt.side_by_side import MANY, side_by_side
+from minigpt.attention.averages.average import AverageLoop, AverageMatrix, AverageSoftmax
+from minigpt.attention.cache import Past
+from minigpt.attention.position import Alibi, NoPosition, Position, Rotary, Shape
+from minigpt.attention.softmax.dot_product import DotProduct
+from minigpt.attention.softmax.grouped_query import GroupedQuery
+from minigpt.attention.softmax.multi_head import MultiHead
+from minigpt.attention.softmax.single_head import SingleHead
+from minigpt.fast.joined import MANY, side_by_side
 
 
 def twins(ours: Attention.Config, theirs: Attention.Config, position: Position.Config) -> tuple[Attention, Attention]:

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from minigpt.attention import Attention
-from minigpt.model import GPT, ModelConfig
-from minigpt.position import Position
-from minigpt.sampling import SamplingConfig, generate, next_token, probabilities, until, window_start
-from minigpt.strict_yaml import ConfigError
+from minigpt.attention.position import Position
+from minigpt.config.strict_yaml import ConfigError
+from minigpt.model.gpt import GPT, ModelConfig
+from minigpt.model.sampling import SamplingConfig, generate, next_token, probabilities, until, window_start
 
 BLOCK, V = 8, 11
 KIND_POSITIONS = [(kind, position) for kind in Attention.kinds for position in Position.kinds]

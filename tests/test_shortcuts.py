@@ -13,15 +13,15 @@ from later_kinds import LATER
 from torch import Tensor, nn
 
 from minigpt.attention import Attention, SoftmaxAttention, shortcut
-from minigpt.attention.average import Average, AverageLoop, AverageMatrix, AverageSoftmax
-from minigpt.attention.dot_product import DotProduct
-from minigpt.attention.grouped_query import GroupedQuery
-from minigpt.attention.multi_head import MultiHead
-from minigpt.attention.single_head import SingleHead
-from minigpt.cache import KVCache, Past, State
-from minigpt.model import ModelConfig
-from minigpt.position import NoPosition
-from minigpt.strict_yaml import UserError
+from minigpt.attention.averages.average import Average, AverageLoop, AverageMatrix, AverageSoftmax
+from minigpt.attention.cache import KVCache, Past, State
+from minigpt.attention.position import NoPosition
+from minigpt.attention.softmax.dot_product import DotProduct
+from minigpt.attention.softmax.grouped_query import GroupedQuery
+from minigpt.attention.softmax.multi_head import MultiHead
+from minigpt.attention.softmax.single_head import SingleHead
+from minigpt.config.strict_yaml import UserError
+from minigpt.model.gpt import ModelConfig
 
 SHAPE = ModelConfig(n_layer=1, n_embd=16, block_size=8, position=NoPosition.Config())
 SOFTMAX = (DotProduct, SingleHead, MultiHead, GroupedQuery)

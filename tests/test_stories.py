@@ -9,10 +9,10 @@ from random import Random
 
 import pytest
 
-from minigpt import stories as language
-from minigpt import story_reader
-from minigpt.stories import Choice, Words, stories, story, tell, words_of
-from minigpt.story_reader import TAKES, floor, follow, read, tally
+from minigpt.languages import reader as story_reader
+from minigpt.languages import stories as language
+from minigpt.languages.reader import TAKES, floor, follow, read, tally
+from minigpt.languages.stories import Choice, Words, stories, story, tell, words_of
 
 ALL = Words()
 KNOBS = [(1, False), (2, False), (1, True), (2, True)]  # scenes, made_up_names

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from minigpt.strict_json import has_form, parse_json
+from minigpt.system.strict_json import has_form, parse_json
 
 
 @pytest.mark.parametrize("text", ["1", '"a"', "[1, -2.5e3, true, null]", '{"a": {"b": []}}', str(2**63 - 1)])

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_configs import Outer, Reader, reader, the_mistake
 
-from minigpt.config import build, load
-from minigpt.strict_yaml import MAX_BYTES, MAX_DEPTH, ConfigError, Mistake, parse_yaml, scalar
+from minigpt.config.options import build, load
+from minigpt.config.strict_yaml import MAX_BYTES, MAX_DEPTH, ConfigError, Mistake, parse_yaml, scalar
 
 read = pytest.fixture(reader)
 

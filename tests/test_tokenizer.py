@@ -20,12 +20,12 @@ import tiktoken
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minigpt import tokenizer as tokenizers
-from minigpt.config import Options, build, from_python
-from minigpt.dataset import DataConfig
-from minigpt.strict_yaml import ConfigError, UserError
-from minigpt.tokenizer import BPE, Byte, Char, Tiktoken, Tokenizer
-from minigpt.waiting import aside
+from minigpt.config.options import Options, build, from_python
+from minigpt.config.strict_yaml import ConfigError, UserError
+from minigpt.system.waiting import aside
+from minigpt.text import tokenizer as tokenizers
+from minigpt.text.dataset import DataConfig
+from minigpt.text.tokenizer import BPE, Byte, Char, Tiktoken, Tokenizer
 
 ROOT = Path(__file__).parents[1]
 SENTENCE = "The crow said, “naïve 🦉!”\r\nThen the crow sang: the crow, the crow."
@@ -243,8 +243,8 @@ def test_a_gap_in_a_vocabulary_reads_as_a_replacement_character() -> None:
 
 LOOK = """
 import time
-from minigpt.strict_yaml import UserError
-from minigpt.tokenizer import Tokenizer
+from minigpt.config.strict_yaml import UserError
+from minigpt.text.tokenizer import Tokenizer
 start = time.monotonic()
 try:
     Tokenizer.kinds[{kind!r}]()

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from minigpt.attention import Attention
 from minigpt.attention.base import share
-from minigpt.model import GPT, ModelConfig
-from minigpt.position import Position
-from minigpt.strict_yaml import UserError
-from minigpt.trace import attention_maps, record
+from minigpt.attention.position import Position
+from minigpt.config.strict_yaml import UserError
+from minigpt.inspection.trace import attention_maps, record
+from minigpt.model.gpt import GPT, ModelConfig
 
 T, V = 7, 11
 

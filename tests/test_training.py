@@ -18,18 +18,17 @@ import torch
 from running import data_folder, furnish, process, small_text
 from torch import Tensor
 
-from minigpt import checkpoint
-from minigpt import corpus as corpora
 from minigpt.attention import Attention
-from minigpt.corpus import open_corpus
-from minigpt.dataset import IGNORED, DataConfig, Dataset
-from minigpt.model import GPT, ModelConfig
-from minigpt.optimizer import AdamW, Muon, Optimizer
-from minigpt.report import read_metrics
-from minigpt.sampling import SamplingConfig, generate
-from minigpt.strict_yaml import ConfigError, UserError
-from minigpt.tokenizer import Char
-from minigpt.training import (
+from minigpt.config.strict_yaml import ConfigError, UserError
+from minigpt.model.gpt import GPT, ModelConfig
+from minigpt.model.sampling import SamplingConfig, generate
+from minigpt.runs import checkpoint
+from minigpt.runs.report import read_metrics
+from minigpt.text import corpus as corpora
+from minigpt.text.corpus import open_corpus
+from minigpt.text.dataset import IGNORED, DataConfig, Dataset
+from minigpt.text.tokenizer import Char
+from minigpt.training.loop import (
     Diverged,
     Record,
     TrainingConfig,
@@ -40,6 +39,7 @@ from minigpt.training import (
     train,
     verdict,
 )
+from minigpt.training.optimizer import AdamW, Muon, Optimizer
 
 BLOCK = 16
 OPTIMIZERS = [AdamW.Config(), Muon.Config()]

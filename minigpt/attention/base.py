@@ -21,10 +21,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minigpt.cache import KVCache, Past
-from minigpt.config import Component
-from minigpt.position import Shape, distance
-from minigpt.strict_yaml import Mistake
+from minigpt.attention.cache import KVCache, Past
+from minigpt.attention.position import Shape, distance
+from minigpt.config.options import Component
+from minigpt.config.strict_yaml import Mistake
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -20,16 +20,16 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from minigpt.attention import Attention
-from minigpt.attention.grouped_query import GroupedQuery
+from minigpt.attention.cache import Past
+from minigpt.attention.position import NoPosition, Shape
+from minigpt.attention.softmax.grouped_query import GroupedQuery
+from minigpt.bench.hardware import clock
 from minigpt.bench.ledger import Report, Row, Spread
 from minigpt.bench.setting import Setting
 from minigpt.bench.worker import in_turn
-from minigpt.bench.yardstick import clock
-from minigpt.cache import Past
-from minigpt.cost import CUSTOM, bytes_of
-from minigpt.position import NoPosition, Shape
-from minigpt.strict_yaml import UserError
-from minigpt.training import has_bfloat16
+from minigpt.config.strict_yaml import UserError
+from minigpt.inspection.cost import CUSTOM, bytes_of
+from minigpt.training.loop import has_bfloat16
 
 CONTEXTS = (64, 128, 256, 512, 1024, 2048, 4096)
 WIDTH, KEY_HEADS = 128, (1, 2, 4)

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from minigpt.corpus import decode_text
-from minigpt.strict_yaml import UserError
+from minigpt.config.strict_yaml import UserError
+from minigpt.text.corpus import decode_text
 
 CONFIG = "config/train_shakespeare_char.py"
 NEEDED = ("train.py", "model.py", "configurator.py", CONFIG)

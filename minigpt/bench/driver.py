@@ -108,8 +108,8 @@ def transformers_model(spec: Spec) -> Any:
 
 def minigpt_model(spec: Spec) -> Any:
     """Ours, of the same shape: GPT-2's, without biases."""
-    from minigpt.attention.multi_head import MultiHead
-    from minigpt.model import GPT, ModelConfig
+    from minigpt.attention.softmax.multi_head import MultiHead
+    from minigpt.model.gpt import GPT, ModelConfig
 
     sizes = dict(spec["shape"])
     attention, V = MultiHead.Config(n_head=sizes.pop("n_head")), sizes.pop("vocab_size")
@@ -179,9 +179,9 @@ def train_transformers(spec: Spec) -> Ready:
 def train_minigpt(spec: Spec) -> Ready:
     """Ours: `training.train` as it is, a dataset of random ids given."""
     from minigpt.bench.ours import precision_of
-    from minigpt.dataset import DataConfig, Dataset
-    from minigpt.optimizer import AdamW
-    from minigpt.training import TrainingConfig, train
+    from minigpt.text.dataset import DataConfig, Dataset
+    from minigpt.training.loop import TrainingConfig, train
+    from minigpt.training.optimizer import AdamW
 
     class Random(Dataset):
         """A text that is nowhere on disk."""
@@ -241,8 +241,8 @@ def sample_transformers(spec: Spec) -> Ready:
 
 def sample_minigpt(spec: Spec) -> Ready:
     """Ours. Where `check` says for how many tokens, that as many are the same with the cache and without it."""
-    from minigpt.decoding import prepare
-    from minigpt.sampling import SamplingConfig, generate
+    from minigpt.fast.decoding import prepare
+    from minigpt.model.sampling import SamplingConfig, generate
 
     made = minigpt_model(spec).eval()
     parameters, model = count(made), prepare(made, spec["weights"])

@@ -10,9 +10,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from minigpt.bench.yardstick import Yardstick, describe_machine
-from minigpt.folder import write_whole
-from minigpt.summary import aligned, number
+from minigpt.bench.hardware import Yardstick, describe_machine
+from minigpt.comparison.summary import aligned, number
+from minigpt.system.folder import write_whole
 
 Row = dict[str, Any]
 

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import torch
 
-from minigpt import config as configs
 from minigpt.bench import checkout
 from minigpt.bench.setting import Setting
 from minigpt.bench.worker import Watched
-from minigpt.corpus import ROOT, open_corpus
-from minigpt.cost import cost
-from minigpt.dataset import Dataset
-from minigpt.model import GPT, count_parameters
-from minigpt.report import read_metrics
-from minigpt.run import METRICS, RUNS, RunConfig, load
-from minigpt.strict_yaml import UserError
-from minigpt.tokenizer import Char
-from minigpt.training import TrainingConfig, evaluate, mixed_precision
+from minigpt.config import options as configs
+from minigpt.config.strict_yaml import UserError
+from minigpt.inspection.cost import cost
+from minigpt.model.gpt import GPT, count_parameters
+from minigpt.runs.report import read_metrics
+from minigpt.runs.run import METRICS, RUNS, RunConfig, load
+from minigpt.text.corpus import ROOT, open_corpus
+from minigpt.text.dataset import Dataset
+from minigpt.text.tokenizer import Char
+from minigpt.training.loop import TrainingConfig, evaluate, mixed_precision
 
 FIRST_STEP = r"step\s+1/"
 WINDOW = checkout.SHAPE["block_size"]  # of the exact loss, for everybody

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from minigpt.bench.checkout import check_checkout
+from minigpt.bench.hardware import Shape, Yardstick
 from minigpt.bench.ledger import Report
-from minigpt.bench.yardstick import Shape, Yardstick
-from minigpt.corpus import shakespeare
-from minigpt.strict_yaml import UserError
+from minigpt.config.strict_yaml import UserError
+from minigpt.text.corpus import shakespeare
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from minigpt.bench import checkout, ours
 from minigpt.bench.ledger import Report, Row, Spread
 from minigpt.bench.setting import Setting
 from minigpt.bench.worker import in_turn, watch
-from minigpt.process import python
+from minigpt.system.process import python
 
 COLUMNS = {
     "from the start of a process to": ("what", ""),

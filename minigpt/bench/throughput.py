@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from minigpt.attention.multi_head import MultiHead
+from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.bench.ledger import Report, Row, rate
 from minigpt.bench.setting import Setting
 from minigpt.bench.worker import Measured, interleave
-from minigpt.cost import cost
-from minigpt.model import GPT, ModelConfig
+from minigpt.inspection.cost import cost
+from minigpt.model.gpt import GPT, ModelConfig
 
 LAPTOP = {"n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 64, "vocab_size": 65}
 BABY = {"n_layer": 6, "n_head": 6, "n_embd": 384, "block_size": 256, "vocab_size": 65}
@@ -54,8 +54,8 @@ def run(setting: Setting, steps: int = 20, large: bool = False) -> Report:
         report.add(title, COLUMNS, rows(found, tokens, TRAINING * flops_per_token(shape)))
     report.notes += [
         "tokens/s and ratios: the median (smallest..largest); a ratio is taken in each round, of blocks side by side",
-        "MFU: operations of the model (three times those of a forward pass, counted by minigpt/cost.py) a second, "
-        "over the median of the large square product of the same type, measured here",
+        "MFU: operations of the model (three times those of a forward pass, counted by minigpt/inspection/cost.py) a "
+        "second, over the median of the large square product of the same type, measured here",
         "transformers' GPT-2 has biases, which cannot be turned off; GELU is the exact one for everybody",
     ]
     return report

@@ -19,8 +19,8 @@ from types import TracebackType
 from typing import Any
 
 from minigpt.bench.ledger import Spread
-from minigpt.process import DEAF, python
-from minigpt.strict_yaml import UserError
+from minigpt.config.strict_yaml import UserError
+from minigpt.system.process import DEAF, python
 
 DRIVER = Path(__file__).with_name("driver.py")
 RUN_DRIVER = f"{DEAF}; import runpy; runpy.run_path({str(DRIVER)!a}, run_name='__main__')"

@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from minigpt.checkpoint import CheckpointError, checkpoints, newest, prune, save, verify
+from minigpt.runs.checkpoint import CheckpointError, checkpoints, newest, prune, save, verify
 
 OFF, COUNT, KILL_BEFORE, KILL_WITHIN, KILL_AFTER, FULL, BROKEN, RECORD = range(8)  # as in shim.c
 KEEP = 2

@@ -26,9 +26,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import odd
 from running import SCRIPTS, become
 
-import minigpt.crew
-import minigpt.measure
-from minigpt.picture import can_plot
+import minigpt.comparison.pool
+import minigpt.comparison.worker
+from minigpt.inspection.pictures import can_plot
 
 GIB = 1 << 30
 SECONDS = 20  # of one core
@@ -67,7 +67,7 @@ def work(crew: Any, tasks: Any, heard: Any) -> list[dict[str, Any]]:
     answers: list[dict[str, Any]] = []
     for task in tasks:
         try:
-            answers.append(minigpt.measure.do(task, lambda message: None))
+            answers.append(minigpt.comparison.worker.do(task, lambda message: None))
         except Exception as error:
             answers.append({"event": "failed", "message": f"{type(error).__name__}: {error}"})
         heard(task, answers[-1])
@@ -147,7 +147,7 @@ def main(kind: str, folder: Path, first: int, count: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (4 * GIB, 4 * GIB))  # so that a test takes no machine down
     if can_plot():
         importlib.import_module("matplotlib.pyplot")  # once, as torch is
-    minigpt.crew.Crew.work = work  # type: ignore[method-assign]
+    minigpt.comparison.pool.Crew.work = work  # type: ignore[method-assign]
     for number in range(first, first + count):
         print(json.dumps(case(kind, folder, number)), flush=True)
 

@@ -19,12 +19,12 @@ from typing import Any
 
 import torch
 
-from minigpt import config as configs
-from minigpt.checkpoint import CheckpointError, newest, save
-from minigpt.config import Options
-from minigpt.run import RunConfig
-from minigpt.strict_yaml import UserError
-from minigpt.tokenizer import Byte, Tokenizer
+from minigpt.config import options as configs
+from minigpt.config.options import Options
+from minigpt.config.strict_yaml import UserError
+from minigpt.runs.checkpoint import CheckpointError, newest, save
+from minigpt.runs.run import RunConfig
+from minigpt.text.tokenizer import Byte, Tokenizer
 
 RUNS_CODE = ("exec", "compile", "import", "marshal.", "pickle.", "code.", "ctypes.")
 REACHES_OUT = ("os.", "subprocess.", "socket.", "shutil.", "urllib.", "webbrowser.", "pty.", "ftplib.", "http.")

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from crash import KILL_BEFORE, OFF
 
-from minigpt.record import record_changes
-from minigpt.run import load, open_checkpoint, read_config
+from minigpt.runs.record import record_changes
+from minigpt.runs.run import load, open_checkpoint, read_config
 
 
 def go_on(folder: Path, plugin: Path) -> dict[str, str]:

@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 from running import CONFIG, Ended, furnish, script
 
-from minigpt import checkpoint
-from minigpt.checkpoint import Checkpoint
-from minigpt.report import read_metrics
+from minigpt.runs import checkpoint
+from minigpt.runs.checkpoint import Checkpoint
+from minigpt.runs.report import read_metrics
 
 STEPS = 12
 SMALL = CONFIG.replace(
@@ -20,15 +20,15 @@ SMALL = CONFIG.replace(
 PLUGIN = """
 import os, shutil, signal, torch
 from pathlib import Path
-import minigpt.checkpoint, minigpt.dataset, minigpt.run, minigpt.signals, minigpt.tokenizer
-import minigpt.trainer, minigpt.training
+import minigpt.runs.checkpoint, minigpt.text.dataset, minigpt.runs.run, minigpt.system.signals, minigpt.text.tokenizer
+import minigpt.runs.trainer, minigpt.training.loop
 
 def act():
     {act}
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # even if the tests run in a shell's background,
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # or under nohup
-minigpt.signals.receive_signals()
+minigpt.system.signals.receive_signals()
 owner, count, original = {owner}, 0, {owner}.{name}
 
 def replaced(*arguments, **options):

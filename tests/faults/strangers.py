@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from minigpt import run as runs
-from minigpt.checkpoint import FILES, FORMAT, save
+from minigpt.runs import run as runs
+from minigpt.runs.checkpoint import FILES, FORMAT, save
 
 Spoil = Callable[[Path], None]  # of a checkpoint's folder
 

@@ -48,7 +48,7 @@ def test_a_text_that_changes_while_training_changes_nothing(tmp_path: Path) -> N
     """What was tokenized at the start is what is learned; the change is met when the run is resumed."""
     furnished(tmp_path)
     rewrite = "Path('text.txt').write_text('something else altogether')"
-    assert train_until(tmp_path, rewrite, "minigpt.training", "accumulate", 3, "training.max_steps=6").code == 0
+    assert train_until(tmp_path, rewrite, "minigpt.training.loop", "accumulate", 3, "training.max_steps=6").code == 0
     other = furnished(tmp_path / "other")
     assert train(other, "training.max_steps=6").code == 0
     assert metrics(tmp_path) == metrics(other) and same(newest(tmp_path), newest(other))
@@ -65,7 +65,7 @@ def test_ids_cut_short_while_training(left: int, tmp_path: Path) -> None:
     furnished(tmp_path)
     (tmp_path / "text.txt").write_text(small_text(400), encoding="utf-8")
     cut = f"[os.truncate(path, {left}) for path in Path(os.environ['MINIGPT_DATA']).glob('cache/*/ids.bin')]"
-    stopped = train_until(tmp_path, cut, "minigpt.training", "accumulate", 6)
+    stopped = train_until(tmp_path, cut, "minigpt.training.loop", "accumulate", 6)
     assert stopped.code == 5 and stopped.err.count("\n") == 1, stopped
     assert f"ids.bin: cut short to {left} of" in stopped.err and "--resume" in stopped.err
     assert newest(tmp_path).state["step"] == 4

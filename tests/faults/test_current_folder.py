@@ -12,7 +12,7 @@ from comparing import SMALL, written
 from running import process
 
 from minigpt.bench.worker import Worker, watch
-from minigpt.process import python
+from minigpt.system.process import python
 
 NAMES = ("torch", "numpy", "queue", "json", "signal", "runpy", "subprocess", "minigpt", "model", "sitecustomize")
 SHAPE = {"n_layer": 1, "n_head": 2, "n_embd": 16, "block_size": 16, "vocab_size": 65}

@@ -178,13 +178,13 @@ def test_a_read_only_folder_is_noticed_before_the_first_step(what: str, straight
 def test_a_folder_that_vanishes_while_training(tmp_path: Path) -> None:
     """The run ends at the next checkpoint, and makes up no folder that looks like a run."""
     furnished(tmp_path)
-    ended = train_until(tmp_path, "shutil.rmtree('runs/small')", "minigpt.training", "accumulate", 3)
+    ended = train_until(tmp_path, "shutil.rmtree('runs/small')", "minigpt.training.loop", "accumulate", 3)
     one_line(ended)
     assert not (tmp_path / "runs" / "small").exists()
 
 
 def test_a_folder_that_vanishes_before_the_first_step(tmp_path: Path) -> None:
     furnished(tmp_path)
-    ended = train_until(tmp_path, "shutil.rmtree('runs/small')", "minigpt.trainer", "signals", 1)
+    ended = train_until(tmp_path, "shutil.rmtree('runs/small')", "minigpt.runs.trainer", "signals", 1)
     one_line(ended)
     assert not (tmp_path / "runs" / "small").exists()

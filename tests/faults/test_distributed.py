@@ -19,33 +19,33 @@ from stopping import PLUGIN, STEPS, furnished, leftovers, metrics, newest, resum
 
 ROUNDING = 2e-5  # float32: gradients are added in another order; losses here are about 3
 EXACT = """
-import torch, torch.nn.functional as F, minigpt.optimizer, minigpt.training
+import torch, torch.nn.functional as F, minigpt.training.optimizer, minigpt.training.loop
 
 def loss(logits, targets, reduction="mean"):
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100, reduction=reduction)
 
-def orthogonal(matrices, plain=minigpt.optimizer.orthogonal):
+def orthogonal(matrices, plain=minigpt.training.optimizer.orthogonal):
     return plain(matrices, torch.float64)
 
 torch.set_default_dtype(torch.float64)
-minigpt.training.next_token_loss, minigpt.optimizer.orthogonal = loss, orthogonal
+minigpt.training.loop.next_token_loss, minigpt.training.optimizer.orthogonal = loss, orthogonal
 """
 
 ALONE = """
-import os, minigpt.distributed
+import os, minigpt.training.distributed
 
 os.environ.update(WORLD_SIZE="2", RANK="{rank}", MASTER_ADDR="127.0.0.1", MASTER_PORT="{port}")
-minigpt.distributed.PATIENCE = {patience}
+minigpt.training.distributed.PATIENCE = {patience}
 """
 
 SLOW = """
-import time, minigpt.training
+import time, minigpt.training.loop
 
-def slow(*arguments, plain=minigpt.training.accumulate):
+def slow(*arguments, plain=minigpt.training.loop.accumulate):
     time.sleep(1)
     return plain(*arguments)
 
-minigpt.training.accumulate = slow
+minigpt.training.loop.accumulate = slow
 """
 
 THREADS = """
@@ -146,7 +146,9 @@ def test_no_thread_of_the_group_outlives_python(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_two_then_one_then_two(alone: Path, tmp_path: Path) -> None:
     furnished(tmp_path)
-    signalled = happening(tmp_path, f"os.kill(os.getpid(), {int(signal.SIGTERM)})", "minigpt.training", "accumulate", 3)
+    signalled = happening(
+        tmp_path, f"os.kill(os.getpid(), {int(signal.SIGTERM)})", "minigpt.training.loop", "accumulate", 3
+    )
     assert torchrun(tmp_path, *signalled).code != 0
     assert newest(tmp_path).state["step"] == 3
     assert resume(tmp_path, "training.max_steps=7").code == 0
@@ -159,7 +161,7 @@ def test_two_then_one_then_two(alone: Path, tmp_path: Path) -> None:
 def test_a_signal_to_one_of_them_stops_both_at_one_step(signum: int, alone: Path, tmp_path: Path) -> None:
     furnished(tmp_path)
     ended = torchrun(
-        tmp_path, *happening(tmp_path, f"os.kill(os.getpid(), {int(signum)})", "minigpt.training", "accumulate", 6)
+        tmp_path, *happening(tmp_path, f"os.kill(os.getpid(), {int(signum)})", "minigpt.training.loop", "accumulate", 6)
     )
     assert ended.code != 0 and "a checkpoint is written" in ended.err
     assert [line["step"] for line in metrics(tmp_path)] == [1, 2, 3, 4, 5, 6]
@@ -192,11 +194,11 @@ def under_way(folder: Path) -> Iterator[subprocess.Popen[str]]:
 SLOW_DISK = """
 import time
 
-def slow(*arguments, plain=minigpt.checkpoint._write):
+def slow(*arguments, plain=minigpt.runs.checkpoint._write):
     time.sleep(2)
     return plain(*arguments)
 
-minigpt.checkpoint._write = slow
+minigpt.runs.checkpoint._write = slow
 """
 
 
@@ -204,7 +206,7 @@ minigpt.checkpoint._write = slow
 def test_the_others_wait_until_the_checkpoint_is_written(tmp_path: Path) -> None:
     """torchrun ends all processes when one has ended, and a second signal is the end at once."""
     act = f"if os.environ.get('RANK') == '0': os.kill(os.getpid(), {int(signal.SIGTERM)})"
-    text = PLUGIN.format(act=act, owner="minigpt.training", name="accumulate", nth=6)
+    text = PLUGIN.format(act=act, owner="minigpt.training.loop", name="accumulate", nth=6)
     (furnished(tmp_path) / "happening.py").write_text(text + SLOW_DISK, encoding="utf-8")
     ended = torchrun(tmp_path, "--config", "small.yaml", "--plugin", "happening.py", "training.checkpoint_every=100")
     assert "a checkpoint is written" in ended.err
@@ -244,7 +246,7 @@ def test_without_torchrun_they_save_and_leave(tmp_path: Path) -> None:
 )
 def test_a_crash_of_one_stops_both_within_seconds(act: str, alone: Path, tmp_path: Path) -> None:
     furnished(tmp_path)
-    ended = torchrun(tmp_path, *happening(tmp_path, act, "minigpt.training", "accumulate", 6))
+    ended = torchrun(tmp_path, *happening(tmp_path, act, "minigpt.training.loop", "accumulate", 6))
     assert ended.code != 0 and ended.seconds < 60
     assert "another of the 2 processes has ended" in ended.err and "--resume" in ended.err, ended.err
     assert "this is a bug" not in ended.err

@@ -10,14 +10,14 @@ import torch
 from safetensors.torch import load_file
 from stopping import furnished, leftovers, metrics, newest, resume, same, train, train_until
 
-from minigpt import checkpoint
-from minigpt import run as runs
-from minigpt.corpus import open_corpus
-from minigpt.dataset import Dataset
+from minigpt.runs import checkpoint
+from minigpt.runs import run as runs
+from minigpt.text.corpus import open_corpus
+from minigpt.text.dataset import Dataset
 
 # what goes wrong at the 7th batch: step 7, after the checkpoint of step 4
-LOSS = """plain = minigpt.training.next_token_loss
-    minigpt.training.next_token_loss = lambda *a, **o: plain(*a, **o) * float('{}')"""
+LOSS = """plain = minigpt.training.loop.next_token_loss
+    minigpt.training.loop.next_token_loss = lambda *a, **o: plain(*a, **o) * float('{}')"""
 GRADIENT = """plain = torch.nn.utils.clip_grad_norm_
     def spoil(parameters, *a):
         parameters = list(parameters)
@@ -27,7 +27,7 @@ GRADIENT = """plain = torch.nn.utils.clip_grad_norm_
 WEIGHTS = """def overflow(self):
         for parameter in self.param_groups[0]["params"]:
             parameter.data.fill_(float('inf'))
-    minigpt.optimizer.AdamWRule.step = overflow"""
+    minigpt.training.optimizer.AdamWRule.step = overflow"""
 KINDS = {
     "a loss that is NaN": LOSS.format("nan"),
     "a loss that is infinite": LOSS.format("inf"),
@@ -39,7 +39,7 @@ KINDS = {
 @pytest.mark.parametrize("what", KINDS)
 def test_what_is_no_number_is_not_stepped_along(what: str, tmp_path: Path) -> None:
     furnished(tmp_path)
-    ended = train_until(tmp_path, KINDS[what], "minigpt.training", "accumulate", 7)
+    ended = train_until(tmp_path, KINDS[what], "minigpt.training.loop", "accumulate", 7)
     assert ended.code == 3 and ended.err.startswith("diverged: step 7: ") and ended.err.count("\n") == 1, ended
     assert [line["step"] for line in metrics(tmp_path)] == [1, 2, 3, 4, 5, 6]
     assert newest(tmp_path).state["step"] == 4 and leftovers(tmp_path) == []
@@ -66,8 +66,8 @@ def test_what_is_no_number_is_not_stepped_along(what: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("value", ["nan", "inf"])
 def test_a_validation_that_is_no_number_ends_the_run_and_is_never_recorded(value: str, tmp_path: Path) -> None:
     furnished(tmp_path)
-    act = f"minigpt.training.next_token_loss = lambda *a, **o: torch.tensor(float('{value}'))"
-    ended = train_until(tmp_path, act, "minigpt.trainer", "evaluate", 2)
+    act = f"minigpt.training.loop.next_token_loss = lambda *a, **o: torch.tensor(float('{value}'))"
+    ended = train_until(tmp_path, act, "minigpt.runs.trainer", "evaluate", 2)
     assert ended.code == 3 and "step 8" in ended.err and "validation" in ended.err, ended
     assert newest(tmp_path).state["step"] == 4
     assert [step for step, _, _ in newest(tmp_path).state["evaluations"]] == [4]
@@ -90,6 +90,6 @@ def test_a_validation_without_anything_to_predict_is_refused_before_the_run(tmp_
 def test_weights_that_overflow_are_not_the_checkpoint_that_is_used(tmp_path: Path) -> None:
     """A step along finite numbers may still end in infinity: such weights are refused with the tensor's name."""
     furnished(tmp_path)
-    ended = train_until(tmp_path, WEIGHTS, "minigpt.training", "accumulate", 8)
+    ended = train_until(tmp_path, WEIGHTS, "minigpt.training.loop", "accumulate", 8)
     assert ended.code == 3, ended
     assert newest(tmp_path).state["step"] == 4

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from running import SCRIPTS, environment, process
 
-from minigpt.crew import Crew
+from minigpt.comparison.pool import Crew
 
 # Python runs this before a script: when a module is looked for, Ctrl-C comes
 INTERRUPTING = """
@@ -41,7 +41,7 @@ def test_a_command(command: str, name: str, tmp_path: Path) -> None:
 
 
 def test_the_last_import(tmp_path: Path) -> None:
-    ended = process("train.py", cwd=tmp_path, **interrupted_at("minigpt.trainer", tmp_path))
+    ended = process("train.py", cwd=tmp_path, **interrupted_at("minigpt.runs.trainer", tmp_path))
     assert (ended.code, ended.err, ended.out) == (130, "stopped\n", "")
 
 

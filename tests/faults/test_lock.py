@@ -20,7 +20,7 @@ WAIT = "Path('waiting').touch(); signal.pause()"
 def holder(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A training that has done six steps and now waits, in the folder of the test."""
     furnished(tmp_path)
-    text = PLUGIN.format(act=WAIT, owner="minigpt.training", name="accumulate", nth=7)
+    text = PLUGIN.format(act=WAIT, owner="minigpt.training.loop", name="accumulate", nth=7)
     (tmp_path / "happening.py").write_text(text, encoding="utf-8")
     command = command_line("train.py", "--config", "small.yaml", "--plugin", "happening.py")
     with subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL) as process:

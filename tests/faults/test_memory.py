@@ -12,16 +12,16 @@ import strangers
 from running import Ended, script
 from stopping import furnished, train
 
-from minigpt import memory
-from minigpt import run as runs
-from minigpt.attention.average import AverageSoftmax
-from minigpt.attention.grouped_query import GroupedQuery
-from minigpt.attention.multi_head import MultiHead
-from minigpt.checkpoint import CheckpointError
-from minigpt.memory import NUMBER, check_memory, map_parts, parameter_count, sampling_parts, training_parts
-from minigpt.model import GPT, ModelConfig
-from minigpt.position import Alibi
-from minigpt.strict_yaml import UserError
+from minigpt.attention.averages.average import AverageSoftmax
+from minigpt.attention.position import Alibi
+from minigpt.attention.softmax.grouped_query import GroupedQuery
+from minigpt.attention.softmax.multi_head import MultiHead
+from minigpt.config.strict_yaml import UserError
+from minigpt.model.gpt import GPT, ModelConfig
+from minigpt.runs import run as runs
+from minigpt.runs.checkpoint import CheckpointError
+from minigpt.training import memory
+from minigpt.training.memory import NUMBER, check_memory, map_parts, parameter_count, sampling_parts, training_parts
 
 SMALL = ModelConfig(n_layer=3, n_embd=16, block_size=16, attention=MultiHead.Config(n_head=2))
 MIXED = ModelConfig(

@@ -12,8 +12,8 @@ from running import Ended, process, script
 from safetensors.torch import load_file, save_file
 from stopping import furnished, train
 
-from minigpt import distributed
-from minigpt.strict_yaml import UserError
+from minigpt.config.strict_yaml import UserError
+from minigpt.training import distributed
 
 
 def one_line(ended: Ended, code: int, *said: str) -> None:

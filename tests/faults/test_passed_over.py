@@ -16,11 +16,11 @@ from shim import UNREADABLE, under
 from stopping import furnished, train
 
 import minigpt
-from minigpt import compare
-from minigpt.checkpoint import CheckpointError, newest
-from minigpt.compare import jobs
-from minigpt.contest import Contest
-from minigpt.crew import Crew
+from minigpt.comparison import variants as compare
+from minigpt.comparison.experiment import Contest
+from minigpt.comparison.pool import Crew
+from minigpt.comparison.variants import jobs
+from minigpt.runs.checkpoint import CheckpointError, newest
 
 COMMANDS = {
     "sample": ("sample.py", "--run", "small", "--max-tokens", "3"),

@@ -16,8 +16,8 @@ from running import environment, process
 from shim import RECORD, operations, under
 from stopping import furnished
 
-from minigpt import run as runs
-from minigpt.report import read_metrics
+from minigpt.runs import run as runs
+from minigpt.runs.report import read_metrics
 
 
 @pytest.fixture(autouse=True)

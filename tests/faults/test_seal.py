@@ -16,8 +16,8 @@ from running import environment, script
 from shim import OFF, under
 from stopping import SMALL, furnished, metrics, newest, resume, same, train, train_until
 
-from minigpt.checkpoint import CheckpointError
-from minigpt.run import open_checkpoint, read_config
+from minigpt.runs.checkpoint import CheckpointError
+from minigpt.runs.run import open_checkpoint, read_config
 
 HERE = Path(__file__).parent
 BPE = SMALL.replace("source: text.txt", "source: text.txt, tokenizer: {kind: bpe, vocab_size: 280}")
@@ -138,7 +138,7 @@ def test_lines_of_the_metrics_that_are_missing_are_counted(home: Path) -> None:
 )
 def test_metrics_that_are_removed_while_training_are_written_again(act: str, tmp_path: Path) -> None:
     folder, other = furnished(tmp_path / "a"), furnished(tmp_path / "b")
-    ended = train_until(folder, act.format("'runs/small/metrics.jsonl'"), "minigpt.training", "accumulate", 6)
+    ended = train_until(folder, act.format("'runs/small/metrics.jsonl'"), "minigpt.training.loop", "accumulate", 6)
     assert ended.code == 0 and ended.err == "", ended
     assert ended.out.count("warning: runs/small/metrics.jsonl: it was removed or replaced") == 1
     assert train(other).code == 0

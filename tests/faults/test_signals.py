@@ -10,14 +10,14 @@ from running import data_folder
 from stopping import STEPS, furnished, leftovers, metrics, newest, resume, same, train, train_until
 
 PHASES = {  # where the signal comes, and the step after which the run stops
-    "a step": ("minigpt.training", "accumulate", 3, 3),
-    "the optimizer's step": ("minigpt.training.Optimizer", "step", 5, 5),
-    "an evaluation": ("minigpt.trainer", "evaluate", 1, 4),
-    "a sample": ("minigpt.run.Run", "generate", 1, 2),
-    "a save": ("minigpt.checkpoint", "_write", 2, 5),
-    "a sync": ("minigpt.checkpoint", "sync", 5, 5),
-    "the pruning": ("minigpt.checkpoint", "prune", 1, 5),
-    "a log line": ("minigpt.trainer.Log", "write", 4, 3),
+    "a step": ("minigpt.training.loop", "accumulate", 3, 3),
+    "the optimizer's step": ("minigpt.training.loop.Optimizer", "step", 5, 5),
+    "an evaluation": ("minigpt.runs.trainer", "evaluate", 1, 4),
+    "a sample": ("minigpt.runs.run.Run", "generate", 1, 2),
+    "a save": ("minigpt.runs.checkpoint", "_write", 2, 5),
+    "a sync": ("minigpt.runs.checkpoint", "sync", 5, 5),
+    "the pruning": ("minigpt.runs.checkpoint", "prune", 1, 5),
+    "a log line": ("minigpt.runs.trainer.Log", "write", 4, 3),
 }
 SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 
@@ -47,7 +47,7 @@ def test_a_signal_during(phase: str, signum: int, code: int, straight: Path, tmp
 
 @pytest.mark.parametrize(
     ("owner", "name", "nth"),
-    [PHASES["a step"][:3], ("minigpt.checkpoint", "_write", 4), ("minigpt.checkpoint", "sync", 9)],
+    [PHASES["a step"][:3], ("minigpt.runs.checkpoint", "_write", 4), ("minigpt.runs.checkpoint", "sync", 9)],
 )
 def test_a_second_one_stops_at_once_and_leaves_the_last_checkpoint_whole(
     owner: str, name: str, nth: int, straight: Path, tmp_path: Path
@@ -74,7 +74,7 @@ def test_a_second_sighup_does_not_hurry(tmp_path: Path) -> None:
 def test_a_signal_while_tokenizing(signum: int, code: int, tmp_path: Path) -> None:
     furnished(tmp_path)
     (tmp_path / "text.txt").write_text("another text. " * 500, encoding="utf-8")
-    stopped = train_until(tmp_path, f"os.kill(os.getpid(), {int(signum)})", "minigpt.tokenizer.Char", "encode", 1)
+    stopped = train_until(tmp_path, f"os.kill(os.getpid(), {int(signum)})", "minigpt.text.tokenizer.Char", "encode", 1)
     assert stopped.code == code and stopped.err.count("\n") == 1, stopped
     assert not (tmp_path / "runs").exists()
     assert leftovers(Path(data_folder())) == []
@@ -84,6 +84,6 @@ def test_a_signal_after_the_last_step(straight: Path, tmp_path: Path) -> None:
     """The run is done; what is left is a sample for the eye."""
     furnished(tmp_path)
     act = f"os.kill(os.getpid(), {int(signal.SIGINT)})"
-    stopped = train_until(tmp_path, act, "minigpt.run.Run", "generate", STEPS // 2)
+    stopped = train_until(tmp_path, act, "minigpt.runs.run.Run", "generate", STEPS // 2)
     assert stopped.code == 130 and stopped.err.count("\n") == 1, stopped
     assert metrics(tmp_path) == metrics(straight) and same(newest(tmp_path), newest(straight))

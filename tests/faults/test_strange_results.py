@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from comparing import held, small
 
-from minigpt import compare
-from minigpt.compare import RESULT, Comparison, jobs, load_result, save_result
-from minigpt.contest import SPEEDS, _read_speeds
-from minigpt.page import page
-from minigpt.summary import summarise, table, to_csv
+from minigpt.comparison import variants as compare
+from minigpt.comparison.experiment import SPEEDS, _read_speeds
+from minigpt.comparison.page import page
+from minigpt.comparison.summary import summarise, table, to_csv
+from minigpt.comparison.variants import RESULT, Comparison, jobs, load_result, save_result
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Comparison]
     folder = tmp_path_factory.mktemp("held")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MINIGPT_DATA", str(folder / "data"))
-        patch.setattr("minigpt.corpus.DATA", folder / "data")
+        patch.setattr("minigpt.text.corpus.DATA", folder / "data")
         patch.setattr(compare, "RUNS", folder / "runs")
         found = small(folder, overrides=("compare.seeds=[1]", "training.max_steps=3"))
         held(found)

@@ -18,7 +18,7 @@ import torch
 from running import environment
 from strangers import CONFIGS, MANIFESTS, STATES, TENSORS, TOKENIZERS
 
-from minigpt.checkpoint import FORMAT, CheckpointError, prune, save
+from minigpt.runs.checkpoint import FORMAT, CheckpointError, prune, save
 
 HERE = Path(__file__).parent
 

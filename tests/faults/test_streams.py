@@ -16,7 +16,7 @@ import pytest
 from running import command_line, environment, script
 from stopping import PLUGIN, STEPS, furnished, metrics, newest, resume, same, train, train_until
 
-A_STEP = ("minigpt.training", "accumulate", 3)
+A_STEP = ("minigpt.training.loop", "accumulate", 3)
 LEFT = "reader, writer = os.pipe(); os.dup2(writer, 1); os.close(reader)"
 FULL = "os.dup2(os.open('/dev/full', os.O_WRONLY), {})"
 WAIT = """while not Path("closed").exists():
@@ -118,7 +118,9 @@ def test_a_terminal_that_closes(nohup: bool, straight: Path, tmp_path: Path) -> 
 
 
 def test_samples_that_cannot_be_written(straight: Path, tmp_path: Path) -> None:
-    ended = train_until(furnished(tmp_path), "os.mkdir('runs/small/samples.txt')", "minigpt.training", "accumulate", 1)
+    ended = train_until(
+        furnished(tmp_path), "os.mkdir('runs/small/samples.txt')", "minigpt.training.loop", "accumulate", 1
+    )
     assert ended.code == 0 and ended.err == ""
     assert "warning: runs/small/samples.txt: " in ended.out and "sample at step 2:" in ended.out
     undisturbed(tmp_path, straight)
@@ -127,7 +129,9 @@ def test_samples_that_cannot_be_written(straight: Path, tmp_path: Path) -> None:
 def test_a_checkpoint_by_the_clock(straight: Path, tmp_path: Path) -> None:
     """Steps may be slow: what SIGKILL costs is counted in minutes as well, of which there are next to none here."""
     often = ("training.checkpoint_minutes=1e-9", "training.checkpoint_every=100")
-    killed = train_until(furnished(tmp_path), "os.kill(os.getpid(), 9)", "minigpt.training", "accumulate", 8, *often)
+    killed = train_until(
+        furnished(tmp_path), "os.kill(os.getpid(), 9)", "minigpt.training.loop", "accumulate", 8, *often
+    )
     assert killed.code == -9
     assert newest(tmp_path).state["step"] == 7
     assert resume(tmp_path).code == 0

@@ -16,7 +16,7 @@ import pytest
 from running import command_line, environment, furnish, script
 
 import minigpt
-from minigpt.terminal import one_line, printable
+from minigpt.system.terminal import one_line, printable
 
 
 @pytest.mark.parametrize("where", ["a=b", "training.x=1"])

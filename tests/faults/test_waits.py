@@ -14,16 +14,17 @@ import tiktoken
 from running import command_line, environment, furnish, small_text
 from tiktoken_ext import openai_public
 
-from minigpt import tokenizer, waiting
-from minigpt.config import load
-from minigpt.corpus import open_corpus
-from minigpt.dataset import Dataset
-from minigpt.model import GPT
-from minigpt.run import RunConfig
-from minigpt.strict_yaml import UserError
-from minigpt.tokenizer import BPE, LONGEST, PIECES, Byte, parts
-from minigpt.training import evaluate
-from minigpt.waiting import aside, progress
+from minigpt.config.options import load
+from minigpt.config.strict_yaml import UserError
+from minigpt.model.gpt import GPT
+from minigpt.runs.run import RunConfig
+from minigpt.system import waiting
+from minigpt.system.waiting import aside, progress
+from minigpt.text import tokenizer
+from minigpt.text.corpus import open_corpus
+from minigpt.text.dataset import Dataset
+from minigpt.text.tokenizer import BPE, LONGEST, PIECES, Byte, parts
+from minigpt.training.loop import evaluate
 
 DNA = random.Random(0).randbytes(16_000_000).translate(b"ACGT" * 64).decode()
 WORD = DNA[:200_000]
@@ -94,7 +95,7 @@ def test_learning_says_that_it_is_under_way_and_ends_at_a_signal(tmp_path: Path)
 
 def test_learning_ends_with_whoever_asked_for_it(tmp_path: Path) -> None:
     """SIGKILL leaves no process behind that goes on learning."""
-    code = "from minigpt.tokenizer import BPE; BPE.fit(BPE.Config(vocab_size=50000), [open('dna.txt').read()])"
+    code = "from minigpt.text.tokenizer import BPE; BPE.fit(BPE.Config(vocab_size=50000), [open('dna.txt').read()])"
     (tmp_path / "dna.txt").write_text(DNA, encoding="utf-8")
     with subprocess.Popen(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment(), stderr=subprocess.PIPE
@@ -128,12 +129,12 @@ def test_an_evaluation_that_takes_long_says_so(
 ) -> None:
     """A clock of its own lets each look at it take a second."""
     monkeypatch.chdir(furnish(tmp_path))
-    monkeypatch.setattr("minigpt.corpus.DATA", tmp_path / "data")
+    monkeypatch.setattr("minigpt.text.corpus.DATA", tmp_path / "data")
     config = load(RunConfig, "small.yaml", ["training.batch_size=1", "data.validation=0.5"])
     corpus = open_corpus(config.data.source)
     dataset = Dataset(config.data, corpus, Byte(), 16)
     model = GPT(config.model, 256)
-    monkeypatch.setattr("minigpt.training.EVALUATED", 16)
+    monkeypatch.setattr("minigpt.training.loop.EVALUATED", 16)
     clock = iter(range(10_000))
     monkeypatch.setattr(waiting, "perf_counter", lambda: float(next(clock)))
     evaluate(model, dataset, "val", config.training)
@@ -171,11 +172,11 @@ TREES = {"open": "", "hidden": "texts/.hidden", "closed": "texts/sub"}  # the fo
 OPEN = """
 import ctypes, json, resource, sys
 from pathlib import Path
-from minigpt.config import load
-from minigpt.corpus import open_corpus
-from minigpt.dataset import Dataset
-from minigpt.model import GPT
-from minigpt.run import RunConfig
+from minigpt.config.options import load
+from minigpt.text.corpus import open_corpus
+from minigpt.text.dataset import Dataset
+from minigpt.model.gpt import GPT
+from minigpt.runs.run import RunConfig
 
 DAC_OVERRIDE, DAC_READ_SEARCH, VERSION = 1, 2, 0x20080522
 header, data = (ctypes.c_uint32 * 2)(VERSION, 0), (ctypes.c_uint32 * 6)()

@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from running import furnish, script
 
-from minigpt.compare import CompareConfig
-from minigpt.config import Interval, Options, hints, load
-from minigpt.run import RunConfig
-from minigpt.strict_yaml import ConfigError
+from minigpt.comparison.variants import CompareConfig
+from minigpt.config.options import Interval, Options, hints, load
+from minigpt.config.strict_yaml import ConfigError
+from minigpt.runs.run import RunConfig
 
 Texts = st.SearchStrategy[str]  # of YAML, on one line
 Kinds = dict[tuple[str, ...], str]  # where a component stands, and which kind it is

@@ -1,0 +1,39 @@
+"""Scores that look: every token is compared with every other, x @ x^T, with nothing learned.
+
+New against the averages: the weights depend on the tokens. Query, key and value are all x, and the scores stay
+unscaled, so a token mostly sees itself: x . x is the largest of its products. `include_self: false` hides it from
+itself, and it sees the others.
+
+T query positions, S key positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from minigpt.attention.base import SoftmaxAttention
+from minigpt.attention.position import distance
+
+
+class DotProduct(SoftmaxAttention, kind="dot_product"):
+    """query = key = value = x (`qkv` of the base), and the scores as they are."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(SoftmaxAttention.Config):
+        include_self: bool = True
+        """Whether a position may look at itself. The first one, which has nobody else to look at, always does."""
+
+    config: DotProduct.Config
+
+    def scale(self, query: Tensor) -> float:
+        return 1.0
+
+    def allowed(self, T: int, S: int, device: torch.device) -> Tensor:
+        allowed = super().allowed(T, S, device)  # (T, S)
+        if self.config.include_self:
+            return allowed
+        others = allowed & (distance(T, S, device) != 0)  # (T, S)
+        return others | (allowed & ~others.any(dim=-1, keepdim=True))  # (T, S)

@@ -1,0 +1,229 @@
+"""What a comparison says: the rows of its table, differences with intervals, plain sentences; as text, JSON and CSV.
+
+`summarise` makes one dict of everything; the table, the CSV and the page show what is in it and work nothing out.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from minigpt.comparison.statistics import paired
+from minigpt.comparison.variants import Comparison, Job, material
+from minigpt.config.options import to_python
+from minigpt.languages.reader import TAKES
+from minigpt.system.terminal import one_line
+from minigpt.training.floor import example
+
+Result = Mapping[str, Any]
+
+MEANS = ("loss", "floor", "above", "forgetful", "seconds", "training_tokens_per_second", "sampling_tokens_per_second")
+
+
+def summarise(comparison: Comparison, results: Sequence[tuple[Job, Result]], command: str) -> dict[str, Any]:
+    """Everything that a comparison found, as it stands in results.json."""
+    by_variant = {name: [r for job, r in results if job.variant == name] for name in comparison.variants}
+    metric = "above" if all(r.get("above") is not None for _, r in results if r["status"] == "done") else "loss"
+    base = by_variant[comparison.settings.baseline]
+    rows = [_row(name, runs, base, metric, comparison) for name, runs in by_variant.items()]
+    return {
+        "comparison": comparison.name,
+        "command": command,
+        "baseline": comparison.settings.baseline,
+        "seeds": list(comparison.settings.seeds),
+        "match": comparison.settings.match,
+        "held_equal": held_equal(comparison, rows),
+        "compared": list(comparison.differing),
+        "unit": "nats a character",
+        "metric": metric,
+        "names": [name for name in TAKES if any(name in row["accuracy"] for row in rows)],
+        "floor": _common(rows, "floor"),
+        "forgetful": None if _common(rows, "floor") is None else _common(rows, "forgetful"),
+        "variants": rows,
+        "example": _example(comparison, by_variant),
+        "runs": [{k: v for k, v in result.items() if k != "example"} for _, result in results],
+        "config": {name: to_python(config) for name, config in comparison.variants.items()},
+    }
+
+
+def _row(name: str, runs: Sequence[Result], base: Sequence[Result], metric: str, c: Comparison) -> dict[str, Any]:
+    """A variant: means over its finished runs, its difference to the baseline, and what became of the others."""
+    done = [run for run in runs if run["status"] == "done"]
+    row: dict[str, Any] = {"variant": name, "runs": len(done), "of": len(runs)}
+    row["trouble"] = "; ".join(f"seed {r['seed']} {r['status']}: {r['message']}" for r in runs if r["status"] != "done")
+    row |= {key: _mean([run.get(key) for run in done]) for key in MEANS}
+    row |= {key: runs[0].get(key) for key in ("parameters", "flops_per_token", "cache_bytes_per_token")}
+    row["steps"] = runs[0].get("steps") if done else None
+    names = [name for name in TAKES if any(name in run["names"] for run in done)]
+    for what in ("accuracy", "gap", "remembered"):
+        row[what] = {n: _mean([run["names"].get(n, {}).get(what) for run in done]) for n in names}
+    row["curve"] = _mean_curve([run["curve"] for run in done], metric)
+    row["difference"] = None if name == c.settings.baseline else _difference(name, done, base, metric, c)
+    return row
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    if len(set(known)) == 1 and len(known) == len(values):
+        return known[0]  # to the last bit, which a sum of three and a division may lose
+    return math.fsum(known) / len(known) if known and len(known) == len(values) else None
+
+
+def _mean_curve(curves: Sequence[Sequence[Sequence[float]]], metric: str) -> list[list[float]]:
+    """[step, training loss, what is compared] at each evaluation, averaged over the seeds."""
+    compared = -1 if metric == "above" else 2  # a run has [step, training loss, loss], and above the floor where known
+    chosen = [[(*point[:2], point[compared]) for point in curve] for curve in curves]
+    return [[math.fsum(column) / len(column) for column in zip(*points)] for points in zip(*chosen)]
+
+
+def _difference(
+    name: str, done: Sequence[Result], base: Sequence[Result], metric: str, c: Comparison
+) -> dict[str, Any] | None:
+    """Variant minus baseline, paired by seed, with the interval and the sentence; None where no pair finished."""
+    theirs = {run["seed"]: run[metric] for run in base if run["status"] == "done"}
+    pairs = [(run[metric], theirs[run["seed"]]) for run in done if run["seed"] in theirs]
+    if not pairs:
+        return None
+    found = paired([ours for ours, _ in pairs], [base for _, base in pairs])
+    return {**asdict(found), "shown": found.shown, "sentence": sentence(name, c.settings.baseline, asdict(found))}
+
+
+def sentence(name: str, baseline: str, difference: Mapping[str, Any]) -> str:
+    """A difference in words."""
+    mean, low, high, pairs = (difference[key] for key in ("mean", "low", "high", "pairs"))
+    if low is None:
+        return f"{name} against {baseline}: {mean:+.4f} in one pair; one pair says nothing about luck, give more seeds."
+    interval = f"95 % interval {low:+.4f} to {high:+.4f}, {pairs} pairs"
+    if low <= 0 <= high:
+        return f"{name} against {baseline}: no difference shown ({mean:+.4f}; {interval})."
+    word = "worse" if mean > 0 else "better"
+    return f"{name} is {word} than {baseline} by {abs(mean):.4f} nats a character ({interval})."
+
+
+def held_equal(comparison: Comparison, rows: Sequence[Mapping[str, Any]]) -> str:
+    """One line: what was equal for all variants, and what was not."""
+    configs = list(comparison.variants.values())
+    shapes = {(c.data, c.training.batch_size, c.model.block_size) for c in configs}
+    steps = sorted({c.training.max_steps for c in configs})
+    batches = "the same batches in the same order" if len(shapes) == 1 else "batches that differ in what is compared"
+    batches += " as far as each came" if comparison.settings.match == "seconds" else ""
+    seeds = f"seeds {', '.join(map(str, comparison.settings.seeds))}"
+    counts = sorted(row["parameters"] for row in rows if row["parameters"])
+    spread = f"{counts[0]:,}" + (f" to {counts[-1]:,}" if counts[0] < counts[-1] else "") if counts else "unknown"
+    times = sorted(row["seconds"] for row in rows if row["seconds"])
+    took = f"{times[0]:.3g} to {times[-1]:.3g} s" if times else "unknown"
+    taken = f"{steps[0]:,}" + (f" to {steps[-1]:,}" if len(steps) > 1 else "")
+    if comparison.settings.match == "seconds":
+        wanted = f"{comparison.settings.seconds:g} s of training, measured {took}"
+        return f"Held equal: {wanted}; {batches}, {seeds}. Not equal: steps ({taken}), parameters ({spread})."
+    equal = f"{taken} steps" if len(steps) == 1 else "nothing but seeds"
+    if comparison.settings.match == "parameters":
+        return f"Held equal: parameters ({spread}, within 1 %), {equal}; {batches}, {seeds}. Not equal: time ({took})."
+    rest = f"parameters ({spread}), time ({took})" + ("" if len(steps) == 1 else f", steps ({taken})")
+    return f"Held equal: {equal}; {batches}, {seeds}. Not equal: {rest}."
+
+
+def _common(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:
+    """The value that all rows share, if they do."""
+    values = {row[key] for row in rows if row["runs"]}
+    return values.pop() if len(values) == 1 else None
+
+
+def _example(comparison: Comparison, by_variant: Mapping[str, Sequence[Result]]) -> dict[str, Any] | None:
+    """One validation story as both readers and every variant (its first seed) read it."""
+    if len({config.data for config in comparison.variants.values()}) > 1:
+        return None
+    found = example(material(comparison.variants[comparison.settings.baseline].data)[0])
+    seen = {name: runs[0].get("example") for name, runs in by_variant.items() if runs}
+    if found is None or not any(seen.values()):
+        return None
+    text, reading = found
+    readers = {"takes": reading.takes[1:], "ideal": reading.ideal[1:], "forgetful": reading.forgetful[1:]}
+    return {"text": text[1:], **readers, "variants": {name: look for name, look in seen.items() if look}}
+
+
+# ---------------------------------------------------------------------------------------------- to be read
+
+
+def number(value: float | None, form: str = ".4f") -> str:
+    """A number as the tables show it; a dash where there is none."""
+    return "-" if value is None else format(value, form)
+
+
+COLUMNS: dict[str, tuple[str, str]] = {  # head -> (key of a row, format)
+    "loss": ("loss", ".4f"),
+    "above floor": ("above", ".4f"),
+    "parameters": ("parameters", ",d"),
+    "flop/token": ("flops_per_token", ",.0f"),
+    "cache B/token": ("cache_bytes_per_token", ",.0f"),
+    "train tok/s": ("training_tokens_per_second", ",.0f"),
+    "sample tok/s": ("sampling_tokens_per_second", ",.0f"),
+    "seconds": ("seconds", ".1f"),
+}
+
+
+def cells(row: Mapping[str, Any]) -> list[str]:
+    """A row of the main table, the columns as in COLUMNS."""
+    return [number(row[key], form) for key, form in COLUMNS.values()]
+
+
+def lines(summary: Mapping[str, Any]) -> list[list[str]]:
+    """The main table as text: its head, a line a variant, and the forgetful reader's."""
+    reader = ["" for _ in COLUMNS]
+    if summary["forgetful"] is not None:
+        both = [number(summary["floor"] + summary["forgetful"]), number(summary["forgetful"])]
+        reader = [*both, *reader[2:]]
+    made = [["variant", *COLUMNS]] + [[row["variant"], *cells(row)] for row in summary["variants"]]
+    return made + ([["the forgetful reader", *reader]] if summary["forgetful"] is not None else [])
+
+
+def table(summary: Mapping[str, Any]) -> str:
+    """Everything for the terminal: what was held equal, the table, accuracy by name, and the sentences."""
+    parts = [one_line(summary["held_equal"]), "", *aligned(lines(summary))]
+    if summary["names"]:
+        parts += ["", "accuracy by what must be remembered (free: probability given to what can come):"]
+        head = ["variant", *summary["names"]]
+        body = [
+            [r["variant"], *(number(r["accuracy"].get(n), ".3f") for n in summary["names"])] for r in rows_of(summary)
+        ]
+        parts += aligned([head, *body])
+    parts += ["", *(one_line(f"{row['variant']}: {row['trouble']}") for row in summary["variants"] if row["trouble"])]
+    return "\n".join([*parts, *map(one_line, sentences(summary))])
+
+
+def rows_of(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows of variants with a finished run."""
+    return [row for row in summary["variants"] if row["runs"]]
+
+
+def sentences(summary: Mapping[str, Any]) -> list[str]:
+    """The differences to the baseline, in words."""
+    return [row["difference"]["sentence"] for row in summary["variants"] if row["difference"]]
+
+
+def aligned(table: Sequence[Sequence[str]]) -> Iterator[str]:
+    shown = [[one_line(cell) for cell in row] for row in table]
+    widths = [max(map(len, column)) for column in zip(*shown)]
+    for first, *rest in shown:
+        yield f"{first:<{widths[0]}}  " + "  ".join(f"{cell:>{width}}" for cell, width in zip(rest, widths[1:]))
+
+
+def to_csv(summary: Mapping[str, Any]) -> str:
+    """One line a run, for plots of one's own."""
+    plain = ("variant", "seed", "status", "steps", "loss", "floor", "forgetful", "above")
+    costs = ("parameters", "flops_per_token", "cache_bytes_per_token", "seconds")
+    speeds = ("training_tokens_per_second", "sampling_tokens_per_second")
+    keys, names = (*plain, *costs, *speeds), summary["names"]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    of_names = [f"{what}_{name}" for what in ("accuracy", "gap", "remembered") for name in names]
+    writer.writerow([*keys, *of_names])
+    for run in summary["runs"]:
+        known = run.get("names", {})
+        values = [known.get(name, {}).get(what) for what in ("accuracy", "gap", "remembered") for name in names]
+        writer.writerow([run.get(key) for key in keys] + values)
+    return text.getvalue()

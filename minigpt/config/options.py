@@ -1,0 +1,376 @@
+"""Configuration: strict YAML -> frozen dataclasses.
+
+This file knows no schema. It knows how to fit what `strict_yaml` read to a dataclass (`Options`), how `kind:` chooses
+one of several variants (`Component`), and how `group.key=value` on the command line overrides a file. Every mistake
+is reported with file:line:column, all of a file's mistakes at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import sys
+import types
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import yaml
+
+from minigpt.config.strict_yaml import ConfigError, Mistake, Node, UserError, from_python, parse_yaml, read_text, scalar
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The range of a number: `Annotated[int, Interval(1)]` is a whole number of at least 1."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    open_low: bool = False
+    open_high: bool = False
+
+    def __contains__(self, number: float) -> bool:
+        above = number > self.low if self.open_low else number >= self.low
+        below = number < self.high if self.open_high else number <= self.high
+        return above and below
+
+    def __str__(self) -> str:
+        low = "" if self.low == -math.inf else f"{'above' if self.open_low else 'of at least'} {_digits(self.low)}"
+        high = "" if self.high == math.inf else f"{'below' if self.open_high else 'at most'} {_digits(self.high)}"
+        return " and ".join(part for part in (low, high) if part)
+
+
+def _digits(limit: float) -> str:
+    return f"{limit:,}" if isinstance(limit, int) else f"{limit:g}"
+
+
+# Every whole number has an upper limit: a config may come from a stranger, and 64 bits are all that torch counts with.
+MOST = 10**9
+Count = Annotated[int, Interval(1, MOST)]  # 1, 2, 3, ...
+Natural = Annotated[int, Interval(0, MOST)]  # 0, 1, 2, ...
+Size = Annotated[int, Interval(1, 2**20)]  # a width, a number of heads
+Seed = Annotated[int, Interval(0, 2**63 - 1)]
+Positive = Annotated[float, Interval(0, open_low=True)]
+NonNegative = Annotated[float, Interval(0)]
+Fraction = Annotated[float, Interval(0, 1)]
+Rate = Annotated[float, Interval(0, 1, open_high=True)]  # a share that must leave something, as of dropout
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Base of every group of options: a frozen, keyword-only dataclass that checks itself.
+
+    Types and ranges come from the annotations; a subclass adds checks across fields by extending `mistakes`.
+    Raises ConfigError from the constructor, so a notebook is told the same as a YAML file.
+    """
+
+    def __post_init__(self) -> None:
+        found = list(_field_mistakes(type(self), vars(self))) or list(self.mistakes())
+        if found:
+            raise ConfigError([(f"{type(self).__qualname__}.{field}", what) for field, what in found])
+
+    def mistakes(self) -> Iterator[Mistake]:
+        """Checks across fields: yields (field, what is wrong), once every field is right on its own."""
+        yield from ()
+
+
+class Component:
+    """Something that a config chooses by `kind:`; its options are the dataclass `Config` nested in it.
+
+    A direct subclass opens a family (`class Attention(nn.Module, Component)`); a class with a kind joins it
+    (`class MultiHead(Attention, kind="multi_head")`). A field annotated with the family's `Config` accepts every
+    member, those of a user's own file included. `config.component` leads back from the options to the class.
+    """
+
+    kind: ClassVar[str] = ""
+    kinds: ClassVar[dict[str, type[Any]]]
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Options):
+        """No options."""
+
+        component: ClassVar[type[Any]]
+
+    def __init_subclass__(cls, kind: str = "", **keywords: Any):
+        super().__init_subclass__(**keywords)
+        if Component in cls.__bases__:
+            cls.kinds = {}
+        if "Config" not in vars(cls):  # each class has a Config of its own, so that it can lead back to the class
+            names = {"__doc__": cls.Config.__doc__, "__module__": cls.__module__}
+            cls.Config = dataclass(frozen=True, kw_only=True)(type("Config", (cls.Config,), names))  # type: ignore[misc]
+        if not (issubclass(cls.Config, Component.Config) and "__dataclass_fields__" in vars(cls.Config)):
+            parent = cls.__mro__[1].__name__
+            raise TypeError(f"{cls.__name__}.Config must be a @dataclass(frozen=True, kw_only=True) on {parent}.Config")
+        cls.Config.__qualname__ = f"{cls.__qualname__}.Config"
+        cls.Config.component = cls
+        cls.kind = kind
+        if kind:
+            taken = cls.kinds.get(kind)
+            if taken and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
+                raise UserError(
+                    f"the kind {kind!r} of {cls.__module__} is taken by {taken.__module__}: choose another name"
+                )
+            cls.kinds[kind] = cls
+
+
+def hints(schema: type[Options]) -> dict[str, Any]:
+    """The annotation of every option of a dataclass, class variables left out."""
+    found = get_type_hints(schema, include_extras=True)
+    return {field.name: found[field.name] for field in fields(schema)}
+
+
+def _is_options(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, Options)
+
+
+def _members(hint: Any) -> tuple[Any, ...]:
+    """The members of a union; anything else is its own only member."""
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def _fits(hint: Any, value: Any) -> bool:
+    """Whether a Python value is a right value of an annotation."""
+    if get_origin(hint) is Annotated:
+        base, *limits = get_args(hint)
+        return _fits(base, value) and all(value in limit for limit in limits)
+    if get_origin(hint) is Literal:
+        return isinstance(value, str) and value in get_args(hint)
+    if get_origin(hint) is tuple:
+        return isinstance(value, tuple) and len(value) > 0 and all(_fits(get_args(hint)[0], item) for item in value)
+    if hint is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
+    if len(_members(hint)) > 1:
+        return any(_fits(member, value) for member in _members(hint))
+    return isinstance(value, hint)
+
+
+def _describe(hint: Any) -> str:
+    """An annotation in words: 'a whole number of at least 1'."""
+    if get_origin(hint) is Annotated:
+        base, *limits = get_args(hint)
+        return " ".join([_describe(base), *map(str, limits)])
+    if get_origin(hint) is Literal:
+        return "one of " + ", ".join(get_args(hint))
+    if get_origin(hint) is tuple:
+        return f"a list, each {_describe(get_args(hint)[0])}"
+    if len(_members(hint)) > 1:
+        return ", or ".join(map(_describe, _members(hint)))
+    if _is_options(hint):
+        return "one of " + ", ".join(hint.component.kinds) if hasattr(hint, "component") else "a group of options"
+    words = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}
+    return words[hint]
+
+
+def _show(value: Any) -> str:
+    text = {"True": "true", "False": "false", "None": "null"}.get(repr(value), repr(value))
+    return text if len(text) <= 60 else f"{text[:50]}... ({len(text)} characters)"
+
+
+def _field_mistakes(schema: type[Options], values: dict[str, Any]) -> Iterator[Mistake]:
+    for name, hint in hints(schema).items():
+        if name in values and not _fits(hint, values[name]):
+            yield name, f"expected {_describe(hint)}, found {_show(values[name])}"
+
+
+Schema = TypeVar("Schema", bound=Options)
+WRONG = object()  # what `_convert` returns for a value whose mistake it has noted
+
+
+def build(schema: type[Schema], node: Node) -> Schema:
+    """Fit a tree to a dataclass. Raises ConfigError with every mistake that the tree holds."""
+    mistakes: list[Mistake] = []
+    config = _convert(schema, node, "", mistakes)
+    if mistakes:
+        raise ConfigError(mistakes)
+    assert isinstance(config, schema)
+    return config
+
+
+class Nothing(str):
+    """What stands after the sign in `sampling.stop=`: null where that is allowed, elsewhere the empty text."""
+
+
+def _convert(hint: Any, node: Node, path: str, mistakes: list[Mistake], default: Any = None) -> Any:
+    members = [get_args(member)[0] if get_origin(member) is Annotated else member for member in _members(hint)]
+    if isinstance(node.value, Nothing):
+        return None if type(None) in members else ""
+    groups = [member for member in members if _is_options(member)]
+    lists = [member for member in members if get_origin(member) is tuple]
+    if isinstance(node.value, list) and lists:
+        items = [_convert(get_args(lists[0])[0], item, f"{path}[{i}]", mistakes) for i, item in enumerate(node.value)]
+        return WRONG if any(item is WRONG for item in items) else tuple(items)
+    if groups and hasattr(groups[0], "component") and isinstance(node.value, (dict, str)):
+        return _convert_kind(groups[0].component.kinds, as_mapping(node), path, mistakes, default)
+    if groups and isinstance(node.value, dict):
+        return _convert_group(groups[0], node, path, mistakes)
+    if isinstance(node.value, (list, dict)) or (groups and not (node.value is None and path)):
+        found = "a list" if isinstance(node.value, list) else _show(node.value)
+        found = "a group of options" if isinstance(node.value, dict) else found
+        mistakes.append((node.where, f"{path or 'a config'}: expected {_describe(hint)}, found {found}"))
+        return WRONG
+    return float(node.value) if float in members and type(node.value) is int else node.value
+
+
+def _convert_kind(kinds: dict[str, Any], node: Node, path: str, mistakes: list[Mistake], default: Any) -> Any:
+    """A component's options: `kind` says whose; without it, the default's."""
+    kind = node.value.get("kind") or Node(getattr(getattr(default, "component", None), "kind", None), node.where, {})
+    if kind.value is None:
+        mistakes.append((kind.where, f"{path}: which kind? say 'kind:' with one of {', '.join(kinds)}"))
+    elif not isinstance(kind.value, str):
+        mistakes.append((kind.where, f"{path}: a kind is one word, of {', '.join(kinds)}"))
+    elif kind.value not in kinds:
+        mistakes.append((kind.where, f"{path}: unknown kind {_show(kind.value)}{suggest(kind.value, kinds)}"))
+    else:
+        return _convert_group(kinds[kind.value].Config, node, path, mistakes)
+    return WRONG
+
+
+def _convert_group(schema: type[Options], node: Node, path: str, mistakes: list[Mistake]) -> Any:
+    before, dot = len(mistakes), f"{path}." if path else ""
+    known, values = hints(schema), {}
+    defaults = {field.name: field.default for field in fields(schema)}
+    for name, child in node.value.items():
+        if name in known:
+            value = _convert(known[name], child, f"{dot}{name}", mistakes, defaults[name])
+            if value is not WRONG:
+                values[name] = value
+        elif not (name == "kind" and hasattr(schema, "component")):
+            mistakes.append((node.keys[name], f"{dot}{name}: unknown key{suggest(name, known)}"))
+    for name, what in _field_mistakes(schema, values):
+        mistakes.append((node.value[name].where, f"{dot}{name}: {what}"))
+    if len(mistakes) > before:
+        return WRONG
+    try:
+        return schema(**values)
+    except ConfigError as error:
+        for field_path, what in error.mistakes:
+            name = field_path.removeprefix(f"{schema.__qualname__}.")
+            mistakes.append((locate(node, name), f"{dot}{name}: {what}"))
+        return WRONG
+
+
+def suggest(word: Any, known: Iterable[str]) -> str:
+    """'; did you mean ...?' where something is near, and what is known."""
+    near = difflib.get_close_matches(str(word), list(known), n=1)
+    return (f"; did you mean {near[0]!r}?" if near else "") + f" (known: {', '.join(known) or 'none'})"
+
+
+def locate(node: Node, path: str) -> str:
+    """Where a dotted path stands, or the nearest enclosing thing that was written."""
+    for name in path.split("."):
+        if not isinstance(node.value, dict) or name not in node.value:
+            break
+        node = node.value[name]
+    return node.where
+
+
+def as_mapping(node: Node) -> Node:
+    """The short form `attention: multi_head` written out as {kind: multi_head}; a mapping as it is."""
+    if isinstance(node.value, str):
+        return Node({"kind": node}, node.where, {"kind": node.where})
+    return node
+
+
+def override(tree: Node, argument: str, mistakes: list[Mistake]) -> None:
+    """Apply one `model.attention=average_softmax` of the command line to the tree. Raises ConfigError."""
+    path, equals, text = argument.partition("=")
+    where = f"command line: {argument}" if len(argument) <= 80 else f"command line: {argument[:70]}..."
+    if not equals or not re.fullmatch(r"\w+(\.\w+)*", path):
+        raise ConfigError([(where, "expected group.key=value, as in training.max_steps=50")])
+    lines = len(f"{text}.".splitlines())  # YAML would make a space of a line end
+    if not text.strip() or text[0] in "#*&!%@`" or (lines > 1 and text[0] not in "[{\"'"):
+        value = Node(text or Nothing(), where, {})  # YAML has plans for these; a file name like *.txt means itself
+    else:
+        value = relabel(parse_yaml(text, where, mistakes), where)
+    put(tree, path, value, where)
+
+
+def put(tree: Node, path: str, value: Node, where: str) -> None:
+    """Put a value at a dotted path. Raises ConfigError where the path leads through something that is no group."""
+    *groups, last = path.split(".")
+    node = tree
+    for name in groups:
+        child = as_mapping(node.value.get(name, Node({}, where, {})))
+        if not isinstance(child.value, dict):
+            raise ConfigError([(where, f"{name} is not a group of options here; set {name} as a whole")])
+        node.keys.setdefault(name, where)
+        node.value[name] = node = child
+    node.value[last], node.keys[last] = value, where
+
+
+def relabel(node: Node, where: str) -> Node:
+    """The same tree, all of it standing at one place: an argument has no lines and columns."""
+    value = node.value
+    if isinstance(value, dict):
+        value = {key: relabel(child, where) for key, child in value.items()}
+    elif isinstance(value, list):
+        value = [relabel(child, where) for child in value]
+    return Node(value, where, dict.fromkeys(node.keys, where))
+
+
+def find(name: str | Path) -> Path:
+    """A config by path, or by its name in `configs/`."""
+    path = Path(name)
+    return path if path.exists() or path.is_absolute() or not (CONFIGS / path).exists() else CONFIGS / path
+
+
+def load(schema: type[Schema], name: str | Path, overrides: Sequence[str] = ()) -> Schema:
+    """Read a YAML file, apply `group.key=value` overrides, and fit it to a dataclass. Raises ConfigError."""
+    path = find(name)
+    if not path.exists():
+        shipped = [file.relative_to(CONFIGS).as_posix() for file in sorted(CONFIGS.rglob("*.yaml"))]
+        raise ConfigError([(str(name), f"no such file{suggest(name, shipped)}")])
+    mistakes: list[Mistake] = []
+    tree = parse_yaml(read_text(path), str(path), mistakes)
+    if tree.value is None:
+        raise ConfigError([(str(path), "the file is empty, or all of it is comments; {} stands for all defaults")])
+    if not isinstance(tree.value, dict):
+        raise ConfigError([(tree.where, "a config is a group of options, `key: value`")])
+    for argument in overrides:
+        try:
+            override(tree, argument, mistakes)
+        except ConfigError as error:
+            mistakes += error.mistakes
+    try:
+        config = build(schema, tree)
+    except ConfigError as error:
+        raise ConfigError(mistakes + error.mistakes) from None
+    if mistakes:
+        raise ConfigError(mistakes)
+    return config
+
+
+def from_dict(schema: type[Schema], values: dict[str, Any]) -> Schema:
+    """Fit plain Python values to a dataclass, as `load` does a file: `from_dict(ModelConfig, {"n_layer": 2})`."""
+    return build(schema, from_python(values, schema.__name__))
+
+
+def to_python(value: Any) -> Any:
+    """Options as plain dicts and lists, `kind` first."""
+    if isinstance(value, Options):
+        kind = {"kind": value.component.kind} if isinstance(value, Component.Config) else {}
+        return kind | {field.name: to_python(getattr(value, field.name)) for field in fields(value)}
+    return [to_python(item) for item in value] if isinstance(value, tuple) else value
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes what this file would read as something other than the same text."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    plain = scalar(text) == text and text.isprintable()  # a line end of any kind would come back as a space
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else '"')
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+def to_yaml(config: Options) -> str:
+    """YAML that `load` reads back as an equal config: every option, defaults included."""
+    return yaml.dump(to_python(config), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)

@@ -1,0 +1,142 @@
+"""Strict YAML: a text -> a tree that remembers where everything stood.
+
+Plain PyYAML reads `3e-4` as a string, `017` as 15 and `on` as true, lets a key stand twice, and expands aliases
+without end. Here numbers are numbers, a key stands once, and anchors, aliases and tags are refused, so that reading a
+file from a stranger can neither run anything nor grow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from minigpt.system.terminal import one_line
+
+# a config is small and flat; anything else is a mistake or an attack
+MAX_BYTES, MAX_DEPTH, MAX_EVENTS = 1 << 18, 40, 5000  # an event is a value, a key, or where a group begins or ends
+
+Mistake = tuple[str, str]  # (where, what)
+
+
+class UserError(ValueError):
+    """Something the user got wrong. Scripts print it as it stands and leave with exit code 2."""
+
+
+class ConfigError(UserError):
+    """One line for each mistake: `where: what`."""
+
+    def __init__(self, mistakes: Sequence[Mistake]):
+        self.mistakes = list(mistakes)
+        super().__init__("\n".join(one_line(f"{where}: {what}") for where, what in self.mistakes))
+
+
+@dataclass
+class Node:
+    """A piece of configuration and where it stands. `value` is a scalar, a list of nodes, or a dict of nodes."""
+
+    value: Any
+    where: str
+    keys: dict[str, str]  # where each key of a mapping stands
+
+
+NUMBER = re.compile(r"[-+]?(\d(_?\d){0,39}|(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][-+]?\d{1,4})?)")
+WORDS = {"": None, "~": None, "null": None, "true": True, "True": True, "false": False, "False": False}
+
+
+def scalar(text: str) -> Any:
+    """The value of an unquoted word: null, true, false, a number, or the word itself."""
+    if text in WORDS:
+        return WORDS[text]
+    if len(text) <= 60 and NUMBER.fullmatch(text):
+        return float(text) if set(text) & set(".eE") else int(text)
+    return text
+
+
+def _mark(name: str, mark: Any) -> str:
+    return name if mark is None else f"{name}:{mark.line + 1}:{mark.column + 1}"
+
+
+def parse_yaml(text: str, name: str, mistakes: list[Mistake]) -> Node:
+    """The tree of a YAML text, with positions; notes keys that stand twice, and raises ConfigError if it is not YAML.
+
+    Runs nothing and expands nothing, whatever the text. The value of an empty text is None.
+    """
+    try:
+        events = _events(text, name)
+        if isinstance(next(events), yaml.StreamEndEvent):
+            return Node(None, f"{name}:1:1", {})
+        tree = _tree(next(events), events, name, mistakes, depth=0)
+        next(events)  # the end of the document
+        if not isinstance(extra := next(events), yaml.StreamEndEvent):
+            mistakes.append((_mark(name, extra.start_mark), "a config is one document; a second one begins here"))
+    except yaml.MarkedYAMLError as error:
+        what = " ".join(part for part in (error.context, error.problem) if part)
+        raise ConfigError([(_mark(name, error.problem_mark or error.context_mark), f"not YAML: {what}")]) from None
+    except yaml.YAMLError as error:
+        raise ConfigError([(name, "not YAML: " + " ".join(str(error).split()))]) from None
+    return tree
+
+
+def _events(text: str, name: str) -> Iterator[Any]:
+    for count, event in enumerate(yaml.parse(text, Loader=yaml.SafeLoader)):
+        if count > MAX_EVENTS:
+            raise ConfigError([(_mark(name, event.start_mark), f"more than {MAX_EVENTS:,} keys and values: no config")])
+        if count:  # the first one says that a stream starts
+            yield event
+
+
+def _tree(event: Any, events: Iterator[Any], name: str, mistakes: list[Mistake], depth: int) -> Node:
+    where = _mark(name, event.start_mark)
+    if isinstance(event, yaml.AliasEvent) or event.anchor:
+        raise ConfigError([(where, "anchors (&) and aliases (*) are not read here: write the value out")])
+    if event.tag:
+        raise ConfigError([(where, f"tags such as {event.tag!r} are not read here: write the plain value")])
+    if depth > MAX_DEPTH:
+        raise ConfigError([(where, f"nested more than {MAX_DEPTH} deep")])
+    if isinstance(event, yaml.ScalarEvent):
+        return Node(scalar(event.value) if event.style is None else event.value, where, {})
+    if isinstance(event, yaml.SequenceStartEvent):
+        items = []
+        while not isinstance(event := next(events), yaml.SequenceEndEvent):
+            items.append(_tree(event, events, name, mistakes, depth + 1))
+        return Node(items, where, {})
+    node = Node({}, where, {})
+    while not isinstance(event := next(events), yaml.MappingEndEvent):
+        key = _tree(event, events, name, mistakes, depth + 1)
+        value = _tree(next(events), events, name, mistakes, depth + 1)
+        if not isinstance(key.value, str):
+            mistakes.append((key.where, "a key must be a word"))
+        elif key.value in node.value:
+            mistakes.append((key.where, f"the key {key.value!r} stands twice (first at {node.keys[key.value]})"))
+        else:
+            node.value[key.value], node.keys[key.value] = value, key.where
+    return node
+
+
+def read_text(path: Path) -> str:
+    """A config file as text. Raises ConfigError where there is none, or it is not UTF-8."""
+    if not path.is_file():
+        raise ConfigError([(str(path), "no such file" if not path.exists() else "not a file")])
+    with path.open("rb") as file:
+        raw = file.read(MAX_BYTES + 1)
+    if len(raw) > MAX_BYTES:
+        raise ConfigError([(str(path), f"larger than {MAX_BYTES} bytes: this is not a config")])
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError([(str(path), f"not UTF-8: byte {error.start} is 0x{raw[error.start]:02x}")]) from None
+
+
+def from_python(value: Any, where: str) -> Node:
+    """The tree of plain Python values, as a notebook has them."""
+    if isinstance(value, dict):
+        children = {key: from_python(child, f"{where}.{key}") for key, child in value.items()}
+        return Node(children, where, dict.fromkeys(children, where))
+    if isinstance(value, (list, tuple)):
+        return Node([from_python(item, f"{where}[{i}]") for i, item in enumerate(value)], where, {})
+    return Node(value, where, {})

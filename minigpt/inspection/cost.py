@@ -1,0 +1,73 @@
+"""What a model costs: parameters, floating-point operations and bytes of cache a token, counted and not guessed.
+
+Operations are counted while the model runs: two for each multiplication and addition of a matrix product, attention's
+two products over the whole square of positions, one for each addition of a running sum. What is done number by number
+(norms, GELU, softmax, the sums of `average_loop`) is left out: it is little, and no two people count it alike.
+
+B batch, H heads, T query positions, S key positions, D model width, d width of a query and a key, e of a value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from minigpt.attention.cache import Past
+from minigpt.model.gpt import GPT, count_parameters
+
+aten: Any = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a model of this shape costs, however well it does."""
+
+    parameters: int
+    flops_per_token: float  # of a forward pass over a full context; training takes about three times as many
+    cache_bytes_per_token: float  # what is kept after a full context was decoded, divided by its tokens
+
+
+@torch.no_grad()
+def cost(model: GPT) -> Cost:
+    """Count one pass over a full context, and what its cache holds afterwards."""
+    training, T = model.training, model.config.block_size
+    model.eval()
+    ids = torch.zeros(1, T, dtype=torch.long, device=model.device)  # (1, T)
+    with FlopCounterMode(display=False, custom_mapping=CUSTOM) as counter:
+        model(ids)
+    cache = model.make_cache()
+    model(ids, cache)
+    model.train(training)
+    kept = sum(bytes_of(past) for past in cache)
+    return Cost(sum(count_parameters(model).values()), counter.get_total_flops() / T, kept / T)
+
+
+def bytes_of(past: Past) -> int:
+    """The bytes of all tensors in one layer's cache; what it only points to (`seen`, `below`) is not its own."""
+    own = [value for name, value in vars(past).items() if name not in ("seen", "below")]
+    return sum(tensor.numel() * tensor.element_size() for tensor in _tensors(own))
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [tensor for item in value for tensor in _tensors(item)] if isinstance(value, (list, tuple)) else []
+
+
+def _attention(query: Any, key: Any, value: Any, *rest: Any, out_val: Any = None, **options: Any) -> int:
+    """The shapes (B, H, T, d), (B, H, S, d), (B, H, S, e): query @ key^T, and weights @ value."""
+    B, H, T, d = query
+    return int(2 * B * H * T * key[2] * (d + value[3]))
+
+
+def _running_sum(x: Any, *rest: Any, out_val: Any = None, **options: Any) -> int:
+    return int(torch.Size(x).numel())
+
+
+CUSTOM = {aten._scaled_dot_product_flash_attention_for_cpu: _attention, aten.cumsum: _running_sum}

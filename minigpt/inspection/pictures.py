@@ -1,0 +1,132 @@
+"""Pictures: the curve of a training as SVG, attention as a heat map in the terminal or as PNG.
+
+The curve needs nothing but this file; PNG needs the optional extra `plot` (matplotlib), imported only here.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from minigpt.config.strict_yaml import UserError
+from minigpt.system.terminal import one_line
+
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 720, 400, 60, 44, 34, 16
+COLOURS = ("#2563eb", "#ea580c")
+SHADES = " .:-=+*#%@"  # from nothing to the largest
+
+Points = Sequence[tuple[float, float]]
+
+
+def curve_svg(curves: dict[str, Points], title: str, x_label: str) -> str:
+    """Curves over one axis as a picture that any browser opens: {name: [(x, y), ...]}."""
+    points = [point for curve in curves.values() for point in curve]
+    if not points:
+        return ""
+    xs, ys = _ticks(0, max(x for x, _ in points)), _ticks(min(y for _, y in points), max(y for _, y in points))
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        across = (x - xs[0]) / (xs[-1] - xs[0])
+        up = (y - ys[0]) / (ys[-1] - ys[0])
+        return LEFT + across * (WIDTH - LEFT - RIGHT), HEIGHT - BOTTOM - up * (HEIGHT - BOTTOM - TOP)
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif" '
+        f'font-size="12"><rect width="100%" height="100%" fill="white"/>',
+        f'<text x="{LEFT}" y="20" font-size="14">{escape(title)}</text>',
+        f'<text x="{(LEFT + WIDTH) / 2:.0f}" y="{HEIGHT - 8}" text-anchor="middle">{escape(x_label)}</text>',
+    ]
+    for y in ys:
+        px, py = place(xs[0], y)
+        parts.append(f'<path d="M{px:.1f} {py:.1f}H{WIDTH - RIGHT}" stroke="#ddd"/>')
+        parts.append(f'<text x="{px - 8:.1f}" y="{py + 4:.1f}" text-anchor="end">{y:g}</text>')
+    for x in xs:
+        px, py = place(x, ys[0])
+        parts.append(f'<text x="{px:.1f}" y="{py + 18:.1f}" text-anchor="middle">{x:g}</text>')
+    for (name, curve), colour, row in zip(curves.items(), COLOURS, range(len(curves))):
+        line = " ".join(f"{px:.1f},{py:.1f}" for px, py in (place(x, y) for x, y in curve))
+        parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="1.8"/>')
+        parts.append(f'<text x="{WIDTH - RIGHT - 8}" y="{TOP + 16 + 18 * row}" text-anchor="end" fill="{colour}">')
+        parts.append(f"{escape(name)}: {curve[-1][1]:.4f}</text>")
+    return "\n".join([*parts, "</svg>\n"])
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """About five round numbers that enclose a range."""
+    raw = (high - low or abs(high) or 1.0) / 4
+    unit = 10.0 ** math.floor(math.log10(raw))
+    step = next(multiple * unit for multiple in (1, 2, 5, 10) if multiple * unit >= raw)
+    first, last = math.floor(low / step), max(math.ceil(high / step), math.floor(low / step) + 1)
+    return [round(i * step, 10) for i in range(first, last + 1)]
+
+
+def smooth(points: Points, most: int = 200) -> Points:
+    """At most `most` points, each the mean of its neighbours: what is left of a noisy curve."""
+    size = max(1, math.ceil(len(points) / most))
+    groups = [points[i : i + size] for i in range(0, len(points), size)]
+    return [(group[-1][0], sum(y for _, y in group) / len(group)) for group in groups]
+
+
+def visible(token: str) -> str:
+    """A token as a label: blanks and line ends shown."""
+    return one_line(token.replace(" ", "␣").replace("\n", "↵").replace("\t", "⇥")) or "∅"
+
+
+def heat_map(weights: Tensor, labels: Sequence[str]) -> str:
+    """Weights (T, S) as rows of characters, one query a row, its S keys in order; `@` is the row's largest weight."""
+    names = [visible(label) for label in labels]
+    margin = max(map(len, names))
+    lines = [f"{'':{margin}}  " + "".join(name[0] for name in names)]
+    for name, row in zip(names, weights.tolist()):
+        most = max(map(abs, row)) or 1.0
+        cells = "".join(SHADES[min(int(abs(w) / most * len(SHADES)), len(SHADES) - 1)] for w in row)
+        lines.append(f"{name:>{margin}} |{cells}|")
+    return "\n".join(lines)
+
+
+def attention_png(maps: Sequence[Tensor], labels: Sequence[str], kinds: Sequence[str], path: Path) -> None:
+    """Draw every layer (a row) and head (a column), maps (H, T, T) each. Raises UserError without matplotlib."""
+    pyplot = _pyplot()
+    heads, side = max(len(layer) for layer in maps), max(2.2, 0.16 * len(labels))
+    size = (side * heads + 1, side * len(maps) + 1)
+    figure, axes = pyplot.subplots(len(maps), heads, figsize=size, squeeze=False, layout="constrained")
+    names = [visible(label) for label in labels]
+    for layer, (row, maps_of_layer, kind) in enumerate(zip(axes, maps, kinds)):
+        for head, axis in enumerate(row):
+            if head >= len(maps_of_layer):
+                axis.set_axis_off()
+                continue
+            picture = axis.imshow(maps_of_layer[head].float().numpy(), vmin=0, vmax=1, cmap="magma_r")
+            axis.set_title(f"layer {layer}, head {head} ({kind})", fontsize=8)
+            axis.set_xticks(range(len(names)), names, fontsize=6, parse_math=False)
+            axis.set_yticks(range(len(names)), names, fontsize=6, parse_math=False)
+    figure.colorbar(picture, ax=axes, shrink=0.6, label="weight (each row sums to 1)")
+    figure.supxlabel("looked at", fontsize=9)
+    figure.supylabel("looking", fontsize=9)
+    figure.savefig(path, format="png", dpi=120)
+    pyplot.close(figure)
+
+
+def can_plot() -> bool:
+    """Whether the optional extra `plot` is installed."""
+    try:
+        return importlib.util.find_spec("matplotlib") is not None
+    except ValueError:  # it was taken out of this process
+        return False
+
+
+def _pyplot() -> Any:
+    try:
+        import matplotlib
+    except ImportError:
+        raise UserError('PNG pictures need matplotlib: pip install -e ".[plot]"') from None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot

@@ -1,0 +1,109 @@
+"""Attention maps and every intermediate of a pass, taken from outside: the model has no taps for it.
+
+    with record(model) as trace:
+        model(ids)
+    trace.weights[0]                    # (B, H, T, S): the attention of layer 0
+    trace.outputs["blocks.0.mlp"]       # (B, T, D): what any named part returned
+
+B batch, H heads, T query positions, S key positions, d width of a query and a key, e width of a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from minigpt.attention import Attention
+from minigpt.config.strict_yaml import UserError
+from minigpt.model.gpt import GPT
+
+
+@dataclass
+class Look:
+    """One call of an attention's `mix`."""
+
+    query: Tensor  # (B, H, T, d)
+    key: Tensor  # (B, G, S, d)
+    value: Tensor  # (B, G, S, e)
+    weights: Tensor  # (B, H, T, S)
+    mixed: Tensor  # (B, H, T, e)
+
+
+@dataclass
+class Trace:
+    """What was seen: the looks of each layer in the order in which they came, and the last output of each part."""
+
+    names: list[str]
+    looks: list[list[Look]]
+    outputs: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def weights(self) -> list[Tensor]:
+        """The last attention of each layer, (B, H, T, S). Raises UserError for a layer that showed none."""
+        for name, looks in zip(self.names, self.looks):
+            if not looks:
+                raise UserError(f"{name} decodes from a state, which has no weights to show: trace it without a cache")
+        return [looks[-1].weights for looks in self.looks]
+
+
+@contextmanager
+def record(model: GPT) -> Iterator[Trace]:
+    """Record all passes of the model inside the `with`. Afterwards the model is as it was."""
+    attentions = model.attentions()
+    names = [f"layer {i} ({attention.kind})" for i, attention in enumerate(attentions)]
+    trace = Trace(names, [[] for _ in attentions])
+    with ExitStack() as stack:
+        for attention, looks in zip(attentions, trace.looks):
+            stack.enter_context(replaced(attention, "mix", _looking(attention, looks)))
+        for name, module in model.named_modules():
+            handle = module.register_forward_hook(_noting(trace.outputs, name))
+            stack.callback(handle.remove)
+        yield trace
+
+
+def _looking(attention: Attention, looks: list[Look]) -> Callable[..., Tensor]:
+    mix = attention.mix
+
+    def look(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        mixed = mix(query, key, value)
+        looks.append(Look(query, key, value, attention.weights(query, key), mixed))
+        return mixed
+
+    return look
+
+
+def _noting(outputs: dict[str, Any], name: str) -> Callable[..., None]:
+    def note(module: nn.Module, inputs: Any, output: Any) -> None:
+        outputs[name] = output
+
+    return note
+
+
+@contextmanager
+def replaced(thing: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Let one object, and no other of its class, answer a method with another function for a while."""
+    before = {name: thing.__dict__[name]} if name in thing.__dict__ else {}
+    thing.__dict__[name] = function
+    try:
+        yield
+    finally:
+        del thing.__dict__[name]
+        thing.__dict__.update(before)
+
+
+@torch.no_grad()
+def attention_maps(model: GPT, ids: Tensor) -> list[Tensor]:
+    """The weights of every layer for ids (B, T), T at most `block_size`: one (B, H, T, T) a layer."""
+    training = model.training
+    model.eval()
+    try:
+        with record(model) as trace:
+            model(ids)
+    finally:
+        model.train(training)
+    return trace.weights

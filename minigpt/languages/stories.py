@@ -1,0 +1,355 @@
+"""The built-in corpus: little stories in a language whose best possible loss is known exactly.
+
+    Leo was a sly moth. He met Milo. He hid a gem in a hut, a tub, then a cake. Milo found it in the cake. You sly moth!
+    Dina was a tiny fawn. She met Fay. She found two fat figs. Fay ate one, so Dina had one fat fig. So Fay fed her.
+    Ned was a sly bear. He met Gus. He drew a rope, a sock and a harp. Gus made a rope, a sock and a harp. Poor sly Ned!
+    John was a wild boar. He met Anna. He said, "Crows like free ham." Anna sang, "Crows like free ham." See John grin!
+
+Two people meet, the first does something (the set-up), the second answers in a way that needs it, and the ending names
+them again. What comes early is needed late, so a model that averages over its past does badly. A story of two scenes
+has both openings and set-ups first, and then both answers and endings.
+
+A story is a coroutine. It yields points: text that is always the same (`str`), a free choice (`Choice`), or a word that
+the story has already settled (`Known`). Telling a story draws from the choices; reading one (`story_reader.py`) walks
+down their tries, and so knows the exact probability of every next character. Two rules keep what is measured clean:
+
+- no word of a choice is the beginning of another one, so a text can be read in one way only;
+- two words of one kind in one story (its people, its places, its things) never share a first letter, so a character
+  is either chosen freely or remembered, never a little of both.
+
+A story of n scenes is at most 127 n characters long, its leading newline included. 10,000 stories of one scene are
+1.2 million characters, and are told in a fraction of a second.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections.abc import Callable, Generator, Iterable, Sequence
+from functools import cached_property, lru_cache
+from itertools import accumulate
+from random import Random
+from string import Formatter
+from typing import NamedTuple
+
+from minigpt.system.waiting import progress
+
+# ---------------------------------------------------------------------------------------------------------- choices
+
+
+class Node:
+    """One place in a trie: the odds of each next character, and the place it leads to. A leaf has no next."""
+
+    def __init__(self, words: Iterable[tuple[str, float]]) -> None:
+        branches: dict[str, list[tuple[str, float]]] = {}
+        for word, weight in words:
+            branches.setdefault(word[:1], []).append((word[1:], weight))
+        if "" in branches and len(branches) > 1:
+            raise ValueError(f"a word is the beginning of another one, which goes on with {max(branches)!r}")
+        branches.pop("", None)
+        weights = {letter: sum(weight for _, weight in branch) for letter, branch in branches.items()}
+        self.odds = {letter: weight / sum(weights.values()) for letter, weight in weights.items()}
+        self.next = {letter: Node(branch) for letter, branch in branches.items()}
+
+
+class Choice:
+    """Words of which a story takes one, with a weight each."""
+
+    def __init__(self, words: Iterable[str], weights: Sequence[float] = (), whole: Choice | None = None) -> None:
+        self.words = tuple(words)
+        self.weights = tuple(weights) or (1,) * len(self.words)
+        self.whole = whole or self  # the choice as it looks to a reader who remembers nothing
+        self.upto = tuple(accumulate(self.weights))
+        self.fewer: dict[frozenset[str], Choice] = {}
+
+    @classmethod
+    def of(cls, words: str) -> Choice:
+        """A choice among words of equal weight, written as one text."""
+        return cls(words.split())
+
+    def draw(self, random: Random) -> str:
+        """Take a word with the probability of its weight."""
+        return self.words[bisect(self.upto, random.random() * self.upto[-1], 0, len(self.words) - 1)]
+
+    def without(self, taken: Iterable[str]) -> Choice:
+        """What is left of the choice when no word may begin as one of the `taken` begins."""
+        letters = frozenset(word[0] for word in taken)
+        if letters not in self.fewer:
+            left = [i for i, word in enumerate(self.words) if word[0] not in letters]
+            self.fewer[letters] = Choice([self.words[i] for i in left], [self.weights[i] for i in left], self.whole)
+        return self.fewer[letters]
+
+    @cached_property
+    def trie(self) -> Node:
+        """The same words letter by letter."""
+        return Node(zip(self.words, self.weights, strict=True))
+
+
+class Known(NamedTuple):
+    """A word that the story has settled before: what it takes to know it, the word, and what else could stand here."""
+
+    takes: str
+    word: str
+    choice: Choice
+
+
+Point = str | Choice | Known
+Tale = Generator[Point, str, None]  # yields points; is sent the word of each free choice
+Setup = Generator[Point, str, Tale]  # the same, and returns the answer, which is still to be told
+
+# ------------------------------------------------------------------------------------------------------------ words
+
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+WOMEN = _words(
+    "Amy Anna Bea Beth Cora Dina Dora Ella Fay Fern Gwen Hana Hope Ida Iris Jane Jill Lena Lily Mia Mina Rose Ruth Tess"
+)
+MEN = _words(
+    "Abe Adam Ben Bert Carl Cole Dan Dave Emil Eric Finn Fred Gus Hugo Ian Ivan Jack John Leo Luke Milo Ned Noah Tom"
+)
+
+# Four letters in two syllables: 1820 names, so that remembering one is not recognising one.
+BEGINNINGS = [consonant + vowel for consonant in "BDFGJKLMNRTVZ" for vowel in "aeiou"]
+MADE_UP_WOMEN = [start + consonant + vowel for start in BEGINNINGS for consonant in "bdlmnrv" for vowel in "ai"]
+MADE_UP_MEN = [start + consonant + vowel for start in BEGINNINGS for consonant in "bdlmnrv" for vowel in "ou"]
+
+SHE, SHE_STARTS, HER = Choice(["she", "he"]), Choice(["She", "He"]), Choice(["her", "him"])
+NUMBERS = _words("one two three four five six seven eight nine ten")
+FEWER = dict(zip(NUMBERS[1:], NUMBERS[:-1], strict=True))
+LEFT, PLURAL = Choice(FEWER.values()), Choice([".", "s."], [1, 8])
+
+# How a set-up begins, and how the answer to it begins.
+PLANS = {"hid a ": "found it in the ", "found ": "ate one, so ", "drew a ": "made a ", 'said, "': 'sang, "'}
+PLAN = Choice(PLANS.values())
+
+# An ending is known by its first words, none of which begins like a name; what follows is known to the story.
+ENDINGS = {
+    "So ": "{other} fed {her}.",
+    "Soon ": "{other} slept.",
+    "See ": "{hero} grin!",
+    "Still ": "{she} sulked.",
+    "What luck, ": "{hero}!",
+    "Was ": "{she} {adjective}!",
+    "Well done, ": "{other}!",
+    "You ": "{adjective} {kind}!",
+    "Poor ": "{adjective} {hero}!",
+    "Oh, silly ": "{kind}!",
+    "Our ": "{kind} bowed.",
+    "Off ran the ": "{kind}.",
+}
+
+
+class Words(NamedTuple):
+    """What the slots of a story can hold. Fewer words make a smaller language with the same grammar."""
+
+    names: Choice = Choice(WOMEN + MEN)
+    women: frozenset[str] = frozenset(WOMEN)
+    adjectives: Choice = Choice.of("glad glum grim shy slow sly tall tame tiny weak wild wise")
+    kinds: Choice = Choice.of("bear bee boar fawn fox frog mole moth mule wasp wolf wren")
+    plots: Choice = Choice(PLANS)
+    endings: Choice = Choice(ENDINGS)
+    # hide: what, where, and whether it goes on to the last of two places, or to the second of three
+    secrets: Choice = Choice.of("bun cap cup gem key pie pin wig")
+    places: Choice = Choice.of("barn bath boat boot cage cake cart cave hole hut sack shed sink tent tree tub")
+    moves: Choice = Choice([".", ", then a ", ", a "], [1, 2, 2])
+    # find: how many of what
+    numbers: Choice = Choice(FEWER)
+    tastes: Choice = Choice.of("fat fine pale pink red ripe soft sour tart tiny")
+    fruits: Choice = Choice.of("bean beet date fig leek lime nut pear plum yam")
+    # sketch: three of these
+    things: Choice = Choice.of("bell belt bowl cape coat comb doll drum harp horn pipe pony robe rope sled sock")
+    # quote: a sentence of four words
+    eaters: Choice = Choice.of("Bats Bees Bulls Cats Cows Crows Kids Kings Mice Moles")
+    verbs: Choice = Choice.of("bake boil hate heat lick like sell send want waste")
+    tempers: Choice = Choice.of("cold cool fine free pale pink soft sour warm wet")
+    foods: Choice = Choice.of("beef bran ham hay milk mud peas pies soup stew")
+
+
+@lru_cache
+def words_of(made_up_names: bool) -> Words:
+    """The words of the built-in corpus, with names from a list or names put together from syllables."""
+    if not made_up_names:
+        return Words()
+    return Words(names=Choice(MADE_UP_WOMEN + MADE_UP_MEN), women=frozenset(MADE_UP_WOMEN))
+
+
+# ---------------------------------------------------------------------------------------------------------- grammar
+
+
+class Cast(dict[str, Known]):
+    """Who is in a scene: for each role and pronoun, the word that the story has settled on."""
+
+    def __init__(self, words: Words, hero: str, adjective: str, kind: str) -> None:
+        sex = 0 if hero in words.women else 1
+        self["hero"] = Known("recall", hero, words.names)
+        self["adjective"] = Known("recall", adjective, words.adjectives)
+        self["kind"] = Known("recall", kind, words.kinds)
+        self["she"] = Known("agreement", SHE.words[sex], SHE)
+        self["She"] = Known("agreement", SHE_STARTS.words[sex], SHE_STARTS)
+        self["her"] = Known("agreement", HER.words[sex], HER)
+
+
+def story(words: Words, scenes: int = 1) -> Tale:
+    """A whole story: first every opening with its set-up, then every answer with its ending."""
+    met: list[str] = []
+    answers = []
+    for number in range(scenes):
+        yield " " if number else "\n"
+        answers.append((yield from scene(words, met)))
+    for answer in answers:
+        yield from answer
+
+
+def scene(words: Words, met: list[str]) -> Setup:
+    """`Ida was a shy mole. She met Gus. She ...`: the opening and the set-up; those already `met` have other names."""
+    hero = yield words.names.without(met)
+    yield " was a "
+    adjective = yield words.adjectives
+    yield " "
+    kind = yield words.kinds
+    cast = Cast(words, hero, adjective, kind)
+    yield ". "
+    yield cast["She"]
+    yield " met "
+    other = yield words.names.without([*met, hero])
+    cast["other"] = Known("recall", other, words.names)
+    met += hero, other
+    yield ". "
+    yield cast["She"]
+    yield " "
+    plot = yield words.plots
+    answer = yield from SETUPS[plot](words, cast)
+    return reply(words, cast, PLANS[plot], answer)
+
+
+def reply(words: Words, cast: Cast, plan: str, answer: Tale) -> Tale:
+    """` Gus found it in the cake. You shy mole!`: what the second does about it, and the ending."""
+    yield " "
+    yield cast["other"]
+    yield " "
+    yield Known("plan", plan, PLAN)
+    yield from answer
+    yield " "
+    ending = yield words.endings
+    for text, slot in parts(ENDINGS[ending]):
+        if text:
+            yield text
+        if slot:
+            yield cast[slot]
+
+
+@lru_cache
+def parts(template: str) -> tuple[tuple[str, str | None], ...]:
+    """A template as pairs of a text and the slot after it."""
+    return tuple((text, slot) for text, slot, _, _ in Formatter().parse(template))
+
+
+def hide(words: Words, cast: Cast) -> Setup:
+    """`hid a key in a barn, a tub, then a cake.` and `found it in the cake.`: the last of one to three places."""
+    yield words.secrets
+    yield " in a "
+    places = [(yield words.places)]
+    move = yield words.moves
+    if move == ", a ":
+        places.append((yield words.places.without(places)))
+        yield ", then a "
+    if move != ".":
+        places.append((yield words.places.without(places)))
+        yield "."
+
+    def answer() -> Tale:
+        yield Known("latest", places[-1], words.places)
+        yield "."
+
+    return answer()
+
+
+def find(words: Words, cast: Cast) -> Setup:
+    """`found six ripe figs.` and `ate one, so Ida had five ripe figs.`: one fewer of the same."""
+    number = yield words.numbers
+    yield " "
+    taste = yield words.tastes
+    yield " "
+    fruit = yield words.fruits
+    yield "s."
+
+    def answer() -> Tale:
+        yield cast["hero"]
+        yield " had "
+        yield Known("count", FEWER[number], LEFT)
+        yield " "
+        yield Known("copy", taste, words.tastes)
+        yield " "
+        yield Known("copy", fruit, words.fruits)
+        yield Known("agreement", "." if number == "two" else "s.", PLURAL)
+
+    return answer()
+
+
+def sketch(words: Words, cast: Cast) -> Setup:
+    """`drew a comb, a bell and a pony.` and `made a comb, a bell and a pony.`: the same list, in the same order."""
+    things: list[str] = []
+    for before in "", ", a ", " and a ":
+        if before:
+            yield before
+        things.append((yield words.things.without(things)))
+    yield "."
+
+    def answer() -> Tale:
+        for thing, after in zip(things, (", a ", " and a ", "."), strict=True):
+            yield Known("order", thing, words.things)
+            yield after
+
+    return answer()
+
+
+def quote(words: Words, cast: Cast) -> Setup:
+    """`said, "Kings want free hay."` and `sang, "Kings want free hay."`: the same sentence."""
+    slots = (words.eaters, " "), (words.verbs, " "), (words.tempers, " "), (words.foods, '."')
+    sentence = []
+    for slot, after in slots:
+        sentence.append((yield slot))
+        yield after
+
+    def answer() -> Tale:
+        for word, (slot, after) in zip(sentence, slots, strict=True):
+            yield Known("quote", word, slot)
+            yield after
+
+    return answer()
+
+
+SETUPS: dict[str, Callable[[Words, Cast], Setup]] = dict(zip(PLANS, (hide, find, sketch, quote), strict=True))
+
+
+# ---------------------------------------------------------------------------------------------------------- telling
+
+
+def tell(tale: Tale, random: Random) -> str:
+    """Tell one story, drawing a word at every free choice."""
+    told: list[str] = []
+    word = None
+    try:
+        while True:
+            point = next(tale) if word is None else tale.send(word)
+            word = None
+            if isinstance(point, str):
+                told.append(point)
+            elif isinstance(point, Known):
+                told.append(point.word)
+            else:
+                word = point.draw(random)
+                told.append(word)
+    except StopIteration:
+        return "".join(told)
+
+
+def stories(seed: int, count: int, scenes: int = 1, made_up_names: bool = False) -> list[str]:
+    """Tell `count` stories, each beginning with its newline; story number i depends on nothing but `seed` and i."""
+    if count < 0 or not 1 <= scenes <= 4:
+        raise ValueError(f"stories: got count={count}, scenes={scenes}; expected count >= 0 and 1 to 4 scenes")
+    words = words_of(made_up_names)
+    numbers = progress(range(count), "telling stories", count, "stories")
+    return [tell(story(words, scenes), Random(f"{seed} {number}")) for number in numbers]

@@ -1,0 +1,199 @@
+"""The model: token embeddings, a stack of blocks, and a head that scores every token of the vocabulary.
+
+By default it has GPT-2's shape ("Language Models are Unsupervised Multitask Learners"): layer norms before each part,
+learned positions, GELU (the exact one, which GPT-2's own code approximates to within 0.0005), the head tied to the
+embeddings. By config it has the modern one: `norm: rmsnorm`, `position: rotary`, `mlp: swiglu`, `bias: false`,
+`tied_head: false`, and `qk_norm: true` in the attention.
+
+B batch, T positions, D model width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from minigpt.attention import Attention
+from minigpt.attention.cache import Past
+from minigpt.attention.norm import RMSNorm
+from minigpt.attention.position import Shape
+from minigpt.attention.softmax.multi_head import MultiHead
+from minigpt.config.options import Size
+from minigpt.config.strict_yaml import Mistake
+from minigpt.fast.joined import side_by_side
+
+Cache = list[Past]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig(Shape):
+    """Everything that gives the model its shape but the vocabulary, which the tokenizer knows."""
+
+    attention: Attention.Config | tuple[Attention.Config, ...] = MultiHead.Config()
+    """One kind for all layers, or a list that is repeated over the layers."""
+    norm: Literal["layernorm", "rmsnorm"] = "layernorm"
+    """What keeps the residual stream at one scale: LayerNorm (arXiv 1607.06450) or RMSNorm (arXiv 1910.07467)."""
+    norm_weights: bool = True
+    """Whether a norm learns a scale for each feature; the matrices after it can do the same."""
+    embedding_norm: bool = False
+    """Whether the embeddings are normed too, before the first block: they may then grow without drowning the blocks."""
+    mlp: Literal["gelu", "relu2", "swiglu"] = "gelu"
+    """The non-linearity: exact GELU (arXiv 1606.08415), squared ReLU (arXiv 2109.08668), SwiGLU (arXiv 2002.05202)."""
+    mlp_width: Size | None = None
+    """Hidden units of the MLP; by default 4 n_embd, and 8/3 n_embd for swiglu, which has a third matrix."""
+    tied_head: bool = True
+    """Whether the head uses the token embeddings as its weights (arXiv 1608.05859)."""
+    zero_start: bool = False
+    """Whether a head of its own and the matrices that write to the residual stream start at zero: the first guess is
+    perfectly even, and each block begins as nothing and grows into what is needed."""
+
+    def layer_attention(self, layer: int) -> Attention.Config:
+        """The attention of one layer: a list is repeated over the layers."""
+        kinds = self.attention if isinstance(self.attention, tuple) else (self.attention,)
+        return kinds[layer % len(kinds)]
+
+    def mistakes(self) -> Iterator[Mistake]:
+        yield from super().mistakes()
+        kinds = self.attention if isinstance(self.attention, tuple) else (self.attention,)
+        for kind in dict.fromkeys(kinds):
+            for field, what in kind.mistakes_within(self):
+                yield f"attention.{field}", what
+
+
+def make_norm(config: ModelConfig) -> nn.Module:
+    """The norm that the config names, over vectors of the model's width."""
+    if config.norm == "rmsnorm":
+        return RMSNorm(config.n_embd, config.norm_weights)
+    return nn.LayerNorm(config.n_embd, elementwise_affine=config.norm_weights, bias=config.bias)
+
+
+class MLP(nn.Module):
+    """What each position does on its own with what it has gathered: (B, T, D) -> (B, T, D)."""
+
+    together: ClassVar[tuple[str, ...]] = ("gate", "up")  # given to `side_by_side`
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.kind, D = config.mlp, config.n_embd
+        width = config.mlp_width or (8 * D // 3 if config.mlp == "swiglu" else 4 * D)
+        self.up = nn.Linear(D, width, bias=config.bias)
+        if config.mlp == "swiglu":
+            self.gate = nn.Linear(D, width, bias=config.bias)
+        self.project = nn.Linear(width, D, bias=config.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.kind == "swiglu":
+            gate, up = side_by_side(x, self.gate, self.up).chunk(2, dim=-1)  # (B, T, width) each
+            return self.project(F.silu(gate) * up)  # (B, T, D)
+        hidden = self.up(x)  # (B, T, width)
+        hidden = F.relu(hidden).square() if self.kind == "relu2" else F.gelu(hidden)
+        return self.project(hidden)  # (B, T, D)
+
+
+class Block(nn.Module):
+    """Look around, then think: attention and MLP, each adding to the residual stream what it makes of its norm."""
+
+    def __init__(self, config: ModelConfig, layer: int):
+        super().__init__()
+        attention = config.layer_attention(layer)
+        self.attention_norm = make_norm(config)
+        self.attention: Attention = attention.component(attention, config, layer)
+        self.mlp_norm = make_norm(config)
+        self.mlp = MLP(config)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, past: Past, last: bool = False) -> Tensor:
+        """x (B, T, D) -> (B, T, D), or with `last` the last position alone: (B, 1, D)."""
+        x = x + self.dropout(self.attention(self.attention_norm(x), past))  # (B, T, D)
+        x = x[:, -1:] if last else x
+        return x + self.dropout(self.mlp(self.mlp_norm(x)))  # (B, T, D)
+
+
+class GPT(nn.Module):
+    """A causal language model: ids (B, T) -> logits (B, T, V), the scores of each position's next token.
+
+    Initialisation is GPT-2's: weights from a normal distribution of standard deviation 0.02, constants zero, norms
+    one; the matrices named `project`, which write to the residual stream, smaller by sqrt(2 n_layer), so that the
+    stream keeps its scale however many blocks add to it (with `zero_start` they are zero, and so is a head that is not
+    tied). A fresh model guesses: its loss is within 5 % of ln V at the default shape. (With a tied head and a small
+    vocabulary a wider one starts higher, because each token predicts itself at first: most of all where the attention
+    has no output projection.)
+    """
+
+    def __init__(self, config: ModelConfig, vocab_size: int):
+        super().__init__()
+        self.config, self.vocab_size = config, vocab_size
+        self.tokens = nn.Embedding(vocab_size, config.n_embd)
+        self.position = config.position.component(config.position, config)
+        self.embedding_norm = make_norm(config) if config.embedding_norm else nn.Identity()
+        self.dropout = nn.Dropout(config.dropout)
+        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.n_layer))
+        self.norm = make_norm(config)
+        self.head = nn.Linear(config.n_embd, vocab_size, bias=False)
+        self._initialise()
+        if config.tied_head:
+            self.head.weight = self.tokens.weight
+
+    def _initialise(self) -> None:
+        for name, module in self.named_modules():
+            if isinstance(module, (nn.Linear, nn.Embedding)):
+                residual = name.endswith("project")
+                std = 0.02 / (2 * self.config.n_layer) ** 0.5 if residual else 0.02
+                last = residual or name == "head"
+                nn.init.normal_(module.weight, std=0.0 if last and self.config.zero_start else std)
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+    def forward(self, ids: Tensor, cache: Cache | None = None, last: bool = False) -> Tensor:
+        """Logits (B, T, V) for ids (B, T). With a cache, ids continue what it remembers.
+
+        With `last` only the last position's logits are made, (B, 1, V): all that writing needs of a long prompt.
+
+        Raises ValueError when the positions do not fit into `block_size`.
+        """
+        pasts = chain([Past() for _ in self.blocks]) if cache is None else cache
+        start, T = pasts[0].length, ids.shape[1]
+        if start + T > self.config.block_size:
+            raise ValueError(f"{start + T} positions do not fit into the context of {self.config.block_size}")
+        x = self.position.embed(self.tokens(ids), start)  # (B, T, D)
+        x = self.dropout(self.embedding_norm(x))  # (B, T, D)
+        cut = pasts[-1] if last and T > 1 else None
+        for block, past in zip(self.blocks, pasts):
+            x = block(x, past, past is cut)  # (B, T, D), after the cut (B, 1, D)
+        return self.head(self.norm(x))  # (B, T, V)
+
+    def make_cache(self) -> Cache:
+        """An empty cache for one context of decoding, one entry a layer."""
+        return chain([attention.make_cache(self.config.block_size) for attention in self.attentions()])
+
+    def attentions(self) -> list[Attention]:
+        """The attention of every layer."""
+        return [block.attention for block in self.blocks]  # type: ignore[misc]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model's numbers are."""
+        return self.tokens.weight.device
+
+
+def chain(pasts: Cache) -> Cache:
+    """Tell each layer's past what lies below it."""
+    for below, past in pairwise(pasts):
+        past.below = below
+    return pasts
+
+
+def count_parameters(model: GPT) -> dict[str, int]:
+    """The exact number of trained numbers by part; a tied head counts once, with the tokens."""
+    parts = dict.fromkeys(("tokens", "position", "attention", "mlp", "norms", "head"), 0)
+    for name, parameter in model.named_parameters():  # names a shared parameter once
+        words = name.split(".")
+        part = "norms" if any(word.endswith("norm") for word in words) else words[0] if words[0] in parts else words[2]
+        parts[part] += parameter.numel()
+    return parts

@@ -1,0 +1,153 @@
+"""From logits to text: one next token, and a stream of them.
+
+B batch, V vocabulary, n tokens so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from minigpt.config.options import Count, Fraction, Interval, Natural, NonNegative, Options, Seed
+from minigpt.config.strict_yaml import UserError
+from minigpt.fast.decoding import Weights
+from minigpt.model.gpt import GPT, Cache
+from minigpt.training.machine import keep_memory
+
+OVERFLOW = "the model's scores are NaN or infinite: its weights are so large that they overflow"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingConfig(Options):
+    """How text is drawn from a model. The filters apply in the order in which they stand here."""
+
+    temperature: NonNegative = 0.8
+    """Divides the logits: below 1 bolder about the likely, above 1 more even; 0 always takes the likeliest."""
+    top_k: Count | None = None
+    """Draw from the k likeliest tokens only, and from those that are as likely as the last of them."""
+    top_p: Annotated[float, Interval(0, 1, open_low=True)] = 1.0
+    """Draw from the fewest tokens whose probabilities reach p together (nucleus sampling, arXiv 1904.09751)."""
+    min_p: Fraction = 0.0
+    """Draw from tokens at least this likely compared with the likeliest (arXiv 2407.01082)."""
+    max_tokens: Natural = 200
+    """How many tokens to write, at most."""
+    stop: str = ""
+    """Text before which to end; nothing for none."""
+    seed: Seed = 1337
+    """Equal seeds draw equal text."""
+    weights: Weights = "float32"
+    """How the model's weights are kept while it writes: bfloat16 and int8 are faster, and a little off."""
+
+
+def probabilities(logits: Tensor, config: SamplingConfig) -> Tensor:
+    """The distribution that is drawn from: logits (B, V) -> (B, V), for a temperature above 0."""
+    p = shares(logits, config)
+    return p / p.sum(-1, keepdim=True)
+
+
+def shares(logits: Tensor, config: SamplingConfig) -> Tensor:
+    """The same before it is brought to a sum of one: the probabilities of what the filters leave."""
+    logits = logits.float()  # (B, V)
+    if config.temperature != 1:
+        logits = (logits - logits.max(-1, keepdim=True).values) / max(config.temperature, 1e-30)  # (B, V): at most 0
+    if config.top_k is not None and config.top_k < logits.shape[-1]:
+        least = logits.topk(config.top_k).values[:, -1:]  # (B, 1)
+        logits = logits.masked_fill(logits < least, -torch.inf)
+    if config.top_p < 1:
+        ordered, order = logits.softmax(-1).sort(descending=True)  # (B, V)
+        before = ordered.cumsum(-1) - ordered  # (B, V): how much the likelier ones hold together
+        cut = torch.zeros_like(order, dtype=torch.bool).scatter(-1, order, before >= max(config.top_p, 1e-30))  # (B, V)
+        logits = logits.masked_fill(cut, -torch.inf)
+    p = logits.softmax(-1)  # (B, V)
+    return p if config.min_p == 0 else p.masked_fill(p < config.min_p * p.max(-1, keepdim=True).values, 0.0)
+
+
+def next_token(logits: Tensor, config: SamplingConfig, generator: torch.Generator | None = None) -> Tensor:
+    """Choose one token for each row of logits (B, V): (B,).
+
+    A point is drawn on a line on which every token is as long as it is likely: one number, where `torch.multinomial`
+    draws V.
+    """
+    if config.temperature == 0:
+        return logits.argmax(-1)
+    exact = torch.float32 if logits.device.type == "mps" else torch.float64  # which Apple's GPUs have not
+    upto = shares(logits, config).cumsum(-1, dtype=exact)  # (B, V)
+    point = torch.rand(len(logits), 1, dtype=exact, device=logits.device, generator=generator)  # (B, 1)
+    point = point * upto.narrow(1, -1, 1)  # (B, 1)
+    chosen = torch.searchsorted(upto, point, right=True)  # (B, 1): the first that goes beyond the point
+    return chosen.squeeze(1).clamp(max=logits.shape[-1] - 1)
+
+
+def window_start(n: int, block_size: int) -> int:
+    """Where the context of n tokens begins: 0 while they fit, then a multiple of half a context.
+
+    It depends on n alone, so text made with a cache and without one sees the same windows; and since it moves once in
+    half a context, a cache is refilled that seldom: two positions are computed for each token.
+    """
+    hop = max(block_size // 2, 1)
+    return 0 if n <= block_size else -(-(n - block_size) // hop) * hop
+
+
+@torch.inference_mode()
+def generate(
+    model: GPT, ids: Tensor, config: SamplingConfig, generator: torch.Generator | None = None, use_cache: bool = True
+) -> Iterator[Tensor]:
+    """Continue ids (B, n), one token (B,) at a time, for `config.max_tokens` tokens, past `block_size` if need be.
+
+    The same seed gives the same tokens with a cache and without one, up to float32 rounding of the logits. Raises
+    ValueError for an empty prompt, and UserError where the weights overflow.
+    """
+    if ids.shape[1] == 0:
+        raise ValueError("there is nothing to continue: give at least one token")
+    keep_memory()
+    training, start, chosen_since = model.training, -1, list[Tensor]()
+    model.eval()
+    try:
+        for n in range(ids.shape[1], ids.shape[1] + config.max_tokens):
+            if start != window_start(n, model.config.block_size) or not use_cache:
+                start = window_start(n, model.config.block_size)
+                ids, chosen_since = torch.cat((ids, *chosen_since), dim=1), []  # (B, n)
+                cache = model.make_cache() if use_cache else None
+                unread = ids[:, start:]  # (B, n - start)
+            logits = scores(model, unread, cache)  # (B, V): prefill, step and restart are this line
+            if not (chosen_since or logits.isfinite().all()):
+                raise UserError(OVERFLOW)
+            chosen = next_token(logits, config, generator)  # (B,)
+            unread = chosen.unsqueeze(1)  # (B, 1)
+            chosen_since.append(unread)
+            yield chosen
+    finally:
+        model.train(training)
+
+
+def scores(model: GPT, ids: Tensor, cache: Cache | None) -> Tensor:
+    """The logits (B, V) of the token that follows ids (B, T). Raises UserError where int8 finds no numbers to round."""
+    try:
+        return model(ids, cache, last=True).select(1, -1)  # (B, V)
+    except RuntimeError as error:
+        if "ChooseQuantizationParams" not in str(error):
+            raise
+        raise UserError(OVERFLOW) from None
+
+
+def until(pieces: Iterable[str], stop: str) -> Iterator[str]:
+    """Pass pieces of text on until `stop` appears, which is left out; hold back only what may be its beginning."""
+    if not stop:
+        yield from pieces
+        return
+    held = ""
+    for piece in pieces:
+        held += piece
+        if stop in held:
+            yield held[: held.index(stop)]
+            return
+        maybe = next(n for n in range(min(len(stop) - 1, len(held)), -1, -1) if held.endswith(stop[:n]))
+        ready, held = held[: len(held) - maybe], held[len(held) - maybe :]
+        if ready:
+            yield ready
+    if held:
+        yield held

@@ -1,0 +1,274 @@
+"""Checkpoints: a run's weights, optimizer and step on disk, whole or not there at all.
+
+    checkpoints/step-000500/
+        model.safetensors  optimizer.safetensors  state.json  manifest.json
+
+A checkpoint is written beside its place, synced, sealed with a manifest of sizes and SHA-256 sums, and renamed into
+place. The newest one that verifies is the one that is used. There is no pickle: reading one can run nothing.
+
+The manifest also holds the SHA-256 sums of the run's own files that decide what the weights mean (`seal` in run.py).
+
+One process at a time writes into a folder (a run's lock sees to that); any number may read it meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from minigpt.system.folder import few, read_start, sha256_of, sync
+from minigpt.system.strict_json import parse_json
+
+FORMAT = 3  # 2 had no sums of the run's own files, 1 rotary pairs half a head apart
+FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
+WRITING, REMOVING = ".writing-", ".removing-"  # what a save or a prune was at when it was killed
+MAX_BYTES = {"manifest.json": 1 << 16, "state.json": 1 << 24}  # larger ones are a mistake or an attack
+MAX_HEADER_BYTES = 1 << 22  # the names of some 40,000 tensors
+TYPES = {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex128, torch.bool}
+TYPES |= {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8}
+
+
+class CheckpointError(Exception):
+    """A checkpoint that must not be used: one line that names it and what is wrong."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What was saved: tensors by name, and plain values."""
+
+    path: Path
+    model: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+    state: dict[str, Any]
+    seal: dict[str, str]  # SHA-256 of the run's own files, by name
+
+
+def save(
+    folder: Path,
+    step: int,
+    model: nn.Module,
+    optimizer: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    seal: Mapping[str, str] | None = None,
+) -> Path:
+    """Write a checkpoint into `folder`; when this returns, it is on disk and verifies.
+
+    Raises OSError, after which the folder is as before; FileExistsError where this step is there already, and whole.
+    """
+    _own(folder)
+    folder.mkdir(exist_ok=True)  # but not the one above it: a run's folder that went away is not made up
+    sync(folder.parent)
+    final, beside = folder / f"step-{step:06d}", folder / f"{WRITING}{step:06d}-{os.getpid()}"
+    if _loads(final):  # one that does not is passed over, and may be replaced
+        raise FileExistsError(f"{final} is there already, and whole")
+    _sweep(folder)
+    beside.mkdir()
+    try:
+        _write(tensors_of(model), beside / FILES[0])
+        _write(optimizer, beside / FILES[1])
+        (beside / FILES[2]).write_text(json.dumps({**state, "step": step}, allow_nan=False), encoding="utf-8")
+        sums = {name: {"size": (beside / name).stat().st_size, "sha256": sha256_of(beside / name)} for name in FILES}
+        manifest = {"format": FORMAT, "files": sums, "run": dict(seal or {})}
+        (beside / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+        for name in (*FILES, "manifest.json", "."):
+            sync(beside / name)
+        for name in (FILES[2], "manifest.json"):
+            _read_json(beside / name)  # what could not be read back is not put into place
+        if final.exists():
+            final.rename(folder / f"{REMOVING}{step:06d}-{os.getpid()}")
+        beside.rename(final)
+        sync(folder)
+    finally:
+        _sweep(folder)
+    return final
+
+
+def _own(folder: Path) -> None:
+    """Raises CheckpointError for a link, through which another run's checkpoints would be replaced and removed."""
+    if folder.is_symlink():
+        raise CheckpointError(f"{folder}: a symbolic link; the checkpoints of a run lie in its own folder")
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what was left half done, by this save or by a process that was killed."""
+    for path in folder.iterdir():
+        if path.name.startswith((WRITING, REMOVING)) and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """Every parameter once (a tied head is stored with what it is tied to), and the buffers that are saved."""
+    saved = set(model.state_dict())
+    buffers = {name: buffer for name, buffer in model.named_buffers() if name in saved}
+    return {name: parameter.detach() for name, parameter in model.named_parameters()} | buffers
+
+
+def _write(tensors: Mapping[str, Tensor], path: Path) -> None:
+    try:
+        save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
+    except SafetensorError as error:  # a full disk, in the words of safetensors
+        raise OSError(f"{path}: {error}") from error
+    _check_header(path)
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints of a folder, newest first, verified or not. Raises CheckpointError where it is a link."""
+    _own(folder)
+    found = [path for path in folder.iterdir() if re.fullmatch(r"step-\d{6,12}", path.name)] if folder.is_dir() else []
+    return sorted(found, key=lambda path: int(path.name[5:]), reverse=True)
+
+
+def verify(path: Path) -> dict[str, str]:
+    """The sums of the run's own files. Raises CheckpointError unless every file of the checkpoint is there, plain, and
+    what the manifest says it is, and OSError."""
+    if path.is_symlink() or not path.is_dir():
+        raise CheckpointError(f"{path}: not a checkpoint folder")
+    manifest = _read_json(path / "manifest.json")
+    if manifest.get("format") != FORMAT:
+        found = f"format {str(manifest.get('format'))[:40]}"
+        raise CheckpointError(f"{path}: {found}, and this version of minigpt reads format {FORMAT}")
+    files, run = manifest.get("files"), manifest.get("run")
+    if not isinstance(run, dict) or not all(isinstance(sha256, str) for sha256 in run.values()):
+        raise CheckpointError(f"{path}: the manifest must have the SHA-256 sums of the run's files")
+    if not isinstance(files, dict) or set(files) != set(FILES):
+        raise CheckpointError(f"{path}: the manifest must list exactly {', '.join(FILES)}")
+    present = {entry.name for entry in path.iterdir()}
+    if extra := present - set(FILES) - {"manifest.json"}:
+        raise CheckpointError(f"{path}: {min(extra)!r} does not belong into a checkpoint")
+    for name, said in files.items():
+        file = path / name
+        if name not in present or file.is_symlink() or not file.is_file():
+            raise CheckpointError(f"{file}: missing, or not a plain file")
+        if not isinstance(said, dict) or file.stat().st_size != said.get("size"):
+            raise CheckpointError(f"{file}: its size is not the one in the manifest: cut short or edited")
+        if sha256_of(file) != said.get("sha256"):
+            raise CheckpointError(f"{file}: its SHA-256 is not the one in the manifest: damaged or edited")
+    return run
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if path.is_symlink() or not path.is_file():
+        raise CheckpointError(f"{path}: missing, or not a plain file")
+    limit = MAX_BYTES[path.name]
+    raw = read_start(path, limit + 1)
+    try:
+        values = parse_json(raw) if len(raw) <= limit else None
+    except ValueError:
+        values = None
+    if not isinstance(values, dict):
+        raise CheckpointError(f"{path}: not a JSON object of at most {limit:,} bytes")
+    return values
+
+
+def load(path: Path) -> Checkpoint:
+    """Read one checkpoint onto the CPU. Raises CheckpointError unless it verifies and its weights are numbers."""
+    try:
+        seal = verify(path)
+        model, optimizer = _read_tensors(path / FILES[0]), _read_tensors(path / FILES[1])
+        state = _read_json(path / FILES[2])
+    except FileNotFoundError as error:  # pruned between two looks
+        raise CheckpointError(f"{path}: it went away while it was read ({error})") from None
+    except OSError as error:  # no permission, or a disk that fails
+        raise CheckpointError(f"{error.filename or path}: cannot be read ({error.strerror})") from None
+    if type(state.get("step")) is not int or path.name != f"step-{state['step']:06d}":
+        raise CheckpointError(f"{path / FILES[2]}: step {str(state.get('step'))[:40]} is not the one of the folder")
+    for key, tensor in model.items():
+        if not tensor.isfinite().all():
+            raise CheckpointError(f"{path}: {key}: holds NaN or infinity")
+    return Checkpoint(path, model, optimizer, state, seal)
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    _check_header(path)
+    try:
+        tensors = load_file(path)
+    except (SafetensorError, ValueError, TypeError, RuntimeError) as error:
+        raise CheckpointError(f"{path}: {' '.join(str(error).split())[:200]}") from None
+    for key, tensor in tensors.items():
+        if tensor.dtype not in TYPES:
+            raise CheckpointError(f"{path}: {key}: {tensor.dtype} is no type that a model here has")
+    return dict(tensors)
+
+
+def _check_header(path: Path) -> None:
+    """Refuse a list of tensors that would take minutes and gigabytes to read."""
+    size = int.from_bytes(read_start(path, 8), "little")
+    if size > MAX_HEADER_BYTES:
+        raise CheckpointError(f"{path}: a header of {size:,} bytes; {MAX_HEADER_BYTES:,} would be many")
+
+
+def anything(saved: Checkpoint) -> None:
+    """Refuses no checkpoint."""
+
+
+def newest(folder: Path, fits: Callable[[Checkpoint], None] = anything) -> tuple[Checkpoint, list[str]]:
+    """The newest checkpoint that verifies, and which newer ones were passed over: a few lines, and how many more.
+
+    `fits` may refuse one by a CheckpointError, and it is passed over too. Raises CheckpointError when there is none.
+    """
+    seen: list[Path] | None = None
+    while seen != (seen := checkpoints(folder)):  # looked over again where they changed meanwhile: a run goes on here
+        passed: list[str] = []
+        for path in seen:
+            try:
+                saved = load(path)
+                fits(saved)
+                return saved, few(passed)
+            except CheckpointError as error:
+                passed.append(f"passed over: {error}")
+    raise CheckpointError("; ".join(few(passed)) or f"{folder}: there is no checkpoint here yet")
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Remove all but the newest `keep` good checkpoints, each by one rename first, so that none is ever half there."""
+    good = 0
+    for path in checkpoints(folder):
+        if good < keep:
+            good += _loads(path)
+        else:
+            trash = folder / f"{REMOVING}{path.name}-{os.getpid()}"
+            path.rename(trash)
+            shutil.rmtree(trash, ignore_errors=True)
+
+
+def _loads(path: Path) -> bool:
+    try:
+        load(path)
+    except CheckpointError:
+        return False
+    return True
+
+
+@torch.no_grad()
+def fill(model: nn.Module, tensors: Mapping[str, Tensor], name: str | Path) -> None:
+    """Put saved tensors into a model. Raises CheckpointError where one does not fit; then nothing was put."""
+    check_fit(model, tensors, name)
+    own = tensors_of(model)
+    for key, tensor in tensors.items():
+        own[key].copy_(tensor)
+
+
+def check_fit(model: nn.Module, tensors: Mapping[str, Tensor], name: str | Path) -> None:
+    """Raises CheckpointError for a saved tensor that is missing, unknown or misshapen.
+
+    The model may be an outline without numbers: so a config that is not the checkpoint's takes no memory.
+    """
+    own = tensors_of(model)
+    if odd := sorted(own.keys() ^ tensors.keys()):
+        where = "the model has no such tensor" if odd[0] in tensors else "the checkpoint has no such tensor"
+        raise CheckpointError(f"{name}: {odd[0]}: {where}")
+    for key, tensor in tensors.items():
+        if tensor.shape != own[key].shape or tensor.dtype != own[key].dtype:
+            found, expected = (f"{tuple(t.shape)} of {t.dtype}" for t in (tensor, own[key]))
+            raise CheckpointError(f"{name}: {key}: {found}, but the model has {expected}")

@@ -1,0 +1,129 @@
+"""What a run's folder says of the run: what was run, in full, what was changed on resuming, and each step's line.
+
+runs/tiny/
+    config.yaml  tokenizer.json  environment.json      what is run
+    plugins/                                           a copy of the user's own files, for the record
+    changes.jsonl                                      a line for each time that it went on with something changed
+
+A checkpoint holds the SHA-256 sums of config, tokenizer and plugins (`seal` in run.py), and is used with no others. So
+a file that changes on purpose is announced in changes.jsonl, with its new sum, before it is replaced: a crash between
+the two leaves a run that can be loaded, as it was before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from minigpt.config.options import to_yaml
+from minigpt.runs.report import Say, read_metrics
+from minigpt.runs.run import CHANGES, CONFIG, PLUGINS, RUNS, TOKENIZER, Run, seal
+from minigpt.system.folder import sync, write_whole
+
+Change = tuple[str, Any, Any]  # key, before, after
+
+
+def make_folder(name: str) -> Path:
+    """A new folder runs/NAME, or runs/NAME-2, NAME-3, ... when that is taken."""
+    RUNS.mkdir(parents=True, exist_ok=True)
+    number = 1
+    while True:
+        folder = RUNS / (name if number == 1 else f"{name}-{number}")
+        try:
+            folder.mkdir()
+            sync(RUNS)
+            return folder
+        except FileExistsError:
+            number += 1
+
+
+def record(run: Run, plugins: Sequence[Path]) -> dict[str, str]:
+    """Write down what is run, in full; returns its sums for the checkpoints."""
+    write_whole(run.folder / CONFIG, to_yaml(run.config))
+    run.tokenizer.save(run.folder / TOKENIZER)
+    environment = {
+        "command": sys.argv,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "threads": torch.get_num_threads(),
+    }
+    (run.folder / "environment.json").write_text(json.dumps(environment, indent=1), encoding="utf-8")
+    for plugin in plugins:
+        replace(run.folder, f"{PLUGINS}/{plugin.name}", plugin.read_bytes())
+    for name in (TOKENIZER, "."):
+        sync(run.folder / name)
+    return seal(run.folder)
+
+
+def record_changes(run: Run, plugins: Sequence[Path], changes: Sequence[Change], say: Say) -> dict[str, str]:
+    """Write down with what a run goes on; returns its sums for the checkpoints.
+
+    Says which plugins were edited since; what each was until now is kept beside it.
+    """
+    before, wanted = seal(run.folder), {CONFIG: to_yaml(run.config).encode()}
+    wanted |= {f"{PLUGINS}/{plugin.name}": plugin.read_bytes() for plugin in plugins}
+    sums = {name: hashlib.sha256(contents).hexdigest() for name, contents in wanted.items()}
+    files = {name: sha256 for name, sha256 in sums.items() if before.get(name) != sha256}
+    edited = [Path(name).name for name in files if name in before and name != CONFIG]
+    changes = [*changes, *((name, f"{name}.until-step-{run.step}", name) for name in edited)]
+    if changes or files:
+        announce(run.folder, {"step": run.step, "changes": changes, "files": files})
+    for name in edited:
+        say(f"changed: {name} is not what it was")
+        copy = run.folder / PLUGINS / name
+        until = copy.with_name(f"{name}.until-step-{run.step}")
+        if not until.exists():  # the one that came to this step; a later one came to no other
+            write_whole(until, copy.read_bytes())
+    for name in files:
+        replace(run.folder, name, wanted[name])
+    return before | sums
+
+
+def announce(folder: Path, line: dict[str, Any]) -> None:
+    """Add a line to changes.jsonl; when this returns, it is on disk."""
+    with (folder / CHANGES).open("a+b") as file:
+        cut = file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n"  # by a full disk, or a crash
+        file.write(b"\n" * bool(cut) + json.dumps(line).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    sync(folder)
+
+
+def replace(folder: Path, name: str, contents: bytes) -> None:
+    """Put a file of a run into its place, whole; when this returns, it is on disk."""
+    place = folder / name
+    place.parent.mkdir(exist_ok=True)
+    write_whole(place, contents)
+    sync(place.parent)
+
+
+def changed(old: Any, new: Any, path: str = "") -> Iterator[Change]:
+    """Where two configs differ: (key, before, after)."""
+    if isinstance(old, dict) and isinstance(new, dict) and old.keys() == new.keys():
+        for key in old:
+            yield from changed(old[key], new[key], f"{path}.{key}" if path else key)
+    elif old != new:
+        yield path, old, new
+
+
+def cut_metrics(path: Path, step: int, say: Say) -> None:
+    """Drop the lines after a checkpoint, which its run writes again; say what is missing of those up to it."""
+    lines = read_metrics(path)
+    unreadable = sum(1 for text in path.read_bytes().split(b"\n") if text) - len(lines) if path.exists() else 0
+    kept = [line for line in lines if line["step"] <= step]
+    missing = step - len({line["step"] for line in kept if line["step"] > 0})
+    if missing or unreadable:
+        what = f"{missing:,} of {step:,} steps have no line, {unreadable:,} lines are damaged and left out"
+        say(f"warning: {path}: {what}; training goes on, the curves have gaps")
+    write_whole(path, "".join(json.dumps(line) + "\n" for line in kept))

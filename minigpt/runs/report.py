@@ -1,0 +1,173 @@
+"""What a training says and writes down: a progress bar on a terminal, plain lines elsewhere, and its logs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any, TextIO
+
+from tqdm import tqdm
+
+from minigpt.system.folder import write_whole
+from minigpt.system.strict_json import has_form, parse_json
+from minigpt.system.terminal import printable
+from minigpt.training.loop import Record
+
+LINES = 20  # plain lines in a whole run
+LINE, LONGEST_LINE = {"step": int, "train/loss": float}, 1 << 16  # of metrics.jsonl; it has other numbers too
+
+Say = Callable[[str], None]  # prints a line
+
+
+def say(text: str) -> None:
+    """Print a line. Raises BrokenPipeError where the reader has left.
+
+    A stdout that takes nothing (a full disk, a terminal that was closed) is reported once on stderr and given up.
+    """
+    try:
+        print(printable(text), flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        give_up(sys.stdout)
+        complain(f"warning: stdout: {error}; what would be printed is left out from here on")
+
+
+def complain(text: str) -> None:
+    """Print a line on stderr, if that takes it."""
+    try:
+        print(printable(text), file=sys.stderr, flush=True)
+    except OSError:
+        give_up(sys.stderr)
+
+
+def give_up(stream: TextIO) -> None:
+    """Let a stream lead nowhere; what it still holds would be the same error again at the next line, and at exit."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
+    os.close(null)
+
+
+def silent(text: str) -> None:
+    """What a process says that is not the one to speak."""
+
+
+class Log:
+    """Text appended to a file, each piece whole or not at all.
+
+    A disk that is full is reported once, and nothing stops for it: a line of a log is not worth a training. Raises
+    OSError only when the file cannot be opened at all.
+    """
+
+    def __init__(self, path: Path, say: Say):
+        self.path, self.say, self.failed = path, say, False
+        self.file = path.open("a+b", buffering=0)
+
+    def write(self, text: str) -> None:
+        """Append a text."""
+        data, size = text.encode("utf-8"), os.fstat(self.file.fileno()).st_size
+        try:
+            if (written := self.file.write(data)) != len(data):
+                raise OSError(f"only {written} of {len(data)} bytes could be written")
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self.file.truncate(size)
+            if not self.failed:
+                self.say(f"warning: {self.path}: {error}; training goes on without these lines")
+            self.failed = True
+
+    def sync(self) -> None:
+        """Wait until the lines are on disk. A file that somebody removed or replaced meanwhile is written again."""
+        try:
+            if self._is_lost():
+                write_whole(self.path, os.pread(self.file.fileno(), os.fstat(self.file.fileno()).st_size, 0))
+                self.close()
+                self.file = self.path.open("a+b", buffering=0)
+                self.say(f"warning: {self.path}: it was removed or replaced, and is written again")
+            os.fsync(self.file.fileno())
+        except OSError as error:
+            self.say(f"warning: {self.path}: {error}; training goes on")
+
+    def _is_lost(self) -> bool:
+        try:
+            return not os.path.samestat(os.stat(self.path), os.fstat(self.file.fileno()))
+        except FileNotFoundError:
+            return True
+
+    def close(self) -> None:
+        """Close the file."""
+        self.file.close()
+
+
+class Reporter:
+    """Counts steps and tells how it goes. Speed is that of the last 20 steps, evaluations and samples left out."""
+
+    def __init__(self, start: int, steps: int, speaks: bool = True):
+        self.speaks, self.steps, self.val_loss = speaks, steps, float("nan")
+        self.unheard = False  # whether the reader of stdout has left
+        self.recent: deque[Record] = deque(maxlen=20)
+        self.began, self.start = perf_counter(), start
+        self.bar = tqdm(
+            total=steps, initial=start, unit="step", file=sys.stderr, disable=not (speaks and sys.stderr.isatty())
+        )
+        self.bar.set_description("training")
+
+    def say(self, text: str) -> None:
+        """Print a line of its own; the bar stays below."""
+        if not self.speaks:
+            return
+        try:
+            with tqdm.external_write_mode(file=sys.stdout):
+                say(text)
+        except BrokenPipeError:
+            self.unheard = True
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Training speed over the last steps."""
+        return sum(record.tokens for record in self.recent) / sum(record.seconds for record in self.recent)
+
+    def step(self, record: Record) -> None:
+        """Count a step and show it."""
+        self.recent.append(record)
+        self.bar.update()
+        loss = sum(r.loss for r in self.recent) / len(self.recent)
+        speed = f"{self.tokens_per_second:,.0f} tokens/s"
+        self.bar.set_postfix_str(
+            f"loss {loss:.3f}, val {self.val_loss:.3f}, lr {record.lr:.2g}, {speed}", refresh=False
+        )
+        if self.bar.disable and (record.step % max(1, self.steps // LINES) == 0 or record.step == self.start + 1):
+            left = (perf_counter() - self.began) / (record.step - self.start) * (self.steps - record.step)
+            self.say(
+                f"step {record.step:>{len(str(self.steps))}}/{self.steps}  loss {loss:.4f}  lr {record.lr:.2e}  "
+                f"{speed}  {left:.0f} s left"
+            )
+
+    def evaluated(self, step: int, train_loss: float, val_loss: float, above: float | None) -> None:
+        """Show an exact validation loss, and how far above the best possible one it is, where that is known."""
+        self.val_loss = val_loss
+        known = "" if above is None else f" ({above:.4f} above the floor)"
+        self.say(f"step {step}: training loss {train_loss:.4f}, validation loss {val_loss:.4f}{known}")
+
+    def close(self) -> None:
+        """Leave the bar as it stands."""
+        self.bar.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl; one that a crash or a full disk cut off is left out, as is whatever else is none."""
+    if not path.exists():
+        return []
+    found = []
+    with path.open("rb") as file:
+        for text in iter(lambda: file.readline(LONGEST_LINE), b""):
+            with contextlib.suppress(ValueError):
+                line = parse_json(text)
+                if has_form(line, {str: float}) and has_form(line, LINE):
+                    found.append(line)
+    return found

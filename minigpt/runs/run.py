@@ -1,0 +1,267 @@
+"""A run: its config, its folder, and how the parts are put together, ready to write text or to be looked at.
+
+run = minigpt.load("runs/tiny")
+run.generate("Once")            # text
+run.attention("Once upon")      # one (H, T, T) a layer
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minigpt.config.options import Options
+from minigpt.config.options import load as load_config
+from minigpt.config.strict_yaml import ConfigError, UserError
+from minigpt.fast.decoding import Weights, prepare
+from minigpt.inspection.trace import attention_maps
+from minigpt.model.gpt import GPT, ModelConfig
+from minigpt.model.sampling import OVERFLOW, SamplingConfig, generate, until
+from minigpt.runs import checkpoint
+from minigpt.runs.checkpoint import Checkpoint, CheckpointError
+from minigpt.system.folder import read_start, refuse_links, sha256_of
+from minigpt.system.terminal import one_line
+from minigpt.text.corpus import open_corpus
+from minigpt.text.dataset import DataConfig, Dataset
+from minigpt.text.tokenizer import Tokenizer
+from minigpt.training.loop import TrainingConfig, choose_device, evaluate
+from minigpt.training.memory import check_memory, map_parts, outline, sampling_parts
+
+RUNS = Path("runs")
+CONFIG, TOKENIZER, METRICS, CHANGES = "config.yaml", "tokenizer.json", "metrics.jsonl", "changes.jsonl"
+CHECKPOINTS, PLUGINS = "checkpoints", "plugins"
+MAX_CHANGES = 1 << 22  # bytes of changes.jsonl that are looked at
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(Options):
+    """Everything a run is made from."""
+
+    data: DataConfig = DataConfig()
+    """The text, and how it becomes ids."""
+    model: ModelConfig = ModelConfig()
+    """The shape of the model."""
+    training: TrainingConfig = TrainingConfig()
+    """How it is trained."""
+    sampling: SamplingConfig = SamplingConfig()
+    """How text is drawn from it."""
+
+
+@dataclass
+class Run:
+    """A trained model with all that belongs to it."""
+
+    folder: Path
+    config: RunConfig
+    tokenizer: Tokenizer
+    model: GPT
+    step: int
+    notes: list[str]
+
+    def prompt_ids(self, prompt: str) -> Tensor:
+        """The ids of a prompt, (1, n); an empty one starts where a text does, after a line end. Raises UserError."""
+        try:
+            ids = self.tokenizer.encode(prompt or "\n").tolist()
+        except UserError as error:
+            if prompt:
+                raise UserError(f"the prompt: {error}") from None
+            ids = [0]
+        return torch.tensor([ids], device=self.model.device)  # (1, n)
+
+    def opened(self, prompt: str) -> Tensor:
+        """The ids to go on from, (1, n): a built-in story begins with the line end before it, and so does a prompt."""
+        ids = self.prompt_ids(prompt)  # (1, n)
+        if self.config.data.source == "stories" and prompt and not prompt.startswith("\n"):
+            ids = torch.cat((self.prompt_ids(""), ids), dim=1)  # (1, n + 1)
+        return ids
+
+    def stream(self, prompt: str = "", use_cache: bool = True, **options: Any) -> Iterator[str]:
+        """The continuation of a prompt, piece by piece, never half a character.
+
+        `options` are those of SamplingConfig (temperature, top_k, max_tokens, stop, seed, ...); the run's own are the
+        defaults. Raises UserError.
+        """
+        config = replace(self.config.sampling, **options)
+        generator = torch.Generator(self.model.device).manual_seed(config.seed)
+        model = prepare(self.model, config.weights)
+        tokens = generate(model, self.opened(prompt), config, generator, use_cache)
+        return until(self.tokenizer.stream(int(token) for token in tokens), config.stop)
+
+    def generate(self, prompt: str = "", **options: Any) -> str:
+        """A prompt and its continuation as one text; `options` as for `stream`."""
+        return prompt + "".join(self.stream(prompt, **options))
+
+    def loss_with(self, weights: Weights) -> tuple[float, float]:
+        """The validation loss in nats a token with float32 weights, and with these: over the same 20,000 tokens or so.
+
+        Raises UserError when the text is not there any more.
+        """
+        data, T = self.config.data, self.config.model.block_size
+        dataset = Dataset(data, open_corpus(data.source, data.stories), self.tokenizer, T)
+        training = replace(self.config.training, precision="float32", batch_size=max(1, 20_000 // T))
+        models = self.model, prepare(self.model, weights)
+        plain, other = (evaluate(model, dataset, "val", training, batches=1) for model in models)
+        return plain, other
+
+    def attention(self, text: str) -> list[Tensor]:
+        """Who attends to whom in a text that fits into the context: one (H, T, T) a layer. Raises UserError."""
+        ids = self.prompt_ids(text)
+        if ids.shape[1] > self.config.model.block_size:
+            raise UserError(f"the text has {ids.shape[1]} tokens; the context holds {self.config.model.block_size}")
+        check_memory(map_parts(self.config.model, self.tokenizer.vocab_size, ids.shape[1]), "looking at this text")
+        maps = [weights[0] for weights in attention_maps(self.model, ids)]
+        if not all(weights.isfinite().all() for weights in maps):
+            raise UserError(OVERFLOW)
+        return maps
+
+    def labels(self, text: str) -> list[str]:
+        """The tokens of a text as text."""
+        ids = self.prompt_ids(text)[0].tolist()
+        return [self.tokenizer.token_bytes(id).decode("utf-8", "replace") for id in ids]
+
+
+def load(folder: str | Path, device: str = "auto") -> Run:
+    """The run in a folder, with the weights of its newest good checkpoint, ready to write.
+
+    Says on stderr which newer checkpoints were passed over, which `notes` holds too. A run trained with a plugin needs
+    that plugin first (`load_plugin`, or its class defined in the notebook). Raises UserError for what is not a run,
+    CheckpointError when no checkpoint can be used.
+    """
+    folder = Path(folder)
+    check_run(folder)
+    saved, notes = open_checkpoint(folder)
+    with suppress(OSError):  # a stderr that is full or closed is no reason not to write
+        for note in notes:
+            print(one_line(note), file=sys.stderr)
+    config = read_config(folder)
+    tokenizer = Tokenizer.load(folder / TOKENIZER)
+    checkpoint.check_fit(outline(config.model, tokenizer.vocab_size), saved.model, saved.path)
+    check_memory(sampling_parts(config.model, tokenizer.vocab_size), "writing")
+    model = build_model(config, tokenizer)
+    checkpoint.fill(model, saved.model, saved.path)
+    model.to(choose_device(device)).eval()
+    return Run(folder, config, tokenizer, model, saved.state["step"], notes)
+
+
+def check_run(folder: Path) -> None:
+    """Raises UserError for a folder that is not a run, or holds something that leads out of it."""
+    refuse_links(folder)
+    if not (folder / CONFIG).is_file():
+        raise UserError(f"{folder}: not a run (there is no {CONFIG} in it)")
+
+
+def open_checkpoint(folder: Path) -> tuple[Checkpoint, list[str]]:
+    """The newest checkpoint of a run that is whole and belongs to the files beside it, and what was passed over.
+
+    Raises CheckpointError when no checkpoint can be used.
+    """
+    found, changes = seal(folder), list(read_changes(folder))
+
+    def fits(saved: Checkpoint) -> None:
+        for name in sorted({CONFIG, TOKENIZER} | saved.seal.keys()):
+            later = [files.get(name) for step, files in changes if step >= saved.state["step"]]
+            if name not in found or found[name] not in [saved.seal.get(name), *later]:
+                what = "not what it was" if name in found else "missing"
+                hint = "put back the one it had; a config is changed by overrides to --resume"
+                raise CheckpointError(f"{folder / name}: {what} when {saved.path.name} was saved: {hint}")
+
+    return checkpoint.newest(folder / CHECKPOINTS, fits)
+
+
+def seal(folder: Path) -> dict[str, str]:
+    """The SHA-256 sums of the files that decide what a run's weights mean: its config, tokenizer, and plugins."""
+    plugins = sorted((folder / PLUGINS).glob("*.py"))
+    files = [path for path in (folder / CONFIG, folder / TOKENIZER, *plugins) if path.is_file()]
+    return {path.relative_to(folder).as_posix(): sha256_of(path) for path in files}
+
+
+def read_changes(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """From which step on a run had other files, and their sums; damaged lines of changes.jsonl are left out."""
+    raw = read_start(folder / CHANGES, MAX_CHANGES) if (folder / CHANGES).is_file() else b""
+    for text in raw.split(b"\n"):
+        with suppress(ValueError, RecursionError):
+            line = json.loads(text)
+            if isinstance(line, dict) and type(line.get("step")) is int and isinstance(line.get("files"), dict):
+                yield line["step"], line["files"]
+
+
+def build_model(config: RunConfig, tokenizer: Tokenizer) -> GPT:
+    """A fresh model; equal seeds make equal weights."""
+    torch.manual_seed(config.training.seed)
+    return GPT(config.model, tokenizer.vocab_size)
+
+
+def read_config(folder: Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """The config that a run was trained with. Raises UserError; says which plugin is missing."""
+    try:
+        return load_config(RunConfig, folder / CONFIG, overrides)
+    except ConfigError as error:
+        copies = sorted(path.name for path in (folder / PLUGINS).glob("*.py"))
+        missing = [name for name in copies if module_name(Path(name)) not in sys.modules]
+        if not missing:
+            raise
+        hint = f"--plugin {missing[0]} (a copy for the record is {folder / PLUGINS / missing[0]})"
+        mistakes = "; ".join(str(error).split("\n"))
+        raise UserError(f"{folder} was trained with a plugin that is missing here: give {hint}. {mistakes}") from None
+
+
+def newest_run(name: str = "") -> Path:
+    """The folder of a run: a path, a name in runs/, or, for "", the newest with a checkpoint. Raises UserError."""
+    if name:
+        found = next((path for path in (Path(name), RUNS / name) if path.is_dir()), None)
+        if found is None:
+            raise UserError(f"there is no run {name}: neither {Path(name)} nor {RUNS / name} is a folder")
+        return found
+    folders = [path for path in RUNS.iterdir() if not path.is_symlink()] if RUNS.is_dir() else []
+    runs = [path for path in folders if (path / CONFIG).is_file()]
+    if not runs:
+        raise UserError(f"there is no run in {RUNS.absolute()} yet: python scripts/train.py --config tiny.yaml")
+    return max([path for path in runs if _has_checkpoints(path)] or runs, key=_last_used)
+
+
+def _has_checkpoints(run: Path) -> bool:
+    try:
+        return bool(checkpoint.checkpoints(run / CHECKPOINTS))
+    except (CheckpointError, OSError):  # a strange one, which is not the one that was meant
+        return False
+
+
+def _last_used(run: Path) -> int:
+    file = run / METRICS if (run / METRICS).exists() else run / CONFIG
+    return file.stat().st_mtime_ns
+
+
+def module_name(path: Path) -> str:
+    """The name under which a plugin is imported."""
+    return f"minigpt_plugin_{path.stem}"
+
+
+def load_plugin(path: Path) -> None:
+    """Run a user's file, whose classes register their kinds as the built-in ones do.
+
+    Only a file named on the command line, or by a notebook's own call, comes here. Raises UserError.
+    """
+    if not path.is_file():
+        raise UserError(f"--plugin {path}: no such file")
+    spec = importlib.util.spec_from_file_location(module_name(path), path)
+    if spec is None or spec.loader is None:
+        raise UserError(f"--plugin {path}: not a Python file (its name must end in .py)")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name(path)] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[module_name(path)]
+        raise UserError(f"--plugin {path}: {type(error).__name__}: {error}") from error
+
+
+__all__ = ["CheckpointError", "Run", "RunConfig", "load", "load_plugin", "newest_run"]

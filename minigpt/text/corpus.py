@@ -1,0 +1,290 @@
+"""Corpora: a name, file, folder or glob -> documents, with where they came from.
+
+A corpus knows text and no ids (`dataset.py` does). Its files are checked when it is opened, so that a mistake in the
+last of them is told before the first is tokenized, and read again one by one when they are needed: a folder may be
+larger than memory. A file's bytes are kept as they are, line ends of Windows included; only a byte-order mark is
+dropped, and the description says so.
+"""
+
+from __future__ import annotations
+
+import codecs
+import glob
+import hashlib
+import http.client
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, NamedTuple, NoReturn
+
+from tqdm import tqdm
+
+from minigpt.config.options import Interval, Natural, Options, suggest
+from minigpt.config.strict_yaml import Mistake, UserError
+from minigpt.languages.stories import stories
+from minigpt.system.terminal import one_line
+from minigpt.system.waiting import progress
+
+ROOT = Path(__file__).parents[2]
+DATA = Path(os.environ.get("MINIGPT_DATA") or ROOT / "data")  # what is downloaded, and the ids of `dataset.py`
+PIECE = 1 << 20  # bytes of a file that are looked through at a time
+SUFFIXES = (".txt", ".text", ".md")  # what is taken for text in a folder; a file that is named may have any
+NAMES = ("stories", "shakespeare")
+
+SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
+SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+SHAKESPEARE_BYTES = 1_115_394
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoriesConfig(Options):
+    """Which stories the built-in corpus tells."""
+
+    count: Annotated[int, Interval(1, 1_000_000)] = 10_000
+    """How many in all, the ones for validation included; one of one scene has about 120 characters."""
+    validation: Annotated[int, Interval(1, 20_000)] = 1_500
+    """How many of them are for validation, every one new: none of them stands among the others."""
+    scenes: Annotated[int, Interval(1, 4)] = 1
+    """Scenes in a story: one fits into a context of 128 characters, two into 256."""
+    made_up_names: bool = False
+    """Whether names are put together from syllables (1820 of them) instead of taken from a list of 64."""
+    seed: Natural = 0
+    """Equal seeds tell equal stories. The ones for validation do not change with `count`."""
+
+    def mistakes(self) -> Iterator[Mistake]:
+        if self.validation >= self.count:
+            yield "validation", f"{self.validation} of {self.count} stories for validation leave none to train on"
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Documents, and where they came from."""
+
+    source: str
+    """As the config names it."""
+    description: str
+    """One line for people: what it is, and how large."""
+    digest: str
+    """SHA-256 over the SHA-256 of every document, in order: equal for equal contents, wherever they lie."""
+    documents: Callable[[], Iterator[str]]
+    """Reads the documents in order, one at a time, none of them empty. Raises UserError if a file has changed since."""
+    stories: StoriesConfig | None = None
+    """Of the built-in stories: how they were told. The last `validation` documents are for validation."""
+
+
+def open_corpus(source: str, told: StoriesConfig = StoriesConfig()) -> Corpus:
+    """The corpus of a name (`stories`, told as `told` says; `shakespeare`), or of the path of a file, folder or glob.
+
+    A relative path is looked up in the current directory, then in the repository. Raises UserError for what is
+    missing, empty, binary or not UTF-8, and OSError where reading is not permitted.
+    """
+    if source == "stories":
+        return _built_in(told)
+    if source == "shakespeare":
+        return _from_files(source, [shakespeare()])
+    return _from_files(source, find_texts(source))
+
+
+def _digest(digests: Iterable[str]) -> str:
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+def _built_in(told: StoriesConfig) -> Corpus:
+    texts = tell_stories(told)
+    raw = [text.encode() for text in texts]
+    description = f"{len(raw):,} stories made by minigpt/languages/stories.py, {sum(map(len, raw)):,} bytes"
+    digest = _digest(hashlib.sha256(text).hexdigest() for text in raw)
+    return Corpus("stories", description, digest, lambda: iter(texts), told)
+
+
+def tell_stories(told: StoriesConfig) -> list[str]:
+    """The stories to train on, and after them the new ones for validation, told from a seed of their own (below 0)."""
+    training = stories(told.seed, told.count - told.validation, told.scenes, told.made_up_names)
+    known, new = set(training), dict[str, None]()
+    candidates = told.validation
+    while len(new) < told.validation:
+        later = stories(-1 - told.seed, candidates, told.scenes, told.made_up_names)
+        new = dict.fromkeys(text for text in later if text not in known)
+        candidates += candidates // 10 + 1
+    return training + list(new)[: told.validation]
+
+
+class Look(NamedTuple):
+    """What was found in a text file: its bytes, those of a byte-order mark among them, and the SHA-256 of all."""
+
+    size: int
+    mark: int
+    sha256: str
+
+
+def _look_through(path: Path) -> Look:
+    """Read a file, a piece at a time, and check that it is text. Raises UserError as `decode_text` does, and OSError.
+
+    No more is read than its size says: files of the system that say 0, such as /proc/kmsg, may never end.
+    """
+    utf8, digest, size, lines, mark = codecs.getincrementaldecoder("utf-8")(), hashlib.sha256(), 0, 1, 0
+    with path.open("rb") as file:
+        starts = range(0, os.fstat(file.fileno()).st_size, PIECE)
+        for start in progress(starts, f"reading {path.name}", len(starts), "MiB"):
+            piece = file.read(min(PIECE, starts.stop - start))
+            held = utf8.getstate()[0]  # the first bytes of a character that goes on in this piece
+            try:
+                utf8.decode(piece)
+                wrong = piece[: piece.find(b"\0") + 1]  # up to the first NUL; nothing where there is none
+            except UnicodeDecodeError:
+                wrong = piece
+            if wrong:
+                decode_text(held + wrong, str(path), size - len(held), lines)
+            mark = len(codecs.BOM_UTF8) * piece.startswith(codecs.BOM_UTF8) if size == 0 else mark
+            digest.update(piece)
+            size, lines = size + len(piece), lines + piece.count(b"\n")
+    if held := utf8.getstate()[0]:
+        decode_text(held, str(path), size - len(held), lines)
+    return Look(size, mark, digest.hexdigest())
+
+
+def _from_files(source: str, paths: Sequence[Path]) -> Corpus:
+    contents: dict[Path, str] = {}  # path -> SHA-256 of its bytes
+    size = marks = 0
+    for path in paths:
+        found = _look_through(path)
+        if found.size > found.mark:
+            contents[path] = found.sha256
+            size, marks = size + found.size, marks + (found.mark > 0)
+    if not contents:
+        what = f"{paths[0]} is empty" if len(paths) == 1 else f"all {len(paths)} files of {source} are empty"
+        raise UserError(f"data.source: {what}: there is nothing to learn from")
+
+    def read() -> Iterator[str]:
+        for path, sha256 in contents.items():
+            raw = path.read_bytes()
+            if hashlib.sha256(raw).hexdigest() != sha256:
+                raise UserError(f"{path}: changed while it was being read: start again when it is complete")
+            yield decode_text(raw, str(path))
+
+    where = one_line(str(paths[0])) if len(contents) == 1 else f"{one_line(source)} ({len(contents):,} files)"
+    dropped = f", {marks} byte-order mark{'s' * (marks > 1)} dropped" if marks else ""
+    return Corpus(source, f"{where}, {size:,} bytes{dropped}", _digest(contents.values()), read)
+
+
+def decode_text(raw: bytes, name: str, start: int = 0, first_line: int = 1) -> str:
+    """The text of a file's bytes, without a byte-order mark and otherwise as it is.
+
+    Raises UserError with the byte offset and the line for what is not UTF-8, or not text at all (NUL). `start` and
+    `first_line` say where in the file the bytes stand.
+    """
+    try:
+        text = raw.decode("utf-8")
+        wrong, hint = raw.find(b"\0"), "this is a binary file, not text"
+    except UnicodeDecodeError as error:
+        text, wrong = "", error.start
+        hint = "this is not UTF-8: save the file as UTF-8, or leave it out"
+    if wrong >= 0:
+        line = raw.count(b"\n", 0, wrong) + first_line
+        raise UserError(f"{name}: byte {start + wrong} (line {line}) is 0x{raw[wrong]:02x}: {hint}")
+    return text.removeprefix("\ufeff")
+
+
+def find_texts(source: str) -> list[Path]:
+    """The files of a path or glob, sorted. Raises UserError where there are none."""
+    bases, name = dict.fromkeys((Path.cwd(), ROOT)), Path(os.path.expanduser(source))  # as it is, if nobody is so named
+    for base in bases:
+        path = base / name  # an absolute path stays itself
+        if path.is_file():
+            return [path]
+        if path.is_dir():
+            return _texts_in(path)
+        if path.exists():
+            raise UserError(f"data.source: {path} is neither a file nor a folder")
+        if "**" in name.parts:  # glob passes over what it cannot list
+            sum(1 for _ in _walk(base.joinpath(*name.parts[: name.parts.index("**")])))
+        found = sorted(base / match for match in glob.glob(str(name), root_dir=base, recursive=True))
+        if files := [path for path in found if path.is_file()]:
+            return files
+    places = " and ".join(map(str, bases))
+    what = f"no file or folder {source!r} (looked in {places}), and no such name"
+    raise UserError(f"data.source: {what}{suggest(source, NAMES)}")
+
+
+def _texts_in(folder: Path) -> list[Path]:
+    """The text files in a folder and the folders in it, hidden ones left out. Raises OSError for one it cannot list."""
+    paths = sorted(path for path in _walk(folder) if path.suffix.lower() in SUFFIXES)
+    if files := [path for path in paths if path.is_file()]:
+        return files
+    raise UserError(f"data.source: the folder {folder} holds no text ({', '.join(SUFFIXES)}): name a file, or a glob")
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """All that is in a folder and the folders in it, what is hidden left out. Raises OSError for one it cannot list."""
+
+    def refuse(error: OSError) -> NoReturn:
+        raise error
+
+    walk = os.walk(folder, onerror=refuse) if folder.is_dir() else []
+    for place, folders, files in progress(walk, f"looking through {folder}", unit="folders"):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (Path(place, name) for name in files if not name.startswith("."))
+
+
+def shakespeare() -> Path:
+    """Tiny Shakespeare: 1,115,394 bytes of his plays, downloaded once.
+
+    Raises UserError when it is not to be had, or when the file in its place is another one.
+    """
+    path = DATA / "shakespeare.txt"
+    if not path.exists():
+        try:
+            download(SHAKESPEARE_URL, path, SHAKESPEARE_BYTES, SHAKESPEARE_SHA256)
+        except UserError as error:
+            hint = f"put the file at {path} yourself ({SHAKESPEARE_BYTES:,} bytes, SHA-256 {SHAKESPEARE_SHA256})"
+            raise UserError(f"shakespeare: {error}; {hint}, or take data.source=stories") from None
+    elif (sha256 := hashlib.sha256(path.read_bytes()).hexdigest()) != SHAKESPEARE_SHA256:
+        hint = "remove it to download it again, or name it by its path to use it as it is"
+        raise UserError(f"shakespeare: {path} has SHA-256 {sha256}, expected {SHAKESPEARE_SHA256}: {hint}")
+    return path
+
+
+def download(url: str, path: Path, size: int, sha256: str, timeout: float = 10) -> None:
+    """Fetch a file of known size and checksum, with a progress bar; it appears in its place whole and right, or not.
+
+    Raises UserError when the network fails, is silent for `timeout` seconds, or sends anything else.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    got, digest = 0, hashlib.sha256()
+    try:
+        with part.open("wb") as file:
+            for piece in _fetch(url, size, timeout):
+                file.write(piece)
+                digest.update(piece)
+                got += len(piece)
+            file.flush()
+            os.fsync(file.fileno())
+        if digest.hexdigest() != sha256:
+            much = f"more than {size:,}" if got > size else f"{got:,} of {size:,}"
+            raise UserError(f"{url} sent something else: {much} bytes, SHA-256 {digest.hexdigest()}")
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _fetch(url: str, size: int, timeout: float) -> Iterator[bytes]:
+    """What a server sends, and no more than a byte beyond `size`: one that never ends must not fill the disk."""
+    try:
+        with (
+            urllib.request.urlopen(url, timeout=timeout) as response,
+            tqdm(total=size, unit="B", unit_scale=True, desc=url.rsplit("/", 1)[-1], disable=None, leave=False) as bar,
+        ):
+            left = size + 1
+            while left and (piece := response.read(min(left, 1 << 16))):
+                yield piece
+                left -= len(piece)
+                bar.update(len(piece))
+    except (OSError, http.client.HTTPException) as error:
+        if isinstance(error, urllib.error.HTTPError):  # an answer such as 404, and still open
+            error.close()
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"{url} could not be fetched ({reason})") from None

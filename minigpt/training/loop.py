@@ -1,0 +1,264 @@
+"""Training: a loop that yields a record a step, and the exact loss of a whole split.
+
+Step n sees batch n and draws dropout from (seed, n), so a run that is stopped and resumed goes on as if it had not
+been: there is no other state than the weights, the optimizer's memory and the number of the step. Of several
+processes each computes its rows of every batch, and the gradients are added up.
+
+B batch, T positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from itertools import islice
+from time import perf_counter
+from typing import Annotated, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from minigpt.config.options import Count, Fraction, Interval, Natural, NonNegative, Options, Positive, Seed
+from minigpt.config.strict_yaml import Mistake, UserError
+from minigpt.model.gpt import GPT
+from minigpt.system.waiting import progress
+from minigpt.text.dataset import IGNORED, Dataset, Split
+from minigpt.training import distributed
+from minigpt.training.machine import keep_memory
+from minigpt.training.memory import EVALUATED
+from minigpt.training.optimizer import AdamW, Optimizer, schedule
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig(Options):
+    """How the model is trained."""
+
+    batch_size: Annotated[int, Interval(1, 2**24)] = 32
+    """Windows in a step."""
+    micro_batch_size: Annotated[int, Interval(1, 2**24)] | None = None
+    """Windows at a time where a whole batch does not fit into memory; their gradients are added up. Default: all."""
+    max_steps: Count = 1000
+    """Steps in all."""
+    optimizer: Optimizer.Config = AdamW.Config()
+    """How gradients become steps: adamw, or muon for the matrices inside the blocks."""
+    warmup_steps: Natural = 20
+    """Steps in which the learning rate rises to its full height."""
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    """How it falls after that."""
+    final_rate: Fraction = 0.1
+    """The share of the learning rate that it falls toward: where it would be after the last step."""
+    grad_clip: NonNegative = 1.0
+    """The longest gradient that is stepped along; longer ones are scaled down. 0 is off."""
+    eval_every: Count = 100
+    """Steps between exact validation losses; there is one after the last step too."""
+    sample_every: Natural = 200
+    """Steps between samples of text; 0 is none."""
+    checkpoint_every: Count = 500
+    """Steps between checkpoints; there is one after the last step too."""
+    checkpoint_minutes: Positive = 5.0
+    """Minutes after which there is a checkpoint in any case: what a crash can cost where steps are slow."""
+    seed: Seed = 1337
+    """Equal seeds make equal runs, to the bit on a CPU."""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Where to compute: auto takes the first of cuda, mps and cpu that is there."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type of the matrix products: auto is bfloat16 where the hardware has it and the model gains by it, else float32.
+    Weights, norms and the optimizer's memory are float32 in any case."""
+    compile: bool = False
+    """Whether torch.compile prepares the model: a slow start and faster steps."""
+    cuda_graphs: bool = False
+    """Whether what is compiled is replayed on a GPU as CUDA graphs, which spares the launches of many small kernels."""
+
+    def mistakes(self) -> Iterator[Mistake]:
+        yield from super().mistakes()
+        if self.cuda_graphs and not self.compile:
+            yield "cuda_graphs", "they need compile: true"
+        if self.cuda_graphs and self.micro_batch_size is not None:
+            yield "cuda_graphs", "a replay overwrites the gradients of the one before: leave micro_batch_size out"
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one step did."""
+
+    step: int  # how many steps are done
+    loss: float  # nats a token, mean over the batch, before the step
+    lr: float  # of everything, or of the matrices where those have a rate of their own
+    grad_norm: float  # before clipping
+    tokens: int  # in this step
+    seconds: float  # of this step
+
+
+class Diverged(Exception):
+    """The loss or the gradient is no longer a number. The step was not taken."""
+
+
+def choose_device(name: str) -> torch.device:
+    """The device that a config names. Raises UserError when it is not there."""
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        name = next(device for device, available in there.items() if available)
+    if not there[name]:
+        raise UserError(f"training.device: {name} is not available here; use auto or cpu")
+    if name == "cuda" and distributed.world() > 1:
+        return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    return torch.device(name)
+
+
+FLOAT32: AbstractContextManager[None] = nullcontext()
+NARROW = 64  # in models narrower than about 48, the casts cost a CPU more than bfloat16 saves
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Whether the device multiplies bfloat16 in hardware; elsewhere it is emulated, and slower than float32."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if device.type == "cpu" and hasattr(torch.cpu, "get_capabilities"):
+        there = torch.cpu.get_capabilities()
+        return any(there.get(name, False) for name in ("amx_bf16", "avx512_bf16", "bf16"))
+    return False
+
+
+def mixed_precision(config: TrainingConfig, model: GPT) -> AbstractContextManager[None]:
+    """The context in which matrix products are made in the config's precision."""
+    device = model.device
+    auto = has_bfloat16(device) and (device.type != "cpu" or model.config.n_embd >= NARROW)
+    enabled = config.precision == "bfloat16" or (config.precision == "auto" and auto)
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=enabled)
+
+
+def next_token_loss(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
+    """Cross-entropy of logits (B, T, V) and targets (B, T), IGNORED ones left out, in nats a token."""
+    return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction=reduction)
+
+
+def train(
+    model: GPT, dataset: Dataset, optimizer: Optimizer, config: TrainingConfig, start: int = 0
+) -> Iterator[Record]:
+    """Train from step `start` to `config.max_steps`, and yield a Record after each step.
+
+    Raises Diverged before a step along something that is not a number.
+    """
+    keep_memory()
+    forward, precision = compiled(model, config), mixed_precision(config, model)
+    for step in range(start, config.max_steps):
+        began = perf_counter()
+        model.train()
+        torch.manual_seed((config.seed * 1_000_003 + step + (distributed.rank() << 40)) % 2**63)  # for dropout
+        factor = schedule(step, config.max_steps, config.warmup_steps, config.schedule, config.final_rate)
+        x, y = dataset.batch("train", step, config.batch_size, config.seed, own_rows())  # (B, T), (B, T)
+        loss = accumulate(forward, x.to(model.device), y.to(model.device), config, precision)
+        distributed.add_up(parameter.grad for parameter in model.parameters() if parameter.grad is not None)
+        norm = clip(model, config.grad_clip)
+        if not math.isfinite(loss + norm):
+            raise Diverged(
+                f"step {step + 1}: the loss is {loss}, the gradient's length {norm}; lower the learning rate"
+            )
+        take_step(optimizer, factor, step)
+        lr = optimizer.parts[-1].param_groups[0]["lr"]
+        tokens = config.batch_size * dataset.block_size
+        yield Record(step + 1, loss, lr, norm, tokens, perf_counter() - began)
+
+
+def take_step(optimizer: Optimizer, factor: float, step: int) -> None:
+    """Step along the gradients. Raises Diverged where a rate is beyond what torch's kernels take, float32's range."""
+    try:
+        optimizer.step(factor)
+    except (RuntimeError, OverflowError) as error:
+        if "overflow" not in str(error) and "too large" not in str(error):
+            raise
+        raise Diverged(f"step {step + 1}: the step is beyond float32; lower the learning rate or the decay") from error
+
+
+def compiled(model: GPT, config: TrainingConfig) -> Callable[[Tensor], Tensor]:
+    """The model as `training.compile` and `training.cuda_graphs` want it called."""
+    if not config.compile:
+        return model
+    forward: Callable[[Tensor], Tensor] = torch.compile(model, mode="reduce-overhead" if config.cuda_graphs else None)
+
+    def replayed(ids: Tensor) -> Tensor:
+        torch.compiler.cudagraph_mark_step_begin()  # what the step before has made may be overwritten
+        return forward(ids)
+
+    return replayed if config.cuda_graphs else forward
+
+
+def accumulate(
+    forward: Callable[[Tensor], Tensor],
+    x: Tensor,
+    y: Tensor,
+    config: TrainingConfig,
+    precision: AbstractContextManager[None] = FLOAT32,
+) -> float:
+    """Add up the gradients of a batch x, y (B, T), a micro-batch at a time; returns the mean loss of the batch.
+
+    The mean is over the targets of all processes, so gradients and losses of all of them are simply added up.
+    """
+    size, total = config.micro_batch_size or len(x), 0.0
+    [targets] = distributed.total(float((y != IGNORED).sum()))
+    for inputs, outputs in zip(x.split(size), y.split(size)):
+        with precision:
+            logits = forward(inputs)  # (micro-batch, T, V)
+        loss = next_token_loss(logits, outputs, reduction="sum") / targets
+        loss.backward()
+        total += loss.item()
+    return distributed.total(total)[0]
+
+
+def clip(model: GPT, longest: float) -> float:
+    """The length of the gradient, which is scaled down where it is longer than `longest`; 0 leaves it as it is."""
+    if longest:
+        return nn.utils.clip_grad_norm_(model.parameters(), longest).item()
+    return nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]).item()
+
+
+def own_rows() -> slice:
+    """Which rows of a batch, or windows of a split, are this process's: all of them if it is alone."""
+    return slice(distributed.rank(), None, distributed.world())
+
+
+@torch.no_grad()
+def evaluate(model: GPT, dataset: Dataset, split: Split, config: TrainingConfig, batches: int | None = None) -> float:
+    """The exact loss in nats a token: every target of the split once, in windows of `block_size`.
+
+    With `batches`, only the first so many batches of windows. Its matrix products are as in training: bfloat16 moves
+    the loss by less than 0.0001.
+    """
+    keep_memory()
+    training, total, count = model.training, 0.0, 0.0
+    model.eval()
+    precision, size = mixed_precision(config, model), max(config.batch_size, EVALUATED // dataset.block_size)
+    found = islice(dataset.windows(split, size, own_rows()), batches)
+    whole = -(-dataset.window_count(split) // (size * distributed.world()))
+    speaks = distributed.rank() == 0
+    for x, y in progress(found, "evaluating", batches or whole, "batches") if speaks else found:
+        with precision:
+            logits = model(x.to(model.device))  # (B, T, V)
+        total += next_token_loss(logits, y.to(model.device), reduction="sum").item()
+        count += int((y != IGNORED).sum())
+    model.train(training)
+    total, count = distributed.total(total, count)
+    return total / count
+
+
+def verdict(evaluations: Sequence[tuple[int, float, float]]) -> str:
+    """What (step, training loss, validation loss) at each evaluation say, in plain words."""
+    if len(evaluations) < 3:
+        return "too few evaluations for a verdict (lower training.eval_every)"
+    step, train_loss, val_loss = evaluations[-1]
+    best_step, best_train, best_val = min(evaluations, key=lambda evaluation: evaluation[2])
+    if val_loss > 1.01 * best_val and train_loss < best_train:
+        return (
+            f"overfitting since step {best_step}: the validation loss rose from {best_val:.4f} to {val_loss:.4f} while "
+            f"the training loss fell; stop there, raise model.dropout, or give it more text"
+        )
+    if val_loss > 1.01 * best_val:
+        return f"getting worse since step {best_step}: both losses rose; lower the learning rate"
+    earlier = evaluations[-1 - max(1, len(evaluations) // 4)][2]
+    if val_loss < 0.99 * earlier:
+        return f"still improving at step {step}: more steps would lower the validation loss further"
+    return f"levelled off: the validation loss is within 1 % of what it was a quarter of the run ago ({earlier:.4f})"

@@ -1,0 +1,151 @@
+"""Does it fit? What a command is about to make in memory is added up from its config, and nothing is made for that.
+
+The sums are on the low side: what is refused would have been killed by the system, or have made it swap for hours.
+
+B windows at a time, T positions of a window, D model width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from minigpt.attention import Attention
+from minigpt.attention.averages.average import Average
+from minigpt.attention.position import Position
+from minigpt.config.strict_yaml import UserError
+from minigpt.model.gpt import GPT, ModelConfig
+
+NUMBER = 4  # bytes of a float32
+TRAINING_BYTES = 4 * NUMBER  # a parameter in float32: itself, its gradient, and AdamW's two memories
+EVALUATED = 4096  # tokens at a time at least while evaluating: nothing is kept for a way back, small batches are slow
+
+MODEL, WEIGHTS = "the weights", "the weights, gradients and optimizer"
+BATCH, ACTIVATIONS, LOGITS = "the batch", "the activations", "the logits"
+CACHE, MAPS = "the cache", "the attention weights"
+LOWER = {  # what is needed for -> what makes it less
+    WEIGHTS: "model.n_layer, model.n_embd or model.mlp_width",
+    MODEL: "model.n_layer, model.n_embd or model.mlp_width",
+    BATCH: "training.batch_size",
+    ACTIVATIONS: "training.micro_batch_size or model.block_size",
+    LOGITS: "training.batch_size or model.block_size",
+    CACHE: "model.block_size",
+    MAPS: "model.block_size, or give a shorter text",
+}
+
+Parts = Mapping[str, int]  # what for -> bytes
+
+
+class Unfilled(TorchFunctionMode):
+    """Leaves initial values out: there is nothing to fill on the meta device, and torch imports its compiler for it."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        named = kwargs or {}
+        if getattr(func, "__module__", "") == "torch.nn.init":
+            return named["tensor"] if "tensor" in named else args[0]
+        return func(*args, **named)
+
+
+def outline(config: ModelConfig, vocab_size: int) -> GPT:
+    """A model whose tensors have shapes and no numbers: it takes no memory."""
+    with torch.device("meta"), Unfilled():
+        return GPT(config, vocab_size)
+
+
+def parameter_count(config: ModelConfig, vocab_size: int) -> int:
+    """How many parameters a model would have, found out without making any of them."""
+    period = len(config.attention) if isinstance(config.attention, tuple) else 1
+    layers = min(period, config.n_layer)
+    part = outline(replace(config, n_layer=layers), vocab_size)
+    blocks = sum(parameter.numel() for parameter in part.blocks.parameters())
+    others = sum(parameter.numel() for parameter in part.parameters()) - blocks
+    return others + blocks * config.n_layer // layers
+
+
+def training_parts(config: ModelConfig, vocab_size: int, batch_size: int, micro_batch_size: int | None) -> Parts:
+    """What a training step holds at one time."""
+    T, B = config.block_size, min(micro_batch_size or batch_size, batch_size)
+    evaluated = max(batch_size * T, EVALUATED)  # tokens
+    return {
+        WEIGHTS: parameter_count(config, vocab_size) * TRAINING_BYTES,
+        BATCH: 4 * 8 * batch_size * (T + 1),  # places, window, x and y, int64
+        ACTIVATIONS: B * T * activation_bytes(config) + scores_bytes(config, T) * config.n_layer,
+        LOGITS: NUMBER * vocab_size * max(2 * B * T, evaluated),  # and their gradients
+    }
+
+
+def activation_bytes(config: ModelConfig) -> int:
+    """What all layers keep of one token for the backward pass, at least: in bfloat16 it is about that much."""
+    hidden = config.mlp_width or 4 * config.n_embd
+    return config.n_layer * NUMBER * (3 * config.n_embd + hidden)
+
+
+def scores_bytes(config: ModelConfig, T: int) -> int:
+    """What one layer makes of every pair of T positions: a bias for each head, where the position has one."""
+    biased = config.position.component.bias is not Position.bias
+    return NUMBER * heads(config.layer_attention(0)) * T * T if biased else 0
+
+
+def heads(attention: Attention.Config) -> int:
+    """How many heads an attention has."""
+    return int(getattr(attention, "n_head", 1))
+
+
+def sampling_parts(config: ModelConfig, vocab_size: int) -> Parts:
+    """What writing holds at one time: the linear layers are copied into the order in which they are read."""
+    T, D = config.block_size, config.n_embd
+    return {
+        MODEL: 2 * NUMBER * parameter_count(config, vocab_size),
+        CACHE: sum(NUMBER * cached_width(config.layer_attention(n), D) * T for n in range(config.n_layer)),
+        MAPS: scores_bytes(config, T),
+    }
+
+
+def cached_width(attention: Attention.Config, D: int) -> int:
+    """The numbers that one layer keeps of a position: a key and a value; an average keeps one sum of them all."""
+    if issubclass(attention.component, Average):
+        return 0
+    n_head = heads(attention)
+    width = getattr(attention, "head_dim", None) or D // n_head
+    return 2 * (getattr(attention, "n_kv_head", None) or n_head) * width
+
+
+def map_parts(config: ModelConfig, vocab_size: int, T: int) -> Parts:
+    """What it takes to look at the attention of T tokens: the weights of every layer and head are kept."""
+    every = sum(heads(config.layer_attention(layer)) for layer in range(config.n_layer))
+    return {MODEL: NUMBER * parameter_count(config, vocab_size), MAPS: NUMBER * every * T * T}
+
+
+def free_memory() -> int | None:
+    """Bytes that a new model could take, or None where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        found = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration, ValueError):
+        return None
+    try:
+        limit = int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii"))
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii"))
+        return min(found, limit - used)
+    except (OSError, ValueError):  # no such limit
+        return found
+
+
+def check_memory(parts: Parts, purpose: str, free: int | None = None) -> None:
+    """Raises UserError, which names the largest part, for what does not fit into memory.
+
+    `free` is a process's share of it, where several divide it; by default, all that is free.
+    """
+    needed, free = sum(parts.values()), free_memory() if free is None else free
+    if free is None or needed <= free:
+        return
+    largest = max(parts, key=lambda part: parts[part])
+    what = f"{purpose} would need {needed:,} bytes, most of them for {largest}, and {free:,} are free"
+    raise UserError(f"not enough memory: {what}: lower {LOWER[largest]}")

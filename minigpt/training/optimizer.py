@@ -1,0 +1,304 @@
+"""Optimizers: how gradients become steps. `adamw` for everything, or `muon` for the matrices inside the blocks.
+
+Each kind says which parameters are stepped by which rule; learning rates are multiplied by one schedule. The rules
+have the face of torch's own optimizers, which a kind of yours may use as well: `AdamWRule` steps with torch's kernel,
+and `MuonRule` as `torch.optim.Muon` does, in fewer iterations and, if asked, head by head. But to make one of torch's
+imports its compiler, and that takes as long as importing torch did.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim.adamw import adamw as torch_adamw
+
+from minigpt.attention.softmax.single_head import SingleHead
+from minigpt.config.options import Component, NonNegative, Positive, Rate, Size
+from minigpt.config.strict_yaml import UserError
+from minigpt.model.gpt import GPT
+
+
+class Rule:
+    """How groups of parameters are stepped, and what is remembered of each of them."""
+
+    remembers: ClassVar[set[str]] = set()
+
+    def __init__(self, groups: list[dict[str, Any]]):
+        self.param_groups = [group for group in groups if group["params"]]
+        self.state: dict[Tensor, dict[str, Tensor]] = defaultdict(dict)
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """One step along the gradients that are there."""
+        for group in self.param_groups:
+            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if parameters:
+                self.move(parameters, [p.grad for p in parameters], [self.state[p] for p in parameters], group)
+
+    def move(
+        self, parameters: list[Tensor], gradients: list[Tensor], memory: list[dict[str, Tensor]], group: dict[str, Any]
+    ) -> None:
+        """Step these parameters of one group, in place."""
+        raise TypeError(f"{type(self).__name__} must define move(parameters, gradients, memory, group)")
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop the gradients."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+
+
+class AdamWRule(Rule):
+    """Adam with decoupled weight decay (arXiv 1711.05101), by torch's kernel: one call for all, where there is one."""
+
+    remembers: ClassVar[set[str]] = {"step", "exp_avg", "exp_avg_sq"}
+
+    def move(
+        self, parameters: list[Tensor], gradients: list[Tensor], memory: list[dict[str, Tensor]], group: dict[str, Any]
+    ) -> None:
+        for parameter, remembered in zip(parameters, memory):
+            if not remembered:
+                device = parameter.device if _fused(parameter) else None
+                remembered["step"] = torch.zeros((), device=device)
+                remembered["exp_avg"] = torch.zeros_like(parameter)
+                remembered["exp_avg_sq"] = torch.zeros_like(parameter)
+        torch_adamw(
+            parameters,
+            gradients,
+            [remembered["exp_avg"] for remembered in memory],
+            [remembered["exp_avg_sq"] for remembered in memory],
+            [],
+            [remembered["step"] for remembered in memory],
+            fused=_fused(parameters[0]),
+            amsgrad=False,
+            beta1=group["beta1"],
+            beta2=group["beta2"],
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=1e-8,
+            maximize=False,
+        )
+
+
+class MuonRule(Rule):
+    """Momentum (Nesterov's) made orthogonal: each direction of a matrix moves equally far (K. Jordan, "Muon", 2024).
+
+    A step of an m x n matrix is longer by sqrt(m / n) where m > n. A group may cut the rows of its matrices into some
+    number of `pieces`, each made orthogonal on its own; all pieces of one shape are made so together.
+    """
+
+    remembers: ClassVar[set[str]] = {"momentum_buffer"}
+
+    def move(
+        self, parameters: list[Tensor], gradients: list[Tensor], memory: list[dict[str, Tensor]], group: dict[str, Any]
+    ) -> None:
+        alike: dict[torch.Size, list[int]] = defaultdict(list)
+        for i, parameter in enumerate(parameters):
+            alike[parameter.shape].append(i)
+        for (rows, n), numbers in alike.items():
+            m, ahead = rows // group["pieces"], []
+            for i in numbers:
+                if not memory[i]:
+                    memory[i]["momentum_buffer"] = torch.zeros_like(parameters[i])
+                momentum = memory[i]["momentum_buffer"].lerp_(gradients[i], 1 - group["momentum"])  # (rows, n)
+                ahead.append(gradients[i].lerp(momentum, group["momentum"]))  # (rows, n)
+            steps = orthogonal(torch.cat(ahead).view(-1, m, n)).view(-1, rows, n)  # (matrices, rows, n)
+            for i, step in zip(numbers, steps):
+                if group["weight_decay"]:
+                    parameters[i].mul_(1 - group["lr"] * group["weight_decay"])
+                parameters[i].add_(step, alpha=-group["lr"] * max(1.0, m / n) ** 0.5)
+
+
+NEWTON_SCHULZ = (
+    (8.2193, -23.3375, 16.6266),
+    (3.9641, -2.8377, 0.5158),
+    (3.4369, -2.4752, 0.4761),
+    (2.4901, -1.8343, 0.4368),
+)
+
+
+def orthogonal(matrices: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    """Matrices (k, m, n) with every singular value brought near 1 (0.75 to 1.2, if it was within 1/300 of the largest).
+
+    Each iteration maps a singular value s to a s + b s^3 + c s^5, with the a, b and c that are best for what the one
+    before has left ("The Polar Express", arXiv 2505.16932): four such do what five equal ones of K. Jordan's do. All
+    but the last allow for values that rounding lifts 2 % too high, and that would be thrown far off. Half precision
+    will do: only the directions count.
+    """
+    X = matrices.to(dtype)  # (k, m, n)
+    X = X / X.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
+    tall = X.shape[1] > X.shape[2]
+    for a, b, c in NEWTON_SCHULZ:
+        A = X.mT @ X if tall else X @ X.mT  # (k, r, r), r the smaller of m and n
+        B = torch.baddbmm(A, A, A, beta=b, alpha=c)  # (k, r, r): bA + cAA
+        X = torch.baddbmm(X, X, B, beta=a) if tall else torch.baddbmm(X, B, X, beta=a)  # (k, m, n): aX + BX
+    return X.to(matrices.dtype)
+
+
+class Optimizer(Component):
+    """One or more rules, or optimizers of torch, that step together."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Component.Config):
+        learning_rate: Positive = 1e-3
+        """The largest learning rate, reached after the warm-up."""
+        weight_decay: NonNegative = 0.1
+        """How fast matrices shrink toward zero (decoupled, arXiv 1711.05101); vectors never do."""
+        beta1: Rate = 0.9
+        """How long AdamW remembers gradients."""
+        beta2: Rate = 0.99
+        """How long AdamW remembers the squares of gradients."""
+
+    def __init__(self, config: Any, model: GPT):
+        self.names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+        self.parts = self.make_parts(config, model)
+        self.base_rates = [[group["lr"] for group in part.param_groups] for part in self.parts]
+
+    def make_parts(self, config: Any, model: GPT) -> Sequence[Rule | torch.optim.Optimizer]:
+        """Which parameters are stepped by which rule."""
+        raise TypeError(f"{type(self).__name__} must define make_parts(config, model)")
+
+    def step(self, factor: float) -> None:
+        """One step with every learning rate multiplied by `factor`, then the gradients are dropped."""
+        for part, rates in zip(self.parts, self.base_rates):
+            for group, rate in zip(part.param_groups, rates):
+                group["lr"] = rate * factor
+            part.step()
+            part.zero_grad(set_to_none=True)
+
+    @property
+    def remembers(self) -> bool:
+        """Whether there is something to remember after a step; of torch's own optimizers we do not know."""
+        return any(isinstance(part, Rule) and part.remembers for part in self.parts)
+
+    def state(self) -> dict[str, Tensor]:
+        """What the optimizers remember, as tensors named `parameter|key`."""
+        return {
+            f"{self.names[parameter]}|{key}": value
+            for part in self.parts
+            for parameter, memory in part.state.items()
+            for key, value in memory.items()
+        }
+
+    def load_state(self, tensors: dict[str, Tensor]) -> None:
+        """The inverse of `state`. Raises UserError for anything that these optimizers would not remember."""
+        parameters = {name: parameter for parameter, name in self.names.items()}
+        owner = {p: part for part in self.parts for group in part.param_groups for p in group["params"]}
+        keys: dict[str, set[str]] = {}
+        for name, value in tensors.items():
+            parameter_name, _, key = name.rpartition("|")
+            if parameter_name not in parameters:
+                raise UserError(f"the optimizer's state names {parameter_name!r}, which this model has not")
+            parameter = parameters[parameter_name]
+            part = owner[parameter]
+            keys.setdefault(parameter_name, set()).add(key)
+            shape = torch.Size() if key == "step" else parameter.shape
+            if isinstance(part, Rule) and (value.shape != shape or not value.is_floating_point()):
+                found = f"{tuple(value.shape)} of {value.dtype}"
+                raise UserError(f"the optimizer's state {name!r} is {found}, expected {tuple(shape)} of a float type")
+            device = value.device if key == "step" and not _fused(parameter) else parameter.device
+            part.state[parameter][key] = value.to(device)
+        for parameter_name, there in keys.items():
+            part = owner[parameters[parameter_name]]
+            expected = part.remembers if isinstance(part, Rule) else there
+            if there != expected:
+                odd = ", ".join(sorted(there ^ expected))
+                raise UserError(f"the optimizer's state of {parameter_name!r} lacks, or has too much: {odd}")
+
+
+class AdamW(Optimizer, kind="adamw"):
+    """Adam with decoupled weight decay on matrices only ("Decoupled Weight Decay Regularization", arXiv 1711.05101)."""
+
+    def make_parts(self, config: AdamW.Config, model: GPT) -> list[Rule]:
+        return [AdamWRule(adamw_groups(model.parameters(), config.learning_rate, config))]
+
+
+class Muon(Optimizer, kind="muon"):
+    """Momentum whose steps are made orthogonal, for the matrices inside the blocks; AdamW for the rest.
+
+    Every direction of a matrix moves equally far in a step, so a small model needs a fraction of AdamW's steps
+    (K. Jordan, "Muon: An optimizer for hidden layers in neural networks", 2024; arXiv 2502.16982).
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Optimizer.Config):
+        learning_rate: Positive = 0.02
+        """The largest learning rate of the matrices inside the blocks."""
+        weight_decay: NonNegative = 0.0
+        """How fast matrices shrink toward zero; vectors never do."""
+        momentum: Rate = 0.95
+        """How long past gradients of the matrices are remembered."""
+        adamw_learning_rate: Positive = 3e-3
+        """The largest learning rate of everything else: embeddings, norms, constants and the head."""
+        per_head: bool = True
+        """Whether the matrices of queries and keys are stepped head by head: each head looks for something else."""
+        mlp_pieces: Size = 1
+        """Into how many pieces the matrices that lead to an MLP's hidden units are cut, each stepped by itself: of some
+        50 units each, they take half the time and learn as much (arXiv 2510.16981 does so between devices)."""
+
+    def make_parts(self, config: Muon.Config, model: GPT) -> list[Rule]:
+        matrices = [p for p in model.blocks.parameters() if p.ndim == 2]
+        others = [p for p in model.parameters() if not any(p is matrix for matrix in matrices)]
+        parts: list[Rule] = [AdamWRule(adamw_groups(others, config.adamw_learning_rate, config))]
+        pieces = mlp_pieces(model, config.mlp_pieces) | (head_counts(model) if config.per_head else {})
+        cut: dict[int, list[Tensor]] = defaultdict(list)
+        for matrix in matrices:
+            cut[pieces.get(matrix, 1)].append(matrix)
+        rates = {"lr": config.learning_rate, "weight_decay": config.weight_decay, "momentum": config.momentum}
+        groups = [{"params": cut[count], "pieces": count, **rates} for count in sorted(cut)]
+        return [*parts, MuonRule(groups)] if matrices else parts
+
+
+def head_counts(model: GPT) -> dict[Tensor, int]:
+    """How many heads the matrices have that make queries and keys, each head so many rows."""
+    found: dict[Tensor, int] = {}
+    for attention in model.attentions():
+        if isinstance(attention, SingleHead):
+            for layer in (attention.query, attention.key):
+                if isinstance(layer, nn.Linear) and layer.out_features % attention.d == 0:
+                    found[layer.weight] = layer.out_features // attention.d
+    return found
+
+
+def mlp_pieces(model: GPT, count: int) -> dict[Tensor, int]:
+    """Into how many pieces the matrices that lead to hidden units are cut. Raises UserError unless they can be."""
+    leading = [p for name, p in model.named_parameters() if name.endswith((".mlp.gate.weight", ".mlp.up.weight"))]
+    for matrix in leading:
+        if len(matrix) % count:
+            units = f"the {len(matrix)} hidden units of an MLP"
+            raise UserError(f"training.optimizer.mlp_pieces: {units} cannot be cut into {count} equal pieces")
+    return dict.fromkeys(leading, count)
+
+
+def adamw_groups(parameters: Iterable[Tensor], learning_rate: float, config: Optimizer.Config) -> list[dict[str, Any]]:
+    """The groups of an `AdamWRule`: decay on matrices only."""
+    every = list(parameters)
+    rates = {"lr": learning_rate, "beta1": config.beta1, "beta2": config.beta2}
+    return [
+        {"params": [p for p in every if p.ndim >= 2], "weight_decay": config.weight_decay, **rates},
+        {"params": [p for p in every if p.ndim < 2], "weight_decay": 0.0, **rates},
+    ]
+
+
+def _fused(parameter: Tensor) -> bool:
+    return parameter.device.type in ("cpu", "cuda", "mps")
+
+
+def schedule(step: int, steps: int, warmup: int, shape: str, final: float) -> float:
+    """What the learning rates are multiplied by at `step` of `steps`: a linear warm-up, then a fall to `final`.
+
+    `shape` is "cosine" (arXiv 1608.03983), "linear" or "constant". The first step of a warm-up is not zero.
+    """
+    if step < warmup:
+        return (step + 1) / (warmup + 1)
+    progress = min(1.0, (step - warmup) / max(1, steps - warmup))
+    if shape == "constant":
+        return 1.0
+    left = 1 - progress if shape == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
+    return final + (1 - final) * left
