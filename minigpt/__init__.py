@@ -34,7 +34,7 @@ From a notebook:
 """
 
 from minigpt.attention import Attention
-from minigpt.model.gpt import GPT, ModelConfig
+from minigpt.model import GPT, ModelConfig
 from minigpt.runs.run import Run, RunConfig, load, load_plugin
 
 __all__ = ["GPT", "Attention", "ModelConfig", "Run", "RunConfig", "load", "load_plugin"]

@@ -15,8 +15,8 @@ from typing import get_args
 from minigpt import command
 from minigpt.config.options import hints
 from minigpt.config.strict_yaml import ConfigError, UserError
-from minigpt.fast.decoding import Weights
-from minigpt.model.sampling import SamplingConfig
+from minigpt.fast.decoding import WritingConfig
+from minigpt.fast.packed import Weights
 from minigpt.runs.report import complain
 from minigpt.runs.run import Run, load, newest_run
 from minigpt.system.terminal import printable
@@ -29,8 +29,8 @@ def main(arguments: argparse.Namespace) -> None:
     prompt = read_prompt(arguments)
     if arguments.num_samples < 1:
         raise UserError(f"--num-samples: expected at least 1, found {arguments.num_samples}")
-    run = load(newest_run(arguments.run), arguments.device)
-    given = {name: getattr(arguments, name) for name in hints(SamplingConfig) if getattr(arguments, name) is not None}
+    run = load(newest_run(arguments.run), arguments.device, fast=not arguments.plain)
+    given = {name: getattr(arguments, name) for name in hints(WritingConfig) if getattr(arguments, name) is not None}
     if arguments.weights not in (None, "float32"):  # asked for here: a config's own wish opens no text
         complain(cost(run, arguments.weights))
     shown = printable if sys.stdout.isatty() else str  # a file gets the text as it is
@@ -42,7 +42,7 @@ def main(arguments: argparse.Namespace) -> None:
             pieces = run.stream(prompt, not arguments.no_cache, seed=first_seed + number, **given)
         except ConfigError as error:
             options = [
-                (where.replace("SamplingConfig.", "--").replace("_", "-"), what) for where, what in error.mistakes
+                (where.replace("WritingConfig.", "--").replace("_", "-"), what) for where, what in error.mistakes
             ]
             raise ConfigError(options) from None
         print(shown(prompt), end="", flush=True)
@@ -92,6 +92,7 @@ if __name__ == "__main__":
     parser.add_argument("--num-samples", type=int, default=1, metavar="N", help="samples, each with the next seed")
     parser.add_argument("--stop", metavar="TEXT", help="end before this text")
     parser.add_argument("--no-cache", action="store_true", help="recompute the whole context for every token")
+    parser.add_argument("--plain", action="store_true", help="compute by the textbook's forms only: slower, and equal")
     parser.add_argument(
         "--weights", choices=get_args(Weights), help="keep the weights in fewer bits: faster, less exact"
     )

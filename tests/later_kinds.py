@@ -14,12 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minigpt.attention import Attention, shortcut
+from minigpt.attention import Attention
 from minigpt.attention.cache import KVCache, Past, State
 from minigpt.attention.position import Position, Shape, distance
-from minigpt.attention.softmax.multi_head import MultiHead
-from minigpt.attention.softmax.single_head import split_heads
+from minigpt.attention.softmax.multi_head import MultiHead, split_heads
 from minigpt.config.options import Count
+from minigpt.fast import shortcut
 
 
 class Window(MultiHead, kind="later_window"):
@@ -34,8 +34,8 @@ class Window(MultiHead, kind="later_window"):
 
     config: Window.Config
 
-    def allowed(self, T: int, S: int, device: torch.device) -> Tensor:
-        return super().allowed(T, S, device) & (distance(T, S, device) < self.config.window)  # (T, S)
+    def mask(self, T: int, S: int, device: torch.device) -> Tensor:
+        return super().mask(T, S, device) & (distance(T, S, device) < self.config.window)  # (T, S)
 
 
 class Linear(MultiHead, kind="later_linear"):
@@ -50,9 +50,8 @@ class Linear(MultiHead, kind="later_linear"):
 
     def weights(self, query: Tensor, key: Tensor) -> Tensor:
         products = query @ key.mT  # (B, H, T, S)
-        bias = self.position.bias(query, key)
-        products = products if bias is None else products * bias.exp().to(query.dtype)
-        past = self.allowed(query.shape[2], key.shape[2], query.device)  # (T, S)
+        products = products * self.position.bias(query, key).exp().to(query.dtype)
+        past = self.mask(query.shape[2], key.shape[2], query.device)  # (T, S)
         products = products.masked_fill(~past, 0.0)
         return products / products.sum(dim=-1, keepdim=True)  # (B, H, T, S)
 

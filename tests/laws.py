@@ -28,7 +28,7 @@ from minigpt.attention.softmax.dot_product import DotProduct
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.attention.softmax.single_head import SingleHead
-from minigpt.model.gpt import GPT, ModelConfig
+from minigpt.model import GPT, ModelConfig
 
 D, V, BLOCK = 16, 11, 8
 SHAPES = [(6, 6), (1, 6), (3, 7), (1, 1)]  # (T, S): a training pass, a token, a chunk, the very first token

@@ -11,13 +11,13 @@ from laws import KINDS
 from torch import Tensor
 
 from minigpt.attention import Attention
-from minigpt.attention.averages.average import AverageLoop
+from minigpt.attention.averages.average_loop import AverageLoop
 from minigpt.attention.cache import KVCache, Past, State
 from minigpt.attention.position import Shape
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.config.options import hints
-from minigpt.model.gpt import GPT, ModelConfig, chain
+from minigpt.model import GPT, ModelConfig, chain
 
 
 def keys(B: int, T: int, G: int = 2, d: int = 3, dtype: torch.dtype = torch.float32) -> Tensor:

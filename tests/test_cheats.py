@@ -34,27 +34,28 @@ from laws import (
 )
 from torch import Tensor
 
-from minigpt.attention import Attention, shortcut
-from minigpt.attention.averages.average import AverageMatrix
+from minigpt.attention import Attention
+from minigpt.attention.averages.average_matrix import AverageMatrix
 from minigpt.attention.cache import Past, State
 from minigpt.attention.position import Alibi, NoPosition, Position, Rotary
 from minigpt.attention.softmax.multi_head import MultiHead
+from minigpt.fast import shortcut
 
 
 class Peeking(MultiHead):
-    def allowed(self, T: int, S: int, device: torch.device) -> Tensor:
+    def mask(self, T: int, S: int, device: torch.device) -> Tensor:
         return torch.ones(T, S, dtype=torch.bool, device=device)
 
 
 class FiniteMask(MultiHead):
     def weights(self, query: Tensor, key: Tensor) -> Tensor:
-        forbidden = ~self.allowed(query.shape[2], key.shape[2], query.device)
+        forbidden = ~self.mask(query.shape[2], key.shape[2], query.device)
         return self.scores(query, key).masked_fill(forbidden, -1e4).softmax(dim=-1)
 
 
 class MultipliedMask(MultiHead):
     def weights(self, query: Tensor, key: Tensor) -> Tensor:
-        grown = self.scores(query, key).exp() * self.allowed(query.shape[2], key.shape[2], query.device)
+        grown = self.scores(query, key).exp() * self.mask(query.shape[2], key.shape[2], query.device)
         return grown / grown.sum(dim=-1, keepdim=True)
 
 

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from minigpt.model.gpt import GPT, ModelConfig
+from minigpt.model import GPT, ModelConfig
 from minigpt.runs import checkpoint
 from minigpt.runs.checkpoint import FILES, FORMAT, CheckpointError, checkpoints, fill, load, newest, prune, save, verify
 

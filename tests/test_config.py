@@ -17,7 +17,7 @@ from small_configs import Inner, Outer, Reader, mistakes_of, reader, the_mistake
 
 import minigpt
 from minigpt.attention import Attention
-from minigpt.attention.averages.average import AverageSoftmax
+from minigpt.attention.averages.average_softmax import AverageSoftmax
 from minigpt.attention.position import Position, Rotary, Sinusoidal
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import MultiHead

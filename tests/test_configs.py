@@ -12,7 +12,7 @@ from running import furnish, script
 from minigpt.attention import Attention
 from minigpt.comparison.variants import load_comparison
 from minigpt.config.options import CONFIGS, from_dict, load
-from minigpt.model.gpt import GPT, ModelConfig, count_parameters
+from minigpt.model import GPT, ModelConfig, count_parameters
 from minigpt.runs.report import read_metrics
 from minigpt.runs.run import RunConfig
 from minigpt.text.tokenizer import Public

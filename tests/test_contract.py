@@ -23,7 +23,8 @@ from laws import (
     make_model,
 )
 
-from minigpt.attention.averages.average import AverageLoop, AverageSoftmax
+from minigpt.attention.averages.average_loop import AverageLoop
+from minigpt.attention.averages.average_softmax import AverageSoftmax
 from minigpt.attention.cache import KVCache, State
 from minigpt.attention.position import NoPosition, Position, Rotary
 from minigpt.attention.softmax.grouped_query import GroupedQuery

@@ -11,7 +11,7 @@ from minigpt.attention import Attention
 from minigpt.attention.cache import Past, State
 from minigpt.config.options import from_dict
 from minigpt.inspection.cost import bytes_of, cost
-from minigpt.model.gpt import GPT, ModelConfig
+from minigpt.model import GPT, ModelConfig
 
 L, D, T, V = 3, 32, 24, 20
 

@@ -21,7 +21,7 @@ from minigpt.attention.softmax.single_head import split_heads
 from minigpt.fast import decoding
 from minigpt.fast.decoding import Int8Linear, Int8PackedLinear, PackedLinear, RowLinear, Weights, prepare
 from minigpt.fast.joined import side_by_side
-from minigpt.model.gpt import GPT, ModelConfig
+from minigpt.model import GPT, ModelConfig
 from minigpt.model.sampling import SamplingConfig, generate
 
 

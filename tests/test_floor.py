@@ -14,7 +14,7 @@ from torch import Tensor
 
 from minigpt.config.options import from_dict
 from minigpt.languages.reader import TAKES, floor, read, tally
-from minigpt.model.gpt import GPT, ModelConfig
+from minigpt.model import GPT, ModelConfig
 from minigpt.runs import trainer
 from minigpt.runs.report import read_metrics
 from minigpt.runs.run import RunConfig

@@ -27,7 +27,7 @@ from minigpt.attention.cache import Past
 from minigpt.attention.position import NoPosition, Rotary
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import MultiHead
-from minigpt.model.gpt import GPT, ModelConfig, count_parameters
+from minigpt.model import GPT, ModelConfig, count_parameters
 
 # ---- multi-head attention against torch's own ----
 

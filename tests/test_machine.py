@@ -34,7 +34,7 @@ print(before - held())
 
 WRITING = """
 from minigpt.model import sampling
-from minigpt.model.gpt import GPT, ModelConfig
+from minigpt.model import GPT, ModelConfig
 if {given_back}:
     sampling.keep_memory = lambda: None
 model = GPT(ModelConfig(n_layer=1, n_embd=16), 10)

@@ -15,14 +15,14 @@ import torch.nn.functional as F
 from laws import KINDS, stir
 
 from minigpt.attention import Attention
-from minigpt.attention.averages.average import AverageLoop
+from minigpt.attention.averages.average_loop import AverageLoop
 from minigpt.attention.cache import Past
 from minigpt.attention.position import Learned, Position
 from minigpt.attention.softmax.dot_product import DotProduct
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.attention.softmax.single_head import SingleHead
-from minigpt.model.gpt import GPT, ModelConfig, count_parameters
+from minigpt.model import GPT, ModelConfig, count_parameters
 
 SMALL = ModelConfig(n_layer=2, n_embd=16, block_size=8)
 

@@ -16,7 +16,7 @@ from torch import nn
 import minigpt
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.config.strict_yaml import UserError
-from minigpt.model.gpt import GPT, ModelConfig
+from minigpt.model import GPT, ModelConfig
 from minigpt.runs import checkpoint
 from minigpt.training.optimizer import NEWTON_SCHULZ, AdamW, AdamWRule, Muon, MuonRule, Optimizer, orthogonal, schedule
 

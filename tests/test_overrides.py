@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_configs import Inner, Reader, mistakes_of, reader, the_mistake
 
-from minigpt.attention.averages.average import AverageSoftmax
+from minigpt.attention.averages.average_softmax import AverageSoftmax
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.attention.softmax.single_head import SingleHead

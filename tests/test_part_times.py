@@ -21,7 +21,7 @@ from minigpt.attention import Attention
 from minigpt.attention.position import Position
 from minigpt.config.options import from_dict
 from minigpt.inspection.trace import replaced
-from minigpt.model.gpt import GPT, ModelConfig
+from minigpt.model import GPT, ModelConfig
 from minigpt.runs import profiler as part_times
 from minigpt.runs.profiler import BACKWARD, FORWARD, PARTS, PartTimes, Watch, attached, measure, summary, table
 from minigpt.text import corpus as corpora

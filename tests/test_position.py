@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from minigpt.attention.averages.average import AverageLoop
+from minigpt.attention.averages.average_loop import AverageLoop
 from minigpt.attention.position import Alibi, Learned, NoPosition, Position, Rotary, Shape, Sinusoidal, distance
-from minigpt.model.gpt import GPT, ModelConfig
+from minigpt.model import GPT, ModelConfig
 
 SHAPE = Shape(n_layer=2, n_embd=6, block_size=10)
 

@@ -21,7 +21,7 @@ from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.attention.softmax.single_head import SingleHead
 from minigpt.config.strict_yaml import UserError
 from minigpt.inspection.causality import LeakError, check_causal, idle_positions
-from minigpt.model.gpt import GPT, ModelConfig
+from minigpt.model import GPT, ModelConfig
 
 
 class FiniteMask(MultiHead, kind="finite_mask"):
@@ -30,8 +30,8 @@ class FiniteMask(MultiHead, kind="finite_mask"):
     hidden = -1e4
 
     def weights(self, query: Tensor, key: Tensor) -> Tensor:
-        allowed = self.allowed(query.shape[2], key.shape[2], query.device)  # (T, S)
-        return self.scores(query, key).masked_fill(~allowed, self.hidden).softmax(-1)
+        mask = self.mask(query.shape[2], key.shape[2], query.device)  # (T, S)
+        return self.scores(query, key).masked_fill(~mask, self.hidden).softmax(-1)
 
 
 class LargeFiniteMask(FiniteMask, kind="large_finite_mask"):
@@ -44,43 +44,43 @@ class ProductMask(MultiHead, kind="product_mask"):
     """Hides the future by multiplying it with zero, when it may have become infinite."""
 
     def weights(self, query: Tensor, key: Tensor) -> Tensor:
-        allowed = self.allowed(query.shape[2], key.shape[2], query.device)  # (T, S)
-        weights = self.scores(query, key).exp() * allowed
+        mask = self.mask(query.shape[2], key.shape[2], query.device)  # (T, S)
+        weights = self.scores(query, key).exp() * mask
         return weights / weights.sum(-1, keepdim=True)
 
 
 class Transposed(MultiHead, kind="transposed"):
     """Sees the future and not the past."""
 
-    def allowed(self, T: int, S: int, device: torch.device) -> Tensor:
-        return super().allowed(T, S, device).mT
+    def mask(self, T: int, S: int, device: torch.device) -> Tensor:
+        return super().mask(T, S, device).mT
 
 
 class OneAhead(MultiHead, kind="one_ahead"):
     """A mask that is off by one."""
 
-    def allowed(self, T: int, S: int, device: torch.device) -> Tensor:
+    def mask(self, T: int, S: int, device: torch.device) -> Tensor:
         return distance(T, S, device) >= -1
 
 
 class FarAhead(MultiHead, kind="far_ahead"):
     """Sees the past, and one place in the future."""
 
-    def allowed(self, T: int, S: int, device: torch.device) -> Tensor:
-        return super().allowed(T, S, device) | (distance(T, S, device) == -10)
+    def mask(self, T: int, S: int, device: torch.device) -> Tensor:
+        return super().mask(T, S, device) | (distance(T, S, device) == -10)
 
 
 class UpperLeft(MultiHead, kind="upper_left"):
     """A mask aligned to the other corner, which is the same one as long as T = S."""
 
-    def allowed(self, T: int, S: int, device: torch.device) -> Tensor:
+    def mask(self, T: int, S: int, device: torch.device) -> Tensor:
         return torch.ones(T, S, dtype=torch.bool, device=device).tril()
 
 
 class UpperRight(MultiHead, kind="upper_right"):
     """A window that is as long as it should be, and begins where it should end."""
 
-    def allowed(self, T: int, S: int, device: torch.device) -> Tensor:
+    def mask(self, T: int, S: int, device: torch.device) -> Tensor:
         behind = distance(T, S, device)
         return (behind <= 0) & (behind > -3)
 
@@ -88,8 +88,8 @@ class UpperRight(MultiHead, kind="upper_right"):
 class Window(MultiHead, kind="window_of_three"):
     """Sees the last three positions only."""
 
-    def allowed(self, T: int, S: int, device: torch.device) -> Tensor:
-        return super().allowed(T, S, device) & (distance(T, S, device) < 3)
+    def mask(self, T: int, S: int, device: torch.device) -> Tensor:
+        return super().mask(T, S, device) & (distance(T, S, device) < 3)
 
 
 class Centred(MultiHead, kind="centred"):
@@ -106,7 +106,7 @@ class ZeroGate(SoftmaxAttention, kind="zero_gate"):
         super().__init__(config, model, layer)
         self.gate = nn.Parameter(torch.zeros(model.n_embd))
 
-    def allowed(self, T: int, S: int, device: torch.device) -> Tensor:
+    def mask(self, T: int, S: int, device: torch.device) -> Tensor:
         return torch.ones(T, S, dtype=torch.bool, device=device)
 
     def output(self, mixed: Tensor, x: Tensor) -> Tensor:
@@ -116,8 +116,8 @@ class ZeroGate(SoftmaxAttention, kind="zero_gate"):
 class ZeroGateCausal(ZeroGate, kind="zero_gate_causal"):
     """The same gate, before an attention that is as it should be."""
 
-    def allowed(self, T: int, S: int, device: torch.device) -> Tensor:
-        return SoftmaxAttention.allowed(self, T, S, device)
+    def mask(self, T: int, S: int, device: torch.device) -> Tensor:
+        return SoftmaxAttention.mask(self, T, S, device)
 
 
 class OnlyFloat32(MultiHead, kind="only_float32"):

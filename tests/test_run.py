@@ -348,7 +348,7 @@ def test_options_of_a_plugin_are_checked_like_the_built_in_ones(workshop: Path, 
     assert message in ended.err
 
 
-LEAK = "    def allowed(self, T, S, device):\n        return super().allowed(T, S, device).mT\n"
+LEAK = "    def mask(self, T, S, device):\n        return super().mask(T, S, device).mT\n"
 
 
 def test_a_plugin_that_sees_the_future_is_refused(tmp_path: Path) -> None:

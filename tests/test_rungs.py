@@ -23,7 +23,9 @@ from laws import (
 from torch import nn
 
 from minigpt.attention import Attention, SoftmaxAttention
-from minigpt.attention.averages.average import AverageLoop, AverageMatrix, AverageSoftmax
+from minigpt.attention.averages.average_loop import AverageLoop
+from minigpt.attention.averages.average_matrix import AverageMatrix
+from minigpt.attention.averages.average_softmax import AverageSoftmax
 from minigpt.attention.cache import Past
 from minigpt.attention.position import Alibi, NoPosition, Position, Rotary, Shape
 from minigpt.attention.softmax.dot_product import DotProduct

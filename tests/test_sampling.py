@@ -16,7 +16,7 @@ from torch import Tensor
 from minigpt.attention import Attention
 from minigpt.attention.position import Position
 from minigpt.config.strict_yaml import ConfigError
-from minigpt.model.gpt import GPT, ModelConfig
+from minigpt.model import GPT, ModelConfig
 from minigpt.model.sampling import SamplingConfig, generate, next_token, probabilities, until, window_start
 
 BLOCK, V = 8, 11

@@ -12,8 +12,11 @@ import torch
 from later_kinds import LATER
 from torch import Tensor, nn
 
-from minigpt.attention import Attention, SoftmaxAttention, shortcut
-from minigpt.attention.averages.average import Average, AverageLoop, AverageMatrix, AverageSoftmax
+from minigpt.attention import Attention, SoftmaxAttention
+from minigpt.attention.averages.average import Average
+from minigpt.attention.averages.average_loop import AverageLoop
+from minigpt.attention.averages.average_matrix import AverageMatrix
+from minigpt.attention.averages.average_softmax import AverageSoftmax
 from minigpt.attention.cache import KVCache, Past, State
 from minigpt.attention.position import NoPosition
 from minigpt.attention.softmax.dot_product import DotProduct
@@ -21,6 +24,7 @@ from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.attention.softmax.single_head import SingleHead
 from minigpt.config.strict_yaml import UserError
+from minigpt.fast import shortcut
 from minigpt.model.gpt import ModelConfig
 
 SHAPE = ModelConfig(n_layer=1, n_embd=16, block_size=8, position=NoPosition.Config())
@@ -84,8 +88,8 @@ def test_another_normaliser_loses_the_fast_kernel(parent: type[SoftmaxAttention]
 @pytest.mark.parametrize("parent", SOFTMAX)
 def test_another_mask_or_scale_keeps_the_fast_kernel_and_is_honoured(parent: type[SoftmaxAttention]) -> None:
     class Windowed(parent):
-        def allowed(self, T: int, S: int, device: torch.device) -> Tensor:
-            return super().allowed(T, S, device).triu(S - T - 1)
+        def mask(self, T: int, S: int, device: torch.device) -> Tensor:
+            return super().mask(T, S, device).triu(S - T - 1)
 
     class Sharper(parent):
         def scale(self, query: Tensor) -> float:
@@ -175,8 +179,8 @@ def test_what_was_lost_stays_lost_further_down() -> None:
             return super().scores(query, key).tanh()
 
     class Windowed(Bounded):
-        def allowed(self, T: int, S: int, device: torch.device) -> Tensor:
-            return super().allowed(T, S, device).triu(S - T - 1)
+        def mask(self, T: int, S: int, device: torch.device) -> Tensor:
+            return super().mask(T, S, device).triu(S - T - 1)
 
     assert Windowed.mix is Attention.mix
 
@@ -224,8 +228,8 @@ def test_an_unmarked_mix_honours_nothing() -> None:
             return SoftmaxAttention.mix(self, query, key, value)
 
     class Windowed(Unmarked):
-        def allowed(self, T: int, S: int, device: torch.device) -> Tensor:
-            return super().allowed(T, S, device).triu(S - T - 1)
+        def mask(self, T: int, S: int, device: torch.device) -> Tensor:
+            return super().mask(T, S, device).triu(S - T - 1)
 
     assert Windowed.mix is not Unmarked.mix
     assert off(Windowed, Windowed.mix) < 1e-12
@@ -256,8 +260,8 @@ def test_an_average_with_another_decay_loses_them_too(parent: type[Average]) -> 
 
 def test_an_average_over_a_window_loses_them() -> None:
     class Windowed(AverageSoftmax):
-        def allowed(self, T: int, S: int, device: torch.device) -> Tensor:
-            return super().allowed(T, S, device).triu(S - T - 1)
+        def mask(self, T: int, S: int, device: torch.device) -> Tensor:
+            return super().mask(T, S, device).triu(S - T - 1)
 
     assert Windowed.mix is not AverageSoftmax.mix
     assert (Windowed.recall, Windowed.make_cache) == (Attention.recall, Attention.make_cache)

@@ -14,7 +14,7 @@ from minigpt.attention.base import share
 from minigpt.attention.position import Position
 from minigpt.config.strict_yaml import UserError
 from minigpt.inspection.trace import attention_maps, record
-from minigpt.model.gpt import GPT, ModelConfig
+from minigpt.model import GPT, ModelConfig
 
 T, V = 7, 11
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from minigpt.attention import Attention
 from minigpt.config.strict_yaml import ConfigError, UserError
-from minigpt.model.gpt import GPT, ModelConfig
+from minigpt.model import GPT, ModelConfig
 from minigpt.model.sampling import SamplingConfig, generate
 from minigpt.runs import checkpoint
 from minigpt.runs.report import read_metrics

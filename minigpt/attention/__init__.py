@@ -1,14 +1,34 @@
-"""The kinds of attention, one a file. A new kind is ONE new file here and nothing else: it is found by itself.
+"""Attention. Read `ladder.py` first, then `cache`, `position`, `norm` and `base.py`, then a family:
 
-Read `ladder.py` first, then `base.py`, then the rungs: average, dot_product, single_head, multi_head, grouped_query.
+    averages/   the mean of the past, three ways: a loop, a matrix, a softmax of masked zeros
+    softmax/    scores and a softmax: dot_product, single_head, multi_head, grouped_query
+
+A new kind is ONE new file in a family's folder and nothing else: it is found by itself.
 """
 
 from importlib import import_module
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 
-from minigpt.attention.base import Attention, SoftmaxAttention, shortcut
+from minigpt.attention.base import Attention, SoftmaxAttention
+from minigpt.attention.cache import KVCache, Past, State
+from minigpt.attention.position import Position, Shape, distance
+from minigpt.attention.softmax.grouped_query import GroupedQuery
+from minigpt.attention.softmax.multi_head import MultiHead
+from minigpt.attention.softmax.single_head import SingleHead
 
-for _module in iter_modules(__path__):
-    import_module(f"{__name__}.{_module.name}")
+for _module in walk_packages(__path__, f"{__name__}."):
+    import_module(_module.name)
 
-__all__ = ["Attention", "SoftmaxAttention", "shortcut"]
+__all__ = [
+    "Attention",
+    "GroupedQuery",
+    "KVCache",
+    "MultiHead",
+    "Past",
+    "Position",
+    "Shape",
+    "SingleHead",
+    "SoftmaxAttention",
+    "State",
+    "distance",
+]

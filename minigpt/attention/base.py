@@ -3,7 +3,7 @@
 Attention is a weighted mean of values. The kinds differ in where the weights come from, so there is one `forward`,
 and a kind says only what is new about it: usually `weights`, or a piece of it.
 
-    class Mine(MultiHead, kind="mine"):              # a file of its own beside this one, or --plugin mine.py
+    class Mine(MultiHead, kind="mine"):              # one file in a family's folder, or --plugin mine.py
         def scores(self, query, key):
             return super().scores(query, key).tanh()
 
@@ -13,9 +13,9 @@ d width of a query and a key, e width of a value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -26,36 +26,13 @@ from minigpt.attention.position import Shape, distance
 from minigpt.config.options import Component
 from minigpt.config.strict_yaml import Mistake
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-SHORTCUTS = ("mix", "recall", "make_cache")
-LAWS = {"rows_sum_to_one", "weights_nonnegative", "order_blind"}
-HARMLESS = LAWS | {"__init__", "__init_subclass__", "qkv", "output", "Config", "config", "kind"}
-HARMLESS |= {"__doc__", "__module__", "__qualname__", "__annotations__", "__firstlineno__", "__static_attributes__"}
-
-
-def shortcut(*honours: str, needs: tuple[str, ...] = ()) -> Callable[[Function], Function]:
-    """Mark a `mix`, `recall` or `make_cache` that is faster than the plain one and equal to it.
-
-    It is equal for the class that it was written for. A subclass inherits it only if all that it changes is listed in
-    `honours` or cannot matter (`qkv`, `output`, options, unless the shortcut `needs` them as they are); otherwise the
-    next one up that fits is put in its place, in the end the plain one. So a kind that changes its scores cannot
-    train as something else in silence.
-    """
-
-    def mark(function: Function) -> Function:
-        function.harmless = (HARMLESS | set(honours)) - set(needs)  # type: ignore[attr-defined]
-        return function
-
-    return mark
-
 
 class Attention(nn.Module, Component):
     """The base of all kinds. The three laws tell the contract suite what it may ask of a kind."""
 
     rows_sum_to_one: ClassVar[bool] = True
     weights_nonnegative: ClassVar[bool] = True
-    order_blind: ClassVar[bool] = True  # without positions, the last row does not care about the order of the past
+    order_blind: ClassVar[bool] = True  # without positions, the last row does not depend on the order of the past
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Component.Config):
@@ -64,13 +41,6 @@ class Attention(nn.Module, Component):
         def mistakes_within(self, model: Shape) -> Iterator[Mistake]:
             """Checks against the rest of the model: yields (field, what is wrong)."""
             yield from ()
-
-    def __init_subclass__(cls, kind: str = "", **keywords: Any):
-        super().__init_subclass__(kind=kind, **keywords)
-        for name in SHORTCUTS:
-            fitting = next(parent for parent in cls.__mro__ if name in vars(parent) and _still_holds(name, parent, cls))
-            if vars(fitting)[name] is not getattr(cls, name):
-                setattr(cls, name, vars(fitting)[name])
 
     def __init__(self, config: Attention.Config, model: Shape, layer: int = 0):
         super().__init__()
@@ -92,21 +62,20 @@ class Attention(nn.Module, Component):
         raise TypeError(f"{type(self).__name__} does not say where its weights come from: define weights(query, key)")
 
     def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """The weighted mean of the values: (B, H, T, e). Overridden only to be faster, never to be different."""
+        """The weighted mean of the values: (B, H, T, e)."""
         weights = F.dropout(self.weights(query, key), self.dropout, self.training)  # (B, H, T, S)
-        return weights.to(value.dtype) @ share(value, weights.shape[1])  # (B, H, T, e)
+        return weights.to(value.dtype) @ repeat_kv(value, weights.shape[1])  # (B, H, T, e)
 
     def recall(self, query: Tensor, key: Tensor, value: Tensor, past: Past) -> Tensor:
-        """`mix` while decoding: the new keys and values join those of the past: (B, H, T, e)."""
+        """`mix` while decoding: the new keys and values are appended to those of the past: (B, H, T, e)."""
         return self.mix(query, *past.append(key, value))
 
     def output(self, mixed: Tensor, x: Tensor) -> Tensor:
-        """(B, H, T, e) -> (B, T, D): the heads side by side. x (B, T, D) is what `qkv` was given, for gates."""
-        B, _, T, _ = mixed.shape
-        return mixed.reshape(B, 1, -1) if T == 1 else mixed.transpose(1, 2).flatten(2)  # of one, nothing changes places
+        """(B, H, T, e) -> (B, T, D): concatenate the heads. x (B, T, D) is what `qkv` was given, for gates."""
+        return mixed.transpose(1, 2).flatten(2)  # (B, T, H e)
 
     def make_cache(self, length: int) -> Past:
-        """An empty memory for decoding up to `length` positions."""
+        """An empty cache for decoding up to `length` positions."""
         return KVCache(length)
 
     def forward(self, x: Tensor, past: Past | None = None) -> Tensor:
@@ -121,36 +90,13 @@ class Attention(nn.Module, Component):
         return self.output(mixed, x)
 
 
-def _still_holds(name: str, parent: type, cls: type) -> bool:
-    """Whether the `name` written for `parent` is right for `cls`: all that differs between them cannot matter to it."""
-    ours = [c for c in parent.__mro__ if issubclass(c, Attention)]
-    known = {attribute for c in ours for attribute in vars(c)}
-    changed = {a for a in known if getattr(cls, a, None) is not getattr(parent, a, None)}
-    harmless = getattr(vars(parent)[name], "harmless", HARMLESS) | {name}
-    if name == "mix":  # which neither remembers nor is told how that is done
-        harmless = harmless | {"recall", "make_cache"}
-    return parent is Attention or changed <= harmless
-
-
-def share(x: Tensor, H: int) -> Tensor:
-    """Let H query heads share the G heads of keys or values x (B, G, S, d): (B, H, S, d)."""
-    return x if x.shape[1] == H else x.repeat_interleave(H // x.shape[1], dim=1)
-
-
-def plain_is_faster(query: Tensor, key: Tensor) -> bool:
-    """Whether the plain form beats the fused kernel: on a CPU in bfloat16, for 2 to 512 positions.
-
-    Measured by `scripts/benchmark.py attention`; the kernel's backward pass there is several times slower.
-    """
-    T, S = query.shape[2], key.shape[2]
-    return T > 1 and S <= 512 and query.dtype == torch.bfloat16 and query.device.type == "cpu"
+def repeat_kv(x: Tensor, H: int) -> Tensor:
+    """Repeat each of the G heads of keys or values x (B, G, S, d) for the query heads that share it: (B, H, S, d)."""
+    return x.repeat_interleave(H // x.shape[1], dim=1)
 
 
 class SoftmaxAttention(Attention):
-    """Weights are the softmax of scores: `scale`, `scores`, `allowed` and `normalise`, each to be changed alone.
-
-    A kind that changes only `scale` or `allowed` (a window is one line) keeps the fast kernel.
-    """
+    """Weights are the softmax of scores: `scale`, `scores`, `mask` and `normalise`, each to be changed alone."""
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Attention.Config):
@@ -165,47 +111,17 @@ class SoftmaxAttention(Attention):
 
     def scores(self, query: Tensor, key: Tensor) -> Tensor:
         """How well query (B, H, T, d) and key (B, G, S, d) match: (B, H, T, S)."""
-        return (query * self.scale(query)) @ share(key, query.shape[1]).mT
+        return query @ repeat_kv(key, query.shape[1]).mT * self.scale(query)
 
-    def allowed(self, T: int, S: int, device: torch.device) -> Tensor:
+    def mask(self, T: int, S: int, device: torch.device) -> Tensor:
         """Who may look where: (T, S), true where query t may see key s. Made from `distance`."""
         return distance(T, S, device) >= (0 if self.config.causal else -S)
 
     def normalise(self, scores: Tensor) -> Tensor:
-        """Scores (B, H, T, S), the forbidden ones -inf, to weights."""
+        """Scores (B, H, T, S), -inf where the mask is false, to weights."""
         return scores.softmax(dim=-1)
 
     def weights(self, query: Tensor, key: Tensor) -> Tensor:
-        scores, bias = self.scores(query, key), self.position.bias(query, key)  # (B, H, T, S), (H, T, S)
-        scores = scores if bias is None else scores + bias
-        allowed = self.allowed(query.shape[2], key.shape[2], query.device)  # (T, S)
-        barrier = torch.where(allowed, 0.0, -torch.inf).to(scores.dtype)  # (T, S): added, it needs no way back
-        return self.normalise(scores + barrier)  # (B, H, T, S)
-
-    @shortcut("scale", "allowed")
-    def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        if plain_is_faster(query, key):
-            return Attention.mix(self, query, key, value)
-        (B, H, T, d), (_, G, S, _) = query.shape, key.shape
-        bias = self.position.bias(query, key)  # (H, T, S) or None
-        triangle = type(self).allowed is SoftmaxAttention.allowed and self.config.causal and bias is None
-        if triangle and T in (1, S):
-            mask = None  # the kernel's own mask aligns to the upper left: right for T = S, and for T = 1 none is needed
-        else:
-            mask = self.allowed(T, S, query.device)  # (T, S)
-        if bias is not None and mask is not None:
-            mask = bias.masked_fill(~mask, -torch.inf).to(query.dtype)  # (H, T, S)
-        if mask is None and T == 1 and G < H:  # heads that share their keys stand as positions: nothing is copied
-            query = query.reshape(B, G, -1, d)  # (B, G, H/G, d)
-        elif G < H:
-            key, value = share(key, H), share(value, H)  # (B, H, S, d), (B, H, S, e)
-        mixed = F.scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            attn_mask=mask,
-            dropout_p=self.dropout if self.training else 0.0,  # the kernel would also drop when not training
-            is_causal=mask is None and T > 1,
-            scale=self.scale(query),
-        )
-        return mixed if G == H else mixed.reshape(B, H, T, -1)  # (B, H, T, e)
+        scores = self.scores(query, key) + self.position.bias(query, key)  # (B, H, T, S)
+        mask = self.mask(query.shape[2], key.shape[2], query.device)  # (T, S)
+        return self.normalise(scores.masked_fill(~mask, -torch.inf))  # (B, H, T, S)

@@ -1,17 +1,15 @@
 """Positions: how a model is told where a token stands. `none`, `learned`, `sinusoidal`, `rotary`, `alibi`.
 
 Attention alone is blind to order. A position can act in three places: `embed` adds to the embeddings, once, in the
-model; `rotate` turns queries and keys, and `bias` is added to the scores, both in every attention. A kind overrides
+model; `rotate` rotates queries and keys, and `bias` is added to the scores, both in every attention. A kind overrides
 the one it needs, so any position goes with any attention.
 
-B batch, H heads, T positions of the queries, S of the keys, D model width, d width of a head.
+B batch, H heads, T positions of the queries, S of the keys, D model width, d width of a head, n = d // 2 pairs.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Annotated, ClassVar
 
 import torch
@@ -27,6 +25,14 @@ def distance(T: int, S: int, device: torch.device | None = None) -> Tensor:
     from this, so they all agree about where a query stands when decoding with a cache (T < S).
     """
     return torch.arange(S - T, S, device=device)[:, None] - torch.arange(S, device=device)  # (T, S)
+
+
+def angles(start: int, T: int, width: int, base: float, device: torch.device) -> Tensor:
+    """position * base^(-2i/width) for T positions from `start` on and i = 0, 1, ..., in float64: (T, width // 2)."""
+    exact = torch.float32 if device.type == "mps" else torch.float64  # Apple's GPUs have no float64
+    positions = torch.arange(start, start + T, dtype=exact, device=device)  # (T,)
+    frequencies = base ** (-2 * torch.arange(width // 2, dtype=exact, device=device) / width)  # (width // 2,)
+    return positions[:, None] * frequencies  # (T, width // 2)
 
 
 class Position(nn.Module, Component):
@@ -45,12 +51,12 @@ class Position(nn.Module, Component):
         return x
 
     def rotate(self, x: Tensor, start: int) -> Tensor:
-        """Turn queries or keys x (B, H, T, d), whose first position is `start`."""
+        """Rotate queries or keys x (B, H, T, d), whose first position is `start`."""
         return x
 
-    def bias(self, query: Tensor, key: Tensor) -> Tensor | None:
-        """What is added to the scores of query (B, H, T, d) and key (B, G, S, d): (H, T, S), or None."""
-        return None
+    def bias(self, query: Tensor, key: Tensor) -> Tensor:
+        """What is added to the scores of query (B, H, T, d) and key (B, G, S, d): (H, T, S), here zeros (1, 1, 1)."""
+        return query.new_zeros(1, 1, 1)
 
     def acts_by(self, method: str) -> bool:
         """Whether this kind overrides `embed`, `rotate` or `bias`."""
@@ -83,45 +89,39 @@ class Sinusoidal(Position, kind="sinusoidal"):
 
     def embed(self, x: Tensor, start: int) -> Tensor:
         T, D = x.shape[1:]
-        waves = wave_table(start, T, D + D % 2, 10_000.0, x.dtype, x.device)  # (T, D/2, 2): cos, sin
-        waves = waves.flip(-1).flatten(1)[:, :D]  # (T, D): sin, cos, sin, cos, ...
+        waves = angles(start, T, D + D % 2, 10_000.0, x.device)  # (T, D/2)
+        waves = torch.stack((waves.sin(), waves.cos()), dim=-1).flatten(1)[:, :D]  # (T, D): sin, cos, sin, cos, ...
         return x + self.AMPLITUDE * waves.to(x.dtype)  # (B, T, D)
 
 
 class Rotary(Position, kind="rotary"):
-    """Turns each pair of features by an angle that grows with the position ("RoFormer", arXiv 2104.09864).
+    """Rotates each pair of features by an angle that grows with the position ("RoFormer", arXiv 2104.09864).
 
-    A pair is a complex number x, and x e^{i angle} is the same turned. The dot product of a turned query and a turned
-    key depends on their distance alone. Feature 2i is paired with its neighbour 2i + 1, as in the paper (Hugging Face's
-    models have their weights in another order, and pair i with i + d/2); with an odd width the last feature stays as it
-    is. The angles are made in float64 and the turning done in float32 at least: in bfloat16 they would be off by a
-    radian at position 300.
+    The dot product of a rotated query and a rotated key depends on their distance alone. Feature 2i is paired with its
+    neighbour 2i + 1, as in the paper (Hugging Face's models pair i with i + d/2, and store their weights in that
+    order); with an odd width the last feature is not rotated. The angles are made in float64 and the rotation in
+    float32 at least: in bfloat16 they would be off by a radian at position 300.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Position.Config):
         base: Positive = 10_000.0
-        """The slowest pair turns once in about 2 pi times this many positions."""
+        """The slowest pair makes one full turn in about 2 pi times this many positions."""
 
     config: Rotary.Config
 
     def rotate(self, x: Tensor, start: int) -> Tensor:
-        T, d = x.shape[2:]
-        if d % 2:
-            return torch.cat((self.rotate(x[..., :-1], start), x[..., -1:]), dim=-1)
-        waves = wave_table(start, T, d, self.config.base, x.dtype, x.device)  # (T, d/2, 2)
-        return turn(x.to(waves.dtype), waves).to(x.dtype)  # (B, H, T, d)
+        theta = angles(start, x.shape[2], x.shape[3] - x.shape[3] % 2, self.config.base, x.device)  # (T, n)
+        return apply_rotary(x, theta.cos(), theta.sin())  # (B, H, T, d)
 
 
-def turn(x: Tensor, waves: Tensor) -> Tensor:
-    """Multiply neighbours in x (B, H, T, 2n), as complex numbers, by those of waves (T, n, 2): (B, H, T, 2n)."""
-    shape = *x.shape[:3], -1, 2
-    if torch.compiler.is_compiling():  # torch's compiler knows real numbers only
-        (a, b), (cos, sin) = x.view(shape).unbind(-1), waves.unbind(-1)  # (B, H, T, n) and (T, n) twice
-        return torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(3)
-    if x.stride(3) != 1 or math.gcd(2, x.storage_offset(), *x.stride()[:3]) == 1:
-        x = x.contiguous()  # complex numbers begin at even places
-    return torch.view_as_real(torch.view_as_complex(x.view(shape)) * torch.view_as_complex(waves)).flatten(3)
+def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate the pairs (x[2i], x[2i + 1]) of x (B, H, T, d) by angles whose cos and sin are (T, n): (B, H, T, d)."""
+    precise, end = torch.promote_types(x.dtype, torch.float32), 2 * cos.shape[-1]
+    even, odd = x[..., 0:end:2].to(precise), x[..., 1:end:2].to(precise)  # (B, H, T, n) each
+    cos, sin = cos.to(precise), sin.to(precise)
+    rotated = torch.stack((even * cos - odd * sin, odd * cos + even * sin), dim=-1).flatten(3)  # (B, H, T, 2n)
+    return torch.cat((rotated.to(x.dtype), x[..., end:]), dim=-1)  # (B, H, T, d)
 
 
 class Alibi(Position, kind="alibi"):
@@ -134,20 +134,6 @@ class Alibi(Position, kind="alibi"):
         dtype = torch.promote_types(query.dtype, torch.float32)
         slopes = 2.0 ** (-8.0 * torch.arange(1, H + 1, dtype=dtype, device=query.device) / H)  # (H,)
         return -slopes[:, None, None] * distance(T, S, query.device).abs()  # (H, T, S)
-
-
-def wave_table(start: int, T: int, width: int, base: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """cos and sin of position * base^(-2i/width) for T positions: (T, width/2, 2), in float32 or better."""
-    rounded = -(-(start + T) // 256) * 256  # decoding asks for one more each time: make few tables, not many
-    return _waves(rounded, width, base, torch.promote_types(dtype, torch.float32), device).narrow(0, start, T)
-
-
-@lru_cache(maxsize=16)
-def _waves(length: int, width: int, base: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):  # the tables outlive the call, and may be needed for training later
-        frequencies = base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)  # (width/2,)
-        angles = torch.arange(length, dtype=torch.float64)[:, None] * frequencies  # (length, width/2)
-        return torch.stack((angles.cos(), angles.sin()), dim=-1).to(device, dtype)
 
 
 @dataclass(frozen=True, kw_only=True)

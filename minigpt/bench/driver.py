@@ -109,11 +109,13 @@ def transformers_model(spec: Spec) -> Any:
 def minigpt_model(spec: Spec) -> Any:
     """Ours, of the same shape: GPT-2's, without biases."""
     from minigpt.attention.softmax.multi_head import MultiHead
-    from minigpt.model.gpt import GPT, ModelConfig
+    from minigpt.fast import make_fast
+    from minigpt.model import GPT, ModelConfig
 
     sizes = dict(spec["shape"])
     attention, V = MultiHead.Config(n_head=sizes.pop("n_head")), sizes.pop("vocab_size")
-    return GPT(ModelConfig(**sizes, bias=False, attention=attention), V).to(spec["device"])
+    model = GPT(ModelConfig(**sizes, bias=False, attention=attention), V).to(spec["device"])
+    return make_fast(model, without=spec.get("without", ()))
 
 
 def count(model: nn.Module) -> int:

@@ -14,7 +14,7 @@ from minigpt.bench.ledger import Report, Row, rate
 from minigpt.bench.setting import Setting
 from minigpt.bench.worker import Measured, interleave
 from minigpt.inspection.cost import cost
-from minigpt.model.gpt import GPT, ModelConfig
+from minigpt.model import GPT, ModelConfig
 
 LAPTOP = {"n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 64, "vocab_size": 65}
 BABY = {"n_layer": 6, "n_head": 6, "n_embd": 384, "block_size": 256, "vocab_size": 65}

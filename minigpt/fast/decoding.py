@@ -1,52 +1,60 @@
-"""The model as decoding wants it: a token at a time reads every weight once, so their bytes are its time.
+"""A copy of a model for writing one token at a time, when memory bandwidth and the calls themselves set the speed.
 
-    fast = prepare(run.model, "int8")
-    for token in generate(fast, ids, config): ...
+    prepared = prepare(run.model, "int8")
+    for token in generate(prepared, ids, config): ...
 
-Whatever the attention, its linear layers are what is large, so it is they that are exchanged, from outside.
+Whatever the attention, its linear layers are what is large, so they are exchanged, from outside.
 """
 
 from __future__ import annotations
 
 import copy
-import warnings
-from collections.abc import Callable, Sequence
-from functools import lru_cache
-from typing import Any, Literal
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import MethodType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from minigpt.fast.joined import joinable, joined_weights, watched
-from minigpt.model.gpt import GPT
-
-Weights = Literal["float32", "bfloat16", "int8"]
-LARGE = 2**18  # numbers in a matrix from which memory, and not the call, is what float32 waits for
-LANES = 16  # torch's kernel for int8 reads so many numbers of a row at a time, past its end if need be
-SMALLEST = 1e-30  # keeps a row of zeros from being divided by zero
+from minigpt.fast.joined import as_one, join, joinable, parts_to_join, watched
+from minigpt.fast.packed import Weights, exchanged, packs
+from minigpt.fast.switch import make_fast
+from minigpt.model.gpt import GPT, Cache
+from minigpt.model.sampling import SamplingConfig
 
 
-def without_onednn(model: nn.Module, *arguments: Any, **options: Any) -> Any:
-    """Call a model. torch hands GELU and other small things to oneDNN, whose call takes longer than they do."""
+@dataclass(frozen=True, kw_only=True)
+class WritingConfig(SamplingConfig):
+    """How text is drawn, and how the weights are kept meanwhile."""
+
+    weights: Weights = "float32"
+    """How the model's weights are kept while it writes: bfloat16 and int8 are faster, and a little off."""
+
+
+def hidden_without_onednn(self: GPT, ids: Tensor, cache: Cache | None = None) -> Tensor:
+    """`GPT.hidden`. torch hands GELU and other small operations to oneDNN, whose call takes longer than they do."""
     before = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)
     try:
-        return model.forward(*arguments, **options)
+        return GPT.hidden(self, ids, cache)
     finally:
         torch._C._set_mkldnn_enabled(before)
 
 
 def layer_norm(norm: nn.LayerNorm, x: Tensor) -> Tensor:
-    """What the norm makes of x, asked of torch directly."""
+    """The output of the norm for x, by torch's function itself."""
     return torch.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
 
 
-def make_direct(module: nn.Module, call: Callable[..., Any] | None = None) -> nn.Module:
-    """Have a module called without torch's detour by its hooks, if it has none: it takes half the time."""
+def make_direct(module: nn.Module) -> nn.Module:
+    """Have a module called without torch's detour by its hooks, if it has none: a call takes half the time."""
     vars(module).update(module._modules, **module._parameters)  # where they are found without a search
+    kind = type(module)
+    call: Callable[..., Any] = layer_norm if kind is nn.LayerNorm else kind.forward
+    if "forward" in vars(module).get("faster", ()):
+        call = vars(module).pop("forward").__func__
     if not watched(module):
-        kind = type(module)
-        call = layer_norm if kind is nn.LayerNorm else call or kind.forward
         if (kind, call) not in DIRECT:
             DIRECT[kind, call] = type(kind.__name__, (kind,), {"__module__": kind.__module__, "__call__": call})
         module.__class__ = DIRECT[kind, call]
@@ -54,116 +62,6 @@ def make_direct(module: nn.Module, call: Callable[..., Any] | None = None) -> nn
 
 
 DIRECT: dict[tuple[type[nn.Module], Callable[..., Any]], type[nn.Module]] = {}
-
-
-class Exchanged(nn.Linear):
-    """What takes the place of a linear layer, and shows its parameters."""
-
-    def __init__(self, linear: nn.Linear):
-        nn.Module.__init__(self)  # no weights of its own
-        self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.weight, self.bias = linear.weight, linear.bias
-
-
-class RowLinear(Exchanged):
-    """A linear layer whose weights lie column by column, which is a tenth faster for a row or a few."""
-
-    def __init__(self, linear: nn.Linear):
-        super().__init__(linear)
-        self.columns = linear.weight.detach().T.contiguous()  # (k, n)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = x @ self.columns  # (..., n); asked for plainly, it comes sooner than by F.linear
-        return y if self.bias is None else y + self.bias
-
-
-class PackedLinear(Exchanged):
-    """A linear layer whose weights lie in blocks, as oneDNN wants them, in float32 or bfloat16.
-
-    A row times a matrix that lies row by row takes half of what memory gives, or less; in blocks it takes all of it.
-    What goes in and comes out has a type of its own.
-    """
-
-    def __init__(self, linear: nn.Linear, kind: torch.dtype):
-        super().__init__(linear)
-        self.kind = kind
-        self.blocks = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach().to(kind), 1)  # best for one row
-        self.offset = None if linear.bias is None else linear.bias.detach().to(kind)
-        self.product = torch.ops.mkldnn._linear_pointwise.default
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.product(x.to(self.kind), self.blocks, self.offset, "none", [], "")
-        return y.to(x.dtype)
-
-
-class Int8PackedLinear(Exchanged):
-    """A linear layer whose weights are whole numbers from -127 to 127, each row with a scale of its own, and so is,
-    while it is multiplied, each row that comes in. By FBGEMM, which torch brings along on x86.
-
-    Both are rounded to the nearest: off by at most 1/254 of the largest in the row. Rows do not depend on each other.
-    """
-
-    def __init__(self, linear: nn.Linear):
-        super().__init__(linear)
-        self.packed = whole_numbers(linear.weight.detach())
-        self.narrow = pairs_overflow()
-        self.one_row = torch.ops.quantized.linear_dynamic.default
-        self.rows = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor
-        if x.numel() == x.shape[-1]:
-            y = self.one_row(x, self.packed, self.narrow)
-        else:
-            largest = torch.linalg.vector_norm(x, torch.inf, -1, keepdim=True).clamp(min=SMALLEST)  # (..., 1)
-            levels = 63 if self.narrow else 127
-            y = self.rows(x / largest, 1 / levels, levels + 1, self.packed) * largest  # (..., n)
-        return y if self.bias is None else y + self.bias
-
-
-def whole_numbers(weight: Tensor) -> Any:
-    """A matrix (n, k) in int8 as FBGEMM wants it, each row with its own scale."""
-    scale = (weight.abs().amax(dim=1) / 127).clamp(min=SMALLEST).double()  # (n,)
-    with warnings.catch_warnings():  # torch means to give up tensors of this type, and has no other way in yet
-        warnings.simplefilter("ignore", UserWarning)
-        rounded = torch.quantize_per_channel(weight, scale, torch.zeros(len(weight), dtype=torch.long), 0, torch.qint8)
-        return torch.ops.quantized.linear_prepack(rounded, None)
-
-
-@lru_cache(maxsize=1)
-def pairs_overflow() -> bool:
-    """Whether this processor adds the products up in pairs of 16 bits, which the largest numbers overflow: then what
-    is multiplied must do with a bit less. Found out by trying."""
-    most = torch.ops.quantized.linear_dynamic(torch.ones(1, 64), whole_numbers(torch.ones(8, 64)), False)  # (1, 8)
-    return not torch.allclose(most, torch.tensor(64.0), rtol=1e-3)
-
-
-class Int8Linear(nn.Module):
-    """A linear layer whose weights are whole numbers from -127 to 127, each row with a scale of its own.
-
-    They are rounded to the nearest, so a weight is off by at most 1/254 of the largest in its row. `in_features` is a
-    multiple of LANES.
-    """
-
-    def __init__(self, linear: nn.Linear):
-        super().__init__()
-        weight = linear.weight.detach().float()  # (n, k)
-        scale = (weight.abs().amax(dim=1) / 127).clamp(min=1e-12)  # (n,)
-        self.register_buffer("whole", (weight / scale[:, None]).round().to(torch.int8))
-        self.register_buffer("scale", scale.to(torch.bfloat16))
-        self.bias = None if linear.bias is None else linear.bias.detach().to(torch.bfloat16)
-        self.whole: Tensor
-        self.scale: Tensor
-
-    @property
-    def weight(self) -> Tensor:
-        """The weights (n, k) in bfloat16, for an attention that reads them itself."""
-        return self.whole * self.scale[:, None]
-
-    def forward(self, x: Tensor) -> Tensor:
-        rows = x.reshape(-1, x.shape[-1])  # (rows, k)
-        y = torch._weight_int8pack_mm(rows, self.whole, self.scale).view(*x.shape[:-1], -1)
-        return y if self.bias is None else y + self.bias
 
 
 class Nothing(nn.Module):
@@ -176,7 +74,7 @@ class Nothing(nn.Module):
 @torch.no_grad()
 def prepare(model: GPT, weights: Weights = "float32") -> GPT:
     """A model for decoding that writes as `model` does. It shares the parameters of `model`, and has copies of those of
-    linear layers that lie better: layers of one input side by side, and on a CPU large ones in blocks.
+    linear layers that lie better: layers of one input joined, and on a CPU large ones in blocks.
 
     "bfloat16" and "int8" read a half and a quarter of the bytes of linear layers, and change the logits a little:
     `Run.loss_with` measures what that costs. On a CPU, everything else stays in float32, in which torch's attention is
@@ -187,22 +85,25 @@ def prepare(model: GPT, weights: Weights = "float32") -> GPT:
         made = copy.deepcopy(model, memo | {id(parameter): parameter for parameter in model.parameters()})
     else:
         made = copy.deepcopy(model, memo).to(torch.bfloat16)
+    if "faster" not in vars(made):
+        make_fast(made)
     lone = {name: layer for name, layer in model.named_modules() if type(layer) is nn.Linear and not watched(layer)}
     for name, module in model.named_modules():
-        names = [f"{name}.{part}" for part in getattr(module, "together", ()) if f"{name}.{part}" in lone]
-        layers = [lone[name] for name in names]
-        if len(layers) > 1 and joinable(layers):
-            own = tuple(made.get_submodule(name) for name in names)
-            vars(own[0])["joined"] = own, make_direct(exchanged(as_one(layers), weights, packed))
-            for name in names:
-                del lone[name]  # it stays as it is, for a kind that calls it alone
+        names = [f"{name}.{part}" for part in parts_to_join(module)]
+        layers = [lone[name] for name in names if name in lone]
+        if len(layers) == len(names) and joinable(layers):
+            join(made.get_submodule(name), make_direct(exchanged(as_one(layers), weights, packed)))
+            for joined in names:
+                del lone[joined]
     for name, layer in lone.items():
         made.set_submodule(name, exchanged(layer, weights, packed))
     for name, module in list(made.named_modules()):
         if type(module) is nn.Dropout:
             made.set_submodule(name, Nothing())
     for module in made.modules():
-        make_direct(module, without_onednn if module is made and packed else None)
+        make_direct(module)
+    if packed:
+        vars(made)["hidden"] = MethodType(hidden_without_onednn, made)
     return made.eval()
 
 
@@ -218,33 +119,3 @@ def made_by(model: nn.Module) -> list[Tensor]:
         elif isinstance(value, dict):
             kept += value.values()
     return found
-
-
-def packs(weights: Weights, like: Tensor) -> bool:
-    """Whether there are kernels here for linear layers of such weights among other parameters like this one."""
-    if like.device.type != "cpu" or like.dtype != torch.float32:
-        return False
-    if weights == "int8":
-        return "fbgemm" in torch.backends.quantized.supported_engines
-    available = torch.backends.mkldnn.is_available()
-    return available and (weights == "float32" or torch.ops.mkldnn._is_mkldnn_bf16_supported())
-
-
-def exchanged(linear: nn.Linear, weights: Weights, packed: bool) -> nn.Module:
-    """What takes the place of a linear layer."""
-    if weights == "int8" and packed:
-        return Int8PackedLinear(linear)
-    if weights == "int8" and linear.in_features % LANES == 0:
-        return Int8Linear(linear)
-    if packed and (weights == "bfloat16" or linear.weight.numel() >= LARGE):
-        return PackedLinear(linear, getattr(torch, weights))
-    return RowLinear(linear if weights == "float32" else copy.deepcopy(linear).to(torch.bfloat16))
-
-
-def as_one(layers: Sequence[nn.Linear]) -> nn.Linear:
-    """One layer that makes what several make of the same input, one beside the other."""
-    weight, bias = joined_weights(layers)
-    one = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
-    one.weight = nn.Parameter(weight, requires_grad=False)
-    one.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)  # type: ignore[assignment]
-    return one

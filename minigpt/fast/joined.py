@@ -1,48 +1,82 @@
-"""Several linear layers of one input, made by one product of all their weights, which takes less time than several.
+"""Linear layers of one input as one layer: one product of all their weights takes less time than several.
 
-B batch, T positions, D model width.
+Worth it for a token at a time only: for the many rows of a training step, joining the weights anew in each step costs
+what the larger product saves.
+
+B batch, T positions, D model width, H query heads, G key heads, d width of a head.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import MethodType
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-MANY = 64  # rows, from which it pays to lay the weights side by side each time
+from minigpt.attention import MultiHead, Past, SingleHead
+from minigpt.attention.softmax.multi_head import split_heads
+from minigpt.model.mlp import MLP
+
+QKV, GATED = ("query", "key", "value"), ("gate", "up")
 
 
-def side_by_side(x: Tensor, *layers: nn.Linear) -> Tensor:
-    """What the layers make of x (B, T, D), one beside the other: (B, T, sum of widths).
-
-    Layers of another make, and layers that somebody watches or has changed from outside, are called one by one.
-    """
-    joined: tuple[tuple[nn.Module, ...], nn.Module] | None = vars(layers[0]).get("joined")
-    if joined is not None and joined[0] == layers:  # they lie side by side already: `decoding.prepare`
-        made: Tensor = joined[1](x)
-        return made
-    if x.shape[0] * x.shape[1] < MANY or not joinable(layers):
-        return torch.cat([layer(x) for layer in layers], dim=-1)
-    return F.linear(x, *joined_weights(layers))
-
-
-def joined_weights(layers: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
-    """Weights (sum of widths, D) and biases (sum of widths) of the layers as of one."""
-    weights: list[Tensor] = [layer.weight for layer in layers]
-    biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
-    return torch.cat(weights), torch.cat(biases) if biases else None
+def parts_to_join(module: nn.Module) -> tuple[str, ...]:
+    """The names of the layers that a module of this very class calls on one input, in the order of their outputs."""
+    if isinstance(module, (SingleHead, MultiHead)) and type(module).qkv in (SingleHead.qkv, MultiHead.qkv):
+        return QKV
+    if isinstance(module, MLP) and type(module).forward is MLP.forward and module.kind == "swiglu":
+        return GATED
+    return ()
 
 
 def joinable(layers: Sequence[nn.Module]) -> bool:
     """Whether these are linear layers of one input, as they were made, all with biases or all without."""
-    if any(type(layer) is not nn.Linear or watched(layer) for layer in layers):
+    if len(layers) < 2 or any(type(layer) is not nn.Linear or watched(layer) for layer in layers):
         return False
     return len({(layer.in_features, layer.bias is None) for layer in layers}) == 1
 
 
 def watched(module: nn.Module) -> bool:
-    """Whether somebody looks on when a module is called, or has put something else in place of its `forward`."""
+    """Whether a module has hooks, or something else in place of its `forward`."""
     hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
     return bool(hooks) or "forward" in vars(module)
+
+
+def as_one(layers: Sequence[nn.Linear]) -> nn.Linear:
+    """One layer whose output is the outputs of several layers of the same input, concatenated."""
+    weight = torch.cat([layer.weight for layer in layers])  # (sum of widths, D)
+    biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
+    one = nn.Linear(weight.shape[1], weight.shape[0], bias=bool(biases), device="meta")
+    one.weight = nn.Parameter(weight, requires_grad=False)
+    one.bias = nn.Parameter(torch.cat(biases), requires_grad=False) if biases else None  # type: ignore[assignment]
+    return one
+
+
+def join(module: nn.Module, one: nn.Module) -> None:
+    """Have a module call `one` in place of the layers of `parts_to_join`."""
+    vars(module)["joined"] = one
+    method, form = ("forward", gated) if isinstance(module, MLP) else ("qkv", qkv)
+    vars(module)[method] = MethodType(form, module)
+    vars(module)["faster"] = (*vars(module).get("faster", ()), method)
+
+
+def qkv(self: SingleHead | MultiHead, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
+    """query (B, H, T, d), key (B, G, T, d), value (B, G, T, d): queries and keys are rotated by one call."""
+    H, G = (self.n_head, self.n_kv_head) if isinstance(self, MultiHead) else (1, 1)
+    made = split_heads(self.joined(x), H + 2 * G)  # type: ignore[operator]  # (B, H + 2G, T, d)
+    if self.config.qk_norm:
+        query, key, value = made.split_with_sizes((H, G, G), 1)  # (B, H, T, d), (B, G, T, d), (B, G, T, d)
+        query, key = self.query_norm(query), self.key_norm(key)
+        return self.position.rotate(query, past.length), self.position.rotate(key, past.length), value
+    both, value = made.split_with_sizes((H + G, G), 1)  # (B, H + G, T, d), (B, G, T, d)
+    query, key = self.position.rotate(both, past.length).split_with_sizes((H, G), 1)
+    return query, key, value
+
+
+def gated(self: MLP, x: Tensor) -> Tensor:
+    """SwiGLU: (B, T, D) -> (B, T, D)."""
+    gate, up = self.joined(x).chunk(2, dim=-1)  # type: ignore[operator]  # (B, T, width) each
+    output: Tensor = self.project(F.silu(gate) * up)  # (B, T, D)
+    return output

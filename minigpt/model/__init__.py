@@ -1,1 +1,8 @@
-"""The part model."""
+"""The GPT: its config, the MLP, the blocks, and how text is drawn from its logits."""
+
+from minigpt.model.config import ModelConfig
+from minigpt.model.gpt import GPT, Block, Cache, chain, count_parameters
+from minigpt.model.mlp import MLP
+from minigpt.model.sampling import SamplingConfig, generate
+
+__all__ = ["GPT", "MLP", "Block", "Cache", "ModelConfig", "SamplingConfig", "chain", "count_parameters", "generate"]

@@ -10,60 +10,17 @@ B batch, T positions, D model width, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minigpt.attention import Attention
-from minigpt.attention.cache import Past
+from minigpt.attention import Attention, Past
 from minigpt.attention.norm import RMSNorm
-from minigpt.attention.position import Shape
-from minigpt.attention.softmax.multi_head import MultiHead
-from minigpt.config.options import Size
-from minigpt.config.strict_yaml import Mistake
-from minigpt.fast.joined import side_by_side
+from minigpt.model.config import ModelConfig
+from minigpt.model.mlp import MLP
 
 Cache = list[Past]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelConfig(Shape):
-    """Everything that gives the model its shape but the vocabulary, which the tokenizer knows."""
-
-    attention: Attention.Config | tuple[Attention.Config, ...] = MultiHead.Config()
-    """One kind for all layers, or a list that is repeated over the layers."""
-    norm: Literal["layernorm", "rmsnorm"] = "layernorm"
-    """What keeps the residual stream at one scale: LayerNorm (arXiv 1607.06450) or RMSNorm (arXiv 1910.07467)."""
-    norm_weights: bool = True
-    """Whether a norm learns a scale for each feature; the matrices after it can do the same."""
-    embedding_norm: bool = False
-    """Whether the embeddings are normed too, before the first block: they may then grow without drowning the blocks."""
-    mlp: Literal["gelu", "relu2", "swiglu"] = "gelu"
-    """The non-linearity: exact GELU (arXiv 1606.08415), squared ReLU (arXiv 2109.08668), SwiGLU (arXiv 2002.05202)."""
-    mlp_width: Size | None = None
-    """Hidden units of the MLP; by default 4 n_embd, and 8/3 n_embd for swiglu, which has a third matrix."""
-    tied_head: bool = True
-    """Whether the head uses the token embeddings as its weights (arXiv 1608.05859)."""
-    zero_start: bool = False
-    """Whether a head of its own and the matrices that write to the residual stream start at zero: the first guess is
-    perfectly even, and each block begins as nothing and grows into what is needed."""
-
-    def layer_attention(self, layer: int) -> Attention.Config:
-        """The attention of one layer: a list is repeated over the layers."""
-        kinds = self.attention if isinstance(self.attention, tuple) else (self.attention,)
-        return kinds[layer % len(kinds)]
-
-    def mistakes(self) -> Iterator[Mistake]:
-        yield from super().mistakes()
-        kinds = self.attention if isinstance(self.attention, tuple) else (self.attention,)
-        for kind in dict.fromkeys(kinds):
-            for field, what in kind.mistakes_within(self):
-                yield f"attention.{field}", what
 
 
 def make_norm(config: ModelConfig) -> nn.Module:
@@ -73,31 +30,8 @@ def make_norm(config: ModelConfig) -> nn.Module:
     return nn.LayerNorm(config.n_embd, elementwise_affine=config.norm_weights, bias=config.bias)
 
 
-class MLP(nn.Module):
-    """What each position does on its own with what it has gathered: (B, T, D) -> (B, T, D)."""
-
-    together: ClassVar[tuple[str, ...]] = ("gate", "up")  # given to `side_by_side`
-
-    def __init__(self, config: ModelConfig):
-        super().__init__()
-        self.kind, D = config.mlp, config.n_embd
-        width = config.mlp_width or (8 * D // 3 if config.mlp == "swiglu" else 4 * D)
-        self.up = nn.Linear(D, width, bias=config.bias)
-        if config.mlp == "swiglu":
-            self.gate = nn.Linear(D, width, bias=config.bias)
-        self.project = nn.Linear(width, D, bias=config.bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.kind == "swiglu":
-            gate, up = side_by_side(x, self.gate, self.up).chunk(2, dim=-1)  # (B, T, width) each
-            return self.project(F.silu(gate) * up)  # (B, T, D)
-        hidden = self.up(x)  # (B, T, width)
-        hidden = F.relu(hidden).square() if self.kind == "relu2" else F.gelu(hidden)
-        return self.project(hidden)  # (B, T, D)
-
-
 class Block(nn.Module):
-    """Look around, then think: attention and MLP, each adding to the residual stream what it makes of its norm."""
+    """Attention, then an MLP; each reads the normed residual stream and adds its output to it."""
 
     def __init__(self, config: ModelConfig, layer: int):
         super().__init__()
@@ -108,10 +42,9 @@ class Block(nn.Module):
         self.mlp = MLP(config)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x: Tensor, past: Past, last: bool = False) -> Tensor:
-        """x (B, T, D) -> (B, T, D), or with `last` the last position alone: (B, 1, D)."""
+    def forward(self, x: Tensor, past: Past) -> Tensor:
+        """x (B, T, D) -> (B, T, D)."""
         x = x + self.dropout(self.attention(self.attention_norm(x), past))  # (B, T, D)
-        x = x[:, -1:] if last else x
         return x + self.dropout(self.mlp(self.mlp_norm(x)))  # (B, T, D)
 
 
@@ -150,23 +83,24 @@ class GPT(nn.Module):
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
 
-    def forward(self, ids: Tensor, cache: Cache | None = None, last: bool = False) -> Tensor:
+    def forward(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
         """Logits (B, T, V) for ids (B, T). With a cache, ids continue what it remembers.
-
-        With `last` only the last position's logits are made, (B, 1, V): all that writing needs of a long prompt.
 
         Raises ValueError when the positions do not fit into `block_size`.
         """
+        return self.head(self.hidden(ids, cache))  # (B, T, V)
+
+    def hidden(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
+        """What the head reads: (B, T, D). Writing text needs the head at the last position only."""
         pasts = chain([Past() for _ in self.blocks]) if cache is None else cache
         start, T = pasts[0].length, ids.shape[1]
         if start + T > self.config.block_size:
             raise ValueError(f"{start + T} positions do not fit into the context of {self.config.block_size}")
         x = self.position.embed(self.tokens(ids), start)  # (B, T, D)
         x = self.dropout(self.embedding_norm(x))  # (B, T, D)
-        cut = pasts[-1] if last and T > 1 else None
         for block, past in zip(self.blocks, pasts):
-            x = block(x, past, past is cut)  # (B, T, D), after the cut (B, 1, D)
-        return self.head(self.norm(x))  # (B, T, V)
+            x = block(x, past)  # (B, T, D)
+        return self.norm(x)  # (B, T, D)
 
     def make_cache(self) -> Cache:
         """An empty cache for one context of decoding, one entry a layer."""

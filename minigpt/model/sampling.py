@@ -14,9 +14,7 @@ from torch import Tensor
 
 from minigpt.config.options import Count, Fraction, Interval, Natural, NonNegative, Options, Seed
 from minigpt.config.strict_yaml import UserError
-from minigpt.fast.decoding import Weights
-from minigpt.model.gpt import GPT, Cache
-from minigpt.training.machine import keep_memory
+from minigpt.model.gpt import GPT
 
 OVERFLOW = "the model's scores are NaN or infinite: its weights are so large that they overflow"
 
@@ -39,8 +37,6 @@ class SamplingConfig(Options):
     """Text before which to end; nothing for none."""
     seed: Seed = 1337
     """Equal seeds draw equal text."""
-    weights: Weights = "float32"
-    """How the model's weights are kept while it writes: bfloat16 and int8 are faster, and a little off."""
 
 
 def probabilities(logits: Tensor, config: SamplingConfig) -> Tensor:
@@ -69,16 +65,15 @@ def shares(logits: Tensor, config: SamplingConfig) -> Tensor:
 def next_token(logits: Tensor, config: SamplingConfig, generator: torch.Generator | None = None) -> Tensor:
     """Choose one token for each row of logits (B, V): (B,).
 
-    A point is drawn on a line on which every token is as long as it is likely: one number, where `torch.multinomial`
-    draws V.
+    Inverse-CDF sampling: lay the tokens side by side on a line, each as long as its probability, and take the one under
+    a point chosen uniformly. Temperature 0 takes the likeliest.
     """
     if config.temperature == 0:
         return logits.argmax(-1)
-    exact = torch.float32 if logits.device.type == "mps" else torch.float64  # which Apple's GPUs have not
-    upto = shares(logits, config).cumsum(-1, dtype=exact)  # (B, V)
+    exact = torch.float32 if logits.device.type == "mps" else torch.float64  # Apple's GPUs have no float64
+    upto = shares(logits, config).cumsum(-1, dtype=exact)  # (B, V): where each token ends on the line
     point = torch.rand(len(logits), 1, dtype=exact, device=logits.device, generator=generator)  # (B, 1)
-    point = point * upto.narrow(1, -1, 1)  # (B, 1)
-    chosen = torch.searchsorted(upto, point, right=True)  # (B, 1): the first that goes beyond the point
+    chosen = torch.searchsorted(upto, point * upto[:, -1:], right=True)  # (B, 1): the first that ends beyond the point
     return chosen.squeeze(1).clamp(max=logits.shape[-1] - 1)
 
 
@@ -103,35 +98,25 @@ def generate(
     """
     if ids.shape[1] == 0:
         raise ValueError("there is nothing to continue: give at least one token")
-    keep_memory()
-    training, start, chosen_since = model.training, -1, list[Tensor]()
+    training, start = model.training, -1
     model.eval()
     try:
         for n in range(ids.shape[1], ids.shape[1] + config.max_tokens):
-            if start != window_start(n, model.config.block_size) or not use_cache:
+            restarts = start != window_start(n, model.config.block_size) or not use_cache
+            if restarts:
                 start = window_start(n, model.config.block_size)
-                ids, chosen_since = torch.cat((ids, *chosen_since), dim=1), []  # (B, n)
                 cache = model.make_cache() if use_cache else None
                 unread = ids[:, start:]  # (B, n - start)
-            logits = scores(model, unread, cache)  # (B, V): prefill, step and restart are this line
-            if not (chosen_since or logits.isfinite().all()):
+            hidden = model.hidden(unread, cache)  # (B, n - start, D), then (B, 1, D): prefill, step and restart
+            logits = model.head(hidden[:, -1])  # (B, V)
+            if restarts and not logits.isfinite().all():
                 raise UserError(OVERFLOW)
             chosen = next_token(logits, config, generator)  # (B,)
             unread = chosen.unsqueeze(1)  # (B, 1)
-            chosen_since.append(unread)
+            ids = torch.cat((ids, unread), dim=1)  # (B, n + 1)
             yield chosen
     finally:
         model.train(training)
-
-
-def scores(model: GPT, ids: Tensor, cache: Cache | None) -> Tensor:
-    """The logits (B, V) of the token that follows ids (B, T). Raises UserError where int8 finds no numbers to round."""
-    try:
-        return model(ids, cache, last=True).select(1, -1)  # (B, V)
-    except RuntimeError as error:
-        if "ChooseQuantizationParams" not in str(error):
-            raise
-        raise UserError(OVERFLOW) from None
 
 
 def until(pieces: Iterable[str], stop: str) -> Iterator[str]:

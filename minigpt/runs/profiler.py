@@ -27,7 +27,7 @@ from minigpt.attention import Attention
 from minigpt.config.strict_yaml import UserError
 from minigpt.inspection.cost import cost
 from minigpt.inspection.trace import replaced
-from minigpt.model.gpt import GPT, MLP, count_parameters
+from minigpt.model import GPT, MLP, count_parameters
 from minigpt.runs.report import say
 from minigpt.runs.run import RunConfig, build_model
 from minigpt.text.corpus import open_corpus

@@ -22,10 +22,12 @@ from torch import Tensor
 from minigpt.config.options import Options
 from minigpt.config.options import load as load_config
 from minigpt.config.strict_yaml import ConfigError, UserError
-from minigpt.fast.decoding import Weights, prepare
+from minigpt.fast import make_fast
+from minigpt.fast.decoding import WritingConfig, prepare
+from minigpt.fast.packed import Weights
 from minigpt.inspection.trace import attention_maps
-from minigpt.model.gpt import GPT, ModelConfig
-from minigpt.model.sampling import OVERFLOW, SamplingConfig, generate, until
+from minigpt.model import GPT, ModelConfig
+from minigpt.model.sampling import OVERFLOW, generate, until
 from minigpt.runs import checkpoint
 from minigpt.runs.checkpoint import Checkpoint, CheckpointError
 from minigpt.system.folder import read_start, refuse_links, sha256_of
@@ -52,7 +54,7 @@ class RunConfig(Options):
     """The shape of the model."""
     training: TrainingConfig = TrainingConfig()
     """How it is trained."""
-    sampling: SamplingConfig = SamplingConfig()
+    sampling: WritingConfig = WritingConfig()
     """How text is drawn from it."""
 
 
@@ -92,7 +94,7 @@ class Run:
         """
         config = replace(self.config.sampling, **options)
         generator = torch.Generator(self.model.device).manual_seed(config.seed)
-        model = prepare(self.model, config.weights)
+        model = prepare(self.model, config.weights) if self.config.training.fast else self.model
         tokens = generate(model, self.opened(prompt), config, generator, use_cache)
         return until(self.tokenizer.stream(int(token) for token in tokens), config.stop)
 
@@ -129,12 +131,13 @@ class Run:
         return [self.tokenizer.token_bytes(id).decode("utf-8", "replace") for id in ids]
 
 
-def load(folder: str | Path, device: str = "auto") -> Run:
+def load(folder: str | Path, device: str = "auto", fast: bool = True) -> Run:
     """The run in a folder, with the weights of its newest good checkpoint, ready to write.
 
-    Says on stderr which newer checkpoints were passed over, which `notes` holds too. A run trained with a plugin needs
-    that plugin first (`load_plugin`, or its class defined in the notebook). Raises UserError for what is not a run,
-    CheckpointError when no checkpoint can be used.
+    `fast` false computes by the textbook's forms only, and so does a run whose config says so. Says on stderr which
+    newer checkpoints were passed over, which `notes` holds too. A run trained with a plugin needs that plugin first
+    (`load_plugin`, or its class defined in the notebook). Raises UserError for what is not a run, CheckpointError when
+    no checkpoint can be used.
     """
     folder = Path(folder)
     check_run(folder)
@@ -143,6 +146,7 @@ def load(folder: str | Path, device: str = "auto") -> Run:
         for note in notes:
             print(one_line(note), file=sys.stderr)
     config = read_config(folder)
+    config = config if fast else replace(config, training=replace(config.training, fast=False))
     tokenizer = Tokenizer.load(folder / TOKENIZER)
     checkpoint.check_fit(outline(config.model, tokenizer.vocab_size), saved.model, saved.path)
     check_memory(sampling_parts(config.model, tokenizer.vocab_size), "writing")
@@ -197,7 +201,7 @@ def read_changes(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 def build_model(config: RunConfig, tokenizer: Tokenizer) -> GPT:
     """A fresh model; equal seeds make equal weights."""
     torch.manual_seed(config.training.seed)
-    return GPT(config.model, tokenizer.vocab_size)
+    return make_fast(GPT(config.model, tokenizer.vocab_size), config.training.fast)
 
 
 def read_config(folder: Path, overrides: Sequence[str] = ()) -> RunConfig:

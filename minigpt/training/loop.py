@@ -28,7 +28,6 @@ from minigpt.model.gpt import GPT
 from minigpt.system.waiting import progress
 from minigpt.text.dataset import IGNORED, Dataset, Split
 from minigpt.training import distributed
-from minigpt.training.machine import keep_memory
 from minigpt.training.memory import EVALUATED
 from minigpt.training.optimizer import AdamW, Optimizer, schedule
 
@@ -68,6 +67,8 @@ class TrainingConfig(Options):
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of the matrix products: auto is bfloat16 where the hardware has it and the model gains by it, else float32.
     Weights, norms and the optimizer's memory are float32 in any case."""
+    fast: bool = True
+    """Whether the model computes by the faster forms of `minigpt/fast`, which equal the textbook's."""
     compile: bool = False
     """Whether torch.compile prepares the model: a slow start and faster steps."""
     cuda_graphs: bool = False
@@ -143,7 +144,6 @@ def train(
 
     Raises Diverged before a step along something that is not a number.
     """
-    keep_memory()
     forward, precision = compiled(model, config), mixed_precision(config, model)
     for step in range(start, config.max_steps):
         began = perf_counter()
@@ -228,7 +228,6 @@ def evaluate(model: GPT, dataset: Dataset, split: Split, config: TrainingConfig,
     With `batches`, only the first so many batches of windows. Its matrix products are as in training: bfloat16 moves
     the loss by less than 0.0001.
     """
-    keep_memory()
     training, total, count = model.training, 0.0, 0.0
     model.eval()
     precision, size = mixed_precision(config, model), max(config.batch_size, EVALUATED // dataset.block_size)

@@ -12,12 +12,12 @@ import strangers
 from running import Ended, script
 from stopping import furnished, train
 
-from minigpt.attention.averages.average import AverageSoftmax
+from minigpt.attention.averages.average_softmax import AverageSoftmax
 from minigpt.attention.position import Alibi
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.config.strict_yaml import UserError
-from minigpt.model.gpt import GPT, ModelConfig
+from minigpt.model import GPT, ModelConfig
 from minigpt.runs import run as runs
 from minigpt.runs.checkpoint import CheckpointError
 from minigpt.training import memory

@@ -1,1 +1,1 @@
-"""The part averages."""
+"""The mean of the past, three ways: a loop, a triangular matrix, a softmax of masked zeros. All three are equal."""

@@ -24,16 +24,16 @@ class DotProduct(SoftmaxAttention, kind="dot_product"):
     @dataclass(frozen=True, kw_only=True)
     class Config(SoftmaxAttention.Config):
         include_self: bool = True
-        """Whether a position may look at itself. The first one, which has nobody else to look at, always does."""
+        """Whether a position may look at itself. The first one, which has nothing else to look at, always does."""
 
     config: DotProduct.Config
 
     def scale(self, query: Tensor) -> float:
         return 1.0
 
-    def allowed(self, T: int, S: int, device: torch.device) -> Tensor:
-        allowed = super().allowed(T, S, device)  # (T, S)
+    def mask(self, T: int, S: int, device: torch.device) -> Tensor:
+        mask = super().mask(T, S, device)  # (T, S)
         if self.config.include_self:
-            return allowed
-        others = allowed & (distance(T, S, device) != 0)  # (T, S)
-        return others | (allowed & ~others.any(dim=-1, keepdim=True))  # (T, S)
+            return mask
+        others = mask & (distance(T, S, device) != 0)  # (T, S)
+        return others | (mask & ~others.any(dim=-1, keepdim=True))  # (T, S)

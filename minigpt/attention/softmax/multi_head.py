@@ -2,6 +2,8 @@
 
 New against the single head: `n_head`. A head can follow one thing while another follows the next. One head is the
 single head.
+
+B batch, T positions, D model width, H query heads, G key heads (here H), d width of a head.
 """
 
 from __future__ import annotations
@@ -9,14 +11,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from torch import Tensor, nn
+
+from minigpt.attention.base import SoftmaxAttention
+from minigpt.attention.cache import Past
+from minigpt.attention.norm import RMSNorm
 from minigpt.attention.position import Shape
 from minigpt.attention.softmax.single_head import SingleHead
 from minigpt.config.options import Size
 from minigpt.config.strict_yaml import Mistake
 
 
-class MultiHead(SingleHead, kind="multi_head"):
-    """The same layers, cut into `n_head` heads."""
+class MultiHead(SoftmaxAttention, kind="multi_head"):
+    """`n_head` heads, and one projection of all their outputs, concatenated."""
 
     @dataclass(frozen=True, kw_only=True)
     class Config(SingleHead.Config):
@@ -31,4 +38,30 @@ class MultiHead(SingleHead, kind="multi_head"):
     config: MultiHead.Config
 
     def __init__(self, config: MultiHead.Config, model: Shape, layer: int = 0, n_kv_head: int | None = None):
-        super().__init__(config, model, layer, config.n_head, n_kv_head)
+        super().__init__(config, model, layer)
+        self.n_head, self.n_kv_head = config.n_head, n_kv_head or config.n_head
+        D, d = model.n_embd, config.head_dim or model.n_embd // config.n_head
+        self.query = nn.Linear(D, self.n_head * d, bias=model.bias)
+        self.key = nn.Linear(D, self.n_kv_head * d, bias=model.bias)
+        self.value = nn.Linear(D, self.n_kv_head * d, bias=model.bias)
+        self.project = nn.Linear(self.n_head * d, D, bias=model.bias)
+        self.query_norm = RMSNorm(d) if config.qk_norm else nn.Identity()
+        self.key_norm = RMSNorm(d) if config.qk_norm else nn.Identity()
+
+    def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
+        query = self.query_norm(split_heads(self.query(x), self.n_head))  # (B, H, T, d)
+        key = self.key_norm(split_heads(self.key(x), self.n_kv_head))  # (B, G, T, d)
+        value = split_heads(self.value(x), self.n_kv_head)  # (B, G, T, d)
+        return self.position.rotate(query, past.length), self.position.rotate(key, past.length), value
+
+    def scale(self, query: Tensor) -> float:
+        return super().scale(query) if self.config.scaled else 1.0
+
+    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
+        return self.project(super().output(mixed, x))  # (B, T, D)
+
+
+def split_heads(x: Tensor, n: int) -> Tensor:
+    """(B, T, n d) -> (B, n, T, d): n heads, each with its share of the features."""
+    B, T, _ = x.shape
+    return x.view(B, T, n, -1).transpose(1, 2)

@@ -1,0 +1,22 @@
+"""The mean of the past by a loop: position by position, as one would say it.
+
+T query positions, S key positions.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from minigpt.attention.averages.average import Average
+
+
+class AverageLoop(Average, kind="average_loop"):
+    """Row t is divided by its sum, for t = 0, 1, ..."""
+
+    def weights(self, query: Tensor, key: Tensor) -> Tensor:
+        B, T, S, decay = query.shape[0], query.shape[2], key.shape[2], self.decay(query, key)
+        weights = query.new_zeros(B, 1, T, S)
+        for t in range(T):
+            seen = S - T + t + 1
+            weights[:, :, t, :seen] = decay[:, t, :seen] / decay[:, t, :seen].sum(dim=-1, keepdim=True)
+        return weights  # (B, 1, T, S)

@@ -1,0 +1,18 @@
+"""The mean of the past as a softmax: all scores are zero, and the future is filled with -inf.
+
+New against the matrix: this is the form that can learn to choose, once the scores are not zero.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from minigpt.attention.averages.average import Average
+from minigpt.attention.base import SoftmaxAttention
+
+
+class AverageSoftmax(SoftmaxAttention, Average, kind="average_softmax"):
+    """The scores are products of queries and keys of width zero."""
+
+    def scale(self, query: Tensor) -> float:
+        return 1.0  # 1/sqrt(0) is not a number

@@ -1,0 +1,82 @@
+"""Which faster form a class may use: the one that was written for its mathematics, and no other.
+
+A faster form of `mix`, `recall` or `make_cache` equals the plain one for the class that it was written for. A subclass
+that changes its scores would train as something else if it kept that form, without a word. So a form says what a
+subclass may change, and `fitting` asks before it is used; otherwise the next one up that fits is taken, in the end the
+plain one of `Attention`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from minigpt.attention import Attention
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+METHODS = ("mix", "recall", "make_cache")
+LAWS = {"rows_sum_to_one", "weights_nonnegative", "order_blind"}
+HARMLESS = LAWS | {"__init__", "__init_subclass__", "qkv", "output", "Config", "config", "kind"}
+HARMLESS |= {"__doc__", "__module__", "__qualname__", "__annotations__", "__firstlineno__", "__static_attributes__"}
+
+
+@dataclass(frozen=True)
+class Form:
+    """A faster form of a method, and the name by which it can be turned off."""
+
+    function: Callable[..., Any]
+    trick: str
+
+
+FORMS: dict[tuple[type, str], Form] = {}
+
+
+def shortcut(*honours: str, needs: tuple[str, ...] = ()) -> Callable[[Function], Function]:
+    """Mark a `mix`, `recall` or `make_cache` of a kind of your own as a faster form of the plain one, equal to it.
+
+    A subclass keeps it only if all that it changes is listed in `honours` or cannot matter (`qkv`, `output`, options,
+    unless the form `needs` them as they are). `fast: false` leaves it out.
+    """
+
+    def mark(function: Function) -> Function:
+        function.harmless = (HARMLESS | set(honours)) - set(needs)  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+def faster(
+    owner: type, method: str, trick: str, honours: tuple[str, ...] = (), needs: tuple[str, ...] = ()
+) -> Callable[[Function], Function]:
+    """Register a faster form of a textbook class's method, from outside."""
+
+    def register(function: Function) -> Function:
+        FORMS[owner, method] = Form(shortcut(*honours, needs=needs)(function), trick)
+        return function
+
+    return register
+
+
+def fitting(cls: type[Attention], method: str, fast: bool = True, without: Collection[str] = ()) -> Callable[..., Any]:
+    """The form of a method that is right for a class, the nearest first; `fast` false takes no faster one."""
+    for parent in cls.__mro__:
+        form, own = FORMS.get((parent, method)), vars(parent).get(method)
+        if form and fast and form.trick not in without and _still_holds(form.function, method, parent, cls):
+            return form.function
+        marked = hasattr(own, "harmless")
+        if own and (fast or not marked) and _still_holds(own, method, parent, cls):
+            return own
+    raise TypeError(f"{cls.__name__} has no {method}")
+
+
+def _still_holds(function: Callable[..., Any], method: str, parent: type, cls: type) -> bool:
+    """Whether a form that was written for `parent` is right for `cls`: all that differs between them cannot matter."""
+    ours = [c for c in parent.__mro__ if issubclass(c, Attention)]
+    known = {attribute for c in ours for attribute in vars(c)}
+    changed = {a for a in known if getattr(cls, a, None) is not getattr(parent, a, None)}
+    harmless = getattr(function, "harmless", HARMLESS) | {method}
+    if method == "mix":  # which neither remembers nor is told how that is done
+        harmless = harmless | {"recall", "make_cache"}
+    return parent is Attention or changed <= harmless

@@ -1,0 +1,69 @@
+"""Softmax attention in one kernel: scores, mask, softmax and mean without the (T, S) weights ever being in memory.
+
+"FlashAttention" (arXiv 2205.14135), as torch has it. A kind that changes only `scale` or `mask` (a window is one line)
+keeps it.
+
+B batch, H query heads, G key heads, T query positions, S key positions, d width of a query, e width of a value.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from minigpt.attention import SoftmaxAttention
+from minigpt.attention.base import repeat_kv
+from minigpt.fast.guard import faster
+
+
+@faster(SoftmaxAttention, "mix", "fused attention", honours=("scale", "mask"))
+def mix(self: SoftmaxAttention, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """The weighted mean of the values: (B, H, T, e)."""
+    (B, H, T, d), (_, G, S, _) = query.shape, key.shape
+    if explicit_is_faster(query, key):
+        return explicit(self, query, key, value)
+    bias = self.position.bias(query, key) if self.position.acts_by("bias") else None  # (H, T, S)
+    triangle = type(self).mask is SoftmaxAttention.mask and self.config.causal and bias is None
+    if triangle and T in (1, S):
+        mask = None  # the kernel's own mask aligns to the upper left: right for T = S; for T = 1 none is needed
+    else:
+        mask = self.mask(T, S, query.device)  # (T, S)
+    if bias is not None and mask is not None:
+        mask = bias.masked_fill(~mask, -torch.inf).to(query.dtype)  # (H, T, S)
+    if mask is None and T == 1 and G < H:  # heads that share their keys stand as positions: no key is copied
+        query = query.reshape(B, G, -1, d)  # (B, G, H/G, d)
+    elif G < H:
+        key, value = repeat_kv(key, H), repeat_kv(value, H)  # (B, H, S, d), (B, H, S, e)
+    mixed = F.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=mask,
+        dropout_p=self.dropout if self.training else 0.0,  # the kernel would also drop when not training
+        is_causal=mask is None and T > 1,
+        scale=self.scale(query),
+    )
+    return mixed if G == H else mixed.reshape(B, H, T, -1)  # (B, H, T, e)
+
+
+def explicit_is_faster(query: Tensor, key: Tensor) -> bool:
+    """Whether plain products beat the fused kernel: on a CPU in bfloat16, for 2 to 512 positions.
+
+    Measured by `scripts/benchmark.py attention`; the kernel's backward pass there is several times slower.
+    """
+    T, S = query.shape[2], key.shape[2]
+    return T > 1 and S <= 512 and query.dtype == torch.bfloat16 and query.device.type == "cpu"
+
+
+def explicit(self: SoftmaxAttention, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """The textbook's products, with the scale on the smaller factor, and a mask that is added: it needs no gradient."""
+    H, T, S = query.shape[1], query.shape[2], key.shape[2]
+    if key.shape[1] < H:
+        key, value = repeat_kv(key, H), repeat_kv(value, H)  # (B, H, S, d), (B, H, S, e)
+    scores = (query * self.scale(query)) @ key.mT  # (B, H, T, S)
+    if self.position.acts_by("bias"):
+        scores = scores + self.position.bias(query, key)
+    barrier = torch.where(self.mask(T, S, query.device), 0.0, -torch.inf).to(scores.dtype)  # (T, S)
+    weights = F.dropout((scores + barrier).softmax(dim=-1), self.dropout, self.training)  # (B, H, T, S)
+    return weights.to(value.dtype) @ value  # (B, H, T, e)

@@ -1,0 +1,46 @@
+"""The switch: `make_fast` puts faster forms into one model, from outside, or takes them out again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from types import MethodType
+from typing import TypeVar
+
+from torch import nn
+
+from minigpt.attention import Attention
+from minigpt.fast import kernels, norm, rotary, running_sum  # noqa: F401 (they register their forms)
+from minigpt.fast.allocator import keep_memory
+from minigpt.fast.guard import FORMS, METHODS, fitting
+
+Model = TypeVar("Model", bound=nn.Module)
+MEMORY = "kept memory"
+TRICKS = (*dict.fromkeys(form.trick for form in FORMS.values()), MEMORY)  # all that can be turned off by name
+
+
+def make_fast(model: Model, fast: bool = True, without: Collection[str] = ()) -> Model:
+    """Give every part of the model, each instance by itself, the fastest form that is right for its very class.
+
+    `fast` false gives every part its plain form. `without` names TRICKS to leave out. Returns the model. Only
+    its methods change: parameters, and what is computed, stay as they are (float32 results move in the last bits).
+    """
+    if fast and MEMORY not in without:
+        keep_memory()
+    for module in model.modules():
+        make_plain(module)
+        cls = type(module)
+        if isinstance(module, Attention):
+            forms = {method: fitting(type(module), method, fast, without) for method in METHODS}
+        else:
+            mine = {method: form for (owner, method), form in FORMS.items() if owner is cls}
+            forms = {method: form.function for method, form in mine.items() if fast and form.trick not in without}
+        put = {method: form for method, form in forms.items() if form is not getattr(cls, method)}
+        vars(module).update({method: MethodType(form, module) for method, form in put.items()})
+        vars(module)["faster"] = tuple(put)
+    return model
+
+
+def make_plain(module: nn.Module) -> None:
+    """Take the faster forms out of one part again."""
+    for method in vars(module).pop("faster", ()):
+        vars(module).pop(method, None)
