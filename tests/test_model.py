@@ -16,7 +16,6 @@ from laws import KINDS, stir
 
 from minigpt.attention import Attention
 from minigpt.attention.averages.average_loop import AverageLoop
-from minigpt.attention.cache import Past
 from minigpt.attention.position import Learned, Position
 from minigpt.attention.softmax.dot_product import DotProduct
 from minigpt.attention.softmax.grouped_query import GroupedQuery
@@ -71,18 +70,6 @@ def test_matrices_start_small_and_those_into_the_residual_stream_smaller(n_layer
         else:
             expected = 1.0 if name.endswith("norm.weight") else 0.0
             assert (parameter == expected).all(), name
-
-
-@torch.no_grad()
-def test_a_zero_start_guesses_evenly_and_every_block_begins_as_nothing() -> None:
-    model = GPT(replace(SMALL, zero_start=True, tied_head=False, dropout=0.0), 5).eval()
-    ids = torch.randint(5, (2, 8))
-    assert not model(ids).any()
-    x = torch.randn(2, 8, 16)
-    for block in model.blocks:
-        assert torch.equal(block(x, Past()), x)
-    tied = GPT(replace(SMALL, zero_start=True), 5)
-    assert tied.head.weight.std().item() == pytest.approx(0.02, rel=0.3)  # it is the token table
 
 
 @torch.no_grad()

@@ -168,11 +168,10 @@ def match_parameters(comparison: Comparison) -> Comparison:
 
 
 def widened(config: RunConfig, wanted: int) -> RunConfig:
-    """The config with the MLP width whose number of parameters is nearest to `wanted`, in whole pieces of an MLP."""
-    pieces = getattr(config.training.optimizer, "mlp_pieces", 1)
+    """The config with the MLP width whose number of parameters is nearest to `wanted`."""
 
     def at(units: int) -> RunConfig:
-        return replace(config, model=replace(config.model, mlp_width=units * pieces))
+        return replace(config, model=replace(config.model, mlp_width=units))
 
     low, high = 1, 2
     while parameters(at(high)) < wanted and 2 * high * pieces <= WIDEST:

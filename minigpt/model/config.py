@@ -29,9 +29,6 @@ class ModelConfig(Shape):
     """Hidden units of the MLP; by default 4 n_embd, and 8/3 n_embd for swiglu, which has a third matrix."""
     tied_head: bool = True
     """Whether the head uses the token embeddings as its weights (arXiv 1608.05859)."""
-    zero_start: bool = False
-    """Whether a head of its own and the matrices that write to the residual stream start at zero: the first guess is
-    perfectly even, and each block begins as nothing and grows into what is needed."""
 
     def layer_attention(self, layer: int) -> Attention.Config:
         """The attention of one layer: a list is repeated over the layers."""

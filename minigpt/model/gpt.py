@@ -53,10 +53,9 @@ class GPT(nn.Module):
 
     Initialisation is GPT-2's: weights from a normal distribution of standard deviation 0.02, constants zero, norms
     one; the matrices named `project`, which write to the residual stream, smaller by sqrt(2 n_layer), so that the
-    stream keeps its scale however many blocks add to it (with `zero_start` they are zero, and so is a head that is not
-    tied). A fresh model guesses: its loss is within 5 % of ln V at the default shape. (With a tied head and a small
-    vocabulary a wider one starts higher, because each token predicts itself at first: most of all where the attention
-    has no output projection.)
+    stream keeps its scale however many blocks add to it. A fresh model guesses: its loss is within 5 % of ln V at the
+    default shape. (With a tied head and a small vocabulary a wider one starts higher, because each token predicts
+    itself at first: most of all where the attention has no output projection.)
     """
 
     def __init__(self, config: ModelConfig, vocab_size: int):
@@ -74,12 +73,10 @@ class GPT(nn.Module):
             self.head.weight = self.tokens.weight
 
     def _initialise(self) -> None:
+        residual = 0.02 / (2 * self.config.n_layer) ** 0.5
         for name, module in self.named_modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
-                residual = name.endswith("project")
-                std = 0.02 / (2 * self.config.n_layer) ** 0.5 if residual else 0.02
-                last = residual or name == "head"
-                nn.init.normal_(module.weight, std=0.0 if last and self.config.zero_start else std)
+                nn.init.normal_(module.weight, std=residual if name.endswith("project") else 0.02)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
 

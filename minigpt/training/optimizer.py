@@ -2,7 +2,7 @@
 
 Each kind says which parameters are stepped by which rule; learning rates are multiplied by one schedule. The rules
 have the face of torch's own optimizers, which a kind of yours may use as well: `AdamWRule` steps with torch's kernel,
-and `MuonRule` as `torch.optim.Muon` does, in fewer iterations and, if asked, head by head. But to make one of torch's
+and `MuonRule` as `torch.optim.Muon` does, in fewer iterations. But to make one of torch's
 imports its compiler, and that takes as long as importing torch did.
 """
 
@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim.adamw import adamw as torch_adamw
 
-from minigpt.attention.softmax.single_head import SingleHead
-from minigpt.config.options import Component, NonNegative, Positive, Rate, Size
+from minigpt.config.options import Component, NonNegative, Positive, Rate
 from minigpt.config.strict_yaml import UserError
 from minigpt.model.gpt import GPT
 
@@ -89,8 +88,7 @@ class AdamWRule(Rule):
 class MuonRule(Rule):
     """Momentum (Nesterov's) made orthogonal: each direction of a matrix moves equally far (K. Jordan, "Muon", 2024).
 
-    A step of an m x n matrix is longer by sqrt(m / n) where m > n. A group may cut the rows of its matrices into some
-    number of `pieces`, each made orthogonal on its own; all pieces of one shape are made so together.
+    A step of an m x n matrix is longer by sqrt(m / n) where m > n. Matrices of one shape are made orthogonal together.
     """
 
     remembers: ClassVar[set[str]] = {"momentum_buffer"}
@@ -101,14 +99,14 @@ class MuonRule(Rule):
         alike: dict[torch.Size, list[int]] = defaultdict(list)
         for i, parameter in enumerate(parameters):
             alike[parameter.shape].append(i)
-        for (rows, n), numbers in alike.items():
-            m, ahead = rows // group["pieces"], []
+        for (m, n), numbers in alike.items():
+            ahead = []
             for i in numbers:
                 if not memory[i]:
                     memory[i]["momentum_buffer"] = torch.zeros_like(parameters[i])
-                momentum = memory[i]["momentum_buffer"].lerp_(gradients[i], 1 - group["momentum"])  # (rows, n)
-                ahead.append(gradients[i].lerp(momentum, group["momentum"]))  # (rows, n)
-            steps = orthogonal(torch.cat(ahead).view(-1, m, n)).view(-1, rows, n)  # (matrices, rows, n)
+                momentum = memory[i]["momentum_buffer"].lerp_(gradients[i], 1 - group["momentum"])  # (m, n)
+                ahead.append(gradients[i].lerp(momentum, group["momentum"]))  # (m, n)
+            steps = orthogonal(torch.stack(ahead))  # (matrices, m, n)
             for i, step in zip(numbers, steps):
                 if group["weight_decay"]:
                     parameters[i].mul_(1 - group["lr"] * group["weight_decay"])
@@ -236,44 +234,13 @@ class Muon(Optimizer, kind="muon"):
         """How long past gradients of the matrices are remembered."""
         adamw_learning_rate: Positive = 3e-3
         """The largest learning rate of everything else: embeddings, norms, constants and the head."""
-        per_head: bool = True
-        """Whether the matrices of queries and keys are stepped head by head: each head looks for something else."""
-        mlp_pieces: Size = 1
-        """Into how many pieces the matrices that lead to an MLP's hidden units are cut, each stepped by itself: of some
-        50 units each, they take half the time and learn as much (arXiv 2510.16981 does so between devices)."""
 
     def make_parts(self, config: Muon.Config, model: GPT) -> list[Rule]:
         matrices = [p for p in model.blocks.parameters() if p.ndim == 2]
         others = [p for p in model.parameters() if not any(p is matrix for matrix in matrices)]
         parts: list[Rule] = [AdamWRule(adamw_groups(others, config.adamw_learning_rate, config))]
-        pieces = mlp_pieces(model, config.mlp_pieces) | (head_counts(model) if config.per_head else {})
-        cut: dict[int, list[Tensor]] = defaultdict(list)
-        for matrix in matrices:
-            cut[pieces.get(matrix, 1)].append(matrix)
         rates = {"lr": config.learning_rate, "weight_decay": config.weight_decay, "momentum": config.momentum}
-        groups = [{"params": cut[count], "pieces": count, **rates} for count in sorted(cut)]
-        return [*parts, MuonRule(groups)] if matrices else parts
-
-
-def head_counts(model: GPT) -> dict[Tensor, int]:
-    """How many heads the matrices have that make queries and keys, each head so many rows."""
-    found: dict[Tensor, int] = {}
-    for attention in model.attentions():
-        if isinstance(attention, SingleHead):
-            for layer in (attention.query, attention.key):
-                if isinstance(layer, nn.Linear) and layer.out_features % attention.d == 0:
-                    found[layer.weight] = layer.out_features // attention.d
-    return found
-
-
-def mlp_pieces(model: GPT, count: int) -> dict[Tensor, int]:
-    """Into how many pieces the matrices that lead to hidden units are cut. Raises UserError unless they can be."""
-    leading = [p for name, p in model.named_parameters() if name.endswith((".mlp.gate.weight", ".mlp.up.weight"))]
-    for matrix in leading:
-        if len(matrix) % count:
-            units = f"the {len(matrix)} hidden units of an MLP"
-            raise UserError(f"training.optimizer.mlp_pieces: {units} cannot be cut into {count} equal pieces")
-    return dict.fromkeys(leading, count)
+        return [*parts, MuonRule([{"params": matrices, **rates}])] if matrices else parts
 
 
 def adamw_groups(parameters: Iterable[Tensor], learning_rate: float, config: Optimizer.Config) -> list[dict[str, Any]]:
