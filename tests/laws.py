@@ -28,6 +28,7 @@ from minigpt.attention.softmax.dot_product import DotProduct
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.attention.softmax.single_head import SingleHead
+from minigpt.fast import make_fast
 from minigpt.model import GPT, ModelConfig
 
 D, V, BLOCK = 16, 11, 8
@@ -96,12 +97,12 @@ def make_layer(case: Case) -> Attention:
     config = model_config(case)
     layer: Attention = config.layer_attention(0).component(config.layer_attention(0), config, 0)
     stir(layer)
-    return layer.double().eval()
+    return make_fast(layer).double().eval()
 
 
 def make_model(case: Case, n_layer: int) -> GPT:
     torch.manual_seed(0)
-    model = GPT(model_config(case, n_layer), V)
+    model = make_fast(GPT(model_config(case, n_layer), V))
     stir(model)
     return model.double().eval()
 

@@ -17,6 +17,7 @@ from minigpt.attention.position import Shape
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.config.options import hints
+from minigpt.fast import make_fast
 from minigpt.model import GPT, ModelConfig, chain
 
 
@@ -150,7 +151,7 @@ def test_decoding_refuses_another_batch_size(kind: type) -> None:
 @torch.no_grad()
 def kept(attention: object, tokens: int, block_size: int = 32) -> int:
     """How many numbers a layer remembers after some tokens."""
-    model = GPT(ModelConfig(n_layer=1, n_embd=16, block_size=block_size, attention=attention), 5)
+    model = make_fast(GPT(ModelConfig(n_layer=1, n_embd=16, block_size=block_size, attention=attention), 5))
     cache = model.make_cache()
     model(torch.zeros(3, tokens, dtype=torch.long), cache)
     (past,) = cache

@@ -39,7 +39,7 @@ from minigpt.attention.averages.average_matrix import AverageMatrix
 from minigpt.attention.cache import Past, State
 from minigpt.attention.position import Alibi, NoPosition, Position, Rotary
 from minigpt.attention.softmax.multi_head import MultiHead
-from minigpt.fast import shortcut
+from minigpt.fast import running_sum, shortcut
 
 
 class Peeking(MultiHead):
@@ -113,7 +113,7 @@ class QueriesOnly(MultiHead):
 class SumSurvives(AverageMatrix):
     """A new cache of it begins with the sum of the one before."""
 
-    recall = AverageMatrix.recall
+    mix, recall = running_sum.mix, running_sum.recall
 
     def make_cache(self, length: int) -> Past:
         new = State()
@@ -135,7 +135,7 @@ class ChangedInPlace(AverageMatrix):
             past.replace((total[:, :, -1:].clone(),), value.shape[2])
         return total / torch.arange(past.length - value.shape[2] + 1, past.length + 1)[:, None]
 
-    make_cache = AverageMatrix.make_cache
+    make_cache = running_sum.make_cache
 
 
 class BatchMixed(MultiHead):

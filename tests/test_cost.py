@@ -10,6 +10,7 @@ import torch
 from minigpt.attention import Attention
 from minigpt.attention.cache import Past, State
 from minigpt.config.options import from_dict
+from minigpt.fast import make_fast
 from minigpt.inspection.cost import bytes_of, cost
 from minigpt.model import GPT, ModelConfig
 
@@ -18,7 +19,7 @@ L, D, T, V = 3, 32, 24, 20
 
 def model_of(attention: Any, **options: Any) -> GPT:
     shape = {"n_layer": L, "n_embd": D, "block_size": T, "attention": attention}
-    return GPT(from_dict(ModelConfig, {**shape, **options}), V)
+    return make_fast(GPT(from_dict(ModelConfig, {**shape, **options}), V))
 
 
 def flops(projections: int, square: int, running_sum: int = 0) -> int:

@@ -17,10 +17,10 @@ from torch import nn
 
 from minigpt.attention import Attention
 from minigpt.attention.cache import Past
-from minigpt.attention.softmax.single_head import split_heads
-from minigpt.fast import decoding
-from minigpt.fast.decoding import Int8Linear, Int8PackedLinear, PackedLinear, RowLinear, Weights, prepare
-from minigpt.fast.joined import side_by_side
+from minigpt.attention.softmax.multi_head import split_heads
+from minigpt.fast import decoding, packed
+from minigpt.fast.decoding import prepare
+from minigpt.fast.packed import Int8Linear, Int8PackedLinear, PackedLinear, RowLinear, Weights
 from minigpt.model import GPT, ModelConfig
 from minigpt.model.sampling import SamplingConfig, generate
 
@@ -103,7 +103,7 @@ def test_packed_int8_is_off_by_half_a_step_of_either_at_most(
     rows: tuple[int, int], overflow: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error of a sum of products is at most the sum of what each may be off."""
-    monkeypatch.setattr(decoding, "pairs_overflow", lambda: overflow)
+    monkeypatch.setattr(packed, "pairs_overflow", lambda: overflow)
     linear, x = nn.Linear(72, 48), torch.randn(*rows, 72)
     made = Int8PackedLinear(linear)(x)
     weights_off = linear.weight.abs().amax(1) / 254  # (48,)
@@ -201,17 +201,16 @@ PACKED: dict[Weights, type[nn.Module]] = {"float32": RowLinear, "bfloat16": Pack
 @pytest.mark.parametrize("weights", [pytest.param(weights, marks=needs(weights)) for weights in PACKED])
 def test_layers_of_one_input_are_one(weights: Weights) -> None:
     blocks = prepare(make(mlp="swiglu", bias=False), weights).blocks
-    for layer in (blocks[0].attention.query, blocks[0].mlp.gate):
-        assert isinstance(vars(layer)["joined"][1], PACKED[weights])
+    for layer in (blocks[0].attention, blocks[0].mlp):
+        assert isinstance(vars(layer)["joined"], PACKED[weights])
 
 
 class InAnotherOrder(KINDS["multi_head"]):  # type: ignore[misc]
-    """A kind that asks for the layers of `together` in another order, and for two of them."""
+    """A kind that calls its layers itself, in another order, and one of them twice."""
 
     def qkv(self, x: torch.Tensor, past: Past) -> tuple[torch.Tensor, ...]:
-        made = split_heads(side_by_side(x, self.query, self.value, self.key), 12)  # (B, 12, T, d)
-        query, _ = split_heads(side_by_side(x, self.query, self.key), 8).split_with_sizes((4, 4), 1)  # (B, 4, T, d)
-        return query, *made.split_with_sizes((4, 4, 4), 1)[:0:-1]
+        value, key = split_heads(self.value(x), 4), split_heads(self.key(x), 4)  # (B, 4, T, d) each
+        return split_heads((self.query(x) + self.query(x)) / 2, 4), key, value
 
 
 @torch.no_grad()
@@ -238,8 +237,8 @@ def test_in_float64_nothing_is_made_lighter() -> None:
 
 
 class Doubled(GPT):
-    def forward(self, *arguments: Any, **options: Any) -> torch.Tensor:
-        return 2 * super().forward(*arguments, **options)
+    def hidden(self, *arguments: Any, **options: Any) -> torch.Tensor:
+        return 2 * super().hidden(*arguments, **options)
 
 
 @torch.no_grad()
@@ -324,7 +323,7 @@ def test_int8_takes_a_quarter_of_the_bytes(elsewhere: None) -> None:
     model = GPT(ModelConfig(n_layer=2, n_embd=64, bias=False, tied_head=False), 65)
     matrices = sum(p.numel() * 4 for name, p in model.blocks.named_parameters() if p.ndim == 2)
     narrow = prepare(model, "int8").blocks
-    layers = [vars(m)["joined"][1] if "joined" in vars(m) else m for m in narrow.modules()]
+    layers = [vars(module).get("joined", module) for module in narrow.modules()]
     kept = sum(
         b.numel() * b.element_size() for layer in layers if isinstance(layer, Int8Linear) for b in layer.buffers()
     )

@@ -24,7 +24,7 @@ def held():
 
 LOOP = """
 import torch
-from minigpt.training.machine import keep_memory
+from minigpt.fast.allocator import keep_memory
 {kept}
 tensors = [torch.ones(2 << 20) for _ in range(8)]
 before = held()
@@ -32,27 +32,25 @@ del tensors
 print(before - held())
 """
 
-WRITING = """
-from minigpt.model import sampling
+MODEL = """
+from minigpt.fast import make_fast
 from minigpt.model import GPT, ModelConfig
-if {given_back}:
-    sampling.keep_memory = lambda: None
-model = GPT(ModelConfig(n_layer=1, n_embd=16), 10)
-list(sampling.generate(model, torch.zeros(1, 1, dtype=torch.long), sampling.SamplingConfig(max_tokens=2)))
+make_fast(GPT(ModelConfig(n_layer=1, n_embd=16), 10), fast={fast})
 """
 
 TRAINING = """
 from minigpt.config import options as config
 from minigpt.training import loop as training
-from minigpt.runs.run import RunConfig, build_model
+from minigpt.fast import make_fast
+from minigpt.model import GPT
+from minigpt.runs.run import RunConfig
 from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import Dataset
-if {given_back}:
-    training.keep_memory = lambda: None
 settings = config.load(RunConfig, "tiny.yaml", ["training.max_steps=12"])
 corpus = open_corpus("stories", settings.data.stories)
 tokenizer = settings.data.tokenizer.component.fit(settings.data.tokenizer, corpus.documents())
-dataset, model = Dataset(settings.data, corpus, tokenizer, 128), build_model(settings, tokenizer)
+dataset = Dataset(settings.data, corpus, tokenizer, 128)
+model = make_fast(GPT(settings.model, tokenizer.vocab_size), without={without})
 optimizer = settings.training.optimizer.component(settings.training.optimizer, model)
 after = [held() for _ in training.train(model, dataset, optimizer, settings.training)]
 print(sum(max(a - b, 0) for a, b in zip(after, after[1:])))
@@ -71,12 +69,12 @@ def test_freed_memory_is_kept() -> None:
     assert mebibytes(LOOP.format(kept="")) == 64
 
 
-def test_writing_keeps_it_too() -> None:
-    assert mebibytes(LOOP.format(kept=WRITING.format(given_back=False))) == 0
-    assert mebibytes(LOOP.format(kept=WRITING.format(given_back=True))) == 64
+def test_a_fast_model_keeps_it_and_a_plain_one_does_not() -> None:
+    assert mebibytes(LOOP.format(kept=MODEL.format(fast=True))) == 0
+    assert mebibytes(LOOP.format(kept=MODEL.format(fast=False))) == 64
 
 
 @pytest.mark.slow
 def test_a_training_step_finds_its_memory_again() -> None:
-    assert mebibytes(TRAINING.format(given_back=False)) == 0
-    assert mebibytes(TRAINING.format(given_back=True)) > 0
+    assert mebibytes(TRAINING.format(without=[])) == 0
+    assert mebibytes(TRAINING.format(without=["kept memory"])) > 0

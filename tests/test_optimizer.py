@@ -134,10 +134,8 @@ def test_matrices_of_one_shape_are_made_orthogonal_each_on_its_own() -> None:
     attention = GroupedQuery.Config(n_head=4, n_kv_head=2)
     shape = ModelConfig(n_layer=1, n_embd=16, block_size=8, attention=attention, mlp="swiglu", mlp_width=40)
     model = GPT(shape, vocab_size=11)
-    optimizer, before = (
-        make_optimizer(Muon.Config(learning_rate=1.0, momentum=0.0), model),
-        copy.deepcopy(model.state_dict()),
-    )
+    optimizer = make_optimizer(Muon.Config(learning_rate=1.0, momentum=0.0), model)
+    before = copy.deepcopy(model.state_dict())
     give_gradients(model, seed=1)
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
     optimizer.step(1.0)

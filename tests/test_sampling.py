@@ -231,7 +231,7 @@ def test_generation_is_without_dropout_and_leaves_the_mode_as_it_was(
 
 def test_generation_has_no_gradients_and_between_two_tokens_the_caller_has() -> None:
     model, logits = make_model(), list[Tensor]()
-    model.register_forward_hook(lambda module, inputs, output: logits.append(output))
+    model.head.register_forward_hook(lambda module, inputs, output: logits.append(output))
     stream = generate(model, torch.zeros(1, 1, dtype=torch.long), SamplingConfig())
     next(stream)
     assert torch.is_grad_enabled()

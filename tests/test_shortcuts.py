@@ -24,7 +24,8 @@ from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.attention.softmax.single_head import SingleHead
 from minigpt.config.strict_yaml import UserError
-from minigpt.fast import shortcut
+from minigpt.fast import kernels, make_fast, running_sum, shortcut
+from minigpt.fast.guard import METHODS, fitting
 from minigpt.model.gpt import ModelConfig
 
 SHAPE = ModelConfig(n_layer=1, n_embd=16, block_size=8, position=NoPosition.Config())
@@ -34,7 +35,12 @@ AVERAGES = (AverageLoop, AverageMatrix, AverageSoftmax)
 
 def layer_of(kind: type[Attention]) -> Attention:
     torch.manual_seed(0)
-    return kind(kind.Config(), SHAPE).double().eval()
+    return make_fast(kind(kind.Config(), SHAPE)).double().eval()
+
+
+def forms(kind: type[Attention]) -> tuple[object, ...]:
+    """Which mix, recall and make_cache a kind gets."""
+    return tuple(fitting(kind, method) for method in METHODS)
 
 
 def tokens() -> Tensor:
@@ -54,8 +60,9 @@ def off(kind: type[Attention], mix: object) -> float:
 
 @pytest.mark.parametrize("parent", SOFTMAX)
 def test_what_ships_has_the_fast_kernel(parent: type[SoftmaxAttention]) -> None:
-    assert parent.mix is SoftmaxAttention.mix
-    assert SoftmaxAttention.mix is not Attention.mix
+    assert fitting(parent, "mix") is kernels.mix
+    assert fitting(parent, "mix", fast=False) is Attention.mix
+    assert fitting(parent, "mix", without=["fused attention"]) is Attention.mix
 
 
 @pytest.mark.parametrize("parent", SOFTMAX)
@@ -64,7 +71,7 @@ def test_other_scores_lose_the_fast_kernel(parent: type[SoftmaxAttention]) -> No
         def scores(self, query: Tensor, key: Tensor) -> Tensor:
             return super().scores(query, key).tanh()
 
-    assert Mine.mix is Attention.mix
+    assert fitting(Mine, "mix") is Attention.mix
 
 
 @pytest.mark.parametrize("parent", SOFTMAX)
@@ -73,7 +80,7 @@ def test_other_weights_lose_the_fast_kernel(parent: type[SoftmaxAttention]) -> N
         def weights(self, query: Tensor, key: Tensor) -> Tensor:
             return super().weights(query, key) * 0.5
 
-    assert Mine.mix is Attention.mix
+    assert fitting(Mine, "mix") is Attention.mix
 
 
 @pytest.mark.parametrize("parent", SOFTMAX)
@@ -82,7 +89,7 @@ def test_another_normaliser_loses_the_fast_kernel(parent: type[SoftmaxAttention]
         def normalise(self, scores: Tensor) -> Tensor:
             return scores.sigmoid()
 
-    assert Mine.mix is Attention.mix
+    assert fitting(Mine, "mix") is Attention.mix
 
 
 @pytest.mark.parametrize("parent", SOFTMAX)
@@ -96,8 +103,8 @@ def test_another_mask_or_scale_keeps_the_fast_kernel_and_is_honoured(parent: typ
             return 3.0
 
     for mine in (Windowed, Sharper):
-        assert mine.mix is SoftmaxAttention.mix
-        assert off(mine, mine.mix) < 1e-12
+        assert fitting(mine, "mix") is kernels.mix
+        assert off(mine, fitting(mine, "mix")) < 1e-12
         layer, x = layer_of(mine), tokens()
         assert not torch.allclose(layer(x), layer_of(parent)(x))
 
@@ -123,8 +130,8 @@ def test_other_layers_and_options_keep_the_fast_kernel(parent: type[SoftmaxAtten
         def a_helper(self) -> None:
             """New names cannot matter to what was written before them."""
 
-    assert Mine.mix is SoftmaxAttention.mix
-    assert off(Mine, Mine.mix) < 1e-12
+    assert fitting(Mine, "mix") is kernels.mix
+    assert off(Mine, fitting(Mine, "mix")) < 1e-12
 
 
 @pytest.mark.parametrize("parent", SOFTMAX)
@@ -141,14 +148,14 @@ def test_a_cache_of_its_own_keeps_the_fast_kernel(parent: type[SoftmaxAttention]
         recall, make_cache = Recalls.recall, Keeps.make_cache
 
     for mine in (Recalls, Keeps, Both):
-        assert mine.mix is SoftmaxAttention.mix
-        assert off(mine, mine.mix) < 1e-12
+        assert fitting(mine, "mix") is kernels.mix
+        assert off(mine, fitting(mine, "mix")) < 1e-12
 
 
 def test_a_kind_that_shares_keys_between_layers_keeps_it_too() -> None:
     sharing = LATER["later_sharing"]
     assert {"recall", "make_cache"} <= set(vars(sharing))
-    assert sharing.mix is SoftmaxAttention.mix
+    assert fitting(sharing, "mix") is kernels.mix
 
 
 def test_a_mixin_that_changes_the_scores_loses_the_fast_kernel() -> None:
@@ -159,7 +166,7 @@ def test_a_mixin_that_changes_the_scores_loses_the_fast_kernel() -> None:
     class Mine(Bounded, MultiHead):
         pass
 
-    assert Mine.mix is Attention.mix
+    assert fitting(Mine, "mix") is Attention.mix
 
 
 def test_a_mixin_that_changes_nothing_known_keeps_it() -> None:
@@ -170,7 +177,7 @@ def test_a_mixin_that_changes_nothing_known_keeps_it() -> None:
     class Mine(Helper, MultiHead):
         pass
 
-    assert Mine.mix is SoftmaxAttention.mix
+    assert fitting(Mine, "mix") is kernels.mix
 
 
 def test_what_was_lost_stays_lost_further_down() -> None:
@@ -182,7 +189,7 @@ def test_what_was_lost_stays_lost_further_down() -> None:
         def mask(self, T: int, S: int, device: torch.device) -> Tensor:
             return super().mask(T, S, device).triu(S - T - 1)
 
-    assert Windowed.mix is Attention.mix
+    assert fitting(Windowed, "mix") is Attention.mix
 
 
 def test_a_shortcut_of_its_own_is_kept() -> None:
@@ -191,10 +198,10 @@ def test_a_shortcut_of_its_own_is_kept() -> None:
             return super().scores(query, key) * 2
 
         def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            return SoftmaxAttention.mix(self, query * 2, key, value)
+            return kernels.mix(self, query * 2, key, value)
 
     assert "mix" in vars(Mine)
-    assert off(Mine, Mine.mix) < 1e-12
+    assert off(Mine, fitting(Mine, "mix")) < 1e-12
 
 
 def test_a_shortcut_says_itself_what_it_honours() -> None:
@@ -207,7 +214,7 @@ def test_a_shortcut_says_itself_what_it_honours() -> None:
 
         @shortcut("temperature")
         def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            return SoftmaxAttention.mix(self, query * self.temperature(), key, value)
+            return kernels.mix(self, query * self.temperature(), key, value)
 
     class Hotter(Fast):
         def temperature(self) -> float:
@@ -217,22 +224,23 @@ def test_a_shortcut_says_itself_what_it_honours() -> None:
         def scores(self, query: Tensor, key: Tensor) -> Tensor:
             return super().scores(query, key).tanh()
 
-    assert Hotter.mix is Fast.mix
-    assert off(Hotter, Hotter.mix) < 1e-12
-    assert Bounded.mix is Attention.mix
+    assert fitting(Hotter, "mix") is Fast.mix
+    assert fitting(Hotter, "mix", fast=False) is Attention.mix
+    assert off(Hotter, fitting(Hotter, "mix")) < 1e-12
+    assert fitting(Bounded, "mix") is Attention.mix
 
 
 def test_an_unmarked_mix_honours_nothing() -> None:
     class Unmarked(MultiHead):
         def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            return SoftmaxAttention.mix(self, query, key, value)
+            return kernels.mix(self, query, key, value)
 
     class Windowed(Unmarked):
         def mask(self, T: int, S: int, device: torch.device) -> Tensor:
             return super().mask(T, S, device).triu(S - T - 1)
 
-    assert Windowed.mix is not Unmarked.mix
-    assert off(Windowed, Windowed.mix) < 1e-12
+    assert fitting(Windowed, "mix") is not Unmarked.mix
+    assert off(Windowed, fitting(Windowed, "mix")) < 1e-12
 
 
 # ---- the averages: the running sum, and the state that it decodes from ----
@@ -244,7 +252,7 @@ def test_an_average_with_other_weights_loses_the_running_sum_and_its_state(paren
         def weights(self, query: Tensor, key: Tensor) -> Tensor:
             return super().weights(query, key) * 0.5
 
-    assert (Mine.mix, Mine.recall, Mine.make_cache) == (Attention.mix, Attention.recall, Attention.make_cache)
+    assert forms(Mine) == (Attention.mix, Attention.recall, Attention.make_cache)
     assert isinstance(layer_of(parent).make_cache(8), State)
     assert isinstance(layer_of(Mine).make_cache(8), KVCache)
 
@@ -255,7 +263,7 @@ def test_an_average_with_another_decay_loses_them_too(parent: type[Average]) -> 
         def decay(self, query: Tensor, key: Tensor) -> Tensor:
             return torch.linspace(1, 2, key.shape[2], dtype=query.dtype).expand(1, query.shape[2], -1)
 
-    assert (Mine.mix, Mine.recall, Mine.make_cache) == (Attention.mix, Attention.recall, Attention.make_cache)
+    assert forms(Mine) == (Attention.mix, Attention.recall, Attention.make_cache)
 
 
 def test_an_average_over_a_window_loses_them() -> None:
@@ -263,9 +271,8 @@ def test_an_average_over_a_window_loses_them() -> None:
         def mask(self, T: int, S: int, device: torch.device) -> Tensor:
             return super().mask(T, S, device).triu(S - T - 1)
 
-    assert Windowed.mix is not AverageSoftmax.mix
-    assert (Windowed.recall, Windowed.make_cache) == (Attention.recall, Attention.make_cache)
-    assert off(Windowed, Windowed.mix) < 1e-12
+    assert forms(Windowed) == (kernels.mix, Attention.recall, Attention.make_cache)
+    assert off(Windowed, fitting(Windowed, "mix")) < 1e-12
 
 
 @pytest.mark.parametrize("parent", AVERAGES)
@@ -274,7 +281,7 @@ def test_an_average_with_another_output_keeps_them(parent: type[Average]) -> Non
         def output(self, mixed: Tensor, x: Tensor) -> Tensor:
             return x + super().output(mixed, x)
 
-    assert (Mine.mix, Mine.recall, Mine.make_cache) == (parent.mix, parent.recall, parent.make_cache)
+    assert forms(Mine) == (running_sum.mix, running_sum.recall, running_sum.make_cache)
 
 
 @pytest.mark.parametrize("parent", AVERAGES)
@@ -284,7 +291,7 @@ def test_an_average_of_other_values_keeps_them(parent: type[Average]) -> None:
             query, key, value = super().qkv(x, past)
             return query, key, value.tanh()
 
-    assert off(Mine, Mine.mix) < 1e-12
+    assert off(Mine, fitting(Mine, "mix")) < 1e-12
 
 
 def test_an_average_that_learns_to_choose_is_no_average_any_more() -> None:
@@ -295,7 +302,7 @@ def test_an_average_that_learns_to_choose_is_no_average_any_more() -> None:
             _, _, value = super().qkv(x, past)
             return value, value, value
 
-    assert off(Chooses, Chooses.mix) < 1e-12
+    assert off(Chooses, fitting(Chooses, "mix")) < 1e-12
 
 
 # ---- why the guard is there ----
@@ -308,8 +315,8 @@ def test_without_the_guard_the_numbers_would_be_wrong() -> None:
         def scores(self, query: Tensor, key: Tensor) -> Tensor:
             return 20 * super().scores(query, key).tanh()
 
-    assert off(Bounded, MultiHead.mix) > 0.1
-    assert off(Bounded, Bounded.mix) == 0.0
+    assert off(Bounded, fitting(MultiHead, "mix")) > 0.1
+    assert off(Bounded, fitting(Bounded, "mix")) == 0.0
 
 
 @torch.no_grad()
@@ -319,10 +326,10 @@ def test_without_the_guard_decoding_would_be_wrong() -> None:
             return (super().weights(query, key) * torch.arange(1, key.shape[2] + 1)).softmax(dim=-1)
 
     layer, x = layer_of(Recent), tokens()
-    state, cache = AverageMatrix.make_cache(layer, 8), layer.make_cache(8)
+    state, cache = State(), layer.make_cache(8)
     for token in x.split(1, dim=1):
         qkv = layer.qkv(token, cache)
-        summed = AverageMatrix.recall(layer, *qkv, state)
+        summed = running_sum.recall(layer, *qkv, state)
         remembered = layer.recall(*qkv, cache)
     exact = layer.mix(*layer.qkv(x, Past()))[:, :, -1:]
     assert (remembered - exact).abs().max() < 1e-12

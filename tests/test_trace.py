@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from minigpt.attention import Attention
-from minigpt.attention.base import share
+from minigpt.attention.base import repeat_kv
 from minigpt.attention.position import Position
 from minigpt.config.strict_yaml import UserError
+from minigpt.fast import make_fast
 from minigpt.inspection.trace import attention_maps, record
 from minigpt.model import GPT, ModelConfig
 
@@ -25,7 +26,7 @@ def make_model(kind: str, position: str = "learned", dropout: float = 0.0) -> GP
     config = ModelConfig(
         n_layer=2, n_embd=16, block_size=12, attention=attention, position=place, dropout=dropout, tied_head=False
     )
-    model = GPT(config, V).double().eval()
+    model = make_fast(GPT(config, V)).double().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
@@ -47,7 +48,7 @@ def test_the_maps_are_the_weights_with_which_the_values_were_mixed(kind: str, po
         H = map.shape[1]
         assert map.shape == (2, H, T, T)
         assert torch.equal(map, attention.weights(look.query, look.key))
-        torch.testing.assert_close(map @ share(look.value, H), look.mixed, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(map @ repeat_kv(look.value, H), look.mixed, rtol=1e-10, atol=1e-12)
         assert map.triu(1).count_nonzero() == 0
         torch.testing.assert_close(map.sum(-1), torch.ones(2, H, T, dtype=torch.float64))
 
@@ -66,21 +67,23 @@ def test_looking_changes_no_logits_and_leaves_nothing_behind(kind: str) -> None:
 
 def test_nothing_is_left_behind_when_the_pass_fails() -> None:
     model = make_model("multi_head")
+    before = [attention.mix for attention in model.attentions()]
     with pytest.raises(ValueError, match="do not fit"), record(model):
         model(torch.zeros(1, 13, dtype=torch.long))
-    assert not any("mix" in vars(attention) for attention in model.attentions())
+    assert [attention.mix for attention in model.attentions()] == before
     assert not any(module._forward_hooks for module in model.modules())
 
 
 def test_one_may_look_while_looking() -> None:
     model, ids = make_model("multi_head"), some_ids()
+    before = [attention.mix for attention in model.attentions()]
     with record(model) as outer:
         with record(model) as inner:
             model(ids)
         model(ids)
     assert [len(looks) for looks in outer.looks] == [2, 2]
     assert [len(looks) for looks in inner.looks] == [1, 1]
-    assert not any("mix" in vars(attention) for attention in model.attentions())
+    assert [attention.mix for attention in model.attentions()] == before
 
 
 def test_every_part_is_found_by_its_name() -> None:

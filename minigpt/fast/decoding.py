@@ -37,7 +37,7 @@ def hidden_without_onednn(self: GPT, ids: Tensor, cache: Cache | None = None) ->
     before = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)
     try:
-        return GPT.hidden(self, ids, cache)
+        return type(self).hidden(self, ids, cache)
     finally:
         torch._C._set_mkldnn_enabled(before)
 

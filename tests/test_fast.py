@@ -1,0 +1,128 @@
+"""Plain = fast: with the faster forms and without them, a model computes the same, values and gradients, in float64.
+
+Over every kind, option and position, while training and while decoding; and each trick can be turned off by its name.
+
+B batch, T positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from laws import BLOCK, CASES, Case, V, chunks, decode, model_config, stir
+from torch import Tensor
+
+from minigpt.attention import MultiHead, SingleHead
+from minigpt.attention.norm import RMSNorm
+from minigpt.attention.position import Rotary
+from minigpt.attention.softmax.grouped_query import GroupedQuery
+from minigpt.fast import make_fast
+from minigpt.fast.decoding import prepare
+from minigpt.fast.guard import FORMS
+from minigpt.fast.switch import TRICKS
+from minigpt.model import GPT
+
+EXACT = {"rtol": 1e-10, "atol": 1e-10}
+MODERN = {"norm": "rmsnorm", "mlp": "swiglu", "bias": False, "tied_head": False, "embedding_norm": True}
+TRICKY = Case(GroupedQuery.Config(n_kv_head=2, qk_norm=True), Rotary.Config())
+
+
+def plain_and_fast(case: Case, without: tuple[str, ...] = (), **options: object) -> tuple[GPT, GPT]:
+    """One model twice, with equal parameters: as the textbook has it, and with the faster forms."""
+    torch.manual_seed(0)
+    plain = GPT(replace(model_config(case, n_layer=2), **options), V)
+    stir(plain)
+    return make_fast(plain.double(), fast=False), make_fast(copy.deepcopy(plain), without=without)
+
+
+def results(model: GPT, ids: Tensor, direction: Tensor) -> list[Tensor]:
+    """The logits of ids (B, T), and the gradients of every parameter."""
+    logits = model(ids)  # (B, T, V)
+    gradients = torch.autograd.grad((logits * direction).sum(), [*model.parameters()], allow_unused=True)
+    zeros = (torch.zeros_like(parameter) for parameter in model.parameters())
+    return [logits.detach(), *(zero if g is None else g for g, zero in zip(gradients, zeros))]
+
+
+def check_equal(plain: GPT, fast: GPT) -> None:
+    ids, direction = torch.randint(V, (2, BLOCK)), torch.randn(2, BLOCK, V, dtype=torch.float64)
+    for ours, theirs in zip(results(fast, ids, direction), results(plain, ids, direction)):
+        torch.testing.assert_close(ours, theirs, **EXACT)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_training_computes_the_same(case: Case) -> None:
+    check_equal(*plain_and_fast(case))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_decoding_computes_the_same(case: Case) -> None:
+    plain, fast = (model.eval() for model in plain_and_fast(case))
+    ids = torch.randint(V, (2, BLOCK))
+    expected = plain(ids)
+    for model in (plain, fast, prepare(fast)):
+        for sizes in ([1] * BLOCK, list(chunks(BLOCK, seed=1))):
+            torch.testing.assert_close(decode(model, ids, sizes), expected, **EXACT)
+
+
+@pytest.mark.parametrize("kind", [SingleHead.Config(qk_norm=True), MultiHead.Config(), TRICKY.attention], ids=str)
+def test_the_modern_shape_computes_the_same(kind: SingleHead.Config) -> None:
+    plain, fast = plain_and_fast(Case(kind, Rotary.Config()), **MODERN)
+    check_equal(plain, fast)
+    ids = torch.randint(V, (2, BLOCK))
+    with torch.no_grad():
+        torch.testing.assert_close(prepare(fast.eval())(ids), plain.eval()(ids), **EXACT)
+
+
+@pytest.mark.parametrize("d", [1, 3, 5])
+def test_heads_of_odd_widths_compute_the_same(d: int) -> None:
+    check_equal(*plain_and_fast(Case(MultiHead.Config(head_dim=d), Rotary.Config())))
+
+
+def methods(model: GPT) -> Iterator[str]:
+    """The faster forms in a model, as part.method."""
+    for name, module in model.named_modules():
+        yield from (f"{name}.{method}" for method in vars(module).get("faster", ()))
+
+
+@pytest.mark.parametrize("trick", TRICKS)
+def test_a_trick_is_turned_off_by_its_name(trick: str) -> None:
+    averages = replace(TRICKY, attention=(TRICKY.attention, MultiHead.Config()))
+    plain, fast = plain_and_fast(averages, without=(trick,), **MODERN)
+    check_equal(plain, fast)
+    own = {id(form.function) for form in FORMS.values() if form.trick == trick}
+    found = [vars(module)[name] for module in fast.modules() for name in vars(module).get("faster", ())]
+    assert found and not [method for method in found if id(method.__func__) in own]
+
+
+def test_one_switch_turns_all_of_it_off() -> None:
+    plain, fast = plain_and_fast(TRICKY, **MODERN)
+    assert list(methods(plain)) == []
+    assert "blocks.0.attention.mix" in methods(fast) and "blocks.1.attention.position.rotate" in methods(fast)
+    assert any(isinstance(module, RMSNorm) and "forward" in vars(module) for module in fast.modules())
+    assert list(methods(make_fast(fast, fast=False))) == []
+    check_equal(plain, fast)
+
+
+def test_a_copy_of_a_fast_model_computes_with_its_own_weights() -> None:
+    _, fast = plain_and_fast(TRICKY, **MODERN)
+    other, ids = copy.deepcopy(fast), torch.randint(V, (1, 5))
+    before = fast(ids)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.zero_()
+    assert torch.equal(fast(ids), before) and not other(ids).any()
+
+
+def test_every_form_has_a_kind_that_uses_it() -> None:
+    """What nobody uses would not be held against anything above."""
+    used = set()
+    for case, options in itertools.product(CASES, ({}, MODERN)):
+        for module in plain_and_fast(case, **options)[1].modules():
+            used |= {vars(module)[name].__func__ for name in vars(module).get("faster", ())}
+    assert {form.function for form in FORMS.values()} <= used
