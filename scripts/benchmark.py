@@ -5,6 +5,7 @@ python scripts/benchmark.py throughput --nanogpt ../nanoGPT              # token
 python scripts/benchmark.py sampling --nanogpt ../nanoGPT --large        # tokens a second while writing
 python scripts/benchmark.py attention                                    # every kind over contexts of 64 to 4096
 python scripts/benchmark.py startup --nanogpt ../nanoGPT                 # seconds to the first step
+python scripts/benchmark.py tricks                                       # what each trick of minigpt/fast buys
 
 Each prints tables and writes runs/benchmark-SUITE.json. Nothing is written into the checkout of nanoGPT.
 """
@@ -21,7 +22,7 @@ from typing import Any
 import torch
 
 from minigpt import command
-from minigpt.bench import attention, sampling, startup, throughput, time_to_loss
+from minigpt.bench import attention, sampling, startup, throughput, time_to_loss, tricks
 from minigpt.bench.ledger import Report
 from minigpt.bench.setting import Setting, find_text
 from minigpt.config.strict_yaml import UserError
@@ -70,6 +71,8 @@ def measure(setting: Setting, given: argparse.Namespace) -> Report:
         return sampling.run(setting, tokens, given.large, large_tokens)
     if given.suite == "attention":
         return attention.run(setting, given.contexts, given.limit)
+    if given.suite == "tricks":
+        return tricks.run(setting, at_least_one("--steps", given.steps), at_least_one("--tokens", given.tokens))
     return startup.run(setting, find_text(given.text), given.config)
 
 
@@ -98,7 +101,7 @@ def parser() -> argparse.ArgumentParser:
         one.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"], help="where to compute")
         one.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="where the JSON goes: runs/")
         one.add_argument("--square", type=int, default=0, metavar="N", help="side of the matrices of the yardstick")
-        if name != "attention":
+        if name not in ("attention", "tricks"):
             one.add_argument("--nanogpt", type=Path, metavar="DIR", help="a checkout of nanoGPT, to compare with")
     for name, config in (("time-to-loss", "shakespeare_char_fast.yaml"), ("startup", "shakespeare_char_cpu.yaml")):
         added[name].add_argument(
@@ -111,6 +114,8 @@ def parser() -> argparse.ArgumentParser:
     whole.add_argument("--steps", type=int, metavar="N", help="cut both trainings short")
     whole.add_argument("--equal-time", action="store_true", help="train ours once more, for as long as nanoGPT takes")
     whole.add_argument("--long-config", default="", metavar="FILE", help="another config for that")
+    added["tricks"].add_argument("--steps", type=int, default=5, metavar="N", help="steps a block (default: 5)")
+    added["tricks"].add_argument("--tokens", type=int, default=120, metavar="N", help="tokens a block (default: 120)")
     added["throughput"].add_argument("--steps", type=int, default=20, metavar="N", help="steps a block (default: 20)")
     for name in ("throughput", "sampling"):
         added[name].add_argument("--large", action="store_true", help="a larger model too")
@@ -129,6 +134,7 @@ SUITES = {
     "sampling": "Tokens a second while writing.",
     "attention": "Every kind of attention over growing contexts.",
     "startup": "Seconds to the first step.",
+    "tricks": "What each trick of minigpt/fast buys.",
 }
 
 if __name__ == "__main__":

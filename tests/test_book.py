@@ -76,6 +76,7 @@ ORDER = [
     "bench.sampling",
     "bench.attention",
     "bench.startup",
+    "bench.tricks",
     "bench.time_to_loss",
     "command",
     "",  # the package itself: its table of contents is read first and imported last

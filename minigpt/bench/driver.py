@@ -107,15 +107,15 @@ def transformers_model(spec: Spec) -> Any:
 
 
 def minigpt_model(spec: Spec) -> Any:
-    """Ours, of the same shape: GPT-2's, without biases."""
-    from minigpt.attention.softmax.multi_head import MultiHead
+    """Ours, of the same shape: GPT-2's, without biases, unless the spec has `model` options of its own."""
+    from minigpt.config.options import from_dict
     from minigpt.fast import make_fast
     from minigpt.model import GPT, ModelConfig
 
     sizes = dict(spec["shape"])
-    attention, V = MultiHead.Config(n_head=sizes.pop("n_head")), sizes.pop("vocab_size")
-    model = GPT(ModelConfig(**sizes, bias=False, attention=attention), V).to(spec["device"])
-    return make_fast(model, without=spec.get("without", ()))
+    V, attention = sizes.pop("vocab_size"), {"kind": "multi_head", "n_head": sizes.pop("n_head", 4)}
+    config = from_dict(ModelConfig, spec.get("model", {**sizes, "bias": False, "attention": attention}))
+    return make_fast(GPT(config, V).to(spec["device"]), without=spec.get("without", ()))
 
 
 def count(model: nn.Module) -> int:
@@ -247,7 +247,7 @@ def sample_minigpt(spec: Spec) -> Ready:
     from minigpt.model.sampling import SamplingConfig, generate
 
     made = minigpt_model(spec).eval()
-    parameters, model = count(made), prepare(made, spec["weights"])
+    parameters, model = count(made), prepare(made, spec["weights"], spec.get("without", ()))
 
     def text(n: int, cache: bool) -> Tensor:
         config = SamplingConfig(temperature=1.0, max_tokens=n)

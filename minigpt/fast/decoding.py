@@ -9,7 +9,7 @@ Whatever the attention, its linear layers are what is large, so they are exchang
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from types import MethodType
 from typing import Any
@@ -30,6 +30,10 @@ class WritingConfig(SamplingConfig):
 
     weights: Weights = "float32"
     """How the model's weights are kept while it writes: bfloat16 and int8 are faster, and a little off."""
+
+
+JOINED, IN_BLOCKS, DIRECT_CALLS, NO_ONEDNN = "joined layers", "weights in blocks", "direct calls", "no oneDNN"
+TRICKS = JOINED, IN_BLOCKS, DIRECT_CALLS, NO_ONEDNN  # all that can be turned off by name, besides those of `switch`
 
 
 def hidden_without_onednn(self: GPT, ids: Tensor, cache: Cache | None = None) -> Tensor:
@@ -72,13 +76,14 @@ class Nothing(nn.Module):
 
 
 @torch.no_grad()
-def prepare(model: GPT, weights: Weights = "float32") -> GPT:
+def prepare(model: GPT, weights: Weights = "float32", without: Collection[str] = ()) -> GPT:
     """A model for decoding that writes as `model` does. It shares the parameters of `model`, and has copies of those of
     linear layers that lie better: layers of one input joined, and on a CPU large ones in blocks.
 
     "bfloat16" and "int8" read a half and a quarter of the bytes of linear layers, and change the logits a little:
     `Run.loss_with` measures what that costs. On a CPU, everything else stays in float32, in which torch's attention is
-    faster there; where there is no kernel for such a mixture, it is in bfloat16 too.
+    faster there; where there is no kernel for such a mixture, it is in bfloat16 too. `without` names TRICKS to leave
+    out.
     """
     packed, memo = packs(weights, model.tokens.weight), {id(tensor): tensor.detach() for tensor in made_by(model)}
     if weights == "float32" or packed:
@@ -91,18 +96,21 @@ def prepare(model: GPT, weights: Weights = "float32") -> GPT:
     for name, module in model.named_modules():
         names = [f"{name}.{part}" for part in parts_to_join(module)]
         layers = [lone[name] for name in names if name in lone]
-        if len(layers) == len(names) and joinable(layers):
-            join(made.get_submodule(name), make_direct(exchanged(as_one(layers), weights, packed)))
+        if len(layers) == len(names) and joinable(layers) and JOINED not in without:
+            one = as_one(layers) if IN_BLOCKS in without else exchanged(as_one(layers), weights, packed)
+            join(made.get_submodule(name), one if DIRECT_CALLS in without else make_direct(one))
             for joined in names:
                 del lone[joined]
     for name, layer in lone.items():
-        made.set_submodule(name, exchanged(layer, weights, packed))
+        if IN_BLOCKS not in without:
+            made.set_submodule(name, exchanged(layer, weights, packed))
     for name, module in list(made.named_modules()):
         if type(module) is nn.Dropout:
             made.set_submodule(name, Nothing())
     for module in made.modules():
-        make_direct(module)
-    if packed:
+        if DIRECT_CALLS not in without:
+            make_direct(module)
+    if packed and NO_ONEDNN not in without:
         vars(made)["hidden"] = MethodType(hidden_without_onednn, made)
     return made.eval()
 

@@ -1,0 +1,54 @@
+"""Tricks: what each one of `minigpt/fast` buys, turned off one by one, on a training step and on a written token.
+
+Each variant is a process of its own, and all take turns, so that what disturbs the machine disturbs all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from minigpt.bench.ledger import Report, Row
+from minigpt.bench.setting import Setting
+from minigpt.bench.worker import interleave
+from minigpt.fast import decoding, switch
+
+SIZE = {"n_layer": 4, "n_embd": 128, "block_size": 128}
+MODERN = {**SIZE, "position": "rotary", "norm": "rmsnorm", "mlp": "swiglu", "bias": False, "tied_head": False}
+MODELS: dict[str, dict[str, Any]] = {
+    "multi_head": {**MODERN, "attention": "multi_head"},
+    "average_matrix": {**SIZE, "attention": "average_matrix"},
+}
+VOCABULARY, BATCH = 65, 16
+WHERE = {"running sums": "average_matrix"}  # the model that shows a trick; multi_head if none is named
+COLUMNS = {"turned off": ("who", ""), "model": ("model", ""), "ms": ("ms", ".3f"), "x with it": ("slower", ".3f")}
+
+
+def run(setting: Setting, steps: int = 5, tokens: int = 120) -> Report:
+    """Measure every trick; `steps` a block of training, `tokens` a block of writing. Raises UserError."""
+    report = setting.report("tricks")
+    add(report, setting, "a training step", steps, switch.TRICKS, {"do": "train", "precision": "float32"})
+    add(report, setting, "a training step in bfloat16", steps, switch.TRICKS, {"do": "train", "precision": "bfloat16"})
+    writing = {"do": "sample", "weights": "float32", "cache": True}
+    add(report, setting, "a written token", tokens, (*switch.TRICKS, *decoding.TRICKS), writing)
+    report.notes.append("x with it: how many times as long it takes without the trick; median (smallest..largest)")
+    return report
+
+
+def add(report: Report, setting: Setting, what: str, count: int, tricks: Sequence[str], spec: dict[str, Any]) -> None:
+    """One table: everything on, then each trick off, then all of them off."""
+    rows: list[Row] = []
+    for model, options in MODELS.items():
+        mine = [trick for trick in tricks if WHERE.get(trick, "multi_head") == model]
+        off: dict[str, list[str]] = {"nothing": [], **{trick: [trick] for trick in mine}, "all of them": [*tricks]}
+        batch = BATCH if spec["do"] == "train" else 1
+        shape = {**SIZE, "vocab_size": VOCABULARY}
+        common = {**spec, "rival": "minigpt", "batch": batch, "shape": shape, "model": options}
+        title = f"{what}, {model}, {batch} x {SIZE['block_size']}, {setting.repeat} blocks of {count}, in turn"
+        report.begin(title)
+        specs = {name: setting.driver(**common, without=without) for name, without in off.items()}
+        found = interleave(specs, count, setting.repeat, warm_up=count)
+        for name, measured in found.items():
+            row: Row = {"who": name, "model": model, "ms": measured.seconds.times(1000 / count)}
+            rows.append(row | {"slower": measured.seconds.over(found["nothing"].seconds)})
+    report.add(f"{what}, {setting.repeat} rounds", COLUMNS, rows)
