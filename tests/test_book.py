@@ -42,6 +42,8 @@ ORDER = [
     "decoding",
     "sampling",
     "trace",
+    "inspection",
+    "inspection.reading",
     "probe",
     "distributed",
     "optimizer",

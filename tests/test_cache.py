@@ -39,11 +39,17 @@ def test_a_training_pass_keeps_nothing() -> None:
 
 def test_what_was_seen_can_be_read_from_above() -> None:
     below, past = chain([Past(), KVCache(8)])
-    key, value = keys(1, 4), keys(1, 4)
-    below.append(key, value)
     assert past.below is below
     assert below.below is None
-    assert below.seen == (key, value)
+    config = ModelConfig(n_layer=1, n_embd=16, attention=MultiHead.Config())
+    layer, x = MultiHead(MultiHead.Config(), config), torch.randn(1, 4, 16)
+    layer(x, below)
+    assert below.seen is not None and all(
+        torch.equal(seen, made) for seen, made in zip(below.seen, layer.qkv(x, Past())[1:])
+    )
+    layer(x, past)
+    layer(x, past)
+    assert past.seen is not None and past.seen[0].shape[2] == 8  # with a cache: all that came so far
 
 
 @torch.no_grad()

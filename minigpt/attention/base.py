@@ -81,12 +81,13 @@ class Attention(nn.Module, Component):
     def forward(self, x: Tensor, past: Past | None = None) -> Tensor:
         """x (B, T, D) -> (B, T, D). With a `past` that keeps, x continues what it remembers."""
         past = Past() if past is None else past
-        past.expect(x.shape[0])
         query, key, value = self.qkv(x, past)
+        past.seen = key, value  # for a layer above that shares them
         if past.keeps:
+            past.expect(batch=x.shape[0])
             mixed = self.recall(query, key, value, past)  # (B, H, T, e)
         else:
-            mixed = self.mix(query, *past.append(key, value))  # (B, H, T, e)
+            mixed = self.mix(query, key, value)  # (B, H, T, e)
         return self.output(mixed, x)
 
 

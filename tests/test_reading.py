@@ -1,0 +1,36 @@
+"""What a reader has to read between x and the output stays short, and holds no faster form."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from minigpt.attention import Attention
+from minigpt.inspection.reading import PACKAGE, functions_on_the_way, lines_of, table
+
+
+def test_multi_head_with_rotary_is_ninety_lines_in_three_files_at_most() -> None:
+    _, lines, files = table("multi_head", "rotary")
+    assert lines <= 90
+    assert files <= 3
+
+
+def test_docstrings_comments_and_blank_lines_do_not_count() -> None:
+    path = PACKAGE / "attention" / "ladder.py"
+    namespace: dict[str, object] = {}
+    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), namespace)
+    counted = {name: lines_of(path, f.__code__) for name, f in namespace.items() if hasattr(f, "__code__")}
+    assert counted["average_loop"] == 3  # def, means, return
+    assert counted["dot_product"] == 7
+
+
+@pytest.mark.parametrize("kind", Attention.kinds)
+def test_a_reader_of_the_textbook_never_meets_a_faster_form(kind: str) -> None:
+    files = {path.relative_to(PACKAGE).parts[0] for path in functions_on_the_way(kind, "rotary")}
+    assert files == {"attention"}
+    for path in (*(PACKAGE / "attention").rglob("*.py"), *(PACKAGE / "model").rglob("*.py")):
+        modules = [
+            n.module or "" for n in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(n, ast.ImportFrom)
+        ]
+        assert not [module for module in modules if module.startswith("minigpt.fast")], path
