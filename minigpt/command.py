@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from minigpt.config.strict_yaml import ConfigError, UserError
 from minigpt.runs.checkpoint import CheckpointError
 from minigpt.runs.report import complain, give_up
 from minigpt.runs.run import load_plugin
+from minigpt.system.errors import ConfigError, UserError
 from minigpt.system.signals import Stopped, Terminated, receive_signals
 from minigpt.system.terminal import one_line
 from minigpt.training.loop import Diverged

@@ -25,8 +25,8 @@ from minigpt import command
 from minigpt.bench import attention, sampling, startup, throughput, time_to_loss, tricks
 from minigpt.bench.ledger import Report
 from minigpt.bench.setting import Setting, find_text
-from minigpt.config.strict_yaml import UserError
 from minigpt.runs.report import say
+from minigpt.system.errors import UserError
 from minigpt.training.loop import choose_device
 
 LARGEST = 2**15  # side of a matrix of the yardstick: 4 GiB in float32

@@ -14,11 +14,11 @@ from typing import get_args
 
 from minigpt import command
 from minigpt.config.options import hints
-from minigpt.config.strict_yaml import ConfigError, UserError
 from minigpt.fast.decoding import WritingConfig
 from minigpt.fast.packed import Weights
 from minigpt.runs.report import complain
 from minigpt.runs.run import Run, load, newest_run
+from minigpt.system.errors import ConfigError, UserError
 from minigpt.system.terminal import printable
 
 LONGEST = 1 << 20  # bytes of a prompt

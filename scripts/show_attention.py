@@ -13,10 +13,10 @@ import sys
 from pathlib import Path
 
 from minigpt import command
-from minigpt.config.strict_yaml import UserError
 from minigpt.inspection.pictures import attention_png, can_plot, heat_map
 from minigpt.runs.report import say
 from minigpt.runs.run import load, newest_run
+from minigpt.system.errors import UserError
 
 
 def main(arguments: argparse.Namespace) -> None:

@@ -16,11 +16,11 @@ from pathlib import Path
 
 from minigpt import command
 from minigpt.config import options as config
-from minigpt.config.strict_yaml import UserError
 from minigpt.runs import profiler as part_times
 from minigpt.runs import trainer
 from minigpt.runs.report import say
 from minigpt.runs.run import RunConfig, newest_run
+from minigpt.system.errors import UserError
 from minigpt.training import distributed
 
 

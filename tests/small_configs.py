@@ -10,8 +10,8 @@ from typing import Literal
 import pytest
 
 from minigpt.config.options import Count, Options, Positive, load
-from minigpt.config.strict_yaml import ConfigError, Mistake
 from minigpt.model.gpt import ModelConfig
+from minigpt.system.errors import ConfigError, Mistake
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ from minigpt.bench.ledger import Report, Spread, Table, rate
 from minigpt.bench.setting import Setting, find_text
 from minigpt.bench.time_to_loss import LONGER, column, steps_within, summary, verdicts
 from minigpt.bench.worker import Worker, in_turn, interleave, watch
-from minigpt.config.strict_yaml import UserError
+from minigpt.system.errors import UserError
 
 CPU = torch.device("cpu")
 SHAPE = {"n_layer": 1, "n_head": 2, "n_embd": 16, "block_size": 8, "vocab_size": 11}

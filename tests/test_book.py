@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,79 +11,26 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-ORDER = [
-    "terminal",
-    "strict_yaml",
-    "strict_json",
-    "config",
-    "folder",
-    "waiting",
-    "process",
-    "learn_pieces",
-    "tokenizer",
-    "stories",
-    "story_reader",
-    "corpus",
-    "dataset",
-    "cache",
-    "position",
-    "norm",
-    "side_by_side",
-    "attention.ladder",
-    "attention.base",
-    "attention.average",
-    "attention.dot_product",
-    "attention.single_head",
-    "attention.multi_head",
-    "attention.grouped_query",
-    "attention",
-    "model",
-    "machine",
-    "memory",
-    "decoding",
-    "sampling",
-    "trace",
-    "inspection",
-    "inspection.reading",
-    "probe",
-    "distributed",
-    "optimizer",
-    "training",
-    "floor",
-    "cost",
-    "checkpoint",
-    "run",
-    "picture",
-    "report",
-    "part_times",
-    "record",
-    "signals",
-    "trainer",
-    "process",
-    "compare",
-    "measure",
-    "crew",
-    "interval",
-    "summary",
-    "page",
-    "contest",
-    "bench",
-    "bench.yardstick",
-    "bench.ledger",
-    "bench.checkout",
-    "bench.setting",
-    "bench.worker",
-    "bench.ours",
-    "bench.driver",
-    "bench.throughput",
-    "bench.sampling",
-    "bench.attention",
-    "bench.startup",
-    "bench.tricks",
-    "bench.time_to_loss",
-    "command",
-    "",  # the package itself: its table of contents is read first and imported last
-]
+BOOK = ROOT / "minigpt" / "README.md"
+
+
+def reading_order(text: str) -> list[str]:
+    """The modules in the order of the book's list; a folder itself comes after all that is in it."""
+    lines = re.findall(r"^( *)(\w+)(?: .*)?$", text.split("```")[1], flags=re.M)
+    order, above = list[str](), list[str]()
+    for indent, name in lines:
+        depth = len(indent) // 4
+        while len(above) > depth:
+            order.append(".".join(above))
+            above.pop()
+        above.append(name)
+    while above:
+        order.append(".".join(above))
+        above.pop()
+    return [*order, ""]  # the package itself: its list of contents is read first and imported last
+
+
+ORDER = reading_order(BOOK.read_text(encoding="utf-8"))
 READABLE = {".py", ".md", ".yaml", ".yml", ".toml", ".cfg", ".txt", ".sh", ""}
 
 
@@ -127,14 +75,26 @@ def test_a_file_imports_only_files_above_it(name: str) -> None:
     assert imports_from_below(name, MODULES[name].read_text(encoding="utf-8")) == []
 
 
+def test_the_list_is_read_as_it_stands() -> None:
+    book = "x\n```\nsystem      first\n    errors   one\nmodel\n    heads\n        one\n    gpt\ncommand\n```\n"
+    expected = "system.errors system model.heads.one model.heads model.gpt model command"
+    assert reading_order(book) == [*expected.split(), ""]
+
+
+def test_every_line_of_the_list_is_a_file() -> None:
+    assert set(ORDER) - set(MODULES) == set()
+    assert len(ORDER) == len(set(ORDER))
+
+
 def test_the_walk_finds_an_import_from_below() -> None:
-    assert imports_from_below("cache", "from minigpt import model") == ["model"]
-    assert imports_from_below("cache", "from minigpt.attention import Attention") == ["attention"]
-    assert imports_from_below("cache", "from minigpt.attention import base") == ["attention.base"]
-    assert imports_from_below("cache", "import minigpt.model.gpt") == ["model"]
-    assert imports_from_below("cache", "from minigpt import load") == [""]
-    assert imports_from_below("cache", "def late():\n    from minigpt.runs.run import load") == ["run"]
+    assert imports_from_below("attention.cache", "from minigpt import model") == ["model"]
+    assert imports_from_below("attention.cache", "from minigpt.attention import Attention") == ["attention"]
+    assert imports_from_below("attention.cache", "from minigpt.attention import base") == ["attention.base"]
+    assert imports_from_below("attention.cache", "import minigpt.model") == ["model"]
+    assert imports_from_below("attention.cache", "from minigpt import load") == [""]
+    assert imports_from_below("attention.cache", "def late():\n    from minigpt.runs.run import load") == ["runs.run"]
     assert imports_from_below("model", "import torch\nfrom minigpt.attention import Attention, base") == []
+    assert imports_from_below("model.gpt", "from minigpt.fast import make_fast") == ["fast"]
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -157,7 +117,7 @@ def test_no_script_hides_a_standard_module() -> None:
 def texts() -> Iterator[Path]:
     """The texts of the project: all but what is generated, and what git does not keep."""
     folders = ("minigpt", "scripts", "tests", "configs", "docs", ".ci", ".github")
-    yield from (path for path in ROOT.glob("*") if path.is_file())
+    yield from (path for path in ROOT.glob("*") if path.is_file() and path.name != ".git")  # a worktree's
     for folder in folders:
         yield from (path for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     yield from (ROOT / "data").glob("*.md")

@@ -29,8 +29,8 @@ from minigpt.comparison.variants import (
 )
 from minigpt.comparison.worker import assemble, do, png
 from minigpt.config.options import CONFIGS, to_yaml
-from minigpt.config.strict_yaml import ConfigError, UserError
 from minigpt.runs.run import build_model
+from minigpt.system.errors import ConfigError, UserError
 from minigpt.system.folder import InUse, Lock
 from minigpt.text.corpus import StoriesConfig, tell_stories
 from minigpt.text.dataset import Batch, Dataset

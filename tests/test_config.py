@@ -39,8 +39,9 @@ from minigpt.config.options import (
     load,
     to_yaml,
 )
-from minigpt.config.strict_yaml import ConfigError, Mistake, parse_yaml
+from minigpt.config.strict_yaml import parse_yaml
 from minigpt.model.gpt import ModelConfig
+from minigpt.system.errors import ConfigError, Mistake
 
 read = pytest.fixture(reader)
 

@@ -23,8 +23,8 @@ from minigpt.comparison.experiment import Contest, _read_speeds, duration
 from minigpt.comparison.pool import Crew
 from minigpt.comparison.summary import _mean, table
 from minigpt.comparison.variants import jobs, load_result
-from minigpt.config.strict_yaml import UserError
 from minigpt.runs.run import load_plugin
+from minigpt.system.errors import UserError
 
 ROOT = Path(__file__).parents[1]
 TWICE = SMALL.replace("  mean: {model.attention: average_softmax}", "  again: {model.attention: single_head}")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from minigpt.config.strict_yaml import UserError
+from minigpt.system.errors import UserError
 from minigpt.text import corpus as corpora
 from minigpt.text.corpus import decode_text, download, open_corpus
 

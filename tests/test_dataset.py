@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from small_corpora import DOCUMENTS, RANDOM, ROOT, SHUFFLED, corpus_of, numbered, own_data
 
 from minigpt.config.options import build, from_python
-from minigpt.config.strict_yaml import ConfigError, UserError
+from minigpt.system.errors import ConfigError, UserError
 from minigpt.text import dataset as datasets
 from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import IGNORED, DataConfig, Dataset

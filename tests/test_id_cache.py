@@ -16,7 +16,7 @@ import pytest
 import tiktoken
 from small_corpora import DOCUMENTS, RANDOM, ROOT, corpus_of, numbered, own_data
 
-from minigpt.config.strict_yaml import UserError
+from minigpt.system.errors import UserError
 from minigpt.text import corpus as corpora
 from minigpt.text import dataset as datasets
 from minigpt.text.corpus import Corpus, open_corpus

@@ -15,9 +15,9 @@ from torch import nn
 
 import minigpt
 from minigpt.attention.softmax.grouped_query import GroupedQuery
-from minigpt.config.strict_yaml import UserError
 from minigpt.model import GPT, ModelConfig
 from minigpt.runs import checkpoint
+from minigpt.system.errors import UserError
 from minigpt.training.optimizer import NEWTON_SCHULZ, AdamW, AdamWRule, Muon, MuonRule, Optimizer, orthogonal, schedule
 
 KINDS = [AdamW.Config(), Muon.Config(weight_decay=0.2)]

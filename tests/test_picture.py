@@ -12,7 +12,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minigpt.config.strict_yaml import UserError
 from minigpt.inspection.pictures import (
     BOTTOM,
     HEIGHT,
@@ -28,6 +27,7 @@ from minigpt.inspection.pictures import (
     smooth,
     visible,
 )
+from minigpt.system.errors import UserError
 
 FINITE = st.integers(-(10**9), 10**9).map(lambda n: n / 1e6)
 

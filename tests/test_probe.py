@@ -19,9 +19,9 @@ from minigpt.attention.position import Position, Shape, distance
 from minigpt.attention.softmax.dot_product import DotProduct
 from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.attention.softmax.single_head import SingleHead
-from minigpt.config.strict_yaml import UserError
 from minigpt.inspection.causality import LeakError, check_causal, idle_positions
 from minigpt.model import GPT, ModelConfig
+from minigpt.system.errors import UserError
 
 
 class FiniteMask(MultiHead, kind="finite_mask"):

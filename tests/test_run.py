@@ -17,11 +17,11 @@ from running import CONFIG, Ended, environment, furnish, script
 
 import minigpt
 from minigpt.config.options import load as load_config
-from minigpt.config.strict_yaml import UserError
 from minigpt.runs import checkpoint
 from minigpt.runs.checkpoint import CheckpointError
 from minigpt.runs.report import read_metrics
 from minigpt.runs.run import Run, RunConfig, newest_run
+from minigpt.system.errors import UserError
 
 PLUGIN = '''
 """A kind of my own: the scores are squashed, so that no token is looked at alone."""

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from minigpt.attention import Attention
 from minigpt.attention.position import Position
-from minigpt.config.strict_yaml import ConfigError
 from minigpt.model import GPT, ModelConfig
 from minigpt.model.sampling import SamplingConfig, generate, next_token, probabilities, until, window_start
+from minigpt.system.errors import ConfigError
 
 BLOCK, V = 8, 11
 KIND_POSITIONS = [(kind, position) for kind in Attention.kinds for position in Position.kinds]

@@ -23,10 +23,10 @@ from minigpt.attention.softmax.dot_product import DotProduct
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.attention.softmax.single_head import SingleHead
-from minigpt.config.strict_yaml import UserError
 from minigpt.fast import kernels, make_fast, running_sum, shortcut
 from minigpt.fast.guard import METHODS, fitting
 from minigpt.model.gpt import ModelConfig
+from minigpt.system.errors import UserError
 
 SHAPE = ModelConfig(n_layer=1, n_embd=16, block_size=8, position=NoPosition.Config())
 SOFTMAX = (DotProduct, SingleHead, MultiHead, GroupedQuery)

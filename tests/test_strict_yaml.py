@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from small_configs import Outer, Reader, reader, the_mistake
 
 from minigpt.config.options import build, load
-from minigpt.config.strict_yaml import MAX_BYTES, MAX_DEPTH, ConfigError, Mistake, parse_yaml, scalar
+from minigpt.config.strict_yaml import MAX_BYTES, MAX_DEPTH, parse_yaml, scalar
+from minigpt.system.errors import ConfigError, Mistake
 
 read = pytest.fixture(reader)
 

@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minigpt.config.options import Options, build, from_python
-from minigpt.config.strict_yaml import ConfigError, UserError
+from minigpt.system.errors import ConfigError, UserError
 from minigpt.system.waiting import aside
 from minigpt.text import tokenizer as tokenizers
 from minigpt.text.dataset import DataConfig
@@ -243,7 +243,7 @@ def test_a_gap_in_a_vocabulary_reads_as_a_replacement_character() -> None:
 
 LOOK = """
 import time
-from minigpt.config.strict_yaml import UserError
+from minigpt.system.errors import UserError
 from minigpt.text.tokenizer import Tokenizer
 start = time.monotonic()
 try:

@@ -12,10 +12,10 @@ from torch import Tensor
 from minigpt.attention import Attention
 from minigpt.attention.base import repeat_kv
 from minigpt.attention.position import Position
-from minigpt.config.strict_yaml import UserError
 from minigpt.fast import make_fast
 from minigpt.inspection.trace import attention_maps, record
 from minigpt.model import GPT, ModelConfig
+from minigpt.system.errors import UserError
 
 T, V = 7, 11
 

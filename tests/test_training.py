@@ -19,11 +19,11 @@ from running import data_folder, furnish, process, small_text
 from torch import Tensor
 
 from minigpt.attention import Attention
-from minigpt.config.strict_yaml import ConfigError, UserError
 from minigpt.model import GPT, ModelConfig
 from minigpt.model.sampling import SamplingConfig, generate
 from minigpt.runs import checkpoint
 from minigpt.runs.report import read_metrics
+from minigpt.system.errors import ConfigError, UserError
 from minigpt.text import corpus as corpora
 from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import IGNORED, DataConfig, Dataset

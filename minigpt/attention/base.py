@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from minigpt.attention.cache import KVCache, Past
 from minigpt.attention.position import Shape, distance
 from minigpt.config.options import Component
-from minigpt.config.strict_yaml import Mistake
+from minigpt.system.errors import Mistake
 
 
 class Attention(nn.Module, Component):

@@ -27,8 +27,8 @@ from minigpt.bench.hardware import clock
 from minigpt.bench.ledger import Report, Row, Spread
 from minigpt.bench.setting import Setting
 from minigpt.bench.worker import in_turn
-from minigpt.config.strict_yaml import UserError
 from minigpt.inspection.cost import CUSTOM, bytes_of
+from minigpt.system.errors import UserError
 from minigpt.training.loop import has_bfloat16
 
 CONTEXTS = (64, 128, 256, 512, 1024, 2048, 4096)

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from minigpt.config.strict_yaml import UserError
+from minigpt.system.errors import UserError
 from minigpt.text.corpus import decode_text
 
 CONFIG = "config/train_shakespeare_char.py"

@@ -13,11 +13,11 @@ from minigpt.bench import checkout
 from minigpt.bench.setting import Setting
 from minigpt.bench.worker import Watched
 from minigpt.config import options as configs
-from minigpt.config.strict_yaml import UserError
 from minigpt.inspection.cost import cost
 from minigpt.model.gpt import GPT, count_parameters
 from minigpt.runs.report import read_metrics
 from minigpt.runs.run import METRICS, RUNS, RunConfig, load
+from minigpt.system.errors import UserError
 from minigpt.text.corpus import ROOT, open_corpus
 from minigpt.text.dataset import Dataset
 from minigpt.text.tokenizer import Char

@@ -13,7 +13,7 @@ import torch
 from minigpt.bench.checkout import check_checkout
 from minigpt.bench.hardware import Shape, Yardstick
 from minigpt.bench.ledger import Report
-from minigpt.config.strict_yaml import UserError
+from minigpt.system.errors import UserError
 from minigpt.text.corpus import shakespeare
 
 

@@ -18,9 +18,9 @@ from minigpt.bench.ledger import Report, Row, Spread
 from minigpt.bench.setting import Setting
 from minigpt.bench.throughput import model_config
 from minigpt.bench.worker import Worker, in_turn, watch
-from minigpt.config.strict_yaml import UserError
 from minigpt.model.gpt import GPT
 from minigpt.runs.report import say
+from minigpt.system.errors import UserError
 from minigpt.text.dataset import Dataset
 
 RUNS = {

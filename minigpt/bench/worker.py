@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from minigpt.bench.ledger import Spread
-from minigpt.config.strict_yaml import UserError
+from minigpt.system.errors import UserError
 from minigpt.system.process import DEAF, python
 
 DRIVER = Path(__file__).with_name("driver.py")

@@ -20,9 +20,9 @@ from minigpt.comparison.pool import Crew
 from minigpt.comparison.summary import summarise, to_csv
 from minigpt.comparison.variants import Comparison, Job, code_digest, config_key, jobs, load_result, match_parameters
 from minigpt.config.options import MOST, to_yaml
-from minigpt.config.strict_yaml import UserError
 from minigpt.runs.report import Say, say
 from minigpt.runs.run import RunConfig
+from minigpt.system.errors import UserError
 from minigpt.system.folder import few, read_start, refuse_links, write_whole
 from minigpt.system.strict_json import has_form, parse_json
 from minigpt.training.memory import free_memory

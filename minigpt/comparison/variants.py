@@ -27,8 +27,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from minigpt.config.options import Interval, Options, Positive, Seed, build, find, override, put, suggest, to_python
-from minigpt.config.strict_yaml import ConfigError, Mistake, Node, UserError, parse_yaml, read_text
+from minigpt.config.strict_yaml import Node, parse_yaml, read_text
 from minigpt.runs.run import RUNS, RunConfig
+from minigpt.system.errors import ConfigError, Mistake, UserError
 from minigpt.system.folder import check_name, read_start, write_whole
 from minigpt.system.strict_json import has_form, parse_json
 from minigpt.text.corpus import Corpus, open_corpus
@@ -174,7 +175,7 @@ def widened(config: RunConfig, wanted: int) -> RunConfig:
         return replace(config, model=replace(config.model, mlp_width=units))
 
     low, high = 1, 2
-    while parameters(at(high)) < wanted and 2 * high * pieces <= WIDEST:
+    while parameters(at(high)) < wanted and 2 * high <= WIDEST:
         high *= 2
     while high - low > 1:
         middle = (low + high) // 2

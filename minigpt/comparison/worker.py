@@ -31,7 +31,7 @@ from torch import Tensor
 
 from minigpt.comparison.variants import RESULT, code_digest, load_result, material, save_result
 from minigpt.config.options import build, to_python, to_yaml
-from minigpt.config.strict_yaml import Mistake, UserError, parse_yaml
+from minigpt.config.strict_yaml import parse_yaml
 from minigpt.inspection.causality import check_causal, idle_positions
 from minigpt.inspection.cost import cost
 from minigpt.inspection.trace import attention_maps
@@ -39,6 +39,7 @@ from minigpt.model.gpt import GPT
 from minigpt.model.sampling import SamplingConfig, generate
 from minigpt.runs import checkpoint
 from minigpt.runs.run import CHECKPOINTS, CONFIG, TOKENIZER, RunConfig, build_model, load_plugin, seal
+from minigpt.system.errors import Mistake, UserError
 from minigpt.system.folder import InUse, Lock, refuse_links, write_whole
 from minigpt.text.dataset import DataConfig, Dataset
 from minigpt.text.tokenizer import Tokenizer

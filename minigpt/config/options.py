@@ -19,7 +19,8 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, 
 
 import yaml
 
-from minigpt.config.strict_yaml import ConfigError, Mistake, Node, UserError, from_python, parse_yaml, read_text, scalar
+from minigpt.config.strict_yaml import Node, from_python, parse_yaml, read_text, scalar
+from minigpt.system.errors import ConfigError, Mistake, UserError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 

@@ -8,31 +8,17 @@ file from a stranger can neither run anything nor grow.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from minigpt.system.terminal import one_line
+from minigpt.system.errors import ConfigError, Mistake
 
 # a config is small and flat; anything else is a mistake or an attack
 MAX_BYTES, MAX_DEPTH, MAX_EVENTS = 1 << 18, 40, 5000  # an event is a value, a key, or where a group begins or ends
-
-Mistake = tuple[str, str]  # (where, what)
-
-
-class UserError(ValueError):
-    """Something the user got wrong. Scripts print it as it stands and leave with exit code 2."""
-
-
-class ConfigError(UserError):
-    """One line for each mistake: `where: what`."""
-
-    def __init__(self, mistakes: Sequence[Mistake]):
-        self.mistakes = list(mistakes)
-        super().__init__("\n".join(one_line(f"{where}: {what}") for where, what in self.mistakes))
 
 
 @dataclass

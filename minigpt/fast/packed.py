@@ -15,8 +15,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from minigpt.config.strict_yaml import UserError
 from minigpt.model.sampling import OVERFLOW
+from minigpt.system.errors import UserError
 
 Weights = Literal["float32", "bfloat16", "int8"]
 LARGE = 2**18  # numbers in a matrix from which memory, and not the call, is what float32 waits for

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from minigpt.attention import Attention
 from minigpt.attention.cache import Past
-from minigpt.config.strict_yaml import UserError
 from minigpt.inspection.trace import replaced
 from minigpt.model.gpt import GPT, chain
+from minigpt.system.errors import UserError
 
 LENGTH, CHANGES = 64, 12  # positions looked at, and how many of them are changed
 ORDINARY, LARGE = 1.0, 1e4  # scale of the inputs; the scores grow with its square

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from minigpt.config.strict_yaml import UserError
+from minigpt.system.errors import UserError
 from minigpt.system.terminal import one_line
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 720, 400, 60, 44, 34, 16

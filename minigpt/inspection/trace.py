@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from minigpt.attention import Attention
-from minigpt.config.strict_yaml import UserError
 from minigpt.model.gpt import GPT
+from minigpt.system.errors import UserError
 
 
 @dataclass

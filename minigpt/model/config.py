@@ -8,7 +8,7 @@ from typing import Literal
 
 from minigpt.attention import Attention, MultiHead, Shape
 from minigpt.config.options import Size
-from minigpt.config.strict_yaml import Mistake
+from minigpt.system.errors import Mistake
 
 
 @dataclass(frozen=True, kw_only=True)

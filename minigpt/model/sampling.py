@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from minigpt.config.options import Count, Fraction, Interval, Natural, NonNegative, Options, Seed
-from minigpt.config.strict_yaml import UserError
 from minigpt.model.gpt import GPT
+from minigpt.system.errors import UserError
 
 OVERFLOW = "the model's scores are NaN or infinite: its weights are so large that they overflow"
 

@@ -24,12 +24,12 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node
 
 from minigpt.attention import Attention
-from minigpt.config.strict_yaml import UserError
 from minigpt.inspection.cost import cost
 from minigpt.inspection.trace import replaced
 from minigpt.model import GPT, MLP, count_parameters
 from minigpt.runs.report import say
 from minigpt.runs.run import RunConfig, build_model
+from minigpt.system.errors import UserError
 from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import Dataset
 from minigpt.training import distributed

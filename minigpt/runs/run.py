@@ -21,7 +21,6 @@ from torch import Tensor
 
 from minigpt.config.options import Options
 from minigpt.config.options import load as load_config
-from minigpt.config.strict_yaml import ConfigError, UserError
 from minigpt.fast import make_fast
 from minigpt.fast.decoding import WritingConfig, prepare
 from minigpt.fast.packed import Weights
@@ -30,6 +29,7 @@ from minigpt.model import GPT, ModelConfig
 from minigpt.model.sampling import OVERFLOW, generate, until
 from minigpt.runs import checkpoint
 from minigpt.runs.checkpoint import Checkpoint, CheckpointError
+from minigpt.system.errors import ConfigError, UserError
 from minigpt.system.folder import read_start, refuse_links, sha256_of
 from minigpt.system.terminal import one_line
 from minigpt.text.corpus import open_corpus

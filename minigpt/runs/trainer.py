@@ -24,7 +24,6 @@ from typing import Any
 from safetensors.torch import save_file
 
 from minigpt.config.options import to_python
-from minigpt.config.strict_yaml import UserError
 from minigpt.inspection.causality import check_causal, idle_positions
 from minigpt.inspection.pictures import curve_svg, smooth
 from minigpt.model.gpt import count_parameters
@@ -44,6 +43,7 @@ from minigpt.runs.run import (
     open_checkpoint,
     read_config,
 )
+from minigpt.system.errors import UserError
 from minigpt.system.folder import Lock, check_name, write_whole
 from minigpt.system.signals import Stopped, signals
 from minigpt.system.strict_json import has_form

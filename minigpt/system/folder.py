@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
-from minigpt.config.strict_yaml import UserError
+from minigpt.system.errors import UserError
 from minigpt.system.strict_json import parse_json
 
 LOCK = ".lock"

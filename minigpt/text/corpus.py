@@ -23,8 +23,8 @@ from typing import Annotated, NamedTuple, NoReturn
 from tqdm import tqdm
 
 from minigpt.config.options import Interval, Natural, Options, suggest
-from minigpt.config.strict_yaml import Mistake, UserError
 from minigpt.languages.stories import stories
+from minigpt.system.errors import Mistake, UserError
 from minigpt.system.terminal import one_line
 from minigpt.system.waiting import progress
 

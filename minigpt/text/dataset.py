@@ -28,7 +28,7 @@ import numpy.typing as npt
 import torch
 
 from minigpt.config.options import Interval, Options
-from minigpt.config.strict_yaml import Mistake, UserError
+from minigpt.system.errors import Mistake, UserError
 from minigpt.system.folder import sha256_of
 from minigpt.system.waiting import progress
 from minigpt.text import corpus as corpora

@@ -32,7 +32,7 @@ import numpy.typing as npt
 import tiktoken
 
 from minigpt.config.options import Component, Interval, suggest
-from minigpt.config.strict_yaml import UserError
+from minigpt.system.errors import UserError
 from minigpt.system.process import DEAF, python
 from minigpt.system.strict_json import parse_json
 from minigpt.system.waiting import aside, progress

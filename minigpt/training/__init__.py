@@ -1,1 +1,1 @@
-"""The part training."""
+"""How a model learns: several processes as one, optimizers, the loop, what fits into memory, the floor."""

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 import torch
 import torch.distributed as dist
 
-from minigpt.config.strict_yaml import UserError
+from minigpt.system.errors import UserError
 
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # set for each process
 PATIENCE = 600.0  # seconds to wait for the other processes to come

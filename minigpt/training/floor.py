@@ -21,9 +21,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from minigpt.config.strict_yaml import UserError
 from minigpt.languages.reader import TAKES, Reading, read
 from minigpt.model.gpt import GPT
+from minigpt.system.errors import UserError
 from minigpt.system.waiting import progress
 from minigpt.text.corpus import Corpus
 from minigpt.text.dataset import IGNORED, Dataset

@@ -23,8 +23,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minigpt.config.options import Count, Fraction, Interval, Natural, NonNegative, Options, Positive, Seed
-from minigpt.config.strict_yaml import Mistake, UserError
 from minigpt.model.gpt import GPT
+from minigpt.system.errors import Mistake, UserError
 from minigpt.system.waiting import progress
 from minigpt.text.dataset import IGNORED, Dataset, Split
 from minigpt.training import distributed

@@ -18,8 +18,8 @@ from torch.overrides import TorchFunctionMode
 from minigpt.attention import Attention
 from minigpt.attention.averages.average import Average
 from minigpt.attention.position import Position
-from minigpt.config.strict_yaml import UserError
 from minigpt.model import GPT, ModelConfig
+from minigpt.system.errors import UserError
 
 NUMBER = 4  # bytes of a float32
 TRAINING_BYTES = 4 * NUMBER  # a parameter in float32: itself, its gradient, and AdamW's two memories

@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.optim.adamw import adamw as torch_adamw
 
 from minigpt.config.options import Component, NonNegative, Positive, Rate
-from minigpt.config.strict_yaml import UserError
 from minigpt.model.gpt import GPT
+from minigpt.system.errors import UserError
 
 
 class Rule:

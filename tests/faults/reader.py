@@ -21,9 +21,9 @@ import torch
 
 from minigpt.config import options as configs
 from minigpt.config.options import Options
-from minigpt.config.strict_yaml import UserError
 from minigpt.runs.checkpoint import CheckpointError, newest, save
 from minigpt.runs.run import RunConfig
+from minigpt.system.errors import UserError
 from minigpt.text.tokenizer import Byte, Tokenizer
 
 RUNS_CODE = ("exec", "compile", "import", "marshal.", "pickle.", "code.", "ctypes.")

@@ -16,10 +16,10 @@ from minigpt.attention.averages.average_softmax import AverageSoftmax
 from minigpt.attention.position import Alibi
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import MultiHead
-from minigpt.config.strict_yaml import UserError
 from minigpt.model import GPT, ModelConfig
 from minigpt.runs import run as runs
 from minigpt.runs.checkpoint import CheckpointError
+from minigpt.system.errors import UserError
 from minigpt.training import memory
 from minigpt.training.memory import NUMBER, check_memory, map_parts, parameter_count, sampling_parts, training_parts
 

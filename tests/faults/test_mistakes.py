@@ -12,7 +12,7 @@ from running import Ended, process, script
 from safetensors.torch import load_file, save_file
 from stopping import furnished, train
 
-from minigpt.config.strict_yaml import UserError
+from minigpt.system.errors import UserError
 from minigpt.training import distributed
 
 

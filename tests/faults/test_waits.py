@@ -15,10 +15,10 @@ from running import command_line, environment, furnish, small_text
 from tiktoken_ext import openai_public
 
 from minigpt.config.options import load
-from minigpt.config.strict_yaml import UserError
 from minigpt.model.gpt import GPT
 from minigpt.runs.run import RunConfig
 from minigpt.system import waiting
+from minigpt.system.errors import UserError
 from minigpt.system.waiting import aside, progress
 from minigpt.text import tokenizer
 from minigpt.text.corpus import open_corpus

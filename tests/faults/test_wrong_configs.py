@@ -19,8 +19,8 @@ from running import furnish, script
 
 from minigpt.comparison.variants import CompareConfig
 from minigpt.config.options import Interval, Options, hints, load
-from minigpt.config.strict_yaml import ConfigError
 from minigpt.runs.run import RunConfig
+from minigpt.system.errors import ConfigError
 
 Texts = st.SearchStrategy[str]  # of YAML, on one line
 Kinds = dict[tuple[str, ...], str]  # where a component stands, and which kind it is

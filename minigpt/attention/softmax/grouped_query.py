@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from minigpt.attention.position import Shape
 from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.config.options import Size
-from minigpt.config.strict_yaml import Mistake
+from minigpt.system.errors import Mistake
 
 
 class GroupedQuery(MultiHead, kind="grouped_query"):

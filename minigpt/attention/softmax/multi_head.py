@@ -19,7 +19,7 @@ from minigpt.attention.norm import RMSNorm
 from minigpt.attention.position import Shape
 from minigpt.attention.softmax.single_head import SingleHead
 from minigpt.config.options import Size
-from minigpt.config.strict_yaml import Mistake
+from minigpt.system.errors import Mistake
 
 
 class MultiHead(SoftmaxAttention, kind="multi_head"):
