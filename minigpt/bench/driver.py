@@ -179,6 +179,7 @@ def train_transformers(spec: Spec) -> Ready:
 def train_minigpt(spec: Spec) -> Ready:
     """Ours: `training.train` as it is, a dataset of random ids given."""
     from minigpt.bench.ours import precision_of
+    from minigpt.config import MOST
     from minigpt.dataset import DataConfig, Dataset
     from minigpt.optimizer import AdamW
     from minigpt.training import TrainingConfig, train
@@ -193,7 +194,7 @@ def train_minigpt(spec: Spec) -> Ready:
     adamw = AdamW.Config(learning_rate=RATE, beta1=BETAS[0], beta2=BETAS[1], weight_decay=DECAY)
     config = TrainingConfig(
         batch_size=spec["batch"],
-        max_steps=1 << 40,
+        max_steps=MOST,
         optimizer=adamw,
         warmup_steps=0,
         schedule="constant",
