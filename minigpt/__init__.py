@@ -12,7 +12,7 @@ Read the files in this order; each imports only files above it.
     attention/ladder                    attention as plain functions: start here
     attention/base, average, ...        the contract, and one kind a file
     model                               the GPT
-    machine, memory                     freed memory is kept; what would not fit is refused
+    machine, memory, threads            freed memory is kept; what would not fit is refused; how threads wait
     decoding, sampling, trace, probe    text out of it, a look inside it, the proof that it is causal
     distributed                         several processes as one
     optimizer, training, checkpoint     how it learns, and how nothing is lost

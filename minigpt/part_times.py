@@ -35,7 +35,7 @@ from minigpt.report import say
 from minigpt.run import RunConfig, build_model
 from minigpt.strict_yaml import UserError
 from minigpt.trace import replaced
-from minigpt.training import TrainingConfig, choose_device, train
+from minigpt.training import TrainingConfig, choose_device, train, with_threads
 
 WARM_UP, STEPS = 3, 20  # steps that are not measured, and that are, unless the command says otherwise
 BATCH, TOKENS, NORMS = "batch", "tokens, position", "norms"
@@ -241,7 +241,7 @@ def show_part_times(config: RunConfig, steps: int) -> None:
     """Measure what a config would train, and print the table. Raises UserError and Diverged."""
     if distributed.started()[1] > 1:
         raise UserError("--profile looks at one process: start it without torchrun")
-    settings, device = config.training, choose_device(config.training.device)
+    settings, device = with_threads(config.training), choose_device(config.training.device)
     corpus = open_corpus(config.data.source, config.data.stories)
     tokenizer = config.data.tokenizer.component.fit(config.data.tokenizer, corpus.documents())
     parts = training_parts(config.model, tokenizer.vocab_size, settings.batch_size, settings.micro_batch_size)

@@ -16,6 +16,7 @@ from tqdm import tqdm
 from minigpt.folder import write_whole
 from minigpt.strict_json import has_form, parse_json
 from minigpt.terminal import printable
+from minigpt.threads import news
 from minigpt.training import Record
 
 LINES = 20  # plain lines in a whole run
@@ -136,6 +137,8 @@ class Reporter:
         """Count a step and show it."""
         self.recent.append(record)
         self.bar.update()
+        if note := news():
+            self.say(note)
         loss = sum(r.loss for r in self.recent) / len(self.recent)
         speed = f"{self.tokens_per_second:,.0f} tokens/s"
         self.bar.set_postfix_str(

@@ -17,6 +17,7 @@ from minigpt.decoding import Weights
 from minigpt.machine import keep_memory
 from minigpt.model import GPT, Cache
 from minigpt.strict_yaml import UserError
+from minigpt.threads import share_cpus
 
 OVERFLOW = "the model's scores are NaN or infinite: its weights are so large that they overflow"
 
@@ -104,6 +105,7 @@ def generate(
     if ids.shape[1] == 0:
         raise ValueError("there is nothing to continue: give at least one token")
     keep_memory()
+    share_cpus()
     training, start, chosen_since = model.training, -1, list[Tensor]()
     model.eval()
     try:

@@ -16,7 +16,7 @@ import shutil
 import signal
 from collections.abc import Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -53,7 +53,7 @@ from minigpt.signals import Stopped, signals
 from minigpt.strict_json import has_form
 from minigpt.strict_yaml import UserError
 from minigpt.tokenizer import Tokenizer
-from minigpt.training import Diverged, Record, choose_device, evaluate, train, verdict
+from minigpt.training import Diverged, Record, choose_device, evaluate, train, verdict, with_threads
 
 KEEP = 2  # checkpoints
 STATE = {"seconds": float, "tokens": int, "losses": [float], "evaluations": [(int, float, float)], "data": str}
@@ -320,7 +320,8 @@ def _restore(training: Training, saved: Checkpoint) -> None:
 
 
 def _assemble(config: RunConfig, tokenizer: Tokenizer, corpus: Corpus, folder: Path, say: Say) -> Training:
-    """Dataset, model and optimizer of a config, on its device."""
+    """Dataset, model and optimizer of a config, on its device; the config of the run says how many threads it has."""
+    config = replace(config, training=with_threads(config.training))
     distributed.start(config.training.device)
     if config.training.batch_size < distributed.world():
         raise UserError(f"training.batch_size: {config.training.batch_size} rows for {distributed.world()} processes")
@@ -335,6 +336,7 @@ def _assemble(config: RunConfig, tokenizer: Tokenizer, corpus: Corpus, folder: P
     optimizer = config.training.optimizer.component(config.training.optimizer, model)
     parts = ", ".join(f"{part} {count:,}" for part, count in count_parameters(model).items() if count)
     together = f", {distributed.world()} processes" if distributed.world() > 1 else ""
-    say(f"model: {sum(count_parameters(model).values()):,} parameters ({parts}) on {device}{together}")
+    threads = f", threads: {config.training.threads}" if device.type == "cpu" else ""
+    say(f"model: {sum(count_parameters(model).values()):,} parameters ({parts}) on {device}{together}{threads}")
     run, expected = Run(folder, config, tokenizer, model, 0, []), expectations(corpus, tokenizer)
     return Training(run, dataset, optimizer, corpus.digest, say, expected=expected)

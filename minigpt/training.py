@@ -13,7 +13,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from time import perf_counter
 from typing import Annotated, Literal
@@ -30,6 +30,7 @@ from minigpt.memory import EVALUATED
 from minigpt.model import GPT
 from minigpt.optimizer import AdamW, Optimizer, schedule
 from minigpt.strict_yaml import Mistake, UserError
+from minigpt.threads import share_cpus, use_threads
 from minigpt.waiting import progress
 
 
@@ -65,6 +66,9 @@ class TrainingConfig(Options):
     """Equal seeds make equal runs, to the bit on a CPU."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where to compute: auto takes the first of cuda, mps and cpu that is there."""
+    threads: Annotated[int, Interval(1, 1024)] | Literal["auto"] = "auto"
+    """Threads that compute on a CPU: auto takes one a CPU that this process may use, or as OMP_NUM_THREADS says. A run
+    keeps its number when it is resumed, because the last bits of a sum depend on it."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of the matrix products: auto is bfloat16 where the hardware has it and the model gains by it, else float32.
     Weights, norms and the optimizer's memory are float32 in any case."""
@@ -109,6 +113,11 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+def with_threads(config: TrainingConfig) -> TrainingConfig:
+    """The config with its number of threads in place of `auto`: this process computes with so many from now on."""
+    return replace(config, threads=use_threads(config.threads))
+
+
 FLOAT32: AbstractContextManager[None] = nullcontext()
 NARROW = 64  # in models narrower than about 48, the casts cost a CPU more than bfloat16 saves
 
@@ -144,6 +153,7 @@ def train(
     Raises Diverged before a step along something that is not a number.
     """
     keep_memory()
+    share_cpus()
     forward, precision = compiled(model, config), mixed_precision(config, model)
     for step in range(start, config.max_steps):
         began = perf_counter()
@@ -229,6 +239,7 @@ def evaluate(model: GPT, dataset: Dataset, split: Split, config: TrainingConfig,
     the loss by less than 0.0001.
     """
     keep_memory()
+    share_cpus()
     training, total, count = model.training, 0.0, 0.0
     model.eval()
     precision, size = mixed_precision(config, model), max(config.batch_size, EVALUATED // dataset.block_size)

@@ -20,6 +20,7 @@ from minigpt.run import Run, load, newest_run
 from minigpt.sampling import SamplingConfig
 from minigpt.strict_yaml import ConfigError, UserError
 from minigpt.terminal import printable
+from minigpt.threads import news, use_threads
 
 LONGEST = 1 << 20  # bytes of a prompt
 
@@ -29,6 +30,7 @@ def main(arguments: argparse.Namespace) -> None:
     prompt = read_prompt(arguments)
     if arguments.num_samples < 1:
         raise UserError(f"--num-samples: expected at least 1, found {arguments.num_samples}")
+    use_threads()
     run = load(newest_run(arguments.run), arguments.device)
     given = {name: getattr(arguments, name) for name in hints(SamplingConfig) if getattr(arguments, name) is not None}
     if arguments.weights not in (None, "float32"):  # asked for here: a config's own wish opens no text
@@ -49,6 +51,8 @@ def main(arguments: argparse.Namespace) -> None:
         for piece in pieces:
             print(shown(piece), end="", flush=True)
         print()
+    if note := news():
+        complain(note)
 
 
 def cost(run: Run, weights: Weights) -> str:

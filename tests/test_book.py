@@ -39,6 +39,7 @@ ORDER = [
     "model",
     "machine",
     "memory",
+    "threads",
     "decoding",
     "sampling",
     "trace",
@@ -76,6 +77,7 @@ ORDER = [
     "bench.sampling",
     "bench.attention",
     "bench.startup",
+    "bench.shared",
     "bench.time_to_loss",
     "command",
     "",  # the package itself: its table of contents is read first and imported last
