@@ -6,6 +6,7 @@ python scripts/benchmark.py sampling --nanogpt ../nanoGPT --large        # token
 python scripts/benchmark.py attention                                    # every kind over contexts of 64 to 4096
 python scripts/benchmark.py startup --nanogpt ../nanoGPT                 # seconds to the first step
 python scripts/benchmark.py tricks                                       # what each trick of minigpt/fast buys
+python scripts/benchmark.py shared --nanogpt ../nanoGPT                  # the time beside 0 to 8 busy neighbours
 
 Each prints tables and writes runs/benchmark-SUITE.json. Nothing is written into the checkout of nanoGPT.
 """
@@ -22,7 +23,7 @@ from typing import Any
 import torch
 
 from minigpt import command
-from minigpt.bench import attention, sampling, startup, throughput, time_to_loss, tricks
+from minigpt.bench import attention, sampling, shared, startup, throughput, time_to_loss, tricks
 from minigpt.bench.ledger import Report
 from minigpt.bench.setting import Setting, find_text
 from minigpt.runs.report import say
@@ -69,6 +70,8 @@ def measure(setting: Setting, given: argparse.Namespace) -> Report:
             at_least_one("--large-tokens", given.large_tokens),
         )
         return sampling.run(setting, tokens, given.large, large_tokens)
+    if given.suite == "shared":
+        return shared.run(setting, given.neighbours)
     if given.suite == "attention":
         return attention.run(setting, given.contexts, given.limit)
     if given.suite == "tricks":
@@ -97,7 +100,8 @@ def parser() -> argparse.ArgumentParser:
         alike: Any = {"parents": [command.parser(what)], "conflict_handler": "resolve"}
         added[name] = one = suites.add_parser(name, help=what, description=what, allow_abbrev=False, **alike)
         if name != "time-to-loss":  # which has seeds
-            one.add_argument("--repeat", type=int, default=5, metavar="N", help="rounds (default: 5)")
+            rounds = 3 if name == "shared" else 5
+            one.add_argument("--repeat", type=int, default=rounds, metavar="N", help=f"rounds (default: {rounds})")
         one.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"], help="where to compute")
         one.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="where the JSON goes: runs/")
         one.add_argument("--square", type=int, default=0, metavar="N", help="side of the matrices of the yardstick")
@@ -122,6 +126,9 @@ def parser() -> argparse.ArgumentParser:
     writing = added["sampling"]
     writing.add_argument("--tokens", type=int, default=512, metavar="N", help="tokens to write (default: 512)")
     writing.add_argument("--large-tokens", type=int, default=200, metavar="N", help="of the larger one (default: 200)")
+    beside = added["shared"]
+    many = list(shared.NEIGHBOURS)
+    beside.add_argument("--neighbours", type=lengths, default=many, metavar="N,N,...", help="default: 0,1,2,4,8")
     kinds, every = added["attention"], list(attention.CONTEXTS)
     kinds.add_argument("--contexts", type=lengths, default=every, metavar="T,T,...", help="default: 64 to 4096")
     kinds.add_argument("--limit", type=float, default=20.0, metavar="S", help="seconds a cell may take (default: 20)")
@@ -135,6 +142,7 @@ SUITES = {
     "attention": "Every kind of attention over growing contexts.",
     "startup": "Seconds to the first step.",
     "tricks": "What each trick of minigpt/fast buys.",
+    "shared": "The time of training and of writing beside busy neighbours.",
 }
 
 if __name__ == "__main__":

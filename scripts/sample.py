@@ -16,6 +16,7 @@ from minigpt import command
 from minigpt.config.options import hints
 from minigpt.fast.decoding import WritingConfig
 from minigpt.fast.packed import Weights
+from minigpt.fast.threads import news, use_threads
 from minigpt.runs.report import complain
 from minigpt.runs.run import Run, load, newest_run
 from minigpt.system.errors import ConfigError, UserError
@@ -29,6 +30,7 @@ def main(arguments: argparse.Namespace) -> None:
     prompt = read_prompt(arguments)
     if arguments.num_samples < 1:
         raise UserError(f"--num-samples: expected at least 1, found {arguments.num_samples}")
+    use_threads()
     run = load(newest_run(arguments.run), arguments.device, fast=not arguments.plain)
     given = {name: getattr(arguments, name) for name in hints(WritingConfig) if getattr(arguments, name) is not None}
     if arguments.weights not in (None, "float32"):  # asked for here: a config's own wish opens no text
@@ -49,6 +51,8 @@ def main(arguments: argparse.Namespace) -> None:
         for piece in pieces:
             print(shown(piece), end="", flush=True)
         print()
+    if note := news():
+        complain(note)
 
 
 def cost(run: Run, weights: Weights) -> str:

@@ -16,7 +16,7 @@ from benchmarking import CONFIG, files, furnish_checkout, numbers, shown
 from running import process, script, small_text
 
 from minigpt.attention import Attention
-from minigpt.bench import attention, checkout, ours
+from minigpt.bench import attention, checkout, ours, shared
 from minigpt.bench.attention import Kind, exponent, peak_bytes
 from minigpt.bench.hardware import Yardstick
 from minigpt.bench.ledger import Report, Spread, Table, rate
@@ -107,6 +107,26 @@ def test_a_longer_run_is_counted_out_at_the_slowest_pace_and_says_if_it_took_too
     rows = [{"who": "nanoGPT", "seed": s, "loss": 1.9, "seconds": 10.0} for s in (1, 2)]
     rows += [{"who": LONGER, "seed": s, "loss": 1.5, "seconds": t} for s, t in ((1, 9.9), (2, 10.1))]
     assert verdicts(rows)[-1] == f"{LONGER}: 1 of 2 took no longer than nanoGPT's run from the same seed"
+
+
+def test_a_share_is_fair_where_every_thread_gets_as_much() -> None:
+    assert [shared.fair_growth(n, threads=2, cpus=2) for n in (0, 1, 2, 4, 8)] == [1.0, 1.5, 2.0, 3.0, 5.0]
+    assert [shared.fair_growth(n, threads=1, cpus=2) for n in (0, 1, 2, 4, 8)] == [1.0, 1.0, 1.5, 2.5, 4.5]
+
+
+def test_growth_is_taken_round_by_round_and_over_the_fair_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared, "cpus", lambda: 2)
+    monkeypatch.setattr("torch.get_num_threads", lambda: 2)
+    cells = {(0, shared.OURS): shared.Cell([1.0, 2.0], [0.1, 0.5]), (2, shared.OURS): shared.Cell([3.0, 8.0], [2, 3])}
+    alone, beside = shared.rows(cells)
+    assert alone["unfair"].values == (1.0, 1.0) and alone["load"] == "0.1..0.5"
+    assert beside["growth"].values == (3.0, 4.0) and beside["unfair"].values == (1.5, 2.0)
+
+
+def test_neighbours_compute_until_they_are_no_longer_needed() -> None:
+    with shared.busy(2) as neighbours:
+        assert [process.poll() for process in neighbours] == [None, None]
+    assert all(process.poll() is not None for process in neighbours)
 
 
 # ---- other processes ----
@@ -320,6 +340,16 @@ def test_startup_is_measured_to_the_first_step(home: Path) -> None:
     seconds = {row["what"]: row["seconds"]["median"] for row in found["tables"][0]["rows"]}
     assert list(seconds)[-2:] == ["minigpt's first step", "nanoGPT's first step"]
     assert len(seconds) == 5 and min(seconds.values()) > 0
+
+
+@pytest.mark.slow
+def test_a_shared_machine_is_measured_beside_each_number_of_neighbours(home: Path) -> None:
+    few = ("--nanogpt", "nanoGPT", "--neighbours", "0,2", "--repeat", "1", *BRIEF)
+    found = numbers(process("benchmark.py", "shared", *few, cwd=home), home, "shared")
+    for table in found["tables"]:
+        who = [shared.OURS, shared.SPINNING, shared.ONE, shared.NANOGPT]
+        assert [(row["neighbours"], row["who"]) for row in table["rows"]] == [(n, name) for n in (0, 2) for name in who]
+        assert all(row["growth"]["values"] == [1.0] for row in table["rows"][:4])
 
 
 @pytest.mark.slow

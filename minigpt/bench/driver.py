@@ -181,6 +181,7 @@ def train_transformers(spec: Spec) -> Ready:
 def train_minigpt(spec: Spec) -> Ready:
     """Ours: `training.train` as it is, a dataset of random ids given."""
     from minigpt.bench.ours import precision_of
+    from minigpt.config.options import MOST
     from minigpt.text.dataset import DataConfig, Dataset
     from minigpt.training.loop import TrainingConfig, train
     from minigpt.training.optimizer import AdamW
@@ -195,7 +196,7 @@ def train_minigpt(spec: Spec) -> Ready:
     adamw = AdamW.Config(learning_rate=RATE, beta1=BETAS[0], beta2=BETAS[1], weight_decay=DECAY)
     config = TrainingConfig(
         batch_size=spec["batch"],
-        max_steps=1 << 40,
+        max_steps=MOST,
         optimizer=adamw,
         warmup_steps=0,
         schedule="constant",

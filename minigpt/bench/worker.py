@@ -34,9 +34,13 @@ def environment() -> dict[str, str]:
 
 
 class Worker(AbstractContextManager["Worker"]):
-    """A driver's process, ready to work; it ends with the `with`. Raises UserError where it cannot be made ready."""
+    """A driver's process, ready to work; it ends with the `with`. Raises UserError where it cannot be made ready.
 
-    def __init__(self, name: str, spec: Mapping[str, Any]):
+    It has a session of its own, unless it shall compete with the processes of ours: Linux divides the CPUs among
+    sessions first. `variables` are added to its environment.
+    """
+
+    def __init__(self, name: str, spec: Mapping[str, Any], session: bool = True, **variables: str):
         self.name = name
         self.process = subprocess.Popen(
             python(RUN_DRIVER, json.dumps(dict(spec))),
@@ -45,7 +49,8 @@ class Worker(AbstractContextManager["Worker"]):
             stderr=subprocess.DEVNULL,
             text=True,
             encoding="utf-8",
-            start_new_session=True,  # a Ctrl-C is for us; we end it
+            env=os.environ | variables,
+            start_new_session=session,  # a Ctrl-C is for us; we end it
         )
         try:
             self.facts = self._hear()

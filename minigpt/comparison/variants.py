@@ -38,6 +38,7 @@ from minigpt.text.tokenizer import Tokenizer
 from minigpt.training.memory import parameter_count
 
 RESULT, MAX_RESULT = "result.json", 1 << 28  # bytes: most of them are pictures of attention
+ONE_THREAD = "every run of a comparison has one thread; compare.processes says how many run at a time"
 WIDEST = 2**20  # MLP, as `Size` has it
 
 
@@ -132,6 +133,8 @@ def _variants(tree: Node, node: Node, mistakes: list[Mistake]) -> tuple[dict[str
             put(own, key, copy.deepcopy(value), changes.keys[key])
         try:
             variants[name] = build(RunConfig, own)
+            if variants[name].training.threads not in ("auto", 1):
+                mistakes.append((node.keys[name], f"variants.{name}: training.threads: {ONE_THREAD}"))
         except ConfigError as error:
             mistakes += error.mistakes
     return variants, tuple(keys)

@@ -1,6 +1,7 @@
 """All that is there for speed, and nothing else. A reader who wants to know what is computed may skip this part whole.
 
     allocator       freed memory waits for its next use
+    threads         how threads wait for one another where other programs use the CPUs
     guard           which faster form a class may use: the one that was written for its mathematics
     kernels         scores, softmax and mean in one fused kernel
     running_sum     averages as running sums

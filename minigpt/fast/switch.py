@@ -12,10 +12,11 @@ from minigpt.attention import Attention
 from minigpt.fast import kernels, norm, rotary, running_sum  # noqa: F401 (they register their forms)
 from minigpt.fast.allocator import keep_memory
 from minigpt.fast.guard import FORMS, METHODS, fitting
+from minigpt.fast.threads import share_cpus
 
 Model = TypeVar("Model", bound=nn.Module)
-MEMORY = "kept memory"
-TRICKS = (*dict.fromkeys(form.trick for form in FORMS.values()), MEMORY)  # all that can be turned off by name
+MEMORY, SHARING = "kept memory", "shared CPUs"  # these are the process's, not a model's
+TRICKS = (*dict.fromkeys(form.trick for form in FORMS.values()), MEMORY, SHARING)  # all that can be turned off by name
 
 
 def make_fast(model: Model, fast: bool = True, without: Collection[str] = ()) -> Model:
@@ -26,6 +27,8 @@ def make_fast(model: Model, fast: bool = True, without: Collection[str] = ()) ->
     """
     if fast and MEMORY not in without:
         keep_memory()
+    if fast and SHARING not in without:
+        share_cpus()
     for module in model.modules():
         make_plain(module)
         cls = type(module)

@@ -34,7 +34,7 @@ from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import Dataset
 from minigpt.training import distributed
 from minigpt.training import loop as training
-from minigpt.training.loop import TrainingConfig, choose_device, train
+from minigpt.training.loop import TrainingConfig, choose_device, train, with_threads
 from minigpt.training.memory import check_memory, training_parts
 from minigpt.training.optimizer import Optimizer
 
@@ -242,7 +242,7 @@ def show_part_times(config: RunConfig, steps: int) -> None:
     """Measure what a config would train, and print the table. Raises UserError and Diverged."""
     if distributed.started()[1] > 1:
         raise UserError("--profile looks at one process: start it without torchrun")
-    settings, device = config.training, choose_device(config.training.device)
+    settings, device = with_threads(config.training), choose_device(config.training.device)
     corpus = open_corpus(config.data.source, config.data.stories)
     tokenizer = config.data.tokenizer.component.fit(config.data.tokenizer, corpus.documents())
     parts = training_parts(config.model, tokenizer.vocab_size, settings.batch_size, settings.micro_batch_size)

@@ -13,6 +13,7 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
+from minigpt.fast.threads import news
 from minigpt.system.folder import write_whole
 from minigpt.system.strict_json import has_form, parse_json
 from minigpt.system.terminal import printable
@@ -136,6 +137,8 @@ class Reporter:
         """Count a step and show it."""
         self.recent.append(record)
         self.bar.update()
+        if note := news():
+            self.say(note)
         loss = sum(r.loss for r in self.recent) / len(self.recent)
         speed = f"{self.tokens_per_second:,.0f} tokens/s"
         self.bar.set_postfix_str(

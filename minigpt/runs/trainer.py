@@ -16,7 +16,7 @@ import shutil
 import signal
 from collections.abc import Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -52,7 +52,7 @@ from minigpt.text.dataset import Dataset
 from minigpt.text.tokenizer import Tokenizer
 from minigpt.training import distributed
 from minigpt.training.floor import Expected, describe, expectations, pay, score
-from minigpt.training.loop import Diverged, Record, choose_device, evaluate, train, verdict
+from minigpt.training.loop import Diverged, Record, choose_device, evaluate, train, verdict, with_threads
 from minigpt.training.memory import check_memory, outline, training_parts
 from minigpt.training.optimizer import Optimizer
 
@@ -321,7 +321,8 @@ def _restore(training: Training, saved: Checkpoint) -> None:
 
 
 def _assemble(config: RunConfig, tokenizer: Tokenizer, corpus: Corpus, folder: Path, say: Say) -> Training:
-    """Dataset, model and optimizer of a config, on its device."""
+    """Dataset, model and optimizer of a config, on its device; the config of the run says how many threads it has."""
+    config = replace(config, training=with_threads(config.training))
     distributed.start(config.training.device)
     if config.training.batch_size < distributed.world():
         raise UserError(f"training.batch_size: {config.training.batch_size} rows for {distributed.world()} processes")
@@ -336,6 +337,7 @@ def _assemble(config: RunConfig, tokenizer: Tokenizer, corpus: Corpus, folder: P
     optimizer = config.training.optimizer.component(config.training.optimizer, model)
     parts = ", ".join(f"{part} {count:,}" for part, count in count_parameters(model).items() if count)
     together = f", {distributed.world()} processes" if distributed.world() > 1 else ""
-    say(f"model: {sum(count_parameters(model).values()):,} parameters ({parts}) on {device}{together}")
+    threads = f", threads: {config.training.threads}" if device.type == "cpu" else ""
+    say(f"model: {sum(count_parameters(model).values()):,} parameters ({parts}) on {device}{together}{threads}")
     run, expected = Run(folder, config, tokenizer, model, 0, []), expectations(corpus, tokenizer)
     return Training(run, dataset, optimizer, corpus.digest, say, expected=expected)

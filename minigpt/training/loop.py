@@ -13,7 +13,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from time import perf_counter
 from typing import Annotated, Literal
@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minigpt.config.options import Count, Fraction, Interval, Natural, NonNegative, Options, Positive, Seed
+from minigpt.fast.threads import use_threads
 from minigpt.model.gpt import GPT
 from minigpt.system.errors import Mistake, UserError
 from minigpt.system.waiting import progress
@@ -64,6 +65,9 @@ class TrainingConfig(Options):
     """Equal seeds make equal runs, to the bit on a CPU."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where to compute: auto takes the first of cuda, mps and cpu that is there."""
+    threads: Annotated[int, Interval(1, 1024)] | Literal["auto"] = "auto"
+    """Threads that compute on a CPU: auto takes one a CPU that this process may use, or as OMP_NUM_THREADS says. A run
+    keeps its number when it is resumed, because the last bits of a sum depend on it."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of the matrix products: auto is bfloat16 where the hardware has it and the model gains by it, else float32.
     Weights, norms and the optimizer's memory are float32 in any case."""
@@ -108,6 +112,11 @@ def choose_device(name: str) -> torch.device:
     if name == "cuda" and distributed.world() > 1:
         return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     return torch.device(name)
+
+
+def with_threads(config: TrainingConfig) -> TrainingConfig:
+    """The config with its number of threads in place of `auto`: this process computes with so many from now on."""
+    return replace(config, threads=use_threads(config.threads))
 
 
 FLOAT32: AbstractContextManager[None] = nullcontext()

@@ -1,0 +1,135 @@
+"""A shared machine: how the time of a step, or of a token, grows with the number of other programs that use the CPUs.
+
+Neighbours are processes that compute without end. The fair share of a program with t threads on c CPUs, beside n
+neighbours, is c / (n + t) CPUs a thread, and at most one: so its time should grow by max(1, (n + t) / c), and by no
+more. All processes are of one session, in which Linux gives every thread as much.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from minigpt.bench.ledger import Report, Row, Spread
+from minigpt.bench.setting import Setting
+from minigpt.bench.throughput import LAPTOP, describe
+from minigpt.bench.worker import Worker, in_turn
+from minigpt.fast.threads import cpus
+
+NEIGHBOURS = (0, 1, 2, 4, 8)
+SETTLE, WARM_UP = 3.0, 0.5  # seconds of work before the clock starts: for minigpt, which looks around, and the others
+BLOCK = 1.0  # seconds of work on the clock, about
+OURS, SPINNING, ONE, NANOGPT = "minigpt", "minigpt, spinning", "minigpt, one thread", "nanoGPT"
+VARIABLES = {SPINNING: {"GOMP_SPINCOUNT": "300000"}, ONE: {"OMP_NUM_THREADS": "1"}}  # libgomp's own spin count
+COLUMNS = {
+    "neighbours": ("neighbours", "d"),
+    "who": ("who", ""),
+    "ms": ("ms", ",.1f"),
+    "x alone": ("growth", ".2f"),
+    "x fair share": ("unfair", ".2f"),
+    "minigpt's time, x": ("ratio", ".2f"),
+    "load": ("load", ""),
+}
+
+
+@dataclass
+class Cell:
+    """What one program took beside so many neighbours: seconds a step or token, a number a round."""
+
+    seconds: list[float] = field(default_factory=list)
+    load: list[float] = field(default_factory=list)
+
+
+def run(setting: Setting, neighbours: Sequence[int] = NEIGHBOURS) -> Report:
+    """Measure training and writing beside each number of neighbours. Raises UserError."""
+    report = setting.report("shared", "itself")
+    common: dict[str, Any] = {"shape": LAPTOP, "precision": "auto", "weights": "float32", "cache": True}
+    for do, batch in (("train", 12), ("sample", 1)):
+        specs = {name: setting.driver(do=do, rival="minigpt", batch=batch, **common) for name in (OURS, SPINNING, ONE)}
+        if setting.nanogpt:
+            specs[NANOGPT] = setting.driver(do=do, rival="nanogpt", batch=batch, **common)
+        what = "training, ms a step" if do == "train" else "writing, ms a token"
+        title = f"{what}: {describe(LAPTOP)}, batch {batch}, {setting.repeat} rounds, in turn"
+        report.begin(title)
+        report.add(title, COLUMNS, rows(measure(specs, setting.repeat, neighbours)))
+    report.notes += [
+        f"fair share: t threads beside n neighbours on {cpus()} CPUs take max(1, (n + t) / {cpus()}) times as long as "
+        "alone; `x fair share` is what they took more than that",
+        f"{SPINNING}: threads wait as torch's library has it by default; {ONE}: OMP_NUM_THREADS=1",
+        "minigpt's time, x: of the others, in the same round; below 1 they were faster",
+        "load: the load average of the last minute (smallest..largest), all other programs of this machine included",
+    ]
+    return report
+
+
+def measure(specs: dict[str, dict[str, Any]], repeat: int, neighbours: Sequence[int]) -> dict[tuple[int, str], Cell]:
+    """Every program beside every number of neighbours, in turn, `repeat` times."""
+    cells = {(n, name): Cell() for n in neighbours for name in specs}
+    with ExitStack() as stack:
+        workers = {
+            name: stack.enter_context(Worker(name, spec, session=False, **VARIABLES.get(name, {})))
+            for name, spec in specs.items()
+        }
+        for worker in workers.values():
+            worker.work(2)
+        for turn in range(repeat):
+            for n in neighbours:
+                with busy(n):
+                    for name in in_turn(list(specs), turn):
+                        cells[n, name].seconds.append(seconds_each(workers[name], SETTLE if name == OURS else WARM_UP))
+                        cells[n, name].load.append(os.getloadavg()[0])
+    return cells
+
+
+def seconds_each(worker: Worker, settle: float) -> float:
+    """Seconds a step or token, after `settle` seconds of work that do not count."""
+    began, done = perf_counter(), 0
+    while (passed := perf_counter() - began) < settle:
+        worker.work(1 + done // 8)
+        done += 1 + done // 8
+    count = max(1, round(done * BLOCK / passed))
+    return worker.work(count) / count
+
+
+@contextmanager
+def busy(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """So many neighbours, until the `with` ends."""
+    with ExitStack() as stack:
+        started = []
+        for _ in range(count):
+            process = subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"], cwd=Path(sys.prefix))
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            started.append(process)
+        yield started
+
+
+def rows(cells: dict[tuple[int, str], Cell]) -> list[Row]:
+    """A row for each program and number of neighbours; growth is over the fewest neighbours of the same round."""
+    fewest, made = min(n for n, _ in cells), []
+    for (n, name), cell in cells.items():
+        seconds, alone = Spread(tuple(cell.seconds)), Spread(tuple(cells[fewest, name].seconds))
+        threads = 1 if name == ONE else torch.get_num_threads()
+        growth = seconds.over(alone)
+        fair = fair_growth(n, threads, cpus()) / fair_growth(fewest, threads, cpus())
+        row: Row = {"neighbours": n, "who": name, "ms": Spread(tuple(1000 * s for s in cell.seconds))}
+        row |= {"growth": growth, "unfair": Spread(tuple(value / fair for value in growth.values))}
+        row["load"] = f"{min(cell.load):.1f}..{max(cell.load):.1f}"
+        if name != OURS:
+            row["ratio"] = seconds.over(Spread(tuple(cells[n, OURS].seconds)))
+        made.append(row)
+    return made
+
+
+def fair_growth(neighbours: int, threads: int, cpus: int) -> float:
+    """How many times as long as alone a program with its fair share takes."""
+    return max(1.0, (neighbours + threads) / cpus)

@@ -1,0 +1,153 @@
+"""Threads: how many compute, and how they wait for one another on a machine that other programs use too.
+
+A matrix product is divided among threads, and those that finish first wait for the last. They spin: they ask again and
+again for milliseconds, because going to sleep and waking up takes longer than most waits. Where other programs use the
+CPUs, spinning takes away the very CPU that the last thread is waiting for.
+
+libgomp, the OpenMP library of torch's wheels for Linux, spins a thousandth as long while it manages more threads than
+there are CPUs. So a team of idle threads is added while this process's threads queue for a CPU, and removed when they
+do not. How many threads compute never changes, and with it no bit of any result.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+PROC, CGROUP = Path("/proc/self"), Path("/sys/fs/cgroup")
+EVERY = 0.5  # seconds between two looks
+BUSY, FREE = 0.25, 0.1  # seconds of queueing in a second, of all threads together: spin no more; may spin again
+WORKING = 0.1  # CPU seconds in a second; a process that does less learns nothing about the CPUs
+PATIENCE = 4  # looks in a row that found the CPUs free, before the threads spin again
+OWN_CHOICE = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}  # a user who sets one of these has decided how threads wait
+
+
+def cpus(cgroup: Path = CGROUP) -> int:
+    """How many CPUs this process may use: those it is bound to, and no more than its cgroup's quota."""
+    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    for names in ("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"):  # of cgroup v2, of v1
+        try:
+            quota, period = " ".join((cgroup / name).read_text(encoding="ascii") for name in names).split()
+            return max(1, min(bound, int(quota) // int(period))) if int(quota) > 0 else bound
+        except (OSError, ValueError):  # there is no such file, or it says "max": no quota
+            continue
+    return bound
+
+
+def use_threads(asked: int | Literal["auto"] = "auto") -> int:
+    """Compute with so many threads from now on, and return how many; auto: one a CPU, or as OMP_NUM_THREADS says."""
+    before = torch.get_num_threads()
+    auto = before if os.environ.get("OMP_NUM_THREADS") else min(before, cpus())
+    count = auto if asked == "auto" else asked
+    if count != before:
+        torch.set_num_threads(count)
+    return count
+
+
+def queued(proc: Path = PROC) -> float | None:
+    """Seconds for which this process's threads, all together, were ready and had no CPU; None where nobody counts."""
+    try:
+        return sum(int(task.read_text("ascii").split()[1]) for task in proc.glob("task/*/schedstat")) / 1e9 or None
+    except (OSError, ValueError, IndexError):  # a thread has ended meanwhile, or the system counts no such thing
+        return None
+
+
+@lru_cache(maxsize=1)
+def libgomp() -> ctypes.CDLL | None:
+    """The library that runs torch's threads, or None where it is another one."""
+    try:
+        lines = (PROC / "maps").read_text(encoding="utf-8").splitlines()
+        paths = {line.split(maxsplit=5)[5] for line in lines if "/libgomp" in line}
+        return ctypes.CDLL(min(paths, key=lambda path: "/torch/" not in path))
+    except (OSError, ValueError):
+        return None
+
+
+class IdleTeam:
+    """Threads that make libgomp manage more of them than there are CPUs, and do nothing else."""
+
+    def __init__(self, gomp: ctypes.CDLL, size: int):
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self._hold, args=(gomp, size), daemon=True)
+        self.thread.start()
+
+    def _hold(self, gomp: ctypes.CDLL, size: int) -> None:
+        nothing = ctypes.cast(ctypes.CDLL(None).getpid, ctypes.c_void_p)  # each thread calls it once, then sleeps
+        gomp.GOMP_parallel(nothing, None, ctypes.c_uint(size), ctypes.c_uint(0))
+        self.over.wait()  # a team ends with the thread that started it
+
+    def leave(self) -> None:
+        """End the threads."""
+        self.over.set()
+        self.thread.join()
+
+
+class Watch:
+    """Looks every half second whether threads queue for the CPUs, and has them wait for one another accordingly."""
+
+    def __init__(self, gomp: ctypes.CDLL):
+        self.gomp, self.free, self.said = gomp, 0, False
+        self.team: IdleTeam | None = None
+        self.look(queued_so_far())
+
+    def start(self) -> None:
+        """Look until the process ends."""
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def _work(self) -> None:
+        before, ran, then = queued(), time.process_time(), time.monotonic()
+        while True:
+            time.sleep(EVERY)
+            after, run, now = queued(), time.process_time(), time.monotonic()
+            if before is not None and after is not None and run - ran > WORKING * (now - then):
+                self.look((after - before) / (now - then))
+            before, ran, then = after, run, now
+
+    def look(self, share: float) -> None:
+        """Act on the seconds that threads queued in a second."""
+        self.free = self.free + 1 if share < FREE else 0
+        if self.team is None and share > BUSY:
+            self.team = IdleTeam(self.gomp, max(2, len(os.sched_getaffinity(0)) - torch.get_num_threads() + 2))
+        elif self.team is not None and self.free >= PATIENCE:
+            self.team.leave()
+            self.team = None
+
+
+def queued_so_far(proc: Path = PROC) -> float:
+    """The share of its life so far for which the main thread queued: even imports tell how busy the CPUs are."""
+    try:
+        ran, waited, _ = map(int, (proc / "schedstat").read_text("ascii").split())
+        return waited / max(1, ran + waited)
+    except (OSError, ValueError):
+        return 0.0
+
+
+_watch: Watch | None = None
+
+
+def share_cpus() -> None:
+    """From now on, threads spin only while no other program needs the CPUs; called before anything that computes."""
+    global _watch
+    if _watch is not None or torch.get_num_threads() == 1 or OWN_CHOICE & os.environ.keys():
+        return
+    if (gomp := libgomp()) is not None and queued() is not None:
+        _watch = Watch(gomp)
+        _watch.start()
+
+
+def news() -> str:
+    """One line, once, when it was first found that the CPUs are shared; "" at any other time."""
+    if _watch is None or _watch.said or _watch.team is None:
+        return ""
+    _watch.said = True
+    return (
+        f"note: other programs use the CPUs too: {torch.get_num_threads()} threads now sleep while they wait for one "
+        f"another, instead of spinning; no result changes by it"
+    )

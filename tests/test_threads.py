@@ -1,0 +1,189 @@
+"""Threads: how many there are, and that they sleep while they wait where others need the CPUs; no result changes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import Ended, environment, furnish, process, script
+
+from minigpt.fast import threads
+
+NOTE = "note: other programs use the CPUs too: 2 threads now sleep while they wait for one another"
+BUSY = "from minigpt.fast import threads\n\nthreads.queued_so_far = lambda: 0.9\n"
+TEAM = """
+import resource, torch
+from minigpt.fast.threads import IdleTeam, cpus, libgomp
+
+x = torch.ones(1 << 16)
+
+def sleeps():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+    for _ in range(2000):
+        x + 1
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - before
+
+sleeps()
+team = IdleTeam(libgomp(), max(2, cpus()))
+print(sleeps())
+team.leave()
+"""
+
+needs_libgomp = pytest.mark.skipif(
+    threads.libgomp() is None or threads.queued() is None, reason="torch's threads are not libgomp's on Linux"
+)
+
+
+# ---- how many ----
+
+
+@pytest.mark.parametrize(
+    ("files", "quota"),
+    [
+        ({"cpu.max": "200000 100000\n"}, 2),
+        ({"cpu.max": "50000 100000\n"}, 1),
+        ({"cpu.max": "350000 100000\n"}, 3),
+        ({"cpu.max": "max 100000\n"}, 8),
+        ({"cpu.max": "1600000 100000\n"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
+        ({"cpu.max": "?"}, 8),
+        ({}, 8),
+    ],
+)
+def test_a_process_has_the_cpus_it_is_bound_to_up_to_its_quota(
+    files: dict[str, str], quota: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="ascii")
+    assert threads.cpus(tmp_path) == quota
+
+
+def used(asked: Any, before: int, there: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many threads are used where torch had so many before, and this process has so many CPUs."""
+    monkeypatch.setattr("torch.get_num_threads", lambda: before)
+    monkeypatch.setattr("torch.set_num_threads", lambda number: None)
+    monkeypatch.setattr(threads, "cpus", lambda: there)
+    return threads.use_threads(asked)
+
+
+def test_auto_takes_the_quota_unless_the_user_says_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert used("auto", 64, 2, monkeypatch) == 2
+    assert used("auto", 2, 64, monkeypatch) == 2  # torch leaves out the second halves of cores
+    assert used(3, 64, 2, monkeypatch) == 3
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert used("auto", 5, 2, monkeypatch) == 5
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "runs" / "small" / "metrics.jsonl").read_text("utf-8").splitlines()]
+
+
+def test_a_resumed_run_keeps_its_threads_unless_told_otherwise(tmp_path: Path) -> None:
+    ended = script("train.py", "--config", "small.yaml", "training.threads=2", cwd=furnish(tmp_path))
+    assert "on cpu, threads: 2\n" in ended.out, ended.err
+    assert "threads: 2" in (tmp_path / "runs" / "small" / "config.yaml").read_text("utf-8")
+    kept = script("train.py", "--resume", "training.max_steps=9", cwd=tmp_path)
+    assert "on cpu, threads: 2\n" in kept.out and "changed: training.threads" not in kept.out
+    told = script("train.py", "--resume", "training.max_steps=10", "training.threads=1", cwd=tmp_path)
+    assert "changed: training.threads: 2 -> 1\n" in told.out and "on cpu, threads: 1\n" in told.out
+
+
+def test_auto_is_recorded_as_a_number(tmp_path: Path) -> None:
+    ended = script("train.py", "--config", "small.yaml", cwd=furnish(tmp_path))  # where OMP_NUM_THREADS is 1
+    assert "on cpu, threads: 1\n" in ended.out
+    assert "threads: 1" in (tmp_path / "runs" / "small" / "config.yaml").read_text("utf-8")
+
+
+def test_a_comparison_refuses_threads_that_it_would_not_use(tmp_path: Path) -> None:
+    text = (furnish(tmp_path) / "small.yaml").read_text("utf-8") + "compare: {baseline: a}\nvariants: {a: {}}\n"
+    (tmp_path / "two.yaml").write_text(text, encoding="utf-8")
+    ended = script("compare.py", "--config", "two.yaml", "training.threads=2", cwd=tmp_path)
+    assert ended.code == 2
+    assert "training.threads: every run of a comparison has one thread" in ended.err
+
+
+# ---- how they wait ----
+
+
+def test_what_threads_queued_is_added_up(tmp_path: Path) -> None:
+    for task, text in (("1", "5 2000000000 7"), ("2", "5 500000000 7")):
+        (tmp_path / "task" / task).mkdir(parents=True)
+        (tmp_path / "task" / task / "schedstat").write_text(text, encoding="ascii")
+    (tmp_path / "schedstat").write_text("1000000000 3000000000 7\n", encoding="ascii")
+    assert threads.queued(tmp_path) == 2.5
+    assert threads.queued_so_far(tmp_path) == 0.75
+
+
+def test_where_the_system_does_not_count_nothing_is_known(tmp_path: Path) -> None:
+    assert threads.queued(tmp_path) is None
+    (tmp_path / "task" / "1").mkdir(parents=True)
+    (tmp_path / "task" / "1" / "schedstat").write_text("0 0 0", encoding="ascii")
+    assert threads.queued(tmp_path) is None
+    assert threads.queued_so_far(tmp_path) == 0.0
+
+
+class Team:
+    """Stands in for the idle threads."""
+
+    there = 0
+
+    def __init__(self, gomp: Any, size: int):
+        assert size >= 2
+        Team.there += 1
+
+    def leave(self) -> None:
+        Team.there -= 1
+
+
+def test_threads_spin_again_only_after_several_free_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "IdleTeam", Team)
+    monkeypatch.setattr(threads, "queued_so_far", lambda: 0.0)
+    watch, seen = threads.Watch(None), []  # type: ignore[arg-type]
+    few = threads.PATIENCE - 1
+    for share in (0.02, 0.9, *[0.0] * few, 0.15, *[0.0] * few, 0.0, 0.02, 0.5):
+        watch.look(share)
+        seen.append(Team.there)
+    assert seen == [0, *[1] * (2 + 2 * few), 0, 0, 1]
+
+
+def test_a_machine_that_is_busy_from_the_start_is_noticed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "IdleTeam", Team)
+    monkeypatch.setattr(threads, "queued_so_far", lambda: 0.6)
+    assert threads.Watch(None).team is not None  # type: ignore[arg-type]
+
+
+@needs_libgomp
+def test_beside_idle_threads_the_others_sleep_while_they_wait() -> None:
+    """The system counts how often a process goes to sleep: at least once in most of 2,000 parallel sums."""
+    ended = subprocess.run(
+        [sys.executable, "-c", TEAM], env=environment(OMP_NUM_THREADS="2"), check=True, capture_output=True, text=True
+    )
+    assert int(ended.stdout) > 500
+
+
+def trained(folder: Path, **variables: str) -> Ended:
+    """A short training with two threads that find the CPUs busy."""
+    (furnish(folder) / "busy.py").write_text(BUSY, encoding="utf-8")
+    return process("train.py", "--config", "small.yaml", "--plugin", "busy.py", cwd=folder, **variables)
+
+
+@needs_libgomp
+def test_a_busy_machine_is_named_once_and_changes_no_result(tmp_path: Path) -> None:
+    busy, own = tmp_path / "busy", tmp_path / "own"
+    for folder in (busy, own):
+        folder.mkdir()
+    ended = trained(busy, OMP_NUM_THREADS="2")
+    assert ended.code == 0 and ended.out.count(NOTE) == 1, ended.err
+    chosen = trained(own, OMP_NUM_THREADS="2", OMP_WAIT_POLICY="PASSIVE")  # the user's own choice stays
+    assert chosen.code == 0 and NOTE not in chosen.out
+    assert [line["train/loss"] for line in lines(busy)] == [line["train/loss"] for line in lines(own)]
+    wrote = process("sample.py", "--plugin", "busy.py", "--prompt", "the", cwd=busy, OMP_NUM_THREADS="2")
+    assert wrote.err.count(NOTE) == 1 and wrote.out.startswith("the")
