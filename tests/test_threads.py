@@ -41,28 +41,35 @@ needs_libgomp = pytest.mark.skipif(
 # ---- how many ----
 
 
+V2, V1 = "0::/user.slice/me\n", "4:memory:/x\n3:cpuacct,cpu:/me\n0::/\n"
+QUOTA, PERIOD = "cpu.cfs_quota_us", "cpu.cfs_period_us"
+
+
 @pytest.mark.parametrize(
-    ("files", "quota"),
+    ("own", "files", "there"),
     [
-        ({"cpu.max": "200000 100000\n"}, 2),
-        ({"cpu.max": "50000 100000\n"}, 1),
-        ({"cpu.max": "350000 100000\n"}, 3),
-        ({"cpu.max": "max 100000\n"}, 8),
-        ({"cpu.max": "1600000 100000\n"}, 8),
-        ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
-        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
-        ({"cpu.max": "?"}, 8),
-        ({}, 8),
+        (V2, {"user.slice/me/cpu.max": "200000 100000\n"}, 2),
+        (V2, {"user.slice/me/cpu.max": "50000 100000\n"}, 1),
+        (V2, {"user.slice/me/cpu.max": "max 100000\n", "user.slice/cpu.max": "350000 100000\n"}, 3),
+        (V2, {"user.slice/cpu.max": "1600000 100000\n"}, 8),
+        (V2, {"cpu.max": "300000 100000\n"}, 3),  # in a container, whose own cgroup is the root
+        (V2, {"cpu.max": "?"}, 8),
+        (V1, {f"cpu/me/{QUOTA}": "300000\n", f"cpu/me/{PERIOD}": "100000\n"}, 3),
+        (V1, {f"cpu/{QUOTA}": "200000\n", f"cpu/{PERIOD}": "100000\n"}, 2),
+        (V1, {f"cpu/me/{QUOTA}": "-1\n", f"cpu/me/{PERIOD}": "100000\n"}, 8),
+        (V1, {}, 8),
+        (None, {"cpu.max": "200000 100000\n"}, 8),
     ],
 )
-def test_a_process_has_the_cpus_it_is_bound_to_up_to_its_quota(
-    files: dict[str, str], quota: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_process_has_the_cpus_it_is_bound_to_up_to_its_quotas(
+    own: str | None, files: dict[str, str], there: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)), raising=False)
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+    written = {f"groups/{name}": text for name, text in files.items()} | ({"cgroup": own} if own else {})
+    for name, text in written.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text, encoding="ascii")
-    assert threads.cpus(tmp_path) == quota
+    assert threads.cpus(tmp_path, tmp_path / "groups") == there
 
 
 def used(asked: Any, before: int, there: int, monkeypatch: pytest.MonkeyPatch) -> int:

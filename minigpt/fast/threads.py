@@ -15,6 +15,8 @@ import ctypes
 import os
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
@@ -29,16 +31,30 @@ PATIENCE = 4  # looks in a row that found the CPUs free, before the threads spin
 OWN_CHOICE = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}  # a user who sets one of these has decided how threads wait
 
 
-def cpus(cgroup: Path = CGROUP) -> int:
-    """How many CPUs this process may use: those it is bound to, and no more than its cgroup's quota."""
+def cpus(proc: Path = PROC, cgroup: Path = CGROUP) -> int:
+    """How many CPUs this process may use: those it is bound to, and no more than its cgroups' quotas."""
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    for names in ("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"):  # of cgroup v2, of v1
-        try:
-            quota, period = " ".join((cgroup / name).read_text(encoding="ascii") for name in names).split()
-            return max(1, min(bound, int(quota) // int(period))) if int(quota) > 0 else bound
-        except (OSError, ValueError):  # there is no such file, or it says "max": no quota
+    return max(1, min([bound, *quotas(proc, cgroup)]))
+
+
+def quotas(proc: Path, cgroup: Path) -> Iterator[int]:
+    """Whole CPUs that the process's cgroup allows, and each cgroup above it; nothing where there is no limit."""
+    try:
+        lines = (proc / "cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, own = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
             continue
-    return bound
+        v1 = ["cpu.cfs_quota_us", "cpu.cfs_period_us"]  # v2 has both in one file, and no controllers here
+        root, names = (cgroup / "cpu", v1) if controllers else (cgroup, ["cpu.max"])
+        folder = root / own.lstrip("/")
+        for level in (folder, *folder.parents):
+            with suppress(OSError, ValueError):  # there is no such file, or it says "max"
+                quota, period = " ".join((level / name).read_text(encoding="ascii") for name in names).split()
+                if int(quota) > 0:  # -1: none
+                    yield int(quota) // int(period)
 
 
 def use_threads(asked: int | Literal["auto"] = "auto") -> int:
