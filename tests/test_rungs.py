@@ -5,6 +5,8 @@ T query positions, S key positions, D model width.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from later_kinds import Window
@@ -20,9 +22,9 @@ from laws import (
     parts,
     tokens,
 )
-from torch import nn
+from torch import Tensor, nn
 
-from minigpt.attention import Attention, SoftmaxAttention
+from minigpt.attention import Attention, SoftmaxAttention, ladder
 from minigpt.attention.averages.average_loop import AverageLoop
 from minigpt.attention.averages.average_matrix import AverageMatrix
 from minigpt.attention.averages.average_softmax import AverageSoftmax
@@ -32,6 +34,7 @@ from minigpt.attention.softmax.dot_product import DotProduct
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.attention.softmax.single_head import SingleHead
+from minigpt.fast import make_fast
 
 
 def twins(ours: Attention.Config, theirs: Attention.Config, position: Position.Config) -> tuple[Attention, Attention]:
@@ -177,3 +180,43 @@ def test_values_may_be_wider_than_keys() -> None:
     query, key, value = layer.qkv(x, Past())
     assert (query.shape, key.shape, value.shape) == ((2, 4, 6, 4), (2, 4, 6, 4), (2, 4, 6, 8))
     assert layer(x).shape == (2, 6, 16)
+
+
+# ---- the ladder's functions are the modules ----
+
+
+def plain_layer(attention: Attention.Config, position: Position.Config | None = None) -> Attention:
+    """A layer in its textbook form."""
+    return make_fast(make_layer(Case(attention, position or NoPosition.Config())), fast=False)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("scaled", [True, False])
+def test_a_single_head_is_attend_digit_for_digit(causal: bool, scaled: bool) -> None:
+    layer, x = plain_layer(SingleHead.Config(causal=causal, scaled=scaled)), tokens(2, 7)
+    attended = ladder.attend(layer.query(x), layer.key(x), layer.value(x), causal, None if scaled else 1.0)
+    assert torch.equal(layer(x), layer.project(attended))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("kind", "function"),
+    [
+        (DotProduct, ladder.dot_product),
+        (AverageMatrix, ladder.average_matrix),
+        (AverageSoftmax, ladder.average_softmax),
+    ],
+)
+def test_a_rung_without_weights_is_its_function_digit_for_digit(
+    kind: type[Attention], function: Callable[[Tensor], Tensor]
+) -> None:
+    x = tokens(2, 7)
+    assert torch.equal(plain_layer(kind.Config())(x), function(x))
+
+
+@torch.no_grad()
+def test_the_loop_is_its_function_to_the_last_bit_of_a_sum() -> None:
+    """The module divides and then adds up, the function adds up and then divides."""
+    x = tokens(2, 7)
+    torch.testing.assert_close(plain_layer(AverageLoop.Config())(x), ladder.average_loop(x), rtol=1e-15, atol=1e-15)
