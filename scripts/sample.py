@@ -16,7 +16,8 @@ from minigpt import command
 from minigpt.config.options import hints
 from minigpt.fast.decoding import WritingConfig
 from minigpt.fast.packed import Weights
-from minigpt.fast.threads import news, use_threads
+from minigpt.fast.threads import news, use_threads_to_write
+from minigpt.model import count_parameters
 from minigpt.runs.report import complain
 from minigpt.runs.run import Run, load, newest_run
 from minigpt.system.errors import ConfigError, UserError
@@ -30,11 +31,11 @@ def main(arguments: argparse.Namespace) -> None:
     prompt = read_prompt(arguments)
     if arguments.num_samples < 1:
         raise UserError(f"--num-samples: expected at least 1, found {arguments.num_samples}")
-    use_threads()
     run = load(newest_run(arguments.run), arguments.device, fast=not arguments.plain)
     given = {name: getattr(arguments, name) for name in hints(WritingConfig) if getattr(arguments, name) is not None}
     if arguments.weights not in (None, "float32"):  # asked for here: a config's own wish opens no text
         complain(cost(run, arguments.weights))
+    use_threads_to_write(sum(count_parameters(run.model).values()))
     shown = printable if sys.stdout.isatty() else str  # a file gets the text as it is
     first_seed = given.pop("seed", run.config.sampling.seed)
     for number in range(arguments.num_samples):

@@ -116,9 +116,8 @@ def test_a_share_is_fair_where_every_thread_gets_as_much() -> None:
 
 def test_growth_is_taken_round_by_round_and_over_the_fair_share(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared, "cpus", lambda: 2)
-    monkeypatch.setattr("torch.get_num_threads", lambda: 2)
-    cells = {(0, shared.OURS): shared.Cell([1.0, 2.0], [0.1, 0.5]), (2, shared.OURS): shared.Cell([3.0, 8.0], [2, 3])}
-    alone, beside = shared.rows(cells)
+    cells = shared.Cell(2, [1.0, 2.0], [0.1, 0.5]), shared.Cell(2, [3.0, 8.0], [2, 3])
+    alone, beside = shared.rows({(0, shared.OURS): cells[0], (2, shared.OURS): cells[1]})
     assert alone["unfair"].values == (1.0, 1.0) and alone["load"] == "0.1..0.5"
     assert beside["growth"].values == (3.0, 4.0) and beside["unfair"].values == (1.5, 2.0)
 

@@ -47,7 +47,7 @@ def main(spec: Spec) -> None:
 
     try:
         block, facts = READY[spec["do"], spec["rival"]](spec)
-        say({"ready": True, **facts})
+        say({"ready": True, "threads": torch.get_num_threads(), **facts})
         for line in sys.stdin:
             say({"seconds": seconds(block, int(line), spec["device"])})
     except Exception as error:
@@ -245,10 +245,13 @@ def sample_transformers(spec: Spec) -> Ready:
 def sample_minigpt(spec: Spec) -> Ready:
     """Ours. Where `check` says for how many tokens, that as many are the same with the cache and without it."""
     from minigpt.fast.decoding import prepare
+    from minigpt.fast.threads import use_threads_to_write
     from minigpt.model.sampling import SamplingConfig, generate
 
     made = minigpt_model(spec).eval()
     parameters, model = count(made), prepare(made, spec["weights"], spec.get("without", ()))
+    if spec["batch"] == 1:  # as scripts/sample.py does
+        use_threads_to_write(parameters)
 
     def text(n: int, cache: bool) -> Tensor:
         config = SamplingConfig(temperature=1.0, max_tokens=n)

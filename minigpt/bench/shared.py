@@ -29,10 +29,11 @@ NEIGHBOURS = (0, 1, 2, 4, 8)
 SETTLE, WARM_UP = 3.0, 0.5  # seconds of work before the clock starts: for minigpt, which looks around, and the others
 BLOCK = 1.0  # seconds of work on the clock, about
 OURS, SPINNING, ONE, NANOGPT = "minigpt", "minigpt, spinning", "minigpt, one thread", "nanoGPT"
-VARIABLES = {SPINNING: {"GOMP_SPINCOUNT": "300000"}, ONE: {"OMP_NUM_THREADS": "1"}}  # libgomp's own spin count
+SPIN = "300000"  # as libgomp has it by default
 COLUMNS = {
     "neighbours": ("neighbours", "d"),
     "who": ("who", ""),
+    "threads": ("threads", "d"),
     "ms": ("ms", ",.1f"),
     "x alone": ("growth", ".2f"),
     "x fair share": ("unfair", ".2f"),
@@ -45,6 +46,7 @@ COLUMNS = {
 class Cell:
     """What one program took beside so many neighbours: seconds a step or token, a number a round."""
 
+    threads: int
     seconds: list[float] = field(default_factory=list)
     load: list[float] = field(default_factory=list)
 
@@ -73,12 +75,14 @@ def run(setting: Setting, neighbours: Sequence[int] = NEIGHBOURS) -> Report:
 
 def measure(specs: dict[str, dict[str, Any]], repeat: int, neighbours: Sequence[int]) -> dict[tuple[int, str], Cell]:
     """Every program beside every number of neighbours, in turn, `repeat` times."""
-    cells = {(n, name): Cell() for n in neighbours for name in specs}
+    variables = {SPINNING: {"GOMP_SPINCOUNT": SPIN, "OMP_NUM_THREADS": str(torch.get_num_threads())}}
+    variables[ONE] = {"OMP_NUM_THREADS": "1"}
     with ExitStack() as stack:
         workers = {
-            name: stack.enter_context(Worker(name, spec, session=False, **VARIABLES.get(name, {})))
+            name: stack.enter_context(Worker(name, spec, session=False, **variables.get(name, {})))
             for name, spec in specs.items()
         }
+        cells = {(n, name): Cell(workers[name].facts["threads"]) for n in neighbours for name in specs}
         for worker in workers.values():
             worker.work(2)
         for turn in range(repeat):
@@ -118,10 +122,10 @@ def rows(cells: dict[tuple[int, str], Cell]) -> list[Row]:
     fewest, made = min(n for n, _ in cells), []
     for (n, name), cell in cells.items():
         seconds, alone = Spread(tuple(cell.seconds)), Spread(tuple(cells[fewest, name].seconds))
-        threads = 1 if name == ONE else torch.get_num_threads()
         growth = seconds.over(alone)
-        fair = fair_growth(n, threads, cpus()) / fair_growth(fewest, threads, cpus())
-        row: Row = {"neighbours": n, "who": name, "ms": Spread(tuple(1000 * s for s in cell.seconds))}
+        fair = fair_growth(n, cell.threads, cpus()) / fair_growth(fewest, cell.threads, cpus())
+        row: Row = {"neighbours": n, "who": name, "threads": cell.threads}
+        row["ms"] = Spread(tuple(1000 * s for s in cell.seconds))
         row |= {"growth": growth, "unfair": Spread(tuple(value / fair for value in growth.values))}
         row["load"] = f"{min(cell.load):.1f}..{max(cell.load):.1f}"
         if name != OURS:

@@ -28,6 +28,7 @@ EVERY = 0.5  # seconds between two looks
 BUSY, FREE = 0.25, 0.1  # seconds of queueing in a second, of all threads together: spin no more; may spin again
 WORKING = 0.1  # CPU seconds in a second; a process that does less learns nothing about the CPUs
 PATIENCE = 4  # looks in a row that found the CPUs free, before the threads spin again
+SMALL = 2_000_000  # parameters; below it, two threads write a token no sooner than one does
 OWN_CHOICE = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}  # a user who sets one of these has decided how threads wait
 
 
@@ -65,6 +66,11 @@ def use_threads(asked: int | Literal["auto"] = "auto") -> int:
     if count != before:
         torch.set_num_threads(count)
     return count
+
+
+def use_threads_to_write(parameters: int) -> int:
+    """The same for writing one text with a model of so many parameters: a small one is written by one thread."""
+    return use_threads(1 if parameters < SMALL and not os.environ.get("OMP_NUM_THREADS") else "auto")
 
 
 def queued(proc: Path = PROC) -> float | None:
@@ -160,7 +166,7 @@ def share_cpus() -> None:
 
 def news() -> str:
     """One line, once, when it was first found that the CPUs are shared; "" at any other time."""
-    if _watch is None or _watch.said or _watch.team is None:
+    if _watch is None or _watch.said or _watch.team is None or torch.get_num_threads() == 1:
         return ""
     _watch.said = True
     return (
