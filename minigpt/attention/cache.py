@@ -1,4 +1,4 @@
-"""What decoding remembers: nothing (a training pass), keys and values, or a state of fixed size.
+"""What decoding keeps of earlier tokens: nothing (a training pass), keys and values, or a state of fixed size.
 
 A cache belongs to the caller, one a layer (`GPT.make_cache`), and is filled by `Attention.forward`.
 

@@ -3,7 +3,7 @@
     prepared = prepare(run.model, "int8")
     for token in generate(prepared, ids, config): ...
 
-Whatever the attention, its linear layers are what is large, so they are exchanged, from outside.
+Linear layers hold most of the weights, so they are replaced, from outside, whatever the attention.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from minigpt.model.sampling import SamplingConfig
 
 @dataclass(frozen=True, kw_only=True)
 class WritingConfig(SamplingConfig):
-    """How text is drawn, and how the weights are kept meanwhile."""
+    """How text is drawn, and how the weights are stored while it is written."""
 
     weights: Weights = "float32"
-    """How the model's weights are kept while it writes: bfloat16 and int8 are faster, and a little off."""
+    """How the model's weights are stored while it writes: bfloat16 and int8 are faster and slightly less exact."""
 
 
 JOINED, IN_BLOCKS, DIRECT_CALLS, NO_ONEDNN = "joined layers", "weights in blocks", "direct calls", "no oneDNN"
@@ -52,8 +52,8 @@ def layer_norm(norm: nn.LayerNorm, x: Tensor) -> Tensor:
 
 
 def make_direct(module: nn.Module) -> nn.Module:
-    """Have a module called without torch's detour by its hooks, if it has none: a call takes half the time."""
-    vars(module).update(module._modules, **module._parameters)  # where they are found without a search
+    """Call a module without torch's check for hooks, if it has none: a call takes half the time."""
+    vars(module).update(module._modules, **module._parameters)  # found as attributes, without a search
     kind = type(module)
     call: Callable[..., Any] = layer_norm if kind is nn.LayerNorm else kind.forward
     if "forward" in vars(module).get("faster", ()):
@@ -68,8 +68,8 @@ def make_direct(module: nn.Module) -> nn.Module:
 DIRECT: dict[tuple[type[nn.Module], Callable[..., Any]], type[nn.Module]] = {}
 
 
-class Nothing(nn.Module):
-    """Dropout, when nothing is dropped."""
+class NoDropout(nn.Module):
+    """Dropout in evaluation mode: the identity."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x
@@ -77,13 +77,12 @@ class Nothing(nn.Module):
 
 @torch.no_grad()
 def prepare(model: GPT, weights: Weights = "float32", without: Collection[str] = ()) -> GPT:
-    """A model for decoding that writes as `model` does. It shares the parameters of `model`, and has copies of those of
-    linear layers that lie better: layers of one input joined, and on a CPU large ones in blocks.
+    """A model for decoding that writes the same text as `model`. It shares the parameters of `model`, but for linear
+    layers: it has copies of their weights, joined where layers have one input, and in blocks where a CPU gains by it.
 
-    "bfloat16" and "int8" read a half and a quarter of the bytes of linear layers, and change the logits a little:
-    `Run.loss_with` measures what that costs. On a CPU, everything else stays in float32, in which torch's attention is
-    faster there; where there is no kernel for such a mixture, it is in bfloat16 too. `without` names TRICKS to leave
-    out.
+    "bfloat16" and "int8" read a half and a quarter of the bytes, and change the logits slightly; `Run.loss_with`
+    measures by how much. On a CPU, all other parameters stay in float32, in which torch's attention is faster there; where no
+    kernel takes such a mixture, they are in bfloat16 too. `without` names TRICKS to leave out.
     """
     packed, memo = packs(weights, model.tokens.weight), {id(tensor): tensor.detach() for tensor in made_by(model)}
     if weights == "float32" or packed:
@@ -106,7 +105,7 @@ def prepare(model: GPT, weights: Weights = "float32", without: Collection[str] =
             made.set_submodule(name, exchanged(layer, weights, packed))
     for name, module in list(made.named_modules()):
         if type(module) is nn.Dropout:
-            made.set_submodule(name, Nothing())
+            made.set_submodule(name, NoDropout())
     for module in made.modules():
         if DIRECT_CALLS not in without:
             make_direct(module)
@@ -116,7 +115,7 @@ def prepare(model: GPT, weights: Weights = "float32", without: Collection[str] =
 
 
 def made_by(model: nn.Module) -> list[Tensor]:
-    """What a model has computed and kept, such as the weights of its last look: torch does not copy such tensors."""
+    """Tensors that a model computed and stored, such as its last attention map: torch does not deepcopy them."""
     kept, found = [value for module in model.modules() for value in vars(module).values()], list[Tensor]()
     while kept:
         value = kept.pop()

@@ -1,7 +1,7 @@
-"""Linear layers of one input as one layer: one product of all their weights takes less time than several.
+"""Linear layers of one input as one layer: one matrix product takes less time than several.
 
-Worth it for a token at a time only: for the many rows of a training step, joining the weights anew in each step costs
-what the larger product saves.
+This pays for one token at a time only: in a training step, joining the weights anew costs what the larger product
+saves.
 
 B batch, T positions, D model width, H query heads, G key heads, d width of a head.
 """

@@ -31,7 +31,7 @@ def mix(self: SoftmaxAttention, query: Tensor, key: Tensor, value: Tensor) -> Te
         mask = self.mask(T, S, query.device)  # (T, S)
     if bias is not None and mask is not None:
         mask = bias.masked_fill(~mask, -torch.inf).to(query.dtype)  # (H, T, S)
-    if mask is None and T == 1 and G < H:  # heads that share their keys stand as positions: no key is copied
+    if mask is None and T == 1 and G < H:  # query heads that share a key head become positions: no key is copied
         query = query.reshape(B, G, -1, d)  # (B, G, H/G, d)
     elif G < H:
         key, value = repeat_kv(key, H), repeat_kv(value, H)  # (B, H, S, d), (B, H, S, e)
@@ -40,7 +40,7 @@ def mix(self: SoftmaxAttention, query: Tensor, key: Tensor, value: Tensor) -> Te
         key,
         value,
         attn_mask=mask,
-        dropout_p=self.dropout if self.training else 0.0,  # the kernel would also drop when not training
+        dropout_p=self.dropout if self.training else 0.0,  # the kernel drops in evaluation mode too
         is_causal=mask is None and T > 1,
         scale=self.scale(query),
     )

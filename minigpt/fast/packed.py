@@ -19,13 +19,13 @@ from minigpt.model.sampling import OVERFLOW
 from minigpt.system.errors import UserError
 
 Weights = Literal["float32", "bfloat16", "int8"]
-LARGE = 2**18  # numbers in a matrix from which memory, and not the call, is what float32 waits for
-LANES = 16  # torch's kernel for int8 reads so many numbers of a row at a time, past its end if need be
+LARGE = 2**18  # numbers in a matrix from which memory, and not the call, sets the speed in float32
+LANES = 16  # torch's int8 kernel reads this many numbers of a row at a time, past its end if need be
 SMALLEST = 1e-30  # keeps a row of zeros from being divided by zero
 
 
-class Exchanged(nn.Linear):
-    """What takes the place of a linear layer, and shows its parameters."""
+class Replacement(nn.Linear):
+    """The base of what takes the place of a linear layer; it shows the parameters of that layer."""
 
     def __init__(self, linear: nn.Linear):
         nn.Module.__init__(self)  # no weights of its own
@@ -33,23 +33,23 @@ class Exchanged(nn.Linear):
         self.weight, self.bias = linear.weight, linear.bias
 
 
-class RowLinear(Exchanged):
-    """A linear layer whose weights lie column by column, which is a tenth faster for a row or a few."""
+class RowLinear(Replacement):
+    """A linear layer whose weights are stored column by column: a tenth faster for a few rows."""
 
     def __init__(self, linear: nn.Linear):
         super().__init__(linear)
         self.columns = linear.weight.detach().T.contiguous()  # (k, n)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = x @ self.columns  # (..., n); asked for plainly, it comes sooner than by F.linear
+        y = x @ self.columns  # (..., n): a shorter call than F.linear
         return y if self.bias is None else y + self.bias
 
 
-class PackedLinear(Exchanged):
-    """A linear layer whose weights lie in blocks, as oneDNN wants them, in float32 or bfloat16.
+class PackedLinear(Replacement):
+    """A linear layer whose weights are stored in the blocks that oneDNN uses, in float32 or bfloat16.
 
-    A row times a matrix that lies row by row takes half of what memory gives, or less; in blocks it takes all of it.
-    What goes in and comes out has a type of its own.
+    One row times a matrix stored row by row reaches half of the memory bandwidth or less; stored in blocks, all of it.
+    Input and output keep the type of the input.
     """
 
     def __init__(self, linear: nn.Linear, kind: torch.dtype):
@@ -64,11 +64,11 @@ class PackedLinear(Exchanged):
         return y.to(x.dtype)
 
 
-class Int8PackedLinear(Exchanged):
-    """A linear layer whose weights are whole numbers from -127 to 127, each row with a scale of its own, and so is,
-    while it is multiplied, each row that comes in. By FBGEMM, which torch brings along on x86.
+class Int8PackedLinear(Replacement):
+    """A linear layer in int8: weights are integers from -127 to 127 with one scale a row, and so is each input row.
 
-    Both are rounded to the nearest: off by at most 1/254 of the largest in the row. Rows do not depend on each other.
+    FBGEMM multiplies them, which comes with torch on x86. Both are rounded to the nearest integer, so each number is
+    off by at most 1/254 of the largest in its row. Rows do not depend on each other.
     """
 
     def __init__(self, linear: nn.Linear):
@@ -84,7 +84,7 @@ class Int8PackedLinear(Exchanged):
         except RuntimeError as error:
             if "ChooseQuantizationParams" not in str(error):
                 raise
-            raise UserError(OVERFLOW) from None  # what comes in are no numbers
+            raise UserError(OVERFLOW) from None  # the input holds NaN or infinity
         return y if self.bias is None else y + self.bias
 
     def product(self, x: Tensor) -> Tensor:
@@ -97,9 +97,9 @@ class Int8PackedLinear(Exchanged):
 
 
 def whole_numbers(weight: Tensor) -> Any:
-    """A matrix (n, k) in int8 as FBGEMM wants it, each row with its own scale."""
+    """A matrix (n, k) in int8, packed for FBGEMM, each row with its own scale."""
     scale = (weight.abs().amax(dim=1) / 127).clamp(min=SMALLEST).double()  # (n,)
-    with warnings.catch_warnings():  # torch means to give up tensors of this type, and has no other way in yet
+    with warnings.catch_warnings():  # torch deprecates tensors of this type, and has no other way to pack yet
         warnings.simplefilter("ignore", UserWarning)
         rounded = torch.quantize_per_channel(weight, scale, torch.zeros(len(weight), dtype=torch.long), 0, torch.qint8)
         return torch.ops.quantized.linear_prepack(rounded, None)
@@ -107,17 +107,17 @@ def whole_numbers(weight: Tensor) -> Any:
 
 @lru_cache(maxsize=1)
 def pairs_overflow() -> bool:
-    """Whether this processor adds the products up in pairs of 16 bits, which the largest numbers overflow: then what
-    is multiplied must do with a bit less. Found out by trying."""
+    """Whether this processor sums products in pairs of 16 bits, which overflow for the largest numbers.
+
+    Found by trying. Inputs then use one bit less."""
     most = torch.ops.quantized.linear_dynamic(torch.ones(1, 64), whole_numbers(torch.ones(8, 64)), False)  # (1, 8)
     return not torch.allclose(most, torch.tensor(64.0), rtol=1e-3)
 
 
 class Int8Linear(nn.Module):
-    """A linear layer whose weights are whole numbers from -127 to 127, each row with a scale of its own.
+    """A linear layer whose weights are integers from -127 to 127 with one scale a row, for inputs in bfloat16.
 
-    They are rounded to the nearest, so a weight is off by at most 1/254 of the largest in its row. `in_features` is a
-    multiple of LANES.
+    A weight is off by at most 1/254 of the largest in its row. `in_features` is a multiple of LANES.
     """
 
     def __init__(self, linear: nn.Linear):
@@ -132,7 +132,7 @@ class Int8Linear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The weights (n, k) in bfloat16, for an attention that reads them itself."""
+        """The weights (n, k) in bfloat16, for an attention that reads its weights."""
         return self.whole * self.scale[:, None]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -142,7 +142,7 @@ class Int8Linear(nn.Module):
 
 
 def packs(weights: Weights, like: Tensor) -> bool:
-    """Whether there are kernels here for linear layers of such weights among other parameters like this one."""
+    """Whether there are kernels here for such weights in a model whose other parameters are `like` this one."""
     if like.device.type != "cpu" or like.dtype != torch.float32:
         return False
     if weights == "int8":
@@ -152,7 +152,7 @@ def packs(weights: Weights, like: Tensor) -> bool:
 
 
 def exchanged(linear: nn.Linear, weights: Weights, packed: bool) -> nn.Module:
-    """What takes the place of a linear layer."""
+    """The replacement of a linear layer that is fastest here."""
     if weights == "int8" and packed:
         return Int8PackedLinear(linear)
     if weights == "int8" and linear.in_features % LANES == 0:

@@ -24,7 +24,7 @@ class SamplingConfig(Options):
     """How text is drawn from a model. The filters apply in the order in which they stand here."""
 
     temperature: NonNegative = 0.8
-    """Divides the logits: below 1 bolder about the likely, above 1 more even; 0 always takes the likeliest."""
+    """Divides the logits: below 1 likely tokens become likelier, above 1 less; 0 always takes the likeliest."""
     top_k: Count | None = None
     """Draw from the k likeliest tokens only, and from those that are as likely as the last of them."""
     top_p: Annotated[float, Interval(0, 1, open_low=True)] = 1.0
@@ -81,7 +81,7 @@ def window_start(n: int, block_size: int) -> int:
     """Where the context of n tokens begins: 0 while they fit, then a multiple of half a context.
 
     It depends on n alone, so text made with a cache and without one sees the same windows; and since it moves once in
-    half a context, a cache is refilled that seldom: two positions are computed for each token.
+    half a context, the cache is refilled once in half a context: two positions are computed for each token.
     """
     hop = max(block_size // 2, 1)
     return 0 if n <= block_size else -(-(n - block_size) // hop) * hop

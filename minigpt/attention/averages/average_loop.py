@@ -1,4 +1,4 @@
-"""The mean of the past by a loop: position by position, as one would say it.
+"""The mean of the past by a loop over the positions.
 
 T query positions, S key positions.
 """

@@ -1,8 +1,8 @@
-"""Scores that look: every token is compared with every other, x @ x^T, with nothing learned.
+"""Dot products: every token is compared with every other, x @ x^T, and nothing is learned.
 
 New against the averages: the weights depend on the tokens. Query, key and value are all x, and the scores stay
-unscaled, so a token mostly sees itself: x . x is the largest of its products. `include_self: false` hides it from
-itself, and it sees the others.
+unscaled, so a token mostly sees itself: x . x is the largest of its products. With `include_self: false` it sees only
+the others.
 
 T query positions, S key positions.
 """
