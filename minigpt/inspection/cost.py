@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from minigpt.attention.cache import Past
+from minigpt.model.eval_mode import eval_mode
 from minigpt.model.gpt import GPT, count_parameters
 
 aten: Any = torch.ops.aten
@@ -34,14 +35,13 @@ class Cost:
 @torch.no_grad()
 def cost(model: GPT) -> Cost:
     """Count one pass over a full context, and what its cache holds afterwards."""
-    training, T = model.training, model.config.block_size
-    model.eval()
+    T = model.config.block_size
     ids = torch.zeros(1, T, dtype=torch.long, device=model.device)  # (1, T)
-    with FlopCounterMode(display=False, custom_mapping=CUSTOM) as counter:
-        model(ids)
-    cache = model.make_cache()
-    model(ids, cache)
-    model.train(training)
+    with eval_mode(model):
+        with FlopCounterMode(display=False, custom_mapping=CUSTOM) as counter:
+            model(ids)
+        cache = model.make_cache()
+        model(ids, cache)
     kept = sum(bytes_of(past) for past in cache)
     return Cost(sum(count_parameters(model).values()), counter.get_total_flops() / T, kept / T)
 

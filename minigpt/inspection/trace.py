@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from minigpt.attention import Attention
+from minigpt.model.eval_mode import eval_mode
 from minigpt.model.gpt import GPT
 from minigpt.system.errors import UserError
 
@@ -99,11 +100,6 @@ def replaced(thing: Any, name: str, function: Callable[..., Any]) -> Iterator[No
 @torch.no_grad()
 def attention_maps(model: GPT, ids: Tensor) -> list[Tensor]:
     """The weights of every layer for ids (B, T), T at most `block_size`: one (B, H, T, T) a layer."""
-    training = model.training
-    model.eval()
-    try:
-        with record(model) as trace:
-            model(ids)
-    finally:
-        model.train(training)
+    with eval_mode(model), record(model) as trace:
+        model(ids)
     return trace.weights

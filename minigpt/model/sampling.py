@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from minigpt.config.options import Count, Fraction, Interval, Natural, NonNegative, Options, Seed
+from minigpt.model.eval_mode import eval_mode
 from minigpt.model.gpt import GPT
 from minigpt.system.errors import UserError
 
@@ -98,9 +99,8 @@ def generate(
     """
     if ids.shape[1] == 0:
         raise ValueError("there is nothing to continue: give at least one token")
-    training, start = model.training, -1
-    model.eval()
-    try:
+    start = -1
+    with eval_mode(model):
         for n in range(ids.shape[1], ids.shape[1] + config.max_tokens):
             restarts = start != window_start(n, model.config.block_size) or not use_cache
             if restarts:
@@ -115,8 +115,6 @@ def generate(
             unread = chosen.unsqueeze(1)  # (B, 1)
             ids = torch.cat((ids, unread), dim=1)  # (B, n + 1)
             yield chosen
-    finally:
-        model.train(training)
 
 
 def until(pieces: Iterable[str], stop: str) -> Iterator[str]:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from minigpt.languages.reader import TAKES, Reading, read
+from minigpt.model.eval_mode import eval_mode
 from minigpt.model.gpt import GPT
 from minigpt.system.errors import UserError
 from minigpt.system.waiting import progress
@@ -123,23 +124,21 @@ def pay(
     model: GPT, dataset: Dataset, config: TrainingConfig, expected: Expected | None, batches: int | None = None
 ) -> Paid:
     """Read the validation split, or its first batches, in windows side by side."""
-    training = model.training
-    model.eval()
     support = None if expected is None else torch.from_numpy(expected.support)  # (N, V)
     nats, hit, possible, done = [], [], [], 0
     precision = mixed_precision(config, model)
-    for x, y in islice(dataset.windows("val", config.batch_size), batches):
-        with precision:
-            logits = model(x.to(model.device))  # (B, T, V)
-        asked = y != IGNORED  # (B, T)
-        log_p = logits[asked.to(model.device)].float().log_softmax(-1).cpu()  # (n, V): row by row, as the text goes
-        targets = y[asked]  # (n,)
-        nats.append(-log_p.gather(1, targets[:, None])[:, 0])  # (n,)
-        hit.append(log_p.argmax(-1) == targets)  # (n,)
-        allowed = torch.ones_like(log_p, dtype=torch.bool) if support is None else support[done : done + len(targets)]
-        possible.append((log_p.exp() * allowed).sum(-1))  # (n,)
-        done += len(targets)
-    model.train(training)
+    with eval_mode(model):
+        for x, y in islice(dataset.windows("val", config.batch_size), batches):
+            with precision:
+                logits = model(x.to(model.device))  # (B, T, V)
+            asked = y != IGNORED  # (B, T)
+            log_p = logits[asked.to(model.device)].float().log_softmax(-1).cpu()  # (n, V): row by row, as the text goes
+            targets = y[asked]  # (n,)
+            nats.append(-log_p.gather(1, targets[:, None])[:, 0])  # (n,)
+            hit.append(log_p.argmax(-1) == targets)  # (n,)
+            p = log_p.exp() if support is None else log_p.exp() * support[done : done + len(targets)]  # (n, V)
+            possible.append(p.sum(-1))  # (n,)
+            done += len(targets)
     return Paid(_joined(nats).astype(np.float64), _joined(hit), _joined(possible).astype(np.float64))
 
 
@@ -191,10 +190,8 @@ def _row(paid: Paid, expected: Expected, mine: npt.NDArray[np.bool_], name: str)
 def read_aloud(model: GPT, tokenizer: Tokenizer, text: str) -> list[float]:
     """The probability that a model gives to each character of a story after the first (its newline)."""
     ids = torch.from_numpy(tokenizer.encode(text)).long()[None].to(model.device)  # (1, T)
-    training = model.training
-    model.eval()
-    p = model(ids[:, :-1]).float().softmax(-1)  # (1, T - 1, V)
-    model.train(training)
+    with eval_mode(model):
+        p = model(ids[:, :-1]).float().softmax(-1)  # (1, T - 1, V)
     return p.gather(2, ids[:, 1:, None])[0, :, 0].tolist()
 
 

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from minigpt.config.options import Count, Fraction, Interval, Natural, NonNegative, Options, Positive, Seed
 from minigpt.fast.threads import use_threads
+from minigpt.model.eval_mode import eval_mode
 from minigpt.model.gpt import GPT
 from minigpt.system.errors import Mistake, UserError
 from minigpt.system.waiting import progress
@@ -237,18 +238,17 @@ def evaluate(model: GPT, dataset: Dataset, split: Split, config: TrainingConfig,
     With `batches`, only the first so many batches of windows. Its matrix products are as in training: bfloat16 moves
     the loss by less than 0.0001.
     """
-    training, total, count = model.training, 0.0, 0.0
-    model.eval()
+    total, count = 0.0, 0.0
     precision, size = mixed_precision(config, model), max(config.batch_size, EVALUATED // dataset.block_size)
     found = islice(dataset.windows(split, size, own_rows()), batches)
     whole = -(-dataset.window_count(split) // (size * distributed.world()))
     speaks = distributed.rank() == 0
-    for x, y in progress(found, "evaluating", batches or whole, "batches") if speaks else found:
-        with precision:
-            logits = model(x.to(model.device))  # (B, T, V)
-        total += next_token_loss(logits, y.to(model.device), reduction="sum").item()
-        count += int((y != IGNORED).sum())
-    model.train(training)
+    with eval_mode(model):
+        for x, y in progress(found, "evaluating", batches or whole, "batches") if speaks else found:
+            with precision:
+                logits = model(x.to(model.device))  # (B, T, V)
+            total += next_token_loss(logits, y.to(model.device), reduction="sum").item()
+            count += int((y != IGNORED).sum())
     total, count = distributed.total(total, count)
     return total / count
 
