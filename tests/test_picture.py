@@ -19,12 +19,12 @@ from minigpt.inspection.pictures import (
     RIGHT,
     TOP,
     WIDTH,
-    _ticks,
     attention_png,
     can_plot,
     curve_svg,
     heat_map,
     smooth,
+    ticks,
     visible,
 )
 from minigpt.system.errors import UserError
@@ -69,20 +69,20 @@ def test_without_points_there_is_no_picture() -> None:
 
 
 def test_ticks_by_hand() -> None:
-    assert _ticks(0, 100) == [0, 50, 100]
-    assert _ticks(1.2, 4.7) == [1, 2, 3, 4, 5]
-    assert _ticks(2.0, 2.0) == [2.0, 2.5]
-    assert _ticks(0, 0) == [0, 0.5]
+    assert ticks(0, 100) == [0, 50, 100]
+    assert ticks(1.2, 4.7) == [1, 2, 3, 4, 5]
+    assert ticks(2.0, 2.0) == [2.0, 2.5]
+    assert ticks(0, 0) == [0, 0.5]
 
 
 @given(FINITE, FINITE)
 def test_ticks_enclose_their_range_and_are_few(a: float, b: float) -> None:
     low, high = sorted((a, b))
-    ticks = _ticks(low, high)
+    found = ticks(low, high)
     slack = 1e-9 * max(1.0, abs(low), abs(high))
-    assert ticks[0] <= low + slack and ticks[-1] >= high - slack
-    assert 2 <= len(ticks) <= 7
-    assert ticks == sorted(set(ticks))
+    assert found[0] <= low + slack and found[-1] >= high - slack
+    assert 2 <= len(found) <= 7
+    assert found == sorted(set(found))
 
 
 def test_a_smooth_curve_has_means_of_neighbours_and_ends_where_the_curve_ends() -> None:

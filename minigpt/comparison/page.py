@@ -12,7 +12,7 @@ from html import escape
 from typing import Any
 
 from minigpt.comparison.summary import COLUMNS, cells, lines, number, rows_of, sentences
-from minigpt.inspection.pictures import visible
+from minigpt.inspection.pictures import log_ticks, ticks, visible
 
 Summary = Mapping[str, Any]
 
@@ -174,24 +174,6 @@ def _curves(summary: Summary) -> Iterator[str]:
 def colour(place: int) -> str:
     """The stroke of curve number `place`."""
     return f"stroke:var(--c{place % COLOURS})" + (";stroke-dasharray:6 3" if place >= COLOURS else "")
-
-
-def ticks(low: float, high: float) -> list[float]:
-    """About five round numbers that enclose a range."""
-    raw = (high - low or abs(high) or 1.0) / 4
-    unit = 10.0 ** math.floor(math.log10(raw))
-    step = next(multiple * unit for multiple in (1, 2, 5, 10) if multiple * unit >= raw)
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(i * step, 10) for i in range(first, max(last, first + 1) + 1)]
-
-
-def log_ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times powers of ten that enclose a range above zero."""
-    powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
-    every = [round(m * 10.0**power, 10) for power in powers for m in (1, 2, 5)]
-    first = max(i for i, tick in enumerate(every) if tick <= low * (1 + 1e-9))
-    last = min(i for i, tick in enumerate(every) if tick >= high * (1 - 1e-9))
-    return every[first : max(last, first + 1) + 1]
 
 
 def _names_table(summary: Summary) -> Iterator[str]:

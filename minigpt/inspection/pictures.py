@@ -29,7 +29,7 @@ def curve_svg(curves: dict[str, Points], title: str, x_label: str) -> str:
     points = [point for curve in curves.values() for point in curve]
     if not points:
         return ""
-    xs, ys = _ticks(0, max(x for x, _ in points)), _ticks(min(y for _, y in points), max(y for _, y in points))
+    xs, ys = ticks(0, max(x for x, _ in points)), ticks(min(y for _, y in points), max(y for _, y in points))
 
     def place(x: float, y: float) -> tuple[float, float]:
         across = (x - xs[0]) / (xs[-1] - xs[0])
@@ -57,13 +57,22 @@ def curve_svg(curves: dict[str, Points], title: str, x_label: str) -> str:
     return "\n".join([*parts, "</svg>\n"])
 
 
-def _ticks(low: float, high: float) -> list[float]:
+def ticks(low: float, high: float) -> list[float]:
     """About five round numbers that enclose a range."""
     raw = (high - low or abs(high) or 1.0) / 4
     unit = 10.0 ** math.floor(math.log10(raw))
     step = next(multiple * unit for multiple in (1, 2, 5, 10) if multiple * unit >= raw)
-    first, last = math.floor(low / step), max(math.ceil(high / step), math.floor(low / step) + 1)
-    return [round(i * step, 10) for i in range(first, last + 1)]
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [round(i * step, 10) for i in range(first, max(last, first + 1) + 1)]
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """1, 2 and 5 times powers of ten that enclose a range above zero."""
+    powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
+    every = [round(m * 10.0**power, 10) for power in powers for m in (1, 2, 5)]
+    first = max(i for i, tick in enumerate(every) if tick <= low * (1 + 1e-9))
+    last = min(i for i, tick in enumerate(every) if tick >= high * (1 - 1e-9))
+    return every[first : max(last, first + 1) + 1]
 
 
 def smooth(points: Points, most: int = 200) -> Points:
