@@ -1,9 +1,9 @@
 """The laws of attention: what every kind with every position must obey, and the cases that they are held against.
 
-The kinds and positions are read from the registries, so that a new file is covered by itself; `later_kinds.py` adds
+The kinds and positions are read from the registries, so that a new file is covered by itself; `plugin_kinds.py` adds
 some that do not ship, written as a user's plugin would be. Where equality is claimed it is claimed in float64.
 
-`test_contract.py` holds every case to every law, `test_cheats.py` shows that each law can be broken, `test_rungs.py`
+`test_contract.py` holds every case to every law, `test_cheats.py` shows that each law can be broken, `test_kinds.py`
 that each rung is the one before where it adds nothing.
 
 B batch, H query heads, G key heads, T query positions, S key positions, D model width, e width of a value.
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
-from later_kinds import LATER, LATER_POSITIONS
+from plugin_kinds import PLUGIN_KINDS, PLUGIN_POSITIONS
 from torch import Tensor, nn
 
 from minigpt.attention import Attention
@@ -53,8 +53,8 @@ class Case:
         return " ".join([kind.kind or kind.__name__, *options, self.position.component.kind])
 
 
-KINDS: dict[str, type[Attention]] = Attention.kinds | LATER
-POSITIONS: dict[str, type[Position]] = Position.kinds | LATER_POSITIONS
+KINDS: dict[str, type[Attention]] = Attention.kinds | PLUGIN_KINDS
+POSITIONS: dict[str, type[Position]] = Position.kinds | PLUGIN_POSITIONS
 OPTIONS = [
     SingleHead.Config(scaled=False),
     SingleHead.Config(head_dim=5),

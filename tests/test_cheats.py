@@ -10,7 +10,6 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from later_kinds import Window
 from laws import (
     CHECKS,
     Case,
@@ -32,6 +31,7 @@ from laws import (
     check_weights_do_not_see_the_future,
     check_what_is_trained_is_what_is_evaluated,
 )
+from plugin_kinds import Window
 from torch import Tensor
 
 from minigpt.attention import Attention

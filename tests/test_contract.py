@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from later_kinds import LATER
 from laws import (
     BLOCK,
     CASES,
@@ -22,6 +21,7 @@ from laws import (
     check_decoding_token_by_token,
     make_model,
 )
+from plugin_kinds import PLUGIN_KINDS
 
 from minigpt.attention.averages.average_loop import AverageLoop
 from minigpt.attention.averages.average_softmax import AverageSoftmax
@@ -50,7 +50,7 @@ def test_a_list_of_kinds_is_repeated_over_the_layers() -> None:
 @pytest.mark.parametrize("position", POSITIONS.values(), ids=POSITIONS)
 def test_a_model_of_many_kinds_decodes_as_it_trains(position: type[Position]) -> None:
     """States and keys side by side, each layer with the memory of its own kind."""
-    kinds = (AverageSoftmax.Config(), GroupedQuery.Config(n_kv_head=2), LATER["later_linear"].Config())
+    kinds = (AverageSoftmax.Config(), GroupedQuery.Config(n_kv_head=2), PLUGIN_KINDS["plugin_linear"].Config())
     case = Case(kinds, position.Config())
     check_decoding_token_by_token(case)
     check_decoding_in_chunks(case)
@@ -60,7 +60,7 @@ def test_a_model_of_many_kinds_decodes_as_it_trains(position: type[Position]) ->
 @torch.no_grad()
 def test_a_layer_reads_the_keys_of_the_layer_below() -> None:
     """Keys that are shared between layers are kept once, and the upper layer's own are not used."""
-    sharing = LATER["later_sharing"].Config()
+    sharing = PLUGIN_KINDS["plugin_sharing"].Config()
     model = make_model(Case(sharing, Rotary.Config()), n_layer=3)
     ids = torch.randint(V, (1, BLOCK))
     before, cache = model(ids), model.make_cache()

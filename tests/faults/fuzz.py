@@ -4,7 +4,7 @@
     python fuzz.py comparison FOLDER FIRST COUNT    with runs/compare/small in it
     python fuzz.py run FOLDER 17 1                  one case again; what became of it stays beside FOLDER, in `tried`
 
-Case number n changes a fresh copy of the folder (`odd.py`, seeded with n), forks, and becomes a command in there.
+Case number n changes a fresh copy of the folder (`mutations.py`, seeded with n), forks, and becomes a command in there.
 A JSON line for each case: what was changed, how the command ended, and what is wrong with that, if anything.
 """
 
@@ -23,7 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import odd
+import mutations
 from running import SCRIPTS, become
 
 import minigpt.comparison.pool
@@ -112,13 +112,13 @@ def case(kind: str, pristine: Path, number: int) -> dict[str, Any]:
     shutil.rmtree(home, ignore_errors=True)
     shutil.copytree(pristine, home, symlinks=True)
     folder = home / FOLDERS[kind]
-    changed = odd.spoil(folder, home / "outside", draw)
+    changed = mutations.spoil(folder, home / "outside", draw)
     command = draw.choice(COMMANDS[kind])
     if kind == "comparison" and draw.random() < 0.15:
         (folder / "mean-seed-1" / "result.json").unlink(missing_ok=True)  # so that this run is done again
         changed += "; a run to do"
     if kind == "comparison" and draw.random() < 0.15:
-        changed += "; small.yaml: " + odd.a_value(home / "small.yaml", home / "outside", draw)
+        changed += "; small.yaml: " + mutations.a_value(home / "small.yaml", home / "outside", draw)
     before, out, err = contents(home, folder), home.with_name("out"), home.with_name("err")
     for path in (out, err):
         path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Folders from strangers, made by a seeded fuzzer: every file and field (`odd.py`), every command (`fuzz.py`).
+"""Folders from strangers, made by a seeded fuzzer: every file and field (`mutations.py`), every command (`fuzz.py`).
 
 Each case ends with 0, 2, 3, 4 or 5 within 20 seconds and 2 GB, in one line; nothing outside the folder is another
 afterwards, and nothing of what is in there is told, run, or markup in the page.

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import strangers
+import untrusted
 from running import Ended, script
 from stopping import furnished, train
 
@@ -163,5 +163,5 @@ def altered(trained: Path, folder: Path, before: str, after: str) -> Path:
     text = config.read_text("utf-8")
     assert text.count(f"  {before}\n") == 1, text
     config.write_text(text.replace(f"  {before}\n", f"  {after}\n"), encoding="utf-8")
-    strangers.seal_run(home / "runs" / "small")
+    untrusted.seal_run(home / "runs" / "small")
     return home

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-import strangers
+import untrusted
 from running import Ended, process, script
 from safetensors.torch import load_file, save_file
 from stopping import furnished, train
@@ -89,7 +89,7 @@ def test_weights_that_overflow_while_writing(weights: str, home: Path) -> None:
     [path] = (home / "runs" / "small" / "checkpoints").iterdir()
     tensors = {name: tensor.sign() * 1e30 for name, tensor in load_file(path / "model.safetensors").items()}
     save_file(tensors, path / "model.safetensors")
-    strangers.seal(path)
+    untrusted.seal(path)
     asked = ["--weights", weights] if weights != "float32" else []
     ended = script("sample.py", "--run", "small", "--prompt", "the", *asked, cwd=home)
     assert ended.code == 2 and ended.err.splitlines()[-1].startswith("error: the model's scores are NaN"), ended
@@ -107,6 +107,6 @@ def test_only_the_command_line_opens_the_text_for_writing(home: Path) -> None:
     config = home / "runs" / "small" / "config.yaml"
     text = config.read_text("utf-8").replace("source: text.txt", "source: /proc/kmsg")
     config.write_text(text.replace("weights: float32", "weights: int8"), encoding="utf-8")
-    strangers.seal_run(home / "runs" / "small")
+    untrusted.seal_run(home / "runs" / "small")
     ended = script("sample.py", "--run", "small", "--prompt", "the", "--max-tokens", 3, cwd=home)
     assert (ended.code, ended.err) == (0, ""), ended

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from later_kinds import LATER
+from plugin_kinds import PLUGIN_KINDS
 from running import CONFIG, Ended, data_folder, furnish, process, script, small_text
 from torch import Tensor, nn
 
@@ -33,7 +33,7 @@ from minigpt.training.loop import TrainingConfig, train
 from minigpt.training.optimizer import Optimizer
 
 BLOCK, STEPS = 16, 3
-KINDS = Attention.kinds | LATER
+KINDS = Attention.kinds | PLUGIN_KINDS
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from later_kinds import LATER
+from plugin_kinds import PLUGIN_KINDS
 from torch import Tensor, nn
 
 from minigpt.attention import Attention, SoftmaxAttention
@@ -153,7 +153,7 @@ def test_a_cache_of_its_own_keeps_the_fast_kernel(parent: type[SoftmaxAttention]
 
 
 def test_a_kind_that_shares_keys_between_layers_keeps_it_too() -> None:
-    sharing = LATER["later_sharing"]
+    sharing = PLUGIN_KINDS["plugin_sharing"]
     assert {"recall", "make_cache"} <= set(vars(sharing))
     assert fitting(sharing, "mix") is kernels.mix
 
@@ -355,7 +355,7 @@ def test_a_class_without_a_kind_is_not_registered() -> None:
 
 def test_two_kinds_of_one_name_are_refused() -> None:
     before = dict(Attention.kinds)
-    with pytest.raises(UserError, match=r"the kind 'multi_head' of .*test_shortcuts is taken by .*: choose another"):
+    with pytest.raises(UserError, match=r"the kind 'multi_head' of .*test_guard is taken by .*: choose another"):
 
         class Mine(MultiHead, kind="multi_head"):
             pass

@@ -1,6 +1,6 @@
-"""Opens what strangers sent, and reports what came of it: run by `test_strangers.py`, in a process of its own.
+"""Opens what strangers sent, and reports what came of it: run by `test_untrusted_files.py`, in a process of its own.
 
-    python reader.py < a line for each: {"what": "checkpoint" | "tokenizer" | "config", "path": ...}
+    python open_untrusted.py < a line for each: {"what": "checkpoint" | "tokenizer" | "config", "path": ...}
 
 Once everything is imported and warm, an audit hook notes whatever would run code, load it, write a file, or reach
 out, and memory is limited. A line of JSON says for each file what was raised, how long it took, and what was noted.

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import strangers
 import torch
+import untrusted
 from running import script
 from safetensors.torch import load_file, save_file
 from stopping import furnished, train
@@ -71,7 +71,7 @@ def sealed(home: Path, change: Callable[[Path], None]) -> None:
     """Change the newest checkpoint, and seal it again; the older ones are removed."""
     path = home / "runs" / "small" / "checkpoints" / "step-000008"
     change(path)
-    strangers.seal(path)
+    untrusted.seal(path)
     for other in path.parent.iterdir():
         if other != path:
             shutil.rmtree(other)
@@ -174,7 +174,7 @@ def test_metrics_that_are_damaged(what: str, home: Path) -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_pickles_for_weights(command: str, home: Path) -> None:
     canary = home / "CANARY"
-    for _, raw in strangers.pickles(canary):
+    for _, raw in untrusted.pickles(canary):
         sealed(home, partial(put, raw))
         ended = script(*COMMANDS[command], cwd=home)
         assert ended.code == 4 and ended.err.startswith("checkpoint refused: ") and "model.safetensors" in ended.err

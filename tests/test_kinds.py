@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from later_kinds import Window
 from laws import (
     BLOCK,
     KINDS,
@@ -22,6 +21,7 @@ from laws import (
     parts,
     tokens,
 )
+from plugin_kinds import Window
 from torch import Tensor, nn
 
 from minigpt.attention import Attention, SoftmaxAttention, ladder

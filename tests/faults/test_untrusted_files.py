@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import strangers
 import torch
+import untrusted
 from running import environment
-from strangers import CONFIGS, MANIFESTS, STATES, TENSORS, TOKENIZERS
+from untrusted import CONFIGS, MANIFESTS, STATES, TENSORS, TOKENIZERS
 
 from minigpt.runs.checkpoint import FORMAT, CheckpointError, prune, save
 
@@ -28,7 +28,7 @@ class Reader:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        command = [sys.executable, str(HERE / "reader.py")]
+        command = [sys.executable, str(HERE / "open_untrusted.py")]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment(), text=True, cwd=folder)
 
@@ -59,21 +59,21 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
 @pytest.fixture
 def good(tmp_path: Path) -> Path:
     """A good checkpoint, for a stranger to spoil."""
-    return strangers.checkpoint(tmp_path / "checkpoints")
+    return untrusted.checkpoint(tmp_path / "checkpoints")
 
 
-@pytest.mark.parametrize("name", [*strangers.FILES, "manifest.json"])
+@pytest.mark.parametrize("name", [*untrusted.FILES, "manifest.json"])
 def test_a_pickle_under_the_name_of_a_checkpoints_file(reader: Reader, good: Path, name: str) -> None:
-    for _, raw in strangers.pickles(reader.folder / "CANARY"):
+    for _, raw in untrusted.pickles(reader.folder / "CANARY"):
         (good / name).write_bytes(raw)
         if name != "manifest.json":
-            strangers.seal(good)
+            untrusted.seal(good)
         assert name in reader.refuses("checkpoint", good.parent, good)
 
 
 def test_the_canary_sings(tmp_path: Path) -> None:
     """Loaded as what it is, each pickle does run a command: the tests here would notice."""
-    for name, raw in strangers.pickles(tmp_path / "CANARY"):
+    for name, raw in untrusted.pickles(tmp_path / "CANARY"):
         if name.startswith("torch"):
             torch.load(io.BytesIO(raw), weights_only=False)
         else:
@@ -83,10 +83,10 @@ def test_the_canary_sings(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", TENSORS)
 def test_tensors_of_a_stranger(reader: Reader, good: Path, what: str) -> None:
-    for name in strangers.FILES[:2]:
+    for name in untrusted.FILES[:2]:
         original = (good / name).read_bytes()
         (good / name).write_bytes(TENSORS[what])
-        strangers.seal(good)
+        untrusted.seal(good)
         if name.startswith("model") or what not in ("NaN", "infinity"):  # a memory of squares may overflow
             assert name in reader.refuses("checkpoint", good.parent, good) or what in ("NaN", "infinity")
         (good / name).write_bytes(original)
@@ -95,14 +95,14 @@ def test_tensors_of_a_stranger(reader: Reader, good: Path, what: str) -> None:
 @pytest.mark.parametrize("what", STATES)
 def test_a_state_of_a_stranger(reader: Reader, good: Path, what: str) -> None:
     (good / "state.json").write_bytes(STATES[what])
-    strangers.seal(good)
+    untrusted.seal(good)
     assert "state.json" in reader.refuses("checkpoint", good.parent, good)
 
 
 @pytest.mark.parametrize("what", MANIFESTS)
 def test_a_manifest_of_a_stranger(reader: Reader, good: Path, what: str) -> None:
     (good.parent.parent / "secret.txt").write_bytes(b"")
-    for name in strangers.FILES:
+    for name in untrusted.FILES:
         (good / name).write_bytes(b"")
     manifest = {"format": FORMAT, "files": MANIFESTS[what], "run": {}}
     (good / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
@@ -128,7 +128,7 @@ def test_links_and_what_is_no_file(reader: Reader, good: Path, target: str) -> N
     (outside / "folder").mkdir(parents=True)
     (outside / "secret.txt").write_text('{"kind": "byte"}', encoding="utf-8")
     os.mkfifo(outside / "pipe")
-    for name in (*strangers.FILES, "manifest.json"):
+    for name in (*untrusted.FILES, "manifest.json"):
         kept = (good / name).read_bytes()
         (good / name).unlink()
         (good / name).symlink_to(outside / target)

@@ -1,7 +1,7 @@
-"""Kinds and positions that do not ship, written as a user's plugin would be: the contract needs no change for them.
+"""Kinds and positions written as a user's plugin would be: the contract needs no change for them.
 
-They stand in `LATER` and `LATER_POSITIONS`, and are taken out of the registries again at the end of the file, so that
-the other chapters see only what ships. The contract suite runs over both.
+They stand in `PLUGIN_KINDS` and `PLUGIN_POSITIONS`. The end of the file takes them out of the registries again, so
+that the other chapters see only what ships. The contract suite runs over both.
 
 B batch, H query heads, G key heads, T query positions, S key positions, D model width, d and e widths of heads.
 """
@@ -22,7 +22,7 @@ from minigpt.config.options import Count
 from minigpt.fast import shortcut
 
 
-class Window(MultiHead, kind="later_window"):
+class Window(MultiHead, kind="plugin_window"):
     """Sees the last `window` positions only: one line, and the fast kernel stays (Mistral, arXiv 2310.06825)."""
 
     order_blind = False
@@ -38,7 +38,7 @@ class Window(MultiHead, kind="later_window"):
         return super().mask(T, S, device) & (distance(T, S, device) < self.config.window)  # (T, S)
 
 
-class Linear(MultiHead, kind="later_linear"):
+class Linear(MultiHead, kind="plugin_linear"):
     """Scores are products of positive features, so the sums over the past fit into a state (arXiv 2006.16236).
 
     Nothing is rotated: the features would not stay positive.
@@ -71,7 +71,7 @@ class Linear(MultiHead, kind="later_linear"):
         return State() if self.config.causal and not self.position.acts_by("bias") else KVCache(length)
 
 
-class Gated(MultiHead, kind="later_gated"):
+class Gated(MultiHead, kind="plugin_gated"):
     """The input decides how much of the output passes (arXiv 2505.06708)."""
 
     def __init__(self, config: MultiHead.Config, model: Shape, layer: int = 0):
@@ -82,7 +82,7 @@ class Gated(MultiHead, kind="later_gated"):
         return super().output(mixed, x) * self.gate(x).sigmoid()  # (B, T, D)
 
 
-class Forgetting(MultiHead, kind="later_forgetting"):
+class Forgetting(MultiHead, kind="plugin_forgetting"):
     """Each token says how much of the past to forget (arXiv 2503.02130). Its gate rides as one more key channel."""
 
     order_blind = False
@@ -103,7 +103,7 @@ class Forgetting(MultiHead, kind="later_forgetting"):
         return super().scores(query, key[..., :-1]) + faded  # (B, H, T, S)
 
 
-class Differential(MultiHead, kind="later_differential"):
+class Differential(MultiHead, kind="plugin_differential"):
     """One softmax minus another cancels what both attend to alike (arXiv 2410.05258)."""
 
     rows_sum_to_one = weights_nonnegative = False
@@ -124,14 +124,14 @@ class Differential(MultiHead, kind="later_differential"):
         return ours - self.share_taken * theirs  # (B, H, T, S)
 
 
-class Cosine(MultiHead, kind="later_cosine"):
+class Cosine(MultiHead, kind="plugin_cosine"):
     """Compares directions and not lengths (arXiv 2010.04245). Scores of its own: the fast kernel must go."""
 
     def scores(self, query: Tensor, key: Tensor) -> Tensor:
         return 4.0 * F.normalize(query, dim=-1) @ F.normalize(key, dim=-1).mT  # (B, H, T, S)
 
 
-class Latent(MultiHead, kind="later_latent"):
+class Latent(MultiHead, kind="plugin_latent"):
     """All heads read one small latent a token: the cache keeps that, and a rotated key channel (arXiv 2405.04434)."""
 
     @dataclass(frozen=True, kw_only=True)
@@ -159,7 +159,7 @@ class Latent(MultiHead, kind="later_latent"):
         return self.project(self.value(mixed.transpose(1, 2).flatten(2)))  # (B, T, D)
 
 
-class Sharing(MultiHead, kind="later_sharing"):
+class Sharing(MultiHead, kind="plugin_sharing"):
     """Every layer but the first reads the keys and values of the layer below (arXiv 2405.12981)."""
 
     def __init__(self, config: MultiHead.Config, model: Shape, layer: int = 0):
@@ -185,7 +185,7 @@ class Sharing(MultiHead, kind="later_sharing"):
         return State() if self.layer else KVCache(length)
 
 
-class LearnedBias(Position, kind="later_learned_bias"):
+class LearnedBias(Position, kind="plugin_learned_bias"):
     """A learned number for each distance, in every layer its own, added to the scores (T5, arXiv 1910.10683)."""
 
     def __init__(self, config: Position.Config, model: Shape, layer: int | None = None):
@@ -199,7 +199,9 @@ class LearnedBias(Position, kind="later_learned_bias"):
         return self.table.weight[behind, 0].expand(H, -1, -1)  # (H, T, S)
 
 
-LATER: dict[str, type[Attention]] = {k: Attention.kinds.pop(k) for k in [*Attention.kinds] if k.startswith("later_")}
-LATER_POSITIONS: dict[str, type[Position]] = {
-    k: Position.kinds.pop(k) for k in [*Position.kinds] if k.startswith("later_")
+PLUGIN_KINDS: dict[str, type[Attention]] = {
+    k: Attention.kinds.pop(k) for k in [*Attention.kinds] if k.startswith("plugin_")
+}
+PLUGIN_POSITIONS: dict[str, type[Position]] = {
+    k: Position.kinds.pop(k) for k in [*Position.kinds] if k.startswith("plugin_")
 }
