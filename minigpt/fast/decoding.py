@@ -78,11 +78,11 @@ class NoDropout(nn.Module):
 @torch.no_grad()
 def prepare(model: GPT, weights: Weights = "float32", without: Collection[str] = ()) -> GPT:
     """A model for decoding that writes the same text as `model`. It shares the parameters of `model`, but for linear
-    layers: it has copies of their weights, joined where layers have one input, and in blocks where a CPU gains by it.
+    layers: it has copies of their weights, joined where layers have one input, in blocks where a CPU gains by it.
 
     "bfloat16" and "int8" read a half and a quarter of the bytes, and change the logits slightly; `Run.loss_with`
-    measures by how much. On a CPU, all other parameters stay in float32, in which torch's attention is faster there; where no
-    kernel takes such a mixture, they are in bfloat16 too. `without` names TRICKS to leave out.
+    measures by how much. On a CPU, all other parameters stay in float32, in which torch's attention is faster there;
+    where no kernel takes such a mixture, they are in bfloat16 too. `without` names TRICKS to leave out.
     """
     packed, memo = packs(weights, model.tokens.weight), {id(tensor): tensor.detach() for tensor in made_by(model)}
     if weights == "float32" or packed:
