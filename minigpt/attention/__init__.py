@@ -1,4 +1,4 @@
-"""Attention. Read `ladder.py` first, then `cache`, `position`, `norm` and `base.py`, then a family:
+"""Attention as a textbook. Read `ladder.py` first, then `cache`, `position`, `norm` and `base.py`, then a family:
 
     averages/   the mean of the past, three ways: a loop, a matrix, a softmax of masked zeros
     softmax/    scores and a softmax: dot_product, single_head, multi_head, grouped_query
@@ -9,9 +9,14 @@ A new kind is ONE new file in a family's folder and nothing else: it is found by
 from importlib import import_module
 from pkgutil import walk_packages
 
+from minigpt.attention.averages.average_loop import AverageLoop
+from minigpt.attention.averages.average_matrix import AverageMatrix
+from minigpt.attention.averages.average_softmax import AverageSoftmax
 from minigpt.attention.base import Attention, SoftmaxAttention
 from minigpt.attention.cache import KVCache, Past, State
+from minigpt.attention.norm import RMSNorm
 from minigpt.attention.position import Position, Shape, distance
+from minigpt.attention.softmax.dot_product import DotProduct
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.attention.softmax.single_head import SingleHead
@@ -21,11 +26,16 @@ for _module in walk_packages(__path__, f"{__name__}."):
 
 __all__ = [
     "Attention",
+    "AverageLoop",
+    "AverageMatrix",
+    "AverageSoftmax",
+    "DotProduct",
     "GroupedQuery",
     "KVCache",
     "MultiHead",
     "Past",
     "Position",
+    "RMSNorm",
     "Shape",
     "SingleHead",
     "SoftmaxAttention",
