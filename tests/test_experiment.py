@@ -21,8 +21,8 @@ from comparing import SMALL, held, small, written
 from minigpt.comparison import variants as compare
 from minigpt.comparison.experiment import Contest, _read_speeds, duration
 from minigpt.comparison.pool import Crew
+from minigpt.comparison.results import jobs, load_result
 from minigpt.comparison.summary import _mean, table
-from minigpt.comparison.variants import jobs, load_result
 from minigpt.runs.run import load_plugin
 from minigpt.system.errors import UserError
 

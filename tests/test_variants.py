@@ -16,17 +16,10 @@ from comparing import SMALL, small, written
 
 from minigpt.comparison import variants as compare
 from minigpt.comparison import worker as measure
-from minigpt.comparison.variants import (
-    config_key,
-    jobs,
-    load_comparison,
-    load_result,
-    match_parameters,
-    material,
-    parameters,
-    save_result,
-    slug,
-)
+from minigpt.comparison.data import text_and_tokenizer
+from minigpt.comparison.matching import match_parameters, parameters
+from minigpt.comparison.results import config_key, jobs, load_result, save_result
+from minigpt.comparison.variants import load_comparison, slug
 from minigpt.comparison.worker import assemble, do, png
 from minigpt.config.options import CONFIGS, to_yaml
 from minigpt.runs.run import build_model
@@ -156,7 +149,7 @@ def test_every_variant_of_the_ablation_can_be_matched_and_trained() -> None:
     assert len(set(widths.values())) > 2
     for config in matched.values():
         optimizer = config.training.optimizer
-        assert optimizer.component(optimizer, build_model(config, material(config.data)[1]))
+        assert optimizer.component(optimizer, build_model(config, text_and_tokenizer(config.data)[1]))
 
 
 def test_parameters_that_cannot_be_matched_are_refused(tmp_path: Path) -> None:
@@ -189,7 +182,7 @@ def test_a_story_that_was_told_before_is_no_validation_story(monkeypatch: pytest
 
 def test_the_default_has_1500_new_stories_and_the_split_is_between_them(tmp_path: Path) -> None:
     config = small(tmp_path, SMALL.replace(", stories: {count: 300, validation: 60}", "")).variants["mean"]
-    corpus, tokenizer = material(config.data)
+    corpus, tokenizer = text_and_tokenizer(config.data)
     dataset = Dataset(config.data, corpus, tokenizer, 128)
     validation = tokenizer.decode(dataset.ids[dataset.splits["val"].start :].tolist())
     assert validation.count("\n") == 1500
@@ -198,7 +191,7 @@ def test_the_default_has_1500_new_stories_and_the_split_is_between_them(tmp_path
 
 def test_stories_told_otherwise_than_the_config_says_are_refused(tmp_path: Path) -> None:
     data = small(tmp_path).variants["mean"].data
-    corpus, tokenizer = material(data)
+    corpus, tokenizer = text_and_tokenizer(data)
     with pytest.raises(ValueError, match="told otherwise"):
         Dataset(replace(data, stories=StoriesConfig(scenes=2)), corpus, tokenizer, 128)
     with pytest.raises(UserError, match=r"data.stories.validation, now 60"):
@@ -214,17 +207,23 @@ def task(folder: Path, **changes: Any) -> dict[str, Any]:
     return told | {"config": to_yaml(job.config), "allow_leak": False} | changes
 
 
+DIVERGED = {  # the shortest result that a run may leave behind
+    **{"variant": "mean", "seed": 1, "key": "k", "status": "diverged", "message": "", "steps": 0, "curve": []},
+    **{"parameters": 1, "flops_per_token": 1.0, "cache_bytes_per_token": 0.1},
+}
+
+
 def test_a_result_is_whole_or_not_there(tmp_path: Path) -> None:
     assert load_result(tmp_path, "k") == (None, "")
-    save_result(tmp_path, {"key": "k", "loss": 0.1})
-    assert load_result(tmp_path, "k") == ({"key": "k", "loss": 0.1}, "")
+    save_result(tmp_path, DIVERGED)
+    assert load_result(tmp_path, "k") == (DIVERGED, "")
     assert load_result(tmp_path, "other") == (None, "its config or a plugin has changed")
     path = tmp_path / "result.json"
     raw = path.read_text("utf-8")
     assert [p.name for p in tmp_path.iterdir()] == ["result.json"]
     for place in range(0, len(raw), 7):
         path.write_text(raw[:place] + chr(ord(raw[place]) ^ 1) + raw[place + 1 :], "utf-8")
-        assert load_result(tmp_path, "k")[0] in (None, {"key": "k", "loss": 0.1})
+        assert load_result(tmp_path, "k")[0] in (None, DIVERGED)
     for wrong in ("", "[]", "null", raw[:-9], raw.replace("0.1", "0.2"), '{"result": 3, "sha256": ""}'):
         path.write_text(wrong, "utf-8")
         assert load_result(tmp_path, "k") == (None, "its result is damaged")

@@ -15,10 +15,12 @@ from typing import Any
 
 from tqdm import tqdm
 
+from minigpt.comparison.matching import match_parameters
 from minigpt.comparison.page import page
 from minigpt.comparison.pool import Crew
+from minigpt.comparison.results import Job, code_digest, config_key, jobs, load_result
 from minigpt.comparison.summary import summarise, to_csv
-from minigpt.comparison.variants import Comparison, Job, code_digest, config_key, jobs, load_result, match_parameters
+from minigpt.comparison.variants import Comparison
 from minigpt.config.options import MOST, to_yaml
 from minigpt.runs.report import Say, say
 from minigpt.runs.run import RunConfig

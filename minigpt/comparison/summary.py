@@ -12,8 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from minigpt.comparison.data import text_and_tokenizer
+from minigpt.comparison.results import Job
 from minigpt.comparison.statistics import paired
-from minigpt.comparison.variants import Comparison, Job, material
+from minigpt.comparison.variants import Comparison
 from minigpt.config.options import to_python
 from minigpt.languages.reader import TAKES
 from minigpt.system.terminal import one_line
@@ -137,7 +139,7 @@ def _example(comparison: Comparison, by_variant: Mapping[str, Sequence[Result]])
     """One validation story as both readers and every variant (its first seed) read it."""
     if len({config.data for config in comparison.variants.values()}) > 1:
         return None
-    found = example(material(comparison.variants[comparison.settings.baseline].data)[0])
+    found = example(text_and_tokenizer(comparison.variants[comparison.settings.baseline].data)[0])
     seen = {name: runs[0].get("example") for name, runs in by_variant.items() if runs}
     if found is None or not any(seen.values()):
         return None

@@ -20,7 +20,6 @@ import threading
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from functools import lru_cache
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -29,7 +28,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minigpt.comparison.variants import RESULT, code_digest, load_result, material, save_result
+from minigpt.comparison.data import expected_of, text_and_tokenizer
+from minigpt.comparison.results import RESULT, code_digest, load_result, save_result
 from minigpt.config.options import build, to_python, to_yaml
 from minigpt.config.strict_yaml import parse_yaml
 from minigpt.inspection.causality import check_causal, idle_positions
@@ -41,9 +41,9 @@ from minigpt.runs import checkpoint
 from minigpt.runs.run import CHECKPOINTS, CONFIG, TOKENIZER, RunConfig, build_model, load_plugin, seal
 from minigpt.system.errors import Mistake, UserError
 from minigpt.system.folder import InUse, Lock, refuse_links, write_whole
-from minigpt.text.dataset import DataConfig, Dataset
+from minigpt.text.dataset import Dataset
 from minigpt.text.tokenizer import Tokenizer
-from minigpt.training.floor import Expected, example, expectations, pay, read_aloud, score
+from minigpt.training.floor import example, pay, read_aloud, score
 from minigpt.training.loop import Diverged, choose_device, train
 from minigpt.training.memory import check_memory, training_parts
 from minigpt.training.optimizer import Optimizer
@@ -56,18 +56,12 @@ Tell = Callable[[dict[str, Any]], None]  # passes a message on to whoever waits 
 Parts = tuple[Dataset, Dataset, Tokenizer, GPT, Optimizer]
 
 
-@lru_cache(maxsize=2)
-def expected_of(data: DataConfig) -> Expected | None:
-    """What the readers say about the validation text of a config; None where no floor is known."""
-    return expectations(*material(data))
-
-
 def assemble(config: RunConfig, share: int | None = None) -> Parts:
     """The data to train on, the same in windows aligned to story starts, tokenizer, model and optimizer.
 
     Raises UserError where this process's share of the memory does not hold them.
     """
-    corpus, tokenizer = material(config.data)
+    corpus, tokenizer = text_and_tokenizer(config.data)
     settings = config.training
     parts = training_parts(config.model, tokenizer.vocab_size, settings.batch_size, settings.micro_batch_size)
     check_memory(parts, "each run", share)
@@ -160,7 +154,7 @@ def sampling_speed(model: GPT) -> float:
 
 def look(model: GPT, config: RunConfig, tokenizer: Tokenizer) -> dict[str, Any] | None:
     """How the model reads the example story: the probability of each character, and its attention maps as pictures."""
-    found = example(material(config.data)[0])
+    found = example(text_and_tokenizer(config.data)[0])
     if found is None or expected_of(config.data) is None or len(found[0]) > config.model.block_size:
         return None
     ids = torch.from_numpy(tokenizer.encode(found[0])).long()[None].to(model.device)  # (1, T)

@@ -19,7 +19,7 @@ import minigpt
 from minigpt.comparison import variants as compare
 from minigpt.comparison.experiment import Contest
 from minigpt.comparison.pool import Crew
-from minigpt.comparison.variants import jobs
+from minigpt.comparison.results import jobs
 from minigpt.runs.checkpoint import CheckpointError, newest
 
 COMMANDS = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import random
 from collections.abc import Iterator
@@ -15,8 +16,9 @@ from comparing import held, small
 from minigpt.comparison import variants as compare
 from minigpt.comparison.experiment import SPEEDS, _read_speeds
 from minigpt.comparison.page import page
+from minigpt.comparison.results import RESULT, jobs, load_result, save_result
 from minigpt.comparison.summary import summarise, table, to_csv
-from minigpt.comparison.variants import RESULT, Comparison, jobs, load_result, save_result
+from minigpt.comparison.variants import Comparison
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +114,7 @@ SEALED = ["[]", "1", '"a"', "{}", '{"key": "a"}', "[" * 100_000, '{"key": NaN}',
 
 @pytest.mark.parametrize("text", SEALED, ids=range(len(SEALED)))
 def test_a_right_seal_on_something_else(text: str, tmp_path: Path) -> None:
-    sha256 = compare.hashlib.sha256(text.encode()).hexdigest()
+    sha256 = hashlib.sha256(text.encode()).hexdigest()
     (tmp_path / RESULT).write_text(json.dumps({"result": text, "sha256": sha256}), encoding="utf-8")
     result, why = load_result(tmp_path, "a")
     assert result is None and why

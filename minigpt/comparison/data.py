@@ -1,0 +1,23 @@
+"""The text, its tokenizer and its best possible loss: most runs of a comparison share them, so they are cached."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from minigpt.text.corpus import Corpus, open_corpus
+from minigpt.text.dataset import DataConfig
+from minigpt.text.tokenizer import Tokenizer
+from minigpt.training.floor import Expected, expectations
+
+
+@lru_cache(maxsize=4)
+def text_and_tokenizer(data: DataConfig) -> tuple[Corpus, Tokenizer]:
+    """The text that a config names, and the tokenizer fitted to it."""
+    corpus = open_corpus(data.source, data.stories)
+    return corpus, data.tokenizer.component.fit(data.tokenizer, corpus.documents())
+
+
+@lru_cache(maxsize=2)
+def expected_of(data: DataConfig) -> Expected | None:
+    """What the ideal and the forgetful reader pay for the validation text; None where no floor is known."""
+    return expectations(*text_and_tokenizer(data))

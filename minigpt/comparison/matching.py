@@ -1,0 +1,50 @@
+"""`match: parameters`: gives every variant the MLP width with which it has as many parameters as the baseline."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from minigpt.comparison.data import text_and_tokenizer
+from minigpt.comparison.variants import Comparison
+from minigpt.runs.run import RunConfig
+from minigpt.system.errors import UserError
+from minigpt.training.memory import parameter_count
+
+LARGEST_WIDTH = 2**20  # of an MLP: the upper bound of config's `Size`
+TOLERANCE = 0.01  # of the baseline's number of parameters
+
+
+def parameters(config: RunConfig) -> int:
+    """How many parameters a config makes; nothing is allocated."""
+    return parameter_count(config.model, text_and_tokenizer(config.data)[1].vocab_size)
+
+
+def match_parameters(comparison: Comparison) -> Comparison:
+    """Change every variant's `model.mlp_width` so that it has as many parameters as the baseline, within 1 %.
+
+    Raises UserError where no width does that.
+    """
+    wanted = parameters(comparison.variants[comparison.settings.baseline])
+    matched = {}
+    for name, config in comparison.variants.items():
+        matched[name] = config if name == comparison.settings.baseline else widened(config, wanted)
+        found = parameters(matched[name])
+        if abs(found - wanted) > TOLERANCE * wanted:
+            hint = "give it fewer or narrower layers, or compare with match: steps"
+            raise UserError(f"match: parameters: {name} has {found:,} at best, the baseline {wanted:,}: {hint}")
+    return replace(comparison, variants=matched)
+
+
+def widened(config: RunConfig, wanted: int) -> RunConfig:
+    """The config with the MLP width whose number of parameters is nearest to `wanted`."""
+
+    def at(units: int) -> RunConfig:
+        return replace(config, model=replace(config.model, mlp_width=units))
+
+    low, high = 1, 2
+    while parameters(at(high)) < wanted and 2 * high <= LARGEST_WIDTH:
+        high *= 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if parameters(at(middle)) < wanted else (low, middle)
+    return min(at(low), at(high), key=lambda candidate: abs(parameters(candidate) - wanted))

@@ -1,0 +1,112 @@
+"""The runs of a comparison and the results that they leave behind.
+
+runs/compare/ladder/
+    results.json  results.csv  page.html                   written by experiment.py from the results of all runs
+    one-head-seed-1/                                       a run folder as train.py makes it
+        result.json                                        the result of this run, with its SHA-256
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from minigpt.comparison.variants import Comparison, slug
+from minigpt.config.options import to_python
+from minigpt.runs.run import RunConfig
+from minigpt.system.folder import read_start, write_whole
+from minigpt.system.strict_json import has_form, parse_json
+
+RESULT, MAX_RESULT = "result.json", 1 << 28  # bytes; most of them are attention maps
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run to do: a variant with a seed."""
+
+    variant: str
+    seed: int
+    config: RunConfig
+    key: str
+    folder: Path
+
+
+def config_key(config: RunConfig, plugins: Sequence[Path], allow_leak: bool = False) -> str:
+    """A name that changes with anything in the config, and with the plugins' code."""
+    digest = hashlib.sha256(json.dumps([to_python(config), allow_leak], sort_keys=True).encode())
+    for plugin in plugins:
+        digest.update(hashlib.sha256(plugin.read_bytes()).digest())
+    return digest.hexdigest()[:32]
+
+
+@lru_cache
+def code_digest() -> str:
+    """A name that changes with the package's own code."""
+    files = sorted(Path(__file__).parents[1].rglob("*.py"))
+    return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()[:16]
+
+
+def jobs(comparison: Comparison, plugins: Sequence[Path], allow_leak: bool = False) -> list[Job]:
+    """All runs, seed by seed, so that a comparison that is stopped early has whole pairs."""
+    found = []
+    for seed in comparison.settings.seeds:
+        for variant, config in comparison.variants.items():
+            seeded = replace(config, training=replace(config.training, seed=seed))
+            folder = comparison.folder / f"{slug(variant)}-seed-{seed}"
+            found.append(Job(variant, seed, seeded, config_key(seeded, plugins, allow_leak), folder))
+    return found
+
+
+def save_result(folder: Path, result: Mapping[str, Any]) -> None:
+    """Write a finished run's result: sealed with its SHA-256, and renamed into place, so it is whole or not there."""
+    text = json.dumps(result, allow_nan=False)
+    sealed = {"sha256": hashlib.sha256(text.encode()).hexdigest(), "result": text}
+    write_whole(folder / RESULT, json.dumps(sealed))
+
+
+ROW = {"characters": int, "accuracy": float, "gap": float, "price": float, "remembered": float | None}
+RAN = {  # what every result says
+    **{"variant": str, "seed": int, "key": str, "status": str, "message": str, "steps": int, "curve": [[float]]},
+    **{"parameters": int, "flops_per_token": float, "cache_bytes_per_token": float},
+}
+FINISHED = RAN | {  # and that of a run that did not diverge
+    **{"loss": float, "floor": float | None, "forgetful": float | None, "above": float | None, "names": {str: ROW}},
+    **{"seconds": float, "training_tokens_per_second": float, "sampling_tokens_per_second": float},
+}
+LOOK = {"probabilities": [float], "attention": [[str]]}  # at the example story, where there is one
+
+
+def is_result(values: Any) -> bool:
+    """Whether these are the values of a result, as `worker.perform` returns them."""
+    if not has_form(values, RAN) or not all(len(point) in (3, 4) for point in values["curve"]):
+        return False
+    if values.get("example") is not None and not has_form(values["example"], LOOK):
+        return False
+    if values["status"] == "diverged":
+        return True
+    known = {values.get(key) is None for key in ("floor", "forgetful", "above")}
+    return values["status"] == "done" and has_form(values, FINISHED) and len(known) == 1
+
+
+def load_result(folder: Path, key: str) -> tuple[dict[str, Any] | None, str]:
+    """The result of a finished run, or None and why not: "" where there is none yet."""
+    try:
+        sealed = parse_json(read_start(folder / RESULT, MAX_RESULT))
+        text, sha256 = sealed["result"], sealed["sha256"]
+        if hashlib.sha256(text.encode()).hexdigest() != sha256:
+            return None, "its result is damaged"
+        result = parse_json(text)
+    except FileNotFoundError:
+        return None, ""
+    except OSError as error:
+        return None, f"its result cannot be read ({error.strerror})"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None, "its result is damaged"
+    if not is_result(result):
+        return None, "its result is not what a run finds"
+    return (result, "") if result["key"] == key else (None, "its config or a plugin has changed")
