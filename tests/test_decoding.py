@@ -350,9 +350,12 @@ def test_the_command_says_what_fewer_bits_cost(tmp_path: Path) -> None:
     assert wrong.code == 2 and wrong.err.count("\n") == 1
 
 
-def test_and_says_it_where_the_run_asks_for_them(tmp_path: Path) -> None:
+def test_a_run_that_asks_for_fewer_bits_is_written_with_them_and_no_text_is_read(tmp_path: Path) -> None:
+    """A config may be a stranger's, and so the name of a text in it: only `--weights` opens that."""
     train = script("train.py", "--config", "small.yaml", "sampling.weights=bfloat16", cwd=furnish(tmp_path))
     assert train.code == 0
-    ended = script("sample.py", cwd=tmp_path)
-    assert ended.code == 0 and ended.err.startswith("bfloat16 weights: validation loss ")
+    ended = script("sample.py", "--temperature", 0, cwd=tmp_path)
+    asked = script("sample.py", "--temperature", 0, "--weights", "bfloat16", cwd=tmp_path)
+    assert (ended.code, ended.err) == (0, "") and ended.out == asked.out
+    assert asked.err.startswith("bfloat16 weights: validation loss ")
     assert script("sample.py", "--weights", "float32", cwd=tmp_path).err == ""

@@ -34,7 +34,7 @@ minigpt.training.loop.next_token_loss, minigpt.training.optimizer.orthogonal = l
 ALONE = """
 import os, minigpt.training.distributed
 
-os.environ.update(WORLD_SIZE="2", RANK="{rank}", MASTER_ADDR="127.0.0.1", MASTER_PORT="{port}")
+os.environ.update(WORLD_SIZE="2", RANK="{rank}", LOCAL_RANK="{rank}", MASTER_ADDR="127.0.0.1", MASTER_PORT="{port}")
 minigpt.training.distributed.PATIENCE = {patience}
 """
 
