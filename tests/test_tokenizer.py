@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from minigpt.config.options import Options, build, from_python
 from minigpt.system.errors import ConfigError, UserError
-from minigpt.system.waiting import aside
+from minigpt.system.waiting import interruptible
 from minigpt.text import tokenizer as tokenizers
 from minigpt.text.dataset import DataConfig
 from minigpt.text.tokenizer import BPE, Byte, Char, Tiktoken, Tokenizer
@@ -285,15 +285,15 @@ def test_without_a_network_there_is_one_clear_line_within_two_seconds(kind: str,
 def test_a_call_that_never_returns_is_left_behind() -> None:
     start = time.monotonic()
     with pytest.raises(TimeoutError, match=r"no answer in 0\.2 seconds"):
-        aside(threading.Event().wait, "waiting", 0.2)
+        interruptible(threading.Event().wait, "waiting", 0.2)
     assert 0.2 <= time.monotonic() - start < 2
-    assert aside(lambda: 7, "waiting", 60) == 7
+    assert interruptible(lambda: 7, "waiting", 60) == 7
 
     def fail() -> None:
         raise OSError("as raised")
 
     with pytest.raises(OSError, match="as raised"):
-        aside(fail, "waiting", 60)
+        interruptible(fail, "waiting", 60)
 
 
 # ------------------------------------------------------------------------------------------- on disk

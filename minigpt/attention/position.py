@@ -15,7 +15,7 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor, nn
 
-from minigpt.config.options import Component, Interval, Options, Positive, Rate, Size
+from minigpt.config.options import Component, Options, Positive, Range, Rate, Size
 
 
 def distance(T: int, S: int, device: torch.device | None = None) -> Tensor:
@@ -140,11 +140,11 @@ class Alibi(Position, kind="alibi"):
 class Shape(Options):
     """What every part of a model is told of the whole. `ModelConfig` adds the parts themselves."""
 
-    n_layer: Annotated[int, Interval(1, 1000)] = 4
+    n_layer: Annotated[int, Range(1, 1000)] = 4
     """How many blocks are stacked."""
     n_embd: Size = 128
     """The width D of a token's vector between the blocks."""
-    block_size: Annotated[int, Interval(1, 2**24)] = 128
+    block_size: Annotated[int, Range(1, 2**24)] = 128
     """The context: how many positions the model sees at once."""
     dropout: Rate = 0.0
     """The share of activations dropped while training."""

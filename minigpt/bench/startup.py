@@ -9,7 +9,7 @@ from minigpt.bench import checkout, ours
 from minigpt.bench.ledger import Report, Row, Spread
 from minigpt.bench.setting import Setting
 from minigpt.bench.worker import in_turn, watch
-from minigpt.system.process import python
+from minigpt.system.process import python_command
 
 COLUMNS = {
     "from the start of a process to": ("what", ""),
@@ -27,7 +27,7 @@ def run(setting: Setting, text: Path, config: str = "shakespeare_char_cpu.yaml")
     ours.prepare(settings)  # the ids are on disk before anybody is measured, for nanoGPT as well
     report = setting.report("startup", "transformers alone")
     with TemporaryDirectory(prefix="minigpt-benchmark-") as folder:
-        commands = {name: (python(code), Path(folder), "") for name, code in IMPORTS.items()}
+        commands = {name: (python_command(code), Path(folder), "") for name, code in IMPORTS.items()}
         changes = ours.overrides(text, setting.device)
         commands[MINIGPT] = (ours.train(setting, config, "startup", changes), Path(folder), ours.FIRST_STEP)
         if setting.nanogpt:

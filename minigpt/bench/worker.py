@@ -20,10 +20,10 @@ from typing import Any
 
 from minigpt.bench.ledger import Spread
 from minigpt.system.errors import UserError
-from minigpt.system.process import DEAF, python
+from minigpt.system.process import IGNORE_SIGINT, python_command
 
 DRIVER = Path(__file__).with_name("driver.py")
-RUN_DRIVER = f"{DEAF}; import runpy; runpy.run_path({str(DRIVER)!a}, run_name='__main__')"
+RUN_DRIVER = f"{IGNORE_SIGINT}; import runpy; runpy.run_path({str(DRIVER)!a}, run_name='__main__')"
 
 
 def environment() -> dict[str, str]:
@@ -43,7 +43,7 @@ class Worker(AbstractContextManager["Worker"]):
     def __init__(self, name: str, spec: Mapping[str, Any], session: bool = True, **variables: str):
         self.name = name
         self.process = subprocess.Popen(
-            python(RUN_DRIVER, json.dumps(dict(spec))),
+            python_command(RUN_DRIVER, json.dumps(dict(spec))),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

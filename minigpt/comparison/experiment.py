@@ -25,7 +25,7 @@ from minigpt.config.options import MOST, to_yaml
 from minigpt.runs.report import Say, say
 from minigpt.runs.run import RunConfig
 from minigpt.system.errors import UserError
-from minigpt.system.folder import few, read_start, refuse_links, write_whole
+from minigpt.system.folder import first_lines, read_start, refuse_links, write_whole
 from minigpt.system.strict_json import has_form, parse_json
 from minigpt.training.memory import free_memory
 
@@ -66,13 +66,13 @@ class Contest:
         finished = {job.variant for job, _ in results}
         left = replace(self.comparison, variants={n: c for n, c in self.comparison.variants.items() if n in finished})
         if self.comparison.settings.baseline not in finished:
-            raise UserError(f"no run of the baseline could be finished; {'; '.join(few(failures))}")
+            raise UserError(f"no run of the baseline could be finished; {'; '.join(first_lines(failures))}")
         summary = summarise(left, results, command)
         write_whole(folder / "results.json", json.dumps(summary, indent=1, allow_nan=False))
         write_whole(folder / "results.csv", to_csv(summary))
         write_whole(folder / "page.html", page(summary))
         if failures:
-            what = "; ".join(few(failures))
+            what = "; ".join(first_lines(failures))
             raise UserError(f"{what}: the rest is in {folder}, and the same command tries these again")
         return summary
 
@@ -137,7 +137,7 @@ class Contest:
             if why:
                 again.append(f"{job.variant}, seed {job.seed}: {why}; it is trained again")
             older += result is not None and result.get("code") != code_digest()
-        for line in few(again):
+        for line in first_lines(again):
             self.say(line)
         if older:
             folder = self.comparison.folder

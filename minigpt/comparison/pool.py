@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from minigpt.system.process import DEAF, python
+from minigpt.system.process import IGNORE_SIGINT, python_command
 
 Task = dict[str, Any]
 Answer = dict[str, Any]
@@ -33,8 +33,8 @@ class Crew(AbstractContextManager["Crew"]):
 
     def __init__(self, size: int, plugins: Sequence[Path] = ()):
         self.size = size
-        self.command = python(
-            f"{DEAF}; from minigpt.comparison.worker import main; main(sys.argv[1:])", *map(str, plugins)
+        self.command = python_command(
+            f"{IGNORE_SIGINT}; from minigpt.comparison.worker import main; main(sys.argv[1:])", *map(str, plugins)
         )
         self.processes: list[subprocess.Popen[str]] = []  # all that were started
         self.idle: list[subprocess.Popen[str]] = []

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from minigpt.config.options import Interval, Options, Positive, Seed, build, find, override, put, suggest
+from minigpt.config.options import Options, Positive, Range, Seed, build, find, override, put, suggest
 from minigpt.config.strict_yaml import Node, parse_yaml, read_text
 from minigpt.runs.run import RUNS, RunConfig
 from minigpt.system.errors import ConfigError, Mistake
@@ -41,7 +41,7 @@ class CompareConfig(Options):
     """What is held equal: training.max_steps; these and, through model.mlp_width, parameters; or training time."""
     seconds: Positive | None = None
     """With `match: seconds`, how long every run trains."""
-    processes: Annotated[int, Interval(1, 1024)] = 2
+    processes: Annotated[int, Range(1, 1024)] = 2
     """Runs at a time, each on one thread."""
 
     def mistakes(self) -> Iterator[Mistake]:

@@ -26,8 +26,8 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 @dataclass(frozen=True)
-class Interval:
-    """The range of a number: `Annotated[int, Interval(1)]` is a whole number of at least 1."""
+class Range:
+    """The range of a number: `Annotated[int, Range(1)]` is a whole number of at least 1."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -51,14 +51,14 @@ def _digits(limit: float) -> str:
 
 # Every whole number has an upper limit: a config may come from a stranger, and 64 bits are all that torch counts with.
 MOST = 10**9
-Count = Annotated[int, Interval(1, MOST)]  # 1, 2, 3, ...
-Natural = Annotated[int, Interval(0, MOST)]  # 0, 1, 2, ...
-Size = Annotated[int, Interval(1, 2**20)]  # a width, a number of heads
-Seed = Annotated[int, Interval(0, 2**63 - 1)]
-Positive = Annotated[float, Interval(0, open_low=True)]
-NonNegative = Annotated[float, Interval(0)]
-Fraction = Annotated[float, Interval(0, 1)]
-Rate = Annotated[float, Interval(0, 1, open_high=True)]  # a share that must leave something, as of dropout
+Count = Annotated[int, Range(1, MOST)]  # 1, 2, 3, ...
+Natural = Annotated[int, Range(0, MOST)]  # 0, 1, 2, ...
+Size = Annotated[int, Range(1, 2**20)]  # a width, a number of heads
+Seed = Annotated[int, Range(0, 2**63 - 1)]
+Positive = Annotated[float, Range(0, open_low=True)]
+NonNegative = Annotated[float, Range(0)]
+Fraction = Annotated[float, Range(0, 1)]
+Rate = Annotated[float, Range(0, 1, open_high=True)]  # a share that must leave something, as of dropout
 
 
 @dataclass(frozen=True, kw_only=True)

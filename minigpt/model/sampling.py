@@ -12,7 +12,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from minigpt.config.options import Count, Fraction, Interval, Natural, NonNegative, Options, Seed
+from minigpt.config.options import Count, Fraction, Natural, NonNegative, Options, Range, Seed
 from minigpt.model.eval_mode import eval_mode
 from minigpt.model.gpt import GPT
 from minigpt.system.errors import UserError
@@ -28,7 +28,7 @@ class SamplingConfig(Options):
     """Divides the logits: below 1 likely tokens become likelier, above 1 less; 0 always takes the likeliest."""
     top_k: Count | None = None
     """Draw from the k likeliest tokens only, and from those that are as likely as the last of them."""
-    top_p: Annotated[float, Interval(0, 1, open_low=True)] = 1.0
+    top_p: Annotated[float, Range(0, 1, open_low=True)] = 1.0
     """Draw from the fewest tokens whose probabilities reach p together (nucleus sampling, arXiv 1904.09751)."""
     min_p: Fraction = 0.0
     """Draw from tokens at least this likely compared with the likeliest (arXiv 2407.01082)."""

@@ -27,7 +27,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from minigpt.system.folder import few, read_start, sha256_of, sync
+from minigpt.system.folder import first_lines, read_start, sha256_of, sync
 from minigpt.system.strict_json import parse_json
 
 FORMAT = 3  # 2 had no sums of the run's own files, 1 rotary pairs half a head apart
@@ -224,10 +224,10 @@ def newest(folder: Path, fits: Callable[[Checkpoint], None] = anything) -> tuple
             try:
                 saved = load(path)
                 fits(saved)
-                return saved, few(passed)
+                return saved, first_lines(passed)
             except CheckpointError as error:
                 passed.append(f"passed over: {error}")
-    raise CheckpointError("; ".join(few(passed)) or f"{folder}: there is no checkpoint here yet")
+    raise CheckpointError("; ".join(first_lines(passed)) or f"{folder}: there is no checkpoint here yet")
 
 
 def prune(folder: Path, keep: int) -> None:

@@ -17,14 +17,10 @@ from pathlib import Path
 
 from minigpt.system.errors import UserError
 from minigpt.system.strict_json import parse_json
+from minigpt.system.terminal import one_line
 
 LOCK = ".lock"
 SHOWN = 3  # lines of many that say the same of different files
-
-
-def printable(name: str) -> str:
-    """A stranger's name for a file as one line that changes nothing on a terminal."""
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in name)
 
 
 class InUse(UserError):
@@ -58,7 +54,7 @@ def refuse_links(folder: Path) -> None:
                 todo.append(entry.path)
             elif not entry.is_file(follow_symlinks=False) and os.path.lexists(entry.path):
                 raise UserError(
-                    f"{printable(entry.path)}: not a plain file; the folder of a run or a comparison holds no others"
+                    f"{one_line(entry.path)}: not a plain file; the folder of a run or a comparison holds no others"
                 )
 
 
@@ -135,7 +131,7 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def few(lines: Sequence[str]) -> list[str]:
+def first_lines(lines: Sequence[str]) -> list[str]:
     """The first lines of many, and how many more there are."""
     return list(lines) if len(lines) <= SHOWN else [*lines[:SHOWN], f"and {len(lines) - SHOWN:,} more like these"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 
-DEAF = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"  # a Ctrl-C is for the process that asked
+IGNORE_SIGINT = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"  # a Ctrl-C is for the process that asked
 
 
-def python(statement: str, *arguments: str) -> list[str]:
+def python_command(statement: str, *arguments: str) -> list[str]:
     """The command of a process that executes a statement and imports from the folders that this process imports from.
 
     `python -m` and `python -c` look into the current folder first, where a stray torch.py or queue.py would be taken

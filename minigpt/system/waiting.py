@@ -1,6 +1,7 @@
-"""Waiting: what takes longer than two seconds says so, and Ctrl-C ends all of it.
+"""Waiting: what takes longer than two seconds reports its progress, and Ctrl-C stops it.
 
-A loop of our own goes through `progress`. A call into a library that does not look at signals goes through `aside`.
+Loops of this package go through `progress`. A call into a library that does not check for signals goes through
+`interruptible`.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from tqdm import tqdm
 
 from minigpt.system.terminal import one_line
 
-SILENCE = 2.0  # seconds without a word
+QUIET_SECONDS = 2.0  # how long nothing is printed
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 def progress(items: Iterable[Item], what: str, total: int | None = None, unit: str = "") -> Iterator[Item]:
-    """Pass items on, and after two seconds show how far it is: as a bar on a terminal, elsewhere as lines on stderr.
+    """Yield the items; after two seconds, show the progress: a bar on a terminal, elsewhere lines on stderr.
 
     The lines come after 2, 4, 8, 16 seconds and so on. Without a unit only the time is shown.
     """
-    began, due, bar = perf_counter(), SILENCE, None
+    began, due, bar = perf_counter(), QUIET_SECONDS, None
     try:
         for done, item in enumerate(items, start=1):
             yield item
@@ -54,30 +55,30 @@ def _line(text: str) -> None:
         print(one_line(text), file=sys.stderr, flush=True)
 
 
-def aside(call: Callable[[], Result], what: str, limit: float = math.inf) -> Result:
-    """What a call returns or raises. It runs in a thread of its own, which Ctrl-C and SIGTERM leave behind.
+def interruptible(call: Callable[[], Result], what: str, limit: float = math.inf) -> Result:
+    """Return or raise what a call returns or raises. It runs in a thread, so that Ctrl-C and SIGTERM can interrupt it.
 
-    Raises TimeoutError after `limit` seconds. What is left behind goes on until it ends or the process does.
+    Raises TimeoutError after `limit` seconds. An interrupted call runs on in its thread until it or the process ends.
     """
     results: list[Result] = []
     errors: list[BaseException] = []
-    over = threading.Event()
+    finished = threading.Event()
 
-    def work() -> None:
+    def run() -> None:
         try:
             results.append(call())
         except BaseException as error:
             errors.append(error)
-        over.set()
+        finished.set()
 
     def seconds() -> Iterator[None]:
-        ends = perf_counter() + limit
-        while not over.wait(max(0.0, min(1.0, ends - perf_counter()))):
-            if perf_counter() >= ends:
+        deadline = perf_counter() + limit
+        while not finished.wait(max(0.0, min(1.0, deadline - perf_counter()))):
+            if perf_counter() >= deadline:
                 raise TimeoutError(f"no answer in {limit:g} seconds")
             yield
 
-    threading.Thread(target=work, daemon=True).start()
+    threading.Thread(target=run, daemon=True).start()
     for _ in progress(seconds(), what):
         pass
     if errors:

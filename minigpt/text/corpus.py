@@ -22,7 +22,7 @@ from typing import Annotated, NamedTuple, NoReturn
 
 from tqdm import tqdm
 
-from minigpt.config.options import Interval, Natural, Options, suggest
+from minigpt.config.options import Natural, Options, Range, suggest
 from minigpt.languages.stories import stories
 from minigpt.system.errors import Mistake, UserError
 from minigpt.system.terminal import one_line
@@ -43,11 +43,11 @@ SHAKESPEARE_BYTES = 1_115_394
 class StoriesConfig(Options):
     """Which stories the built-in corpus tells."""
 
-    count: Annotated[int, Interval(1, 1_000_000)] = 10_000
+    count: Annotated[int, Range(1, 1_000_000)] = 10_000
     """How many in all, the ones for validation included; one of one scene has about 120 characters."""
-    validation: Annotated[int, Interval(1, 20_000)] = 1_500
+    validation: Annotated[int, Range(1, 20_000)] = 1_500
     """How many of them are for validation, every one new: none of them stands among the others."""
-    scenes: Annotated[int, Interval(1, 4)] = 1
+    scenes: Annotated[int, Range(1, 4)] = 1
     """Scenes in a story: one fits into a context of 128 characters, two into 256."""
     made_up_names: bool = False
     """Whether names are put together from syllables (1820 of them) instead of taken from a list of 64."""

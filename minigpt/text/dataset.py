@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from minigpt.config.options import Interval, Options
+from minigpt.config.options import Options, Range
 from minigpt.system.errors import Mistake, UserError
 from minigpt.system.folder import sha256_of
 from minigpt.system.waiting import progress
@@ -54,7 +54,7 @@ class DataConfig(Options):
     """How text becomes ids."""
     stories: StoriesConfig = StoriesConfig()
     """Which stories the source `stories` tells."""
-    validation: Annotated[float, Interval(0, 1, open_low=True, open_high=True)] = 0.1
+    validation: Annotated[float, Range(0, 1, open_low=True, open_high=True)] = 0.1
     """The share of the ids, at the end, that is never trained on. The stories have new ones: `stories.validation`."""
     windows: Literal["random", "shuffled", "documents"] = "random"
     """Where windows begin. `random`: anywhere. `shuffled`: side by side, all of them once before any comes again, each

@@ -31,11 +31,11 @@ import numpy as np
 import numpy.typing as npt
 import tiktoken
 
-from minigpt.config.options import Component, Interval, suggest
+from minigpt.config.options import Component, Range, suggest
 from minigpt.system.errors import UserError
-from minigpt.system.process import DEAF, python
+from minigpt.system.process import IGNORE_SIGINT, python_command
 from minigpt.system.strict_json import parse_json
-from minigpt.system.waiting import aside, progress
+from minigpt.system.waiting import interruptible, progress
 
 Ids = npt.NDArray[np.int64]
 MAX_BYTES = 32 << 20  # a tokenizer.json is a list of tokens; anything larger is a mistake or an attack
@@ -248,7 +248,7 @@ class BPE(Tiktoken, kind="bpe"):
     class Config(Tokenizer.Config):
         """How far to merge."""
 
-        vocab_size: Annotated[int, Interval(257, 1_000_000)] = 1024
+        vocab_size: Annotated[int, Range(257, 1_000_000)] = 1024
         """How many ids to have, the 256 bytes among them: more ids make shorter sequences and a larger model."""
 
     def __init__(self, pieces: list[str]):
@@ -281,7 +281,8 @@ def _learn(texts: Iterable[str], vocab_size: int) -> dict[str, int]:
         hint = 'pip install -e ".[bpe]"'
         raise UserError(f"data.tokenizer: bpe is trained by the package tokenizers: {hint}") from None
     what, words = "training the tokenizer", (part for text in texts for part in parts(text))
-    command = python(f"{DEAF}; import runpy; runpy.run_path({LEARN!a}, run_name='__main__')", str(vocab_size))
+    statement = f"{IGNORE_SIGINT}; import runpy; runpy.run_path({LEARN!a}, run_name='__main__')"
+    command = python_command(statement, str(vocab_size))
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8") as learner:
         assert learner.stdin and learner.stdout
         try:
@@ -291,7 +292,7 @@ def _learn(texts: Iterable[str], vocab_size: int) -> dict[str, int]:
                     learner.stdin.write(json.dumps(part) + "\n")
                 learner.stdin.write("\n")
                 learner.stdin.flush()
-            answer = aside(learner.stdout.readline, what)
+            answer = interruptible(learner.stdout.readline, what)
         finally:
             learner.kill()
             with suppress(BrokenPipeError):
@@ -351,8 +352,8 @@ def public_encoding(name: str) -> tiktoken.Encoding:
     urls = [f"{HOST}/{file}" for file in FILES[name]]
     try:
         if not all((folder / hashlib.sha1(url.encode()).hexdigest()).exists() for url in urls):  # as tiktoken names it
-            aside(lambda: _knock(urls[0]), f"looking for {name}", ANSWER)
-        return aside(lambda: tiktoken.get_encoding(name), f"getting the encoding {name}", DOWNLOAD)
+            interruptible(lambda: _knock(urls[0]), f"looking for {name}", ANSWER)
+        return interruptible(lambda: tiktoken.get_encoding(name), f"getting the encoding {name}", DOWNLOAD)
     except (OSError, ValueError, http.client.HTTPException) as error:
         what = f"the encoding {name} is neither in tiktoken's cache ({folder}) nor to be had from {HOST}"
         hint = "connect once, point TIKTOKEN_CACHE_DIR to a folder that has it, or take data.tokenizer=char"

@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minigpt.config.options import Count, Fraction, Interval, Natural, NonNegative, Options, Positive, Seed
+from minigpt.config.options import Count, Fraction, Natural, NonNegative, Options, Positive, Range, Seed
 from minigpt.fast.threads import use_threads
 from minigpt.model.eval_mode import eval_mode
 from minigpt.model.gpt import GPT
@@ -38,9 +38,9 @@ from minigpt.training.optimizer import AdamW, Optimizer, schedule
 class TrainingConfig(Options):
     """How the model is trained."""
 
-    batch_size: Annotated[int, Interval(1, 2**24)] = 32
+    batch_size: Annotated[int, Range(1, 2**24)] = 32
     """Windows in a step."""
-    micro_batch_size: Annotated[int, Interval(1, 2**24)] | None = None
+    micro_batch_size: Annotated[int, Range(1, 2**24)] | None = None
     """Windows at a time where a whole batch does not fit into memory; their gradients are added up. Default: all."""
     max_steps: Count = 1000
     """Steps in all."""
@@ -66,7 +66,7 @@ class TrainingConfig(Options):
     """Equal seeds make equal runs, to the bit on a CPU."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where to compute: auto takes the first of cuda, mps and cpu that is there."""
-    threads: Annotated[int, Interval(1, 1024)] | Literal["auto"] = "auto"
+    threads: Annotated[int, Range(1, 1024)] | Literal["auto"] = "auto"
     """Threads that compute on a CPU: auto takes one a CPU that this process may use, or as OMP_NUM_THREADS says. A run
     keeps its number when it is resumed, because the last bits of a sum depend on it."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"

@@ -12,7 +12,7 @@ from comparing import SMALL, written
 from running import process
 
 from minigpt.bench.worker import Worker, watch
-from minigpt.system.process import python
+from minigpt.system.process import python_command
 
 NAMES = ("torch", "numpy", "queue", "json", "signal", "runpy", "subprocess", "minigpt", "model", "sitecustomize")
 SHAPE = {"n_layer": 1, "n_head": 2, "n_embd": 16, "block_size": 16, "vocab_size": 65}
@@ -46,7 +46,7 @@ def test_a_driver_of_the_benchmark(strewn: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_statement_and_its_arguments(strewn: Path) -> None:
     """Whatever a process imports, it is what this one would; only the user's own PYTHONPATH says otherwise."""
-    command = python("import json, queue, runpy, signal, subprocess; print(sys.argv)", "ü ")
+    command = python_command("import json, queue, runpy, signal, subprocess; print(sys.argv)", "ü ")
     ended = subprocess.run(command, cwd=strewn, capture_output=True, text=True, timeout=60)
     assert ended.stdout == "['-c', 'ü ']\n", ended.stderr
     assert not (strewn / "imported").exists()

@@ -19,7 +19,7 @@ from minigpt.model.gpt import GPT
 from minigpt.runs.run import RunConfig
 from minigpt.system import waiting
 from minigpt.system.errors import UserError
-from minigpt.system.waiting import aside, progress
+from minigpt.system.waiting import interruptible, progress
 from minigpt.text import tokenizer
 from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import Dataset
@@ -119,9 +119,9 @@ def test_lines_come_after_two_seconds_and_then_ever_more_seldom(
 
 
 def test_a_call_set_aside_returns_and_raises_as_it_would() -> None:
-    assert aside(lambda: 3, "three") == 3
+    assert interruptible(lambda: 3, "three") == 3
     with pytest.raises(ZeroDivisionError):
-        aside(lambda: 1 // 0, "nothing")
+        interruptible(lambda: 1 // 0, "nothing")
 
 
 def test_an_evaluation_that_takes_long_says_so(

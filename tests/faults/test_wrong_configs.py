@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from running import furnish, script
 
 from minigpt.comparison.variants import CompareConfig
-from minigpt.config.options import Interval, Options, hints, load
+from minigpt.config.options import Options, Range, hints, load
 from minigpt.runs.run import RunConfig
 from minigpt.system.errors import ConfigError
 
@@ -67,14 +67,14 @@ LISTS, GROUPS = st.sampled_from(["[]", "[1]", "[abc]", "[[true]]"]), st.sampled_
 WHOLE, REAL = st.integers(-(10**30), 10**30).map(str), st.floats(-1e300, 1e300).map(repr)
 
 
-def interval(hint: Any) -> tuple[Any, Interval]:
+def limits_of(hint: Any) -> tuple[Any, Range]:
     """A number's type and range."""
     if get_origin(hint) is Annotated:
         return get_args(hint)[0], get_args(hint)[1]
-    return hint, Interval()
+    return hint, Range()
 
 
-def outside(base: type, limits: Interval) -> list[Texts]:
+def outside(base: type, limits: Range) -> list[Texts]:
     """Numbers that are too small or too large."""
     found: list[Texts] = []
     if limits.low > -math.inf:
@@ -89,7 +89,7 @@ def outside(base: type, limits: Interval) -> list[Texts]:
 def wrong(hint: Any) -> Texts:
     """Values that a field must refuse."""
     parts = members(hint)
-    base, limits = interval(parts[0])
+    base, limits = limits_of(parts[0])
     pools = [GROUPS, LISTS, WORDS, BOOLS, WHOLE, REAL, NULL]
     if base is int:
         pools = [GROUPS, LISTS, WORDS, BOOLS, REAL, NULL, *outside(base, limits)]
@@ -107,7 +107,7 @@ def wrong(hint: Any) -> Texts:
 def right(hint: Any) -> Texts:
     """Values that a field must take, those at the edges of its range among them."""
     parts = members(hint)
-    base, limits = interval(parts[0])
+    base, limits = limits_of(parts[0])
     if base in (int, float):
         low, high = (
             limit if math.isfinite(limit) else sign * 10**6 for limit, sign in zip((limits.low, limits.high), (-1, 1))
@@ -207,7 +207,7 @@ def test_every_whole_number_has_an_upper_limit(schema: type[Options]) -> None:
     """A stranger's config can ask for no more than torch can count, whoever reads it first."""
     for field in fields(schema):
         for hint in members(field.hint):
-            base, limits = interval(get_args(hint)[0] if get_origin(hint) is tuple else hint)
+            base, limits = limits_of(get_args(hint)[0] if get_origin(hint) is tuple else hint)
             if base is int:
                 assert limits.low > -(2**63) and limits.high < 2**63, field
 
