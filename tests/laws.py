@@ -165,19 +165,18 @@ def check_shapes(case: Case) -> None:
 
 @torch.no_grad()
 def check_rows_sum_to_one(case: Case) -> None:
-    """Attention is a weighted mean, unless the kind says that it is not."""
+    """Every row of weights sums to one; of a kind that declares `rows_sum_to_one = False`, some row does not."""
     layer = make_layer(case)
-    for T, S in SHAPES:
-        rows = layer.weights(*parts(layer, tokens(2, S), T)[:2]).sum(dim=-1)
-        assert not layer.rows_sum_to_one or (rows - 1).abs().max() < 1e-12
+    errors = [layer.weights(*parts(layer, tokens(2, S), T)[:2]).sum(dim=-1).sub(1).abs().max() for T, S in SHAPES]
+    assert (max(errors) < 1e-12) == layer.rows_sum_to_one
 
 
 @torch.no_grad()
 def check_weights_are_not_negative(case: Case) -> None:
+    """No weight is negative; of a kind that declares `weights_nonnegative = False`, some weight is."""
     layer = make_layer(case)
-    for T, S in SHAPES:
-        weights = layer.weights(*parts(layer, tokens(2, S), T)[:2])
-        assert not layer.weights_nonnegative or weights.min() >= 0
+    lowest = min(layer.weights(*parts(layer, tokens(2, S), T)[:2]).min() for T, S in SHAPES)
+    assert (lowest >= 0) == layer.weights_nonnegative
 
 
 @torch.no_grad()
@@ -298,13 +297,12 @@ def check_huge_scores_leave_numbers(case: Case) -> None:
 
 @torch.no_grad()
 def check_the_order_of_the_past(case: Case) -> None:
-    """Without positions the past is a bag of tokens to the last row, unless the kind says that it is not."""
+    """Without positions, the last row does not depend on the order of the past; with `order_blind = False` it does."""
     layer, T = make_layer(replace(case, position=NoPosition.Config())), 7
     x = tokens(2, T)
-    for _ in range(3):
-        order = torch.cat((torch.randperm(T - 1), torch.tensor([T - 1])))
-        same = torch.allclose(layer(x[:, order])[:, -1], layer(x)[:, -1], rtol=1e-10, atol=1e-12)
-        assert same or not layer.order_blind
+    orders = [torch.cat((torch.randperm(T - 1), torch.tensor([T - 1]))) for _ in range(3)]
+    same = [torch.allclose(layer(x[:, order])[:, -1], layer(x)[:, -1], **PRECISION) for order in orders]
+    assert all(same) == layer.order_blind
 
 
 @torch.no_grad()

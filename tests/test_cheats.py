@@ -158,6 +158,24 @@ class ClaimsNoOrder(Window):
     order_blind = True
 
 
+class ClaimsOtherSums(MultiHead):
+    """Its rows do sum to one."""
+
+    rows_sum_to_one = False
+
+
+class ClaimsNegativeWeights(MultiHead):
+    """Its weights are a softmax, and so never negative."""
+
+    weights_nonnegative = False
+
+
+class ClaimsOrder(MultiHead):
+    """Without positions, the order of the past does not change its last row."""
+
+    order_blind = False
+
+
 class DropsAlways(MultiHead):
     def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return F.dropout(self.weights(query, key), self.dropout) @ value
@@ -188,7 +206,9 @@ class CoarseAngles(Rotary):
 CHEATS: list[tuple[Callable[[Case], None], type[Attention], type[Position]]] = [
     (check_shapes, HeadsLost, NoPosition),
     (check_rows_sum_to_one, Unnormalised, NoPosition),
+    (check_rows_sum_to_one, ClaimsOtherSums, NoPosition),
     (check_weights_are_not_negative, Signed, NoPosition),
+    (check_weights_are_not_negative, ClaimsNegativeWeights, NoPosition),
     (check_weights_do_not_see_the_future, Peeking, NoPosition),
     (check_weights_do_not_see_the_future, FiniteMask, Alibi),
     (check_output_does_not_see_the_future, Peeking, NoPosition),
@@ -206,6 +226,7 @@ CHEATS: list[tuple[Callable[[Case], None], type[Attention], type[Position]]] = [
     (check_batch_elements_do_not_mix, BatchMixed, NoPosition),
     (check_huge_scores_leave_numbers, MultipliedMask, NoPosition),
     (check_the_order_of_the_past, ClaimsNoOrder, NoPosition),
+    (check_the_order_of_the_past, ClaimsOrder, NoPosition),
     (check_only_distances_matter, QueriesOnly, Rotary),
     (check_dropout_acts_in_training_only, DropsAlways, NoPosition),
     (check_dropout_acts_in_training_only, DropsNever, NoPosition),
