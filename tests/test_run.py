@@ -191,6 +191,17 @@ def test_a_prompt_of_the_built_in_stories_begins_where_a_story_does(run: Run) ->
     assert told.opened("").tolist() == run.prompt_ids("").tolist()
 
 
+def test_a_sample_is_one_story_and_other_text_goes_on_over_its_line_ends(run: Run) -> None:
+    """With the sampling of `tiny.yaml`, whatever text it is given."""
+    config = replace(run.config, sampling=load_config(RunConfig, "tiny.yaml", ["data.source=text.txt"]).sampling)
+    own = replace(run, config=config)
+    told = replace(run, config=replace(config, data=replace(config.data, source="stories")))
+    seed = next(seed for seed in range(100) if "\n" in told.generate(seed=seed, stop="@"))
+    whole = own.generate(seed=seed)
+    assert len(whole) == 200 and "\n" in whole
+    assert told.generate(seed=seed) == whole.partition("\n")[0]
+
+
 def test_attention_of_a_text_is_one_map_a_layer_and_labels_are_its_tokens(run: Run) -> None:
     (weights,) = run.attention("the cat")
     assert weights.shape == (2, 7, 7)

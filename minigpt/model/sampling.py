@@ -35,7 +35,7 @@ class SamplingConfig(Options):
     max_tokens: Natural = 200
     """How many tokens to write, at most."""
     stop: str = ""
-    """Text before which to end; nothing for none."""
+    """Text before which to end. Empty: a built-in story ends with its line, other text after `max_tokens`."""
     seed: Seed = 1337
     """Equal seeds draw equal text."""
 

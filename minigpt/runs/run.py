@@ -82,9 +82,13 @@ class Run:
     def opened(self, prompt: str) -> Tensor:
         """The ids to go on from, (1, n): a built-in story begins with the line end before it, and so does a prompt."""
         ids = self.prompt_ids(prompt)  # (1, n)
-        if self.config.data.source == "stories" and prompt and not prompt.startswith("\n"):
+        if self.tells_stories() and prompt and not prompt.startswith("\n"):
             ids = torch.cat((self.prompt_ids(""), ids), dim=1)  # (1, n + 1)
         return ids
+
+    def tells_stories(self) -> bool:
+        """Whether the model was trained on the built-in stories, which stand one on each line."""
+        return self.config.data.source == "stories"
 
     def stream(self, prompt: str = "", use_cache: bool = True, **options: Any) -> Iterator[str]:
         """The continuation of a prompt, piece by piece, never half a character.
@@ -96,7 +100,8 @@ class Run:
         generator = torch.Generator(self.model.device).manual_seed(config.seed)
         model = prepare(self.model, config.weights) if self.config.training.fast else self.model
         tokens = generate(model, self.opened(prompt), config, generator, use_cache)
-        return until(self.tokenizer.stream(int(token) for token in tokens), config.stop)
+        stop = config.stop or ("\n" if self.tells_stories() else "")
+        return until(self.tokenizer.stream(int(token) for token in tokens), stop)
 
     def generate(self, prompt: str = "", **options: Any) -> str:
         """A prompt and its continuation as one text; `options` as for `stream`."""
