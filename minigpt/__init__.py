@@ -6,8 +6,8 @@ From a notebook:
 
     import minigpt
     run = minigpt.load("runs/tiny")
-    print(run.generate("Mia"))
-    weights = run.attention("Mia was a shy fox")    # one (H, T, T) a layer
+    print(run.generate("Mia was a shy fox."))
+    weights = run.attention("Mia was a shy fox.")    # one (H, T, T) a layer
 """
 
 from minigpt.attention import Attention

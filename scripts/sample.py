@@ -1,6 +1,6 @@
 """Write text with a trained model.
 
-python scripts/sample.py --prompt "Mia"                        # from the newest run
+python scripts/sample.py --prompt "Mia was a shy fox."           # from the newest run
 python scripts/sample.py --run runs/tiny --temperature 0 --max-tokens 300
 """
 

@@ -1,8 +1,8 @@
 """A run: its config, its folder, and how the parts are put together, ready to write text or to be looked at.
 
 run = minigpt.load("runs/tiny")
-run.generate("Mia")             # text
-run.attention("Mia was a fox")  # one (H, T, T) a layer
+run.generate("Mia was a shy fox.")      # text
+run.attention("Mia was a shy fox.")     # one (H, T, T) a layer
 """
 
 from __future__ import annotations
