@@ -15,6 +15,16 @@ from minigpt.fast import threads
 
 NOTE = "note: other programs use the CPUs too: 2 threads now sleep while they wait for one another"
 BUSY = "from minigpt.fast import threads\n\nthreads.queued_so_far = lambda: 0.9\n"
+NOTEBOOK = """
+import torch
+import minigpt
+from minigpt.fast import threads
+
+threads.cpus = lambda: 1
+torch.set_num_threads(3)
+minigpt.load("runs/small")
+print(torch.get_num_threads())
+"""
 TEAM = """
 import resource, torch
 from minigpt.fast.threads import IdleTeam, cpus, libgomp
@@ -116,6 +126,15 @@ def test_auto_is_recorded_as_a_number(tmp_path: Path) -> None:
     ended = script("train.py", "--config", "small.yaml", cwd=furnish(tmp_path))  # where OMP_NUM_THREADS is 1
     assert "on cpu, threads: 1\n" in ended.out
     assert "threads: 1" in (tmp_path / "runs" / "small" / "config.yaml").read_text("utf-8")
+
+
+def test_a_notebook_computes_with_no_more_threads_than_its_quota(tmp_path: Path) -> None:
+    script("train.py", "--config", "small.yaml", cwd=furnish(tmp_path))
+    there = {name: value for name, value in environment().items() if name != "OMP_NUM_THREADS"}
+    ended = subprocess.run(
+        [sys.executable, "-c", NOTEBOOK], cwd=tmp_path, env=there, check=True, capture_output=True, text=True
+    )
+    assert ended.stdout == "1\n"
 
 
 def test_a_comparison_refuses_threads_that_it_would_not_use(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from minigpt.config.options import load as load_config
 from minigpt.fast import make_fast
 from minigpt.fast.decoding import WritingConfig, prepare
 from minigpt.fast.packed import Weights
+from minigpt.fast.threads import use_threads
 from minigpt.inspection.trace import attention_maps
 from minigpt.model import GPT, ModelConfig
 from minigpt.model.sampling import OVERFLOW, generate, until
@@ -146,6 +147,7 @@ def load(folder: str | Path, device: str = "auto", fast: bool = True) -> Run:
     """
     folder = Path(folder)
     check_run(folder)
+    use_threads()  # no more than this process has CPUs; in a notebook torch does not know of a cgroup's quota
     saved, notes = open_checkpoint(folder)
     with suppress(OSError):  # a stderr that is full or closed is no reason not to write
         for note in notes:
