@@ -13,6 +13,7 @@ From a notebook:
 from minigpt.attention import Attention
 from minigpt.fast import make_fast, shortcut
 from minigpt.model import GPT, ModelConfig
-from minigpt.runs.run import Run, RunConfig, load, load_plugin
+from minigpt.runs.assemble import RunConfig
+from minigpt.runs.run import Run, load, load_plugin
 
 __all__ = ["GPT", "Attention", "ModelConfig", "Run", "RunConfig", "load", "load_plugin", "make_fast", "shortcut"]

@@ -17,9 +17,10 @@ from pathlib import Path
 from minigpt import command
 from minigpt.config import options as config
 from minigpt.runs import profiler as part_times
-from minigpt.runs import trainer
+from minigpt.runs.assemble import RunConfig
 from minigpt.runs.report import say
-from minigpt.runs.run import RunConfig, newest_run
+from minigpt.runs.run import newest_run
+from minigpt.runs.start import resume, start
 from minigpt.system.errors import UserError
 from minigpt.training import distributed
 
@@ -36,19 +37,19 @@ def main(arguments: argparse.Namespace) -> None:
         raise UserError("--allow-data-change: give --resume as well; a new run may have any text")
     if arguments.resume is not None:
         folder, allowed = newest_run(arguments.resume), (arguments.allow_data_change, arguments.allow_leak)
-        training = trainer.resume(folder, arguments.overrides, arguments.plugin, *allowed)
+        trainer = resume(folder, arguments.overrides, arguments.plugin, *allowed)
     elif arguments.config:
         settings = config.load(RunConfig, arguments.config, arguments.overrides)
         name = arguments.name or Path(arguments.config).stem
-        training = trainer.start(settings, name, arguments.plugin, arguments.allow_leak)
+        trainer = start(settings, name, arguments.plugin, arguments.allow_leak)
     else:
         raise UserError("give --config FILE to start a run (try --config tiny.yaml), or --resume to go on with one")
-    training.fit()
+    trainer.fit()
     if distributed.rank() > 0:
         return
-    folder = training.run.folder
-    say(f"done: {training.run.step} steps, {training.tokens:,} tokens in {training.seconds:.0f} s of training")
-    say(f"verdict: {training.verdict()}")
+    folder, history = trainer.run.folder, trainer.history
+    say(f"done: {history.step} steps, {history.tokens:,} tokens in {history.seconds:.0f} s of training")
+    say(f"verdict: {trainer.verdict()}")
     say(f"curves: {folder / 'loss.svg'}; text: python scripts/sample.py --run {folder}")
 
 

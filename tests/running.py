@@ -125,9 +125,9 @@ def serve() -> None:
     import torch
 
     import minigpt.command
-    import minigpt.runs.trainer
+    import minigpt.runs.start
 
-    assert torch and minigpt.command and minigpt.runs.trainer
+    assert torch and minigpt.command and minigpt.runs.start
     for line in sys.stdin:
         child = os.fork()
         if not child:

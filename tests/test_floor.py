@@ -15,9 +15,9 @@ from torch import Tensor
 from minigpt.config.options import from_dict
 from minigpt.languages.reader import TAKES, floor, read, tally
 from minigpt.model import GPT, ModelConfig
-from minigpt.runs import trainer
+from minigpt.runs.assemble import RunConfig
 from minigpt.runs.report import read_metrics
-from minigpt.runs.run import RunConfig
+from minigpt.runs.start import start
 from minigpt.text.corpus import Corpus, StoriesConfig, open_corpus
 from minigpt.text.dataset import DataConfig, Dataset
 from minigpt.text.tokenizer import Byte, Char, Tokenizer
@@ -214,13 +214,13 @@ def test_a_training_says_how_far_above_the_floor_it_is_and_what_it_remembers(
     small = {"stories": {"count": 260, "validation": 60}, "windows": "documents"}
     steps = {"max_steps": 4, "eval_every": 2, "sample_every": 0}
     config = from_dict(RunConfig, {"data": small, "model": {"n_layer": 1, "n_embd": 8}, "training": steps})
-    training = trainer.start(config, "told", [], allow_leak=False)
-    training.fit()
+    trainer = start(config, "told", [], allow_leak=False)
+    trainer.fit()
     best = material()[3].ideal.mean()
-    evaluated = [line for line in read_metrics(training.run.folder / "metrics.jsonl") if "val/loss" in line]
+    evaluated = [line for line in read_metrics(trainer.run.folder / "metrics.jsonl") if "val/loss" in line]
     assert [line["step"] for line in evaluated] == [2, 4]
     assert all(math.isclose(line["val/above_floor"], line["val/loss"] - best, rel_tol=1e-9) for line in evaluated)
-    words = training.verdict()
+    words = trainer.verdict()
     assert f"above the floor: {evaluated[-1]['val/above_floor']:.4f} nats a character" in words
     assert all(f" {name} " in words for name in TAKES)
     assert f"({evaluated[-1]['val/above_floor']:.4f} above the floor)" in capsys.readouterr().out

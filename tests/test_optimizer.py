@@ -256,7 +256,7 @@ def test_and_one_whose_memory_is_gone_is_not(tmp_path: Path) -> None:
         shutil.rmtree(path)
     checkpoint.save(folder / "checkpoints", 8, model, {}, saved.state, saved.seal)
     ended = script("train.py", "--resume", "training.max_steps=10", cwd=tmp_path)
-    assert ended.code == 4 and "the optimizer's memory is empty" in ended.err
+    assert ended.code == 4 and "the optimizer's state is empty" in ended.err
 
 
 def test_a_state_for_another_model_is_refused_by_name() -> None:

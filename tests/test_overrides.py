@@ -15,7 +15,7 @@ from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.attention.softmax.single_head import SingleHead
 from minigpt.config.options import load, override
 from minigpt.config.strict_yaml import parse_yaml
-from minigpt.runs.run import RunConfig
+from minigpt.runs.assemble import RunConfig
 from minigpt.system.errors import ConfigError, Mistake
 
 read = pytest.fixture(reader)

@@ -18,9 +18,10 @@ from running import CONFIG, Ended, environment, furnish, script
 import minigpt
 from minigpt.config.options import load as load_config
 from minigpt.runs import checkpoint
+from minigpt.runs.assemble import RunConfig
 from minigpt.runs.checkpoint import CheckpointError
 from minigpt.runs.report import read_metrics
-from minigpt.runs.run import Run, RunConfig, newest_run
+from minigpt.runs.run import Run, newest_run
 from minigpt.system.errors import UserError
 
 PLUGIN = '''

@@ -13,8 +13,8 @@ from minigpt.attention import Attention
 from minigpt.comparison.variants import load_comparison
 from minigpt.config.options import CONFIGS, from_dict, load
 from minigpt.model import GPT, ModelConfig, count_parameters
+from minigpt.runs.assemble import RunConfig
 from minigpt.runs.report import read_metrics
-from minigpt.runs.run import RunConfig
 from minigpt.text.tokenizer import Public
 
 COMPARED = "\ncompare:"  # a config of scripts/compare.py, not of a run

@@ -10,7 +10,7 @@ import pytest
 from minigpt.comparison.statistics import paired, t_cdf, t_quantile
 from minigpt.comparison.worker import assemble
 from minigpt.config.options import from_dict
-from minigpt.runs.run import RunConfig
+from minigpt.runs.assemble import RunConfig
 from minigpt.training.loop import evaluate, train
 
 TABLE = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 9: 2.262, 10: 2.228, 30: 2.042, 120: 1.980}

@@ -22,7 +22,7 @@ from minigpt.comparison.results import config_key, jobs, load_result, save_resul
 from minigpt.comparison.variants import load_comparison, slug
 from minigpt.comparison.worker import assemble, do, png
 from minigpt.config.options import CONFIGS, to_yaml
-from minigpt.runs.run import build_model
+from minigpt.runs.assemble import build_model
 from minigpt.system.errors import ConfigError, UserError
 from minigpt.system.folder import InUse, Lock
 from minigpt.text.corpus import StoriesConfig, tell_stories

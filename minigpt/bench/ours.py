@@ -15,10 +15,11 @@ from minigpt.bench.worker import Watched
 from minigpt.config import options as configs
 from minigpt.inspection.cost import cost
 from minigpt.model.gpt import GPT, count_parameters
+from minigpt.runs.assemble import RunConfig, open_text
 from minigpt.runs.report import read_metrics
-from minigpt.runs.run import METRICS, RUNS, RunConfig, load
+from minigpt.runs.run import METRICS, RUNS, load
 from minigpt.system.errors import UserError
-from minigpt.text.corpus import ROOT, open_corpus
+from minigpt.text.corpus import ROOT
 from minigpt.text.dataset import Dataset
 from minigpt.text.tokenizer import Char
 from minigpt.training.loop import TrainingConfig, evaluate, mixed_precision
@@ -51,8 +52,7 @@ def train(setting: Setting, config: str, name: str, changes: Sequence[str]) -> l
 
 def prepare(config: RunConfig, block_size: int = WINDOW) -> Dataset:
     """The text in windows of `block_size`, side by side; its ids are on disk from here on."""
-    corpus = open_corpus(config.data.source)
-    tokenizer = config.data.tokenizer.component.fit(config.data.tokenizer, corpus.documents())
+    corpus, tokenizer = open_text(config.data)
     return Dataset(replace(config.data, windows="random"), corpus, tokenizer, block_size)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from minigpt.text.corpus import Corpus, open_corpus
+from minigpt.runs.assemble import open_text
+from minigpt.text.corpus import Corpus
 from minigpt.text.dataset import DataConfig
 from minigpt.text.tokenizer import Tokenizer
 from minigpt.training.floor import Expected, expectations
@@ -13,8 +14,7 @@ from minigpt.training.floor import Expected, expectations
 @lru_cache(maxsize=4)
 def text_and_tokenizer(data: DataConfig) -> tuple[Corpus, Tokenizer]:
     """The text that a config names, and the tokenizer fitted to it."""
-    corpus = open_corpus(data.source, data.stories)
-    return corpus, data.tokenizer.component.fit(data.tokenizer, corpus.documents())
+    return open_text(data)
 
 
 @lru_cache(maxsize=2)

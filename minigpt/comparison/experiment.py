@@ -22,8 +22,8 @@ from minigpt.comparison.results import Job, code_digest, config_key, jobs, load_
 from minigpt.comparison.summary import summarise, to_csv
 from minigpt.comparison.variants import Comparison
 from minigpt.config.options import MOST, to_yaml
+from minigpt.runs.assemble import RunConfig
 from minigpt.runs.report import Say, say
-from minigpt.runs.run import RunConfig
 from minigpt.system.errors import UserError
 from minigpt.system.folder import first_lines, read_start, refuse_links, write_whole
 from minigpt.system.strict_json import has_form, parse_json

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from minigpt.comparison.data import text_and_tokenizer
 from minigpt.comparison.variants import Comparison
-from minigpt.runs.run import RunConfig
+from minigpt.runs.assemble import RunConfig
 from minigpt.system.errors import UserError
 from minigpt.training.memory import parameter_count
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from minigpt.comparison.variants import Comparison, slug
 from minigpt.config.options import to_python
-from minigpt.runs.run import RunConfig
+from minigpt.runs.assemble import RunConfig
 from minigpt.system.folder import read_start, write_whole
 from minigpt.system.strict_json import has_form, parse_json
 

@@ -22,7 +22,8 @@ from typing import Annotated, Literal
 
 from minigpt.config.options import Options, Positive, Range, Seed, build, find, override, put, suggest
 from minigpt.config.strict_yaml import Node, parse_yaml, read_text
-from minigpt.runs.run import RUNS, RunConfig
+from minigpt.runs.assemble import RunConfig
+from minigpt.runs.run import RUNS
 from minigpt.system.errors import ConfigError, Mistake
 from minigpt.system.folder import check_name
 

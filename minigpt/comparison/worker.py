@@ -38,14 +38,14 @@ from minigpt.inspection.trace import attention_maps
 from minigpt.model.gpt import GPT
 from minigpt.model.sampling import SamplingConfig, generate
 from minigpt.runs import checkpoint
-from minigpt.runs.run import CHECKPOINTS, CONFIG, TOKENIZER, RunConfig, build_model, load_plugin, seal
+from minigpt.runs.assemble import RunConfig, assemble
+from minigpt.runs.run import CHECKPOINTS, CONFIG, TOKENIZER, load_plugin, seal
 from minigpt.system.errors import Mistake, UserError
 from minigpt.system.folder import InUse, Lock, refuse_links, write_whole
 from minigpt.text.dataset import Dataset
 from minigpt.text.tokenizer import Tokenizer
-from minigpt.training.floor import example, pay, read_aloud, score
-from minigpt.training.loop import Diverged, choose_device, train
-from minigpt.training.memory import check_memory, training_parts
+from minigpt.training.floor import Score, example, pay, read_aloud, score
+from minigpt.training.loop import Diverged, History, fit, train
 from minigpt.training.optimizer import Optimizer
 
 CURVE_WINDOWS = 256  # of the validation split, read at each point of a curve
@@ -53,22 +53,17 @@ TRIAL_STEPS = 7  # to measure a variant's speed
 SAMPLED = 100  # tokens, to measure the speed of sampling
 
 Tell = Callable[[dict[str, Any]], None]  # passes a message on to whoever waits for this run
-Parts = tuple[Dataset, Dataset, Tokenizer, GPT, Optimizer]
 
 
-def assemble(config: RunConfig, share: int | None = None) -> Parts:
+def prepare(config: RunConfig, share: int | None = None) -> tuple[Dataset, Dataset, Tokenizer, GPT, Optimizer]:
     """The data to train on, the same in windows aligned to story starts, tokenizer, model and optimizer.
 
     Raises UserError where this process's share of the memory does not hold them.
     """
     corpus, tokenizer = text_and_tokenizer(config.data)
-    settings = config.training
-    parts = training_parts(config.model, tokenizer.vocab_size, settings.batch_size, settings.micro_batch_size)
-    check_memory(parts, "each run", share)
-    dataset = Dataset(config.data, corpus, tokenizer, config.model.block_size)
+    dataset, model, optimizer = assemble(config, corpus, tokenizer, "each run", share)
     aligned = Dataset(replace(config.data, windows="documents"), corpus, tokenizer, config.model.block_size)
-    model = build_model(config, tokenizer).to(choose_device(config.training.device))
-    return dataset, aligned, tokenizer, model, config.training.optimizer.component(config.training.optimizer, model)
+    return dataset, aligned, tokenizer, model, optimizer
 
 
 def try_out(config: RunConfig, allow_leak: bool, share: int | None = None) -> dict[str, Any]:
@@ -76,7 +71,7 @@ def try_out(config: RunConfig, allow_leak: bool, share: int | None = None) -> di
 
     Raises UserError for a model that sees the future, unless that is allowed.
     """
-    dataset, aligned, _, model, optimizer = assemble(config, share)
+    dataset, aligned, _, model, optimizer = prepare(config, share)
     if not allow_leak:
         check_causal(model)
     few = replace(config.training, max_steps=TRIAL_STEPS, schedule="constant")
@@ -96,39 +91,38 @@ def try_out(config: RunConfig, allow_leak: bool, share: int | None = None) -> di
 def perform(config: RunConfig, folder: Path, tell: Tell, share: int | None = None) -> dict[str, Any]:
     """Train one run and measure it. Its folder is like one of train.py: sample.py --run FOLDER writes with it."""
     began = perf_counter()
-    dataset, aligned, tokenizer, model, optimizer = assemble(config, share)
+    dataset, aligned, tokenizer, model, optimizer = prepare(config, share)
     write_whole(folder / CONFIG, to_yaml(config))
     tokenizer.save(folder / TOKENIZER)
     sealed = seal(folder)
     expected, settings = expected_of(config.data), config.training
     batches = math.ceil(CURVE_WINDOWS / settings.batch_size)
     curve: list[list[float]] = []
-    losses: list[float] = []
-    seconds, tokens, step = 0.0, 0, 0
+    history, scores = History(), list[Score]()
     result: dict[str, Any] = {"status": "done", "message": ""} | asdict(cost(model))
+
+    def validate(batches: int | None = batches) -> float:
+        paid = pay(model, aligned, settings, expected, batches)
+        scores.append(score(paid, expected, _characters(aligned, tokenizer, len(paid.nats))))
+        return scores[-1].loss
+
     try:
-        for record in train(model, dataset, optimizer, settings):
-            seconds, tokens, step = seconds + record.seconds, tokens + record.tokens, record.step
-            losses.append(record.loss)
-            tell({"event": "step", "step": step})
-            if step % settings.eval_every == 0 or step == settings.max_steps:
-                paid = pay(model, aligned, settings, expected, batches)
-                seen = score(paid, expected, _characters(aligned, tokenizer, len(paid.nats)))
-                above = [] if seen.above is None else [seen.above]
-                curve.append([step, sum(losses) / len(losses), seen.loss, *above])
-                losses.clear()
-        paid = pay(model, aligned, settings, expected)
-        final = score(paid, expected, _characters(aligned, tokenizer, len(paid.nats)))
-        if not math.isfinite(final.loss):
-            raise Diverged(f"step {step}: the validation loss is {final.loss}; lower the learning rate")
+        for _, evaluation in fit(model, dataset, optimizer, settings, history, validate):
+            tell({"event": "step", "step": history.step})
+            if evaluation is not None:
+                above = scores[-1].above
+                curve.append([*evaluation] if above is None else [*evaluation, above])
+        if not math.isfinite(validate(None)):
+            raise Diverged(f"step {history.step}: the validation loss is {scores[-1].loss}; lower the learning rate")
     except Diverged as error:
-        curve = [point for point in curve if all(map(math.isfinite, point))]
-        return result | {"status": "diverged", "message": str(error), "steps": step, "curve": curve}
-    checkpoint.save(folder / CHECKPOINTS, step, model, {}, {"seconds": seconds, "tokens": tokens}, sealed)
+        return result | {"status": "diverged", "message": str(error), "steps": history.step, "curve": curve}
+    done = {"seconds": history.seconds, "tokens": history.tokens}
+    checkpoint.save(folder / CHECKPOINTS, history.step, model, {}, done, sealed)
+    speed = history.tokens / history.seconds
     return (
         result
-        | asdict(final)
-        | {"steps": step, "curve": curve, "seconds": seconds, "training_tokens_per_second": tokens / seconds}
+        | asdict(scores[-1])
+        | {"steps": history.step, "curve": curve, "seconds": history.seconds, "training_tokens_per_second": speed}
         | {"sampling_tokens_per_second": sampling_speed(model), "example": look(model, config, tokenizer)}
         | {"whole_seconds": perf_counter() - began, "environment": environment()}
     )

@@ -27,15 +27,13 @@ from minigpt.attention import Attention
 from minigpt.inspection.cost import cost
 from minigpt.inspection.trace import replaced
 from minigpt.model import GPT, MLP, count_parameters
+from minigpt.runs.assemble import RunConfig, assemble, open_text
 from minigpt.runs.report import say
-from minigpt.runs.run import RunConfig, build_model
 from minigpt.system.errors import UserError
-from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import Dataset
 from minigpt.training import distributed
 from minigpt.training import loop as training
-from minigpt.training.loop import TrainingConfig, choose_device, train, with_threads
-from minigpt.training.memory import check_memory, training_parts
+from minigpt.training.loop import TrainingConfig, train, with_threads
 from minigpt.training.optimizer import Optimizer
 
 WARM_UP, STEPS = 3, 20  # steps that are not measured, and that are, unless the command says otherwise
@@ -242,16 +240,10 @@ def show_part_times(config: RunConfig, steps: int) -> None:
     """Measure what a config would train, and print the table. Raises UserError and Diverged."""
     if distributed.started()[1] > 1:
         raise UserError("--profile looks at one process: start it without torchrun")
-    settings, device = with_threads(config.training), choose_device(config.training.device)
-    corpus = open_corpus(config.data.source, config.data.stories)
-    tokenizer = config.data.tokenizer.component.fit(config.data.tokenizer, corpus.documents())
-    parts = training_parts(config.model, tokenizer.vocab_size, settings.batch_size, settings.micro_batch_size)
-    check_memory(parts, "training")
-    dataset = Dataset(config.data, corpus, tokenizer, config.model.block_size)
-    model = build_model(config, tokenizer).to(device)
-    optimizer: Optimizer = settings.optimizer.component(settings.optimizer, model)
-    threads = f" (threads: {torch.get_num_threads()})" if device.type == "cpu" else ""
-    say(f"model: {sum(count_parameters(model).values()):,} parameters on {device}{threads}")
+    settings = with_threads(config.training)
+    dataset, model, optimizer = assemble(config, *open_text(config.data))
+    threads = f" (threads: {settings.threads})" if model.device.type == "cpu" else ""
+    say(f"model: {sum(count_parameters(model).values()):,} parameters on {model.device}{threads}")
     what = "there is no run, and what is learned is not kept"
     say(f"a profile: {WARM_UP} steps to warm up and {2 * steps} to measure; {what}")
     if settings.compile:

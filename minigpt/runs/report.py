@@ -14,6 +14,7 @@ from typing import Any, TextIO
 from tqdm import tqdm
 
 from minigpt.fast.threads import news
+from minigpt.inspection.pictures import curve_svg, smooth
 from minigpt.system.folder import write_whole
 from minigpt.system.strict_json import has_form, parse_json
 from minigpt.system.terminal import printable
@@ -160,6 +161,16 @@ class Reporter:
     def close(self) -> None:
         """Leave the bar as it stands."""
         self.bar.close()
+
+
+def loss_curves(metrics: Path, title: str) -> str:
+    """The losses in a metrics.jsonl as SVG."""
+    lines = read_metrics(metrics)
+    curves = {
+        "training": smooth([(line["step"], line["train/loss"]) for line in lines]),
+        "validation": [(line["step"], line["val/loss"]) for line in lines if "val/loss" in line],
+    }
+    return curve_svg({name: curve for name, curve in curves.items() if curve}, title, "step")
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

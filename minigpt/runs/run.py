@@ -1,4 +1,4 @@
-"""A run: its config, its folder, and how the parts are put together, ready to write text or to be looked at.
+"""A run that was trained: its folder is opened again, to write text with its model or to look into it.
 
 run = minigpt.load("runs/tiny")
 run.generate("Mia was a shy fox.")      # text
@@ -19,44 +19,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minigpt.config.options import Options
 from minigpt.config.options import load as load_config
-from minigpt.fast import make_fast
-from minigpt.fast.decoding import WritingConfig, prepare
+from minigpt.fast.decoding import prepare
 from minigpt.fast.packed import Weights
 from minigpt.fast.threads import use_threads
 from minigpt.inspection.trace import attention_maps
-from minigpt.model import GPT, ModelConfig
+from minigpt.model import GPT
 from minigpt.model.sampling import OVERFLOW, generate, until
 from minigpt.runs import checkpoint
+from minigpt.runs.assemble import RunConfig, build_model
 from minigpt.runs.checkpoint import Checkpoint, CheckpointError
 from minigpt.system.errors import ConfigError, UserError
 from minigpt.system.folder import read_start, refuse_links, sha256_of
 from minigpt.system.terminal import one_line
 from minigpt.text.corpus import open_corpus
-from minigpt.text.dataset import DataConfig, Dataset
+from minigpt.text.dataset import Dataset
 from minigpt.text.tokenizer import Tokenizer
-from minigpt.training.loop import TrainingConfig, choose_device, evaluate
+from minigpt.training.loop import choose_device, evaluate
 from minigpt.training.memory import check_memory, map_parts, outline, sampling_parts
 
 RUNS = Path("runs")
 CONFIG, TOKENIZER, METRICS, CHANGES = "config.yaml", "tokenizer.json", "metrics.jsonl", "changes.jsonl"
 CHECKPOINTS, PLUGINS = "checkpoints", "plugins"
 MAX_CHANGES = 1 << 22  # bytes of changes.jsonl that are looked at
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunConfig(Options):
-    """Everything a run is made from."""
-
-    data: DataConfig = DataConfig()
-    """The text, and how it becomes ids."""
-    model: ModelConfig = ModelConfig()
-    """The shape of the model."""
-    training: TrainingConfig = TrainingConfig()
-    """How it is trained."""
-    sampling: WritingConfig = WritingConfig()
-    """How text is drawn from it."""
 
 
 @dataclass
@@ -205,12 +190,6 @@ def read_changes(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 yield line["step"], line["files"]
 
 
-def build_model(config: RunConfig, tokenizer: Tokenizer) -> GPT:
-    """A fresh model; equal seeds make equal weights."""
-    torch.manual_seed(config.training.seed)
-    return make_fast(GPT(config.model, tokenizer.vocab_size), config.training.fast)
-
-
 def read_config(folder: Path, overrides: Sequence[str] = ()) -> RunConfig:
     """The config that a run was trained with. Raises UserError; says which plugin is missing."""
     try:
@@ -275,4 +254,4 @@ def load_plugin(path: Path) -> None:
         raise UserError(f"--plugin {path}: {type(error).__name__}: {error}") from error
 
 
-__all__ = ["CheckpointError", "Run", "RunConfig", "load", "load_plugin", "newest_run"]
+__all__ = ["CheckpointError", "Run", "load", "load_plugin", "newest_run"]

@@ -13,7 +13,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from time import perf_counter
 from typing import Annotated, Literal
@@ -99,6 +99,34 @@ class Record:
     seconds: float  # of this step
 
 
+Evaluation = tuple[int, float, float]  # step, mean training loss since the evaluation before, validation loss
+
+
+@dataclass
+class History:
+    """What a training has done so far; a checkpoint keeps it."""
+
+    step: int = 0  # how many steps are done
+    seconds: float = 0.0  # in steps; evaluations, samples and checkpoints are not counted
+    tokens: int = 0
+    losses: list[float] = field(default_factory=list)  # training losses since the last evaluation
+    evaluations: list[Evaluation] = field(default_factory=list)
+
+    def add(self, record: Record) -> None:
+        """Count a step."""
+        self.step, self.tokens = record.step, self.tokens + record.tokens
+        self.seconds += record.seconds
+        self.losses.append(record.loss)
+
+    def evaluated(self, val_loss: float) -> Evaluation:
+        """Note an evaluation after the last step. Raises Diverged where the loss is not a number."""
+        if not math.isfinite(val_loss):
+            raise Diverged(f"step {self.step}: the validation loss is {val_loss}; lower the learning rate")
+        self.evaluations.append((self.step, sum(self.losses) / len(self.losses), val_loss))
+        self.losses.clear()
+        return self.evaluations[-1]
+
+
 class Diverged(Exception):
     """The loss or the gradient is no longer a number. The step was not taken."""
 
@@ -172,6 +200,25 @@ def train(
         lr = optimizer.parts[-1].param_groups[0]["lr"]
         tokens = config.batch_size * dataset.block_size
         yield Record(step + 1, loss, lr, norm, tokens, perf_counter() - began)
+
+
+def fit(
+    model: GPT,
+    dataset: Dataset,
+    optimizer: Optimizer,
+    config: TrainingConfig,
+    history: History,
+    validate: Callable[[], float],
+) -> Iterator[tuple[Record, Evaluation | None]]:
+    """Train from where the history ends, and evaluate every `eval_every` steps and after the last one.
+
+    Yields after each step, when it and its evaluation, if there was one, are in the history. `validate` returns a
+    validation loss. Raises Diverged.
+    """
+    for record in train(model, dataset, optimizer, config, history.step):
+        history.add(record)
+        due = record.step % config.eval_every == 0 or record.step == config.max_steps
+        yield record, history.evaluated(validate()) if due else None
 
 
 def take_step(optimizer: Optimizer, factor: float, step: int) -> None:
@@ -253,8 +300,8 @@ def evaluate(model: GPT, dataset: Dataset, split: Split, config: TrainingConfig,
     return total / count
 
 
-def verdict(evaluations: Sequence[tuple[int, float, float]]) -> str:
-    """What (step, training loss, validation loss) at each evaluation say, in plain words."""
+def verdict(evaluations: Sequence[Evaluation]) -> str:
+    """Whether a training overfits, improves or has levelled off, in plain words."""
     if len(evaluations) < 3:
         return "too few evaluations for a verdict (lower training.eval_every)"
     step, train_loss, val_loss = evaluations[-1]

@@ -21,8 +21,8 @@ import torch
 
 from minigpt.config import options as configs
 from minigpt.config.options import Options
+from minigpt.runs.assemble import RunConfig
 from minigpt.runs.checkpoint import CheckpointError, newest, save
-from minigpt.runs.run import RunConfig
 from minigpt.system.errors import UserError
 from minigpt.text.tokenizer import Byte, Tokenizer
 

@@ -16,7 +16,7 @@ from tiktoken_ext import openai_public
 
 from minigpt.config.options import load
 from minigpt.model.gpt import GPT
-from minigpt.runs.run import RunConfig
+from minigpt.runs.assemble import RunConfig
 from minigpt.system import waiting
 from minigpt.system.errors import UserError
 from minigpt.system.waiting import interruptible, progress
@@ -176,7 +176,7 @@ from minigpt.config.options import load
 from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import Dataset
 from minigpt.model.gpt import GPT
-from minigpt.runs.run import RunConfig
+from minigpt.runs.assemble import RunConfig
 
 DAC_OVERRIDE, DAC_READ_SEARCH, VERSION = 1, 2, 0x20080522
 header, data = (ctypes.c_uint32 * 2)(VERSION, 0), (ctypes.c_uint32 * 6)()

@@ -19,7 +19,7 @@ from running import furnish, script
 
 from minigpt.comparison.variants import CompareConfig
 from minigpt.config.options import Options, Range, hints, load
-from minigpt.runs.run import RunConfig
+from minigpt.runs.assemble import RunConfig
 from minigpt.system.errors import ConfigError
 
 Texts = st.SearchStrategy[str]  # of YAML, on one line

@@ -1,0 +1,62 @@
+"""A config becomes text, tokenizer, dataset, model and optimizer: every command that trains puts them together here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from minigpt.config.options import Options
+from minigpt.fast import make_fast
+from minigpt.fast.decoding import WritingConfig
+from minigpt.model import GPT, ModelConfig
+from minigpt.text.corpus import Corpus, open_corpus
+from minigpt.text.dataset import DataConfig, Dataset
+from minigpt.text.tokenizer import Tokenizer
+from minigpt.training import distributed
+from minigpt.training.loop import TrainingConfig, choose_device
+from minigpt.training.memory import check_memory, training_parts
+from minigpt.training.optimizer import Optimizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(Options):
+    """Everything a run is made from."""
+
+    data: DataConfig = DataConfig()
+    """The text, and how it becomes ids."""
+    model: ModelConfig = ModelConfig()
+    """The shape of the model."""
+    training: TrainingConfig = TrainingConfig()
+    """How it is trained."""
+    sampling: WritingConfig = WritingConfig()
+    """How text is drawn from it."""
+
+
+def open_text(config: DataConfig) -> tuple[Corpus, Tokenizer]:
+    """The text that a config names, and its tokenizer, fitted to that text. Raises UserError and OSError."""
+    corpus = open_corpus(config.source, config.stories)
+    return corpus, config.tokenizer.component.fit(config.tokenizer, corpus.documents())
+
+
+def build_model(config: RunConfig, tokenizer: Tokenizer) -> GPT:
+    """A fresh model on the CPU; equal seeds make equal weights."""
+    torch.manual_seed(config.training.seed)
+    return make_fast(GPT(config.model, tokenizer.vocab_size), config.training.fast)
+
+
+def assemble(
+    config: RunConfig, corpus: Corpus, tokenizer: Tokenizer, purpose: str = "training", free: int | None = None
+) -> tuple[Dataset, GPT, Optimizer]:
+    """Dataset, model and optimizer, on the config's device.
+
+    Raises UserError where the device is not there, or where the memory is too small; `purpose` and `free` are those of
+    `check_memory`.
+    """
+    settings, device = config.training, choose_device(config.training.device)
+    rows = -(-settings.batch_size // distributed.world())  # of this process
+    parts = training_parts(config.model, tokenizer.vocab_size, rows, settings.micro_batch_size)
+    check_memory(parts, purpose, free)
+    dataset = Dataset(config.data, corpus, tokenizer, config.model.block_size)
+    model = build_model(config, tokenizer).to(device)
+    return dataset, model, settings.optimizer.component(settings.optimizer, model)

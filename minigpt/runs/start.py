@@ -1,0 +1,150 @@
+"""How a training begins: a new run is prepared, or an old one is resumed after a stop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+
+from minigpt.config.options import to_python
+from minigpt.inspection.causality import check_causal, idle_positions
+from minigpt.model.gpt import count_parameters
+from minigpt.runs import checkpoint
+from minigpt.runs.assemble import RunConfig, assemble, open_text
+from minigpt.runs.checkpoint import Checkpoint, CheckpointError
+from minigpt.runs.record import Change, changed, cut_metrics, make_folder, record, record_changes
+from minigpt.runs.report import Say, say, silent
+from minigpt.runs.run import METRICS, RUNS, TOKENIZER, Run, check_run, open_checkpoint, read_config
+from minigpt.runs.trainer import Trainer
+from minigpt.system.errors import UserError
+from minigpt.system.folder import Lock, check_name
+from minigpt.system.strict_json import has_form
+from minigpt.text.corpus import Corpus, open_corpus
+from minigpt.text.tokenizer import Tokenizer
+from minigpt.training import distributed
+from minigpt.training.floor import expectations
+from minigpt.training.loop import History, with_threads
+from minigpt.training.memory import outline
+
+STATE = {"seconds": float, "tokens": int, "losses": [float], "evaluations": [(int, float, float)], "data": str}
+FIXED = ("training.optimizer", "training.optimizer.kind")  # and all of data and model
+
+
+def start(config: RunConfig, name: str, plugins: Sequence[Path], allow_leak: bool, say: Say = say) -> Trainer:
+    """Prepare a new run: read the text, build the model, check that it is causal, and make its folder.
+
+    Raises UserError for options that cannot be used, LeakError for an attention that sees the future, and OSError.
+    """
+    began, say = perf_counter(), say if distributed.rank() == 0 else silent
+    check_name(name, "a run")
+    corpus, tokenizer = open_text(config.data)
+    say(f"text: {corpus.description}; {tokenizer.vocab_size:,} tokens in the vocabulary")
+    trainer = _make(config, tokenizer, corpus, RUNS / name, say)
+    if not allow_leak:
+        check_causal(trainer.run.model)
+    if distributed.rank() == 0:
+        trainer.run.folder = make_folder(name)
+        trainer.lock = Lock(trainer.run.folder)
+        trainer.seal = record(trainer.run, plugins)
+    say(f"run: {trainer.run.folder} (ready in {perf_counter() - began:.1f} s)")
+    return trainer
+
+
+def resume(
+    folder: Path,
+    overrides: Sequence[str],
+    plugins: Sequence[Path],
+    allow_data_change: bool,
+    allow_leak: bool,
+    say: Say = say,
+) -> Trainer:
+    """Continue a run from its newest good checkpoint.
+
+    Overrides may change `training` and `sampling`, and the changes are listed and recorded. They may not change
+    `model`, the tokenizer or the kind of the optimizer; the text only with `allow_data_change`. Raises UserError,
+    LeakError (a plugin may have been edited), CheckpointError, and OSError.
+    """
+    say = say if distributed.rank() == 0 else silent
+    check_run(folder)
+    lock = Lock(folder) if distributed.rank() == 0 else None
+    saved, notes = open_checkpoint(folder)
+    for note in notes:
+        say(note)
+    config, changes = _changed_config(folder, overrides, allow_data_change, say)
+    tokenizer = Tokenizer.load(folder / TOKENIZER)
+    check_state(saved)
+    checkpoint.check_fit(outline(config.model, tokenizer.vocab_size), saved.model, saved.path)
+    if saved.state["step"] >= config.training.max_steps:
+        raise UserError(
+            f"--resume: {folder} has done all its {config.training.max_steps} steps; "
+            f"give it more, as in training.max_steps={2 * config.training.max_steps}"
+        )
+    trainer = _make(config, tokenizer, open_corpus(config.data.source, config.data.stories), folder, say)
+    if not allow_leak:
+        check_causal(trainer.run.model)
+    if saved.state["data"] != trainer.data:
+        what = f"the text of {config.data.source} is not the one that {folder} was trained on"
+        if not allow_data_change:
+            raise UserError(f"--resume: {what}; --allow-data-change goes on with it")
+        say(f"changed: {what}")
+        changes.append(("data", saved.state["data"], trainer.data))
+    _restore(trainer, saved)
+    trainer.lock = lock
+    if distributed.rank() == 0:
+        cut_metrics(folder / METRICS, trainer.history.step, say)
+        trainer.seal = record_changes(trainer.run, plugins, changes, say)
+    say(f"run: {folder}, resumed after step {trainer.history.step}")
+    return trainer
+
+
+def _changed_config(
+    folder: Path, overrides: Sequence[str], allow_data_change: bool, say: Say
+) -> tuple[RunConfig, list[Change]]:
+    """A run's config with overrides, and what they change. Raises UserError for what cannot change."""
+    old, config = read_config(folder), read_config(folder, overrides)
+    changes = list(changed(to_python(old), to_python(config)))
+    for key, before, after in changes:
+        say(f"changed: {key}: {before} -> {after}")
+        fixed = key.startswith(("data.", "model.")) or key in FIXED
+        if fixed and not (allow_data_change and key == "data.source"):
+            raise UserError(f"--resume: {key} cannot change from {before} to {after}: start a new run")
+    return config, changes
+
+
+def _make(config: RunConfig, tokenizer: Tokenizer, corpus: Corpus, folder: Path, say: Say) -> Trainer:
+    """Put a trainer together; the config of its run has the number of threads in place of `auto`."""
+    config = replace(config, training=with_threads(config.training))
+    distributed.start(config.training.device)
+    processes = distributed.world()
+    if config.training.batch_size < processes:
+        raise UserError(f"training.batch_size: {config.training.batch_size} rows for {processes} processes")
+    dataset, model, optimizer = assemble(config, corpus, tokenizer)
+    for line in idle_positions(model):
+        say(f"note: {line}; training goes on without it")
+    parts = ", ".join(f"{part} {count:,}" for part, count in count_parameters(model).items() if count)
+    together = f", {processes} processes" if processes > 1 else ""
+    threads = f", threads: {config.training.threads}" if model.device.type == "cpu" else ""
+    say(f"model: {sum(count_parameters(model).values()):,} parameters ({parts}) on {model.device}{together}{threads}")
+    run, expected = Run(folder, config, tokenizer, model, 0, []), expectations(corpus, tokenizer)
+    return Trainer(run, dataset, optimizer, corpus.digest, say, expected=expected)
+
+
+def check_state(saved: Checkpoint) -> None:
+    """Raises CheckpointError unless a checkpoint has what `Trainer.state` writes."""
+    if "data" not in saved.state and not saved.optimizer:  # of a comparison
+        raise CheckpointError(f"{saved.path}: saved without the optimizer's state, it cannot be trained further")
+    if not has_form(saved.state, STATE):
+        raise CheckpointError(f"{saved.path / 'state.json'}: not the state of a training")
+
+
+def _restore(trainer: Trainer, saved: Checkpoint) -> None:
+    """Put what a checkpoint holds into a trainer."""
+    checkpoint.fill(trainer.run.model, saved.model, saved.path)
+    if trainer.optimizer.remembers and not saved.optimizer:
+        raise CheckpointError(f"{saved.path}: the optimizer's state is empty")
+    trainer.optimizer.load_state(saved.optimizer)
+    state = saved.state
+    evaluations = [(step, train_loss, val_loss) for step, train_loss, val_loss in state["evaluations"]]
+    trainer.history = History(state["step"], state["seconds"], state["tokens"], list(state["losses"]), evaluations)
+    trainer.run.step = state["step"]
