@@ -4,6 +4,7 @@ python scripts/train.py --config tiny.yaml                                  # a 
 python scripts/train.py --config tiny.yaml model.attention=average_softmax  # swap the attention
 python scripts/train.py --resume                                            # go on with the newest run
 python scripts/train.py --config tiny.yaml --profile                        # where a step's time goes
+python scripts/train.py --config tiny.yaml --plain                          # no kernels: the textbook's forms only
 """
 
 import begin  # noqa: F401  before the imports that take seconds
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from minigpt import command
 from minigpt.config import options as config
-from minigpt.runs import profiler as part_times
+from minigpt.runs import profiler
 from minigpt.runs.assemble import RunConfig
 from minigpt.runs.report import say
 from minigpt.runs.run import newest_run
@@ -65,7 +66,7 @@ def profile(arguments: argparse.Namespace) -> None:
         found = f"found {arguments.profile!r}"
         raise UserError(f"--profile STEPS: expected a whole number of at least 1 and at most 999999, {found}")
     settings = config.load(RunConfig, arguments.config, arguments.overrides)
-    part_times.show_part_times(settings, int(arguments.profile))
+    profiler.show_profile(settings, int(arguments.profile))
 
 
 if __name__ == "__main__":
@@ -76,8 +77,9 @@ if __name__ == "__main__":
         "--resume", nargs="?", const="", metavar="RUN", help="go on with a run (default: the newest) where it stopped"
     )
     parser.add_argument("--allow-data-change", action="store_true", help="resume although the text has changed")
+    parser.add_argument("--plain", action="store_true", help="compute by the textbook's forms only: slower, and equal")
     parser.add_argument("--allow-leak", action="store_true", help="train even if an attention sees the future")
-    default = str(part_times.STEPS)
+    default = str(profiler.STEPS)
     what = f"show where a step's time goes, part by part, over STEPS steps (default: {default}); there is no run"
     parser.add_argument("--profile", nargs="?", const=default, metavar="STEPS", help=what)
     arguments, overrides = parser.parse_known_args()
@@ -86,5 +88,5 @@ if __name__ == "__main__":
     if command.is_override(arguments.profile):
         arguments.profile, overrides = default, [arguments.profile, *overrides]
     command.no_leftovers(parser, overrides)
-    arguments.overrides = overrides
+    arguments.overrides = [*overrides, "training.fast=false"] if arguments.plain else overrides
     sys.exit(command.execute(main, arguments))

@@ -1,4 +1,4 @@
-"""Where a step's time goes: the parts add up to the step, each pays for its own way and way back, no bit is moved."""
+"""Where a step's time goes: the parts add up to the step, forward and backward are told apart, no bit is changed."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from minigpt.attention.position import Position
 from minigpt.config.options import from_dict
 from minigpt.inspection.trace import replaced
 from minigpt.model import GPT, ModelConfig
-from minigpt.runs import profiler as part_times
-from minigpt.runs.profiler import BACKWARD, FORWARD, PARTS, PartTimes, Watch, attached, measure, summary, table
+from minigpt.runs import profiler as profilers
+from minigpt.runs.profiler import BACKWARD, FORWARD, PARTS, Profile, Profiler, attached, summary, table, take_profile
 from minigpt.text import corpus as corpora
 from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import DataConfig, Dataset
@@ -66,20 +66,20 @@ def make_optimizer(config: TrainingConfig, model: GPT) -> Optimizer:
     return optimizer
 
 
-def look(model: GPT, dataset: Dataset, **options: Any) -> PartTimes:
+def look(model: GPT, dataset: Dataset, **options: Any) -> Profile:
     config = settings(**options)
-    return measure(model, dataset, make_optimizer(config, model), config, STEPS)
+    return take_profile(model, dataset, make_optimizer(config, model), config, STEPS)
 
 
 # ---- the whole and its parts ----
 
 
 def test_the_parts_add_up_to_the_step(dataset: Dataset) -> None:
-    times = look(make_model(), dataset)
-    assert (len(times.watched), len(times.plain)) == (STEPS, STEPS)
-    assert sum(times.seconds.values()) == pytest.approx(times.whole, rel=1e-9)
-    assert min(times.seconds.values()) >= 0
-    assert {part for part, _ in times.seconds} == set(PARTS) - {"attention: position"}  # learned ones are embedded
+    profile = look(make_model(), dataset)
+    assert (len(profile.profiled), len(profile.unprofiled)) == (STEPS, STEPS)
+    assert sum(profile.seconds.values()) == pytest.approx(profile.whole, rel=1e-9)
+    assert min(profile.seconds.values()) >= 0
+    assert {part for part, _ in profile.seconds} == set(PARTS) - {"attention: position"}  # learned ones are embedded
 
 
 class Clock:
@@ -89,7 +89,7 @@ class Clock:
         self.time = 0
 
     def slowed(self, function: Any, there: int, back: int = 0) -> Any:
-        """The same function, which takes seconds on the way there and on the way back."""
+        """The same function, which takes seconds forward and backward."""
         clock = self
 
         class Slow(torch.autograd.Function):
@@ -115,12 +115,12 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(part_times, "perf_counter", lambda: clock.time)
+    monkeypatch.setattr(profilers, "perf_counter", lambda: clock.time)
     return clock
 
 
-def spent(times: PartTimes) -> dict[tuple[str, str], float]:
-    return {moment: seconds for moment, seconds in times.seconds.items() if seconds}
+def spent(profile: Profile) -> dict[tuple[str, str], float]:
+    return {phase: seconds for phase, seconds in profile.seconds.items() if seconds}
 
 
 SLOW = {
@@ -146,10 +146,10 @@ def test_each_part_pays_for_its_own(part: str, micro_batch_size: int | None, dat
         attention.position.__dict__["bias"] = lambda q, k, bias=bias, weight=weight: bias(q, k) * weight
     thing, method = SLOW[part](model)
     with replaced(thing, method, clock.slowed(getattr(thing, method), 5, 9)):
-        times = look(model, dataset, micro_batch_size=micro_batch_size)
+        profile = look(model, dataset, micro_batch_size=micro_batch_size)
     calls = (2 if micro_batch_size else 1) * (2 if part.startswith("residual") else 1)
-    assert spent(times) == {(part, FORWARD): calls * 5, (part, BACKWARD): calls * 9}
-    assert times.watched == times.plain == [calls * 14] * STEPS
+    assert spent(profile) == {(part, FORWARD): calls * 5, (part, BACKWARD): calls * 9}
+    assert profile.profiled == profile.unprofiled == [calls * 14] * STEPS
 
 
 def test_inside_another_part_it_is_the_inner_ones(dataset: Dataset, clock: Clock) -> None:
@@ -163,14 +163,14 @@ def test_inside_another_part_it_is_the_inner_ones(dataset: Dataset, clock: Clock
             (first, "mix", 100, 200),
         ):
             stack.enter_context(replaced(thing, method, clock.slowed(getattr(thing, method), there, back)))
-        times = look(model, dataset)
+        profile = look(model, dataset)
     parts = {
         "attention: position": (1 + 1, 2 + 2),  # normed, they are turned one after the other
         "attention: queries, keys, values": (1010, 2020),
         "attention: mix": (100, 200),
     }
-    expected = {(part, way): s for part, both in parts.items() for way, s in zip((FORWARD, BACKWARD), both)}
-    assert spent(times) == expected
+    expected = {(part, direction): s for part, both in parts.items() for direction, s in zip((FORWARD, BACKWARD), both)}
+    assert spent(profile) == expected
 
 
 @pytest.mark.parametrize("part", ["batch", "gradient clipping", "optimizer", "the rest of the loop"])
@@ -184,16 +184,16 @@ def test_what_is_around_the_model_pays_for_its_own(part: str, dataset: Dataset, 
         "the rest of the loop": (training, "schedule"),
     }[part]
     with replaced(thing, method, clock.slowed(getattr(thing, method), 7)):
-        times = measure(model, dataset, optimizer, config, STEPS)
-    assert spent(times) == {(part, FORWARD): 7}
+        profile = take_profile(model, dataset, optimizer, config, STEPS)
+    assert spent(profile) == {(part, FORWARD): 7}
 
 
 @pytest.mark.parametrize("position", Position.kinds)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_and_position(kind: str, position: str, dataset: Dataset) -> None:
-    times = look(make_model(kind, position=position), dataset)
-    assert sum(times.seconds.values()) == pytest.approx(times.whole, rel=1e-9)
-    assert times.seconds["attention: mix", BACKWARD] > 0
+    profile = look(make_model(kind, position=position), dataset)
+    assert sum(profile.seconds.values()) == pytest.approx(profile.whole, rel=1e-9)
+    assert profile.seconds["attention: mix", BACKWARD] > 0
 
 
 OPTIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
@@ -207,28 +207,28 @@ OPTIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("shape", "how"), OPTIONS, ids=str)
-def test_the_watch_changes_no_bit(shape: dict[str, Any], how: dict[str, Any], dataset: Dataset) -> None:
+def test_the_profiler_changes_no_bit(shape: dict[str, Any], how: dict[str, Any], dataset: Dataset) -> None:
     same_to_the_bit("multi_head", shape, how, dataset)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_watch_changes_no_bit_in_any_kind(kind: str, dataset: Dataset) -> None:
+def test_the_profiler_changes_no_bit_in_any_kind(kind: str, dataset: Dataset) -> None:
     same_to_the_bit(kind, {"position": "rotary"}, {}, dataset)
 
 
 def same_to_the_bit(kind: str, shape: dict[str, Any], how: dict[str, Any], dataset: Dataset) -> None:
-    """Losses, lengths of gradients and weights of the same steps, with the watch and without."""
+    """Losses, lengths of gradients and weights of the same steps, with the profiler and without."""
     found = []
-    for watching in (True, False):
+    for profiling in (True, False):
         model, config = make_model(kind, **shape), settings(**how)
         optimizer = make_optimizer(config, model)
-        watch = Watch(model.device)
-        with attached(watch, model, dataset, optimizer) if watching else nullcontext():
+        profiler = Profiler(model.device)
+        with attached(profiler, model, dataset, optimizer) if profiling else nullcontext():
             records = [(record.loss, record.grad_norm) for record in train(model, dataset, optimizer, config)]
-        assert bool(watch.seconds) is watching
+        assert bool(profiler.seconds) is profiling
         found.append((records, model.state_dict()))
-    (watched, weights), (plain, others) = found
-    assert watched == plain
+    (profiled, weights), (unprofiled, others) = found
+    assert profiled == unprofiled
     assert all(torch.equal(weight, others[name]) for name, weight in weights.items())
 
 
@@ -246,46 +246,46 @@ def test_nothing_is_left_behind(dataset: Dataset) -> None:
     model, config = make_model(), settings()
     optimizer = make_optimizer(config, model)
     before = everything(model, dataset, optimizer)
-    measure(model, dataset, optimizer, config, STEPS)
+    take_profile(model, dataset, optimizer, config, STEPS)
     assert everything(model, dataset, optimizer) == before
 
 
 def test_nothing_is_left_behind_when_a_step_fails(dataset: Dataset) -> None:
     model, config = make_model(), settings()
-    optimizer, watch = make_optimizer(config, model), Watch(torch.device("cpu"))
+    optimizer, profiler = make_optimizer(config, model), Profiler(torch.device("cpu"))
     before = everything(model, dataset, optimizer)
     x = torch.zeros(1, BLOCK + 1, dtype=torch.long)
-    with pytest.raises(ValueError, match="do not fit"), attached(watch, model, dataset, optimizer):
+    with pytest.raises(ValueError, match="do not fit"), attached(profiler, model, dataset, optimizer):
         assert everything(model, dataset, optimizer) != before
         model(x[:, :BLOCK])
-        assert watch.claimed
+        assert profiler.assigned
         model(x)
     assert everything(model, dataset, optimizer) == before
-    assert not watch.claimed and not watch.outer
+    assert not profiler.assigned and not profiler.outer
 
 
 def test_a_device_is_waited_for_whenever_the_part_changes() -> None:
     """Work that a device still has to do belongs to the part that asked for it."""
-    watch, waited = Watch(torch.device("cpu")), []
-    watch.synchronise = lambda: waited.append(watch.now)
-    watch.start()
-    watch.around("mlp", lambda: watch.around("mlp", lambda: None)())()
-    watch.stop()
+    profiler, waited = Profiler(torch.device("cpu")), []
+    profiler.synchronise = lambda: waited.append(profiler.current)
+    profiler.start()
+    profiler.timed("mlp", lambda: profiler.timed("mlp", lambda: None)())()
+    profiler.stop()
     rest = ("the rest of the loop", FORWARD)
     assert waited == [rest, rest, ("mlp", FORWARD), rest]
 
 
 # ---- what is shown ----
 
-TIMES = PartTimes(
+PROFILE = Profile(
     {("batch", FORWARD): 0.001, ("mlp", FORWARD): 0.002, ("mlp", BACKWARD): 0.004, ("optimizer", FORWARD): 0.003},
-    watched=[0.011, 0.010, 0.009],
-    plain=[0.008, 0.009, 0.006],
+    profiled=[0.011, 0.010, 0.009],
+    unprofiled=[0.008, 0.009, 0.006],
 )
 
 
 def test_the_table() -> None:
-    assert table(TIMES).splitlines() == [
+    assert table(PROFILE).splitlines() == [
         "part                              forward ms backward ms        ms    share",
         "batch                                                         1.00   10.0 %",
         "mlp                                     2.00        4.00      6.00   60.0 %",
@@ -296,10 +296,10 @@ def test_the_table() -> None:
 
 def test_the_summary() -> None:
     """1,000 tokens in 8 ms are 125,000 a second; three times 2 million operations for each make 750 GFLOP/s."""
-    assert summary(TIMES, 1000, 2e6).splitlines() == [
-        "median step: 8.00 ms (6.00 to 9.00); with the watch 10.00 ms (+25.0 %; the steps alternate)",
+    assert summary(PROFILE, 1000, 2e6).splitlines() == [
+        "median step: 8.00 ms (6.00 to 9.00); with the profiler 10.00 ms (+25.0 %; the steps alternate)",
         "speed without it: 125,000 tokens/s, 750.0 GFLOP/s "
-        "(2,000,000 operations a token forward, and about three times as many with the way back)",
+        "(2,000,000 operations a token forward, and about three times as many with the backward pass)",
     ]
 
 
@@ -374,7 +374,7 @@ PROCESSES = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "
 
 def test_one_of_several_processes_is_refused(home: Path) -> None:
     ended = process("train.py", "--config", "small.yaml", "--profile", cwd=home, **PROCESSES)
-    assert (ended.code, ended.err) == (2, "error: --profile looks at one process: start it without torchrun\n")
+    assert (ended.code, ended.err) == (2, "error: --profile measures one process: start it without torchrun\n")
 
 
 def test_a_loss_that_is_no_number_ends_as_in_training(home: Path) -> None:

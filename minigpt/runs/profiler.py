@@ -1,9 +1,9 @@
 """Where a training step's time goes, part by part, forward and backward: `train.py --profile`.
 
-The steps are those of `train`, and a watch is attached from outside: the model and the loop have no taps for it. Every
-moment of a step belongs to exactly one part, so the parts add up to the step; inside another part (a rotation inside
-`qkv`), it is the inner one's. For the way back each operation that autograd recorded is told whose it is, by which part
-was running when it was made, so that nothing is added to the graph and the numbers stay the same to the bit.
+The steps are those of `train`, and the profiler is attached from outside: model and loop contain no code for it. Each
+moment of a step belongs to exactly one part, so the parts add up to the step; where one part runs inside another (a
+rotation inside `qkv`), the time belongs to the inner one. For the backward pass, each operation that autograd recorded
+is assigned to the part that was running then. Nothing is added to the graph, so results stay the same to the bit.
 
 What attention does outside `qkv`, its position and `output` is counted as its mix.
 """
@@ -36,97 +36,97 @@ from minigpt.training import loop as training
 from minigpt.training.loop import TrainingConfig, train, with_threads
 from minigpt.training.optimizer import Optimizer
 
-WARM_UP, STEPS = 3, 20  # steps that are not measured, and that are, unless the command says otherwise
+WARM_UP, STEPS = 3, 20  # steps before the measurement, and in it by default
 BATCH, TOKENS, NORMS = "batch", "tokens, position", "norms"
 QKV, POSITION, MIX, OUTPUT = (f"attention: {what}" for what in ("queries, keys, values", "position", "mix", "output"))
 MLPS, STREAM, HEAD, LOSS = "mlp", "residual sums, dropout", "head", "loss"
-CLIPPING, OPTIMIZER, REST, WATCHING = "gradient clipping", "optimizer", "the rest of the loop", "the watch itself"
+CLIPPING, OPTIMIZER, REST, PROFILING = "gradient clipping", "optimizer", "the rest of the loop", "the profiler itself"
 MODEL_PARTS = (TOKENS, NORMS, QKV, POSITION, MIX, OUTPUT, MLPS, STREAM, HEAD, LOSS)
-PARTS = (BATCH, *MODEL_PARTS, CLIPPING, OPTIMIZER, REST, WATCHING)
+PARTS = (BATCH, *MODEL_PARTS, CLIPPING, OPTIMIZER, REST, PROFILING)
 FORWARD, BACKWARD = "forward", "backward"
 
-Moment = tuple[str, str]  # a part, and the way
+Phase = tuple[str, str]  # a part, and its direction: forward or backward
 
 
-class Watch:
-    """Adds up the seconds of each part. Only changes of part are timed, so a device waits for nothing else."""
+class Profiler:
+    """Adds up the seconds of each part. A device is synchronised only where one part ends and another begins."""
 
     def __init__(self, device: torch.device):
         self.synchronise = {"cuda": torch.cuda.synchronize, "mps": torch.mps.synchronize}.get(device.type, _nothing)
-        self.seconds: dict[Moment, float] = defaultdict(float)
-        self.outer: list[Moment] = []  # what the part under way stands inside of, outermost first
-        self.claimed: set[Node] = set()  # the operations of this step that are told whose they are
-        self.before = self.now = (REST, FORWARD)
+        self.seconds: dict[Phase, float] = defaultdict(float)
+        self.outer: list[Phase] = []  # the phases around the current one, outermost first
+        self.assigned: set[Node] = set()  # the operations of this step that belong to a part already
+        self.before_backward = self.current = (REST, FORWARD)
         self.since = 0.0
 
     def start(self) -> None:
-        """A step begins."""
+        """Begin a step."""
         self.synchronise()
-        self.before = self.now = (REST, FORWARD)
+        self.before_backward = self.current = (REST, FORWARD)
         self.since = perf_counter()
 
     def stop(self) -> None:
-        """A step has ended."""
-        self.switch(WATCHING, FORWARD)
-        self.forget()
+        """End a step."""
+        self.switch(PROFILING, FORWARD)
+        self.clear()
 
-    def forget(self) -> None:
-        """Let go of the graph of a step, and of where it was."""
-        self.claimed.clear()
+    def clear(self) -> None:
+        """Release the graph of a step."""
+        self.assigned.clear()
         self.outer.clear()
 
-    def switch(self, part: str, way: str) -> None:
-        """What passes from now on is this part's."""
-        if (part, way) == self.now:
+    def switch(self, part: str, direction: str) -> None:
+        """End the current phase and begin another."""
+        if (part, direction) == self.current:
             return
         self.synchronise()
-        moment = perf_counter()
-        self.seconds[self.now] += moment - self.since
-        self.now, self.since = (part, way), moment
+        now = perf_counter()
+        self.seconds[self.current] += now - self.since
+        self.current, self.since = (part, direction), now
 
-    def around(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function, whose time is the part's, on the way forward and on the way back."""
+    def timed(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function, whose time counts for the part, forward and backward."""
 
-        def timed(*arguments: Any, **options: Any) -> Any:
-            outside, way = self.now
-            self.outer.append(self.now)
-            self.claim((*arguments, *options.values()), outside)
-            self.switch(part, way)
+        def call(*arguments: Any, **options: Any) -> Any:
+            outside, direction = self.current
+            self.outer.append(self.current)
+            self.assign((*arguments, *options.values()), outside)
+            self.switch(part, direction)
             result = function(*arguments, **options)
-            self.claim((result,), part)
+            self.assign((result,), part)
             self.switch(*self.outer.pop())
             return result
 
-        return timed
+        return call
 
-    def claim(self, values: Sequence[Any], part: str) -> None:
-        """The operations that led to these values, and are nobody's yet, are the part's when they are gone back."""
+    def assign(self, values: Sequence[Any], part: str) -> None:
+        """Assign the operations that made these values, and have no part yet, to the part for the backward pass."""
         waiting: list[Node | None] = [tensor.grad_fn for tensor in _tensors(values)]
-        if not any(node is not None and node not in self.claimed for node in waiting):
+        if not any(node is not None and node not in self.assigned for node in waiting):
             return
-        self.switch(WATCHING, self.now[1])
+        self.switch(PROFILING, self.current[1])
         while waiting:
             node = waiting.pop()
-            if node is None or node in self.claimed or not node.next_functions:  # a parameter's own runs with its user
+            if node is None or node in self.assigned or not node.next_functions:  # a parameter's own runs with its user
                 continue
-            self.claimed.add(node)
-            node.register_prehook(lambda gradients: self.go_back(part))
+            self.assigned.add(node)
+            node.register_prehook(lambda gradients: self.enter_backward(part))
             waiting += [earlier for earlier, _ in node.next_functions]
 
-    def go_back(self, part: str) -> None:
-        """An operation of the part is about to be gone back."""
-        if self.now[1] == FORWARD:
-            self.before = self.now
-            torch.autograd.Variable._execution_engine.queue_callback(self.gone_back)
+    def enter_backward(self, part: str) -> None:
+        """Autograd is about to compute the gradient of an operation of the part."""
+        if self.current[1] == FORWARD:
+            self.before_backward = self.current
+            torch.autograd.Variable._execution_engine.queue_callback(self.leave_backward)
         self.switch(part, BACKWARD)
 
-    def gone_back(self) -> None:
-        """A backward pass has come to its end."""
-        self.switch(*self.before)
+    def leave_backward(self) -> None:
+        """A backward pass has ended."""
+        self.switch(*self.before_backward)
 
 
 def _nothing() -> None:
-    """What there is to wait for on a CPU."""
+    """A CPU needs no synchronisation."""
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -138,15 +138,15 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 @contextmanager
-def attached(watch: Watch, model: GPT, dataset: Dataset, optimizer: Optimizer) -> Iterator[None]:
-    """Let the watch see the steps inside the `with`. Afterwards everything is as it was."""
+def attached(profiler: Profiler, model: GPT, dataset: Dataset, optimizer: Optimizer) -> Iterator[None]:
+    """Let the profiler time the steps inside the `with`. Afterwards everything is as it was."""
     with ExitStack() as stack:
         for thing, method, part in places(model, dataset, optimizer):
-            stack.enter_context(replaced(thing, method, watch.around(part, getattr(thing, method))))
+            stack.enter_context(replaced(thing, method, profiler.timed(part, getattr(thing, method))))
         try:
             yield
         finally:
-            watch.forget()
+            profiler.clear()
 
 
 def places(model: GPT, dataset: Dataset, optimizer: Optimizer) -> Iterator[tuple[Any, str, str]]:
@@ -169,77 +169,79 @@ def places(model: GPT, dataset: Dataset, optimizer: Optimizer) -> Iterator[tuple
 
 
 @dataclass(frozen=True)
-class PartTimes:
-    """What the watch saw, and what the clock said without it. Seconds."""
+class Profile:
+    """What the profiler found, and how long the same steps take without it. Seconds."""
 
-    seconds: dict[Moment, float]  # mean of a watched step, by part and way; their sum is the whole step
-    watched: list[float]  # each watched step
-    plain: list[float]  # each step between them, without the watch
+    seconds: dict[Phase, float]  # mean of a profiled step, by part and direction; their sum is the whole step
+    profiled: list[float]  # each profiled step
+    unprofiled: list[float]  # each step between them
 
     @property
     def whole(self) -> float:
-        """The mean of a watched step."""
-        return sum(self.watched) / len(self.watched)
+        """The mean of a profiled step."""
+        return sum(self.profiled) / len(self.profiled)
 
 
-def measure(model: GPT, dataset: Dataset, optimizer: Optimizer, config: TrainingConfig, steps: int) -> PartTimes:
-    """Warm up, then take `steps` steps with the watch, each followed by one without. The model is trained by them.
+def take_profile(model: GPT, dataset: Dataset, optimizer: Optimizer, config: TrainingConfig, steps: int) -> Profile:
+    """Warm up, then take `steps` steps with the profiler, each followed by one without. The model is trained by them.
 
     Raises Diverged.
     """
     count = WARM_UP + 2 * steps
     config = replace(config, max_steps=max(config.max_steps, count), compile=False, cuda_graphs=False)
-    watch, watched, plain = Watch(model.device), list[float](), list[float]()
+    profiler, profiled, unprofiled = Profiler(model.device), list[float](), list[float]()
     taken = train(model, dataset, optimizer, config)
     for _ in islice(taken, WARM_UP):
         pass
     for _ in range(steps):
-        with attached(watch, model, dataset, optimizer):
-            watch.start()
-            began = watch.since
+        with attached(profiler, model, dataset, optimizer):
+            profiler.start()
+            began = profiler.since
             next(taken)
-            watch.stop()
-        watched.append(watch.since - began)
-        watch.synchronise()
+            profiler.stop()
+        profiled.append(profiler.since - began)
+        profiler.synchronise()
         began = perf_counter()
         next(taken)
-        watch.synchronise()
-        plain.append(perf_counter() - began)
-    return PartTimes({moment: seconds / steps for moment, seconds in watch.seconds.items()}, watched, plain)
+        profiler.synchronise()
+        unprofiled.append(perf_counter() - began)
+    return Profile({phase: seconds / steps for phase, seconds in profiler.seconds.items()}, profiled, unprofiled)
 
 
-def table(times: PartTimes) -> str:
-    """A line a part that there was, and their sum: milliseconds, and the share of the step."""
+def table(found: Profile) -> str:
+    """A line for each part that ran, and their sum: milliseconds, and the share of the step."""
     lines = [f"{'part':33} {'forward ms':>10} {'backward ms':>11} {'ms':>9} {'share':>8}"]
     for part in PARTS:
-        ways = [times.seconds.get((part, way)) for way in (FORWARD, BACKWARD)]
-        if any(seconds is not None for seconds in ways):
-            lines.append(_line(part, ways if part in MODEL_PARTS else [None, None], sum(s or 0.0 for s in ways), times))
-    both = [sum(times.seconds.get((part, way), 0.0) for part in MODEL_PARTS) for way in (FORWARD, BACKWARD)]
-    return "\n".join([*lines, _line("the whole step", both, times.whole, times)])
+        both = [found.seconds.get((part, direction)) for direction in (FORWARD, BACKWARD)]
+        if any(seconds is not None for seconds in both):
+            shown = both if part in MODEL_PARTS else [None, None]
+            lines.append(_line(part, shown, sum(s or 0.0 for s in both), found))
+    sums = [sum(found.seconds.get((part, direction), 0.0) for part in MODEL_PARTS) for direction in (FORWARD, BACKWARD)]
+    return "\n".join([*lines, _line("the whole step", sums, found.whole, found)])
 
 
-def _line(part: str, ways: Sequence[float | None], seconds: float, times: PartTimes) -> str:
-    forward, backward = ("" if way is None else f"{1000 * way:.2f}" for way in ways)
-    return f"{part:33} {forward:>10} {backward:>11} {1000 * seconds:9.2f} {100 * seconds / times.whole:6.1f} %"
+def _line(part: str, both: Sequence[float | None], seconds: float, found: Profile) -> str:
+    forward, backward = ("" if direction is None else f"{1000 * direction:.2f}" for direction in both)
+    return f"{part:33} {forward:>10} {backward:>11} {1000 * seconds:9.2f} {100 * seconds / found.whole:6.1f} %"
 
 
-def summary(times: PartTimes, tokens: int, flops_per_token: float) -> str:
-    """The step without the watch: its length, its speed, what the watch adds; for `tokens` tokens a step."""
-    plain, watched = median(times.plain), median(times.watched)
-    flops = 3 * flops_per_token * tokens / plain
+def summary(found: Profile, tokens: int, flops_per_token: float) -> str:
+    """The step without the profiler: its time, its speed, and what the profiler adds; for `tokens` tokens a step."""
+    without, with_it = median(found.unprofiled), median(found.profiled)
+    flops = 3 * flops_per_token * tokens / without
     return (
-        f"median step: {1000 * plain:.2f} ms ({1000 * min(times.plain):.2f} to {1000 * max(times.plain):.2f}); "
-        f"with the watch {1000 * watched:.2f} ms ({100 * (watched / plain - 1):+.1f} %; the steps alternate)\n"
-        f"speed without it: {tokens / plain:,.0f} tokens/s, {flops / 1e9:,.1f} GFLOP/s "
-        f"({flops_per_token:,.0f} operations a token forward, and about three times as many with the way back)"
+        f"median step: {1000 * without:.2f} ms ({1000 * min(found.unprofiled):.2f} to "
+        f"{1000 * max(found.unprofiled):.2f}); with the profiler {1000 * with_it:.2f} ms "
+        f"({100 * (with_it / without - 1):+.1f} %; the steps alternate)\n"
+        f"speed without it: {tokens / without:,.0f} tokens/s, {flops / 1e9:,.1f} GFLOP/s "
+        f"({flops_per_token:,.0f} operations a token forward, and about three times as many with the backward pass)"
     )
 
 
-def show_part_times(config: RunConfig, steps: int) -> None:
-    """Measure what a config would train, and print the table. Raises UserError and Diverged."""
+def show_profile(config: RunConfig, steps: int) -> None:
+    """Profile the training of a config, and print the table. Raises UserError and Diverged."""
     if distributed.started()[1] > 1:
-        raise UserError("--profile looks at one process: start it without torchrun")
+        raise UserError("--profile measures one process: start it without torchrun")
     settings = with_threads(config.training)
     dataset, model, optimizer = assemble(config, *open_text(config.data))
     threads = f" (threads: {settings.threads})" if model.device.type == "cpu" else ""
@@ -248,9 +250,9 @@ def show_part_times(config: RunConfig, steps: int) -> None:
     say(f"a profile: {WARM_UP} steps to warm up and {2 * steps} to measure; {what}")
     if settings.compile:
         say("note: training.compile is off in a profile: compiled, the parts cannot be told apart")
-    times = measure(model, dataset, optimizer, settings, steps)
-    say(f"\nmean of {steps} steps\n{table(times)}\n")
-    say(summary(times, settings.batch_size * dataset.block_size, cost(model).flops_per_token))
+    found = take_profile(model, dataset, optimizer, settings, steps)
+    say(f"\nmean of {steps} steps\n{table(found)}\n")
+    say(summary(found, settings.batch_size * dataset.block_size, cost(model).flops_per_token))
 
 
-__all__ = ["PARTS", "STEPS", "PartTimes", "Watch", "attached", "measure", "show_part_times", "summary", "table"]
+__all__ = ["PARTS", "STEPS", "Profile", "Profiler", "attached", "show_profile", "summary", "table", "take_profile"]

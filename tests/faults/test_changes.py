@@ -9,6 +9,8 @@ import pytest
 from running import small_text
 from stopping import STEPS, furnished, metrics, newest, resume, same, train, train_until
 
+from minigpt.runs.run import load
+
 OTHER = small_text(50).replace("cat", "dog")
 
 
@@ -70,3 +72,17 @@ def test_ids_cut_short_while_training(left: int, tmp_path: Path) -> None:
     assert f"ids.bin: cut short to {left} of" in stopped.err and "--resume" in stopped.err
     assert newest(tmp_path).state["step"] == 4
     assert resume(tmp_path).code == 0 and metrics(tmp_path)[-1]["step"] == STEPS
+
+
+def test_plain_forms_alone_are_an_option_of_the_run_like_any_other(half: Path, tmp_path: Path) -> None:
+    """`--plain` is kept in the config and recorded on resuming; the losses are those of the faster forms."""
+    plain = furnished(tmp_path / "plain")
+    assert train(plain, "--plain", "training.max_steps=6").code == 0
+    assert not any(vars(module).get("faster") for module in load(plain / "runs" / "small", "cpu").model.modules())
+    assert any(vars(module).get("faster") for module in load(half / "runs" / "small", "cpu").model.modules())
+    for ours, theirs in zip(metrics(plain), metrics(half), strict=True):
+        assert ours["train/loss"] == pytest.approx(theirs["train/loss"], rel=1e-4)
+    resumed = resume(half, "--plain", f"training.max_steps={STEPS}")
+    assert resumed.code == 0 and "changed: training.fast: True -> False" in resumed.out, resumed
+    assert resume(plain, f"training.max_steps={STEPS}").code == 0
+    assert not load(plain / "runs" / "small").config.training.fast
