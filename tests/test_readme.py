@@ -47,6 +47,16 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(page.parent / name if name else page), link
 
 
+def test_every_picture_is_small_and_drawn_for_both_themes() -> None:
+    dark, light = (re.findall(rf"data/pictures/(\w+)-{theme}\.svg", README) for theme in ("dark", "light"))
+    assert len(light) == 3 and dark == light
+    files = sorted((ROOT / "data" / "pictures").iterdir())
+    assert [path.name for path in files] == sorted(
+        f"{name}-{theme}.svg" for name in light for theme in ("dark", "light")
+    )
+    assert all(path.stat().st_size <= 100_000 for path in files)
+
+
 def test_the_first_numbers_are_what_the_comments_say() -> None:
     """And they show it: every token's largest weight is its own."""
     (code,) = (block for block in blocks("python") if "attention_weights" in block)

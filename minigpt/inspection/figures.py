@@ -1,0 +1,142 @@
+"""Figures for a page by day and by night: bars, one attention map, and a story as several readers read it, as SVG.
+
+Each is drawn once a theme, and the page chooses: `<picture>` with `prefers-color-scheme`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from torch import Tensor
+
+from minigpt.inspection.pictures import ticks, visible
+
+WIDTH = 720  # of every figure
+LEAST = 0.03  # a weight or a surprise below this is not drawn
+
+
+@dataclass(frozen=True)
+class Theme:
+    """The colours of a figure."""
+
+    ground: str
+    ink: str
+    soft: str
+    faint: str
+    bar: str
+    heat: str
+
+
+THEMES = {
+    "light": Theme(ground="#fff", ink="#1b1f24", soft="#57606a", faint="#d8dee4", bar="#2563eb", heat="#ea580c"),
+    "dark": Theme(ground="#0d1117", ink="#e6edf3", soft="#9aa5b1", faint="#333c47", bar="#7aa7ff", heat="#be4614"),
+}
+
+
+def bars_svg(values: Mapping[str, float], title: str, mark: tuple[str, float], theme: Theme) -> str:
+    """A bar for each value, all from zero, and a dashed line at a value to compare with; at least one value."""
+    left, right, top, row = 170, 24, 58, 34
+    bottom = top + row * len(values)
+    axis = ticks(0, max(*values.values(), mark[1]))
+
+    def across(value: float) -> float:
+        return left + value / axis[-1] * (WIDTH - left - right)
+
+    parts = _open(bottom + 34, title, theme)
+    for tick in axis:
+        parts.append(f'<path d="M{across(tick):.1f} {top}V{bottom}" stroke="{theme.faint}"/>')
+        parts.append(_text(across(tick), bottom + 18, f"{tick:g}", theme.soft, "middle"))
+    for place, (name, value) in enumerate(values.items()):
+        y = top + row * place
+        parts.append(_text(left - 10, y + 22, name, theme.ink, "end"))
+        size = f'width="{across(value) - left:.1f}" height="{row - 12}"'
+        parts.append(f'<rect x="{left}" y="{y + 6}" {size} fill="{theme.bar}"/>')
+        inside = value > 0.8 * axis[-1]
+        ends = (across(value) - 8, theme.ground, "end") if inside else (across(value) + 8, theme.ink, "start")
+        parts.append(_text(ends[0], y + 22, f"{value:.4f}", ends[1], ends[2]))
+    x = across(mark[1])
+    parts.append(f'<path d="M{x:.1f} {top - 4}V{bottom}" stroke="{theme.ink}" stroke-dasharray="3 4"/>')
+    parts.append(_text(x, top - 10, f"{mark[0]}: {mark[1]:.4f}", theme.soft, "middle"))
+    return _close(parts)
+
+
+def map_svg(weights: Tensor, labels: Sequence[str], title: str, theme: Theme) -> str:
+    """Weights (T, S) of one head: a row for each query, a column for each key, both with their tokens."""
+    left, top, cell = 160, 66, 17
+    T, S = weights.shape
+    names = [visible(label) for label in labels]
+    parts = _open(top + cell * T + 30, title, theme)
+    for place, name in enumerate(names[:S]):
+        parts.append(_text(left + cell * (place + 0.5), top - 8, name, theme.ink, "middle"))
+    for place, name in enumerate(names[S - T :]):
+        parts.append(_text(left - 8, top + cell * (place + 0.5) + 4, name, theme.ink, "end"))
+    frame = f'x="{left}" y="{top}" width="{cell * S}" height="{cell * T}"'
+    parts.append(f'<rect {frame} fill="none" stroke="{theme.faint}"/><g fill="{theme.bar}">')
+    for i, row in enumerate(weights.tolist()):
+        for j, weight in enumerate(row):
+            if weight >= LEAST:
+                where = f'x="{left + cell * j}" y="{top + cell * i}" width="{cell}" height="{cell}"'
+                parts.append(f'<rect {where} opacity="{weight:.2f}"/>')
+    middle = left + cell * S / 2
+    parts.append("</g>" + _text(middle, top + cell * T + 20, "each row looks at the columns", theme.soft, "middle"))
+    return _close(parts)
+
+
+def readers_svg(text: str, readers: Mapping[str, Sequence[float]], title: str, theme: Theme, line: int = 64) -> str:
+    """A text, a row for each reader: the less a reader expected a character, the hotter it is.
+
+    `readers` give the probability of each character; the text is broken after at most `line` characters, at a space.
+    """
+    left, top, row, step = 166, 62, 20, 8.4
+    lines = broken(text, line)
+    height = top + len(lines) * (row * len(readers) + 14)
+    parts = [
+        *_open(height, title, theme),
+        f'<g font-family="ui-monospace,Menlo,Consolas,monospace" fill="{theme.ink}">',
+    ]
+    y = top
+    for start, end in lines:
+        for name, probabilities in readers.items():
+            cells = [(i, 1 - p) for i, p in enumerate(probabilities[start:end]) if 1 - p >= LEAST]
+            for i, heat in cells:
+                place = f'x="{left + step * i:.1f}" y="{y - 14}" width="{step}" height="{row - 2}"'
+                parts.append(f'<rect {place} fill="{theme.heat}" opacity="{0.85 * heat:.2f}"/>')
+            where = f'x="{left}" y="{y}" textLength="{step * (end - start):.1f}" xml:space="preserve"'
+            parts.append(f"<text {where}>{escape(text[start:end])}</text>")
+            parts.append(_text(left - 12, y, name, theme.soft, "end", ' font-family="system-ui,sans-serif"'))
+            y += row
+        y += 14
+    return _close([*parts, "</g>"])
+
+
+def broken(text: str, line: int) -> list[tuple[int, int]]:
+    """Where the lines of a text begin and end, each at most `line` characters, broken after a space if there is one."""
+    lines, start = [], 0
+    while start < len(text):
+        end = min(start + line, len(text))
+        space = text.rfind(" ", start, end)
+        end = space + 1 if end < len(text) and space >= start else end
+        lines.append((start, end))
+        start = end
+    return lines
+
+
+def _open(height: float, title: str, theme: Theme) -> list[str]:
+    size = f'width="{WIDTH}" height="{height:.0f}" viewBox="0 0 {WIDTH} {height:.0f}"'
+    return [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="system-ui,sans-serif" font-size="13" role="img">',
+        f"<title>{escape(title)}</title>",
+        f'<rect width="100%" height="100%" rx="8" fill="{theme.ground}"/>',
+        _text(20, 26, title, theme.ink, "start", ' font-size="15" font-weight="600"'),
+    ]
+
+
+def _text(x: float, y: float, text: str, colour: str, anchor: str, more: str = "") -> str:
+    where = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}"{more}'
+    return f"<text {where}>{escape(text)}</text>"
+
+
+def _close(parts: Sequence[str]) -> str:
+    return "\n".join([*parts, "</svg>\n"])

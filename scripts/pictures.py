@@ -1,0 +1,81 @@
+"""Make the pictures of the README, each for a light and a dark page: data/pictures/NAME-THEME.svg.
+
+python scripts/train.py --config tiny.yaml
+python scripts/compare.py --config ladder.yaml
+python scripts/pictures.py
+"""
+
+import begin  # noqa: F401  before the imports that take seconds
+
+# isort: split
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from minigpt import command
+from minigpt.inspection.figures import THEMES, bars_svg, map_svg, readers_svg
+from minigpt.runs.report import say
+from minigpt.runs.run import load, newest_run
+from minigpt.system.errors import UserError
+from minigpt.system.folder import write_whole
+from minigpt.system.strict_json import has_form, parse_json
+from minigpt.text.corpus import ROOT
+
+BARS = "What each kind of attention loses: nats a character above the best possible loss"
+READERS = "A new story as each of them reads it: hot characters were not expected"
+FORM = {
+    "forgetful": float,
+    "variants": [{"variant": str, "above": float}],
+    "example": {"text": str, "ideal": [float], "forgetful": [float], "variants": {str: {"probabilities": [float]}}},
+}
+
+
+def main(arguments: argparse.Namespace) -> None:
+    """Draw each picture once a theme."""
+    found = read_results(arguments.comparison / "results.json")
+    run = load(newest_run(arguments.run), "cpu")
+    maps, labels = run.attention(arguments.prompt), run.labels(arguments.prompt)
+    if not (0 <= arguments.layer < len(maps) and 0 <= arguments.head < len(maps[arguments.layer])):
+        raise UserError(f"--layer, --head: expected below {len(maps)} and {len(maps[0])}, counted from 0")
+    weights = maps[arguments.layer][arguments.head]  # (T, T)
+    title = f"Who looks where: layer {arguments.layer}, head {arguments.head}"
+    above = {row["variant"]: row["above"] for row in found["variants"]}
+    example = found["example"]
+    readers = {"ideal reader": example["ideal"]}
+    readers |= {name: look["probabilities"] for name, look in example["variants"].items()}
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    for name, theme in THEMES.items():
+        pictures = {
+            "ladder": bars_svg(above, BARS, ("knows the grammar, remembers nothing", found["forgetful"]), theme),
+            "attention": map_svg(weights, labels, title, theme),
+            "readers": readers_svg(example["text"], readers, READERS, theme),
+        }
+        for what, picture in pictures.items():
+            write_whole(arguments.out / f"{what}-{name}.svg", picture)
+            say(f"wrote {arguments.out / f'{what}-{name}.svg'}: {len(picture):,} bytes")
+
+
+def read_results(path: Path) -> dict[str, Any]:
+    """The results of a comparison on the built-in stories. Raises UserError."""
+    try:
+        found = parse_json(path.read_bytes())
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file: python scripts/compare.py --config ladder.yaml") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON: {error}") from None
+    if not has_form(found, FORM):
+        raise UserError(f"{path}: not the results of a comparison on the built-in stories, each run of it done")
+    return dict(found)
+
+
+if __name__ == "__main__":
+    parser = command.parser("Make the pictures of the README.")
+    parser.add_argument("--run", default="tiny", metavar="RUN", help="the run whose attention is shown (default: tiny)")
+    ladder, pictures = Path("runs/compare/ladder"), ROOT / "data" / "pictures"
+    parser.add_argument("--comparison", type=Path, default=ladder, metavar="DIR", help=f"default: {ladder}")
+    parser.add_argument("--prompt", default="Mia was a shy fox. She met Tom.", help="the text that is looked at")
+    parser.add_argument("--layer", type=int, default=3, metavar="N", help="counted from 0 (default: 3)")
+    parser.add_argument("--head", type=int, default=1, metavar="N", help="counted from 0 (default: 1)")
+    parser.add_argument("--out", type=Path, default=pictures, metavar="DIR", help="default: data/pictures")
+    sys.exit(command.execute(main, parser.parse_args()))
