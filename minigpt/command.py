@@ -22,7 +22,7 @@ from minigpt.runs.checkpoint import CheckpointError
 from minigpt.runs.report import complain, give_up
 from minigpt.runs.run import load_plugin
 from minigpt.system.errors import ConfigError, UserError
-from minigpt.system.signals import Stopped, Terminated, receive_signals
+from minigpt.system.signals import ENDING, SIGPIPE, Stopped, Terminated, receive_signals
 from minigpt.system.terminal import one_line
 from minigpt.training.loop import Diverged
 
@@ -74,7 +74,7 @@ def execute(main: Callable[[argparse.Namespace], None], arguments: argparse.Name
 
 def finish(line: str) -> None:
     """Say a last line on stderr, and let no signal and no stream that takes nothing add to it while Python ends."""
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for signum in ENDING:
         if signal.getsignal(signum) is not signal.SIG_IGN:
             signal.signal(signum, signal.SIG_DFL)
     try:
@@ -91,7 +91,7 @@ def _explain(error: BaseException) -> tuple[int, str]:
         return 128 + error.signum, "stopped"
     if isinstance(error, KeyboardInterrupt):
         return 130, "stopped"
-    if isinstance(error, Stopped) and error.signum == signal.SIGPIPE:
+    if isinstance(error, Stopped) and error.signum == SIGPIPE:
         return 141, ""
     if isinstance(error, Stopped):
         return 128 + error.signum, f"stopped by {error}; a checkpoint is written: python scripts/train.py --resume"

@@ -93,8 +93,9 @@ def record_changes(run: Run, plugins: Sequence[Path], changes: Sequence[Change],
 def announce(folder: Path, line: dict[str, Any]) -> None:
     """Add a line to changes.jsonl; when this returns, it is on disk."""
     with (folder / CHANGES).open("a+b") as file:
-        cut = file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n"  # by a full disk, or a crash
-        file.write(b"\n" * bool(cut) + json.dumps(line).encode() + b"\n")
+        file.seek(max(0, file.tell() - 1))
+        cut = file.read(1) not in (b"", b"\n")  # the last line, by a full disk or a crash
+        file.write(b"\n" * cut + json.dumps(line).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
     sync(folder)

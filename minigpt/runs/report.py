@@ -87,7 +87,8 @@ class Log:
         """Wait until the lines are on disk. A file that somebody removed or replaced meanwhile is written again."""
         try:
             if self._is_lost():
-                write_whole(self.path, os.pread(self.file.fileno(), os.fstat(self.file.fileno()).st_size, 0))
+                self.file.seek(0)
+                write_whole(self.path, self.file.read())
                 self.close()
                 self.file = self.path.open("a+b", buffering=0)
                 self.say(f"warning: {self.path}: it was removed or replaced, and is written again")

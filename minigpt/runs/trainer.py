@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,7 +25,7 @@ from minigpt.runs.report import Log, Reporter, Say, loss_curves
 from minigpt.runs.run import CHECKPOINTS, METRICS, Run
 from minigpt.system.errors import UserError
 from minigpt.system.folder import Lock, write_whole
-from minigpt.system.signals import Stopped, signals
+from minigpt.system.signals import SIGPIPE, Stopped, signals
 from minigpt.text.dataset import Dataset
 from minigpt.training import distributed
 from minigpt.training.floor import Expected, describe, pay, score
@@ -73,7 +72,7 @@ class Trainer:
                     if config.sample_every and record.step % config.sample_every == 0 and not last:
                         self.sample()
                     overdue = perf_counter() - saved >= 60 * config.checkpoint_minutes
-                    noticed = received[0] if received else reporter.unheard * signal.SIGPIPE
+                    noticed = received[0] if received else reporter.unheard * SIGPIPE
                     signum, due = distributed.agree(noticed, overdue)
                     if record.step % config.checkpoint_every == 0 or last or signum or due:
                         self.save(metrics)

@@ -5,21 +5,26 @@ A run, a comparison and their checkpoints may come from a stranger, or be read b
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import platform
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from minigpt.system.errors import UserError
 from minigpt.system.strict_json import parse_json
 from minigpt.system.terminal import one_line
 
-LOCK = ".lock"
+if sys.platform != "win32":
+    import fcntl
+
+LOCK, HOLDER = ".lock", ".holder"
 SHOWN = 3  # lines of many that say the same of different files
 
 
@@ -59,28 +64,26 @@ def refuse_links(folder: Path) -> None:
 
 
 class Lock(AbstractContextManager["Lock"]):
-    """A folder to oneself while the `with` lasts, or the lock is referred to, at most to the end of the process.
+    """A folder for one process while the `with` lasts, or the lock is referred to, at most to the end of the process.
 
-    The system locks the folder itself and the file `.lock` in it, which says who holds it, and drops both when the
-    process ends in any way. The folder's lock outlives the file; the file's is seen by other computers (NFS).
+    There are two locks, and the system drops both when the process ends in any way. The one of the file `.lock` is seen
+    by other computers (NFS); the one of the folder itself, which Windows lacks, still holds when `.lock` was removed.
+    What `.holder` says is for the error message alone.
     """
 
     def __init__(self, folder: Path):
         """Raises InUse, which says who holds the folder, and OSError."""
         self.held = ExitStack()
-        descriptor = os.open(folder, os.O_RDONLY)
-        self.held.callback(os.close, descriptor)
-        file = self.held.enter_context((folder / LOCK).open("a+", encoding="utf-8"))
         try:
-            for each in (descriptor, file):
-                fcntl.flock(each, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            holder = _holder(file.read(1000))
-            raise InUse(f"{folder} is in use by {holder}: two runs cannot share a folder") from None
-        file.truncate(0)
-        file.write(json.dumps({"pid": os.getpid(), "host": platform.node()}))
-        file.flush()
+            if sys.platform != "win32":
+                descriptor = os.open(folder, os.O_RDONLY)
+                self.held.callback(os.close, descriptor)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.held.enter_context(FileLock(folder / LOCK, timeout=0, thread_local=False))
+        except (BlockingIOError, Timeout):
+            self.held.close()
+            raise InUse(f"{folder} is in use by {_holder(folder)}: two runs cannot share a folder") from None
+        (folder / HOLDER).write_text(json.dumps({"pid": os.getpid(), "host": platform.node()}), encoding="utf-8")
 
     def __exit__(self, *error: object) -> None:
         self.held.close()
@@ -89,16 +92,18 @@ class Lock(AbstractContextManager["Lock"]):
         self.held.close()
 
 
-def _holder(text: str) -> str:
+def _holder(folder: Path) -> str:
     try:
-        values = parse_json(text)
+        values = parse_json(read_start(folder / HOLDER, 1000))
         return f"process {int(values['pid'])} on {values['host']}"
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return "another process"
 
 
 def sync(path: Path) -> None:
-    """Wait until a file or a folder's list of names is on disk."""
+    """Wait until a file or a folder's list of names is on disk; Windows opens no folders."""
+    if sys.platform == "win32" and path.is_dir():
+        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -15,6 +15,10 @@ class Terminated(KeyboardInterrupt):
         self.signum = signum
 
 
+SIGHUP, SIGPIPE = getattr(signal, "SIGHUP", 1), getattr(signal, "SIGPIPE", 13)  # Windows sends neither
+ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
 def _terminate(signum: int, frame: Any) -> NoReturn:
     raise Terminated(signum)
 
@@ -23,16 +27,16 @@ def receive_signals() -> None:
     """Let SIGINT, SIGTERM and SIGHUP each raise an exception; under nohup, which ignores SIGHUP, it stays ignored."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, _terminate)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, _terminate)
+    for signum in ENDING[1:]:
+        if signum != SIGHUP or signal.getsignal(signum) is not signal.SIG_IGN:
+            signal.signal(signum, _terminate)
 
 
 class Stopped(Exception):
     """A signal ended the training, after its step was finished and a checkpoint written."""
 
     def __init__(self, signum: int):
-        super().__init__(signal.Signals(signum).name)
+        super().__init__("SIGPIPE" if signum == SIGPIPE else signal.Signals(signum).name)
         self.signum = signum
 
 
@@ -44,14 +48,14 @@ def signals() -> Iterator[list[int]]:
     nohup, stays so.
     """
     received: list[int] = []
-    before = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    if before[signal.SIGHUP] is signal.SIG_IGN:
-        del before[signal.SIGHUP]
+    before = {signum: signal.getsignal(signum) for signum in ENDING}
+    if before.get(SIGHUP) is signal.SIG_IGN:
+        del before[SIGHUP]
 
     def note(signum: int, frame: Any) -> None:
         received.append(signum)
         for number in before:  # the next SIGINT or SIGTERM ends the process without asking us
-            signal.signal(number, signal.SIG_IGN if number == signal.SIGHUP else signal.SIG_DFL)
+            signal.signal(number, signal.SIG_IGN if number == SIGHUP else signal.SIG_DFL)
 
     for signum in before:
         signal.signal(signum, note)
@@ -59,4 +63,4 @@ def signals() -> Iterator[list[int]]:
         yield received
     finally:
         for signum, handler in before.items():
-            signal.signal(signum, signal.SIG_IGN if signum == signal.SIGHUP and signum in received else handler)
+            signal.signal(signum, signal.SIG_IGN if signum == SIGHUP and signum in received else handler)

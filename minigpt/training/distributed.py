@@ -11,7 +11,6 @@ from __future__ import annotations
 import atexit
 import os
 import re
-import signal
 import sys
 import threading
 from collections.abc import Iterable
@@ -20,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from minigpt.system.errors import UserError
+from minigpt.system.signals import SIGHUP
 
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # set for each process
 PATIENCE = 600.0  # seconds to wait for the other processes to come
@@ -103,7 +103,7 @@ def agree(signum: int, due: bool) -> tuple[int, bool]:
     Where torchrun is gone, the signal is SIGHUP: nobody else would ever stop these processes.
     """
     orphaned = dist.is_torchelastic_launched() and os.getppid() != PARENT
-    signum, any_due = divmod(largest(2 * (signum or orphaned * signal.SIGHUP) + due), 2)
+    signum, any_due = divmod(largest(2 * (signum or orphaned * SIGHUP) + due), 2)
     return signum, bool(any_due)
 
 
