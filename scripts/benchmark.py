@@ -1,12 +1,12 @@
-"""Measure minigpt on this machine beside nanoGPT's own code and transformers, all in one run, in turn.
+"""Measure minigpt on this machine beside nanoGPT's own code and transformers, in turn, within one run.
 
 python scripts/benchmark.py time-to-loss --nanogpt ../nanoGPT            # whole trainings, from process start to end
 python scripts/benchmark.py throughput --nanogpt ../nanoGPT              # tokens a second while training
 python scripts/benchmark.py sampling --nanogpt ../nanoGPT --large        # tokens a second while writing
 python scripts/benchmark.py attention                                    # every kind over contexts of 64 to 4096
 python scripts/benchmark.py startup --nanogpt ../nanoGPT                 # seconds to the first step
-python scripts/benchmark.py tricks                                       # what each trick of minigpt/fast buys
-python scripts/benchmark.py shared --nanogpt ../nanoGPT                  # the time beside 0 to 8 busy neighbours
+python scripts/benchmark.py tricks                                       # what each part of minigpt/fast is worth
+python scripts/benchmark.py shared --nanogpt ../nanoGPT                  # the times beside 0 to 8 busy neighbours
 
 Each prints tables and writes runs/benchmark-SUITE.json. Nothing is written into the checkout of nanoGPT.
 """
@@ -30,11 +30,11 @@ from minigpt.runs.report import say
 from minigpt.system.errors import UserError
 from minigpt.training.loop import choose_device
 
-LARGEST = 2**15  # side of a matrix of the yardstick: 4 GiB in float32
+LARGEST = 2**15  # side of the square matrices for MFU: 4 GiB in float32
 
 
 def main(arguments: argparse.Namespace) -> None:
-    """Run a suite, print its tables, write its JSON."""
+    """Run a suite, print its tables and write its JSON."""
     if not 0 <= arguments.square <= LARGEST:
         raise UserError(f"--square: expected a side of 1 to {LARGEST:,}, or 0 for one that suits the device")
     said = shlex.join(["python", "scripts/benchmark.py", *sys.argv[1:]])
@@ -48,14 +48,14 @@ def main(arguments: argparse.Namespace) -> None:
         transformers=arguments.suite in ("throughput", "sampling", "startup"),
         square=arguments.square,
     )
-    report = measure(setting, arguments)
+    report = run_suite(setting, arguments)
     report.finish()
     say(report.text())
     say(f"\n{report.write(arguments.out)} holds the numbers")
 
 
-def measure(setting: Setting, given: argparse.Namespace) -> Report:
-    """The suite that was asked for."""
+def run_suite(setting: Setting, given: argparse.Namespace) -> Report:
+    """Run the suite that the arguments name."""
     if given.suite == "time-to-loss":
         if given.seeds < 1 or given.first_seed < 0 or (given.steps is not None and given.steps < 1):
             raise UserError("--seeds, --first-seed, --steps: expected whole numbers of at least 1, 0 and 1")
@@ -80,19 +80,19 @@ def measure(setting: Setting, given: argparse.Namespace) -> Report:
 
 
 def at_least_one(option: str, value: int) -> int:
-    """A number of things to do. Raises UserError for none."""
+    """The value of an option. Raises UserError if it is below 1."""
     if value < 1:
         raise UserError(f"{option}: expected at least 1, found {value}")
     return value
 
 
 def lengths(text: str) -> list[int]:
-    """`64,128,256` as numbers."""
+    """The numbers in `64,128,256`."""
     return [int(word) for word in text.split(",")]
 
 
 def parser() -> argparse.ArgumentParser:
-    """Each suite has its own options, and all have some in common."""
+    """One subcommand for each suite: options of its own, and those that all have."""
     made = command.Parser(description="Measure minigpt beside nanoGPT and transformers.", allow_abbrev=False)
     suites = made.add_subparsers(dest="suite", required=True, metavar="SUITE")
     added = {}
@@ -103,35 +103,39 @@ def parser() -> argparse.ArgumentParser:
             rounds = 3 if name == "shared" else 5
             one.add_argument("--repeat", type=int, default=rounds, metavar="N", help=f"rounds (default: {rounds})")
         one.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"], help="where to compute")
-        one.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="where the JSON goes: runs/")
-        one.add_argument("--square", type=int, default=0, metavar="N", help="side of the matrices of the yardstick")
+        one.add_argument(
+            "--out", type=Path, default=Path("runs"), metavar="DIR", help="for the JSON file (default: runs)"
+        )
+        one.add_argument("--square", type=int, default=0, metavar="N", help="side of the square matrices for MFU")
         if name not in ("attention", "tricks"):
-            one.add_argument("--nanogpt", type=Path, metavar="DIR", help="a checkout of nanoGPT, to compare with")
+            one.add_argument("--nanogpt", type=Path, metavar="DIR", help="a checkout of nanoGPT to compare with")
     for name, config in (("time-to-loss", "shakespeare_char_fast.yaml"), ("startup", "shakespeare_char_cpu.yaml")):
         added[name].add_argument(
             "--text", default="shakespeare", metavar="FILE", help="the text (default: shakespeare)"
         )
-        added[name].add_argument("--config", default=config, metavar="FILE", help=f"what we train (default: {config})")
+        added[name].add_argument("--config", default=config, metavar="FILE", help=f"of minigpt (default: {config})")
     whole = added["time-to-loss"]
     whole.add_argument("--seeds", type=int, default=3, metavar="N", help="how many seeds (default: 3)")
     whole.add_argument("--first-seed", type=int, default=1, metavar="N", help="the first of them (default: 1)")
-    whole.add_argument("--steps", type=int, metavar="N", help="cut both trainings short")
-    whole.add_argument("--equal-time", action="store_true", help="train ours once more, for as long as nanoGPT takes")
-    whole.add_argument("--long-config", default="", metavar="FILE", help="another config for that")
+    whole.add_argument("--steps", type=int, metavar="N", help="train both for N steps only")
+    whole.add_argument("--equal-time", action="store_true", help="also train minigpt for as long as nanoGPT takes")
+    whole.add_argument("--long-config", default="", metavar="FILE", help="the config for --equal-time")
     added["tricks"].add_argument("--steps", type=int, default=5, metavar="N", help="steps a block (default: 5)")
     added["tricks"].add_argument("--tokens", type=int, default=120, metavar="N", help="tokens a block (default: 120)")
     added["throughput"].add_argument("--steps", type=int, default=20, metavar="N", help="steps a block (default: 20)")
     for name in ("throughput", "sampling"):
-        added[name].add_argument("--large", action="store_true", help="a larger model too")
+        added[name].add_argument("--large", action="store_true", help="also measure a larger model")
     writing = added["sampling"]
     writing.add_argument("--tokens", type=int, default=512, metavar="N", help="tokens to write (default: 512)")
-    writing.add_argument("--large-tokens", type=int, default=200, metavar="N", help="of the larger one (default: 200)")
+    writing.add_argument(
+        "--large-tokens", type=int, default=200, metavar="N", help="by the larger model (default: 200)"
+    )
     beside = added["shared"]
     many = list(shared.NEIGHBOURS)
     beside.add_argument("--neighbours", type=lengths, default=many, metavar="N,N,...", help="default: 0,1,2,4,8")
     kinds, every = added["attention"], list(attention.CONTEXTS)
     kinds.add_argument("--contexts", type=lengths, default=every, metavar="T,T,...", help="default: 64 to 4096")
-    kinds.add_argument("--limit", type=float, default=20.0, metavar="S", help="seconds a cell may take (default: 20)")
+    kinds.add_argument("--limit", type=float, default=20.0, metavar="S", help="most seconds for one cell (default: 20)")
     return made
 
 
@@ -141,7 +145,7 @@ SUITES = {
     "sampling": "Tokens a second while writing.",
     "attention": "Every kind of attention over growing contexts.",
     "startup": "Seconds to the first step.",
-    "tricks": "What each trick of minigpt/fast buys.",
+    "tricks": "What each part of minigpt/fast is worth.",
     "shared": "The time of training and of writing beside busy neighbours.",
 }
 

@@ -15,7 +15,7 @@ import shlex
 import sys
 
 from minigpt import command
-from minigpt.comparison.experiment import Contest
+from minigpt.comparison.experiment import Experiment
 from minigpt.comparison.summary import table
 from minigpt.comparison.variants import load_comparison
 from minigpt.runs.report import say
@@ -25,7 +25,7 @@ def main(arguments: argparse.Namespace) -> None:
     """Train what is not trained yet, and say what came of it."""
     comparison = load_comparison(arguments.config, arguments.overrides, arguments.name)
     said = shlex.join(["python", "scripts/compare.py", *sys.argv[1:]])
-    summary = Contest(comparison, arguments.plugin, arguments.allow_leak).hold(said)
+    summary = Experiment(comparison, arguments.plugin, arguments.allow_leak).run(said)
     say("")
     say(table(summary))
     say(f"\n{comparison.folder / 'page.html'} shows it; results.json and results.csv beside it hold the numbers")

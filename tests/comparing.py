@@ -1,4 +1,4 @@
-"""What the tests of comparisons share: a small comparison, and how it is held in a folder of its own."""
+"""What the tests of comparisons share: a small comparison, and how it is run in a folder of its own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from minigpt.comparison.experiment import Contest
+from minigpt.comparison.experiment import Experiment
 from minigpt.comparison.variants import Comparison, load_comparison
 
 SMALL = """\
@@ -32,9 +32,9 @@ def small(folder: Path, text: str = SMALL, overrides: tuple[str, ...] = ()) -> C
     return load_comparison(str(written(folder, text)), overrides)
 
 
-def held(comparison: Comparison, plugins: tuple[Path, ...] = (), allow_leak: bool = False) -> tuple[Any, list[str]]:
+def finished(comparison: Comparison, plugins: tuple[Path, ...] = (), allow_leak: bool = False) -> tuple[Any, list[str]]:
     """What a comparison finds, and the lines that it says."""
     said: list[str] = []
-    summary = Contest(comparison, plugins, allow_leak, said.append).hold("a test")
+    summary = Experiment(comparison, plugins, allow_leak, said.append).run("a test")
     assert json.loads((comparison.folder / "results.json").read_text("utf-8")) == json.loads(json.dumps(summary))
     return summary, said

@@ -1,4 +1,4 @@
-"""The benchmark: its figures add up, rivals work in turn and only when told to, and a checkout is left as it is."""
+"""The benchmark: its figures add up, programs take turns, and nothing is written into a checkout."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from running import process, script, small_text
 from minigpt.attention import Attention
 from minigpt.bench import attention, checkout, ours, shared
 from minigpt.bench.attention import Kind, exponent, peak_bytes
-from minigpt.bench.hardware import Yardstick
+from minigpt.bench.hardware import Hardware
 from minigpt.bench.ledger import Report, Spread, Table, rate
+from minigpt.bench.processes import WorkerProcess, in_turn, interleave, watch
 from minigpt.bench.setting import Setting, find_text
 from minigpt.bench.time_to_loss import LONGER, column, steps_within, summary, verdicts
-from minigpt.bench.worker import Worker, in_turn, interleave, watch
 from minigpt.system.errors import UserError
 
 CPU = torch.device("cpu")
@@ -60,7 +60,7 @@ def test_a_table_shows_what_the_json_holds() -> None:
 
 
 def test_the_share_of_the_machine_is_taken_of_the_product_of_the_same_type() -> None:
-    stick = Yardstick(CPU, size=8)
+    stick = Hardware(CPU, size=8)
     report = Report("x", "command", stick, None)
     half = Spread((1e9,))
     report.add("t", {}, [{"flops_per_second": half}, {"flops_per_second": half, "precision": "bfloat16"}, {}])
@@ -131,24 +131,24 @@ def test_neighbours_compute_until_they_are_no_longer_needed() -> None:
 # ---- other processes ----
 
 
-def driver(home: Path, **spec: Any) -> dict[str, Any]:
-    told = {"rival": "nanogpt", "path": str(home / "nanoGPT"), "device": "cpu", "compile": False, "shape": SHAPE}
-    return {**told, "batch": 2, **spec}
+def spec(home: Path, **more: Any) -> dict[str, Any]:
+    told = {"program": "nanogpt", "path": str(home / "nanoGPT"), "device": "cpu", "compile": False, "shape": SHAPE}
+    return {**told, "batch": 2, **more}
 
 
-def test_drivers_work_in_turn_and_leave_the_checkout_as_it_is(home: Path) -> None:
+def test_workers_take_turns_and_leave_the_checkout_as_it_is(home: Path) -> None:
     before = files(home / "nanoGPT")
-    specs = {"training": driver(home, do="train"), "writing": driver(home, do="sample")}
+    specs = {"training": spec(home, do="train"), "writing": spec(home, do="sample")}
     found = interleave(specs, 3, 2, 1)
     assert all(len(one.seconds.values) == 2 and min(one.seconds.values) > 0 for one in found.values())
     assert {one.facts["parameters"] for one in found.values()} == {11 * 11}
     assert files(home / "nanoGPT") == before
 
 
-def test_a_driver_that_fails_says_who_and_why(home: Path) -> None:
+def test_a_worker_that_fails_says_who_and_why(home: Path) -> None:
     (home / "nanoGPT" / "model.py").write_text("raise RuntimeError('no luck')\n", encoding="utf-8")
     with pytest.raises(UserError, match="nanoGPT: RuntimeError: no luck"):
-        Worker("nanoGPT", driver(home, do="train"))
+        WorkerProcess("nanoGPT", spec(home, do="train"))
 
 
 def test_the_loss_of_a_checkpoint_is_exact(home: Path) -> None:
@@ -158,8 +158,8 @@ def test_the_loss_of_a_checkpoint_is_exact(home: Path) -> None:
     copy.out.mkdir()
     args = {**checkout.SHAPE, "vocab_size": copy.vocab_size}
     torch.save({"model": {"_orig_mod.table.weight": table}, "model_args": args}, copy.out / "ckpt.pt")
-    spec = driver(home, do="evaluate", folder=str(copy.out), val=str(copy.val), window=64)
-    with Worker("nanoGPT", spec) as worker:
+    told = spec(home, do="evaluate", folder=str(copy.out), val=str(copy.val), window=64)
+    with WorkerProcess("nanoGPT", told) as worker:
         facts = worker.facts
     ids = np.fromfile(copy.val, np.uint16).astype(int)
     paid = [-table[a].log_softmax(0)[b].item() for a, b in pairwise(ids)]
@@ -252,7 +252,7 @@ def test_what_is_compared_with_must_be_installed(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match="transformers is not installed"):
         Setting(device=CPU, command="", transformers=True)
-    assert Setting(device=CPU, command="").rivals() == {"transformers": "transformers"}
+    assert Setting(device=CPU, command="").others() == {"transformers": "transformers"}
 
 
 def test_a_text_is_a_file_or_a_name(home: Path) -> None:

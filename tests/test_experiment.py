@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from comparing import SMALL, held, small, written
+from comparing import SMALL, finished, small, written
 
 from minigpt.comparison import variants as compare
-from minigpt.comparison.experiment import Contest, _read_speeds, duration
-from minigpt.comparison.pool import Crew
+from minigpt.comparison.experiment import Experiment, _read_speeds, duration
+from minigpt.comparison.pool import WorkerPool
 from minigpt.comparison.results import jobs, load_result
 from minigpt.comparison.summary import _mean, table
 from minigpt.runs.run import load_plugin
@@ -38,7 +38,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_thing_compared_with_itself_differs_by_exactly_zero(tmp_path: Path) -> None:
-    summary, said = held(small(tmp_path, TWICE))
+    summary, said = finished(small(tmp_path, TWICE))
     again, one = summary["variants"]
     assert again["difference"]["mean"] == again["difference"]["low"] == again["difference"]["high"] == 0.0
     assert again["difference"]["pairs"] == 2
@@ -56,20 +56,20 @@ def test_it_goes_on_where_it_was_stopped_and_notices_what_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     comparison = small(tmp_path)
-    summary, _ = held(comparison)
+    summary, _ = finished(comparison)
     folders = [job.folder for job in jobs(comparison, ())]
     before = [(folder / "result.json").read_bytes() for folder in folders]
-    assert held(comparison)[1] == ["all 4 runs are there already"]
+    assert finished(comparison)[1] == ["all 4 runs are finished already"]
     (folders[0] / "result.json").unlink()  # as if stopped before it was written
     (folders[1] / "result.json").write_bytes(before[1].replace(b"loss", b"lose", 1))
-    again, said = held(comparison)
+    again, said = finished(comparison)
     assert "2 of 4 runs to do" in "".join(said)
     assert "one head, seed 1: its result is damaged; it is trained again" in said
     assert [r["loss"] for r in again["runs"]] == [r["loss"] for r in summary["runs"]]
     assert [(folder / "result.json").read_bytes() for folder in folders[2:]] == before[2:]
     monkeypatch.setattr("minigpt.comparison.experiment.code_digest", lambda: "another")
-    assert held(comparison)[1][0].startswith("note: 4 runs were made by other code than minigpt/ holds now")
-    changed, said = held(small(tmp_path, SMALL.replace("average_softmax", "average_matrix")))
+    assert finished(comparison)[1][0].startswith("note: 4 runs were made by another version of minigpt's code")
+    changed, said = finished(small(tmp_path, SMALL.replace("average_softmax", "average_matrix")))
     assert "mean, seed 1: its config or a plugin has changed; it is trained again" in said
     assert sum("trained again" in line for line in said) == 2
     assert changed["runs"][1] == again["runs"][1]
@@ -79,7 +79,7 @@ def test_it_goes_on_where_it_was_stopped_and_notices_what_changed(
 def test_two_comparisons_at_a_time_share_the_work_and_no_folder(tmp_path: Path) -> None:
     comparison = small(tmp_path, SMALL.replace("max_steps: 6", "max_steps: 60"))
     found: list[Any] = []
-    both = [threading.Thread(target=lambda: found.append(held(comparison))) for _ in range(2)]
+    both = [threading.Thread(target=lambda: found.append(finished(comparison))) for _ in range(2)]
     for thread in both:
         thread.start()
     for thread in both:
@@ -91,7 +91,7 @@ def test_two_comparisons_at_a_time_share_the_work_and_no_folder(tmp_path: Path) 
 def test_what_differs_is_measured_and_the_numbers_agree(tmp_path: Path) -> None:
     text = SMALL.replace("max_steps: 6", "max_steps: 40, optimizer: {kind: muon, learning_rate: 0.04}")
     comparison = small(tmp_path, text)
-    summary, _ = held(comparison)
+    summary, _ = finished(comparison)
     mean, one = summary["variants"]
     pairs = [(load_result(job.folder, job.key)[0] or {}) for job in jobs(comparison, ())]
     ours, theirs = ([r["above"] for r in pairs if r["variant"] == name] for name in ("mean", "one head"))
@@ -116,7 +116,7 @@ def test_curves_have_the_unit_of_the_losses(tmp_path: Path) -> None:
     """A token of two letters is paid for by the letter, and one variant without a floor leaves all without."""
     pairs = "data.tokenizer: {kind: bpe, vocab_size: 400}"
     text = SMALL.replace("model.attention: average_softmax", pairs).replace("eval_every: 3", "eval_every: 6")
-    summary, _ = held(small(tmp_path, text))
+    summary, _ = finished(small(tmp_path, text))
     assert summary["metric"] == "loss" and summary["floor"] is None
     for row in summary["variants"]:
         assert row["curve"][-1][2] == pytest.approx(row["loss"], rel=0.02)
@@ -134,18 +134,18 @@ def test_equal_seconds_are_steps_that_take_them(tmp_path: Path) -> None:
         "  again", "  mean: {model.attention: average_loop}\n  again"
     )
     comparison = small(tmp_path, text)
-    summary, _ = held(comparison)
+    summary, _ = finished(comparison)
     mean, again, one = summary["variants"]
     speeds = {v["step"] for v in json.loads((comparison.folder / "speeds.json").read_text("utf-8")).values()}
     assert {max(1, round(0.4 / step)) for step in speeds} == {mean["steps"], one["steps"]}
     assert again["steps"] == one["steps"]  # measured once, so equal things stay equal
     assert again["difference"]["mean"] == 0
     assert summary["held_equal"].startswith("Held equal: 0.4 s of training, measured")
-    assert held(comparison)[1] == ["all 6 runs are there already"]  # the speeds are kept, so the configs are the same
+    assert finished(comparison)[1] == ["all 6 runs are finished already"]  # speeds are kept, so configs are equal
 
 
 def test_equal_parameters_are_said_to_be_equal(tmp_path: Path) -> None:
-    summary, _ = held(small(tmp_path, SMALL.replace("seeds: [1, 2]", "seeds: [1]"), ("compare.match=parameters",)))
+    summary, _ = finished(small(tmp_path, SMALL.replace("seeds: [1, 2]", "seeds: [1]"), ("compare.match=parameters",)))
     mean, one = (row["parameters"] for row in summary["variants"])
     assert mean == pytest.approx(one, rel=0.01)
     assert summary["held_equal"].startswith(f"Held equal: parameters ({min(mean, one):,}")
@@ -155,7 +155,7 @@ def test_equal_parameters_are_said_to_be_equal(tmp_path: Path) -> None:
 def test_a_diverged_run_is_a_row_that_says_so(tmp_path: Path) -> None:
     wild = "model.attention: average_softmax, training.optimizer.learning_rate: 1e30, training.grad_clip: 0"
     text = SMALL.replace("model.attention: average_softmax", wild).replace("max_steps: 6", "max_steps: 12")
-    summary, _ = held(small(tmp_path, text.replace("device: cpu", "device: cpu, warmup_steps: 0")))
+    summary, _ = finished(small(tmp_path, text.replace("device: cpu", "device: cpu, warmup_steps: 0")))
     row = summary["variants"][0]
     assert row["runs"] == 0
     assert row["loss"] is row["difference"] is None
@@ -186,11 +186,11 @@ def test_a_plugin_is_compared_and_a_change_of_it_noticed(tmp_path: Path) -> None
     plugin.write_text(PLUGIN)
     load_plugin(plugin)
     text = SMALL.replace("average_softmax", "{kind: mine, n_head: 2}").replace("seeds: [1, 2]", "seeds: [3]")
-    summary, _ = held(small(tmp_path, text), (plugin,))
+    summary, _ = finished(small(tmp_path, text), (plugin,))
     assert summary["variants"][0]["runs"] == 1
     assert "one pair says nothing about luck" in summary["variants"][0]["difference"]["sentence"]
     plugin.write_text(PLUGIN.replace(".tanh()", ".sin()"))
-    said = held(small(tmp_path, text), (plugin,))[1]
+    said = finished(small(tmp_path, text), (plugin,))[1]
     assert "mean, seed 3: its config or a plugin has changed; it is trained again" in said
 
 
@@ -200,24 +200,24 @@ def test_a_process_that_dies_takes_only_its_run_with_it(tmp_path: Path) -> None:
     load_plugin(plugin)
     text = SMALL.replace("model.attention: average_softmax", "model.attention: deadly2, training.micro_batch_size: 5")
     comparison = small(tmp_path, text)
-    contest = Contest(comparison, (plugin,), False, lambda line: None)
-    contest.speeds = {name: {"step": 1.0, "curve": 1.0, "whole": 1.0} for name in comparison.variants}
-    with Crew(2, (plugin,)) as crew:
-        failures = contest.train(crew)
+    experiment = Experiment(comparison, (plugin,), False, lambda line: None)
+    experiment.speeds = {name: {"step": 1.0, "curve": 1.0, "whole": 1.0} for name in comparison.variants}
+    with WorkerPool(2, (plugin,)) as pool:
+        failures = experiment.train(pool)
     assert failures == [f"mean, seed {seed}: its process ended with code 7" for seed in (1, 2)]
-    assert [job.variant for job in contest.unfinished()] == ["mean", "mean"]
+    assert [job.variant for job in experiment.unfinished()] == ["mean", "mean"]
 
 
 def test_what_cannot_be_trained_is_refused_before_anything_is(tmp_path: Path) -> None:
     text = SMALL.replace("average_softmax", "{kind: average_softmax, causal: false}")
     with pytest.raises(UserError, match=r"mean: layer 0 .* sees the future"):
-        held(small(tmp_path, text))
+        finished(small(tmp_path, text))
     assert not list((tmp_path / "runs").rglob("result.json"))
 
 
 def test_any_key_can_be_compared_data_included(tmp_path: Path) -> None:
     text = SMALL.replace("model.attention: average_softmax", "data.stories.scenes: 2, model.position: rotary")
-    summary, _ = held(small(tmp_path, text.replace("seeds: [1, 2]", "seeds: [1]")))
+    summary, _ = finished(small(tmp_path, text.replace("seeds: [1, 2]", "seeds: [1]")))
     assert summary["compared"] == ["data.stories.scenes", "model.position", "model.attention"]
     assert "batches that differ in what is compared" in summary["held_equal"]
     assert summary["floor"] is summary["example"] is None

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from comparing import SMALL, held, small
+from comparing import SMALL, finished, small
 
 from minigpt.comparison import variants as compare
 from minigpt.comparison.page import log_ticks, page, ticks
@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr("minigpt.text.corpus.DATA", place / "data")
         patch.setattr(compare, "RUNS", place / "runs")
         comparison = small(place, TEXT)
-        held(comparison)
+        finished(comparison)
         return comparison.folder
 
 

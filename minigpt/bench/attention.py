@@ -23,10 +23,10 @@ from minigpt.attention import Attention
 from minigpt.attention.cache import Past
 from minigpt.attention.position import NoPosition, Shape
 from minigpt.attention.softmax.grouped_query import GroupedQuery
-from minigpt.bench.hardware import clock
+from minigpt.bench.hardware import seconds
 from minigpt.bench.ledger import Report, Row, Spread
+from minigpt.bench.processes import in_turn
 from minigpt.bench.setting import Setting
-from minigpt.bench.worker import in_turn
 from minigpt.inspection.cost import CUSTOM, bytes_of
 from minigpt.system.errors import UserError
 from minigpt.training.loop import has_bfloat16
@@ -149,14 +149,6 @@ def one_step(kind: Kind, T: int) -> Callable[[], None]:
         layer.zero_grad(set_to_none=True)
 
     return step
-
-
-def seconds(step: Callable[[], None], count: int, device: torch.device) -> float:
-    """How long so many steps take."""
-    began = clock(device)
-    for _ in range(count):
-        step()
-    return clock(device) - began
 
 
 def repeats(step: Callable[[], None], device: torch.device) -> int:

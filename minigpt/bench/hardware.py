@@ -1,7 +1,7 @@
-"""The machine: what it is, and how fast it multiplies matrices, measured while the benchmark runs.
+"""The machine: what it is, and how fast it multiplies matrices at the time of the benchmark.
 
-A share of a vendor's peak says nothing on a CPU that is shared, throttled, or lacks an instruction. What a large
-matrix product reaches here, before and after the other measurements, is what a model could at best hope for.
+MFU (model FLOPs utilization) is usually a share of the vendor's peak. On a CPU that is shared, throttled or old, that
+peak cannot be reached. Here it is a share of the speed of a large matrix product, measured before and after the rest.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 import importlib.metadata
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -21,43 +21,44 @@ import torch
 
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 ROUNDS = 5
-BRIEF = 0.02  # seconds that a measurement of one product takes at least
+BRIEF = 0.02  # seconds; a measurement of one product takes at least as long
 
 Shape = tuple[int, int, int]
 
 
 def clock(device: torch.device) -> float:
-    """Now, once the device has done all that it was told."""
+    """The time in seconds, after all work that was queued on the device is done."""
     if device.type == "cuda":
         torch.cuda.synchronize()
     return perf_counter()
 
 
 @dataclass
-class Yardstick:
-    """How fast this machine multiplies: a large square, and the shapes (m, k, n) that a suite's models are made of."""
+class Hardware:
+    """The speed of matrix products: a large square one, and those of shapes (m, k, n) that a suite's models contain."""
 
     device: torch.device
     shapes: Sequence[Shape] = ()
-    size: int = 0  # of the square; 0 for one that is large on this device
-    found: dict[tuple[Shape, str], list[list[float]]] = field(default_factory=dict)  # FLOP/s of each round, each time
+    size: int = 0  # side of the square matrices; 0: a size that is large for this device
+    # a list for each call of `measure`, with the FLOP/s of each round
+    found: dict[tuple[Shape, str], list[list[float]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         size = self.size or (8192 if self.device.type == "cuda" else 2048)
         self.shapes = [(size, size, size), *self.shapes]
 
     def measure(self) -> None:
-        """Measure every shape in both types."""
+        """Measure every shape in float32 and bfloat16."""
         for shape in self.shapes:
             for name, dtype in TYPES.items():
                 self.found.setdefault((shape, name), []).append(product_rates(shape, dtype, self.device))
 
     def square(self, precision: str) -> float:
-        """FLOP/s of the large square: the median of all that was measured."""
+        """FLOP/s of the large square product: the median of all measurements."""
         return median(rate for rates in self.found[self.shapes[0], precision] for rate in rates)
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row a shape and type, in GFLOP/s."""
+        """One table row for each shape and type, in GFLOP/s."""
         return [
             {
                 "shape": f"({m}, {k}) @ ({k}, {n})",
@@ -72,26 +73,27 @@ class Yardstick:
 
 @torch.no_grad()
 def product_rates(shape: Shape, dtype: torch.dtype, device: torch.device) -> list[float]:
-    """FLOP/s of (m, k) @ (k, n), two operations a multiplication and addition; one number a round."""
+    """FLOP/s of (m, k) @ (k, n) in each round. A multiplication and an addition are two operations."""
     m, k, n = shape
     a = torch.randn(m, k, device=device).to(dtype)  # (m, k)
-    b = torch.randn(n, k, device=device).to(dtype).T  # (k, n): laid out as the weights of a linear layer
+    b = torch.randn(n, k, device=device).to(dtype).T  # (k, n): transposed, as the weights of a linear layer are
     repeat = 1
-    while (seconds := _seconds(a, b, repeat, device)) < BRIEF:
+    while (took := seconds(lambda: a @ b, repeat, device)) < BRIEF:
         repeat *= 2
-    rounds = ROUNDS if seconds < 1 else 1  # a type that the machine has no instructions for is slow
-    return [2 * m * k * n * repeat / _seconds(a, b, repeat, device) for _ in range(rounds)]
+    rounds = ROUNDS if took < 1 else 1  # without instructions for this type, one round takes long enough
+    return [2 * m * k * n * repeat / seconds(lambda: a @ b, repeat, device) for _ in range(rounds)]
 
 
-def _seconds(a: torch.Tensor, b: torch.Tensor, repeat: int, device: torch.device) -> float:
+def seconds(call: Callable[[], object], count: int, device: torch.device) -> float:
+    """How long `count` calls take."""
     began = clock(device)
-    for _ in range(repeat):
-        a @ b
+    for _ in range(count):
+        call()
     return clock(device) - began
 
 
 def describe_machine(device: torch.device, nanogpt: Path | None) -> dict[str, Any]:
-    """Where this ran and with which versions; `lines` says it for people."""
+    """The machine and the versions of the programs; `lines` holds the same as text."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     load = os.getloadavg()[0]
     name = torch.cuda.get_device_name() if device.type == "cuda" else cpu_model()
@@ -101,6 +103,7 @@ def describe_machine(device: torch.device, nanogpt: Path | None) -> dict[str, An
         f"machine: {name}, {cores} cores, {torch.get_num_threads()} threads, load {load:.1f} before, on {device.type}",
         "versions: " + ", ".join(f"{what} {version}" for what, version in versions.items()),
     ]
+    # a list for each call of `measure`, with the FLOP/s of each round
     found: dict[str, Any] = {"device": device.type, "name": name, "cpu": cpu_model(), "cores": cores, "load": load}
     found |= {"threads": torch.get_num_threads(), "platform": platform.platform(), "versions": versions}
     return found | {"lines": lines}
@@ -116,7 +119,7 @@ def cpu_model() -> str:
 
 
 def transformers() -> str:
-    """The version of transformers that is installed, or that there is none."""
+    """The installed version of transformers, or "not installed"."""
     try:
         return importlib.metadata.version("transformers")
     except importlib.metadata.PackageNotFoundError:
@@ -124,6 +127,6 @@ def transformers() -> str:
 
 
 def fingerprint(checkout: Path) -> str:
-    """Which nanoGPT it is: SHA-256 of its train.py and model.py together, shortened."""
+    """Identifies a version of nanoGPT: the first digits of the SHA-256 of its train.py and model.py."""
     both = b"".join((checkout / name).read_bytes() for name in ("train.py", "model.py"))
     return hashlib.sha256(both).hexdigest()[:12]

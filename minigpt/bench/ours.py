@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from minigpt.bench import checkout
+from minigpt.bench.processes import Watched
 from minigpt.bench.setting import Setting
-from minigpt.bench.worker import Watched
 from minigpt.config import options as configs
 from minigpt.inspection.cost import cost
 from minigpt.model.gpt import GPT, count_parameters

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from minigpt.bench.ledger import Report
+from minigpt.bench.processes import interleave
 from minigpt.bench.setting import Setting
-from minigpt.bench.throughput import LAPTOP, RIVALS, describe, flops_per_token, rows
-from minigpt.bench.worker import interleave
+from minigpt.bench.throughput import LAPTOP, OTHERS, describe, flops_per_token, rows
 
 GPT2 = {"n_layer": 12, "n_head": 12, "n_embd": 768, "block_size": 1024, "vocab_size": 50257}
 COLUMNS = {
@@ -18,7 +18,7 @@ COLUMNS = {
     "weights": ("weights", ""),
     "parameters": ("parameters", ",d"),
     "tokens/s": ("tokens_per_second", ",.1f"),
-    **{f"x {rival}": (f"x {rival}", ".2f") for rival in RIVALS},
+    **{f"x {program}": (f"x {program}", ".2f") for program in OTHERS},
     "same text uncached": ("same", ""),
     "MFU": ("mfu", ".2%"),
 }
@@ -55,9 +55,10 @@ def measure(
     report: Report, setting: Setting, shape: dict[str, int], batch: int, tokens: int, ours: dict[str, dict[str, Any]]
 ) -> None:
     """One table: ours in several ways beside the rivals."""
-    specs = {name: setting.driver(do="sample", rival="minigpt", **how) for name, how in ours.items()}
+    specs = {name: setting.spec(do="sample", program="minigpt", **how) for name, how in ours.items()}
     specs |= {
-        name: setting.driver(do="sample", rival=rival, positions=tokens + 1) for name, rival in setting.rivals().items()
+        name: setting.spec(do="sample", program=program, positions=tokens + 1)
+        for name, program in setting.others().items()
     }
     specs = {name: {**spec, "shape": shape, "batch": batch} for name, spec in specs.items()}
     title = f"writing: {describe(shape)}, batch {batch}, {setting.repeat} times {tokens} tokens each, in turn"

@@ -1,4 +1,4 @@
-"""What all suites are told: who takes part, where, how often; and their report, begun."""
+"""What all suites share: the device, the programs that are compared, the number of rounds; and a new report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from minigpt.bench.checkout import check_checkout
-from minigpt.bench.hardware import Shape, Yardstick
+from minigpt.bench.hardware import Hardware, Shape
 from minigpt.bench.ledger import Report
 from minigpt.system.errors import UserError
 from minigpt.text.corpus import shakespeare
@@ -19,15 +19,15 @@ from minigpt.text.corpus import shakespeare
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What is the same for every suite. Raises UserError for what cannot be measured, before anything is."""
+    """The settings of a suite. Raises UserError before anything is measured if something is missing."""
 
     device: torch.device
     command: str
     repeat: int = 1
     plugins: Sequence[Path] = ()
     nanogpt: Path | None = None
-    transformers: bool = False  # whether the suite needs it
-    square: int = 0  # the side of the yardstick's large matrix; 0 for one that suits the device
+    transformers: bool = False  # whether the suite needs the package
+    square: int = 0  # side of the large square matrices; 0: a size that suits the device
 
     def __post_init__(self) -> None:
         if self.repeat < 1:
@@ -35,31 +35,29 @@ class Setting:
         if self.nanogpt is not None:
             check_checkout(self.nanogpt)
         if self.transformers and importlib.util.find_spec("transformers") is None:
-            raise UserError(
-                "transformers is not installed, and it is what minigpt is compared with: pip install transformers"
-            )
+            raise UserError("transformers is not installed, but minigpt is compared with it: pip install transformers")
 
     def report(self, suite: str, alone: str = "", shapes: Sequence[Shape] = ()) -> Report:
-        """A report, the machine measured for the first time; `alone` is what is left to compare with but nanoGPT."""
-        made = Report(suite, self.command, Yardstick(self.device, shapes, self.square), self.nanogpt)
+        """A report with a first measurement of the hardware. `alone`: what is left to compare with without nanoGPT."""
+        report = Report(suite, self.command, Hardware(self.device, shapes, self.square), self.nanogpt)
         if self.nanogpt is None and alone:
-            made.notes.append(f"no checkout of nanoGPT was given (--nanogpt DIR): minigpt is compared with {alone}")
-        return made
+            report.notes.append(f"no checkout of nanoGPT was given (--nanogpt DIR): minigpt is compared with {alone}")
+        return report
 
-    def driver(self, **spec: Any) -> dict[str, Any]:
-        """What a driver is told; nanoGPT's is told where its code lies."""
+    def spec(self, **spec: Any) -> dict[str, Any]:
+        """The instructions for a worker (see worker.py); for nanoGPT, with the path of its code."""
         compiled = self.device.type == "cuda"
-        where = {"path": str(self.nanogpt.resolve())} if self.nanogpt and spec["rival"] == "nanogpt" else {}
+        where = {"path": str(self.nanogpt.resolve())} if self.nanogpt and spec["program"] == "nanogpt" else {}
         return {"device": self.device.type, "compile": compiled, **where, **spec}
 
-    def rivals(self) -> dict[str, str]:
-        """Whom minigpt is compared with: its name, and as a driver knows it."""
+    def others(self) -> dict[str, str]:
+        """The programs that minigpt is compared with: the name to print, and the name in a spec."""
         there = {"nanoGPT": "nanogpt"} if self.nanogpt else {}
         return there | {"transformers": "transformers"}
 
 
 def find_text(name: str) -> Path:
-    """The text to train on: a file, or `shakespeare`, which is fetched once. Raises UserError."""
+    """The path of the text to train on: a file, or `shakespeare`, which is downloaded once. Raises UserError."""
     path = shakespeare() if name == "shakespeare" else Path(name)
     if not path.is_file():
         raise UserError(f"--text {name}: no such file, and not the name `shakespeare`")

@@ -20,9 +20,9 @@ from typing import Any
 import torch
 
 from minigpt.bench.ledger import Report, Row, Spread
+from minigpt.bench.processes import WorkerProcess, in_turn
 from minigpt.bench.setting import Setting
 from minigpt.bench.throughput import LAPTOP, describe
-from minigpt.bench.worker import Worker, in_turn
 from minigpt.fast.threads import cpus
 
 NEIGHBOURS = (0, 1, 2, 4, 8)
@@ -56,9 +56,9 @@ def run(setting: Setting, neighbours: Sequence[int] = NEIGHBOURS) -> Report:
     report = setting.report("shared", "itself")
     common: dict[str, Any] = {"shape": LAPTOP, "precision": "auto", "weights": "float32", "cache": True}
     for do, batch in (("train", 12), ("sample", 1)):
-        specs = {name: setting.driver(do=do, rival="minigpt", batch=batch, **common) for name in (OURS, SPINNING, ONE)}
+        specs = {name: setting.spec(do=do, program="minigpt", batch=batch, **common) for name in (OURS, SPINNING, ONE)}
         if setting.nanogpt:
-            specs[NANOGPT] = setting.driver(do=do, rival="nanogpt", batch=batch, **common)
+            specs[NANOGPT] = setting.spec(do=do, program="nanogpt", batch=batch, **common)
         what = "training, ms a step" if do == "train" else "writing, ms a token"
         title = f"{what}: {describe(LAPTOP)}, batch {batch}, {setting.repeat} rounds, in turn"
         report.begin(title)
@@ -79,7 +79,7 @@ def measure(specs: dict[str, dict[str, Any]], repeat: int, neighbours: Sequence[
     variables[ONE] = {"OMP_NUM_THREADS": "1"}
     with ExitStack() as stack:
         workers = {
-            name: stack.enter_context(Worker(name, spec, session=False, **variables.get(name, {})))
+            name: stack.enter_context(WorkerProcess(name, spec, session=False, **variables.get(name, {})))
             for name, spec in specs.items()
         }
         cells = {(n, name): Cell(workers[name].facts["threads"]) for n in neighbours for name in specs}
@@ -94,7 +94,7 @@ def measure(specs: dict[str, dict[str, Any]], repeat: int, neighbours: Sequence[
     return cells
 
 
-def seconds_each(worker: Worker, settle: float) -> float:
+def seconds_each(worker: WorkerProcess, settle: float) -> float:
     """Seconds a step or token, after `settle` seconds of work that do not count."""
     began, done = perf_counter(), 0
     while (passed := perf_counter() - began) < settle:

@@ -7,8 +7,8 @@ from tempfile import TemporaryDirectory
 
 from minigpt.bench import checkout, ours
 from minigpt.bench.ledger import Report, Row, Spread
+from minigpt.bench.processes import in_turn, watch
 from minigpt.bench.setting import Setting
-from minigpt.bench.worker import in_turn, watch
 from minigpt.system.process import python_command
 
 COLUMNS = {

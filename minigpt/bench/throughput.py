@@ -11,20 +11,20 @@ from typing import Any
 
 from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.bench.ledger import Report, Row, rate
+from minigpt.bench.processes import Measured, interleave
 from minigpt.bench.setting import Setting
-from minigpt.bench.worker import Measured, interleave
 from minigpt.inspection.cost import cost
 from minigpt.model import GPT, ModelConfig
 
 LAPTOP = {"n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 64, "vocab_size": 65}
 BABY = {"n_layer": 6, "n_head": 6, "n_embd": 384, "block_size": 256, "vocab_size": 65}
-RIVALS = ("nanoGPT", "transformers")
+OTHERS = ("nanoGPT", "transformers")
 COLUMNS = {
     "who": ("who", ""),
     "parameters": ("parameters", ",d"),
     "type": ("precision", ""),
     "tokens/s": ("tokens_per_second", ",.0f"),
-    **{f"x {rival}": (f"x {rival}", ".2f") for rival in RIVALS},
+    **{f"x {program}": (f"x {program}", ".2f") for program in OTHERS},
     "FLOP/token": ("flops_per_token", ",.0f"),
     "MFU": ("mfu", ".1%"),
 }
@@ -39,13 +39,13 @@ def run(setting: Setting, steps: int = 20, large: bool = False) -> Report:
     shapes = [(b * s["block_size"], s["n_embd"], 4 * s["n_embd"]) for s, b, _ in tasks]
     report = setting.report("throughput", "transformers alone", shapes)
     for shape, batch, count in tasks:
-        specs = {"minigpt, float32": setting.driver(do="train", rival="minigpt", precision="float32")}
-        specs["minigpt, auto"] = setting.driver(do="train", rival="minigpt", precision="auto")
+        specs = {"minigpt, float32": setting.spec(do="train", program="minigpt", precision="float32")}
+        specs["minigpt, auto"] = setting.spec(do="train", program="minigpt", precision="auto")
         if setting.device.type == "cuda":
-            specs["minigpt, CUDA graphs"] = setting.driver(
-                do="train", rival="minigpt", precision="auto", cuda_graphs=True
+            specs["minigpt, CUDA graphs"] = setting.spec(
+                do="train", program="minigpt", precision="auto", cuda_graphs=True
             )
-        specs |= {name: setting.driver(do="train", rival=rival) for name, rival in setting.rivals().items()}
+        specs |= {name: setting.spec(do="train", program=program) for name, program in setting.others().items()}
         specs = {name: {**spec, "shape": shape, "batch": batch} for name, spec in specs.items()}
         title = f"training: {describe(shape)}, batch {batch}, {setting.repeat} blocks of {count} steps each, in turn"
         report.begin(title)
@@ -68,9 +68,9 @@ def rows(found: dict[str, Measured], tokens: int, flops: float) -> list[Row]:
         row: Row = {"who": name, "precision": "float32", **measured.facts, "flops_per_token": flops}
         row["tokens_per_second"] = rate(tokens, measured.seconds)
         row["flops_per_second"] = rate(tokens * flops, measured.seconds)
-        for rival in RIVALS:
-            if rival in found and rival != name:
-                row[f"x {rival}"] = found[rival].seconds.over(measured.seconds)
+        for program in OTHERS:
+            if program in found and program != name:
+                row[f"x {program}"] = found[program].seconds.over(measured.seconds)
         made.append(row)
     return made
 

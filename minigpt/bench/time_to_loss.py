@@ -15,9 +15,9 @@ from tempfile import TemporaryDirectory
 
 from minigpt.bench import checkout, ours
 from minigpt.bench.ledger import Report, Row, Spread
+from minigpt.bench.processes import WorkerProcess, in_turn, watch
 from minigpt.bench.setting import Setting
 from minigpt.bench.throughput import model_config
-from minigpt.bench.worker import Worker, in_turn, watch
 from minigpt.model.gpt import GPT
 from minigpt.runs.report import say
 from minigpt.system.errors import UserError
@@ -82,8 +82,8 @@ class Race:
         steps, device = self.steps or checkout.STEPS, self.setting.device
         command = self.copy.train(seed, steps, device)
         watched = watch(f"{THEIRS}, seed {seed}", command, self.copy.folder, checkout.FIRST_STEP)
-        spec = self.setting.driver(do="evaluate", rival="nanogpt", folder=str(self.copy.out), val=str(self.copy.val))
-        with Worker(THEIRS, {**spec, "path": str(self.copy.folder), "window": ours.WINDOW}) as worker:
+        spec = self.setting.spec(do="evaluate", program="nanogpt", folder=str(self.copy.out), val=str(self.copy.val))
+        with WorkerProcess(THEIRS, {**spec, "path": str(self.copy.folder), "window": ours.WINDOW}) as worker:
             facts = worker.facts
         row = Row(who=THEIRS, seed=seed, seconds=watched.seconds, steps=steps, startup=watched.first)
         shape = {**checkout.SHAPE, "vocab_size": self.copy.vocab_size}

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from minigpt.bench.ledger import Report, Row
+from minigpt.bench.processes import interleave
 from minigpt.bench.setting import Setting
-from minigpt.bench.worker import interleave
 from minigpt.fast import decoding, switch
 
 SIZE = {"n_layer": 4, "n_embd": 128, "block_size": 128}
@@ -43,10 +43,10 @@ def add(report: Report, setting: Setting, what: str, count: int, tricks: Sequenc
         off: dict[str, list[str]] = {"nothing": [], **{trick: [trick] for trick in mine}, "all of them": [*tricks]}
         batch = BATCH if spec["do"] == "train" else 1
         shape = {**SIZE, "vocab_size": VOCABULARY}
-        common = {**spec, "rival": "minigpt", "batch": batch, "shape": shape, "model": options}
+        common = {**spec, "program": "minigpt", "batch": batch, "shape": shape, "model": options}
         title = f"{what}, {model}, {batch} x {SIZE['block_size']}, {setting.repeat} blocks of {count}, in turn"
         report.begin(title)
-        specs = {name: setting.driver(**common, without=without) for name, without in off.items()}
+        specs = {name: setting.spec(**common, without=without) for name, without in off.items()}
         found = interleave(specs, count, setting.repeat, warm_up=count)
         for name, measured in found.items():
             row: Row = {"who": name, "model": model, "ms": measured.seconds.times(1000 / count)}

@@ -1,156 +1,302 @@
-"""Other processes, watched: a driver that works when told to, several of them in turn, and a command to its end.
+"""A rival in a process of its own: it makes itself ready, and then works when it is told to, and only then.
 
-Only one of them works at a time, so that none disturbs another; and every round begins with another one, so that
-none is always the one after the others.
+worker.py starts it, with what to do as JSON: {"do": "train", "program": "nanogpt", ...}.
+
+A line with a number on stdin, `20`, is answered by a line of JSON with the seconds that 20 steps, or tokens, took.
+Nothing of minigpt is imported unless minigpt is the rival. nanoGPT's model.py is imported as it is, from a folder that
+the user names, and nothing is written there.
+
+B batch, T positions, V vocabulary, n tokens.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
-import re
-import subprocess
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import dataclass
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from time import perf_counter
-from types import TracebackType
 from typing import Any
 
-from minigpt.bench.ledger import Spread
-from minigpt.system.errors import UserError
-from minigpt.system.process import IGNORE_SIGINT, python_command
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-DRIVER = Path(__file__).with_name("driver.py")
-RUN_DRIVER = f"{IGNORE_SIGINT}; import runpy; runpy.run_path({str(DRIVER)!a}, run_name='__main__')"
+Spec = dict[str, Any]
+Block = Callable[[int], None]  # does so many steps, or tokens
+Ready = tuple[Block, dict[str, Any]]  # and what there is to say about the rival
 
-
-def environment() -> dict[str, str]:
-    """Ours; the folders of PYTHONPATH mean the same in any current folder."""
-    if not (folders := os.environ.get("PYTHONPATH")):
-        return dict(os.environ)
-    return os.environ | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, folders.split(os.pathsep)))}
+TEXT = 1 << 20  # random ids to train on
+RATE, BETAS, DECAY, CLIP = 1e-3, (0.9, 0.99), 0.1, 1.0  # the same for all
 
 
-class Worker(AbstractContextManager["Worker"]):
-    """A driver's process, ready to work; it ends with the `with`. Raises UserError where it cannot be made ready.
+def main(spec: Spec) -> None:
+    """Answer until stdin ends. The first answer says that all is ready, or what is wrong."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what a rival prints is no answer
+    sys.dont_write_bytecode = spec["program"] == "nanogpt"
 
-    It has a session of its own, unless it shall compete with the processes of ours: Linux divides the CPUs among
-    sessions first. `variables` are added to its environment.
-    """
+    def say(answer: dict[str, Any]) -> None:
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
 
-    def __init__(self, name: str, spec: Mapping[str, Any], session: bool = True, **variables: str):
-        self.name = name
-        self.process = subprocess.Popen(
-            python_command(RUN_DRIVER, json.dumps(dict(spec))),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            encoding="utf-8",
-            env=os.environ | variables,
-            start_new_session=session,  # a Ctrl-C is for us; we end it
-        )
-        try:
-            self.facts = self._hear()
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.process.kill()
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe:
-                with suppress(BrokenPipeError):
-                    pipe.close()
-
-    def work(self, count: int) -> float:
-        """Seconds that so many steps, or tokens, take. Raises UserError where it fails."""
-        assert self.process.stdin
-        with suppress(BrokenPipeError):
-            self.process.stdin.write(f"{count}\n")
-            self.process.stdin.flush()
-        return float(self._hear()["seconds"])
-
-    def _hear(self) -> dict[str, Any]:
-        assert self.process.stdout
-        line = self.process.stdout.readline()
-        answer = json.loads(line) if line else {"failed": f"its process ended with code {self.process.wait()}"}
-        if "failed" in answer:
-            raise UserError(f"{self.name}: {answer['failed']}")
-        return dict(answer)
+    try:
+        block, facts = READY[spec["do"], spec["program"]](spec)
+        say({"ready": True, "threads": torch.get_num_threads(), **facts})
+        for line in sys.stdin:
+            say({"seconds": seconds(block, int(line), spec["device"])})
+    except Exception as error:
+        say({"failed": f"{type(error).__name__}: {error}"})
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What a worker said of itself, and how long its blocks took."""
-
-    facts: Mapping[str, Any]
-    seconds: Spread
-
-
-def interleave(specs: Mapping[str, Mapping[str, Any]], count: int, repeat: int, warm_up: int) -> dict[str, Measured]:
-    """Let each work `repeat` times, in turn, after a first block that does not count."""
-    seconds: dict[str, list[float]] = {name: [] for name in specs}
-    with ExitStack() as stack:
-        workers = {name: stack.enter_context(Worker(name, spec)) for name, spec in specs.items()}
-        for worker in workers.values():
-            worker.work(warm_up)
-        for turn in range(repeat):
-            for name in in_turn(list(specs), turn):
-                seconds[name].append(workers[name].work(count))
-        return {name: Measured(workers[name].facts, Spread(tuple(seconds[name]))) for name in specs}
+def clock(device: str) -> float:
+    """Now, once the device has done all that it was told."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return perf_counter()
 
 
-def in_turn(names: Sequence[str], turn: int) -> list[str]:
-    """The order of a round: each begins with another one."""
-    first = turn % max(1, len(names))
-    return [*names[first:], *names[:first]]
+def seconds(block: Block, count: int, device: str) -> float:
+    """How long a block of work takes."""
+    began = clock(device)
+    block(count)
+    return clock(device) - began
 
 
-@dataclass(frozen=True)
-class Watched:
-    """A command from the start of its process to its end."""
-
-    seconds: float
-    first: float | None  # seconds to the first line that was waited for
+# ---------------------------------------------------------------------------------------------- the models
 
 
-def watch(name: str, command: Sequence[str], folder: Path, line: str = "", stop: bool = False) -> Watched:
-    """Run a command in a folder; note when a line that matches `line` appears, and end it there if `stop`.
+def nanogpt(spec: Spec) -> Any:
+    """nanoGPT's model.py as a module: this file and no other of the checkout."""
+    found = importlib.util.spec_from_file_location("model", Path(spec["path"], "model.py"))
+    assert found and found.loader
+    module = sys.modules["model"] = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
 
-    Raises UserError with its last line where it fails, or ends without that line.
-    """
-    first, said, began = None, "", perf_counter()
-    with subprocess.Popen(
-        command,
-        cwd=folder,
-        env=environment() | {"PYTHONUNBUFFERED": "1"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-        start_new_session=True,
-    ) as process:
-        assert process.stdout
-        try:
-            for text in process.stdout:
-                said = text.strip() or said
-                if line and first is None and re.match(line, text):
-                    first = perf_counter() - began
-                    if stop:
-                        return Watched(first, first)
-            code = process.wait()
-            seconds = perf_counter() - began
-        finally:
-            process.kill()
-    if code or (line and first is None):
-        what = f"ended with code {code}" if code else f"never wrote a line like {line!r}"
-        raise UserError(f"{name} {what}; the last that it said: {said or 'nothing'}")
-    return Watched(seconds, first)
+
+def nanogpt_model(spec: Spec) -> Any:
+    """nanoGPT's own, without biases, as its training has it by default."""
+    theirs = nanogpt(spec)
+    return theirs.GPT(theirs.GPTConfig(**spec["shape"], dropout=0.0, bias=False)).to(spec["device"])
+
+
+def transformers_model(spec: Spec) -> Any:
+    """Hugging Face's GPT-2 (it has biases, and no option for having none), for as many positions as are needed."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    shape = spec["shape"]
+    positions = max(shape["block_size"], spec.get("positions", 0))
+    sizes: dict[str, Any] = {
+        "n_positions": positions,
+        **{key: shape[key] for key in ("vocab_size", "n_layer", "n_head", "n_embd")},
+    }
+    still: dict[str, Any] = {
+        "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "attn_pdrop": 0.0,
+        "bos_token_id": 0,
+        "eos_token_id": None,
+    }
+    return GPT2LMHeadModel(GPT2Config(**sizes, **still, activation_function="gelu")).to(spec["device"])
+
+
+def minigpt_model(spec: Spec) -> Any:
+    """Ours, of the same shape: GPT-2's, without biases, unless the spec has `model` options of its own."""
+    from minigpt.config.options import from_dict
+    from minigpt.fast import make_fast
+    from minigpt.model import GPT, ModelConfig
+
+    sizes = dict(spec["shape"])
+    V, attention = sizes.pop("vocab_size"), {"kind": "multi_head", "n_head": sizes.pop("n_head", 4)}
+    config = from_dict(ModelConfig, spec.get("model", {**sizes, "bias": False, "attention": attention}))
+    return make_fast(GPT(config, V).to(spec["device"]), without=spec.get("without", ()))
+
+
+def count(model: nn.Module) -> int:
+    """How many numbers a model learns."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+# ---------------------------------------------------------------------------------------------- training
+
+
+def random_text(spec: Spec) -> Tensor:
+    """Ids (TEXT,) without any meaning: what is learned does not matter here."""
+    return torch.randint(spec["shape"]["vocab_size"], (TEXT,), generator=torch.Generator().manual_seed(0))
+
+
+def batches(spec: Spec) -> Iterator[tuple[Tensor, Tensor]]:
+    """Windows that begin anywhere: x, y (B, T) each."""
+    text, T = random_text(spec), spec["shape"]["block_size"]  # (TEXT,)
+    while True:
+        starts = torch.randint(TEXT - T, (spec["batch"], 1))  # (B, 1)
+        window = text[starts + torch.arange(T + 1)].to(spec["device"])  # (B, T + 1)
+        yield window[:, :-1].contiguous(), window[:, 1:].contiguous()
+
+
+def their_training(model: nn.Module, optimizer: torch.optim.Optimizer, loss_of: Any, spec: Spec) -> Ready:
+    """A loop for a model that brings none: forward, backward, clip, step, and the loss as a number."""
+    source, mixed = batches(spec), spec["device"] == "cuda"  # half precision where their training has it: on a GPU
+
+    def block(steps: int) -> None:
+        for x, y in islice(source, steps):
+            with torch.autocast(spec["device"], dtype=torch.bfloat16, enabled=mixed):
+                loss = loss_of(x, y)
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            loss.item()
+
+    return block, {"parameters": count(model), "precision": "bfloat16" if mixed else "float32"}
+
+
+def train_nanogpt(spec: Spec) -> Ready:
+    """nanoGPT's model with the optimizer that it makes for itself."""
+    model = nanogpt_model(spec)
+    optimizer = model.configure_optimizers(DECAY, RATE, BETAS, spec["device"])
+    forward = torch.compile(model) if spec["compile"] else model
+    return their_training(model, optimizer, lambda x, y: forward(x, y)[1], spec)
+
+
+def train_transformers(spec: Spec) -> Ready:
+    """GPT-2 of transformers with torch's fused AdamW, which is the default of its Trainer."""
+    model = transformers_model(spec)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=BETAS, weight_decay=DECAY, fused=True)
+    forward = torch.compile(model) if spec["compile"] else model
+
+    def loss_of(x: Tensor, y: Tensor) -> Tensor:
+        logits = forward(x, use_cache=False).logits  # (B, T, V)
+        return F.cross_entropy(logits.flatten(0, 1), y.flatten())
+
+    return their_training(model, optimizer, loss_of, spec)
+
+
+def train_minigpt(spec: Spec) -> Ready:
+    """Ours: `training.train` as it is, a dataset of random ids given."""
+    from minigpt.bench.ours import precision_of
+    from minigpt.config.options import MOST
+    from minigpt.text.dataset import DataConfig, Dataset
+    from minigpt.training.loop import TrainingConfig, train
+    from minigpt.training.optimizer import AdamW
+
+    class Random(Dataset):
+        """A text that is nowhere on disk."""
+
+        def __init__(self) -> None:
+            self.config, self.block_size = DataConfig(), spec["shape"]["block_size"]
+            self.ids, self.splits = random_text(spec).numpy(), {"train": range(TEXT)}
+
+    adamw = AdamW.Config(learning_rate=RATE, beta1=BETAS[0], beta2=BETAS[1], weight_decay=DECAY)
+    config = TrainingConfig(
+        batch_size=spec["batch"],
+        max_steps=MOST,
+        optimizer=adamw,
+        warmup_steps=0,
+        schedule="constant",
+        grad_clip=CLIP,
+        device=spec["device"],
+        precision=spec["precision"],
+        compile=spec["compile"],
+        cuda_graphs=spec.get("cuda_graphs", False),
+    )
+    model = minigpt_model(spec)
+    steps = train(model, Random(), adamw.component(adamw, model), config)
+    facts = {"parameters": count(model), "precision": precision_of(config, model)}
+    return lambda n: _exhaust(islice(steps, n)), facts
+
+
+def _exhaust(things: Iterator[Any]) -> None:
+    deque(things, maxlen=0)
+
+
+# ---------------------------------------------------------------------------------------------- writing text
+
+
+def start(spec: Spec) -> Tensor:
+    """What every text begins with: ids (B, 1)."""
+    return torch.zeros(spec["batch"], 1, dtype=torch.long, device=spec["device"])
+
+
+def sample_nanogpt(spec: Spec) -> Ready:
+    """nanoGPT's own `generate`: the last `block_size` tokens are read again for each new one."""
+    model = nanogpt_model(spec).eval()
+    return lambda n: model.generate(start(spec), n), {"parameters": count(model)}
+
+
+def sample_transformers(spec: Spec) -> Ready:
+    """`generate` of transformers with its cache, drawing as the others do."""
+    model = transformers_model(spec).eval()
+    drawn = {"do_sample": True, "temperature": 1.0, "top_k": 0, "use_cache": True, "pad_token_id": 0}
+
+    def block(n: int) -> None:
+        ids = start(spec)
+        model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=n, min_new_tokens=n, **drawn)
+
+    return block, {"parameters": count(model)}
+
+
+def sample_minigpt(spec: Spec) -> Ready:
+    """Ours. Where `check` says for how many tokens, that as many are the same with the cache and without it."""
+    from minigpt.fast.decoding import prepare
+    from minigpt.fast.threads import use_threads_to_write
+    from minigpt.model.sampling import SamplingConfig, generate
+
+    made = minigpt_model(spec).eval()
+    parameters, model = count(made), prepare(made, spec["weights"], spec.get("without", ()))
+    if spec["batch"] == 1:  # as scripts/sample.py does
+        use_threads_to_write(parameters)
+
+    def text(n: int, cache: bool) -> Tensor:
+        config = SamplingConfig(temperature=1.0, max_tokens=n)
+        draw = torch.Generator(spec["device"]).manual_seed(0)
+        return torch.stack(list(generate(model, start(spec), config, draw, cache)), dim=1)  # (B, n)
+
+    def block(n: int) -> None:
+        text(n, spec["cache"])
+
+    facts: dict[str, Any] = {"parameters": parameters, "precision": spec["weights"]}
+    if checked := spec.get("check", 0):
+        facts["same"] = torch.equal(text(checked, True), text(checked, False))
+    return block, facts
+
+
+# ---------------------------------------------------------------------------------------------- the exact loss
+
+
+@torch.no_grad()
+def evaluate_nanogpt(spec: Spec) -> Ready:
+    """The loss of a checkpoint of nanoGPT's training: every target of its val.bin once, in windows side by side."""
+    theirs = nanogpt(spec)
+    saved = torch.load(Path(spec["folder"], "ckpt.pt"), map_location=spec["device"], weights_only=True)
+    model = theirs.GPT(theirs.GPTConfig(**saved["model_args"])).to(spec["device"]).eval()
+    model.load_state_dict({name.removeprefix("_orig_mod."): value for name, value in saved["model"].items()})
+    ids = torch.from_numpy(np.fromfile(spec["val"], dtype="<u2").astype(np.int64)).to(spec["device"])  # (N,)
+    T, total, targets = spec["window"], 0.0, len(ids) - 1
+    whole = targets // T * T
+    pairs = [*zip(ids[:whole].view(-1, T).split(128), ids[1 : whole + 1].view(-1, T).split(128))]  # (B, T) each
+    if whole < targets:
+        pairs.append((ids[None, whole:-1], ids[None, whole + 1 :]))  # (1, what is left) each
+    for x, y in pairs:
+        total += model(x, y)[1].item() * y.numel()
+    return lambda n: None, {"loss": total / targets, "targets": targets, "parameters": count(model)}
+
+
+READY: dict[tuple[str, str], Callable[[Spec], Ready]] = {
+    ("train", "minigpt"): train_minigpt,
+    ("train", "nanogpt"): train_nanogpt,
+    ("train", "transformers"): train_transformers,
+    ("sample", "minigpt"): sample_minigpt,
+    ("sample", "nanogpt"): sample_nanogpt,
+    ("sample", "transformers"): sample_transformers,
+    ("evaluate", "nanogpt"): evaluate_nanogpt,
+}
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,7 +1,7 @@
-"""A comparison from start to finish: try every variant out, say how long it will take, train the runs, write the page.
+"""Runs a whole comparison: measures the variants' speed, says how long it will take, trains them, writes the page.
 
-It continues where it was stopped: a run whose result is there, verifies, and was made from the same config and
-plugins is not trained again.
+An experiment that was stopped continues. A run is trained again only if its result is missing or damaged, or if its
+config or a plugin has changed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from minigpt.comparison.matching import match_parameters
 from minigpt.comparison.page import page
-from minigpt.comparison.pool import Crew
+from minigpt.comparison.pool import WorkerPool
 from minigpt.comparison.results import Job, code_digest, config_key, jobs, load_result
 from minigpt.comparison.summary import summarise, to_csv
 from minigpt.comparison.variants import Comparison
@@ -31,49 +31,48 @@ from minigpt.training.memory import free_memory
 
 SPEEDS, MAX_SPEEDS = "speeds.json", 1 << 24
 TIMES = ("step", "curve", "whole")
-SPEED = {"step": float, "curve": float, "whole": float, "notes": [str]}  # seconds, and what is to be said
-ASIDE = 2.0  # seconds of a run that are neither training nor evaluation: putting together, sampling, writing
+SPEED = {"step": float, "curve": float, "whole": float, "notes": [str]}  # times in seconds; notes are printed
+OVERHEAD = 2.0  # seconds of a run besides training and evaluation: making the model, sampling, writing files
 
 
 @dataclass
-class Contest:
-    """A comparison under way."""
+class Experiment:
+    """A comparison and what is known while it runs."""
 
     comparison: Comparison
     plugins: Sequence[Path]
     allow_leak: bool
     say: Say = say
-    speeds: dict[str, dict[str, Any]] = field(default_factory=dict)  # by the key of a variant's config
-    share: int | None = None  # bytes of memory that each process may take, where that is known
+    speeds: dict[str, dict[str, Any]] = field(default_factory=dict)  # of each variant, by name
+    share: int | None = None  # bytes of memory that each worker may use; None: unknown
 
-    def hold(self, command: str) -> dict[str, Any]:
-        """Do what is left to do, write results.json, results.csv and page.html, and return the results.
+    def run(self, command: str) -> dict[str, Any]:
+        """Do the runs that are left, write results.json, results.csv and page.html, and return the results.
 
-        Raises UserError for a variant that cannot be trained, before anything is, and for runs that failed, after all
-        others.
+        Raises UserError before any run if a variant cannot be trained, and after all runs if some of them failed.
         """
         folder = self.comparison.folder
         refuse_links(folder)
         if self.comparison.settings.match == "parameters":
             self.comparison = match_parameters(self.comparison)
         folder.mkdir(parents=True, exist_ok=True)
-        free, processes = free_memory(), min(self.comparison.settings.processes, len(self.jobs()))
-        self.share = None if free is None else free // processes
-        with Crew(processes, self.plugins) as crew:
-            self.try_out(crew)
-            failures = self.train(crew)
+        free, workers = free_memory(), min(self.comparison.settings.processes, len(self.jobs()))
+        self.share = None if free is None else free // workers
+        with WorkerPool(workers, self.plugins) as pool:
+            self.measure_speeds(pool)
+            failures = self.train(pool)
         results = [(job, result) for job in self.jobs() if (result := load_result(job.folder, job.key)[0])]
         finished = {job.variant for job, _ in results}
-        left = replace(self.comparison, variants={n: c for n, c in self.comparison.variants.items() if n in finished})
         if self.comparison.settings.baseline not in finished:
             raise UserError(f"no run of the baseline could be finished; {'; '.join(first_lines(failures))}")
-        summary = summarise(left, results, command)
+        variants = {name: config for name, config in self.comparison.variants.items() if name in finished}
+        summary = summarise(replace(self.comparison, variants=variants), results, command)
         write_whole(folder / "results.json", json.dumps(summary, indent=1, allow_nan=False))
         write_whole(folder / "results.csv", to_csv(summary))
         write_whole(folder / "page.html", page(summary))
         if failures:
             what = "; ".join(first_lines(failures))
-            raise UserError(f"{what}: the rest is in {folder}, and the same command tries these again")
+            raise UserError(f"{what}; the other runs are in {folder}, and the same command tries the failed ones again")
         return summary
 
     def jobs(self) -> list[Job]:
@@ -81,29 +80,29 @@ class Contest:
         return jobs(self.comparison, self.plugins, self.allow_leak)
 
     def unfinished(self) -> list[Job]:
-        """The runs that are still to do."""
+        """The runs that have no result yet."""
         return [job for job in self.jobs() if load_result(job.folder, job.key)[0] is None]
 
     def task(self, do: str, job: Job) -> dict[str, Any]:
-        """A run as a task for the crew."""
+        """The message that asks a worker to `do` a run: "try" it for a few steps, or "run" it."""
         who = {"do": do, "variant": job.variant, "seed": job.seed, "key": job.key, "folder": str(job.folder)}
         return who | {"config": to_yaml(job.config), "allow_leak": self.allow_leak, "share": self.share}
 
-    # ---- before: how fast is each variant, and how long will it take ----
+    # ---- before: how fast is each variant, and how long will the runs take ----
 
     def key(self, config: RunConfig) -> str:
-        """What a variant's speed is kept under: its config whatever its seed, so that equal variants are equal."""
+        """The key of a variant's speed in speeds.json. Variants with the same config share one."""
         return config_key(config, self.plugins, self.allow_leak)
 
-    def try_out(self, crew: Crew) -> None:
-        """Measure every variant that was not measured before. With `match: seconds`, that decides its steps."""
+    def measure_speeds(self, pool: WorkerPool) -> None:
+        """Measure the speed of each variant whose speed is not known yet. With `match: seconds`, set its steps."""
         path = self.comparison.folder / SPEEDS
         self.speeds = _read_speeds(path)
         first = {self.key(self.comparison.variants[job.variant]): job for job in reversed(self.jobs())}
         unknown = {key: job for key, job in first.items() if key not in self.speeds}
         if unknown:
-            self.say(f"trying out {len(unknown)} variants for a few steps each")
-            answers = crew.work([self.task("try", job) for job in unknown.values()], lambda task, answer: None)
+            self.say(f"measuring the speed of {len(unknown)} variants, a few steps each")
+            answers = pool.work([self.task("try", job) for job in unknown.values()], lambda task, answer: None)
             for (key, job), answer in zip(unknown.items(), answers):
                 if answer["event"] != "done":
                     raise UserError(f"{job.variant}: {answer['message']}")
@@ -125,12 +124,40 @@ class Contest:
         """About how long a run will take."""
         speed, training = self.speeds[job.variant], job.config.training
         curve = -(-training.max_steps // training.eval_every) * speed["curve"]
-        return float(training.max_steps * speed["step"] + curve + speed["whole"] + ASIDE)
+        return float(training.max_steps * speed["step"] + curve + speed["whole"] + OVERHEAD)
+
+    def estimate(self, left: Sequence[Job], workers: int) -> float:
+        """About how many seconds these runs take. Each starts as soon as one of the workers is free."""
+        free_at = [0.0] * workers
+        for job in left:
+            free_at.sort()
+            free_at[0] += self.seconds(job)
+        return max(free_at)
 
     # ---- the runs ----
 
-    def train(self, crew: Crew) -> list[str]:
-        """Do all runs that are left; returns a line for each that failed."""
+    def train(self, pool: WorkerPool) -> list[str]:
+        """Do all runs that are left. Returns a line for each run that failed."""
+        self.say_what_is_reused()
+        left, total = self.unfinished(), len(self.jobs())
+        if not left:
+            self.say(f"all {total} runs are finished already")
+            return []
+        about = duration(self.estimate(left, pool.size))
+        self.say(f"{len(left)} of {total} runs to do, {pool.size} at a time: about {about}")
+        progress = Progress(self, left, total)
+        try:
+            answers = pool.work([self.task("run", job) for job in left], progress.on_answer)
+        except KeyboardInterrupt:
+            self.say(f"stopped; the same command goes on with the {len(self.unfinished())} runs that are left")
+            raise
+        finally:
+            progress.bar.close()
+        pairs = zip(left, answers)
+        return [f"{job.variant}, seed {job.seed}: {a['message']}" for job, a in pairs if a["event"] != "done"]
+
+    def say_what_is_reused(self) -> None:
+        """Say which results cannot be used, and how many were made by another version of the code."""
         older, again = 0, []
         for job in self.jobs():
             result, why = load_result(job.folder, job.key)
@@ -141,68 +168,41 @@ class Contest:
             self.say(line)
         if older:
             folder = self.comparison.folder
-            self.say(
-                f"note: {older} runs were made by other code than minigpt/ holds now; remove {folder} to redo them"
-            )
-        left, total = self.unfinished(), len(self.jobs())
-        if not left:
-            self.say(f"all {total} runs are there already")
-            return []
-        self.say(
-            f"{len(left)} of {total} runs to do, {crew.size} at a time: about {duration(self.whole(left, crew.size))}"
-        )
-        progress = Progress(self, left, total)
-        try:
-            answers = crew.work([self.task("run", job) for job in left], progress.heard)
-        except KeyboardInterrupt:
-            self.say(f"stopped; the same command goes on with the {len(self.unfinished())} runs that are left")
-            raise
-        finally:
-            progress.bar.close()
-        pairs = zip(left, answers)
-        return [f"{job.variant}, seed {job.seed}: {a['message']}" for job, a in pairs if a["event"] != "done"]
-
-    def whole(self, left: Sequence[Job], size: int) -> float:
-        """About how long these runs take, each begun when one of `size` processes is free."""
-        free = [0.0] * size
-        for job in left:
-            free.sort()
-            free[0] += self.seconds(job)
-        return max(free)
+            self.say(f"note: {older} runs were made by another version of minigpt's code; remove {folder} to redo them")
 
 
 class Progress:
-    """One bar over all runs, in seconds of work; a line for each run that is finished."""
+    """One progress bar over all runs, in seconds of work, and a line for each run that has ended."""
 
-    def __init__(self, contest: Contest, left: Sequence[Job], total: int):
-        self.contest, self.total, self.done = contest, total, total - len(left)
+    def __init__(self, experiment: Experiment, left: Sequence[Job], total: int):
+        self.experiment, self.total, self.done = experiment, total, total - len(left)
         self.jobs = {(job.variant, job.seed): job for job in left}
-        self.part = dict.fromkeys(self.jobs, 0.0)  # how far each run is
+        self.part = dict.fromkeys(self.jobs, 0.0)  # how much of each run is done, from 0 to 1
         self.bar: tqdm[Any] = tqdm(
-            total=sum(map(contest.seconds, left)),
+            total=sum(map(experiment.seconds, left)),
             desc=f"run {self.done + 1} of {total}",
             file=sys.stderr,
             disable=not sys.stderr.isatty(),
             bar_format="{desc} |{bar}| {percentage:3.0f} % {elapsed}, {remaining} left",
         )
 
-    def heard(self, task: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
-        """Move the bar; say what a finished run found."""
+    def on_answer(self, task: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
+        """Move the bar. If the run has ended, say how."""
         who = task["variant"], task["seed"]
         job = self.jobs[who]
         ended = answer["event"] in ("done", "failed")
         now = 1.0 if ended else answer.get("step", 0) / (job.config.training.max_steps + 1)
-        self.bar.update((now - self.part[who]) * self.contest.seconds(job))
+        self.bar.update((now - self.part[who]) * self.experiment.seconds(job))
         self.part[who] = now
         if ended:
             self.done += 1
             self.bar.set_description(f"run {min(self.done + 1, self.total)} of {self.total}")
             line = f"run {self.done} of {self.total}: {job.variant}, seed {job.seed}: {self.outcome(job, answer)}"
             with tqdm.external_write_mode(file=sys.stdout):  # the bar stays below
-                self.contest.say(line)
+                self.experiment.say(line)
 
     def outcome(self, job: Job, answer: Mapping[str, Any]) -> str:
-        """What became of a run, in a few words."""
+        """How a run ended, in a few words."""
         result = load_result(job.folder, job.key)[0]
         if result is None:
             return f"failed: {answer.get('message', 'no result')}"
@@ -213,7 +213,7 @@ class Progress:
 
 
 def _read_speeds(path: Path) -> dict[str, dict[str, Any]]:
-    """What `try_out` wrote; variants of which it says something else are tried out again."""
+    """The speeds that an earlier call measured. Entries of another form are left out, and measured again."""
     try:
         known = parse_json(read_start(path, MAX_SPEEDS))
     except (OSError, ValueError):
@@ -223,6 +223,6 @@ def _read_speeds(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in words."""
+    """Seconds as text: 61 -> 1 min 01 s."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

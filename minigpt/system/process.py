@@ -1,11 +1,20 @@
-"""How one Python process starts another: with its own folders of modules, and never with the current folder."""
+"""Starts another Python process, which imports from the same folders as this one, and exchanges JSON with it."""
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, TypeVar
 
-IGNORE_SIGINT = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"  # a Ctrl-C is for the process that asked
+Itself = TypeVar("Itself", bound="JsonProcess")
+
+IGNORE_SIGINT = (
+    "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"  # it is for the parent process
+)
 
 
 def python_command(statement: str, *arguments: str) -> list[str]:
@@ -17,3 +26,59 @@ def python_command(statement: str, *arguments: str) -> list[str]:
     """
     folders = [os.path.abspath(folder) for folder in sys.path]
     return [sys.executable, "-c", f"import sys; sys.path[:] = {folders!a}; {statement}", *arguments]
+
+
+class JsonProcess:
+    """A Python process that executes a statement; it reads messages from stdin and writes answers to stdout.
+
+    Each message and each answer is one line of JSON. The process ignores Ctrl-C; it is killed when the `with` ends.
+    """
+
+    def __init__(
+        self,
+        statement: str,
+        *arguments: str,
+        session: bool = True,
+        quiet: bool = False,
+        variables: Mapping[str, str] | None = None,
+    ):
+        """`session`: the process gets a session of its own. `quiet`: its stderr is discarded. `variables`: added to its
+        environment."""
+        self.process = subprocess.Popen(
+            python_command(f"{IGNORE_SIGINT}; {statement}", *arguments),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL if quiet else None,
+            text=True,
+            encoding="utf-8",
+            env=os.environ | dict(variables or {}),
+            start_new_session=session,
+        )
+
+    def send(self, message: Any) -> None:
+        """Send a message. If the process has ended, nothing is sent, and `receive` returns None."""
+        assert self.process.stdin
+        with suppress(BrokenPipeError):
+            self.process.stdin.write(json.dumps(message) + "\n")
+            self.process.stdin.flush()
+
+    def receive(self) -> dict[str, Any] | None:
+        """Wait for the next answer. None: the process ended first."""
+        assert self.process.stdout
+        line = self.process.stdout.readline()
+        return json.loads(line) if line.endswith("\n") else None
+
+    def end(self) -> None:
+        """Kill the process, wait until it has ended, and close its pipes."""
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe:
+                with suppress(BrokenPipeError):
+                    pipe.close()
+
+    def __enter__(self: Itself) -> Itself:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.end()

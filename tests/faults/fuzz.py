@@ -62,15 +62,15 @@ def contents(home: Path, without: Path) -> dict[str, Any]:
     return found
 
 
-def work(crew: Any, tasks: Any, heard: Any) -> list[dict[str, Any]]:
-    """What `Crew.work` does, in this process: to import torch once more would take longer than the runs."""
+def work(pool: Any, tasks: Any, on_answer: Any) -> list[dict[str, Any]]:
+    """What `WorkerPool.work` does, in this process: to import torch once more would take longer than the runs."""
     answers: list[dict[str, Any]] = []
     for task in tasks:
         try:
             answers.append(minigpt.comparison.worker.do(task, lambda message: None))
         except Exception as error:
             answers.append({"event": "failed", "message": f"{type(error).__name__}: {error}"})
-        heard(task, answers[-1])
+        on_answer(task, answers[-1])
     return answers
 
 
@@ -147,7 +147,7 @@ def main(kind: str, folder: Path, first: int, count: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (4 * GIB, 4 * GIB))  # so that a test takes no machine down
     if can_plot():
         importlib.import_module("matplotlib.pyplot")  # once, as torch is
-    minigpt.comparison.pool.Crew.work = work  # type: ignore[method-assign]
+    minigpt.comparison.pool.WorkerPool.work = work  # type: ignore[method-assign]
     for number in range(first, first + count):
         print(json.dumps(case(kind, folder, number)), flush=True)
 

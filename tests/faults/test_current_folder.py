@@ -11,7 +11,7 @@ from benchmarking import furnish_checkout
 from comparing import SMALL, written
 from running import process
 
-from minigpt.bench.worker import Worker, watch
+from minigpt.bench.processes import WorkerProcess, watch
 from minigpt.system.process import python_command
 
 NAMES = ("torch", "numpy", "queue", "json", "signal", "runpy", "subprocess", "minigpt", "model", "sitecustomize")
@@ -35,11 +35,11 @@ def test_a_comparison(strewn: Path) -> None:
     assert not (strewn / "imported").exists()
 
 
-def test_a_driver_of_the_benchmark(strewn: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_of_the_benchmark(strewn: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """nanoGPT's model.py is the one of its checkout."""
     monkeypatch.chdir(strewn)
-    told = {"rival": "nanogpt", "do": "train", "shape": SHAPE, "batch": 2, "device": "cpu", "compile": False}
-    with Worker("nanoGPT", {**told, "path": str(strewn / "nanoGPT")}) as worker:
+    told = {"program": "nanogpt", "do": "train", "shape": SHAPE, "batch": 2, "device": "cpu", "compile": False}
+    with WorkerProcess("nanoGPT", {**told, "path": str(strewn / "nanoGPT")}) as worker:
         assert worker.work(1) > 0
     assert not (strewn / "imported").exists()
 

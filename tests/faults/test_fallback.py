@@ -17,8 +17,8 @@ from stopping import furnished, train
 
 import minigpt
 from minigpt.comparison import variants as compare
-from minigpt.comparison.experiment import Contest
-from minigpt.comparison.pool import Crew
+from minigpt.comparison.experiment import Experiment
+from minigpt.comparison.pool import WorkerPool
 from minigpt.comparison.results import jobs
 from minigpt.runs.checkpoint import CheckpointError, newest
 
@@ -95,8 +95,8 @@ def test_and_so_are_the_bad_results_of_a_comparison(tmp_path: Path, monkeypatch:
         job.folder.mkdir(parents=True)
         (job.folder / "result.json").write_text("{", encoding="utf-8")
     said: list[str] = []
-    contest = Contest(comparison, (), False, said.append)
-    contest.speeds = {name: {"step": 1.0, "curve": 1.0, "whole": 1.0} for name in comparison.variants}
+    experiment = Experiment(comparison, (), False, said.append)
+    experiment.speeds = {name: {"step": 1.0, "curve": 1.0, "whole": 1.0} for name in comparison.variants}
 
     class Stopped:
         size = 1
@@ -105,6 +105,6 @@ def test_and_so_are_the_bad_results_of_a_comparison(tmp_path: Path, monkeypatch:
             raise KeyboardInterrupt
 
     with contextlib.suppress(KeyboardInterrupt):
-        contest.train(cast(Crew, Stopped()))
+        experiment.train(cast(WorkerPool, Stopped()))
     again = [line for line in said if "trained again" in line or "more like these" in line]
     assert len(again) == 4 and again[-1] == "and 97 more like these"

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from running import SCRIPTS, environment, process
 
-from minigpt.comparison.pool import Crew
+from minigpt.comparison.pool import MAIN
+from minigpt.system.process import IGNORE_SIGINT, python_command
 
 # Python runs this before a script: when a module is looked for, Ctrl-C comes
 INTERRUPTING = """
@@ -48,5 +49,6 @@ def test_the_last_import(tmp_path: Path) -> None:
 def test_a_process_of_a_comparison(tmp_path: Path) -> None:
     """It belongs to the command that started it, and ends with that and not by itself."""
     env = environment(**interrupted_at("torch", tmp_path))
-    ended = subprocess.run(Crew(1).command, cwd=tmp_path, env=env, input=b"", capture_output=True, timeout=60)
+    command = python_command(f"{IGNORE_SIGINT}; {MAIN}")
+    ended = subprocess.run(command, cwd=tmp_path, env=env, input=b"", capture_output=True, timeout=60)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"", b"")

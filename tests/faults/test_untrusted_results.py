@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from comparing import held, small
+from comparing import finished, small
 
 from minigpt.comparison import variants as compare
 from minigpt.comparison.experiment import SPEEDS, _read_speeds
@@ -29,7 +29,7 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Comparison]
         patch.setattr("minigpt.text.corpus.DATA", folder / "data")
         patch.setattr(compare, "RUNS", folder / "runs")
         found = small(folder, overrides=("compare.seeds=[1]", "training.max_steps=3"))
-        held(found)
+        finished(found)
         yield found
 
 
