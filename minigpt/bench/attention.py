@@ -1,7 +1,7 @@
-"""Attention: what every kind costs as the context grows, to train and to decode. Plugins take part.
+"""Attention: what every kind costs in training and in decoding as the context grows. Plugins are measured too.
 
-One layer, forward and backward, without positions. Averages cost O(T) to train and O(1) a token to decode; the others
-compare every pair of positions; grouped heads shrink the cache by their ratio.
+One layer, forward and backward, without positions. Averages take O(T) time in training and O(1) a token in decoding.
+The other kinds compare every pair of positions: O(T^2) and O(T). Grouped queries make the cache smaller.
 
 B batch (1 here), T positions, D model width.
 """
@@ -27,16 +27,17 @@ from minigpt.bench.hardware import seconds
 from minigpt.bench.ledger import Report, Row, Spread
 from minigpt.bench.processes import in_turn
 from minigpt.bench.setting import Setting
+from minigpt.fast import make_fast
 from minigpt.inspection.cost import CUSTOM, bytes_of
 from minigpt.system.errors import UserError
 from minigpt.training.loop import has_bfloat16
 
 CONTEXTS = (64, 128, 256, 512, 1024, 2048, 4096)
 WIDTH, KEY_HEADS = 128, (1, 2, 4)
-BLOCK = 0.05  # seconds that a measurement takes at least
+BLOCK = 0.05  # seconds that a measurement takes, at least
 LONGEST = 2**20  # context
-FITTED = 3  # contexts, the longest ones, that the growth is fitted to
-DECODED = 16  # tokens a measurement
+FITTED = 3  # the growth is fitted to so many of the longest contexts
+DECODED = 16  # tokens in one measurement
 
 TRAIN = {
     "kind": ("kind", ""),
@@ -50,35 +51,35 @@ GROWTH = {"kind": ("kind", ""), "to T": ("context", ",d"), "ms ~ T^": ("time", "
 
 @dataclass
 class Kind:
-    """One kind under measurement."""
+    """A kind of attention and its config."""
 
     name: str
     config: Attention.Config
     device: torch.device
-    pace: float = 0.0  # seconds a pair of positions, in its last cell: where this is too slow, it stops
+    pace: float = 0.0  # seconds for each pair of positions, at the last context; predicts the next cell
 
     def layer(self, length: int) -> Attention:
-        """A layer of it for contexts of `length`."""
+        """A layer of this kind for a context of `length`, in its fast form, as it is trained."""
         shape = Shape(n_embd=WIDTH, block_size=length, position=NoPosition.Config())
-        made: Attention = self.config.component(self.config, shape).to(self.device)
-        return made
+        layer: Attention = self.config.component(self.config, shape).to(self.device)
+        return make_fast(layer)
 
 
 def run(setting: Setting, contexts: Sequence[int] = CONTEXTS, limit: float = 20.0) -> Report:
-    """Measure every kind over the contexts; a kind stops where a cell would take more than `limit` seconds."""
+    """Measure every kind at every context; cells that would take more than `limit` seconds are left out."""
     if not contexts or min(contexts) < 1 or max(contexts) > LONGEST:
         raise UserError(f"--contexts: expected lengths of 1 to {LONGEST:,}, as in 64,128,256")
     contexts = sorted(set(contexts))
     report = setting.report("attention", shapes=[(contexts[-1], WIDTH, WIDTH)])
     kinds = every_kind(setting.device)
-    precision = "bfloat16" if has_bfloat16(setting.device) else "float32"  # what training takes by itself
+    precision = "bfloat16" if has_bfloat16(setting.device) else "float32"  # the default of training
     cells = []
     for T in contexts:
         report.begin(f"{len(kinds)} kinds at a context of {T}")
         cells += [row | {"precision": precision} for row in train(kinds, T, setting.repeat, limit)]
     cells.sort(key=lambda row: ([kind.name for kind in kinds].index(row["kind"]), row["context"]))
     report.add(
-        f"a layer forward and backward, batch 1, {WIDTH} wide, {precision}, {setting.repeat} rounds", TRAIN, cells
+        f"one layer forward and backward, batch 1, {WIDTH} wide, {precision}, {setting.repeat} rounds", TRAIN, cells
     )
     report.add(f"growth, fitted to the last {FITTED} contexts", GROWTH, [growth(kind.name, cells) for kind in kinds])
     near, far = contexts[0], contexts[-1]
@@ -86,19 +87,19 @@ def run(setting: Setting, contexts: Sequence[int] = CONTEXTS, limit: float = 20.
     report.add(f"decoding one token after {near} and after {far} others", decoding_columns(near, far), decoded)
     on = "torch.cuda.max_memory_allocated" if setting.device.type == "cuda" else "torch.profiler's allocations added up"
     report.notes += [
-        f"peak MiB: the most that all tensors made in the pass hold at one time ({on}), parameters and inputs left out",
-        f"ms: the median (smallest..largest). A kind stops (-) where the next context might take over {limit:g} s",
-        "T^p: p is 1 for what grows with T, 2 for what grows with its square; short contexts cost by the call",
-        "cache: what `make_cache` holds for so many tokens, one layer; the ratio is multi_head's over it",
-        "MFU: matrix products of the pass, three times the forward ones, over the large square product below; as is "
-        "usual the whole square of positions counts, so a kernel that leaves out the masked half can pass 100 %, and a "
-        "running sum has next to none",
+        f"peak MiB: the most memory of the pass's tensors at one time ({on}), without parameters and inputs",
+        f"ms: the median (smallest..largest); a dash where a step might take more than {limit:g} s",
+        "T^p: p is 1 for linear and 2 for quadratic growth; at short contexts, the overhead of the calls dominates",
+        "cache: bytes in the cache of one layer after so many tokens; `times smaller` is relative to multi_head",
+        "MFU: operations of the pass (three times those of forward), over the large square product below. As usual, "
+        "the whole square of positions counts: a kernel that skips the masked half can exceed 100 %, and a running sum "
+        "has almost no operations",
     ]
     return report
 
 
 def every_kind(device: torch.device) -> list[Kind]:
-    """All that are registered, with their defaults; grouped queries with 1, 2 and 4 key heads. Raises UserError."""
+    """All registered kinds with their defaults; grouped queries with 1, 2 and 4 key heads. Raises UserError."""
     shape = Shape(n_embd=WIDTH, position=NoPosition.Config())
     made = []
     for name, component in Attention.kinds.items():
@@ -116,11 +117,11 @@ def every_kind(device: torch.device) -> list[Kind]:
 
 
 def train(kinds: Sequence[Kind], T: int, repeat: int, limit: float) -> list[Row]:
-    """A row a kind at one context, all kinds in turn, round by round."""
+    """A row for each kind at one context. All kinds take turns in each round."""
     steps: dict[str, Callable[[], None]] = {}
     rows = {kind.name: Row(kind=kind.name, context=T, ms=None, peak_mib=None) for kind in kinds}
     for kind in kinds:
-        if kind.pace * T**2 > limit:  # what compares every pair takes so long
+        if kind.pace * T**2 > limit:  # as if the time grew with the square of the context
             continue
         step = steps[kind.name] = one_step(kind, T)
         kind.pace = seconds(step, 1, kind.device) / T**2
@@ -138,7 +139,7 @@ def train(kinds: Sequence[Kind], T: int, repeat: int, limit: float) -> list[Row]
 
 
 def one_step(kind: Kind, T: int) -> Callable[[], None]:
-    """Forward and backward of one layer over T positions, as something to call."""
+    """A function that does forward and backward of one layer over T positions."""
     layer, x = kind.layer(T), torch.randn(1, T, WIDTH, device=kind.device, requires_grad=True)  # (1, T, D)
 
     def step() -> None:
@@ -152,12 +153,12 @@ def one_step(kind: Kind, T: int) -> Callable[[], None]:
 
 
 def repeats(step: Callable[[], None], device: torch.device) -> int:
-    """How many steps make a measurement that is long enough."""
+    """How many steps take at least BLOCK seconds."""
     return max(1, math.ceil(BLOCK / seconds(step, 1, device)))
 
 
 def peak_bytes(step: Callable[[], None], device: torch.device) -> int:
-    """The most bytes that the tensors made in a step hold at one time."""
+    """The largest number of bytes that the tensors made in a step take at one time."""
     if device.type == "cuda":
         torch.cuda.synchronize()
         before = torch.cuda.memory_allocated()
@@ -165,7 +166,7 @@ def peak_bytes(step: Callable[[], None], device: torch.device) -> int:
         step()
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - before
-    os.environ.setdefault("KINETO_LOG_LEVEL", "9")  # or the profiler would talk
+    os.environ.setdefault("KINETO_LOG_LEVEL", "9")  # or the profiler prints messages
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         step()
     assert profiler.profiler is not None and profiler.profiler.kineto_results is not None
@@ -178,14 +179,14 @@ def peak_bytes(step: Callable[[], None], device: torch.device) -> int:
 
 
 def flops(kind: Kind, T: int) -> float:
-    """Operations of a pass forward and backward."""
+    """Operations of forward and backward."""
     with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=CUSTOM) as counter:
         kind.layer(T)(torch.zeros(1, T, WIDTH, device=kind.device))
     return 3.0 * counter.get_total_flops()
 
 
 def growth(name: str, cells: Sequence[Row]) -> Row:
-    """The powers of T with which time and memory grew, over the longest contexts that were measured."""
+    """The powers of T with which time and memory grow, fitted to the longest contexts that were measured."""
     done = [row for row in cells if row["kind"] == name and row["ms"] is not None][-FITTED:]
     made = Row(kind=name, context=done[-1]["context"] if done else None, time=None, memory=None)
     if len(done) > 1:
@@ -196,7 +197,7 @@ def growth(name: str, cells: Sequence[Row]) -> Row:
 
 
 def exponent(x: Sequence[float], y: Sequence[float]) -> float:
-    """The p of y ~ x^p: the slope of a straight line through the logarithms, by least squares."""
+    """The p of y ~ x^p: the slope of log y over log x, by least squares."""
     log_x, log_y = torch.tensor(x).double().log(), torch.tensor(y).double().log()  # (n,), (n,)
     log_x, log_y = log_x - log_x.mean(), log_y - log_y.mean()
     return float((log_x * log_y).sum() / log_x.square().sum())
@@ -206,7 +207,7 @@ def exponent(x: Sequence[float], y: Sequence[float]) -> float:
 
 
 def decoding_columns(near: int, far: int) -> dict[str, tuple[str, str]]:
-    """The columns of the table of decoding."""
+    """The columns of the table on decoding."""
     ms = {"kind": ("kind", ""), f"ms at {near}": ("near_ms", ".3f"), f"ms at {far}": ("far_ms", ".3f")}
     cache = {f"cache B at {near}": ("near_bytes", ",d"), f"cache B at {far}": ("far_bytes", ",d")}
     return {**ms, "far / near": ("ratio", ".2f"), **cache, "B/token": ("bytes_per_token", ",.1f"), **SMALLER}
@@ -217,10 +218,10 @@ SMALLER = {"times smaller": ("smaller", ",.1f")}
 
 @torch.no_grad()
 def decode(kinds: Sequence[Kind], near: int, far: int, repeat: int) -> list[Row]:
-    """A row a kind: milliseconds a token after `near` and `far` others, side by side, and the bytes of its cache."""
+    """A row for each kind: milliseconds a token after `near` and after `far` others, and the bytes of its cache."""
     rows = []
     for kind in kinds:
-        times = [(after(kind, near), after(kind, far)) for _ in range(repeat + 1)][1:]  # the first warms up
+        times = [(after(kind, near), after(kind, far)) for _ in range(repeat + 1)][1:]  # the first is a warm-up
         near_ms, far_ms = (Spread(tuple(1e3 * value for value in column)) for column in zip(*times))
         row = Row(kind=kind.name, near_ms=near_ms, far_ms=far_ms, ratio=far_ms.over(near_ms))
         row |= {"near_bytes": bytes_of(filled(kind, near)[1]), "far_bytes": bytes_of(filled(kind, far)[1])}
@@ -230,7 +231,7 @@ def decode(kinds: Sequence[Kind], near: int, far: int, repeat: int) -> list[Row]
 
 
 def filled(kind: Kind, length: int, more: int = 0) -> tuple[Attention, Past]:
-    """A layer that has read `length` positions, with room for more."""
+    """A layer and its cache after `length` positions, with room for `more`."""
     layer = kind.layer(length + more).eval()
     past = layer.make_cache(length + more)
     layer(torch.randn(1, length, WIDTH, device=kind.device), past)
@@ -238,7 +239,7 @@ def filled(kind: Kind, length: int, more: int = 0) -> tuple[Attention, Past]:
 
 
 def after(kind: Kind, length: int) -> float:
-    """Seconds to decode one token that comes after `length` others."""
+    """Seconds to decode one token after `length` others."""
     layer, past = filled(kind, length, DECODED)
     token: Tensor = torch.randn(1, 1, WIDTH, device=kind.device)  # (1, 1, D)
     return seconds(lambda: layer(token, past), DECODED, kind.device) / DECODED

@@ -1,7 +1,7 @@
-"""nanoGPT as the user has it: checked, and copied to where it may write, with the data that its training reads.
+"""nanoGPT: checks the user's checkout and copies it, with the data that its training reads, to a folder of our own.
 
-Its code is run as it is. Its README's recipe for a laptop is given on the command line, as the README does; the seed,
-which its train.py fixes, is changed by one more config file, which its configurator runs like any other.
+Its code is unchanged. The recipe for a laptop in its README is passed on the command line, as the README does. Its
+train.py has a fixed seed; one more config file, which its configurator executes like the others, sets another seed.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ CONFIG = "config/train_shakespeare_char.py"
 NEEDED = ("train.py", "model.py", "configurator.py", CONFIG)
 DATA, OUT, SEED = Path("data", "shakespeare_char"), "out-shakespeare-char", "config/benchmark_seed.py"
 
-SHAPE = {"n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 64}  # of the README's recipe
+SHAPE = {"n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 64}  # the recipe in nanoGPT's README
 BATCH, STEPS, EVERY = 12, 2000, 250
 FIRST_STEP = r"iter 0:"
 
 
 def check_checkout(folder: Path) -> None:
-    """Raises UserError unless a folder holds what the benchmark uses of nanoGPT."""
+    """Raises UserError if a folder lacks one of the files that the benchmark needs."""
     if not folder.is_dir():
         raise UserError(f"--nanogpt {folder}: no such folder (git clone https://github.com/karpathy/nanoGPT)")
     if missing := [name for name in NEEDED if not (folder / name).is_file()]:
@@ -38,33 +38,33 @@ def check_checkout(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Copy:
-    """A copy of a checkout, with the text as its training reads it."""
+    """A copy of a checkout, with the text in the form that its training reads."""
 
     folder: Path
     vocab_size: int
 
     @property
     def val(self) -> Path:
-        """The ids that are not trained on."""
+        """The file with the ids of the validation split."""
         return self.folder / DATA / "val.bin"
 
     @property
     def out(self) -> Path:
-        """Where its training leaves its checkpoint."""
+        """The folder to which its training writes its checkpoint."""
         return self.folder / OUT
 
     def train(self, seed: int, steps: int, device: torch.device) -> list[str]:
-        """The README's recipe as a command, to be run in the folder; it writes a line a step."""
-        shutil.rmtree(self.out, ignore_errors=True)  # of the seed before
+        """The command of the README's recipe, to be run in the folder. It prints a line for each step."""
+        shutil.rmtree(self.out, ignore_errors=True)  # from the seed before
         lines = ("import torch", "_seed = torch.manual_seed", f"torch.manual_seed = lambda _: _seed({seed})")
         (self.folder / SEED).write_text("\n".join(lines) + "\n", encoding="utf-8")
         return [sys.executable, "train.py", CONFIG, SEED, *_recipe(steps, device)]
 
 
 def make_copy(checkout: Path, folder: Path, source: Path) -> Copy:
-    """Copy a checkout to a new folder and write a file's text into it, the same as we read: 90 % to train on, 10 % not.
+    """Copy a checkout to a new folder, and write a text into it: the first 90 % for training, 10 % for validation.
 
-    Raises UserError for a file that is not text.
+    minigpt splits the text in the same way. Raises UserError if the file is not text.
     """
     text = decode_text(source.read_bytes(), str(source))
     leave_out = shutil.ignore_patterns(".*", "__pycache__", "data", "assets", "out*", "*.ipynb")
@@ -77,7 +77,7 @@ def make_copy(checkout: Path, folder: Path, source: Path) -> Copy:
     all_ids[:cut].tofile(data / "train.bin")
     all_ids[cut:].tofile(data / "val.bin")
     meta = {"vocab_size": len(letters), "stoi": ids, "itos": dict(enumerate(letters))}
-    (data / "meta.pkl").write_bytes(pickle.dumps(meta))  # the format is nanoGPT's
+    (data / "meta.pkl").write_bytes(pickle.dumps(meta))  # nanoGPT reads this format
     return Copy(folder, len(letters))
 
 
@@ -88,6 +88,6 @@ def _recipe(steps: int, device: torch.device) -> Iterator[str]:
         options["compile"] = False
     if steps < STEPS:
         options["warmup_iters"] = min(100, steps // 2)
-    if steps % EVERY:  # it writes a checkpoint only where it evaluates
+    if steps % EVERY:  # it writes a checkpoint only when it evaluates
         options |= {"eval_interval": steps, "always_save_checkpoint": True}
     yield from (f"--{name}={value}" for name, value in options.items())

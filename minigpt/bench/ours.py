@@ -1,4 +1,4 @@
-"""minigpt's own training as a user starts it, `python scripts/train.py ...`, for the suites that measure it whole."""
+"""Starts minigpt's training as a user does, `python scripts/train.py ...`, and reads what came out of it."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from minigpt.text.tokenizer import Char
 from minigpt.training.loop import TrainingConfig, evaluate, mixed_precision
 
 FIRST_STEP = r"step\s+1/"
-WINDOW = checkout.SHAPE["block_size"]  # of the exact loss, for everybody
+WINDOW = checkout.SHAPE["block_size"]  # length of the windows of the exact loss, for all programs
 
 
 def overrides(text: Path, device: torch.device) -> list[str]:
-    """What every run is told besides its config."""
+    """The options that every run gets besides its config."""
     return [f"data.source={text}", f"training.device={device.type}"]
 
 
 def check(config: str, changes: Sequence[str]) -> RunConfig:
-    """Read a config, and see that its loss can be held against nanoGPT's. Raises UserError."""
+    """Read a config. Raises UserError if its loss cannot be compared with nanoGPT's."""
     found = configs.load(RunConfig, config, changes)
     if not isinstance(found.data.tokenizer, Char.Config) or found.data.validation != 0.1:
         raise UserError(f"--config {config}: expected data.tokenizer=char and data.validation=0.1, as nanoGPT has it")
@@ -44,25 +44,25 @@ def check(config: str, changes: Sequence[str]) -> RunConfig:
 
 
 def train(setting: Setting, config: str, name: str, changes: Sequence[str]) -> list[str]:
-    """The command that trains a config, by path or name in configs/; it may be run in any folder."""
+    """The command that trains a config, by path or by name in configs/. It works in any current folder."""
     plugins = [word for path in setting.plugins for word in ("--plugin", str(path.resolve()))]
     command = [sys.executable, str(ROOT / "scripts" / "train.py"), "--config", str(configs.find(config).resolve())]
     return [*command, "--name", name, *plugins, *changes]
 
 
 def prepare(config: RunConfig, block_size: int = WINDOW) -> Dataset:
-    """The text in windows of `block_size`, side by side; its ids are on disk from here on."""
+    """The text in windows of `block_size` that do not overlap. This also writes its ids to disk."""
     corpus, tokenizer = open_text(config.data)
     return Dataset(replace(config.data, windows="random"), corpus, tokenizer, block_size)
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A run that ended: where its time went, and how well it did."""
+    """The times and the loss of a finished run."""
 
-    startup: float  # seconds to the first step, imports included
+    startup: float  # seconds to the first step, including imports
     training: float
-    rest: float  # evaluations, samples, checkpoints, the end
+    rest: float  # evaluations, samples, checkpoints, ending
     loss: float  # exact, over the whole validation split, in float32
     parameters: int
     flops: float  # of all its steps
@@ -70,7 +70,7 @@ class Trained:
 
 
 def look_at(folder: Path, name: str, watched: Watched, dataset: Dataset, device: torch.device) -> Trained:
-    """What a finished run in a folder did; the loss is worked out here, outside of every clock."""
+    """The times and the loss of a finished run. The loss is computed here, outside of all timing."""
     run = load(folder / RUNS / name, device.type)
     settings = replace(run.config.training, precision="float32", batch_size=128)
     lines = read_metrics(run.folder / METRICS)
@@ -83,11 +83,11 @@ def look_at(folder: Path, name: str, watched: Watched, dataset: Dataset, device:
 
 
 def flops_of(model: GPT, tokens: int) -> float:
-    """Operations of training a model on so many tokens."""
+    """Floating-point operations of training a model on a number of tokens."""
     return 3 * cost(model).flops_per_token * tokens
 
 
 def precision_of(config: TrainingConfig, model: GPT) -> str:
-    """The type of the matrix products with which a model is trained."""
+    """The type of the matrix products in training."""
     with mixed_precision(config, model):
         return "bfloat16" if torch.is_autocast_enabled(model.device.type) else "float32"

@@ -1,8 +1,8 @@
-"""A shared machine: how the time of a step, or of a token, grows with the number of other programs that use the CPUs.
+"""A shared machine: how the time of a training step, or of a sampled token, grows beside other busy programs.
 
-Neighbours are processes that compute without end. The fair share of a program with t threads on c CPUs, beside n
-neighbours, is c / (n + t) CPUs a thread, and at most one: so its time should grow by max(1, (n + t) / c), and by no
-more. All processes are of one session, in which Linux gives every thread as much.
+Neighbours are processes with an endless loop. With t threads on c CPUs beside n neighbours, the fair share of each
+thread is c / (n + t) CPUs, at most one. So the time should grow by max(1, (n + t) / c) and no more. All processes are
+in one session, within which Linux gives every thread an equal share.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from minigpt.bench.throughput import LAPTOP, describe
 from minigpt.fast.threads import cpus
 
 NEIGHBOURS = (0, 1, 2, 4, 8)
-SETTLE, WARM_UP = 3.0, 0.5  # seconds of work before the clock starts: for minigpt, which looks around, and the others
-BLOCK = 1.0  # seconds of work on the clock, about
+SETTLE, WARM_UP = 3.0, 0.5  # seconds of warm-up: minigpt, which adapts its threads, and the others
+BLOCK = 1.0  # seconds that a measurement takes, about
 OURS, SPINNING, ONE, NANOGPT = "minigpt", "minigpt, spinning", "minigpt, one thread", "nanoGPT"
 SPIN = "300000"  # as libgomp has it by default
 COLUMNS = {
     "neighbours": ("neighbours", "d"),
-    "who": ("who", ""),
+    "program": ("who", ""),
     "threads": ("threads", "d"),
     "ms": ("ms", ",.1f"),
     "x alone": ("growth", ".2f"),
@@ -44,7 +44,7 @@ COLUMNS = {
 
 @dataclass
 class Cell:
-    """What one program took beside so many neighbours: seconds a step or token, a number a round."""
+    """The measurements of one program beside n neighbours: seconds a step or token, and the load, in each round."""
 
     threads: int
     seconds: list[float] = field(default_factory=list)
@@ -59,22 +59,24 @@ def run(setting: Setting, neighbours: Sequence[int] = NEIGHBOURS) -> Report:
         specs = {name: setting.spec(do=do, program="minigpt", batch=batch, **common) for name in (OURS, SPINNING, ONE)}
         if setting.nanogpt:
             specs[NANOGPT] = setting.spec(do=do, program="nanogpt", batch=batch, **common)
-        what = "training, ms a step" if do == "train" else "writing, ms a token"
+        what = "training, ms a step" if do == "train" else "sampling, ms a token"
         title = f"{what}: {describe(LAPTOP)}, batch {batch}, {setting.repeat} rounds, in turn"
         report.begin(title)
-        report.add(title, COLUMNS, rows(measure(specs, setting.repeat, neighbours)))
+        report.add(title, COLUMNS, rows(measure_cells(specs, setting.repeat, neighbours)))
     report.notes += [
         f"fair share: t threads beside n neighbours on {cpus()} CPUs take max(1, (n + t) / {cpus()}) times as long as "
-        "alone; `x fair share` is what they took more than that",
-        f"{SPINNING}: threads wait as torch's library has it by default; {ONE}: OMP_NUM_THREADS=1",
-        "minigpt's time, x: of the others, in the same round; below 1 they were faster",
-        "load: the load average of the last minute (smallest..largest), all other programs of this machine included",
+        "alone; `x fair share` is the measured growth over that",
+        f"{SPINNING}: threads wait as they do in torch by default; {ONE}: OMP_NUM_THREADS=1",
+        "minigpt's time, x: the time over minigpt's in the same round; below 1 the program was faster",
+        "load: the load average of the last minute (smallest..largest), with all programs of this machine",
     ]
     return report
 
 
-def measure(specs: dict[str, dict[str, Any]], repeat: int, neighbours: Sequence[int]) -> dict[tuple[int, str], Cell]:
-    """Every program beside every number of neighbours, in turn, `repeat` times."""
+def measure_cells(
+    specs: dict[str, dict[str, Any]], repeat: int, neighbours: Sequence[int]
+) -> dict[tuple[int, str], Cell]:
+    """Measure each program beside each number of neighbours, in turn, for `repeat` rounds."""
     variables = {SPINNING: {"GOMP_SPINCOUNT": SPIN, "OMP_NUM_THREADS": str(torch.get_num_threads())}}
     variables[ONE] = {"OMP_NUM_THREADS": "1"}
     with ExitStack() as stack:
@@ -95,7 +97,7 @@ def measure(specs: dict[str, dict[str, Any]], repeat: int, neighbours: Sequence[
 
 
 def seconds_each(worker: WorkerProcess, settle: float) -> float:
-    """Seconds a step or token, after `settle` seconds of work that do not count."""
+    """Seconds a step or token, after a warm-up of `settle` seconds."""
     began, done = perf_counter(), 0
     while (passed := perf_counter() - began) < settle:
         worker.work(1 + done // 8)
@@ -106,7 +108,7 @@ def seconds_each(worker: WorkerProcess, settle: float) -> float:
 
 @contextmanager
 def busy(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """So many neighbours, until the `with` ends."""
+    """Run `count` neighbours until the `with` ends."""
     with ExitStack() as stack:
         started = []
         for _ in range(count):
@@ -118,7 +120,7 @@ def busy(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 def rows(cells: dict[tuple[int, str], Cell]) -> list[Row]:
-    """A row for each program and number of neighbours; growth is over the fewest neighbours of the same round."""
+    """A row for each number of neighbours and program. Growth is over the fewest neighbours in the same round."""
     fewest, made = min(n for n, _ in cells), []
     for (n, name), cell in cells.items():
         seconds, alone = Spread(tuple(cell.seconds)), Spread(tuple(cells[fewest, name].seconds))
@@ -135,5 +137,5 @@ def rows(cells: dict[tuple[int, str], Cell]) -> list[Row]:
 
 
 def fair_growth(neighbours: int, threads: int, cpus: int) -> float:
-    """How many times as long as alone a program with its fair share takes."""
+    """How many times as long as alone a program takes if it gets its fair share."""
     return max(1.0, (neighbours + threads) / cpus)

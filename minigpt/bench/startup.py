@@ -1,4 +1,4 @@
-"""Start-up: seconds from the start of a process until the first step of training is done, and what importing takes."""
+"""Start-up: seconds from the start of a process to the end of its first training step, and of imports alone."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ MINIGPT, NANOGPT = "minigpt's first step", "nanoGPT's first step"
 
 
 def run(setting: Setting, text: Path, config: str = "shakespeare_char_cpu.yaml") -> Report:
-    """Measure processes from start to first step, in turn. Raises UserError."""
+    """Measure all processes in turn. Raises UserError."""
     settings = ours.check(config, ours.overrides(text, setting.device))
-    ours.prepare(settings)  # the ids are on disk before anybody is measured, for nanoGPT as well
+    ours.prepare(settings)  # writes the ids to disk before anything is timed; make_copy does so for nanoGPT
     report = setting.report("startup", "transformers alone")
     with TemporaryDirectory(prefix="minigpt-benchmark-") as folder:
         commands = {name: (python_command(code), Path(folder), "") for name, code in IMPORTS.items()}
@@ -39,12 +39,14 @@ def run(setting: Setting, text: Path, config: str = "shakespeare_char_cpu.yaml")
             for name in in_turn(list(commands), turn):
                 command, where, line_of_step = commands[name]
                 seconds = watch(name, command, where, line_of_step, stop=bool(line_of_step)).seconds
-                if turn:  # the first round brings the files into memory
+                if turn:  # the first round only loads the files into the operating system's cache
                     took[name].append(seconds)
     spreads = {name: Spread(tuple(values)) for name, values in took.items()}
     rows = [Row(what=name, seconds=seconds, ratio=seconds.over(spreads[MINIGPT])) for name, seconds in spreads.items()]
     report.add(f"start-up: the median (smallest..largest) of {setting.repeat} rounds, in turn", COLUMNS, rows)
-    report.notes.append(f"minigpt trains {config}, nanoGPT its README's recipe for a laptop, ids on disk beforehand")
-    report.notes.append("nanoGPT evaluates 2 x 20 batches before its first step, as the recipe has it")
-    report.notes.append("a ratio is taken in each round; nothing here is computed by the model, so there is no MFU")
+    report.notes.append(
+        f"minigpt trains {config}, nanoGPT the recipe for a laptop in its README; ids are on disk beforehand"
+    )
+    report.notes.append("nanoGPT evaluates 2 x 20 batches before its first step, as the recipe says")
+    report.notes.append("ratios are taken in each round; there is no MFU, since starting up is no work of the model")
     return report

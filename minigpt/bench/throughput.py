@@ -1,8 +1,8 @@
-"""Throughput: tokens a second while training, everybody on the same shape and the same amount of work.
+"""Throughput: tokens a second in training. All programs train the same shape with the same amount of work.
 
-All of GPT-2's make: learned positions, LayerNorm, GELU, a tied head, AdamW, clipping at 1. nanoGPT's model and its
-optimizer are its own, transformers' are its own and torch's; the loop around both is the shortest that there is, with
-batches that cost nearly nothing. minigpt runs its own loop as it is.
+All models are GPT-2: learned positions, LayerNorm, GELU, a tied head; AdamW, gradients clipped at 1. nanoGPT uses its
+own optimizer, transformers uses torch's; both run in a minimal loop whose batches cost almost no time. minigpt runs its
+own training loop.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LAPTOP = {"n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 64, "vocab_siz
 BABY = {"n_layer": 6, "n_head": 6, "n_embd": 384, "block_size": 256, "vocab_size": 65}
 OTHERS = ("nanoGPT", "transformers")
 COLUMNS = {
-    "who": ("who", ""),
+    "program": ("who", ""),
     "parameters": ("parameters", ",d"),
     "type": ("precision", ""),
     "tokens/s": ("tokens_per_second", ",.0f"),
@@ -28,11 +28,11 @@ COLUMNS = {
     "FLOP/token": ("flops_per_token", ",.0f"),
     "MFU": ("mfu", ".1%"),
 }
-TRAINING = 3  # passes that a step costs: forward, and backward, which is two
+TRAINING = 3  # forward passes that a step costs: backward costs two
 
 
 def run(setting: Setting, steps: int = 20, large: bool = False) -> Report:
-    """Measure every shape; `steps` a block. Raises UserError."""
+    """Measure every shape, in blocks of `steps` steps. Raises UserError."""
     tasks: list[tuple[dict[str, int], int, int]] = [(LAPTOP, 12, steps), (LAPTOP, 16, steps)]
     if large:
         tasks.append((BABY, 64, max(1, steps // 10)))
@@ -53,16 +53,16 @@ def run(setting: Setting, steps: int = 20, large: bool = False) -> Report:
         tokens = count * batch * shape["block_size"]
         report.add(title, COLUMNS, rows(found, tokens, TRAINING * flops_per_token(shape)))
     report.notes += [
-        "tokens/s and ratios: the median (smallest..largest); a ratio is taken in each round, of blocks side by side",
-        "MFU: operations of the model (three times those of a forward pass, counted by minigpt/inspection/cost.py) a "
-        "second, over the median of the large square product of the same type, measured here",
-        "transformers' GPT-2 has biases, which cannot be turned off; GELU is the exact one for everybody",
+        "tokens/s and ratios: the median (smallest..largest). A ratio is taken of the blocks of one round",
+        "MFU: operations of the model a second (three times those of a forward pass, see minigpt/inspection/cost.py), "
+        "over those of the large square product of the same type, which is measured below",
+        "the biases of transformers' GPT-2 cannot be turned off; all programs use the exact GELU",
     ]
     return report
 
 
 def rows(found: dict[str, Measured], tokens: int, flops: float) -> list[Row]:
-    """A row for each who took part; more tokens a second than a rival is a ratio above 1."""
+    """A row for each program. A ratio above 1 means more tokens a second than the other program."""
     made = []
     for name, measured in found.items():
         row: Row = {"who": name, "precision": "float32", **measured.facts, "flops_per_token": flops}
@@ -76,16 +76,16 @@ def rows(found: dict[str, Measured], tokens: int, flops: float) -> list[Row]:
 
 
 def model_config(shape: dict[str, int]) -> ModelConfig:
-    """A shape as minigpt's config."""
+    """The config of minigpt's model of a shape."""
     sizes: dict[str, Any] = {key: shape[key] for key in ("n_layer", "n_embd", "block_size")}
     return ModelConfig(**sizes, bias=False, attention=MultiHead.Config(n_head=shape["n_head"]))
 
 
 def flops_per_token(shape: dict[str, int]) -> float:
-    """Operations of a forward pass, counted."""
+    """Operations of a forward pass for one token."""
     return cost(GPT(model_config(shape), shape["vocab_size"])).flops_per_token
 
 
 def describe(shape: dict[str, int]) -> str:
-    """A shape in words."""
+    """A shape as text."""
     return "{n_layer} layers, {n_head} heads, {n_embd} wide, context {block_size}, {vocab_size} tokens".format(**shape)

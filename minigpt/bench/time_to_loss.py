@@ -1,8 +1,7 @@
-"""Time to loss: two trainings as their users start them, from the start of a process to its end, imports included.
+"""Time to loss: whole trainings as users start them, from the start of the process to its end, including imports.
 
-nanoGPT's README's recipe for a laptop CPU against a config of minigpt, seed by seed in turn. The exact validation loss
-is worked out afterwards, for both over the same targets: all of them, in windows of 64 that know nothing of each
-other, in float32.
+The recipe for a laptop CPU in nanoGPT's README beside a config of minigpt, in turn, for each seed. The exact validation
+loss is computed afterwards in float32, for both over the same targets: all of them, in separate windows of 64.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from minigpt.system.errors import UserError
 from minigpt.text.dataset import Dataset
 
 RUNS = {
-    "who": ("who", ""),
+    "program": ("who", ""),
     "seed": ("seed", "d"),
     "seconds": ("seconds", ".2f"),
     "loss": ("loss", ".4f"),
@@ -37,19 +36,19 @@ RUNS = {
     "MFU": ("mfu", ".1%"),
 }
 SUMMARY = {
-    "who": ("who", ""),
+    "program": ("who", ""),
     "seconds": ("seconds", ".2f"),
     "loss": ("loss", ".4f"),
     "times as fast as nanoGPT": ("ratio", ".2f"),
     "loss - nanoGPT's": ("difference", "+.4f"),
 }
 OURS, THEIRS, LONGER = "minigpt", "nanoGPT", "minigpt, in nanoGPT's time"
-PILOT, SHARE = 200, 0.9  # steps of a trial run; the share of a time to be filled, for the pace may change meanwhile
+PILOT, SHARE = 200, 0.9  # steps of a trial run; how much of nanoGPT's time to use, as the pace may change
 
 
 @dataclass
-class Race:
-    """Both trainings, in a folder of their own."""
+class Trainings:
+    """Starts both trainings in a temporary folder."""
 
     setting: Setting
     text: Path
@@ -59,15 +58,15 @@ class Race:
     copy: checkout.Copy | None
 
     def changes(self, config: str, steps: int | None) -> list[str]:
-        """What our run is told besides its config and seed; cut short, it warms up for half of its steps at most."""
-        told = ours.overrides(self.text, self.setting.device)
+        """The options of minigpt's run besides config and seed. With few steps, at most half of them are warm-up."""
+        options = ours.overrides(self.text, self.setting.device)
         if steps is None:
-            return told
-        warm_up = min(ours.check(config, told).training.warmup_steps, steps // 2)
-        return [*told, f"training.max_steps={steps}", f"training.warmup_steps={warm_up}"]
+            return options
+        warm_up = min(ours.check(config, options).training.warmup_steps, steps // 2)
+        return [*options, f"training.max_steps={steps}", f"training.warmup_steps={warm_up}"]
 
     def minigpt(self, config: str, who: str, seed: int, steps: int | None) -> Row:
-        """Train ours."""
+        """Train minigpt and evaluate the result."""
         name, changes = re.sub(r"\W+", "-", f"{who}-{seed}"), self.changes(config, steps)
         command = ours.train(self.setting, config, name, [f"training.seed={seed}", *changes])
         watched = watch(f"{who}, seed {seed}", command, self.folder, ours.FIRST_STEP)
@@ -77,7 +76,7 @@ class Race:
         return row | asdict(trained) | {"flops_per_second": trained.flops / watched.seconds}
 
     def nanogpt(self, seed: int) -> Row:
-        """Train nanoGPT by its README, and have a process of its own work out the loss of its checkpoint."""
+        """Train nanoGPT by its README. A worker evaluates its checkpoint."""
         assert self.copy
         steps, device = self.steps or checkout.STEPS, self.setting.device
         command = self.copy.train(seed, steps, device)
@@ -89,7 +88,7 @@ class Race:
         shape = {**checkout.SHAPE, "vocab_size": self.copy.vocab_size}
         model = GPT(model_config(shape), self.copy.vocab_size)
         flops = ours.flops_of(model, steps * checkout.BATCH * checkout.SHAPE["block_size"])
-        precision = "bfloat16" if device.type == "cuda" else "float32"  # as its train.py has it
+        precision = "bfloat16" if device.type == "cuda" else "float32"  # the default of its train.py
         row |= {"loss": facts["loss"], "parameters": facts["parameters"], "precision": precision}
         return row | {"flops_per_second": flops / watched.seconds}
 
@@ -103,9 +102,9 @@ def run(
     steps: int | None = None,
     equal_time: bool = False,
 ) -> Report:
-    """Train both from every seed, in turn; `steps` cuts both short. Raises UserError."""
+    """Train both with every seed, in turn; with `steps`, for so many steps only. Raises UserError."""
     if equal_time and setting.nanogpt is None:
-        raise UserError("--equal-time: give --nanogpt DIR, or there is no time to be equal to")
+        raise UserError("--equal-time: give --nanogpt DIR too, since nanoGPT's time is needed")
     changes = ours.overrides(text, setting.device)
     settings = ours.check(config, changes)
     ours.check(long_config or config, changes)
@@ -115,51 +114,51 @@ def run(
         copy = None
         if setting.nanogpt:
             copy = checkout.make_copy(setting.nanogpt, folder / "nanogpt", text)
-        race = Race(setting, text, folder, steps, ours.prepare(settings), copy)
+        trainings = Trainings(setting, text, folder, steps, ours.prepare(settings), copy)
         rows, longer = [], long_config or config
-        known = [race.minigpt(longer, "pilot", seeds[0], steps or PILOT)] if equal_time else []
+        known = [trainings.minigpt(longer, "pilot", seeds[0], steps or PILOT)] if equal_time else []
         for turn, seed in enumerate(seeds):
-            rows += one_round(race, config, turn, seed)
+            rows += one_round(trainings, config, turn, seed)
             if equal_time:
                 [time] = [row["seconds"] for row in rows if (row["who"], row["seed"]) == (THEIRS, seed)]
-                known.append(race.minigpt(longer, LONGER, seed, steps_within(SHARE * time, known)))
+                known.append(trainings.minigpt(longer, LONGER, seed, steps_within(SHARE * time, known)))
                 rows.append(announced(known[-1]))
-    report.add("runs, in the order in which they were made", RUNS, rows)
-    report.add("medians (smallest..largest); ratios and differences are taken seed by seed", SUMMARY, summary(rows))
+    report.add("all runs, in order", RUNS, rows)
+    report.add("medians (smallest..largest); ratios and differences are taken for each seed", SUMMARY, summary(rows))
     report.notes += [
         f"minigpt trains {config}" + (f", and {long_config} in nanoGPT's time" if long_config else ""),
-        "seconds: from the start of the process to its end, imports, evaluations and checkpoints included; the ids of "
-        "both are on disk beforehand, and the loss is worked out afterwards",
-        "nanoGPT's start-up is the time to its first line about a step, which an evaluation of 2 x 20 batches precedes",
-        "MFU: operations of all steps in all seconds of a process, over the large square product of that type below",
+        "seconds: from the start of the process to its end, including imports, evaluations and checkpoints; the ids of "
+        "both are on disk beforehand, and the loss is computed afterwards",
+        "nanoGPT's start-up ends with its first line about a step; before that, it evaluates 2 x 20 batches",
+        "MFU: operations of all steps over all seconds of the process, over the large square product below",
         *verdicts(rows),
     ]
     return report
 
 
-def one_round(race: Race, config: str, turn: int, seed: int) -> list[Row]:
-    """Both from one seed; who is first changes from round to round."""
-    rows = []
-    for who in in_turn([THEIRS, OURS] if race.copy else [OURS], turn):
-        rows.append(announced(race.nanogpt(seed) if who == THEIRS else race.minigpt(config, OURS, seed, race.steps)))
-    return rows
+def one_round(trainings: Trainings, config: str, turn: int, seed: int) -> list[Row]:
+    """Train both with one seed. In each round, the other one goes first."""
+    start = {OURS: lambda: trainings.minigpt(config, OURS, seed, trainings.steps)}
+    if trainings.copy:
+        start = {THEIRS: lambda: trainings.nanogpt(seed), **start}
+    return [announced(start[who]()) for who in in_turn(list(start), turn)]
 
 
 def announced(row: Row) -> Row:
-    """Say at once what came of a run: the next one may take minutes."""
+    """Print the result of a run at once: the next one may take minutes."""
     say("{who}, seed {seed}: {seconds:.1f} s, loss {loss:.4f}".format(**row))
     return row
 
 
 def steps_within(seconds: float, known: Sequence[Row]) -> int:
-    """How many steps a whole run of so many seconds has, at the slowest pace of the runs before it."""
+    """How many steps a whole run of so many seconds can do, at the slowest pace of the earlier runs."""
     pace = max(row["training"] / row["steps"] for row in known)
     beside = max(row["seconds"] - row["training"] for row in known)
     return max(1, int((seconds - beside) / pace))
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
-    """A row for each who took part, beside nanoGPT where it did."""
+    """A row for each program, compared with nanoGPT if it was trained."""
     made = []
     theirs = {key: Spread(tuple(values)) for key in ("seconds", "loss") if (values := column(rows, THEIRS, key))}
     for who in dict.fromkeys(row["who"] for row in rows):
@@ -174,12 +173,12 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 
 
 def column(rows: Sequence[Row], who: str, key: str) -> list[float]:
-    """One number of all runs of one, by seed."""
+    """One number of all runs of a program, in the order of the seeds."""
     return [row[key] for row in sorted(rows, key=lambda row: int(row["seed"])) if row["who"] == who]
 
 
 def verdicts(rows: Sequence[Row]) -> list[str]:
-    """Whether every seed of ours was as good as nanoGPT in the middle, and no slower where that was the task."""
+    """Whether each of our runs reached nanoGPT's median loss, and, with --equal-time, took no longer."""
     if not (theirs := column(rows, THEIRS, "loss")):
         return []
     middle, said = Spread(tuple(theirs)).median, []

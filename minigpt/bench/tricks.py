@@ -1,6 +1,6 @@
-"""Tricks: what each one of `minigpt/fast` buys, turned off one by one, on a training step and on a written token.
+"""Tricks: what each part of `minigpt/fast` is worth. Each is turned off once, in training and in sampling.
 
-Each variant is a process of its own, and all take turns, so that what disturbs the machine disturbs all of them.
+Each variant runs in a process of its own. They take turns, so that other programs on the machine slow all of them down.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ MODELS: dict[str, dict[str, Any]] = {
     "average_matrix": {**SIZE, "attention": "average_matrix"},
 }
 VOCABULARY, BATCH = 65, 16
-WHERE = {"running sums": "average_matrix"}  # the model that shows a trick; multi_head if none is named
+WHERE = {"running sums": "average_matrix"}  # the model with which a trick is measured; the others: multi_head
 COLUMNS = {"turned off": ("who", ""), "model": ("model", ""), "ms": ("ms", ".3f"), "x with it": ("slower", ".3f")}
 
 
 def run(setting: Setting, steps: int = 5, tokens: int = 120) -> Report:
-    """Measure every trick; `steps` a block of training, `tokens` a block of writing. Raises UserError."""
+    """Measure every trick, in blocks of `steps` training steps or `tokens` sampled tokens. Raises UserError."""
     report = setting.report("tricks")
     add(report, setting, "a training step", steps, switch.TRICKS, {"do": "train", "precision": "float32"})
     add(report, setting, "a training step in bfloat16", steps, switch.TRICKS, {"do": "train", "precision": "bfloat16"})
     writing = {"do": "sample", "weights": "float32", "cache": True}
-    add(report, setting, "a written token", tokens, (*switch.TRICKS, *decoding.TRICKS), writing)
-    report.notes.append("x with it: how many times as long it takes without the trick; median (smallest..largest)")
+    add(report, setting, "a sampled token", tokens, (*switch.TRICKS, *decoding.TRICKS), writing)
+    report.notes.append("x with it: how many times as long it takes without the trick; the median (smallest..largest)")
     return report
 
 
 def add(report: Report, setting: Setting, what: str, count: int, tricks: Sequence[str], spec: dict[str, Any]) -> None:
-    """One table: everything on, then each trick off, then all of them off."""
+    """Add one table: all tricks on, then each one off, then all off."""
     rows: list[Row] = []
     for model, options in MODELS.items():
         mine = [trick for trick in tricks if WHERE.get(trick, "multi_head") == model]

@@ -1,10 +1,9 @@
-"""A rival in a process of its own: it makes itself ready, and then works when it is told to, and only then.
+"""Runs one program (minigpt, nanoGPT or transformers) in a process of its own, and works only when it is told to.
 
-worker.py starts it, with what to do as JSON: {"do": "train", "program": "nanogpt", ...}.
-
-A line with a number on stdin, `20`, is answered by a line of JSON with the seconds that 20 steps, or tokens, took.
-Nothing of minigpt is imported unless minigpt is the rival. nanoGPT's model.py is imported as it is, from a folder that
-the user names, and nothing is written there.
+processes.py starts it with a spec in JSON: {"do": "train", "program": "nanogpt", ...}. It makes a model and sends its
+facts. Then a line `20` on stdin means: do 20 steps, or write 20 tokens; the answer is a line of JSON with the seconds.
+minigpt is imported only where it is the program that is measured. nanoGPT's model.py is imported unchanged from the
+user's folder, and nothing is written there.
 
 B batch, T positions, V vocabulary, n tokens.
 """
@@ -28,17 +27,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 Spec = dict[str, Any]
-Block = Callable[[int], None]  # does so many steps, or tokens
-Ready = tuple[Block, dict[str, Any]]  # and what there is to say about the rival
+Block = Callable[[int], None]  # does a number of steps, or writes a number of tokens
+Ready = tuple[Block, dict[str, Any]]  # the work, and facts about the model
 
 TEXT = 1 << 20  # random ids to train on
-RATE, BETAS, DECAY, CLIP = 1e-3, (0.9, 0.99), 0.1, 1.0  # the same for all
+RATE, BETAS, DECAY, CLIP = 1e-3, (0.9, 0.99), 0.1, 1.0  # of the optimizer, for all programs
 
 
 def main(spec: Spec) -> None:
-    """Answer until stdin ends. The first answer says that all is ready, or what is wrong."""
+    """Answer until stdin ends. The first answer holds the facts, or the error."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what a rival prints is no answer
+    os.dup2(2, 1)  # what the program prints goes to stderr
     sys.dont_write_bytecode = spec["program"] == "nanogpt"
 
     def say(answer: dict[str, Any]) -> None:
@@ -55,14 +54,14 @@ def main(spec: Spec) -> None:
 
 
 def clock(device: str) -> float:
-    """Now, once the device has done all that it was told."""
+    """The time in seconds, after all work that was queued on the device is done."""
     if device == "cuda":
         torch.cuda.synchronize()
     return perf_counter()
 
 
 def seconds(block: Block, count: int, device: str) -> float:
-    """How long a block of work takes."""
+    """How long a block takes."""
     began = clock(device)
     block(count)
     return clock(device) - began
@@ -72,7 +71,7 @@ def seconds(block: Block, count: int, device: str) -> float:
 
 
 def nanogpt(spec: Spec) -> Any:
-    """nanoGPT's model.py as a module: this file and no other of the checkout."""
+    """nanoGPT's model.py as a module. No other file of the checkout is imported."""
     found = importlib.util.spec_from_file_location("model", Path(spec["path"], "model.py"))
     assert found and found.loader
     module = sys.modules["model"] = importlib.util.module_from_spec(found)
@@ -81,13 +80,13 @@ def nanogpt(spec: Spec) -> Any:
 
 
 def nanogpt_model(spec: Spec) -> Any:
-    """nanoGPT's own, without biases, as its training has it by default."""
+    """nanoGPT's model, without biases (the default of its training)."""
     theirs = nanogpt(spec)
     return theirs.GPT(theirs.GPTConfig(**spec["shape"], dropout=0.0, bias=False)).to(spec["device"])
 
 
 def transformers_model(spec: Spec) -> Any:
-    """Hugging Face's GPT-2 (it has biases, and no option for having none), for as many positions as are needed."""
+    """GPT-2 of Hugging Face transformers. Its biases cannot be turned off. `positions` may exceed the context."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     shape = spec["shape"]
@@ -107,7 +106,7 @@ def transformers_model(spec: Spec) -> Any:
 
 
 def minigpt_model(spec: Spec) -> Any:
-    """Ours, of the same shape: GPT-2's, without biases, unless the spec has `model` options of its own."""
+    """minigpt's model: GPT-2 of the same shape without biases, or what `model` in the spec says."""
     from minigpt.config.options import from_dict
     from minigpt.fast import make_fast
     from minigpt.model import GPT, ModelConfig
@@ -119,7 +118,7 @@ def minigpt_model(spec: Spec) -> Any:
 
 
 def count(model: nn.Module) -> int:
-    """How many numbers a model learns."""
+    """The number of parameters of a model."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
@@ -127,12 +126,12 @@ def count(model: nn.Module) -> int:
 
 
 def random_text(spec: Spec) -> Tensor:
-    """Ids (TEXT,) without any meaning: what is learned does not matter here."""
+    """Random ids (TEXT,): only the time of training matters here."""
     return torch.randint(spec["shape"]["vocab_size"], (TEXT,), generator=torch.Generator().manual_seed(0))
 
 
 def batches(spec: Spec) -> Iterator[tuple[Tensor, Tensor]]:
-    """Windows that begin anywhere: x, y (B, T) each."""
+    """Random windows of the text: x, y (B, T) each."""
     text, T = random_text(spec), spec["shape"]["block_size"]  # (TEXT,)
     while True:
         starts = torch.randint(TEXT - T, (spec["batch"], 1))  # (B, 1)
@@ -140,9 +139,9 @@ def batches(spec: Spec) -> Iterator[tuple[Tensor, Tensor]]:
         yield window[:, :-1].contiguous(), window[:, 1:].contiguous()
 
 
-def their_training(model: nn.Module, optimizer: torch.optim.Optimizer, loss_of: Any, spec: Spec) -> Ready:
-    """A loop for a model that brings none: forward, backward, clip, step, and the loss as a number."""
-    source, mixed = batches(spec), spec["device"] == "cuda"  # half precision where their training has it: on a GPU
+def simple_training(model: nn.Module, optimizer: torch.optim.Optimizer, loss_of: Any, spec: Spec) -> Ready:
+    """The training loop of the other programs: forward, backward, clip, step, and the loss as a number."""
+    source, mixed = batches(spec), spec["device"] == "cuda"  # bfloat16 on a GPU, as in nanoGPT's train.py
 
     def block(steps: int) -> None:
         for x, y in islice(source, steps):
@@ -158,11 +157,11 @@ def their_training(model: nn.Module, optimizer: torch.optim.Optimizer, loss_of: 
 
 
 def train_nanogpt(spec: Spec) -> Ready:
-    """nanoGPT's model with the optimizer that it makes for itself."""
+    """nanoGPT's model with its own optimizer."""
     model = nanogpt_model(spec)
     optimizer = model.configure_optimizers(DECAY, RATE, BETAS, spec["device"])
     forward = torch.compile(model) if spec["compile"] else model
-    return their_training(model, optimizer, lambda x, y: forward(x, y)[1], spec)
+    return simple_training(model, optimizer, lambda x, y: forward(x, y)[1], spec)
 
 
 def train_transformers(spec: Spec) -> Ready:
@@ -175,11 +174,11 @@ def train_transformers(spec: Spec) -> Ready:
         logits = forward(x, use_cache=False).logits  # (B, T, V)
         return F.cross_entropy(logits.flatten(0, 1), y.flatten())
 
-    return their_training(model, optimizer, loss_of, spec)
+    return simple_training(model, optimizer, loss_of, spec)
 
 
 def train_minigpt(spec: Spec) -> Ready:
-    """Ours: `training.train` as it is, a dataset of random ids given."""
+    """minigpt's own training loop, on random ids."""
     from minigpt.bench.ours import precision_of
     from minigpt.config.options import MOST
     from minigpt.text.dataset import DataConfig, Dataset
@@ -187,7 +186,7 @@ def train_minigpt(spec: Spec) -> Ready:
     from minigpt.training.optimizer import AdamW
 
     class Random(Dataset):
-        """A text that is nowhere on disk."""
+        """A dataset that needs no file."""
 
         def __init__(self) -> None:
             self.config, self.block_size = DataConfig(), spec["shape"]["block_size"]
@@ -216,22 +215,22 @@ def _exhaust(things: Iterator[Any]) -> None:
     deque(things, maxlen=0)
 
 
-# ---------------------------------------------------------------------------------------------- writing text
+# ---------------------------------------------------------------------------------------------- sampling
 
 
 def start(spec: Spec) -> Tensor:
-    """What every text begins with: ids (B, 1)."""
+    """The first token of every text: ids (B, 1)."""
     return torch.zeros(spec["batch"], 1, dtype=torch.long, device=spec["device"])
 
 
 def sample_nanogpt(spec: Spec) -> Ready:
-    """nanoGPT's own `generate`: the last `block_size` tokens are read again for each new one."""
+    """nanoGPT's own `generate`: it reads the last `block_size` tokens again for each new one."""
     model = nanogpt_model(spec).eval()
     return lambda n: model.generate(start(spec), n), {"parameters": count(model)}
 
 
 def sample_transformers(spec: Spec) -> Ready:
-    """`generate` of transformers with its cache, drawing as the others do."""
+    """`generate` of transformers with its cache and the same sampling options as the others."""
     model = transformers_model(spec).eval()
     drawn = {"do_sample": True, "temperature": 1.0, "top_k": 0, "use_cache": True, "pad_token_id": 0}
 
@@ -243,7 +242,7 @@ def sample_transformers(spec: Spec) -> Ready:
 
 
 def sample_minigpt(spec: Spec) -> Ready:
-    """Ours. Where `check` says for how many tokens, that as many are the same with the cache and without it."""
+    """minigpt's `generate`. With `check: n`, first test that n tokens are the same with the cache and without it."""
     from minigpt.fast.decoding import prepare
     from minigpt.fast.threads import use_threads_to_write
     from minigpt.model.sampling import SamplingConfig, generate
@@ -272,7 +271,7 @@ def sample_minigpt(spec: Spec) -> Ready:
 
 @torch.no_grad()
 def evaluate_nanogpt(spec: Spec) -> Ready:
-    """The loss of a checkpoint of nanoGPT's training: every target of its val.bin once, in windows side by side."""
+    """The exact loss of a checkpoint of nanoGPT: each target of val.bin once, in windows that do not overlap."""
     theirs = nanogpt(spec)
     saved = torch.load(Path(spec["folder"], "ckpt.pt"), map_location=spec["device"], weights_only=True)
     model = theirs.GPT(theirs.GPTConfig(**saved["model_args"])).to(spec["device"]).eval()
@@ -282,7 +281,7 @@ def evaluate_nanogpt(spec: Spec) -> Ready:
     whole = targets // T * T
     pairs = [*zip(ids[:whole].view(-1, T).split(128), ids[1 : whole + 1].view(-1, T).split(128))]  # (B, T) each
     if whole < targets:
-        pairs.append((ids[None, whole:-1], ids[None, whole + 1 :]))  # (1, what is left) each
+        pairs.append((ids[None, whole:-1], ids[None, whole + 1 :]))  # (1, rest) each
     for x, y in pairs:
         total += model(x, y)[1].item() * y.numel()
     return lambda n: None, {"loss": total / targets, "targets": targets, "parameters": count(model)}
