@@ -1,4 +1,4 @@
-"""Show who attends to whom: the weights of every layer and head for a text, from a run's own model.
+"""Show the attention weights of every layer and head of a trained model for a text.
 
 python scripts/show_attention.py --prompt "Mia was a shy fox. She met Tom."     # a PNG in the run's folder
 
@@ -20,7 +20,7 @@ from minigpt.system.errors import UserError
 
 
 def main(arguments: argparse.Namespace) -> None:
-    """Draw the maps of a prompt as a picture, or, without the extra for it, in the terminal."""
+    """Draw the attention maps of a prompt: as a PNG if matplotlib is installed, else in the terminal."""
     if not arguments.prompt:
         raise UserError("--prompt: give a text to look at")
     if arguments.png and arguments.text:
@@ -31,11 +31,11 @@ def main(arguments: argparse.Namespace) -> None:
     if arguments.png or (can_plot() and not arguments.text):
         path = arguments.png or run.folder / "attention.png"
         attention_png(maps, labels, kinds, path)
-        say(f"wrote {path}: a row of pictures a layer, a picture a head")
+        say(f"wrote {path}: a row for each layer, a map for each head")
         return
     for layer, (weights, kind) in enumerate(zip(maps, kinds)):
         for head, head_weights in enumerate(weights):
-            say(f"layer {layer}, head {head} ({kind}): a row looks, columns are looked at, @ the most\n")
+            say(f"layer {layer}, head {head} ({kind}): rows are queries, columns are keys, @ is the largest weight\n")
             say(heat_map(head_weights, labels) + "\n")
 
 

@@ -188,7 +188,7 @@ def test_a_plugin_is_compared_and_a_change_of_it_noticed(tmp_path: Path) -> None
     text = SMALL.replace("average_softmax", "{kind: mine, n_head: 2}").replace("seeds: [1, 2]", "seeds: [3]")
     summary, _ = finished(small(tmp_path, text), (plugin,))
     assert summary["variants"][0]["runs"] == 1
-    assert "one pair says nothing about luck" in summary["variants"][0]["difference"]["sentence"]
+    assert "one pair has no confidence interval" in summary["variants"][0]["difference"]["sentence"]
     plugin.write_text(PLUGIN.replace(".tanh()", ".sin()"))
     said = finished(small(tmp_path, text), (plugin,))[1]
     assert "mean, seed 3: its config or a plugin has changed; it is trained again" in said
@@ -219,7 +219,7 @@ def test_any_key_can_be_compared_data_included(tmp_path: Path) -> None:
     text = SMALL.replace("model.attention: average_softmax", "data.stories.scenes: 2, model.position: rotary")
     summary, _ = finished(small(tmp_path, text.replace("seeds: [1, 2]", "seeds: [1]")))
     assert summary["compared"] == ["data.stories.scenes", "model.position", "model.attention"]
-    assert "batches that differ in what is compared" in summary["held_equal"]
+    assert "batches that differ as the variants do" in summary["held_equal"]
     assert summary["floor"] is summary["example"] is None
     assert all(row["above"] > 0 for row in summary["variants"])
 

@@ -1,4 +1,4 @@
-"""Intervals: Student's table, paired differences, and that they cover what they claim to cover."""
+"""Confidence intervals: scipy's t-quantiles, paired differences, and how often an interval holds the true value."""
 
 from __future__ import annotations
 
@@ -13,12 +13,22 @@ from minigpt.config.options import from_dict
 from minigpt.runs.assemble import RunConfig
 from minigpt.training.loop import evaluate, train
 
-TABLE = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 9: 2.262, 10: 2.228, 30: 2.042, 120: 1.980}
+SCIPY = {  # scipy.stats.t.ppf(p, degrees) of scipy 1.17.1, for p = 0.975 and p = 0.995
+    1: (12.706204736174694, 63.656741162871526),
+    2: (4.302652729749462, 9.924843200918287),
+    3: (3.1824463052837078, 5.840909309733355),
+    4: (2.7764451051977934, 4.604094871349992),
+    5: (2.5705818356363146, 4.032142983555228),
+    9: (2.262157162798205, 3.249835541592126),
+    30: (2.0422724563012378, 2.7499956535672254),
+    120: (1.9799304050824402, 2.6174211451068654),
+}
 
 
-@pytest.mark.parametrize(("degrees", "quantile"), TABLE.items())
-def test_the_quantiles_are_those_of_the_printed_table(degrees: int, quantile: float) -> None:
-    assert t_quantile(0.975, degrees) == pytest.approx(quantile, abs=6e-4)
+@pytest.mark.parametrize(("degrees", "quantiles"), SCIPY.items())
+def test_the_quantiles_are_those_of_scipy(degrees: int, quantiles: tuple[float, float]) -> None:
+    for p, quantile in zip((0.975, 0.995), quantiles):
+        assert t_quantile(p, degrees) == pytest.approx(quantile, rel=1e-9)
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 3, 4, 7, 8])

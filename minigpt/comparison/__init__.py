@@ -1,1 +1,1 @@
-"""Which attention, and what does it buy? Variants on equal terms, intervals, a table and a page."""
+"""Which attention is better, and by how much? Variants on equal terms, confidence intervals, a table and a page."""

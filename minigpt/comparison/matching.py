@@ -15,14 +15,14 @@ TOLERANCE = 0.01  # of the baseline's number of parameters
 
 
 def parameters(config: RunConfig) -> int:
-    """How many parameters a config makes; nothing is allocated."""
+    """The number of parameters of a config's model, without allocating them."""
     return parameter_count(config.model, text_and_tokenizer(config.data)[1].vocab_size)
 
 
 def match_parameters(comparison: Comparison) -> Comparison:
-    """Change every variant's `model.mlp_width` so that it has as many parameters as the baseline, within 1 %.
+    """Set each variant's `model.mlp_width` so that its number of parameters is within 1 % of the baseline's.
 
-    Raises UserError where no width does that.
+    Raises UserError if no width does that.
     """
     wanted = parameters(comparison.variants[comparison.settings.baseline])
     matched = {}

@@ -1,7 +1,7 @@
-"""A comparison as one HTML page that needs nothing else: no script, no address outside, readable by day and by night.
+"""The page of a comparison: one HTML file without scripts and without external addresses, in a light and a dark theme.
 
-The policy in its head forbids it to load anything but the pictures written into it. All numbers are those of
-results.json, in the format of the terminal's table.
+The security policy in its head allows no resource but the images in the file itself. All numbers are those of
+results.json, in the format of the printed table.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from minigpt.inspection.pictures import log_ticks, ticks, visible
 Summary = Mapping[str, Any]
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 820, 380, 64, 170, 14, 44
-COLOURS = 8  # as many as the style has; then they come again, dashed
-LINE = 64  # characters of the example story in a row
+COLOURS = 8  # in STYLE; further curves use them again, dashed
+LINE = 64  # characters of the example story in one row
 
 STYLE = """
 :root{color-scheme:light dark;--ground:#fff;--ink:#1b1f24;--soft:#57606a;--faint:#d8dee4;--heat:234,88,12;
@@ -65,7 +65,7 @@ def page(summary: Summary) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]], classes: Mapping[int, str] | None = None, name: str = "") -> str:
-    """A table of text; the first row is its head. `classes` are those of body rows, by number."""
+    """A table; the first row holds its titles. `classes`: {number of a body row: its CSS class}."""
     head = "".join(f"<th>{escape(cell)}</th>" for cell in rows[0])
     body = ""
     for place, row in enumerate(rows[1:]):
@@ -83,12 +83,12 @@ def _answers(summary: Summary) -> Iterator[str]:
             yield f"<p><b>{escape(row['variant'])}</b>: {escape(row['trouble'])}</p>"
     if any(row["difference"]["low"] is not None for row in differences):
         yield _forest(differences)
-        yield '<p class="soft">Variant minus baseline, paired by seed, nats a character: the mean and its 95 %'
-        yield "interval, each held on its own. Left of the line is better.</p>"
+        yield '<p class="soft">Variant minus baseline, paired by seed, in nats a character: the mean and its 95 %'
+        yield "confidence interval, for each variant by itself. Left of the line is better.</p>"
 
 
 def _forest(rows: Sequence[Mapping[str, Any]]) -> str:
-    """One line a variant: its difference to the baseline as a dot, the interval as a bar, zero as a line."""
+    """A forest plot: for each variant, the difference to the baseline as a dot and its confidence interval as a bar."""
     found = [row["difference"] for row in rows]
     ends = [0.0, *(d[key] for d in found for key in ("low", "mean", "high") if d[key] is not None)]
     low, high = min(ends), max(ends)
@@ -117,21 +117,21 @@ def _forest(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _main_table(summary: Summary) -> Iterator[str]:
-    yield "<h2>All of it</h2>"
+    yield "<h2>All variants</h2>"
     table = lines(summary)
     baseline = [row["variant"] for row in summary["variants"]].index(summary["baseline"])
     classes = {baseline: "baseline"} | ({len(table) - 2: "reader"} if summary["forgetful"] is not None else {})
     yield _table(table, classes, "table")
     floor = summary["floor"]
-    note = "Losses in nats a character, means over the seeds. Operations are those of a forward pass, a token."
+    note = "Losses in nats a character, means over the seeds. flop/token: operations of a forward pass."
     if floor is not None:
-        note += f" The floor of exactly these characters, which no reader can beat on average, is {floor:.4f}; the"
-        note += " forgetful reader knows the grammar and remembers nothing of the story."
+        note += f" The floor, the best possible mean loss on these characters, is {floor:.4f}. The forgetful"
+        note += " reader knows the grammar and remembers nothing of the story."
     yield f'<p class="soft">{note}</p>'
 
 
 def _curves(summary: Summary) -> Iterator[str]:
-    """What is compared against steps, one line a variant, over the first validation windows."""
+    """The compared loss by step, on the first validation windows; one curve for each variant."""
     curves = {row["variant"]: [(p[0], p[2]) for p in row["curve"]] for row in summary["variants"] if row["curve"]}
     values = [max(y, 1e-4) for curve in curves.values() for _, y in curve]
     if not values:
@@ -165,14 +165,14 @@ def _curves(summary: Summary) -> Iterator[str]:
         labels.append((y, "the forgetful reader", "stroke:var(--ink)"))
     lowest = TOP - 15.0
     for y, name, style in sorted(labels):
-        lowest = max(y + 4, lowest + 15)  # labels do not lie on one another
+        lowest = max(y + 4, lowest + 15)  # labels do not overlap
         tint = style.split(";")[0].replace("stroke", "fill")
         yield f'<text x="{WIDTH - RIGHT + 8}" y="{lowest:.1f}" style="{tint}">{escape(name)}</text>'
     yield "</svg>"
 
 
 def colour(place: int) -> str:
-    """The stroke of curve number `place`."""
+    """The CSS stroke of curve number `place`."""
     return f"stroke:var(--c{place % COLOURS})" + (";stroke-dasharray:6 3" if place >= COLOURS else "")
 
 
@@ -186,8 +186,8 @@ def _names_table(summary: Summary) -> Iterator[str]:
     yield _table(
         [head, *([r["variant"], *(number(r["accuracy"].get(n), ".3f") for n in names)] for r in found)], name="names"
     )
-    yield '<p class="soft">Of the characters of each name, the share that is guessed; of the free ones, which nobody'
-    yield "can guess, the probability given to what can come.</p><h2>How much of it is remembered</h2>"
+    yield '<p class="soft">For each name, the share of its characters that the model guesses. Nobody can guess the free'
+    yield "ones: there, the probability of all characters that are possible.</p><h2>How much of it is remembered</h2>"
     kept = [n for n in names if any(r["remembered"].get(n) is not None for r in found)]
     rows = [[r["variant"], *(number(r["remembered"].get(n), ".3f") for n in kept)] for r in found]
     yield _table([["variant", *kept], *rows], name="remembered")
@@ -195,13 +195,13 @@ def _names_table(summary: Summary) -> Iterator[str]:
 
 
 def _story(summary: Summary) -> Iterator[str]:
-    """One story, a row a reader: the less a reader expected a character, the hotter it is."""
+    """One story, a row for each reader. The less probable a character was, the hotter its colour."""
     seen = summary["example"]
     if not seen:
         return
-    yield "<h2>One new story, as each of them reads it</h2>"
-    yield '<p class="soft">The hotter a character, the less it was expected: what is hot for the ideal reader nobody'
-    yield "can know; what is hot for a model alone, it does not remember. Point at a character for its probability.</p>"
+    yield "<h2>One new story, as each reader reads it</h2>"
+    yield '<p class="soft">The hotter a character, the less probable it was. What is hot for the ideal reader, nobody'
+    yield "can know. What is hot for a model only, it did not remember. Point at a character for its probability.</p>"
     readers = {"ideal reader": seen["ideal"], "forgetful reader": seen["forgetful"]}
     readers |= {name: look["probabilities"] for name, look in seen["variants"].items()}
     for start in range(0, len(seen["text"]), LINE):
@@ -220,14 +220,14 @@ def _letter(letter: str, takes: str, probability: float) -> str:
 
 
 def _attention(summary: Summary) -> Iterator[str]:
-    """The weights of every layer and head for that story."""
+    """The attention maps of every layer and head for that story."""
     if not summary["example"]:
         return
-    yield "<h2>Who looks where in that story</h2>"
-    yield '<p class="soft">A row looks, a column is looked at, first character to last; the bluer, the more.</p>'
+    yield "<h2>Attention in that story</h2>"
+    yield '<p class="soft">Rows are queries, columns are keys, in the order of the story; the bluer, the larger.</p>'
     for name, look in summary["example"]["variants"].items():
         if not look["attention"]:
-            yield f"<p>{escape(name)}: it has no weights to show</p>"
+            yield f"<p>{escape(name)}: it has no attention weights to show</p>"
             continue
         shown = " open" if name == summary["baseline"] else ""
         yield f"<details{shown}><summary>{escape(name)}</summary>"
@@ -240,9 +240,9 @@ def _attention(summary: Summary) -> Iterator[str]:
 
 
 def _runs(summary: Summary) -> Iterator[str]:
-    """Every run on its own."""
+    """A table of all runs."""
     rows = [["variant", "seed", "status", *COLUMNS]]
     for run in summary["runs"]:
         known = {key: run.get(key) for key, _ in COLUMNS.values()}
         rows.append([run["variant"], str(run["seed"]), run["status"], *cells(known)])
-    yield f"<h2>Run by run</h2><details><summary>{len(rows) - 1} runs</summary>{_table(rows, name='runs')}</details>"
+    yield f"<h2>All runs</h2><details><summary>{len(rows) - 1} runs</summary>{_table(rows, name='runs')}</details>"

@@ -27,7 +27,7 @@ RESULT, MAX_RESULT = "result.json", 1 << 28  # bytes; most of them are attention
 
 @dataclass(frozen=True)
 class Job:
-    """One run to do: a variant with a seed."""
+    """One run: a variant with a seed, the key of its config, and its folder."""
 
     variant: str
     seed: int
@@ -37,7 +37,7 @@ class Job:
 
 
 def config_key(config: RunConfig, plugins: Sequence[Path], allow_leak: bool = False) -> str:
-    """A name that changes with anything in the config, and with the plugins' code."""
+    """A hash of the config and of the plugins' code. A result with another key is not used."""
     digest = hashlib.sha256(json.dumps([to_python(config), allow_leak], sort_keys=True).encode())
     for plugin in plugins:
         digest.update(hashlib.sha256(plugin.read_bytes()).digest())
@@ -46,13 +46,13 @@ def config_key(config: RunConfig, plugins: Sequence[Path], allow_leak: bool = Fa
 
 @lru_cache
 def code_digest() -> str:
-    """A name that changes with the package's own code."""
+    """A hash of the package's own code."""
     files = sorted(Path(__file__).parents[1].rglob("*.py"))
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()[:16]
 
 
 def jobs(comparison: Comparison, plugins: Sequence[Path], allow_leak: bool = False) -> list[Job]:
-    """All runs, seed by seed, so that a comparison that is stopped early has whole pairs."""
+    """All runs, ordered by seed, so that an experiment that is stopped early has complete pairs."""
     found = []
     for seed in comparison.settings.seeds:
         for variant, config in comparison.variants.items():
@@ -63,26 +63,26 @@ def jobs(comparison: Comparison, plugins: Sequence[Path], allow_leak: bool = Fal
 
 
 def save_result(folder: Path, result: Mapping[str, Any]) -> None:
-    """Write a finished run's result: sealed with its SHA-256, and renamed into place, so it is whole or not there."""
+    """Write the result of a run with its SHA-256. The file is renamed into place, so it is complete or missing."""
     text = json.dumps(result, allow_nan=False)
     sealed = {"sha256": hashlib.sha256(text.encode()).hexdigest(), "result": text}
     write_whole(folder / RESULT, json.dumps(sealed))
 
 
-ROW = {"characters": int, "accuracy": float, "gap": float, "price": float, "remembered": float | None}
-RAN = {  # what every result says
+SCORE = {"characters": int, "accuracy": float, "gap": float, "price": float, "remembered": float | None}
+RAN = {  # the keys of every result
     **{"variant": str, "seed": int, "key": str, "status": str, "message": str, "steps": int, "curve": [[float]]},
     **{"parameters": int, "flops_per_token": float, "cache_bytes_per_token": float},
 }
-FINISHED = RAN | {  # and that of a run that did not diverge
-    **{"loss": float, "floor": float | None, "forgetful": float | None, "above": float | None, "names": {str: ROW}},
+FINISHED = RAN | {  # the keys of a run that did not diverge
+    **{"loss": float, "floor": float | None, "forgetful": float | None, "above": float | None, "names": {str: SCORE}},
     **{"seconds": float, "training_tokens_per_second": float, "sampling_tokens_per_second": float},
 }
-LOOK = {"probabilities": [float], "attention": [[str]]}  # at the example story, where there is one
+LOOK = {"probabilities": [float], "attention": [[str]]}  # of the example story, if there is one
 
 
 def is_result(values: Any) -> bool:
-    """Whether these are the values of a result, as `worker.perform` returns them."""
+    """Whether a value has the form of a result, as the worker makes it."""
     if not has_form(values, RAN) or not all(len(point) in (3, 4) for point in values["curve"]):
         return False
     if values.get("example") is not None and not has_form(values["example"], LOOK):
@@ -94,7 +94,7 @@ def is_result(values: Any) -> bool:
 
 
 def load_result(folder: Path, key: str) -> tuple[dict[str, Any] | None, str]:
-    """The result of a finished run, or None and why not: "" where there is none yet."""
+    """The result of a run, or None and the reason why it cannot be used: "" if there is no result yet."""
     try:
         sealed = parse_json(read_start(folder / RESULT, MAX_RESULT))
         text, sha256 = sealed["result"], sealed["sha256"]

@@ -1,7 +1,9 @@
-"""Is a difference real? Pairs of runs that shared a seed, their mean difference, and how sure it is.
+"""Is a difference real? The mean difference of pairs of runs with the same seed, and its confidence interval.
 
-Two runs with the same seed saw the same batches from weights drawn alike, so much of the luck of a run is the same in
-both and drops out of their difference. The interval is Student's ("The probable error of a mean", 1908).
+The runs of a pair see the same batches and start from the same random numbers. Much of their luck is the same, and it
+cancels in the difference. The confidence interval is Student's ("The probable error of a mean", 1908).
+
+scipy would be a large dependency for one quantile. A test compares ours with scipy's values.
 """
 
 from __future__ import annotations
@@ -15,10 +17,10 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean of some paired differences, and the interval that holds its true value in 95 of 100 comparisons."""
+    """The mean of paired differences with its 95 % confidence interval."""
 
     mean: float
-    low: float | None  # None: one pair shows no spread, so nothing is known about its luck
+    low: float | None  # None: one pair has no variance, so it has no interval
     high: float | None
     pairs: int
 
@@ -29,7 +31,7 @@ class Difference:
 
 
 def paired(ours: Sequence[float], theirs: Sequence[float], confidence: float = CONFIDENCE) -> Difference:
-    """The mean of ours - theirs, pair by pair, with its interval. Raises ValueError where there is no pair."""
+    """The mean of ours - theirs over all pairs, with its confidence interval. Raises ValueError if there is no pair."""
     differences = [a - b for a, b in zip(ours, theirs, strict=True)]
     n = len(differences)
     if n == 0:
@@ -38,12 +40,12 @@ def paired(ours: Sequence[float], theirs: Sequence[float], confidence: float = C
     if n == 1:
         return Difference(mean, None, None, 1)
     variance = math.fsum((difference - mean) ** 2 for difference in differences) / (n - 1)
-    reach = t_quantile((1 + confidence) / 2, n - 1) * math.sqrt(variance / n)
-    return Difference(mean, mean - reach, mean + reach, n)
+    margin = t_quantile((1 + confidence) / 2, n - 1) * math.sqrt(variance / n)
+    return Difference(mean, mean - margin, mean + margin, n)
 
 
 def t_cdf(t: float, degrees: int) -> float:
-    """P(X <= t) for Student's t with a whole number of degrees of freedom (Abramowitz and Stegun 26.7.3, 26.7.4)."""
+    """P(X <= t) of Student's t-distribution, `degrees` of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
     angle = math.atan(t / math.sqrt(degrees))
     sine, cosine = math.sin(angle), math.cos(angle)
     term, total = (cosine if degrees % 2 else 1.0), 0.0
@@ -55,7 +57,7 @@ def t_cdf(t: float, degrees: int) -> float:
 
 
 def t_quantile(p: float, degrees: int) -> float:
-    """The t below which X lies with probability p, 0.5 <= p < 1, by bisection."""
+    """The t with P(X <= t) = p, for 0.5 <= p < 1, by bisection."""
     low, high = 0.0, 1.0
     while t_cdf(high, degrees) < p:
         high *= 2

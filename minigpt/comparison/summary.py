@@ -1,6 +1,7 @@
-"""What a comparison says: the rows of its table, differences with intervals, plain sentences; as text, JSON and CSV.
+"""The summary of a comparison: the rows of its table, differences with confidence intervals, and sentences.
 
-`summarise` makes one dict of everything; the table, the CSV and the page show what is in it and work nothing out.
+`summarise` puts everything into one dict, which is written to results.json. The printed table, the CSV file and the
+page only show what is in it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ MEANS = ("loss", "floor", "above", "forgetful", "seconds", "training_tokens_per_
 
 
 def summarise(comparison: Comparison, results: Sequence[tuple[Job, Result]], command: str) -> dict[str, Any]:
-    """Everything that a comparison found, as it stands in results.json."""
+    """All results of a comparison: the content of results.json."""
     by_variant = {name: [r for job, r in results if job.variant == name] for name in comparison.variants}
     metric = "above" if all(r.get("above") is not None for _, r in results if r["status"] == "done") else "loss"
     base = by_variant[comparison.settings.baseline]
@@ -53,7 +54,7 @@ def summarise(comparison: Comparison, results: Sequence[tuple[Job, Result]], com
 
 
 def _row(name: str, runs: Sequence[Result], base: Sequence[Result], metric: str, c: Comparison) -> dict[str, Any]:
-    """A variant: means over its finished runs, its difference to the baseline, and what became of the others."""
+    """A variant: means over its finished runs, its difference to the baseline, and why other runs did not finish."""
     done = [run for run in runs if run["status"] == "done"]
     row: dict[str, Any] = {"variant": name, "runs": len(done), "of": len(runs)}
     row["trouble"] = "; ".join(f"seed {r['seed']} {r['status']}: {r['message']}" for r in runs if r["status"] != "done")
@@ -71,13 +72,13 @@ def _row(name: str, runs: Sequence[Result], base: Sequence[Result], metric: str,
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     if len(set(known)) == 1 and len(known) == len(values):
-        return known[0]  # to the last bit, which a sum of three and a division may lose
+        return known[0]  # exactly; a sum and a division may change the last bit
     return math.fsum(known) / len(known) if known and len(known) == len(values) else None
 
 
 def _mean_curve(curves: Sequence[Sequence[Sequence[float]]], metric: str) -> list[list[float]]:
     """[step, training loss, what is compared] at each evaluation, averaged over the seeds."""
-    compared = -1 if metric == "above" else 2  # a run has [step, training loss, loss], and above the floor where known
+    compared = -1 if metric == "above" else 2  # [step, training loss, loss] and, if known, above the floor
     chosen = [[(*point[:2], point[compared]) for point in curve] for curve in curves]
     return [[math.fsum(column) / len(column) for column in zip(*points)] for points in zip(*chosen)]
 
@@ -85,7 +86,7 @@ def _mean_curve(curves: Sequence[Sequence[Sequence[float]]], metric: str) -> lis
 def _difference(
     name: str, done: Sequence[Result], base: Sequence[Result], metric: str, c: Comparison
 ) -> dict[str, Any] | None:
-    """Variant minus baseline, paired by seed, with the interval and the sentence; None where no pair finished."""
+    """Variant minus baseline, paired by seed, with confidence interval and sentence. None: no pair finished."""
     theirs = {run["seed"]: run[metric] for run in base if run["status"] == "done"}
     pairs = [(run[metric], theirs[run["seed"]]) for run in done if run["seed"] in theirs]
     if not pairs:
@@ -95,11 +96,11 @@ def _difference(
 
 
 def sentence(name: str, baseline: str, difference: Mapping[str, Any]) -> str:
-    """A difference in words."""
+    """A difference as a sentence."""
     mean, low, high, pairs = (difference[key] for key in ("mean", "low", "high", "pairs"))
     if low is None:
-        return f"{name} against {baseline}: {mean:+.4f} in one pair; one pair says nothing about luck, give more seeds."
-    interval = f"95 % interval {low:+.4f} to {high:+.4f}, {pairs} pairs"
+        return f"{name} against {baseline}: {mean:+.4f} in one pair; one pair has no confidence interval."
+    interval = f"95 % confidence interval {low:+.4f} to {high:+.4f}, {pairs} pairs"
     if low <= 0 <= high:
         return f"{name} against {baseline}: no difference shown ({mean:+.4f}; {interval})."
     word = "worse" if mean > 0 else "better"
@@ -111,8 +112,8 @@ def held_equal(comparison: Comparison, rows: Sequence[Mapping[str, Any]]) -> str
     configs = list(comparison.variants.values())
     shapes = {(c.data, c.training.batch_size, c.model.block_size) for c in configs}
     steps = sorted({c.training.max_steps for c in configs})
-    batches = "the same batches in the same order" if len(shapes) == 1 else "batches that differ in what is compared"
-    batches += " as far as each came" if comparison.settings.match == "seconds" else ""
+    batches = "the same batches in the same order" if len(shapes) == 1 else "batches that differ as the variants do"
+    batches += " as far as each variant came" if comparison.settings.match == "seconds" else ""
     seeds = f"seeds {', '.join(map(str, comparison.settings.seeds))}"
     counts = sorted(row["parameters"] for row in rows if row["parameters"])
     spread = f"{counts[0]:,}" + (f" to {counts[-1]:,}" if counts[0] < counts[-1] else "") if counts else "unknown"
@@ -130,13 +131,13 @@ def held_equal(comparison: Comparison, rows: Sequence[Mapping[str, Any]]) -> str
 
 
 def _common(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:
-    """The value that all rows share, if they do."""
+    """The value that all rows have in common, or None."""
     values = {row[key] for row in rows if row["runs"]}
     return values.pop() if len(values) == 1 else None
 
 
 def _example(comparison: Comparison, by_variant: Mapping[str, Sequence[Result]]) -> dict[str, Any] | None:
-    """One validation story as both readers and every variant (its first seed) read it."""
+    """One validation story: the probabilities of both readers, and of each variant's first seed."""
     if len({config.data for config in comparison.variants.values()}) > 1:
         return None
     found = example(text_and_tokenizer(comparison.variants[comparison.settings.baseline].data)[0])
@@ -148,15 +149,15 @@ def _example(comparison: Comparison, by_variant: Mapping[str, Sequence[Result]])
     return {"text": text[1:], **readers, "variants": {name: look for name, look in seen.items() if look}}
 
 
-# ---------------------------------------------------------------------------------------------- to be read
+# ---------------------------------------------------------------------------------------------- as text
 
 
 def number(value: float | None, form: str = ".4f") -> str:
-    """A number as the tables show it; a dash where there is none."""
+    """A number as text; None is a dash."""
     return "-" if value is None else format(value, form)
 
 
-COLUMNS: dict[str, tuple[str, str]] = {  # head -> (key of a row, format)
+COLUMNS: dict[str, tuple[str, str]] = {  # {title: (key of a row, format)}
     "loss": ("loss", ".4f"),
     "above floor": ("above", ".4f"),
     "parameters": ("parameters", ",d"),
@@ -169,12 +170,12 @@ COLUMNS: dict[str, tuple[str, str]] = {  # head -> (key of a row, format)
 
 
 def cells(row: Mapping[str, Any]) -> list[str]:
-    """A row of the main table, the columns as in COLUMNS."""
+    """The cells of a row of the main table, in the order of COLUMNS."""
     return [number(row[key], form) for key, form in COLUMNS.values()]
 
 
 def lines(summary: Mapping[str, Any]) -> list[list[str]]:
-    """The main table as text: its head, a line a variant, and the forgetful reader's."""
+    """The cells of the main table: titles, a row for each variant, and the forgetful reader."""
     reader = ["" for _ in COLUMNS]
     if summary["forgetful"] is not None:
         both = [number(summary["floor"] + summary["forgetful"]), number(summary["forgetful"])]
@@ -184,10 +185,10 @@ def lines(summary: Mapping[str, Any]) -> list[list[str]]:
 
 
 def table(summary: Mapping[str, Any]) -> str:
-    """Everything for the terminal: what was held equal, the table, accuracy by name, and the sentences."""
+    """The text for the terminal: what was held equal, the main table, accuracy by name, and the sentences."""
     parts = [one_line(summary["held_equal"]), "", *aligned(lines(summary))]
     if summary["names"]:
-        parts += ["", "accuracy by what must be remembered (free: probability given to what can come):"]
+        parts += ["", "accuracy by what must be remembered (free: probability of all characters that are possible):"]
         head = ["variant", *summary["names"]]
         body = [
             [r["variant"], *(number(r["accuracy"].get(n), ".3f") for n in summary["names"])] for r in rows_of(summary)
@@ -198,16 +199,17 @@ def table(summary: Mapping[str, Any]) -> str:
 
 
 def rows_of(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rows of variants with a finished run."""
+    """The rows of variants that have a finished run."""
     return [row for row in summary["variants"] if row["runs"]]
 
 
 def sentences(summary: Mapping[str, Any]) -> list[str]:
-    """The differences to the baseline, in words."""
+    """The differences to the baseline, one sentence each."""
     return [row["difference"]["sentence"] for row in summary["variants"] if row["difference"]]
 
 
 def aligned(table: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Lines with columns of equal width: the first aligned to the left, the others to the right."""
     shown = [[one_line(cell) for cell in row] for row in table]
     widths = [max(map(len, column)) for column in zip(*shown)]
     for first, *rest in shown:
@@ -215,7 +217,7 @@ def aligned(table: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def to_csv(summary: Mapping[str, Any]) -> str:
-    """One line a run, for plots of one's own."""
+    """One line for each run, to make your own plots."""
     plain = ("variant", "seed", "status", "steps", "loss", "floor", "forgetful", "above")
     costs = ("parameters", "flops_per_token", "cache_bytes_per_token", "seconds")
     speeds = ("training_tokens_per_second", "sampling_tokens_per_second")

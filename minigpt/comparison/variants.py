@@ -32,18 +32,18 @@ ONE_THREAD = "every run of a comparison has one thread; compare.processes sets h
 
 @dataclass(frozen=True, kw_only=True)
 class CompareConfig(Options):
-    """How the variants are held against each other."""
+    """Options of a comparison."""
 
     baseline: str = ""
-    """The variant that all others are compared with."""
+    """The variant with which all others are compared."""
     seeds: tuple[Seed, ...] = (1, 2, 3)
-    """Every variant is trained once with each; an interval needs two, and gets much narrower with three or four."""
+    """Every variant is trained once with each. A confidence interval needs two; more seeds make it narrower."""
     match: Literal["steps", "parameters", "seconds"] = "steps"
-    """What is held equal: training.max_steps; these and, through model.mlp_width, parameters; or training time."""
+    """What is equal for all variants: steps; steps and parameters (model.mlp_width is changed); or training time."""
     seconds: Positive | None = None
-    """With `match: seconds`, how long every run trains."""
+    """The training time of every run, with `match: seconds`."""
     processes: Annotated[int, Range(1, 1024)] = 2
-    """Runs at a time, each on one thread."""
+    """How many runs train at the same time, each on one thread."""
 
     def mistakes(self) -> Iterator[Mistake]:
         if len(set(self.seeds)) < len(self.seeds):
@@ -54,21 +54,21 @@ class CompareConfig(Options):
 
 @dataclass(frozen=True)
 class Comparison:
-    """A comparison as it was read: every variant with its whole config."""
+    """A comparison: every variant with its whole config."""
 
     name: str
     settings: CompareConfig
     variants: dict[str, RunConfig]
-    differing: tuple[str, ...]  # the keys in which variants differ
+    differing: tuple[str, ...]  # all keys that a variant sets
 
     @property
     def folder(self) -> Path:
-        """Where its runs and its results are kept."""
+        """The folder of its runs and results."""
         return RUNS / "compare" / self.name
 
 
 def load_comparison(file: str, overrides: Sequence[str] = (), name: str = "") -> Comparison:
-    """Read a comparison and apply `group.key=value` to what its variants share. Raises UserError."""
+    """Read a comparison. The overrides `group.key=value` change what all variants share. Raises UserError."""
     path = find(file)
     name = name or path.stem
     check_name(name, "a comparison")
@@ -90,7 +90,7 @@ def load_comparison(file: str, overrides: Sequence[str] = (), name: str = "") ->
 
 
 def _variants(tree: Node, node: Node, mistakes: list[Mistake]) -> tuple[dict[str, RunConfig], tuple[str, ...]]:
-    """The config of each variant, and all keys that one of them sets."""
+    """The config of each variant, and all keys that a variant sets."""
     if not isinstance(node.value, dict) or not node.value:
         raise ConfigError([(node.where, "variants: expected `name: {group.key: value, ...}`, one a line")])
     variants: dict[str, RunConfig] = {}
@@ -118,5 +118,5 @@ def _variants(tree: Node, node: Node, mistakes: list[Mistake]) -> tuple[dict[str
 
 
 def slug(name: str) -> str:
-    """A name as a folder's name."""
+    """The name of a folder, made from any name."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")

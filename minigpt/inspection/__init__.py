@@ -1,1 +1,1 @@
-"""A look inside a model: every intermediate of a pass, the causality check, what it costs, pictures."""
+"""Looks inside a model: all intermediate values of a pass, the causality check, its cost, pictures."""

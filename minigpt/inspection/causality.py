@@ -1,7 +1,7 @@
-"""Is it causal? Every attention of a model is probed before the first step, so that no leak is trained by accident.
+"""The causality check: before the first step, each attention of a model is tested for leaks from the future.
 
-A change of token t must not move any output before t: with ordinary inputs, and with inputs so large that a mask made
-of a finite number (-1e4) no longer hides anything.
+A change of token t must not change any output before t: with ordinary inputs, and with inputs so large that a mask of
+finite numbers (-1e4) no longer hides anything.
 
 P probes (one for each changed token, and first the unchanged one), T positions, D model width.
 """
@@ -21,28 +21,28 @@ from minigpt.inspection.trace import replaced
 from minigpt.model.gpt import GPT, chain
 from minigpt.system.errors import UserError
 
-LENGTH, CHANGES = 64, 12  # positions looked at, and how many of them are changed
+LENGTH, CHANGES = 64, 12  # positions in the test, and how many of them are changed
 ORDINARY, LARGE = 1.0, 1e4  # scale of the inputs; the scores grow with its square
-TOLERANCE = 1e-9  # of the largest output: rounding in float64, far below any leak
+TOLERANCE = 1e-9  # relative to the largest output: above rounding in float64, far below any leak
 
 
 class LeakError(UserError):
-    """An attention sees the future."""
+    """An output of an attention depends on a later token."""
 
 
 @torch.no_grad()
 def check_causal(model: GPT) -> None:
-    """Raises LeakError, which names the layer, the positions and the likely cause. The model stays as it is."""
+    """Raises LeakError with the layer, the positions and the likely cause. The model is not changed."""
     noise = torch.Generator().manual_seed(0)
     T, D = min(model.config.block_size, LENGTH), model.config.n_embd
     changed = torch.linspace(1, T - 1, min(CHANGES, T - 1)).long()  # (P - 1,)
     inputs = {scale: _probes(scale, T, D, changed, noise) for scale in (ORDINARY, LARGE)}
     pasts = {scale: chain([Past() for _ in model.blocks]) for scale in inputs}
     for layer, attention in enumerate(model.attentions()):
-        name, stirred = f"layer {layer} ({attention.kind})", _stirred(attention, noise)
+        name, noisy = f"layer {layer} ({attention.kind})", _with_noise(attention, noise)
         for scale, x in inputs.items():
             try:
-                out = stirred(x, pasts[scale][layer])  # (P, T, D)
+                out = noisy(x, pasts[scale][layer])  # (P, T, D)
             except RuntimeError as error:
                 line = str(error).splitlines()[0]
                 raise UserError(f"{name} fails in float64 (make tensors of the type that arrives): {line}") from error
@@ -58,8 +58,8 @@ def _probes(scale: float, T: int, D: int, changed: Tensor, noise: torch.Generato
     return x
 
 
-def _stirred(attention: Attention, noise: torch.Generator) -> Attention:
-    """A copy in float64 whose parameters are all away from zero: a layer that starts at zero hides what it sees."""
+def _with_noise(attention: Attention, noise: torch.Generator) -> Attention:
+    """A copy in float64 with noise on all parameters: a layer whose weights start at zero would hide a leak."""
     clone = copy.deepcopy(attention).cpu().double().eval()  # in this order: not every device has float64
     for parameter in clone.parameters():
         parameter.add_(0.1 * torch.randn(parameter.shape, dtype=parameter.dtype, generator=noise))
@@ -91,12 +91,12 @@ def _judge(out: Tensor, changed: Tensor, scale: float, name: str, attention: Att
 
 @torch.no_grad()
 def idle_positions(model: GPT) -> list[str]:
-    """One line for each way in which the position of the config has nothing to act on: rotary on an average."""
+    """A line for each effect of the position that an attention does not use, such as rotary in an average."""
     kind, idle = model.config.position.component.kind, dict[str, set[str]]()
     noise = torch.Generator().manual_seed(0)
     pasts = chain([Past() for _ in model.blocks])
     for original, past in zip(model.attentions(), pasts):
-        attention = copy.deepcopy(original).eval()  # dropout would draw from everybody's random numbers
+        attention = copy.deepcopy(original).eval()  # dropout would advance the global random generator
         acts = [method for method in ("rotate", "bias") if attention.position.acts_by(method)]
         used: set[str] = set()
         with ExitStack() as stack:

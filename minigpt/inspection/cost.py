@@ -1,8 +1,8 @@
-"""What a model costs: parameters, floating-point operations and bytes of cache a token, counted and not guessed.
+"""What a model costs: its parameters, and its floating-point operations and bytes of cache a token.
 
-Operations are counted while the model runs: two for each multiplication and addition of a matrix product, attention's
-two products over the whole square of positions, one for each addition of a running sum. What is done number by number
-(norms, GELU, softmax, the sums of `average_loop`) is left out: it is little, and no two people count it alike.
+Operations are counted while the model runs. A matrix product has two for each multiplication and addition; the two
+products of attention count over the whole square of positions; a running sum has one for each addition. Elementwise
+operations (norms, GELU, softmax, the sums of `average_loop`) are left out, as usual: they are few.
 
 B batch, H heads, T query positions, S key positions, D model width, d width of a query and a key, e of a value.
 """
@@ -25,16 +25,16 @@ aten: Any = torch.ops.aten
 
 @dataclass(frozen=True)
 class Cost:
-    """What a model of this shape costs, however well it does."""
+    """The cost of a model; it does not depend on the values of its weights."""
 
     parameters: int
     flops_per_token: float  # of a forward pass over a full context; training takes about three times as many
-    cache_bytes_per_token: float  # what is kept after a full context was decoded, divided by its tokens
+    cache_bytes_per_token: float  # of the cache after a full context, divided by its tokens
 
 
 @torch.no_grad()
 def cost(model: GPT) -> Cost:
-    """Count one pass over a full context, and what its cache holds afterwards."""
+    """Count one forward pass over a full context, and the bytes of its cache afterwards."""
     T = model.config.block_size
     ids = torch.zeros(1, T, dtype=torch.long, device=model.device)  # (1, T)
     with eval_mode(model):
@@ -47,7 +47,7 @@ def cost(model: GPT) -> Cost:
 
 
 def bytes_of(past: Past) -> int:
-    """The bytes of all tensors in one layer's cache; what it only points to (`seen`, `below`) is not its own."""
+    """The bytes of all tensors in one layer's cache, without those that it only refers to (`seen`, `below`)."""
     own = [value for name, value in vars(past).items() if name not in ("seen", "below")]
     return sum(tensor.numel() * tensor.element_size() for tensor in _tensors(own))
 

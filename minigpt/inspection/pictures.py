@@ -1,6 +1,6 @@
-"""Pictures: the curve of a training as SVG, attention as a heat map in the terminal or as PNG.
+"""Pictures: loss curves as SVG; attention maps as text, as a PNG with labels, or as a small PNG for a page.
 
-The curve needs nothing but this file; PNG needs the optional extra `plot` (matplotlib), imported only here.
+Only the PNG with labels needs the optional extra `plot` (matplotlib). It is imported only here.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from minigpt.system.terminal import one_line
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 720, 400, 60, 44, 34, 16
 COLOURS = ("#2563eb", "#ea580c")
-SHADES = " .:-=+*#%@"  # from nothing to the largest
+SHADES = " .:-=+*#%@"  # from zero to the largest weight
 
 Points = Sequence[tuple[float, float]]
 
 
 def curve_svg(curves: dict[str, Points], title: str, x_label: str) -> str:
-    """Curves over one axis as a picture that any browser opens: {name: [(x, y), ...]}."""
+    """Curves {name: [(x, y), ...]} as an SVG picture; "" if there is no point."""
     points = [point for curve in curves.values() for point in curve]
     if not points:
         return ""
@@ -76,19 +76,19 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def smooth(points: Points, most: int = 200) -> Points:
-    """At most `most` points, each the mean of its neighbours: what is left of a noisy curve."""
+    """At most `most` points, each the mean of a group of neighbours: a noisy curve becomes readable."""
     size = max(1, math.ceil(len(points) / most))
     groups = [points[i : i + size] for i in range(0, len(points), size)]
     return [(group[-1][0], sum(y for _, y in group) / len(group)) for group in groups]
 
 
 def visible(token: str) -> str:
-    """A token as a label: blanks and line ends shown."""
+    """A token as a label: spaces, tabs and line ends become visible characters."""
     return one_line(token.replace(" ", "␣").replace("\n", "↵").replace("\t", "⇥")) or "∅"
 
 
 def heat_map(weights: Tensor, labels: Sequence[str]) -> str:
-    """Weights (T, S) as rows of characters, one query a row, its S keys in order; `@` is the row's largest weight."""
+    """Weights (T, S) as text: a line for each query, a character for each key; `@` is the line's largest."""
     names = [visible(label) for label in labels]
     margin = max(map(len, names))
     lines = [f"{'':{margin}}  " + "".join(name[0] for name in names)]
@@ -100,7 +100,8 @@ def heat_map(weights: Tensor, labels: Sequence[str]) -> str:
 
 
 def attention_png(maps: Sequence[Tensor], labels: Sequence[str], kinds: Sequence[str], path: Path) -> None:
-    """Draw every layer (a row) and head (a column), maps (H, T, T) each. Raises UserError without matplotlib."""
+    """Draw all maps: a row for each layer, a column for each head; `maps` (H, T, T) each. Raises UserError without
+    matplotlib."""
     pyplot = _pyplot()
     heads, side = max(len(layer) for layer in maps), max(2.2, 0.16 * len(labels))
     size = (side * heads + 1, side * len(maps) + 1)
@@ -116,8 +117,8 @@ def attention_png(maps: Sequence[Tensor], labels: Sequence[str], kinds: Sequence
             axis.set_xticks(range(len(names)), names, fontsize=6, parse_math=False)
             axis.set_yticks(range(len(names)), names, fontsize=6, parse_math=False)
     figure.colorbar(picture, ax=axes, shrink=0.6, label="weight (each row sums to 1)")
-    figure.supxlabel("looked at", fontsize=9)
-    figure.supylabel("looking", fontsize=9)
+    figure.supxlabel("key", fontsize=9)
+    figure.supylabel("query", fontsize=9)
     figure.savefig(path, format="png", dpi=120)
     pyplot.close(figure)
 
@@ -126,7 +127,7 @@ def can_plot() -> bool:
     """Whether the optional extra `plot` is installed."""
     try:
         return importlib.util.find_spec("matplotlib") is not None
-    except ValueError:  # it was taken out of this process
+    except ValueError:  # a test removed it from this process
         return False
 
 

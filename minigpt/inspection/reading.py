@@ -1,9 +1,8 @@
-"""How much a reader has to read: the lines of minigpt's own code between an attention's x and its output.
+"""Counts the lines of code that a reader needs to follow x through an attention layer to its output.
 
-The rule: make one layer of the kind and the position, in their plain forms, and call it once as the model does in a
-training pass. Of every function of `minigpt` that runs meanwhile, all lines count, whether they ran or not, but for
-docstrings, comments and blank lines; a line that is broken for its length counts once for each part. What reads configs
-is left out.
+The rule: make one layer of a kind with a position, in plain form, and call it once as in training. All lines count of
+every function of `minigpt` that runs meanwhile, also lines that did not run, but not docstrings, comments and blank
+lines. A statement that is broken over several lines counts for each of them. Functions that read configs are left out.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ OPTIONS = PACKAGE / "config"
 
 
 def functions_on_the_way(kind: str, position: str) -> dict[Path, list[CodeType]]:
-    """The functions that run when a layer is made and called, by file, in the order in which they come first."""
+    """The functions that run while a layer is made and called, by file, in the order of their first call."""
     model = ModelConfig(position=Position.kinds[position].Config(), attention=Attention.kinds[kind].Config())
     config, past, found = model.layer_attention(0), Past(), dict[CodeType, None]()
 
@@ -47,7 +46,7 @@ def functions_on_the_way(kind: str, position: str) -> dict[Path, list[CodeType]]
 
 
 def lines_of(path: Path, code: CodeType) -> int:
-    """The code lines of one function: without its docstring, comments and blank lines."""
+    """The number of code lines of a function, without its docstring, comments and blank lines."""
     source = path.read_text(encoding="utf-8")
     nodes = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef))
     node = next(n for n in nodes if n.name == code.co_name and _first_line(n) == code.co_firstlineno)
@@ -63,7 +62,7 @@ def _first_line(node: ast.FunctionDef) -> int:
 
 
 def table(kind: str, position: str) -> tuple[list[str], int, int]:
-    """Lines to print, how many lines of code there are in all, and in how many files."""
+    """Lines to print, the total number of code lines, and the number of files."""
     rows, total = [], 0
     by_file = functions_on_the_way(kind, position)
     for path, codes in by_file.items():

@@ -1,9 +1,9 @@
-"""Attention maps and every intermediate of a pass, taken from outside: the model has no taps for it.
+"""Attention maps and all intermediate values of a forward pass, recorded from outside: the model has no code for it.
 
     with record(model) as trace:
         model(ids)
     trace.weights[0]                    # (B, H, T, S): the attention of layer 0
-    trace.outputs["blocks.0.mlp"]       # (B, T, D): what any named part returned
+    trace.outputs["blocks.0.mlp"]       # (B, T, D): what the module of this name returned
 
 B batch, H heads, T query positions, S key positions, d width of a query and a key, e width of a value.
 """
@@ -37,7 +37,7 @@ class Look:
 
 @dataclass
 class Trace:
-    """What was seen: the looks of each layer in the order in which they came, and the last output of each part."""
+    """What was recorded: the calls of `mix` of each layer, in order, and the last output of each module."""
 
     names: list[str]
     looks: list[list[Look]]
@@ -45,7 +45,7 @@ class Trace:
 
     @property
     def weights(self) -> list[Tensor]:
-        """The last attention of each layer, (B, H, T, S). Raises UserError for a layer that showed none."""
+        """The last weights of each layer, (B, H, T, S). Raises UserError for a layer that has none."""
         for name, looks in zip(self.names, self.looks):
             if not looks:
                 raise UserError(f"{name} decodes from a state, which has no weights to show: trace it without a cache")
@@ -54,7 +54,7 @@ class Trace:
 
 @contextmanager
 def record(model: GPT) -> Iterator[Trace]:
-    """Record all passes of the model inside the `with`. Afterwards the model is as it was."""
+    """Record all forward passes inside the `with`. Afterwards the model is unchanged."""
     attentions = model.attentions()
     names = [f"layer {i} ({attention.kind})" for i, attention in enumerate(attentions)]
     trace = Trace(names, [[] for _ in attentions])
@@ -87,7 +87,7 @@ def _noting(outputs: dict[str, Any], name: str) -> Callable[..., None]:
 
 @contextmanager
 def replaced(thing: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
-    """Let one object, and no other of its class, answer a method with another function for a while."""
+    """Replace a method of one object, and of no other object of its class, inside the `with`."""
     before = {name: thing.__dict__[name]} if name in thing.__dict__ else {}
     thing.__dict__[name] = function
     try:
@@ -99,7 +99,7 @@ def replaced(thing: Any, name: str, function: Callable[..., Any]) -> Iterator[No
 
 @torch.no_grad()
 def attention_maps(model: GPT, ids: Tensor) -> list[Tensor]:
-    """The weights of every layer for ids (B, T), T at most `block_size`: one (B, H, T, T) a layer."""
+    """The attention weights for ids (B, T), T at most `block_size`: one tensor (B, H, T, T) for each layer."""
     with eval_mode(model), record(model) as trace:
         model(ids)
     return trace.weights
