@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import re
 import sys
 import xml.etree.ElementTree
@@ -23,6 +25,7 @@ from minigpt.inspection.pictures import (
     can_plot,
     curve_svg,
     heat_map,
+    small_png,
     smooth,
     ticks,
     visible,
@@ -149,3 +152,12 @@ def test_whether_pictures_can_be_made_is_whether_the_extra_is_there(monkeypatch:
     assert can_plot()
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert not can_plot()
+
+
+def test_the_pixels_of_a_small_png_are_the_weights() -> None:
+    """Read by pillow, which matplotlib brings along: blue, the opacity is the square root of the weight."""
+    image = pytest.importorskip("PIL.Image")
+    raw = base64.b64decode(small_png(torch.tensor([[1.0, 0.0], [0.25, 0.75]])))
+    with image.open(io.BytesIO(raw)) as picture:
+        pixels = [picture.getpixel((x, y)) for y in (0, 1) for x in (0, 1)]
+    assert pixels == [(37, 99, 235, opacity) for opacity in (255, 0, 127, 220)]

@@ -7,8 +7,8 @@ from statistics import mean, stdev
 
 import pytest
 
+from minigpt.comparison.measurement import prepare
 from minigpt.comparison.statistics import paired, t_cdf, t_quantile
-from minigpt.comparison.worker import assemble
 from minigpt.config.options import from_dict
 from minigpt.runs.assemble import RunConfig
 from minigpt.training.loop import evaluate, train
@@ -110,7 +110,7 @@ def test_intervals_of_trained_models_cover_zero_as_often_as_they_claim(
                 "training": {"batch_size": 4, "max_steps": 40, "seed": seed, "device": "cpu"},
             },
         )
-        dataset, aligned, _, model, optimizer = assemble(config)
+        dataset, aligned, _, model, optimizer = prepare(config)
         for _ in train(model, dataset, optimizer, config.training):
             pass
         losses.append(evaluate(model, aligned, "val", config.training))

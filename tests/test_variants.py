@@ -15,12 +15,12 @@ import torch
 from comparing import SMALL, small, written
 
 from minigpt.comparison import variants as compare
-from minigpt.comparison import worker as measure
 from minigpt.comparison.data import text_and_tokenizer
 from minigpt.comparison.matching import match_parameters, parameters
+from minigpt.comparison.measurement import _characters, prepare
 from minigpt.comparison.results import config_key, jobs, load_result, save_result
 from minigpt.comparison.variants import load_comparison, slug
-from minigpt.comparison.worker import assemble, do, png
+from minigpt.comparison.worker import do
 from minigpt.config.options import CONFIGS, to_yaml
 from minigpt.runs.assemble import build_model
 from minigpt.system.errors import ConfigError, UserError
@@ -104,7 +104,7 @@ def batches_seen(config: Any, monkeypatch: pytest.MonkeyPatch) -> list[Batch]:
 
     with monkeypatch.context() as patch:
         patch.setattr(Dataset, "batch", batch)
-        dataset, _, _, model, optimizer = assemble(config)
+        dataset, _, _, model, optimizer = prepare(config)
         for _ in train(model, dataset, optimizer, config.training):
             pass
     return seen
@@ -160,7 +160,7 @@ def test_parameters_that_cannot_be_matched_are_refused(tmp_path: Path) -> None:
 
 def test_counting_parameters_allocates_nothing_and_is_right(tmp_path: Path) -> None:
     config = small(tmp_path).variants["one head"]
-    assert parameters(config) == sum(p.numel() for p in assemble(config)[3].parameters())
+    assert parameters(config) == sum(p.numel() for p in prepare(config)[3].parameters())
 
 
 # ---- the stories ----
@@ -334,14 +334,14 @@ class Halves(Char):
 
 
 def test_what_ends_a_text_is_no_character(tmp_path: Path) -> None:
-    _, aligned, tokenizer, _, _ = assemble(small(tmp_path).variants["mean"])
+    _, aligned, tokenizer, _, _ = prepare(small(tmp_path).variants["mean"])
     where = aligned.splits["val"]
     targets = where.stop - where.start - 1
-    assert measure._characters(aligned, tokenizer, targets) == targets
-    assert measure._characters(aligned, tokenizer, 100) == 100
+    assert _characters(aligned, tokenizer, targets) == targets
+    assert _characters(aligned, tokenizer, 100) == 100
     halves = Halves.__new__(Halves)
     ends = int((aligned.ids[where.start + 1 : where.stop] == 0).sum())
-    assert ends and measure._characters(aligned, halves, targets) == 2 * (targets - ends)
+    assert ends and _characters(aligned, halves, targets) == 2 * (targets - ends)
 
 
 def test_names_become_folders(tmp_path: Path) -> None:
@@ -349,20 +349,3 @@ def test_names_become_folders(tmp_path: Path) -> None:
     assert slug("../../etc") == "etc"
     assert jobs(small(tmp_path), ())[0].folder.parent == tmp_path / "runs" / "compare" / "small"
     assert written(tmp_path).name == "small.yaml"
-
-
-def test_a_picture_is_a_png_whose_pixels_are_the_weights() -> None:
-    import base64
-    import struct
-    import zlib
-
-    raw = base64.b64decode(png(torch.tensor([[1.0, 0.0], [0.25, 0.75]])))
-    assert raw[:8] == b"\x89PNG\r\n\x1a\n"
-    chunks, place = {}, 8
-    while place < len(raw):
-        (length,) = struct.unpack(">I", raw[place : place + 4])
-        kind, data = raw[place + 4 : place + 8], raw[place + 8 : place + 8 + length]
-        assert struct.unpack(">I", raw[place + 8 + length : place + 12 + length]) == (zlib.crc32(kind + data),)
-        chunks[kind], place = data, place + 12 + length
-    pixels = zlib.decompress(chunks[b"IDAT"])
-    assert [pixels[i] for i in (4, 8, 13, 17)] == [255, 0, 127, 220]  # opacity: the root of the weight

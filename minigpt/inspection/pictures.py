@@ -5,13 +5,17 @@ Only the PNG with labels needs the optional extra `plot` (matplotlib). It is imp
 
 from __future__ import annotations
 
+import base64
 import importlib.util
 import math
+import struct
+import zlib
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from minigpt.system.errors import UserError
@@ -121,6 +125,22 @@ def attention_png(maps: Sequence[Tensor], labels: Sequence[str], kinds: Sequence
     figure.supylabel("query", fontsize=9)
     figure.savefig(path, format="png", dpi=120)
     pyplot.close(figure)
+
+
+def small_png(weights: Tensor) -> str:
+    """Weights (T, T) as a PNG in base64, a pixel a weight: blue, the more opaque the larger the weight.
+
+    Written by hand: a page must not depend on an extra, and pillow would be a dependency for these nine lines.
+    """
+    shade = (weights.abs().clamp(0, 1).sqrt() * 255).byte()  # (T, T): the square root makes small weights visible
+    colour = torch.tensor([37, 99, 235], dtype=torch.uint8).expand(*shade.shape, 3)  # (T, T, 3)
+    pixels = torch.cat((colour, shade[..., None]), dim=-1).numpy()  # (T, T, 4)
+    height, width = shade.shape
+    raw = b"".join(b"\0" + row.tobytes() for row in pixels)
+    header = struct.pack(">2I5B", width, height, 8, 6, 0, 0, 0)  # 8 bits, RGBA
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(raw, 9)), (b"IEND", b""))
+    body = b"".join(struct.pack(">I", len(d)) + k + d + struct.pack(">I", zlib.crc32(k + d)) for k, d in chunks)
+    return base64.b64encode(b"\x89PNG\r\n\x1a\n" + body).decode()
 
 
 def can_plot() -> bool:

@@ -1,0 +1,152 @@
+"""One run of a comparison, from its config to its numbers: training, exact losses, speeds, attention maps.
+
+B batch, T positions, H heads.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from minigpt.comparison.data import expected_of, text_and_tokenizer
+from minigpt.config.options import to_yaml
+from minigpt.inspection.causality import check_causal, idle_positions
+from minigpt.inspection.cost import cost
+from minigpt.inspection.pictures import small_png
+from minigpt.inspection.trace import attention_maps
+from minigpt.model.gpt import GPT
+from minigpt.model.sampling import SamplingConfig, generate
+from minigpt.runs import checkpoint
+from minigpt.runs.assemble import RunConfig, assemble
+from minigpt.runs.run import CHECKPOINTS, CONFIG, TOKENIZER, seal
+from minigpt.system.errors import UserError
+from minigpt.system.folder import write_whole
+from minigpt.text.dataset import Dataset
+from minigpt.text.tokenizer import Tokenizer
+from minigpt.training.floor import Score, example, pay, read_aloud, score
+from minigpt.training.loop import Diverged, History, fit, train
+from minigpt.training.optimizer import Optimizer
+
+CURVE_WINDOWS = 256  # of the validation split, for each point of a curve
+TRIAL_STEPS = 7  # to measure a variant's speed
+SAMPLED = 100  # tokens, to measure the speed of sampling
+
+Send = Callable[[dict[str, Any]], None]  # sends an answer to the process that asked for the run
+
+
+def prepare(config: RunConfig, share: int | None = None) -> tuple[Dataset, Dataset, Tokenizer, GPT, Optimizer]:
+    """Dataset, the same text in windows that start where stories start, tokenizer, model and optimizer.
+
+    Raises UserError if they need more memory than `share` bytes.
+    """
+    corpus, tokenizer = text_and_tokenizer(config.data)
+    dataset, model, optimizer = assemble(config, corpus, tokenizer, "each run", share)
+    aligned = Dataset(replace(config.data, windows="documents"), corpus, tokenizer, config.model.block_size)
+    return dataset, aligned, tokenizer, model, optimizer
+
+
+def try_out(config: RunConfig, allow_leak: bool, share: int | None = None) -> dict[str, Any]:
+    """Train for a few steps and return the times of a step and of evaluations, and notes for the user.
+
+    Raises UserError for a model that sees the future, unless `allow_leak`.
+    """
+    dataset, aligned, _, model, optimizer = prepare(config, share)
+    if not allow_leak:
+        check_causal(model)
+    few = replace(config.training, max_steps=TRIAL_STEPS, schedule="constant")
+    try:
+        seconds = [record.seconds for record in train(model, dataset, optimizer, few)]
+    except Diverged:  # the run itself will report it
+        seconds = [1.0]
+    batches = math.ceil(CURVE_WINDOWS / config.training.batch_size)
+    expected = expected_of(config.data)
+    began = perf_counter()
+    windows = len(pay(model, aligned, config.training, expected, batches).nats)
+    curve = perf_counter() - began
+    whole = curve * len(aligned.splits["val"]) / windows
+    return {"step": median(seconds[2:] or seconds), "curve": curve, "whole": whole, "notes": idle_positions(model)}
+
+
+def perform(config: RunConfig, folder: Path, send: Send, share: int | None = None) -> dict[str, Any]:
+    """Train one run and measure it. The result is a run folder as train.py makes it: sample.py --run FOLDER works."""
+    began = perf_counter()
+    dataset, aligned, tokenizer, model, optimizer = prepare(config, share)
+    write_whole(folder / CONFIG, to_yaml(config))
+    tokenizer.save(folder / TOKENIZER)
+    sealed = seal(folder)
+    expected, settings = expected_of(config.data), config.training
+    batches = math.ceil(CURVE_WINDOWS / settings.batch_size)
+    curve: list[list[float]] = []
+    history, scores = History(), list[Score]()
+    result: dict[str, Any] = {"status": "done", "message": ""} | asdict(cost(model))
+
+    def validate(batches: int | None = batches) -> float:
+        paid = pay(model, aligned, settings, expected, batches)
+        scores.append(score(paid, expected, _characters(aligned, tokenizer, len(paid.nats))))
+        return scores[-1].loss
+
+    try:
+        for _, evaluation in fit(model, dataset, optimizer, settings, history, validate):
+            send({"event": "step", "step": history.step})
+            if evaluation is not None:
+                above = scores[-1].above
+                curve.append([*evaluation] if above is None else [*evaluation, above])
+        if not math.isfinite(validate(None)):
+            raise Diverged(f"step {history.step}: the validation loss is {scores[-1].loss}; lower the learning rate")
+    except Diverged as error:
+        return result | {"status": "diverged", "message": str(error), "steps": history.step, "curve": curve}
+    done = {"seconds": history.seconds, "tokens": history.tokens}
+    checkpoint.save(folder / CHECKPOINTS, history.step, model, {}, done, sealed)
+    speed = history.tokens / history.seconds
+    return (
+        result
+        | asdict(scores[-1])
+        | {"steps": history.step, "curve": curve, "seconds": history.seconds, "training_tokens_per_second": speed}
+        | {"sampling_tokens_per_second": sampling_speed(model), "example": look(model, config, tokenizer)}
+        | {"whole_seconds": perf_counter() - began, "environment": platform_facts()}
+    )
+
+
+def _characters(dataset: Dataset, tokenizer: Tokenizer, targets: int) -> int:
+    """How many characters the first `targets` ids of the validation split stand for.
+
+    A loss per character can be compared between tokenizers. The end-of-text token is predicted, but is no character.
+    """
+    first = dataset.splits["val"].start + 1
+    ids = dataset.ids[first : first + targets].tolist()
+    return len(tokenizer.decode([id for id in ids if id != tokenizer.end_of_text]))
+
+
+def sampling_speed(model: GPT) -> float:
+    """Tokens a second of `generate` with its cache."""
+    prompt = torch.zeros(1, 1, dtype=torch.long, device=model.device)  # (1, 1)
+    began = perf_counter()
+    count = sum(1 for _ in generate(model, prompt, SamplingConfig(max_tokens=SAMPLED)))
+    return count / (perf_counter() - began)
+
+
+def look(model: GPT, config: RunConfig, tokenizer: Tokenizer) -> dict[str, Any] | None:
+    """How the model reads the example story: the probability of each character, and its attention maps as PNGs."""
+    found = example(text_and_tokenizer(config.data)[0])
+    if found is None or expected_of(config.data) is None or len(found[0]) > config.model.block_size:
+        return None
+    ids = torch.from_numpy(tokenizer.encode(found[0])).long()[None].to(model.device)  # (1, T)
+    try:
+        maps = [[small_png(head) for head in layer[0].float().cpu()] for layer in attention_maps(model, ids)]
+    except UserError:  # this kind has no attention weights
+        maps = []
+    return {"probabilities": [round(p, 5) for p in read_aloud(model, tokenizer, found[0])], "attention": maps}
+
+
+def platform_facts() -> dict[str, Any]:
+    """The versions and the platform with which the run was made."""
+    there = {"python": platform.python_version(), "torch": torch.__version__, "platform": platform.platform()}
+    return there | {"threads": torch.get_num_threads()}
