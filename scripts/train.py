@@ -27,7 +27,7 @@ from minigpt.training import distributed
 
 
 def main(arguments: argparse.Namespace) -> None:
-    """Start or resume a run, train it, and say what came of it; or only show where a step's time goes."""
+    """Start or resume a run, train it, and report the result; or only show where a step's time goes."""
     if arguments.profile is not None:
         return profile(arguments)
     if arguments.resume is not None and arguments.config:

@@ -214,7 +214,7 @@ DAMAGES: list[tuple[Callable[[Path], None], str]] = [
     (grown, r"optimizer\.safetensors: its size is not the one in the manifest"),
     (missing, r"optimizer\.safetensors: missing"),
     (unsealed, r"manifest\.json: missing"),
-    (extra, r"'model\.pkl' does not belong into a checkpoint"),
+    (extra, r"'model\.pkl' does not belong in a checkpoint"),
     (edited, r"state\.json: its SHA-256 is not the one in the manifest: damaged or edited"),
     (other_format, r"format 2, and this version of minigpt reads format 3"),
     (names_another_file, r"the manifest must list exactly model\.safetensors, optimizer\.safetensors, state\.json"),
@@ -240,7 +240,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_used(
     assert "\n" not in str(refused.value)
     found, notes = newest(saved)
     assert found.state["step"] == 5
-    assert notes == [f"passed over: {refused.value}"]
+    assert notes == [f"skipped: {refused.value}"]
 
 
 def test_where_none_is_good_all_are_named(saved: Path) -> None:

@@ -318,12 +318,12 @@ def test_a_damaged_checkpoint_is_passed_over_or_refused(home: Path, tmp_path: Pa
     damage(8)
     ended = script("sample.py", "--prompt", "the", cwd=tmp_path)
     assert ended.code == 0
-    assert re.fullmatch(r"passed over: .*step-000008/model\.safetensors: its SHA-256 is not .*\n", ended.err)
+    assert re.fullmatch(r"skipped: .*step-000008/model\.safetensors: its SHA-256 is not .*\n", ended.err)
     assert ended.out.startswith("the")
     damage(4)
     for command in (["sample.py"], ["show_attention.py", "--prompt", "a"], ["train.py", "--resume"]):
         ended = script(*command, cwd=tmp_path)
-        refused(ended, 4, "checkpoint refused: passed over: ", "step-000008/model.safetensors", "step-000004/model")
+        refused(ended, 4, "checkpoint refused: skipped: ", "step-000008/model.safetensors", "step-000004/model")
         assert ended.err.count("\n") == 1
 
 

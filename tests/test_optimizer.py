@@ -226,7 +226,7 @@ def test_torchs_own_optimizers_go_on_too(torchs: Any) -> None:
             give_gradients(resumed, seed=t)
             again.step(0.5)
     assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in resumed.state_dict().items())
-    assert not first.remembers and make_optimizer(AdamW.Config(), model).remembers
+    assert not first.has_state and make_optimizer(AdamW.Config(), model).has_state
 
 
 OPTIMIZER = """
@@ -261,7 +261,7 @@ def test_and_one_whose_memory_is_gone_is_not(tmp_path: Path) -> None:
 
 def test_a_state_for_another_model_is_refused_by_name() -> None:
     optimizer = make_optimizer(AdamW.Config(), make_model())
-    with pytest.raises(UserError, match=r"names 'blocks\.7\.mlp\.up\.weight', which this model has not"):
+    with pytest.raises(UserError, match=r"names 'blocks\.7\.mlp\.up\.weight', which this model does not have"):
         optimizer.load_state({"blocks.7.mlp.up.weight|exp_avg": torch.zeros(1)})
 
 

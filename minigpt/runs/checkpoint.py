@@ -4,7 +4,8 @@
         model.safetensors  optimizer.safetensors  state.json  manifest.json
 
 A checkpoint is written beside its place, synced, sealed with a manifest of sizes and SHA-256 sums, and renamed into
-place. The newest one that verifies is the one that is used. There is no pickle: reading one can run nothing.
+place. The newest one that verifies is the one that is used. There is no pickle, so reading a
+checkpoint runs no code.
 
 The manifest also holds the SHA-256 sums of the run's own files that decide what the weights mean (`seal` in run.py).
 
@@ -32,15 +33,15 @@ from minigpt.system.strict_json import parse_json
 
 FORMAT = 3  # 2 had no sums of the run's own files, 1 rotary pairs half a head apart
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
-WRITING, REMOVING = ".writing-", ".removing-"  # what a save or a prune was at when it was killed
+WRITING, REMOVING = ".writing-", ".removing-"  # folders that a save or a prune has not finished
 MAX_BYTES = {"manifest.json": 1 << 16, "state.json": 1 << 24}  # larger ones are a mistake or an attack
-MAX_HEADER_BYTES = 1 << 22  # the names of some 40,000 tensors
+MAX_HEADER_BYTES = 1 << 22  # enough for the names of 40,000 tensors
 TYPES = {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex128, torch.bool}
 TYPES |= {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8}
 
 
 class CheckpointError(Exception):
-    """A checkpoint that must not be used: one line that names it and what is wrong."""
+    """A checkpoint that must not be used: one line that names it and says what is wrong."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +67,11 @@ def save(
 
     Raises OSError, after which the folder is as before; FileExistsError where this step is there already, and whole.
     """
-    _own(folder)
-    folder.mkdir(exist_ok=True)  # but not the one above it: a run's folder that went away is not made up
+    _refuse_link(folder)
+    folder.mkdir(exist_ok=True)  # not its parents: a run's folder that was removed is not created again
     sync(folder.parent)
     final, beside = folder / f"step-{step:06d}", folder / f"{WRITING}{step:06d}-{os.getpid()}"
-    if _loads(final):  # one that does not is passed over, and may be replaced
+    if _loads(final):  # one that does not load is skipped, and may be replaced
         raise FileExistsError(f"{final} is there already, and whole")
     _sweep(folder)
     beside.mkdir()
@@ -84,7 +85,7 @@ def save(
         for name in (*FILES, "manifest.json", "."):
             sync(beside / name)
         for name in (FILES[2], "manifest.json"):
-            _read_json(beside / name)  # what could not be read back is not put into place
+            _read_json(beside / name)  # before the rename: it must be readable
         if final.exists():
             final.rename(folder / f"{REMOVING}{step:06d}-{os.getpid()}")
         beside.rename(final)
@@ -94,21 +95,21 @@ def save(
     return final
 
 
-def _own(folder: Path) -> None:
+def _refuse_link(folder: Path) -> None:
     """Raises CheckpointError for a link, through which another run's checkpoints would be replaced and removed."""
     if folder.is_symlink():
         raise CheckpointError(f"{folder}: a symbolic link; the checkpoints of a run lie in its own folder")
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what was left half done, by this save or by a process that was killed."""
+    """Remove unfinished folders, of this save or of a process that was killed."""
     for path in folder.iterdir():
         if path.name.startswith((WRITING, REMOVING)) and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """Every parameter once (a tied head is stored with what it is tied to), and the buffers that are saved."""
+    """Every parameter once (a tied head is stored with the embeddings), and the buffers that are saved."""
     saved = set(model.state_dict())
     buffers = {name: buffer for name, buffer in model.named_buffers() if name in saved}
     return {name: parameter.detach() for name, parameter in model.named_parameters()} | buffers
@@ -117,14 +118,14 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
 def _write(tensors: Mapping[str, Tensor], path: Path) -> None:
     try:
         save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
-    except SafetensorError as error:  # a full disk, in the words of safetensors
+    except SafetensorError as error:  # how safetensors reports a full disk
         raise OSError(f"{path}: {error}") from error
     _check_header(path)
 
 
 def checkpoints(folder: Path) -> list[Path]:
     """The checkpoints of a folder, newest first, verified or not. Raises CheckpointError where it is a link."""
-    _own(folder)
+    _refuse_link(folder)
     found = [path for path in folder.iterdir() if re.fullmatch(r"step-\d{6,12}", path.name)] if folder.is_dir() else []
     return sorted(found, key=lambda path: int(path.name[5:]), reverse=True)
 
@@ -145,7 +146,7 @@ def verify(path: Path) -> dict[str, str]:
         raise CheckpointError(f"{path}: the manifest must list exactly {', '.join(FILES)}")
     present = {entry.name for entry in path.iterdir()}
     if extra := present - set(FILES) - {"manifest.json"}:
-        raise CheckpointError(f"{path}: {min(extra)!r} does not belong into a checkpoint")
+        raise CheckpointError(f"{path}: {min(extra)!r} does not belong in a checkpoint")
     for name, said in files.items():
         file = path / name
         if name not in present or file.is_symlink() or not file.is_file():
@@ -177,8 +178,8 @@ def load(path: Path) -> Checkpoint:
         seal = verify(path)
         model, optimizer = _read_tensors(path / FILES[0]), _read_tensors(path / FILES[1])
         state = _read_json(path / FILES[2])
-    except FileNotFoundError as error:  # pruned between two looks
-        raise CheckpointError(f"{path}: it went away while it was read ({error})") from None
+    except FileNotFoundError as error:  # pruned meanwhile
+        raise CheckpointError(f"{path}: it was removed while it was read ({error})") from None
     except OSError as error:  # no permission, or a disk that fails
         raise CheckpointError(f"{error.filename or path}: cannot be read ({error.strerror})") from None
     if type(state.get("step")) is not int or path.name != f"step-{state['step']:06d}":
@@ -197,37 +198,37 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{path}: {' '.join(str(error).split())[:200]}") from None
     for key, tensor in tensors.items():
         if tensor.dtype not in TYPES:
-            raise CheckpointError(f"{path}: {key}: {tensor.dtype} is no type that a model here has")
+            raise CheckpointError(f"{path}: {key}: {tensor.dtype} is not a type that a model here has")
     return dict(tensors)
 
 
 def _check_header(path: Path) -> None:
-    """Refuse a list of tensors that would take minutes and gigabytes to read."""
+    """Refuse a header that would take minutes and gigabytes to parse."""
     size = int.from_bytes(read_start(path, 8), "little")
     if size > MAX_HEADER_BYTES:
-        raise CheckpointError(f"{path}: a header of {size:,} bytes; {MAX_HEADER_BYTES:,} would be many")
+        raise CheckpointError(f"{path}: a header of {size:,} bytes; at most {MAX_HEADER_BYTES:,} are expected")
 
 
-def anything(saved: Checkpoint) -> None:
-    """Refuses no checkpoint."""
+def accept(saved: Checkpoint) -> None:
+    """Accepts every checkpoint."""
 
 
-def newest(folder: Path, fits: Callable[[Checkpoint], None] = anything) -> tuple[Checkpoint, list[str]]:
-    """The newest checkpoint that verifies, and which newer ones were passed over: a few lines, and how many more.
+def newest(folder: Path, fits: Callable[[Checkpoint], None] = accept) -> tuple[Checkpoint, list[str]]:
+    """The newest checkpoint that verifies, and which newer ones were skipped: a few lines, and how many more.
 
-    `fits` may refuse one by a CheckpointError, and it is passed over too. Raises CheckpointError when there is none.
+    `fits` may refuse one by a CheckpointError, and it is skipped too. Raises CheckpointError when there is none.
     """
     seen: list[Path] | None = None
-    while seen != (seen := checkpoints(folder)):  # looked over again where they changed meanwhile: a run goes on here
-        passed: list[str] = []
+    while seen != (seen := checkpoints(folder)):  # again if they changed meanwhile: a training may be running
+        skipped: list[str] = []
         for path in seen:
             try:
                 saved = load(path)
                 fits(saved)
-                return saved, first_lines(passed)
+                return saved, first_lines(skipped)
             except CheckpointError as error:
-                passed.append(f"passed over: {error}")
-    raise CheckpointError("; ".join(first_lines(passed)) or f"{folder}: there is no checkpoint here yet")
+                skipped.append(f"skipped: {error}")
+    raise CheckpointError("; ".join(first_lines(skipped)) or f"{folder}: there is no checkpoint here yet")
 
 
 def prune(folder: Path, keep: int) -> None:
@@ -252,7 +253,7 @@ def _loads(path: Path) -> bool:
 
 @torch.no_grad()
 def fill(model: nn.Module, tensors: Mapping[str, Tensor], name: str | Path) -> None:
-    """Put saved tensors into a model. Raises CheckpointError where one does not fit; then nothing was put."""
+    """Copy saved tensors into a model. Raises CheckpointError where one does not fit; then nothing was copied."""
     check_fit(model, tensors, name)
     own = tensors_of(model)
     for key, tensor in tensors.items():
@@ -262,7 +263,7 @@ def fill(model: nn.Module, tensors: Mapping[str, Tensor], name: str | Path) -> N
 def check_fit(model: nn.Module, tensors: Mapping[str, Tensor], name: str | Path) -> None:
     """Raises CheckpointError for a saved tensor that is missing, unknown or misshapen.
 
-    The model may be an outline without numbers: so a config that is not the checkpoint's takes no memory.
+    The model may be on the meta device: then a config that is not the checkpoint's takes no memory.
     """
     own = tensors_of(model)
     if odd := sorted(own.keys() ^ tensors.keys()):

@@ -1,13 +1,13 @@
-"""What a run's folder says of the run: what was run, in full, what was changed on resuming, and each step's line.
+"""The record of a run in its folder: what was run, in full, what was changed on resuming, and a line for each step.
 
 runs/tiny/
     config.yaml  tokenizer.json  environment.json      what is run
     plugins/                                           a copy of the user's own files, for the record
-    changes.jsonl                                      a line for each time that it went on with something changed
+    changes.jsonl                                      a line for each resume that changed something
 
-A checkpoint holds the SHA-256 sums of config, tokenizer and plugins (`seal` in run.py), and is used with no others. So
-a file that changes on purpose is announced in changes.jsonl, with its new sum, before it is replaced: a crash between
-the two leaves a run that can be loaded, as it was before.
+A checkpoint holds the SHA-256 sums of config, tokenizer and plugins (`seal` in run.py), and is refused with any others.
+So before such a file is replaced on purpose, its new sum is written to changes.jsonl: after a crash between the two,
+the run can still be loaded as it was before.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def make_folder(name: str) -> Path:
 
 
 def record(run: Run, plugins: Sequence[Path]) -> dict[str, str]:
-    """Write down what is run, in full; returns its sums for the checkpoints."""
+    """Write down what is run, in full; returns the SHA-256 sums for its checkpoints."""
     write_whole(run.folder / CONFIG, to_yaml(run.config))
     run.tokenizer.save(run.folder / TOKENIZER)
     environment = {
@@ -67,9 +67,9 @@ def record(run: Run, plugins: Sequence[Path]) -> dict[str, str]:
 
 
 def record_changes(run: Run, plugins: Sequence[Path], changes: Sequence[Change], say: Say) -> dict[str, str]:
-    """Write down with what a run goes on; returns its sums for the checkpoints.
+    """Write down what a resumed run changes; returns the SHA-256 sums for its checkpoints.
 
-    Says which plugins were edited since; what each was until now is kept beside it.
+    Says which plugins were edited; the former version of each is kept beside it.
     """
     before, wanted = seal(run.folder), {CONFIG: to_yaml(run.config).encode()}
     wanted |= {f"{PLUGINS}/{plugin.name}": plugin.read_bytes() for plugin in plugins}
@@ -83,7 +83,7 @@ def record_changes(run: Run, plugins: Sequence[Path], changes: Sequence[Change],
         say(f"changed: {name} is not what it was")
         copy = run.folder / PLUGINS / name
         until = copy.with_name(f"{name}.until-step-{run.step}")
-        if not until.exists():  # the one that came to this step; a later one came to no other
+        if not until.exists():  # keep the version that trained up to this step
             write_whole(until, copy.read_bytes())
     for name in files:
         replace(run.folder, name, wanted[name])
@@ -102,7 +102,7 @@ def announce(folder: Path, line: dict[str, Any]) -> None:
 
 
 def replace(folder: Path, name: str, contents: bytes) -> None:
-    """Put a file of a run into its place, whole; when this returns, it is on disk."""
+    """Replace a file of a run atomically; when this returns, it is on disk."""
     place = folder / name
     place.parent.mkdir(exist_ok=True)
     write_whole(place, contents)
@@ -119,7 +119,7 @@ def changed(old: Any, new: Any, path: str = "") -> Iterator[Change]:
 
 
 def cut_metrics(path: Path, step: int, say: Say) -> None:
-    """Drop the lines after a checkpoint, which its run writes again; say what is missing of those up to it."""
+    """Drop the lines after a checkpoint, which are written again; say which of those before it are missing."""
     lines = read_metrics(path)
     unreadable = sum(1 for text in path.read_bytes().split(b"\n") if text) - len(lines) if path.exists() else 0
     kept = [line for line in lines if line["step"] <= step]

@@ -1,4 +1,4 @@
-"""What a training says and writes down: a progress bar on a terminal, plain lines elsewhere, and its logs."""
+"""What a training prints and logs: a progress bar on a terminal, plain lines elsewhere, and its files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Say = Callable[[str], None]  # prints a line
 def say(text: str) -> None:
     """Print a line. Raises BrokenPipeError where the reader has left.
 
-    A stdout that takes nothing (a full disk, a terminal that was closed) is reported once on stderr and given up.
+    A stdout that cannot be written to (a full disk, a closed terminal) is reported once on stderr, and not used again.
     """
     try:
         print(printable(text), flush=True)
@@ -37,11 +37,11 @@ def say(text: str) -> None:
         raise
     except OSError as error:
         give_up(sys.stdout)
-        complain(f"warning: stdout: {error}; what would be printed is left out from here on")
+        complain(f"warning: stdout: {error}; nothing more is printed")
 
 
 def complain(text: str) -> None:
-    """Print a line on stderr, if that takes it."""
+    """Print a line on stderr, if that can be written to."""
     try:
         print(printable(text), file=sys.stderr, flush=True)
     except OSError:
@@ -49,21 +49,21 @@ def complain(text: str) -> None:
 
 
 def give_up(stream: TextIO) -> None:
-    """Let a stream lead nowhere; what it still holds would be the same error again at the next line, and at exit."""
+    """Redirect a stream to nowhere: else its buffer would fail again at the next line, and at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, stream.fileno())
     os.close(null)
 
 
 def silent(text: str) -> None:
-    """What a process says that is not the one to speak."""
+    """Prints nothing: of several processes, only the first prints."""
 
 
 class Log:
     """Text appended to a file, each piece whole or not at all.
 
-    A disk that is full is reported once, and nothing stops for it: a line of a log is not worth a training. Raises
-    OSError only when the file cannot be opened at all.
+    A full disk is reported once, and the training goes on without these lines. Raises OSError only when the file cannot
+    be opened at all.
     """
 
     def __init__(self, path: Path, say: Say):
@@ -108,27 +108,27 @@ class Log:
 
 
 class Reporter:
-    """Counts steps and tells how it goes. Speed is that of the last 20 steps, evaluations and samples left out."""
+    """Shows how a training goes. Its speed is that of the last 20 steps, without evaluations and samples."""
 
-    def __init__(self, start: int, steps: int, speaks: bool = True):
-        self.speaks, self.steps, self.val_loss = speaks, steps, float("nan")
-        self.unheard = False  # whether the reader of stdout has left
+    def __init__(self, start: int, steps: int, prints: bool = True):
+        self.prints, self.steps, self.val_loss = prints, steps, float("nan")
+        self.reader_left = False  # whether the reader of stdout has left
         self.recent: deque[Record] = deque(maxlen=20)
         self.began, self.start = perf_counter(), start
         self.bar = tqdm(
-            total=steps, initial=start, unit="step", file=sys.stderr, disable=not (speaks and sys.stderr.isatty())
+            total=steps, initial=start, unit="step", file=sys.stderr, disable=not (prints and sys.stderr.isatty())
         )
         self.bar.set_description("training")
 
     def say(self, text: str) -> None:
-        """Print a line of its own; the bar stays below."""
-        if not self.speaks:
+        """Print a line above the bar."""
+        if not self.prints:
             return
         try:
             with tqdm.external_write_mode(file=sys.stdout):
                 say(text)
         except BrokenPipeError:
-            self.unheard = True
+            self.reader_left = True
 
     @property
     def tokens_per_second(self) -> float:
@@ -160,7 +160,7 @@ class Reporter:
         self.say(f"step {step}: training loss {train_loss:.4f}, validation loss {val_loss:.4f}{known}")
 
     def close(self) -> None:
-        """Leave the bar as it stands."""
+        """Stop the bar."""
         self.bar.close()
 
 
@@ -175,7 +175,7 @@ def loss_curves(metrics: Path, title: str) -> str:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl; one that a crash or a full disk cut off is left out, as is whatever else is none."""
+    """The lines of metrics.jsonl. Damaged ones, as after a crash or on a full disk, are left out."""
     if not path.exists():
         return []
     found = []

@@ -56,7 +56,7 @@ class Run:
     notes: list[str]
 
     def prompt_ids(self, prompt: str) -> Tensor:
-        """The ids of a prompt, (1, n); an empty one starts where a text does, after a line end. Raises UserError."""
+        """The ids of a prompt, (1, n); an empty one stands for a line end. Raises UserError."""
         try:
             ids = self.tokenizer.encode(prompt or "\n").tolist()
         except UserError as error:
@@ -65,8 +65,8 @@ class Run:
             ids = [0]
         return torch.tensor([ids], device=self.model.device)  # (1, n)
 
-    def opened(self, prompt: str) -> Tensor:
-        """The ids to go on from, (1, n): a built-in story begins with the line end before it, and so does a prompt."""
+    def context_ids(self, prompt: str) -> Tensor:
+        """The ids to continue, (1, n). A built-in story follows a line end, so one is put before its prompt."""
         ids = self.prompt_ids(prompt)  # (1, n)
         if self.tells_stories() and prompt and not prompt.startswith("\n"):
             ids = torch.cat((self.prompt_ids(""), ids), dim=1)  # (1, n + 1)
@@ -85,7 +85,7 @@ class Run:
         config = replace(self.config.sampling, **options)
         generator = torch.Generator(self.model.device).manual_seed(config.seed)
         model = prepare(self.model, config.weights) if self.config.training.fast else self.model
-        tokens = generate(model, self.opened(prompt), config, generator, use_cache)
+        tokens = generate(model, self.context_ids(prompt), config, generator, use_cache)
         stop = config.stop or ("\n" if self.tells_stories() else "")
         return until(self.tokenizer.stream(int(token) for token in tokens), stop)
 
@@ -96,7 +96,7 @@ class Run:
     def loss_with(self, weights: Weights) -> tuple[float, float]:
         """The validation loss in nats a token with float32 weights, and with these: over the same 20,000 tokens or so.
 
-        Raises UserError when the text is not there any more.
+        Raises UserError when the text has been removed.
         """
         data, T = self.config.data, self.config.model.block_size
         dataset = Dataset(data, open_corpus(data.source, data.stories), self.tokenizer, T)
@@ -126,7 +126,7 @@ def load(folder: str | Path, device: str = "auto", fast: bool = True) -> Run:
     """The run in a folder, with the weights of its newest good checkpoint, ready to write.
 
     `fast` false computes by the textbook's forms only, and so does a run whose config says so. Says on stderr which
-    newer checkpoints were passed over, which `notes` holds too. A run trained with a plugin needs that plugin first
+    newer checkpoints were skipped, which `notes` holds too. A run trained with a plugin needs that plugin first
     (`load_plugin`, or its class defined in the notebook). Raises UserError for what is not a run, CheckpointError when
     no checkpoint can be used.
     """
@@ -134,7 +134,7 @@ def load(folder: str | Path, device: str = "auto", fast: bool = True) -> Run:
     check_run(folder)
     use_threads()  # no more than this process has CPUs; in a notebook torch does not know of a cgroup's quota
     saved, notes = open_checkpoint(folder)
-    with suppress(OSError):  # a stderr that is full or closed is no reason not to write
+    with suppress(OSError):  # a full or closed stderr does not stop the command
         for note in notes:
             print(one_line(note), file=sys.stderr)
     config = read_config(folder)
@@ -149,14 +149,14 @@ def load(folder: str | Path, device: str = "auto", fast: bool = True) -> Run:
 
 
 def check_run(folder: Path) -> None:
-    """Raises UserError for a folder that is not a run, or holds something that leads out of it."""
+    """Raises UserError for a folder that is not a run, or contains a link."""
     refuse_links(folder)
     if not (folder / CONFIG).is_file():
         raise UserError(f"{folder}: not a run (there is no {CONFIG} in it)")
 
 
 def open_checkpoint(folder: Path) -> tuple[Checkpoint, list[str]]:
-    """The newest checkpoint of a run that is whole and belongs to the files beside it, and what was passed over.
+    """The newest checkpoint of a run that is whole and belongs to the files beside it, and what was skipped.
 
     Raises CheckpointError when no checkpoint can be used.
     """
@@ -221,7 +221,7 @@ def newest_run(name: str = "") -> Path:
 def _has_checkpoints(run: Path) -> bool:
     try:
         return bool(checkpoint.checkpoints(run / CHECKPOINTS))
-    except (CheckpointError, OSError):  # a strange one, which is not the one that was meant
+    except (CheckpointError, OSError):  # not a folder of ours
         return False
 
 

@@ -141,7 +141,7 @@ def check_state(saved: Checkpoint) -> None:
 def _restore(trainer: Trainer, saved: Checkpoint) -> None:
     """Put what a checkpoint holds into a trainer."""
     checkpoint.fill(trainer.run.model, saved.model, saved.path)
-    if trainer.optimizer.remembers and not saved.optimizer:
+    if trainer.optimizer.has_state and not saved.optimizer:
         raise CheckpointError(f"{saved.path}: the optimizer's state is empty")
     trainer.optimizer.load_state(saved.optimizer)
     state = saved.state

@@ -72,7 +72,7 @@ class Trainer:
                     if config.sample_every and record.step % config.sample_every == 0 and not last:
                         self.sample()
                     overdue = perf_counter() - saved >= 60 * config.checkpoint_minutes
-                    noticed = received[0] if received else reporter.unheard * SIGPIPE
+                    noticed = received[0] if received else reporter.reader_left * SIGPIPE
                     signum, due = distributed.agree(noticed, overdue)
                     if record.step % config.checkpoint_every == 0 or last or signum or due:
                         self.save(metrics)

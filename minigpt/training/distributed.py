@@ -1,9 +1,9 @@
-"""Several processes that train one model: torchrun starts them, each takes its rows of every batch.
+"""Distributed training: torchrun starts several processes, and each computes some rows of every batch.
 
     torchrun --nproc-per-node 2 scripts/train.py --config tiny.yaml
 
-Batch n is the same global batch whatever the number of processes, so they learn what one process would, up to the
-order in which gradients are added. One process alone needs none of this: every function here is then the identity.
+Batch n is the same global batch for any number of processes, so the model learns what one process would teach it, up to
+the order in which gradients are added. With one process, every function here does nothing.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from minigpt.system.errors import UserError
 from minigpt.system.signals import SIGHUP
 
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # set for each process
-PATIENCE = 600.0  # seconds to wait for the other processes to come
+TIMEOUT = 600.0  # seconds to wait for the other processes to start
 PARENT = os.getppid()
 
 
 def start(device: str) -> None:
-    """Meet the other processes, if torchrun started any; `device` is the config's. Raises OSError if one is missing.
+    """Join the other processes, if torchrun started any; `device` is the config's. Raises OSError if one is missing.
 
-    The group is taken apart while Python is still whole: its threads hold tensors, and one that lets go of a tensor
-    after Python has ended aborts the process. `torch.distributed.nn` is imported before the group is there, because
-    its functions would otherwise hold the group for ever, as a default argument.
+    The group is destroyed before Python exits: its threads own tensors, and freeing one after Python has ended aborts
+    the process. `torch.distributed.nn` is imported before the group exists, because its functions would otherwise keep
+    a reference to the group, as a default argument.
     """
     if started()[1] > 1 and not dist.is_initialized():
         import torch.distributed.nn
 
         cuda = device == "cuda" or (device == "auto" and torch.cuda.is_available())
-        meet("cpu:gloo,cuda:nccl" if cuda else "gloo")
+        join("cpu:gloo,cuda:nccl" if cuda else "gloo")
         atexit.register(dist.destroy_process_group)
 
 
-def meet(backend: str) -> None:
-    """Wait for the other processes, at most PATIENCE seconds. Raises ConnectionError.
+def join(backend: str) -> None:
+    """Wait for the other processes, at most TIMEOUT seconds. Raises ConnectionError.
 
-    torch waits in C++, where no signal is heard, so it does that in a thread of its own.
+    torch waits in C++, where Python handles no signals, so it waits in a thread of its own.
     """
     failures: list[Exception] = []
 
@@ -59,23 +59,23 @@ def meet(backend: str) -> None:
     waiting.join(2)
     others = f"the other {started()[1] - 1} of {started()[1]} processes"
     if waiting.is_alive():
-        print(f"process {rank()} waits for {others}, at most {PATIENCE:.0f} s", file=sys.stderr)
-        waiting.join(PATIENCE - 2)
+        print(f"process {rank()} waits for {others}, at most {TIMEOUT:.0f} s", file=sys.stderr)
+        waiting.join(TIMEOUT - 2)
     if waiting.is_alive():
-        raise ConnectionError(f"{others} did not come within {PATIENCE:.0f} s: start them all, best with torchrun")
+        raise ConnectionError(f"{others} did not come within {TIMEOUT:.0f} s: start them all, best with torchrun")
     for error in failures:
         raise ConnectionError(f"could not meet {others} ({_first_line(error)})") from error
 
 
 def rank() -> int:
-    """The number of this process: 0 writes and speaks for all. Raises UserError, as `started` does."""
+    """The number of this process; process 0 writes and prints. Raises UserError, as `started` does."""
     return started()[0]
 
 
 def started() -> tuple[int, int]:
     """The number of this process and how many were started, from the environment: 0 and 1 without torchrun.
 
-    Raises UserError for half of what torchrun sets: alone, such a process would keep silent, or wait for nobody.
+    Raises UserError for a part of what torchrun sets: such a process would print nothing, or wait for ever.
     """
     said = {name: os.environ[name] for name in TORCHRUN if name in os.environ}
     numbers = {name: text for name, text in said.items() if name != "MASTER_ADDR"}
@@ -97,10 +97,9 @@ def world() -> int:
 
 
 def agree(signum: int, due: bool) -> tuple[int, bool]:
-    """The signal for which all processes stop after this step, one that any of them noticed, or 0; and whether a
-    checkpoint is due, by the clock of any of them.
+    """What any process has noticed: the signal for which all stop after this step, or 0; whether a checkpoint is due.
 
-    Where torchrun is gone, the signal is SIGHUP: nobody else would ever stop these processes.
+    If torchrun has ended, the signal is SIGHUP: nothing else would stop these processes.
     """
     orphaned = dist.is_torchelastic_launched() and os.getppid() != PARENT
     signum, any_due = divmod(largest(2 * (signum or orphaned * SIGHUP) + due), 2)
@@ -108,7 +107,7 @@ def agree(signum: int, due: bool) -> tuple[int, bool]:
 
 
 def wait_for_all() -> None:
-    """Go on when every process has come here: torchrun ends all of them as soon as one has ended in a failure."""
+    """Wait until every process is here: torchrun ends all of them as soon as one has failed."""
     largest(0)
 
 

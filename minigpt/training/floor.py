@@ -1,7 +1,7 @@
 """Above the floor: how far a model is from the best possible reader of the stories, and what it does not remember.
 
 Every character of the validation stories has a name (what it takes to predict it) and two prices, those of the ideal
-and of the forgetful reader (`story_reader.py`). So a model's loss, in nats a character, is split exactly:
+and of the forgetful reader (`languages/reader.py`). So a model's loss, in nats a character, is split exactly:
 
     loss = floor + above           above = the sum of the gaps of all names
     remembered = 1 - gap / price   of a name: 1 for the ideal reader, 0 for the forgetful one, negative for a worse one
@@ -64,8 +64,8 @@ class Paid:
 
 
 @dataclass(frozen=True)
-class Row:
-    """The targets of one name."""
+class Remembered:
+    """How well a model predicts the targets of one name."""
 
     characters: int
     accuracy: float  # share of targets guessed; of `free` ones, the probability given to what can come
@@ -83,7 +83,7 @@ class Score:
     floor: float | None = None
     forgetful: float | None = None  # what the forgetful reader pays above the floor
     above: float | None = None
-    names: dict[str, Row] = field(default_factory=dict)
+    names: dict[str, Remembered] = field(default_factory=dict)
 
 
 def expectations(corpus: Corpus, tokenizer: Tokenizer) -> Expected | None:
@@ -157,7 +157,7 @@ def score(paid: Paid, expected: Expected | None, characters: int | None = None) 
         return Score(loss, characters or n)
     seen = expected.first(n)
     floor, forgetful = float(seen.ideal.sum()) / n, float(seen.forgetful.sum()) / n
-    names = {name: _row(paid, seen, seen.takes == place, name) for place, name in enumerate(TAKES)}
+    names = {name: _remembered(paid, seen, seen.takes == place, name) for place, name in enumerate(TAKES)}
     return Score(loss, n, floor, forgetful - floor, loss - floor, {k: row for k, row in names.items() if row})
 
 
@@ -174,8 +174,8 @@ def describe(found: Score) -> str:
     return "\n".join(lines)
 
 
-def _row(paid: Paid, expected: Expected, mine: npt.NDArray[np.bool_], name: str) -> Row | None:
-    """The row of the targets that are `mine` (N,); None where there are none."""
+def _remembered(paid: Paid, expected: Expected, mine: npt.NDArray[np.bool_], name: str) -> Remembered | None:
+    """The same for the targets that are `mine` (N,); None where there are none."""
     count = int(mine.sum())
     if not count:
         return None
@@ -183,7 +183,7 @@ def _row(paid: Paid, expected: Expected, mine: npt.NDArray[np.bool_], name: str)
     gap = (paid.nats[mine] - expected.ideal[mine]).mean()
     price = (expected.forgetful[mine] - expected.ideal[mine]).mean()
     remembered = float(1 - gap / price) if name in MEMORY else None
-    return Row(count, float(accuracy), float(gap), float(price), remembered)
+    return Remembered(count, float(accuracy), float(gap), float(price), remembered)
 
 
 @torch.no_grad()

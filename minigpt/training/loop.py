@@ -1,7 +1,7 @@
 """Training: a loop that yields a record a step, and the exact loss of a whole split.
 
-Step n sees batch n and draws dropout from (seed, n), so a run that is stopped and resumed goes on as if it had not
-been: there is no other state than the weights, the optimizer's memory and the number of the step. Of several
+Step n sees batch n and draws dropout from (seed, n), so a run that is stopped and resumed computes what an
+uninterrupted one does: its only state is the weights, the optimizer's state and the number of the step. Of several
 processes each computes its rows of every batch, and the gradients are added up.
 
 B batch, T positions, V vocabulary.
@@ -53,7 +53,7 @@ class TrainingConfig(Options):
     final_rate: Fraction = 0.1
     """The share of the learning rate that it falls toward: where it would be after the last step."""
     grad_clip: NonNegative = 1.0
-    """The longest gradient that is stepped along; longer ones are scaled down. 0 is off."""
+    """The largest norm of the gradient; a larger gradient is scaled down to it. 0 is off."""
     eval_every: Count = 100
     """Steps between exact validation losses; there is one after the last step too."""
     sample_every: Natural = 200
@@ -61,7 +61,7 @@ class TrainingConfig(Options):
     checkpoint_every: Count = 500
     """Steps between checkpoints; there is one after the last step too."""
     checkpoint_minutes: Positive = 5.0
-    """Minutes after which there is a checkpoint in any case: what a crash can cost where steps are slow."""
+    """Minutes after which there is a checkpoint in any case: the most that a crash costs where steps are slow."""
     seed: Seed = 1337
     """Equal seeds make equal runs, to the bit on a CPU."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
@@ -70,14 +70,14 @@ class TrainingConfig(Options):
     """Threads that compute on a CPU: auto takes one a CPU that this process may use, or as OMP_NUM_THREADS says. A run
     keeps its number when it is resumed, because the last bits of a sum depend on it."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type of the matrix products: auto is bfloat16 where the hardware has it and the model gains by it, else float32.
-    Weights, norms and the optimizer's memory are float32 in any case."""
+    """Type of the matrix products: auto is bfloat16 where the hardware has it and the model is faster with it, else
+    float32. Weights, norms and the optimizer's state are float32 in any case."""
     fast: bool = True
     """Whether the model computes by the faster forms of `minigpt/fast`, which equal the textbook's."""
     compile: bool = False
     """Whether torch.compile prepares the model: a slow start and faster steps."""
     cuda_graphs: bool = False
-    """Whether what is compiled is replayed on a GPU as CUDA graphs, which spares the launches of many small kernels."""
+    """Whether what is compiled is replayed on a GPU as CUDA graphs, which avoids launching many small kernels."""
 
     def mistakes(self) -> Iterator[Mistake]:
         yield from super().mistakes()
@@ -128,7 +128,7 @@ class History:
 
 
 class Diverged(Exception):
-    """The loss or the gradient is no longer a number. The step was not taken."""
+    """The loss or the gradient is no longer a number. The optimizer did not step."""
 
 
 def choose_device(name: str) -> torch.device:
@@ -267,7 +267,7 @@ def accumulate(
 
 
 def clip(model: GPT, longest: float) -> float:
-    """The length of the gradient, which is scaled down where it is longer than `longest`; 0 leaves it as it is."""
+    """Clip the gradient to the norm `longest` (0: do not clip), and return its norm before that."""
     if longest:
         return nn.utils.clip_grad_norm_(model.parameters(), longest).item()
     return nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]).item()
@@ -282,16 +282,16 @@ def own_rows() -> slice:
 def evaluate(model: GPT, dataset: Dataset, split: Split, config: TrainingConfig, batches: int | None = None) -> float:
     """The exact loss in nats a token: every target of the split once, in windows of `block_size`.
 
-    With `batches`, only the first so many batches of windows. Its matrix products are as in training: bfloat16 moves
-    the loss by less than 0.0001.
+    With `batches`, only the first so many batches of windows. Matrix products are in the precision of training;
+    bfloat16 changes the loss by less than 0.0001.
     """
     total, count = 0.0, 0.0
     precision, size = mixed_precision(config, model), max(config.batch_size, EVALUATED // dataset.block_size)
     found = islice(dataset.windows(split, size, own_rows()), batches)
     whole = -(-dataset.window_count(split) // (size * distributed.world()))
-    speaks = distributed.rank() == 0
+    first = distributed.rank() == 0
     with eval_mode(model):
-        for x, y in progress(found, "evaluating", batches or whole, "batches") if speaks else found:
+        for x, y in progress(found, "evaluating", batches or whole, "batches") if first else found:
             with precision:
                 logits = model(x.to(model.device))  # (B, T, V)
             total += next_token_loss(logits, y.to(model.device), reduction="sum").item()

@@ -1,6 +1,6 @@
-"""Does it fit? What a command is about to make in memory is added up from its config, and nothing is made for that.
+"""Does it fit into memory? The bytes that a command will need are computed from its config; nothing is allocated.
 
-The sums are on the low side: what is refused would have been killed by the system, or have made it swap for hours.
+The sums are lower bounds: what is refused would have been killed by the system, or would have swapped for hours.
 
 B windows at a time, T positions of a window, D model width, V vocabulary.
 """
@@ -22,8 +22,8 @@ from minigpt.model import GPT, ModelConfig
 from minigpt.system.errors import UserError
 
 NUMBER = 4  # bytes of a float32
-TRAINING_BYTES = 4 * NUMBER  # a parameter in float32: itself, its gradient, and AdamW's two memories
-EVALUATED = 4096  # tokens at a time at least while evaluating: nothing is kept for a way back, small batches are slow
+TRAINING_BYTES = 4 * NUMBER  # a parameter in float32: itself, its gradient, and AdamW's two moments
+EVALUATED = 4096  # tokens at a time in evaluation, at least: it needs no gradients, and small batches are slow
 
 MODEL, WEIGHTS = "the weights", "the weights, gradients and optimizer"
 BATCH, ACTIVATIONS, LOGITS = "the batch", "the activations", "the logits"
@@ -42,7 +42,7 @@ Parts = Mapping[str, int]  # what for -> bytes
 
 
 class Unfilled(TorchFunctionMode):
-    """Leaves initial values out: there is nothing to fill on the meta device, and torch imports its compiler for it."""
+    """Skips initialisation: the meta device stores no values, and torch would import its compiler to fill them."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -54,13 +54,13 @@ class Unfilled(TorchFunctionMode):
 
 
 def outline(config: ModelConfig, vocab_size: int) -> GPT:
-    """A model whose tensors have shapes and no numbers: it takes no memory."""
+    """A model on the meta device: its tensors have shapes and no values, and take no memory."""
     with torch.device("meta"), Unfilled():
         return GPT(config, vocab_size)
 
 
 def parameter_count(config: ModelConfig, vocab_size: int) -> int:
-    """How many parameters a model would have, found out without making any of them."""
+    """How many parameters a model would have; none is allocated."""
     period = len(config.attention) if isinstance(config.attention, tuple) else 1
     layers = min(period, config.n_layer)
     part = outline(replace(config, n_layer=layers), vocab_size)
@@ -70,25 +70,25 @@ def parameter_count(config: ModelConfig, vocab_size: int) -> int:
 
 
 def training_parts(config: ModelConfig, vocab_size: int, batch_size: int, micro_batch_size: int | None) -> Parts:
-    """What a training step holds at one time."""
+    """What a training step needs at one time."""
     T, B = config.block_size, min(micro_batch_size or batch_size, batch_size)
     evaluated = max(batch_size * T, EVALUATED)  # tokens
     return {
         WEIGHTS: parameter_count(config, vocab_size) * TRAINING_BYTES,
-        BATCH: 4 * 8 * batch_size * (T + 1),  # places, window, x and y, int64
+        BATCH: 4 * 8 * batch_size * (T + 1),  # positions, windows, x and y: int64
         ACTIVATIONS: B * T * activation_bytes(config) + scores_bytes(config, T) * config.n_layer,
         LOGITS: NUMBER * vocab_size * max(2 * B * T, evaluated),  # and their gradients
     }
 
 
 def activation_bytes(config: ModelConfig) -> int:
-    """What all layers keep of one token for the backward pass, at least: in bfloat16 it is about that much."""
+    """The bytes that all layers keep of one token for the backward pass, at least; in bfloat16 about as many."""
     hidden = config.mlp_width or 4 * config.n_embd
     return config.n_layer * NUMBER * (3 * config.n_embd + hidden)
 
 
 def scores_bytes(config: ModelConfig, T: int) -> int:
-    """What one layer makes of every pair of T positions: a bias for each head, where the position has one."""
+    """The bytes of one layer's (H, T, T) bias, where the position has one."""
     biased = config.position.component.bias is not Position.bias
     return NUMBER * heads(config.layer_attention(0)) * T * T if biased else 0
 
@@ -99,7 +99,7 @@ def heads(attention: Attention.Config) -> int:
 
 
 def sampling_parts(config: ModelConfig, vocab_size: int) -> Parts:
-    """What writing holds at one time: the linear layers are copied into the order in which they are read."""
+    """What sampling needs at one time; the linear layers are copied for faster decoding."""
     T, D = config.block_size, config.n_embd
     return {
         MODEL: 2 * NUMBER * parameter_count(config, vocab_size),
@@ -109,7 +109,7 @@ def sampling_parts(config: ModelConfig, vocab_size: int) -> Parts:
 
 
 def cached_width(attention: Attention.Config, D: int) -> int:
-    """The numbers that one layer keeps of a position: a key and a value; an average keeps one sum of them all."""
+    """How many numbers one layer caches for each position: a key and a value. An average keeps one sum for all."""
     if issubclass(attention.component, Average):
         return 0
     n_head = heads(attention)
@@ -118,7 +118,7 @@ def cached_width(attention: Attention.Config, D: int) -> int:
 
 
 def map_parts(config: ModelConfig, vocab_size: int, T: int) -> Parts:
-    """What it takes to look at the attention of T tokens: the weights of every layer and head are kept."""
+    """What attention maps of T tokens need: the weights of every layer and head are kept."""
     every = sum(heads(config.layer_attention(layer)) for layer in range(config.n_layer))
     return {MODEL: NUMBER * parameter_count(config, vocab_size), MAPS: NUMBER * every * T * T}
 
@@ -141,7 +141,7 @@ def free_memory() -> int | None:
 def check_memory(parts: Parts, purpose: str, free: int | None = None) -> None:
     """Raises UserError, which names the largest part, for what does not fit into memory.
 
-    `free` is a process's share of it, where several divide it; by default, all that is free.
+    `free` is this process's share where several processes divide the memory; by default, all that is free.
     """
     needed, free = sum(parts.values()), free_memory() if free is None else free
     if free is None or needed <= free:

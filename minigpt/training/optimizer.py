@@ -1,9 +1,9 @@
 """Optimizers: how gradients become steps. `adamw` for everything, or `muon` for the matrices inside the blocks.
 
 Each kind says which parameters are stepped by which rule; learning rates are multiplied by one schedule. The rules
-have the face of torch's own optimizers, which a kind of yours may use as well: `AdamWRule` steps with torch's kernel,
-and `MuonRule` as `torch.optim.Muon` does, in fewer iterations. But to make one of torch's
-imports its compiler, and that takes as long as importing torch did.
+have the interface of torch's optimizers, which a kind of yours may use as well. `AdamWRule` steps with torch's kernel,
+and `MuonRule` as `torch.optim.Muon` does, in fewer iterations; but creating one of torch's optimizers imports torch's
+compiler, which takes as long as importing torch.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from minigpt.system.errors import UserError
 
 
 class Rule:
-    """How groups of parameters are stepped, and what is remembered of each of them."""
+    """Steps groups of parameters, and keeps a state for each of them."""
 
-    remembers: ClassVar[set[str]] = set()
+    state_keys: ClassVar[set[str]] = set()
 
     def __init__(self, groups: list[dict[str, Any]]):
         self.param_groups = [group for group in groups if group["params"]]
@@ -41,10 +41,10 @@ class Rule:
                 self.move(parameters, [p.grad for p in parameters], [self.state[p] for p in parameters], group)
 
     def move(
-        self, parameters: list[Tensor], gradients: list[Tensor], memory: list[dict[str, Tensor]], group: dict[str, Any]
+        self, parameters: list[Tensor], gradients: list[Tensor], states: list[dict[str, Tensor]], group: dict[str, Any]
     ) -> None:
         """Step these parameters of one group, in place."""
-        raise TypeError(f"{type(self).__name__} must define move(parameters, gradients, memory, group)")
+        raise TypeError(f"{type(self).__name__} must define move(parameters, gradients, states, group)")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients."""
@@ -56,24 +56,24 @@ class Rule:
 class AdamWRule(Rule):
     """Adam with decoupled weight decay (arXiv 1711.05101), by torch's kernel: one call for all, where there is one."""
 
-    remembers: ClassVar[set[str]] = {"step", "exp_avg", "exp_avg_sq"}
+    state_keys: ClassVar[set[str]] = {"step", "exp_avg", "exp_avg_sq"}
 
     def move(
-        self, parameters: list[Tensor], gradients: list[Tensor], memory: list[dict[str, Tensor]], group: dict[str, Any]
+        self, parameters: list[Tensor], gradients: list[Tensor], states: list[dict[str, Tensor]], group: dict[str, Any]
     ) -> None:
-        for parameter, remembered in zip(parameters, memory):
-            if not remembered:
+        for parameter, state in zip(parameters, states):
+            if not state:
                 device = parameter.device if _fused(parameter) else None
-                remembered["step"] = torch.zeros((), device=device)
-                remembered["exp_avg"] = torch.zeros_like(parameter)
-                remembered["exp_avg_sq"] = torch.zeros_like(parameter)
+                state["step"] = torch.zeros((), device=device)
+                state["exp_avg"] = torch.zeros_like(parameter)
+                state["exp_avg_sq"] = torch.zeros_like(parameter)
         torch_adamw(
             parameters,
             gradients,
-            [remembered["exp_avg"] for remembered in memory],
-            [remembered["exp_avg_sq"] for remembered in memory],
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
             [],
-            [remembered["step"] for remembered in memory],
+            [state["step"] for state in states],
             fused=_fused(parameters[0]),
             amsgrad=False,
             beta1=group["beta1"],
@@ -91,22 +91,22 @@ class MuonRule(Rule):
     A step of an m x n matrix is longer by sqrt(m / n) where m > n. Matrices of one shape are made orthogonal together.
     """
 
-    remembers: ClassVar[set[str]] = {"momentum_buffer"}
+    state_keys: ClassVar[set[str]] = {"momentum_buffer"}
 
     def move(
-        self, parameters: list[Tensor], gradients: list[Tensor], memory: list[dict[str, Tensor]], group: dict[str, Any]
+        self, parameters: list[Tensor], gradients: list[Tensor], states: list[dict[str, Tensor]], group: dict[str, Any]
     ) -> None:
         alike: dict[torch.Size, list[int]] = defaultdict(list)
         for i, parameter in enumerate(parameters):
             alike[parameter.shape].append(i)
         for (m, n), numbers in alike.items():
-            ahead = []
+            nesterov = []
             for i in numbers:
-                if not memory[i]:
-                    memory[i]["momentum_buffer"] = torch.zeros_like(parameters[i])
-                momentum = memory[i]["momentum_buffer"].lerp_(gradients[i], 1 - group["momentum"])  # (m, n)
-                ahead.append(gradients[i].lerp(momentum, group["momentum"]))  # (m, n)
-            steps = orthogonal(torch.stack(ahead))  # (matrices, m, n)
+                if not states[i]:
+                    states[i]["momentum_buffer"] = torch.zeros_like(parameters[i])
+                momentum = states[i]["momentum_buffer"].lerp_(gradients[i], 1 - group["momentum"])  # (m, n)
+                nesterov.append(gradients[i].lerp(momentum, group["momentum"]))  # (m, n)
+            steps = orthogonal(torch.stack(nesterov))  # (matrices, m, n)
             for i, step in zip(numbers, steps):
                 if group["weight_decay"]:
                     parameters[i].mul_(1 - group["lr"] * group["weight_decay"])
@@ -149,9 +149,9 @@ class Optimizer(Component):
         weight_decay: NonNegative = 0.1
         """How fast matrices shrink toward zero (decoupled, arXiv 1711.05101); vectors never do."""
         beta1: Rate = 0.9
-        """How long AdamW remembers gradients."""
+        """The decay rate of AdamW's mean of the gradients."""
         beta2: Rate = 0.99
-        """How long AdamW remembers the squares of gradients."""
+        """The decay rate of AdamW's mean of the squared gradients."""
 
     def __init__(self, config: Any, model: GPT):
         self.names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
@@ -171,28 +171,28 @@ class Optimizer(Component):
             part.zero_grad(set_to_none=True)
 
     @property
-    def remembers(self) -> bool:
-        """Whether there is something to remember after a step; of torch's own optimizers we do not know."""
-        return any(isinstance(part, Rule) and part.remembers for part in self.parts)
+    def has_state(self) -> bool:
+        """Whether there is a state after a step; of torch's own optimizers this is not known."""
+        return any(isinstance(part, Rule) and part.state_keys for part in self.parts)
 
     def state(self) -> dict[str, Tensor]:
-        """What the optimizers remember, as tensors named `parameter|key`."""
+        """The state of every parameter, as tensors named `parameter|key`."""
         return {
             f"{self.names[parameter]}|{key}": value
             for part in self.parts
-            for parameter, memory in part.state.items()
-            for key, value in memory.items()
+            for parameter, state in part.state.items()
+            for key, value in state.items()
         }
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
-        """The inverse of `state`. Raises UserError for anything that these optimizers would not remember."""
+        """The inverse of `state`. Raises UserError for a state that these optimizers would not have."""
         parameters = {name: parameter for parameter, name in self.names.items()}
         owner = {p: part for part in self.parts for group in part.param_groups for p in group["params"]}
         keys: dict[str, set[str]] = {}
         for name, value in tensors.items():
             parameter_name, _, key = name.rpartition("|")
             if parameter_name not in parameters:
-                raise UserError(f"the optimizer's state names {parameter_name!r}, which this model has not")
+                raise UserError(f"the optimizer's state names {parameter_name!r}, which this model does not have")
             parameter = parameters[parameter_name]
             part = owner[parameter]
             keys.setdefault(parameter_name, set()).add(key)
@@ -204,7 +204,7 @@ class Optimizer(Component):
             part.state[parameter][key] = value.to(device)
         for parameter_name, there in keys.items():
             part = owner[parameters[parameter_name]]
-            expected = part.remembers if isinstance(part, Rule) else there
+            expected = part.state_keys if isinstance(part, Rule) else there
             if there != expected:
                 odd = ", ".join(sorted(there ^ expected))
                 raise UserError(f"the optimizer's state of {parameter_name!r} lacks, or has too much: {odd}")
@@ -231,7 +231,7 @@ class Muon(Optimizer, kind="muon"):
         weight_decay: NonNegative = 0.0
         """How fast matrices shrink toward zero; vectors never do."""
         momentum: Rate = 0.95
-        """How long past gradients of the matrices are remembered."""
+        """The decay rate of the mean of the matrices' gradients."""
         adamw_learning_rate: Positive = 3e-3
         """The largest learning rate of everything else: embeddings, norms, constants and the head."""
 

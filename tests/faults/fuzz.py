@@ -47,7 +47,7 @@ COMMANDS = {
         ("train.py", "--resume", "runs/compare/small/one-head-seed-2", "training.max_steps=6"),
     ),
 }
-NOTES = ("passed over: ", "and ", "int8 weights: ")  # of a command that goes on; few, which test_damage.py looks at
+NOTES = ("skipped: ", "and ", "int8 weights: ")  # of a command that goes on; few, which test_damage.py looks at
 FOLDERS = {"run": Path("runs", "small"), "comparison": Path("runs", "compare", "small")}
 
 

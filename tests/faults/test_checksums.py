@@ -76,7 +76,7 @@ def test_every_command_names_it(command: str, home: Path) -> None:
         (run / name).write_text(text.replace(old, new, 1), encoding="utf-8")
         ended = script(*COMMANDS[command], cwd=home)
         assert ended.code == 4 and ended.err.count("\n") == 1, ended
-        assert f"checkpoint refused: passed over: runs/small/{name}: not what it was" in ended.err
+        assert f"checkpoint refused: skipped: runs/small/{name}: not what it was" in ended.err
         (run / name).write_text(text, encoding="utf-8")
     (run / "tokenizer.json").unlink()
     ended = script(*COMMANDS[command], cwd=home)

@@ -1,4 +1,4 @@
-"""Damaged checkpoints: refused, or passed over with a line, and never wrong numbers."""
+"""Damaged checkpoints: refused, or skipped with a line, and never wrong numbers."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 def spoilt(folder: Path, contents: Iterator[tuple[str, bytes]]) -> int:
-    """Put each of these into step 2: it must be refused, and passed over for step 1. How many there were."""
+    """Put each of these into step 2: it must be refused, and skipped for step 1. How many there were."""
     count, path = 0, folder / "step-000002"
     for name, raw in contents:
         original = (path / name).read_bytes()
         (path / name).write_bytes(raw)
         found, notes = newest(folder)
         assert found.path.name == "step-000001" and crash.read(folder) == 1
-        assert len(notes) == 1 and re.match(r"passed over: .*step-000002[/:]", notes[0])
+        assert len(notes) == 1 and re.match(r"skipped: .*step-000002[/:]", notes[0])
         (path / name).write_bytes(original)
         count += 1
     assert crash.read(folder) == 2  # the damage was all there was to it
@@ -98,5 +98,5 @@ def test_a_whole_checkpoint_is_never_replaced(folder: Path) -> None:
         crash.write(folder, 2)
     assert crash.read(folder) == 2
     (folder / "step-000002" / "state.json").unlink()
-    crash.write(folder, 2)  # one that is passed over is
+    crash.write(folder, 2)  # one that is skipped is
     assert crash.read(folder) == 2

@@ -35,7 +35,7 @@ ALONE = """
 import os, minigpt.training.distributed
 
 os.environ.update(WORLD_SIZE="2", RANK="{rank}", LOCAL_RANK="{rank}", MASTER_ADDR="127.0.0.1", MASTER_PORT="{port}")
-minigpt.training.distributed.PATIENCE = {patience}
+minigpt.training.distributed.TIMEOUT = {patience}
 """
 
 SLOW = """

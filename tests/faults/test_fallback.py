@@ -1,4 +1,4 @@
-"""Newer checkpoints that cannot be used are passed over by name, in a few lines however many there are."""
+"""Newer checkpoints that cannot be used are skipped by name, in a few lines however many there are."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def home(trained: Path, tmp_path: Path) -> Path:
 def says_so(ended: Ended, name: str) -> None:
     """The older checkpoint was used, and one line says why the newest was not."""
     assert ended.code == 0, ended
-    (line,) = [line for line in (ended.out + ended.err).splitlines() if line.startswith("passed over: ")]
+    (line,) = [line for line in (ended.out + ended.err).splitlines() if line.startswith("skipped: ")]
     assert name in line
 
 
