@@ -33,10 +33,10 @@ def main(arguments: argparse.Namespace) -> None:
         raise UserError(f"--num-samples: expected at least 1, found {arguments.num_samples}")
     run = load(newest_run(arguments.run), arguments.device, fast=not arguments.plain)
     given = {name: getattr(arguments, name) for name in hints(WritingConfig) if getattr(arguments, name) is not None}
-    if arguments.weights not in (None, "float32"):  # asked for here: a config's own wish opens no text
-        complain(cost(run, arguments.weights))
+    if arguments.weights not in (None, "float32"):  # only on the command line: a config cannot make us open a text
+        complain(loss_change(run, arguments.weights))
     use_threads_to_write(sum(count_parameters(run.model).values()))
-    shown = printable if sys.stdout.isatty() else str  # a file gets the text as it is
+    shown = printable if sys.stdout.isatty() else str  # a file gets the raw text
     first_seed = given.pop("seed", run.config.sampling.seed)
     for number in range(arguments.num_samples):
         if number:
@@ -56,8 +56,8 @@ def main(arguments: argparse.Namespace) -> None:
         complain(note)
 
 
-def cost(run: Run, weights: Weights) -> str:
-    """What weights of fewer bits cost, as one line."""
+def loss_change(run: Run, weights: Weights) -> str:
+    """How weights of fewer bits change the validation loss, as one line."""
     try:
         plain, other = run.loss_with(weights)
     except (UserError, OSError) as error:

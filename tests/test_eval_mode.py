@@ -16,7 +16,7 @@ from minigpt.model.eval_mode import eval_mode
 from minigpt.model.sampling import SamplingConfig, generate
 from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import DataConfig, Dataset
-from minigpt.training.floor import pay, read_aloud
+from minigpt.training.floor import predict, read_aloud
 from minigpt.training.loop import TrainingConfig, evaluate
 
 SHAPE = ModelConfig(n_layer=1, n_embd=8, block_size=8, dropout=0.5)
@@ -38,7 +38,7 @@ def looks() -> dict[str, Callable[[GPT], object]]:
     ids = torch.zeros(1, 4, dtype=torch.long)  # (1, 4)
     return {
         "evaluate": lambda model: evaluate(model, dataset, "val", TrainingConfig(), batches=1),
-        "pay": lambda model: pay(model, dataset, TrainingConfig(), None, batches=1),
+        "predict": lambda model: predict(model, dataset, TrainingConfig(), None, batches=1),
         "read_aloud": lambda model: read_aloud(model, tokenizer, "Mia"),
         "cost": cost,
         "attention_maps": lambda model: attention_maps(model, ids),
@@ -46,7 +46,7 @@ def looks() -> dict[str, Callable[[GPT], object]]:
     }
 
 
-@pytest.mark.parametrize("name", ["evaluate", "pay", "read_aloud", "cost", "attention_maps", "generate"])
+@pytest.mark.parametrize("name", ["evaluate", "predict", "read_aloud", "cost", "attention_maps", "generate"])
 def test_an_error_leaves_the_model_in_training_mode(name: str) -> None:
     model = Fails(SHAPE, 100).train()
     with pytest.raises(RuntimeError, match="out of memory"):

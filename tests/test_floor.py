@@ -21,7 +21,7 @@ from minigpt.runs.start import start
 from minigpt.text.corpus import Corpus, StoriesConfig, open_corpus
 from minigpt.text.dataset import DataConfig, Dataset
 from minigpt.text.tokenizer import Byte, Char, Tokenizer
-from minigpt.training.floor import MEMORY, Expected, example, expectations, pay, read_aloud, score
+from minigpt.training.floor import MEMORY, Expected, example, expectations, predict, read_aloud, score
 from minigpt.training.loop import TrainingConfig, evaluate
 
 TOLD = StoriesConfig(count=260, validation=60)
@@ -81,8 +81,8 @@ def answers(tokenizer: Tokenizer, texts: list[str], ideal: bool) -> Tensor:
 
 def test_the_ideal_reader_is_at_the_floor_and_remembers_everything() -> None:
     _, tokenizer, dataset, expected, texts = material()
-    paid = pay(Reader(answers(tokenizer, texts, ideal=True), texts), dataset, TRAINING, expected)
-    found = score(paid, expected)
+    predictions = predict(Reader(answers(tokenizer, texts, ideal=True), texts), dataset, TRAINING, expected)
+    found = score(predictions, expected)
     assert found.above == pytest.approx(0, abs=1e-6)
     assert set(found.names) == set(TAKES)
     for name, row in found.names.items():
@@ -94,7 +94,7 @@ def test_the_ideal_reader_is_at_the_floor_and_remembers_everything() -> None:
 
 def test_the_forgetful_reader_remembers_nothing() -> None:
     _, tokenizer, dataset, expected, texts = material()
-    found = score(pay(Reader(answers(tokenizer, texts, ideal=False), texts), dataset, TRAINING, expected), expected)
+    found = score(predict(Reader(answers(tokenizer, texts, ideal=False), texts), dataset, TRAINING, expected), expected)
     assert found.above == pytest.approx(found.forgetful, abs=1e-6)
     for name in MEMORY:
         assert found.names[name].remembered == pytest.approx(0, abs=1e-5)
@@ -110,12 +110,12 @@ def test_the_floor_is_that_of_exactly_the_characters_evaluated() -> None:
     for place, name in enumerate(TAKES):
         assert int((expected.takes == place).sum()) == rows[name].characters - (name == "local")
     model = GPT(ModelConfig(n_layer=1, n_embd=8), dataset_vocabulary(dataset))
-    part = pay(model, dataset, TRAINING, expected, batches=2)
+    part = predict(model, dataset, TRAINING, expected, batches=2)
     found = score(part, expected)
     first = "".join(texts[: 2 * TRAINING.batch_size])
     assert found.characters == len(first)  # the newline of the next story is the last target
-    paid = [-math.log(p) for text in texts[: 2 * TRAINING.batch_size] for p in read(text).ideal]
-    assert found.floor == pytest.approx(sum(paid) / len(first))
+    losses = [-math.log(p) for text in texts[: 2 * TRAINING.batch_size] for p in read(text).ideal]
+    assert found.floor == pytest.approx(sum(losses) / len(first))
 
 
 def dataset_vocabulary(dataset: Dataset) -> int:
@@ -127,7 +127,7 @@ def test_the_parts_of_a_loss_add_up_to_it(scenes: int, block_size: int) -> None:
     told = replace(TOLD, scenes=scenes)
     _, tokenizer, dataset, expected, _ = material(told, block_size)
     model = GPT(ModelConfig(n_layer=1, n_embd=8, block_size=block_size), tokenizer.vocab_size)
-    found = score(pay(model, dataset, TRAINING, expected), expected)
+    found = score(predict(model, dataset, TRAINING, expected), expected)
     assert found.loss == pytest.approx(evaluate(model, dataset, "val", TRAINING), rel=1e-5)
     assert found.floor is not None
     assert found.above == pytest.approx(found.loss - found.floor)
@@ -143,7 +143,7 @@ def test_a_free_character_is_scored_by_what_can_come_and_not_by_the_likeliest() 
     wrong = int(tokenizer.encode("\n")[0])
     table = 0.45 * table
     table[:, wrong] += 0.55
-    found = score(pay(Reader(table, texts), dataset, TRAINING, expected), expected)
+    found = score(predict(Reader(table, texts), dataset, TRAINING, expected), expected)
     assert found.names["free"].accuracy == pytest.approx(0.45, abs=1e-4)
     assert found.names["recall"].accuracy == 0
 
@@ -151,18 +151,19 @@ def test_a_free_character_is_scored_by_what_can_come_and_not_by_the_likeliest() 
 def test_reading_leaves_the_model_as_it_was() -> None:
     _, tokenizer, dataset, expected, _ = material()
     model = GPT(ModelConfig(n_layer=1, n_embd=8, dropout=0.5), tokenizer.vocab_size).train()
-    first = pay(model, dataset, TRAINING, expected, batches=1)
+    first = predict(model, dataset, TRAINING, expected, batches=1)
     assert model.training
-    assert np.array_equal(first.nats, pay(model, dataset, TRAINING, expected, batches=1).nats)  # nothing is dropped
+    again = predict(model, dataset, TRAINING, expected, batches=1)
+    assert np.array_equal(first.losses, again.losses)  # nothing is dropped
 
 
-def test_reading_aloud_is_what_is_paid() -> None:
+def test_reading_aloud_gives_the_probabilities_that_predict_does() -> None:
     _, tokenizer, dataset, expected, texts = material()
     model = GPT(ModelConfig(n_layer=1, n_embd=8), tokenizer.vocab_size)
     aloud = read_aloud(model, tokenizer, texts[0])
     assert len(aloud) == len(texts[0]) - 1
-    paid = pay(model, dataset, TRAINING, expected, batches=1).nats[: len(aloud)]
-    np.testing.assert_allclose(-np.log(aloud), paid, rtol=1e-4)
+    losses = predict(model, dataset, TRAINING, expected, batches=1).losses[: len(aloud)]
+    np.testing.assert_allclose(-np.log(aloud), losses, rtol=1e-4)
 
 
 def test_the_example_is_the_first_new_story() -> None:
@@ -192,10 +193,10 @@ def test_where_no_floor_is_known_there_is_the_loss_alone(case: tuple[Callable[[]
     assert expectations(corpus, tokenizer) is None
     dataset = Dataset(DataConfig(stories=TOLD), corpus, tokenizer, 32)
     model = GPT(ModelConfig(n_layer=1, n_embd=8, block_size=32), tokenizer.vocab_size)
-    found = score(pay(model, dataset, TRAINING, None), None)
+    found = score(predict(model, dataset, TRAINING, None), None)
     assert found.loss == pytest.approx(evaluate(model, dataset, "val", TRAINING), rel=1e-5)
     assert found.floor is found.above is found.forgetful is None
-    assert score(pay(model, dataset, TRAINING, None), None, 10 * found.characters).loss == pytest.approx(
+    assert score(predict(model, dataset, TRAINING, None), None, 10 * found.characters).loss == pytest.approx(
         found.loss / 10, rel=1e-6
     )
 

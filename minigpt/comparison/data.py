@@ -19,5 +19,5 @@ def text_and_tokenizer(data: DataConfig) -> tuple[Corpus, Tokenizer]:
 
 @lru_cache(maxsize=2)
 def expected_of(data: DataConfig) -> Expected | None:
-    """What the ideal and the forgetful reader pay for the validation text; None where no floor is known."""
+    """What the ideal and the forgetful reader predict for the validation text; None where no floor is known."""
     return expectations(*text_and_tokenizer(data))

@@ -31,7 +31,7 @@ from minigpt.system.errors import UserError
 from minigpt.system.folder import write_whole
 from minigpt.text.dataset import Dataset
 from minigpt.text.tokenizer import Tokenizer
-from minigpt.training.floor import Score, example, pay, read_aloud, score
+from minigpt.training.floor import Score, example, predict, read_aloud, score
 from minigpt.training.loop import Diverged, History, fit, train
 from minigpt.training.optimizer import Optimizer
 
@@ -69,7 +69,7 @@ def try_out(config: RunConfig, allow_leak: bool, share: int | None = None) -> di
     batches = math.ceil(CURVE_WINDOWS / config.training.batch_size)
     expected = expected_of(config.data)
     began = perf_counter()
-    windows = len(pay(model, aligned, config.training, expected, batches).nats)
+    windows = len(predict(model, aligned, config.training, expected, batches).losses)
     curve = perf_counter() - began
     whole = curve * len(aligned.splits["val"]) / windows
     return {"step": median(seconds[2:] or seconds), "curve": curve, "whole": whole, "notes": idle_positions(model)}
@@ -89,8 +89,8 @@ def perform(config: RunConfig, folder: Path, send: Send, share: int | None = Non
     result: dict[str, Any] = {"status": "done", "message": ""} | asdict(cost(model))
 
     def validate(batches: int | None = batches) -> float:
-        paid = pay(model, aligned, settings, expected, batches)
-        scores.append(score(paid, expected, _characters(aligned, tokenizer, len(paid.nats))))
+        predictions = predict(model, aligned, settings, expected, batches)
+        scores.append(score(predictions, expected, _characters(aligned, tokenizer, len(predictions.losses))))
         return scores[-1].loss
 
     try:

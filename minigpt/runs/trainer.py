@@ -28,7 +28,7 @@ from minigpt.system.folder import Lock, write_whole
 from minigpt.system.signals import SIGPIPE, Stopped, signals
 from minigpt.text.dataset import Dataset
 from minigpt.training import distributed
-from minigpt.training.floor import Expected, describe, pay, score
+from minigpt.training.floor import Expected, describe, predict, score
 from minigpt.training.loop import Diverged, Evaluation, History, Record, evaluate, fit, verdict
 from minigpt.training.optimizer import Optimizer
 
@@ -170,5 +170,5 @@ class Trainer:
         """What the validation losses say, and, where the floor is known, what the model remembers."""
         if self.expected is None:
             return verdict(self.history.evaluations)
-        paid = pay(self.run.model, self.dataset, self.run.config.training, self.expected)
-        return f"{verdict(self.history.evaluations)}\n{describe(score(paid, self.expected))}"
+        predictions = predict(self.run.model, self.dataset, self.run.config.training, self.expected)
+        return f"{verdict(self.history.evaluations)}\n{describe(score(predictions, self.expected))}"

@@ -1,10 +1,11 @@
 """Above the floor: how far a model is from the best possible reader of the stories, and what it does not remember.
 
-Every character of the validation stories has a name (what it takes to predict it) and two prices, those of the ideal
-and of the forgetful reader (`languages/reader.py`). So a model's loss, in nats a character, is split exactly:
+Every character of the validation stories has a name (what it takes to predict it) and two known losses, those of the
+ideal and of the forgetful reader (`languages/reader.py`). So a model's loss, in nats a character, is split exactly:
 
-    loss = floor + above           above = the sum of the gaps of all names
-    remembered = 1 - gap / price   of a name: 1 for the ideal reader, 0 for the forgetful one, negative for a worse one
+    loss = floor + above           floor: the loss of the ideal reader
+    remembered = 1 - gap / price   of a name; gap: model - ideal reader, price: forgetful - ideal reader
+                                   1 for the ideal reader, 0 for the forgetful one, negative for a worse one
 
 N targets of the validation split, in the order of the text   B windows   T positions   V vocabulary
 """
@@ -32,17 +33,17 @@ from minigpt.text.tokenizer import Tokenizer
 from minigpt.training.loop import TrainingConfig, mixed_precision
 
 Numbers = npt.NDArray[np.float64]
-MEMORY = tuple(takes for takes in TAKES if takes not in ("free", "local"))  # names that have a price of forgetting
+MEMORY = tuple(takes for takes in TAKES if takes not in ("free", "local"))  # names for which forgetting has a price
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What both readers say about each target of the validation stories."""
+    """What both readers predict for each target of the validation stories."""
 
     takes: npt.NDArray[np.int64]  # (N,): the name of each target, as its place in TAKES
-    ideal: Numbers  # (N,): nats that the ideal reader pays
-    forgetful: Numbers  # (N,): nats that the forgetful reader pays
-    support: npt.NDArray[np.bool_]  # (N,V): the characters that the ideal reader thinks possible
+    ideal: Numbers  # (N,): the ideal reader's loss, in nats
+    forgetful: Numbers  # (N,): the forgetful reader's loss, in nats
+    support: npt.NDArray[np.bool_]  # (N, V): the characters to which the ideal reader gives a probability
 
     @property
     def floor(self) -> float:
@@ -55,11 +56,11 @@ class Expected:
 
 
 @dataclass(frozen=True)
-class Paid:
-    """What a model paid for the same targets."""
+class Predictions:
+    """What a model predicts for the same targets."""
 
-    nats: Numbers  # (N,)
-    hit: npt.NDArray[np.bool_]  # (N,): whether its likeliest character is the right one
+    losses: Numbers  # (N,), in nats
+    hit: npt.NDArray[np.bool_]  # (N,): whether the target is its likeliest character
     possible: Numbers  # (N,): the probability that it gives to the characters that are possible
 
 
@@ -68,10 +69,10 @@ class Remembered:
     """How well a model predicts the targets of one name."""
 
     characters: int
-    accuracy: float  # share of targets guessed; of `free` ones, the probability given to what can come
-    gap: float  # nats a character of this name above the ideal reader
-    price: float  # nats a character of this name that the forgetful reader pays above it
-    remembered: float | None  # 1 - gap / price; None where forgetting costs nothing that is measured
+    accuracy: float  # how often its likeliest character is right; of `free` targets, what it gives to all possible ones
+    gap: float  # nats a character above the ideal reader
+    price: float  # nats a character by which the forgetful reader is above the ideal one
+    remembered: float | None  # 1 - gap / price; None for names outside MEMORY
 
 
 @dataclass(frozen=True)
@@ -81,25 +82,25 @@ class Score:
     loss: float
     characters: int
     floor: float | None = None
-    forgetful: float | None = None  # what the forgetful reader pays above the floor
+    forgetful: float | None = None  # how far the forgetful reader is above the floor
     above: float | None = None
     names: dict[str, Remembered] = field(default_factory=dict)
 
 
 def expectations(corpus: Corpus, tokenizer: Tokenizer) -> Expected | None:
-    """What the readers say about the validation stories; None for another corpus, or if an id is not a character.
+    """What the readers predict for the validation stories; None for another corpus, or if an id is not a character.
 
     The targets are all characters of the validation stories but the newline that begins the first.
     """
-    told = corpus.stories
-    if told is None:
+    stories = corpus.stories
+    if stories is None:
         return None
-    texts = list(corpus.documents())[-told.validation :]
+    texts = list(corpus.documents())[-stories.validation :]
     ids = [tokenizer.encode(text) for text in texts]  # (characters,) each
     if any(len(i) != len(text) for i, text in zip(ids, texts)):
         return None
     shown = progress(texts, "reading the validation stories", len(texts), "stories")
-    readings = [read(text, told.scenes, told.made_up_names) for text in shown]
+    readings = [read(text, stories.scenes, stories.made_up_names) for text in shown]
     letters = _ids_of({letter for reading in readings for options in reading.support for letter in options}, tokenizer)
     support = np.zeros((sum(map(len, texts)), tokenizer.vocab_size), np.bool_)  # (N + 1, V)
     for place, options in enumerate(options for reading in readings for options in reading.support):
@@ -111,7 +112,7 @@ def expectations(corpus: Corpus, tokenizer: Tokenizer) -> Expected | None:
 
 
 def _ids_of(letters: set[str], tokenizer: Tokenizer) -> dict[str, int]:
-    """The id of each letter; one that the corpus never had has none, and no model can say it."""
+    """The id of each letter that the corpus has."""
     found = {}
     for letter in letters:
         with suppress(UserError):
@@ -120,12 +121,12 @@ def _ids_of(letters: set[str], tokenizer: Tokenizer) -> dict[str, int]:
 
 
 @torch.no_grad()
-def pay(
+def predict(
     model: GPT, dataset: Dataset, config: TrainingConfig, expected: Expected | None, batches: int | None = None
-) -> Paid:
-    """Read the validation split, or its first batches, in windows side by side."""
+) -> Predictions:
+    """Predict every target of the validation split, or of its first batches, in windows side by side."""
     support = None if expected is None else torch.from_numpy(expected.support)  # (N, V)
-    nats, hit, possible, done = [], [], [], 0
+    losses, hit, possible, done = [], [], [], 0
     precision = mixed_precision(config, model)
     with eval_mode(model):
         for x, y in islice(dataset.windows("val", config.batch_size), batches):
@@ -134,35 +135,35 @@ def pay(
             asked = y != IGNORED  # (B, T)
             log_p = logits[asked.to(model.device)].float().log_softmax(-1).cpu()  # (n, V): row by row, as the text goes
             targets = y[asked]  # (n,)
-            nats.append(-log_p.gather(1, targets[:, None])[:, 0])  # (n,)
+            losses.append(-log_p.gather(1, targets[:, None])[:, 0])  # (n,)
             hit.append(log_p.argmax(-1) == targets)  # (n,)
             p = log_p.exp() if support is None else log_p.exp() * support[done : done + len(targets)]  # (n, V)
             possible.append(p.sum(-1))  # (n,)
             done += len(targets)
-    return Paid(_joined(nats).astype(np.float64), _joined(hit), _joined(possible).astype(np.float64))
+    return Predictions(_joined(losses).astype(np.float64), _joined(hit), _joined(possible).astype(np.float64))
 
 
 def _joined(pieces: list[Tensor]) -> Any:
     return torch.cat(pieces).numpy()  # (N,)
 
 
-def score(paid: Paid, expected: Expected | None, characters: int | None = None) -> Score:
-    """The loss over the targets that were paid for, above the floor of exactly these.
+def score(predictions: Predictions, expected: Expected | None, characters: int | None = None) -> Score:
+    """The loss over the predicted targets, and how far it is above the floor of the same targets.
 
-    `characters` is how many characters the targets are, where a token is not one character.
+    `characters` is the number of characters in the targets, where a token is not one character.
     """
-    n = len(paid.nats)
-    loss = float(paid.nats.sum()) / (characters or n)
+    n = len(predictions.losses)
+    loss = float(predictions.losses.sum()) / (characters or n)
     if expected is None:
         return Score(loss, characters or n)
     seen = expected.first(n)
     floor, forgetful = float(seen.ideal.sum()) / n, float(seen.forgetful.sum()) / n
-    names = {name: _remembered(paid, seen, seen.takes == place, name) for place, name in enumerate(TAKES)}
+    names = {name: _remembered(predictions, seen, seen.takes == place, name) for place, name in enumerate(TAKES)}
     return Score(loss, n, floor, forgetful - floor, loss - floor, {k: row for k, row in names.items() if row})
 
 
 def describe(found: Score) -> str:
-    """A score with a known floor in plain words: the distance, and what was remembered, name by name."""
+    """A score with a known floor as text: its distance, and a line for each name."""
     lines = [
         f"above the floor: {found.above:.4f} nats a character (the ideal reader, who remembers the whole story, pays "
         f"{found.floor:.4f}; the forgetful one {found.forgetful:.4f} more)",
@@ -174,13 +175,15 @@ def describe(found: Score) -> str:
     return "\n".join(lines)
 
 
-def _remembered(paid: Paid, expected: Expected, mine: npt.NDArray[np.bool_], name: str) -> Remembered | None:
+def _remembered(
+    predictions: Predictions, expected: Expected, mine: npt.NDArray[np.bool_], name: str
+) -> Remembered | None:
     """The same for the targets that are `mine` (N,); None where there are none."""
     count = int(mine.sum())
     if not count:
         return None
-    accuracy = paid.possible[mine].mean() if name == "free" else paid.hit[mine].mean()
-    gap = (paid.nats[mine] - expected.ideal[mine]).mean()
+    accuracy = predictions.possible[mine].mean() if name == "free" else predictions.hit[mine].mean()
+    gap = (predictions.losses[mine] - expected.ideal[mine]).mean()
     price = (expected.forgetful[mine] - expected.ideal[mine]).mean()
     remembered = float(1 - gap / price) if name in MEMORY else None
     return Remembered(count, float(accuracy), float(gap), float(price), remembered)
@@ -197,8 +200,8 @@ def read_aloud(model: GPT, tokenizer: Tokenizer, text: str) -> list[float]:
 
 def example(corpus: Corpus) -> tuple[str, Reading] | None:
     """The first validation story, and how the readers read it."""
-    told = corpus.stories
-    if told is None:
+    stories = corpus.stories
+    if stories is None:
         return None
-    text = list(corpus.documents())[-told.validation]
-    return text, read(text, told.scenes, told.made_up_names)
+    text = list(corpus.documents())[-stories.validation]
+    return text, read(text, stories.scenes, stories.made_up_names)
