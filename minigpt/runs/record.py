@@ -46,7 +46,7 @@ def make_folder(name: str) -> Path:
             number += 1
 
 
-def record(run: Run, plugins: Sequence[Path]) -> dict[str, str]:
+def record_run(run: Run, plugins: Sequence[Path]) -> dict[str, str]:
     """Write down what is run, in full; returns the SHA-256 sums for its checkpoints."""
     write_whole(run.folder / CONFIG, to_yaml(run.config))
     run.tokenizer.save(run.folder / TOKENIZER)

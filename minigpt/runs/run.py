@@ -100,9 +100,9 @@ class Run:
         """
         data, T = self.config.data, self.config.model.block_size
         dataset = Dataset(data, open_corpus(data.source, data.stories), self.tokenizer, T)
-        training = replace(self.config.training, precision="float32", batch_size=max(1, 20_000 // T))
+        settings = replace(self.config.training, precision="float32", batch_size=max(1, 20_000 // T))
         models = self.model, prepare(self.model, weights)
-        plain, other = (evaluate(model, dataset, "val", training, batches=1) for model in models)
+        plain, other = (evaluate(model, dataset, "val", settings, batches=1) for model in models)
         return plain, other
 
     def attention(self, text: str) -> list[Tensor]:

@@ -13,7 +13,7 @@ from minigpt.model.gpt import count_parameters
 from minigpt.runs import checkpoint
 from minigpt.runs.assemble import RunConfig, assemble, open_text
 from minigpt.runs.checkpoint import Checkpoint, CheckpointError
-from minigpt.runs.record import Change, changed, cut_metrics, make_folder, record, record_changes
+from minigpt.runs.record import Change, changed, cut_metrics, make_folder, record_changes, record_run
 from minigpt.runs.report import Say, say, silent
 from minigpt.runs.run import METRICS, RUNS, TOKENIZER, Run, check_run, open_checkpoint, read_config
 from minigpt.runs.trainer import Trainer
@@ -46,7 +46,7 @@ def start(config: RunConfig, name: str, plugins: Sequence[Path], allow_leak: boo
     if distributed.rank() == 0:
         trainer.run.folder = make_folder(name)
         trainer.lock = Lock(trainer.run.folder)
-        trainer.seal = record(trainer.run, plugins)
+        trainer.seal = record_run(trainer.run, plugins)
     say(f"run: {trainer.run.folder} (ready in {perf_counter() - began:.1f} s)")
     return trainer
 
