@@ -13,12 +13,13 @@ import sys
 from minigpt import command
 from minigpt.attention import Attention, Position
 from minigpt.inspection.reading import table
+from minigpt.runs.report import say
 
 
 def main(arguments: argparse.Namespace) -> None:
-    """Print a line a file, and the sum."""
+    """Print a line for each file, and the sum."""
     lines, _, _ = table(arguments.attention, arguments.position)
-    print("\n".join(lines))
+    say("\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -187,9 +187,9 @@ def test_a_prompt_of_the_built_in_stories_begins_where_a_story_does(run: Run) ->
     """After the line end, which every window that begins with a story begins with."""
     told = replace(run, config=replace(run.config, data=replace(run.config.data, source="stories")))
     begun = run.prompt_ids("\nthe").tolist()
-    assert told.opened("the").tolist() == told.opened("\nthe").tolist() == begun
-    assert run.opened("the").tolist() == run.prompt_ids("the").tolist() != begun
-    assert told.opened("").tolist() == run.prompt_ids("").tolist()
+    assert told.context_ids("the").tolist() == told.context_ids("\nthe").tolist() == begun
+    assert run.context_ids("the").tolist() == run.prompt_ids("the").tolist() != begun
+    assert told.context_ids("").tolist() == run.prompt_ids("").tolist()
 
 
 def test_a_sample_is_one_story_and_other_text_goes_on_over_its_line_ends(run: Run) -> None:

@@ -47,7 +47,7 @@ def test_a_reader_that_leaves_stops_a_training_once_its_step_is_saved(straight: 
 
 def test_a_full_stdout_is_reported_once_and_training_goes_on(straight: Path, tmp_path: Path) -> None:
     ended = train_until(furnished(tmp_path), FULL.format(1), *A_STEP)
-    warning = "warning: stdout: [Errno 28] No space left on device; what would be printed is left out from here on\n"
+    warning = "warning: stdout: [Errno 28] No space left on device; nothing more is printed\n"
     assert (ended.code, ended.err) == (0, warning)
     undisturbed(tmp_path, straight)
 
