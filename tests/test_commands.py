@@ -70,7 +70,7 @@ MISTAKES: dict[str, Mistake] = {
         "train.py",
         ["--config", "twice.yaml"],
         2,
-        ["error: twice.yaml:4:1: the key 'training' stands twice (first at twice.yaml:3:1)"],
+        ["error: twice.yaml:4:1: duplicate key 'training' (first at twice.yaml:3:1)"],
     ),
     "all mistakes at once": (
         "train.py",
@@ -120,7 +120,7 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "misspelt name": ("train.py", [*TRAIN, "data.source=storys"], 2, ["did you mean 'stories'?"]),
     "empty data": ("train.py", [*TRAIN, "data.source=empty.txt"], 2, ["empty.txt is empty: there is nothing to learn"]),
-    "folder without text": ("train.py", [*TRAIN, "data.source=no texts"], 2, ["no texts holds no text"]),
+    "folder without text": ("train.py", [*TRAIN, "data.source=no texts"], 2, ["no texts contains no text"]),
     "short data": ("train.py", [*TRAIN, "data.source=short.txt"], 2, ["split of short.txt has", "block_size + 1 = 17"]),
     "data in Latin-1": (
         "train.py",

@@ -140,7 +140,7 @@ def test_nothing_to_read_is_refused() -> None:
     assert "empty.txt is empty" in refusal("empty.txt")
     assert "mark.txt is empty" in refusal("mark.txt")
     assert "all 2 files of f are empty" in refusal("f")
-    assert "holds no text (.txt, .text, .md)" in refusal("g")
+    assert "contains no text (.txt, .text, .md)" in refusal("g")
     assert "no file or folder 'shakespear'" in (line := refusal("shakespear")) and "did you mean 'shakespeare'" in line
     assert "no file or folder 'g/*.txt'" in refusal("g/*.txt")
 
@@ -151,7 +151,7 @@ def test_what_would_be_read_without_end_is_not_opened() -> None:
     assert "neither a file nor a folder" in refusal("pipe.txt")
     Path("f").mkdir()
     os.mkfifo("f/pipe.txt")
-    assert "holds no text" in refusal("f")
+    assert "contains no text" in refusal("f")
 
 
 # ------------------------------------------------------------------------------------------------ stories
@@ -260,7 +260,7 @@ def test_shakespeare_offline_says_where_to_put_the_file(
     monkeypatch.setattr(corpora, "SHAKESPEARE_URL", address())
     line = refusal("shakespeare")
     sha256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
-    for part in ("could not be fetched", str(tmp_path / "data" / "shakespeare.txt"), "1,115,394 bytes", sha256):
+    for part in ("could not be downloaded", str(tmp_path / "data" / "shakespeare.txt"), "1,115,394 bytes", sha256):
         assert part in line
 
 

@@ -192,7 +192,7 @@ def test_the_default_has_1500_new_stories_and_the_split_is_between_them(tmp_path
 def test_stories_told_otherwise_than_the_config_says_are_refused(tmp_path: Path) -> None:
     data = small(tmp_path).variants["mean"].data
     corpus, tokenizer = text_and_tokenizer(data)
-    with pytest.raises(ValueError, match="told otherwise"):
+    with pytest.raises(ValueError, match="the corpus has other options"):
         Dataset(replace(data, stories=StoriesConfig(scenes=2)), corpus, tokenizer, 128)
     with pytest.raises(UserError, match=r"data.stories.validation, now 60"):
         Dataset(replace(data, validation=0.5), corpus, tokenizer, 128)

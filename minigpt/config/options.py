@@ -1,8 +1,8 @@
 """Configuration: strict YAML -> frozen dataclasses.
 
-This file knows no schema. It knows how to fit what `strict_yaml` read to a dataclass (`Options`), how `kind:` chooses
-one of several variants (`Component`), and how `group.key=value` on the command line overrides a file. Every mistake
-is reported with file:line:column, all of a file's mistakes at once.
+The schema of a config is a dataclass (`Options`), declared beside the code that uses it. This file converts the tree
+from `strict_yaml` to such a dataclass. `kind:` chooses one of several variants (`Component`), and `group.key=value` on
+the command line overrides the file. All mistakes of a file are reported at once, each with file:line:column.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 
 @dataclass(frozen=True)
 class Range:
-    """The range of a number: `Annotated[int, Range(1)]` is a whole number of at least 1."""
+    """The allowed range of a number: `Annotated[int, Range(1)]` is a whole number of at least 1."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -49,7 +49,7 @@ def _digits(limit: float) -> str:
     return f"{limit:,}" if isinstance(limit, int) else f"{limit:g}"
 
 
-# Every whole number has an upper limit: a config may come from a stranger, and 64 bits are all that torch counts with.
+# Every whole number has an upper limit: a config may be untrusted, and torch counts with 64 bits.
 MOST = 10**9
 Count = Annotated[int, Range(1, MOST)]  # 1, 2, 3, ...
 Natural = Annotated[int, Range(0, MOST)]  # 0, 1, 2, ...
@@ -58,15 +58,15 @@ Seed = Annotated[int, Range(0, 2**63 - 1)]
 Positive = Annotated[float, Range(0, open_low=True)]
 NonNegative = Annotated[float, Range(0)]
 Fraction = Annotated[float, Range(0, 1)]
-Rate = Annotated[float, Range(0, 1, open_high=True)]  # a share that must leave something, as of dropout
+Rate = Annotated[float, Range(0, 1, open_high=True)]  # a fraction below 1, such as the dropout rate
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Base of every group of options: a frozen, keyword-only dataclass that checks itself.
+    """The base of every group of options: a frozen, keyword-only dataclass that checks its values.
 
-    Types and ranges come from the annotations; a subclass adds checks across fields by extending `mistakes`.
-    Raises ConfigError from the constructor, so a notebook is told the same as a YAML file.
+    Types and ranges are read from the annotations; a subclass extends `mistakes` to check several fields together.
+    The constructor raises ConfigError, so that a notebook gets the same messages as a YAML file.
     """
 
     def __post_init__(self) -> None:
@@ -75,16 +75,16 @@ class Options:
             raise ConfigError([(f"{type(self).__qualname__}.{field}", what) for field, what in found])
 
     def mistakes(self) -> Iterator[Mistake]:
-        """Checks across fields: yields (field, what is wrong), once every field is right on its own."""
+        """Checks of several fields together: yields (field, what is wrong). Called only if every field is valid."""
         yield from ()
 
 
 class Component:
-    """Something that a config chooses by `kind:`; its options are the dataclass `Config` nested in it.
+    """A class that a config chooses by `kind:`; its options are the dataclass `Config` nested in it.
 
-    A direct subclass opens a family (`class Attention(nn.Module, Component)`); a class with a kind joins it
-    (`class MultiHead(Attention, kind="multi_head")`). A field annotated with the family's `Config` accepts every
-    member, those of a user's own file included. `config.component` leads back from the options to the class.
+    A direct subclass starts a family (`class Attention(nn.Module, Component)`); a subclass with a kind is registered
+    in it (`class MultiHead(Attention, kind="multi_head")`). A field annotated with the family's `Config` accepts the
+    options of every registered class, those of a plugin too. `config.component` is the class that options belong to.
     """
 
     kind: ClassVar[str] = ""
@@ -100,7 +100,7 @@ class Component:
         super().__init_subclass__(**keywords)
         if Component in cls.__bases__:
             cls.kinds = {}
-        if "Config" not in vars(cls):  # each class has a Config of its own, so that it can lead back to the class
+        if "Config" not in vars(cls):  # each class has its own Config, because `component` points back to the class
             names = {"__doc__": cls.Config.__doc__, "__module__": cls.__module__}
             cls.Config = dataclass(frozen=True, kw_only=True)(type("Config", (cls.Config,), names))  # type: ignore[misc]
         if not (issubclass(cls.Config, Component.Config) and "__dataclass_fields__" in vars(cls.Config)):
@@ -119,7 +119,7 @@ class Component:
 
 
 def hints(schema: type[Options]) -> dict[str, Any]:
-    """The annotation of every option of a dataclass, class variables left out."""
+    """The annotation of every option of a dataclass, without class variables."""
     found = get_type_hints(schema, include_extras=True)
     return {field.name: found[field.name] for field in fields(schema)}
 
@@ -129,12 +129,12 @@ def _is_options(hint: Any) -> bool:
 
 
 def _members(hint: Any) -> tuple[Any, ...]:
-    """The members of a union; anything else is its own only member."""
+    """The members of a union; any other annotation is its only member."""
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 
 def _fits(hint: Any, value: Any) -> bool:
-    """Whether a Python value is a right value of an annotation."""
+    """Whether a Python value is valid for an annotation."""
     if get_origin(hint) is Annotated:
         base, *limits = get_args(hint)
         return _fits(base, value) and all(value in limit for limit in limits)
@@ -180,11 +180,11 @@ def _field_mistakes(schema: type[Options], values: dict[str, Any]) -> Iterator[M
 
 
 Schema = TypeVar("Schema", bound=Options)
-WRONG = object()  # what `_convert` returns for a value whose mistake it has noted
+INVALID = object()  # `_convert` returns it for a value whose mistake it has added to the list
 
 
 def build(schema: type[Schema], node: Node) -> Schema:
-    """Fit a tree to a dataclass. Raises ConfigError with every mistake that the tree holds."""
+    """Convert a tree to a dataclass. Raises ConfigError with every mistake in the tree."""
     mistakes: list[Mistake] = []
     config = _convert(schema, node, "", mistakes)
     if mistakes:
@@ -193,19 +193,19 @@ def build(schema: type[Schema], node: Node) -> Schema:
     return config
 
 
-class Nothing(str):
-    """What stands after the sign in `sampling.stop=`: null where that is allowed, elsewhere the empty text."""
+class Empty(str):
+    """The value in `sampling.stop=`: null where the option allows null, otherwise the empty text."""
 
 
 def _convert(hint: Any, node: Node, path: str, mistakes: list[Mistake], default: Any = None) -> Any:
     members = [get_args(member)[0] if get_origin(member) is Annotated else member for member in _members(hint)]
-    if isinstance(node.value, Nothing):
+    if isinstance(node.value, Empty):
         return None if type(None) in members else ""
     groups = [member for member in members if _is_options(member)]
     lists = [member for member in members if get_origin(member) is tuple]
     if isinstance(node.value, list) and lists:
         items = [_convert(get_args(lists[0])[0], item, f"{path}[{i}]", mistakes) for i, item in enumerate(node.value)]
-        return WRONG if any(item is WRONG for item in items) else tuple(items)
+        return INVALID if any(item is INVALID for item in items) else tuple(items)
     if groups and hasattr(groups[0], "component") and isinstance(node.value, (dict, str)):
         return _convert_kind(groups[0].component.kinds, as_mapping(node), path, mistakes, default)
     if groups and isinstance(node.value, dict):
@@ -214,22 +214,22 @@ def _convert(hint: Any, node: Node, path: str, mistakes: list[Mistake], default:
         found = "a list" if isinstance(node.value, list) else _show(node.value)
         found = "a group of options" if isinstance(node.value, dict) else found
         mistakes.append((node.where, f"{path or 'a config'}: expected {_describe(hint)}, found {found}"))
-        return WRONG
+        return INVALID
     return float(node.value) if float in members and type(node.value) is int else node.value
 
 
 def _convert_kind(kinds: dict[str, Any], node: Node, path: str, mistakes: list[Mistake], default: Any) -> Any:
-    """A component's options: `kind` says whose; without it, the default's."""
+    """The options of a component. `kind` chooses the class; without it, the class of the default is taken."""
     kind = node.value.get("kind") or Node(getattr(getattr(default, "component", None), "kind", None), node.where, {})
     if kind.value is None:
-        mistakes.append((kind.where, f"{path}: which kind? say 'kind:' with one of {', '.join(kinds)}"))
+        mistakes.append((kind.where, f"{path}: kind is missing: expected one of {', '.join(kinds)}"))
     elif not isinstance(kind.value, str):
-        mistakes.append((kind.where, f"{path}: a kind is one word, of {', '.join(kinds)}"))
+        mistakes.append((kind.where, f"{path}: a kind is one word: expected one of {', '.join(kinds)}"))
     elif kind.value not in kinds:
         mistakes.append((kind.where, f"{path}: unknown kind {_show(kind.value)}{suggest(kind.value, kinds)}"))
     else:
         return _convert_group(kinds[kind.value].Config, node, path, mistakes)
-    return WRONG
+    return INVALID
 
 
 def _convert_group(schema: type[Options], node: Node, path: str, mistakes: list[Mistake]) -> Any:
@@ -239,31 +239,31 @@ def _convert_group(schema: type[Options], node: Node, path: str, mistakes: list[
     for name, child in node.value.items():
         if name in known:
             value = _convert(known[name], child, f"{dot}{name}", mistakes, defaults[name])
-            if value is not WRONG:
+            if value is not INVALID:
                 values[name] = value
         elif not (name == "kind" and hasattr(schema, "component")):
             mistakes.append((node.keys[name], f"{dot}{name}: unknown key{suggest(name, known)}"))
     for name, what in _field_mistakes(schema, values):
         mistakes.append((node.value[name].where, f"{dot}{name}: {what}"))
     if len(mistakes) > before:
-        return WRONG
+        return INVALID
     try:
         return schema(**values)
     except ConfigError as error:
         for field_path, what in error.mistakes:
             name = field_path.removeprefix(f"{schema.__qualname__}.")
             mistakes.append((locate(node, name), f"{dot}{name}: {what}"))
-        return WRONG
+        return INVALID
 
 
 def suggest(word: Any, known: Iterable[str]) -> str:
-    """'; did you mean ...?' where something is near, and what is known."""
+    """The end of a message: the most similar known word, if there is one, and all known words."""
     near = difflib.get_close_matches(str(word), list(known), n=1)
     return (f"; did you mean {near[0]!r}?" if near else "") + f" (known: {', '.join(known) or 'none'})"
 
 
 def locate(node: Node, path: str) -> str:
-    """Where a dotted path stands, or the nearest enclosing thing that was written."""
+    """The place (file:line:column) of a dotted path, or of the nearest enclosing group that the file contains."""
     for name in path.split("."):
         if not isinstance(node.value, dict) or name not in node.value:
             break
@@ -272,28 +272,28 @@ def locate(node: Node, path: str) -> str:
 
 
 def as_mapping(node: Node) -> Node:
-    """The short form `attention: multi_head` written out as {kind: multi_head}; a mapping as it is."""
+    """The short form `attention: multi_head` as {kind: multi_head}; a mapping is returned unchanged."""
     if isinstance(node.value, str):
         return Node({"kind": node}, node.where, {"kind": node.where})
     return node
 
 
 def override(tree: Node, argument: str, mistakes: list[Mistake]) -> None:
-    """Apply one `model.attention=average_softmax` of the command line to the tree. Raises ConfigError."""
+    """Apply one argument, such as `model.attention=average_softmax`, to the tree. Raises ConfigError."""
     path, equals, text = argument.partition("=")
     where = f"command line: {argument}" if len(argument) <= 80 else f"command line: {argument[:70]}..."
     if not equals or not re.fullmatch(r"\w+(\.\w+)*", path):
         raise ConfigError([(where, "expected group.key=value, as in training.max_steps=50")])
-    lines = len(f"{text}.".splitlines())  # YAML would make a space of a line end
+    lines = len(f"{text}.".splitlines())  # YAML would replace a line end by a space
     if not text.strip() or text[0] in "#*&!%@`" or (lines > 1 and text[0] not in "[{\"'"):
-        value = Node(text or Nothing(), where, {})  # YAML has plans for these; a file name like *.txt means itself
+        value = Node(text or Empty(), where, {})  # special characters in YAML; here *.txt is a file name
     else:
         value = relabel(parse_yaml(text, where, mistakes), where)
     put(tree, path, value, where)
 
 
 def put(tree: Node, path: str, value: Node, where: str) -> None:
-    """Put a value at a dotted path. Raises ConfigError where the path leads through something that is no group."""
+    """Set the value at a dotted path. Raises ConfigError if a part of the path is not a group."""
     *groups, last = path.split(".")
     node = tree
     for name in groups:
@@ -306,7 +306,7 @@ def put(tree: Node, path: str, value: Node, where: str) -> None:
 
 
 def relabel(node: Node, where: str) -> Node:
-    """The same tree, all of it standing at one place: an argument has no lines and columns."""
+    """The same tree with one place for all nodes: a command-line argument has no lines and columns."""
     value = node.value
     if isinstance(value, dict):
         value = {key: relabel(child, where) for key, child in value.items()}
@@ -316,13 +316,13 @@ def relabel(node: Node, where: str) -> Node:
 
 
 def find(name: str | Path) -> Path:
-    """A config by path, or by its name in `configs/`."""
+    """The path of a config, given as a path or as a name in `configs/`."""
     path = Path(name)
     return path if path.exists() or path.is_absolute() or not (CONFIGS / path).exists() else CONFIGS / path
 
 
 def load(schema: type[Schema], name: str | Path, overrides: Sequence[str] = ()) -> Schema:
-    """Read a YAML file, apply `group.key=value` overrides, and fit it to a dataclass. Raises ConfigError."""
+    """Read a YAML file, apply `group.key=value` overrides, and convert it to a dataclass. Raises ConfigError."""
     path = find(name)
     if not path.exists():
         shipped = [file.relative_to(CONFIGS).as_posix() for file in sorted(CONFIGS.rglob("*.yaml"))]
@@ -330,7 +330,7 @@ def load(schema: type[Schema], name: str | Path, overrides: Sequence[str] = ()) 
     mistakes: list[Mistake] = []
     tree = parse_yaml(read_text(path), str(path), mistakes)
     if tree.value is None:
-        raise ConfigError([(str(path), "the file is empty, or all of it is comments; {} stands for all defaults")])
+        raise ConfigError([(str(path), "the file is empty or has only comments; write {} for all defaults")])
     if not isinstance(tree.value, dict):
         raise ConfigError([(tree.where, "a config is a group of options, `key: value`")])
     for argument in overrides:
@@ -348,7 +348,7 @@ def load(schema: type[Schema], name: str | Path, overrides: Sequence[str] = ()) 
 
 
 def from_dict(schema: type[Schema], values: dict[str, Any]) -> Schema:
-    """Fit plain Python values to a dataclass, as `load` does a file: `from_dict(ModelConfig, {"n_layer": 2})`."""
+    """Convert plain Python values to a dataclass, as `load` does a file: `from_dict(ModelConfig, {"n_layer": 2})`."""
     return build(schema, from_python(values, schema.__name__))
 
 
@@ -361,11 +361,11 @@ def to_python(value: Any) -> Any:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes what this file would read as something other than the same text."""
+    """Writes quotes around text that would be read back as something else, such as a number."""
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    plain = scalar(text) == text and text.isprintable()  # a line end of any kind would come back as a space
+    plain = scalar(text) == text and text.isprintable()  # an unquoted line end would be read back as a space
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else '"')
 
 
@@ -373,5 +373,5 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def to_yaml(config: Options) -> str:
-    """YAML that `load` reads back as an equal config: every option, defaults included."""
+    """YAML with every option, defaults too; `load` reads an equal config from it."""
     return yaml.dump(to_python(config), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)

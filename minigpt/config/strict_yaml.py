@@ -1,8 +1,8 @@
-"""Strict YAML: a text -> a tree that remembers where everything stood.
+"""Strict YAML: a text -> a tree in which every value has its place (file:line:column).
 
-Plain PyYAML reads `3e-4` as a string, `017` as 15 and `on` as true, lets a key stand twice, and expands aliases
-without end. Here numbers are numbers, a key stands once, and anchors, aliases and tags are refused, so that reading a
-file from a stranger can neither run anything nor grow.
+PyYAML reads `3e-4` as a string, `017` as 15 and `on` as true, accepts duplicate keys, and expands aliases without a
+limit. Here numbers are numbers, duplicate keys are mistakes, and anchors, aliases and tags are refused. So an untrusted
+file can neither execute code nor use much memory.
 """
 
 from __future__ import annotations
@@ -17,17 +17,21 @@ import yaml
 
 from minigpt.system.errors import ConfigError, Mistake
 
-# a config is small and flat; anything else is a mistake or an attack
-MAX_BYTES, MAX_DEPTH, MAX_EVENTS = 1 << 18, 40, 5000  # an event is a value, a key, or where a group begins or ends
+# a config is small and flat; a larger one is a mistake or an attack
+MAX_BYTES, MAX_DEPTH, MAX_EVENTS = (
+    1 << 18,
+    40,
+    5000,
+)  # an event of the parser is a value, a key, or the begin or end of a group
 
 
 @dataclass
 class Node:
-    """A piece of configuration and where it stands. `value` is a scalar, a list of nodes, or a dict of nodes."""
+    """A part of a config and its place. `value` is a scalar, a list of nodes, or a dict of nodes."""
 
     value: Any
     where: str
-    keys: dict[str, str]  # where each key of a mapping stands
+    keys: dict[str, str]  # the place of each key of a mapping
 
 
 NUMBER = re.compile(r"[-+]?(\d(_?\d){0,39}|(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][-+]?\d{1,4})?)")
@@ -35,7 +39,7 @@ WORDS = {"": None, "~": None, "null": None, "true": True, "True": True, "false":
 
 
 def scalar(text: str) -> Any:
-    """The value of an unquoted word: null, true, false, a number, or the word itself."""
+    """The value of an unquoted word: null, true, false, a number, or else the word as text."""
     if text in WORDS:
         return WORDS[text]
     if len(text) <= 60 and NUMBER.fullmatch(text):
@@ -48,9 +52,9 @@ def _mark(name: str, mark: Any) -> str:
 
 
 def parse_yaml(text: str, name: str, mistakes: list[Mistake]) -> Node:
-    """The tree of a YAML text, with positions; notes keys that stand twice, and raises ConfigError if it is not YAML.
+    """The tree of a YAML text. Duplicate keys are added to `mistakes`; raises ConfigError for text that is not YAML.
 
-    Runs nothing and expands nothing, whatever the text. The value of an empty text is None.
+    Executes nothing and expands nothing. The value of an empty text is None.
     """
     try:
         events = _events(text, name)
@@ -59,7 +63,7 @@ def parse_yaml(text: str, name: str, mistakes: list[Mistake]) -> Node:
         tree = _tree(next(events), events, name, mistakes, depth=0)
         next(events)  # the end of the document
         if not isinstance(extra := next(events), yaml.StreamEndEvent):
-            mistakes.append((_mark(name, extra.start_mark), "a config is one document; a second one begins here"))
+            mistakes.append((_mark(name, extra.start_mark), "a config is one YAML document; a second one begins here"))
     except yaml.MarkedYAMLError as error:
         what = " ".join(part for part in (error.context, error.problem) if part)
         raise ConfigError([(_mark(name, error.problem_mark or error.context_mark), f"not YAML: {what}")]) from None
@@ -71,17 +75,19 @@ def parse_yaml(text: str, name: str, mistakes: list[Mistake]) -> Node:
 def _events(text: str, name: str) -> Iterator[Any]:
     for count, event in enumerate(yaml.parse(text, Loader=yaml.SafeLoader)):
         if count > MAX_EVENTS:
-            raise ConfigError([(_mark(name, event.start_mark), f"more than {MAX_EVENTS:,} keys and values: no config")])
-        if count:  # the first one says that a stream starts
+            raise ConfigError(
+                [(_mark(name, event.start_mark), f"more than {MAX_EVENTS:,} keys and values: this is not a config")]
+            )
+        if count:  # the first event is the start of the stream
             yield event
 
 
 def _tree(event: Any, events: Iterator[Any], name: str, mistakes: list[Mistake], depth: int) -> Node:
     where = _mark(name, event.start_mark)
     if isinstance(event, yaml.AliasEvent) or event.anchor:
-        raise ConfigError([(where, "anchors (&) and aliases (*) are not read here: write the value out")])
+        raise ConfigError([(where, "anchors (&) and aliases (*) are not allowed: write the value itself")])
     if event.tag:
-        raise ConfigError([(where, f"tags such as {event.tag!r} are not read here: write the plain value")])
+        raise ConfigError([(where, f"tags such as {event.tag!r} are not allowed: write the plain value")])
     if depth > MAX_DEPTH:
         raise ConfigError([(where, f"nested more than {MAX_DEPTH} deep")])
     if isinstance(event, yaml.ScalarEvent):
@@ -98,14 +104,14 @@ def _tree(event: Any, events: Iterator[Any], name: str, mistakes: list[Mistake],
         if not isinstance(key.value, str):
             mistakes.append((key.where, "a key must be a word"))
         elif key.value in node.value:
-            mistakes.append((key.where, f"the key {key.value!r} stands twice (first at {node.keys[key.value]})"))
+            mistakes.append((key.where, f"duplicate key {key.value!r} (first at {node.keys[key.value]})"))
         else:
             node.value[key.value], node.keys[key.value] = value, key.where
     return node
 
 
 def read_text(path: Path) -> str:
-    """A config file as text. Raises ConfigError where there is none, or it is not UTF-8."""
+    """A config file as text. Raises ConfigError for a file that does not exist, is too large or is not UTF-8."""
     if not path.is_file():
         raise ConfigError([(str(path), "no such file" if not path.exists() else "not a file")])
     with path.open("rb") as file:
@@ -119,7 +125,7 @@ def read_text(path: Path) -> str:
 
 
 def from_python(value: Any, where: str) -> Node:
-    """The tree of plain Python values, as a notebook has them."""
+    """The tree of plain Python values, for configs that are made in a notebook."""
     if isinstance(value, dict):
         children = {key: from_python(child, f"{where}.{key}") for key, child in value.items()}
         return Node(children, where, dict.fromkeys(children, where))

@@ -1,1 +1,1 @@
-"""Texts whose best possible loss is known: the built-in stories, and the readers that score them."""
+"""Texts with a known best possible loss: the built-in stories, and the readers that compute it."""

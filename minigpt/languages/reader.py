@@ -1,10 +1,10 @@
-"""The two readers of the built-in corpus: one who remembers everything, and one who remembers nothing.
+"""The two readers of the built-in corpus: one remembers everything, the other nothing.
 
-Both know the grammar in `stories.py` and follow the coroutine that told the story, walking down a trie at each of its
-points. The ideal reader gives the exact probability of every next character; what it pays is the floor, below which no
-model stays on average. The forgetful reader chooses freely wherever the story has settled a word, among all that could
-stand there; what it pays more is the price of forgetting. (It pays a little on free characters too: it does not know
-which words are used up.) Every character carries the name of what it takes to predict it:
+Both know the grammar in `stories.py` and follow the coroutine of the story, and at each of its points they walk down a
+trie. The ideal reader gives the exact probability of every next character; its loss is the floor: no model has a lower
+loss on average. The forgetful reader treats a known word as a free choice; the difference of the losses is the price of
+forgetting. (Its loss is a little higher on free characters too: it does not know which words are already used.) Every
+character has the name of what it takes to predict it:
 
     Ivan was a wild fox. He met Jack. He found two pale limes. Jack ate one, so Ivan had one pale lime. So Jack fed him.
     ff.........fff..ff...a......fff...a..f.....ff..ff...ff.....rrr..p...........rr.......c...cc...cc..a.fffrrr.......a..
@@ -20,41 +20,43 @@ from functools import cache
 from math import log
 from typing import NamedTuple
 
-from minigpt.languages.stories import Choice, Known, Node, Point, Tale, story, words_of
+from minigpt.languages.stories import Choice, Known, Point, Tale, TrieNode, story, words_of
 
-# What it takes to predict a character. `free`: nobody can; `local`: a reader without memory can; the rest is memory:
-# who and what they are, the thing picked, the last of the places, the list, the sentence, one fewer, she or he and one
-# or many, and what is to be answered.
+# What it takes to predict a character. free: a random choice; local: only the characters just before it; the others are
+# kinds of memory: recall: a name or what someone is; copy: the taste and the fruit; latest: the last of the places;
+# order: a list; quote: a sentence; count: one fewer; agreement: she or he, one or many; plan: the set-up.
 TAKES = ("free", "local", "recall", "copy", "latest", "order", "quote", "count", "agreement", "plan")
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A story through the eyes of both readers; the lists have an entry for each character that was read."""
+    """A story as both readers see it; each list has one entry for each character."""
 
     takes: list[str] = field(default_factory=list)  # what it takes to predict the character: one of TAKES
-    ideal: list[float] = field(default_factory=list)  # its probability for the ideal reader
-    forgetful: list[float] = field(default_factory=list)  # and for the forgetful reader
-    support: list[dict[str, float]] = field(default_factory=list)  # what the ideal reader expected, and how much
+    ideal: list[float] = field(default_factory=list)  # its probability under the ideal reader
+    forgetful: list[float] = field(default_factory=list)  # and under the forgetful reader
+    support: list[dict[str, float]] = field(
+        default_factory=list
+    )  # the ideal reader's distribution: character -> probability
 
 
 def read(story_text: str, scenes: int = 1, made_up_names: bool = False) -> Reading:
-    """Read one story, or the beginning of one, as `stories` tells them.
+    """Read one story of `stories`, or the beginning of one.
 
-    Each probability is that of a character given all characters before it. A character that the grammar rules out has
-    probability 0 and is the last one in the reading: about what follows it, nothing is known.
+    Each probability is that of a character given all characters before it. A character that the grammar does not allow
+    has probability 0 and is the last one in the reading.
     """
     return follow(story_text, story(words_of(made_up_names), scenes))
 
 
 def follow(text: str, tale: Tale) -> Reading:
-    """Read a text as this tale, point by point."""
+    """Read a text along the coroutine of its story, point by point."""
     reading = Reading()
     word: str | None = None
     while len(reading.ideal) < len(text):
         try:
             point = next(tale) if word is None else tale.send(word)
-        except StopIteration:  # the story is over, and the text is not
+        except StopIteration:  # the story ends before the text
             _note(reading, "local", 0.0, 0.0, {})
             break
         seen = walk(text, point, reading)
@@ -65,7 +67,7 @@ def follow(text: str, tale: Tale) -> Reading:
 
 
 def walk(text: str, point: Point, reading: Reading) -> str | None:
-    """Read one point's word letter by letter and return it; None when the text ends within it, or is not this word."""
+    """Read the word of one point letter by letter and return it; None if the text ends in it or has another word."""
     takes, ideal, forgetful = views(point)
     start = len(reading.ideal)
     while ideal.next:
@@ -82,8 +84,8 @@ def walk(text: str, point: Point, reading: Reading) -> str | None:
     return text[start : len(reading.ideal)]
 
 
-def views(point: Point) -> tuple[str, Node, Node]:
-    """What a point takes, and the trie that each reader sees there: the ideal one and the forgetful one."""
+def views(point: Point) -> tuple[str, TrieNode, TrieNode]:
+    """What it takes to predict a point, and the tries of the ideal and of the forgetful reader."""
     if isinstance(point, Choice):
         return "free", point.trie, point.whole.trie
     if isinstance(point, Known):
@@ -92,9 +94,9 @@ def views(point: Point) -> tuple[str, Node, Node]:
 
 
 @cache
-def only(word: str) -> Node:
+def only(word: str) -> TrieNode:
     """The trie of a single word."""
-    return Node([(word, 1.0)])
+    return TrieNode([(word, 1.0)])
 
 
 def _note(reading: Reading, takes: str, ideal: float, forgetful: float, support: dict[str, float]) -> None:
@@ -105,7 +107,7 @@ def _note(reading: Reading, takes: str, ideal: float, forgetful: float, support:
 
 
 class Tally(NamedTuple):
-    """What some characters cost each reader, in nats altogether."""
+    """The losses of both readers, summed over some characters, in nats."""
 
     characters: int
     ideal: float
@@ -118,7 +120,7 @@ class Tally(NamedTuple):
 
 
 def tally(readings: Iterable[Reading]) -> dict[str, Tally]:
-    """What the characters of these readings cost, by what they take."""
+    """The losses of these readings, grouped by what it takes to predict a character."""
     sums = {takes: [0, 0.0, 0.0] for takes in TAKES}
     for reading in readings:
         for takes, ideal, forgetful in zip(reading.takes, reading.ideal, reading.forgetful, strict=True):
@@ -129,6 +131,6 @@ def tally(readings: Iterable[Reading]) -> dict[str, Tally]:
 
 
 def floor(readings: Iterable[Reading]) -> float:
-    """Nats per character that the ideal reader pays: no model does better on average, however large it is."""
+    """The loss of the ideal reader in nats per character: no model, however large, is better on average."""
     rows = tally(readings).values()
     return sum(row.ideal for row in rows) / sum(row.characters for row in rows)

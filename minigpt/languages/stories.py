@@ -5,20 +5,20 @@
     Ned was a sly bear. He met Gus. He drew a rope, a sock and a harp. Gus made a rope, a sock and a harp. Poor sly Ned!
     John was a wild boar. He met Anna. He said, "Crows like free ham." Anna sang, "Crows like free ham." See John grin!
 
-Two people meet, the first does something (the set-up), the second answers in a way that needs it, and the ending names
-them again. What comes early is needed late, so a model that averages over its past does badly. A story of two scenes
-has both openings and set-ups first, and then both answers and endings.
+Two people meet, the first does something (the set-up), the answer of the second depends on it, and the ending names
+them again. Late words depend on early ones, so a model that averages over the past has a high loss. A story of two
+scenes has both openings and set-ups first, and then both answers and endings.
 
-A story is a coroutine. It yields points: text that is always the same (`str`), a free choice (`Choice`), or a word that
-the story has already settled (`Known`). Telling a story draws from the choices; reading one (`story_reader.py`) walks
-down their tries, and so knows the exact probability of every next character. Two rules keep what is measured clean:
+A story is a coroutine. It yields points: fixed text (`str`), a free choice (`Choice`), or a word that follows from an
+earlier choice (`Known`). To tell a story, `tell` samples from the choices; to read one, `reader.py` walks down their
+tries, which gives the exact probability of every next character. Two rules make these probabilities easy to interpret:
 
-- no word of a choice is the beginning of another one, so a text can be read in one way only;
-- two words of one kind in one story (its people, its places, its things) never share a first letter, so a character
-  is either chosen freely or remembered, never a little of both.
+- no word of a choice is a prefix of another one, so there is only one way to read a text;
+- two words of one type in a story (people, places, things) never have the same first letter, so a character is either
+  a free choice or known, never partly both.
 
-A story of n scenes is at most 127 n characters long, its leading newline included. 10,000 stories of one scene are
-1.2 million characters, and are told in a fraction of a second.
+A story of n scenes has at most 127 n characters, with its leading newline. 10,000 stories of one scene have 1.2 million
+characters, and are made in a fraction of a second.
 """
 
 from __future__ import annotations
@@ -36,42 +36,42 @@ from minigpt.system.waiting import progress
 # ---------------------------------------------------------------------------------------------------------- choices
 
 
-class Node:
-    """One place in a trie: the odds of each next character, and the place it leads to. A leaf has no next."""
+class TrieNode:
+    """A node of a trie: the probability of each next character, and its node. A leaf has no next character."""
 
     def __init__(self, words: Iterable[tuple[str, float]]) -> None:
         branches: dict[str, list[tuple[str, float]]] = {}
         for word, weight in words:
             branches.setdefault(word[:1], []).append((word[1:], weight))
         if "" in branches and len(branches) > 1:
-            raise ValueError(f"a word is the beginning of another one, which goes on with {max(branches)!r}")
+            raise ValueError(f"a word is a prefix of another one, which continues with {max(branches)!r}")
         branches.pop("", None)
         weights = {letter: sum(weight for _, weight in branch) for letter, branch in branches.items()}
         self.odds = {letter: weight / sum(weights.values()) for letter, weight in weights.items()}
-        self.next = {letter: Node(branch) for letter, branch in branches.items()}
+        self.next = {letter: TrieNode(branch) for letter, branch in branches.items()}
 
 
 class Choice:
-    """Words of which a story takes one, with a weight each."""
+    """Words from which a story samples one, each with a weight."""
 
     def __init__(self, words: Iterable[str], weights: Sequence[float] = (), whole: Choice | None = None) -> None:
         self.words = tuple(words)
         self.weights = tuple(weights) or (1,) * len(self.words)
-        self.whole = whole or self  # the choice as it looks to a reader who remembers nothing
+        self.whole = whole or self  # the choice as the forgetful reader sees it
         self.upto = tuple(accumulate(self.weights))
         self.fewer: dict[frozenset[str], Choice] = {}
 
     @classmethod
     def of(cls, words: str) -> Choice:
-        """A choice among words of equal weight, written as one text."""
+        """A choice of words with equal weights, given as one text."""
         return cls(words.split())
 
     def draw(self, random: Random) -> str:
-        """Take a word with the probability of its weight."""
+        """Sample a word in proportion to its weight."""
         return self.words[bisect(self.upto, random.random() * self.upto[-1], 0, len(self.words) - 1)]
 
     def without(self, taken: Iterable[str]) -> Choice:
-        """What is left of the choice when no word may begin as one of the `taken` begins."""
+        """The choice without the words that have the same first letter as one of `taken`."""
         letters = frozenset(word[0] for word in taken)
         if letters not in self.fewer:
             left = [i for i, word in enumerate(self.words) if word[0] not in letters]
@@ -79,13 +79,13 @@ class Choice:
         return self.fewer[letters]
 
     @cached_property
-    def trie(self) -> Node:
-        """The same words letter by letter."""
-        return Node(zip(self.words, self.weights, strict=True))
+    def trie(self) -> TrieNode:
+        """The words as a trie."""
+        return TrieNode(zip(self.words, self.weights, strict=True))
 
 
 class Known(NamedTuple):
-    """A word that the story has settled before: what it takes to know it, the word, and what else could stand here."""
+    """A word that follows from an earlier choice: the kind of memory it takes, the word, and the choice it replaces."""
 
     takes: str
     word: str
@@ -93,8 +93,8 @@ class Known(NamedTuple):
 
 
 Point = str | Choice | Known
-Tale = Generator[Point, str, None]  # yields points; is sent the word of each free choice
-Setup = Generator[Point, str, Tale]  # the same, and returns the answer, which is still to be told
+Tale = Generator[Point, str, None]  # yields points; receives the word of each free choice
+Setup = Generator[Point, str, Tale]  # the same; returns the coroutine of the answer
 
 # ------------------------------------------------------------------------------------------------------------ words
 
@@ -110,7 +110,7 @@ MEN = _words(
     "Abe Adam Ben Bert Carl Cole Dan Dave Emil Eric Finn Fred Gus Hugo Ian Ivan Jack John Leo Luke Milo Ned Noah Tom"
 )
 
-# Four letters in two syllables: 1820 names, so that remembering one is not recognising one.
+# Four letters in two syllables: 1820 names, too many to recognise one instead of remembering it.
 BEGINNINGS = [consonant + vowel for consonant in "BDFGJKLMNRTVZ" for vowel in "aeiou"]
 MADE_UP_WOMEN = [start + consonant + vowel for start in BEGINNINGS for consonant in "bdlmnrv" for vowel in "ai"]
 MADE_UP_MEN = [start + consonant + vowel for start in BEGINNINGS for consonant in "bdlmnrv" for vowel in "ou"]
@@ -120,11 +120,11 @@ NUMBERS = _words("one two three four five six seven eight nine ten")
 FEWER = dict(zip(NUMBERS[1:], NUMBERS[:-1], strict=True))
 LEFT, PLURAL = Choice(FEWER.values()), Choice([".", "s."], [1, 8])
 
-# How a set-up begins, and how the answer to it begins.
+# The first words of each set-up -> the first words of its answer.
 PLANS = {"hid a ": "found it in the ", "found ": "ate one, so ", "drew a ": "made a ", 'said, "': 'sang, "'}
 PLAN = Choice(PLANS.values())
 
-# An ending is known by its first words, none of which begins like a name; what follows is known to the story.
+# The first words of an ending -> the rest of it. No first word begins like a name.
 ENDINGS = {
     "So ": "{other} fed {her}.",
     "Soon ": "{other} slept.",
@@ -142,7 +142,7 @@ ENDINGS = {
 
 
 class Words(NamedTuple):
-    """What the slots of a story can hold. Fewer words make a smaller language with the same grammar."""
+    """The words for each slot of a story. Fewer words give a smaller language with the same grammar."""
 
     names: Choice = Choice(WOMEN + MEN)
     women: frozenset[str] = frozenset(WOMEN)
@@ -169,7 +169,7 @@ class Words(NamedTuple):
 
 @lru_cache
 def words_of(made_up_names: bool) -> Words:
-    """The words of the built-in corpus, with names from a list or names put together from syllables."""
+    """The words of the built-in corpus, with names from a list or names made from syllables."""
     if not made_up_names:
         return Words()
     return Words(names=Choice(MADE_UP_WOMEN + MADE_UP_MEN), women=frozenset(MADE_UP_WOMEN))
@@ -179,7 +179,7 @@ def words_of(made_up_names: bool) -> Words:
 
 
 class Cast(dict[str, Known]):
-    """Who is in a scene: for each role and pronoun, the word that the story has settled on."""
+    """The people of a scene: the known word for each role and pronoun."""
 
     def __init__(self, words: Words, hero: str, adjective: str, kind: str) -> None:
         sex = 0 if hero in words.women else 1
@@ -203,7 +203,7 @@ def story(words: Words, scenes: int = 1) -> Tale:
 
 
 def scene(words: Words, met: list[str]) -> Setup:
-    """`Ida was a shy mole. She met Gus. She ...`: the opening and the set-up; those already `met` have other names."""
+    """`Ida was a shy mole. She met Gus. She ...`: the opening and the set-up; nobody in `met` has the same name."""
     hero = yield words.names.without(met)
     yield " was a "
     adjective = yield words.adjectives
@@ -225,7 +225,7 @@ def scene(words: Words, met: list[str]) -> Setup:
 
 
 def reply(words: Words, cast: Cast, plan: str, answer: Tale) -> Tale:
-    """` Gus found it in the cake. You shy mole!`: what the second does about it, and the ending."""
+    """` Gus found it in the cake. You shy mole!`: what the second person does, and the ending."""
     yield " "
     yield cast["other"]
     yield " "
@@ -328,7 +328,7 @@ SETUPS: dict[str, Callable[[Words, Cast], Setup]] = dict(zip(PLANS, (hide, find,
 
 
 def tell(tale: Tale, random: Random) -> str:
-    """Tell one story, drawing a word at every free choice."""
+    """Tell one story, with a random word at every free choice."""
     told: list[str] = []
     word = None
     try:
@@ -347,7 +347,7 @@ def tell(tale: Tale, random: Random) -> str:
 
 
 def stories(seed: int, count: int, scenes: int = 1, made_up_names: bool = False) -> list[str]:
-    """Tell `count` stories, each beginning with its newline; story number i depends on nothing but `seed` and i."""
+    """Tell `count` stories, each with its leading newline; story number i depends only on `seed` and i."""
     if count < 0 or not 1 <= scenes <= 4:
         raise ValueError(f"stories: got count={count}, scenes={scenes}; expected count >= 0 and 1 to 4 scenes")
     words = words_of(made_up_names)

@@ -1,1 +1,1 @@
-"""What the operating system gives: errors as one line, the terminal, signals, processes, files that are whole."""
+"""Errors, the terminal, signals, processes, and files that are written whole or not at all."""

@@ -1,4 +1,4 @@
-"""Errors that are the user's to mend: one line each, and exit code 2."""
+"""Errors that the user can fix: one line each, and exit code 2."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ Mistake = tuple[str, str]  # (where, what)
 
 
 class UserError(ValueError):
-    """Something the user got wrong. Scripts print it as it stands and leave with exit code 2."""
+    """Something in the input is wrong. Scripts print the message and end with exit code 2."""
 
 
 class ConfigError(UserError):
-    """One line for each mistake: `where: what`."""
+    """The mistakes of a config, one line each: `where: what`."""
 
     def __init__(self, mistakes: Sequence[Mistake]):
         self.mistakes = list(mistakes)

@@ -1,6 +1,6 @@
-"""What is done to a folder of ours: its name, its lock, no links in it, and files that are whole or not there.
+"""The folder of a run or a comparison: its name, its lock, no links in it, and files that are written whole.
 
-A run, a comparison and their checkpoints may come from a stranger, or be read by another process meanwhile.
+Such a folder may be untrusted (sent by someone else), and another process may read it at the same time.
 """
 
 from __future__ import annotations
@@ -25,38 +25,38 @@ if sys.platform != "win32":
     import fcntl
 
 LOCK, HOLDER = ".lock", ".holder"
-SHOWN = 3  # lines of many that say the same of different files
+SHOWN = 3  # how many of many similar lines are printed
 
 
 class InUse(UserError):
-    """Another process holds the folder."""
+    """Another process has locked the folder."""
 
 
 def check_name(name: str, what: str) -> None:
-    """Raises UserError for a name that might lead out of the folder in which it becomes one."""
+    """Raises UserError for a name that could lead out of its parent folder, such as `../x`."""
     if not re.fullmatch(r"\w[\w.-]*", name):
         raise UserError(f"--name {name}: {what} is named by letters, digits, '.', '-' and '_'")
 
 
 def refuse_links(folder: Path) -> None:
-    """Raises UserError for a folder that is a link, or holds a link, a pipe or a device at any depth.
+    """Raises UserError for a folder that is a link, or contains a link, a pipe or a device at any depth.
 
-    A run or a comparison may come from a stranger: what is written or removed through a link is somewhere else, and a
-    pipe may never answer. Every command calls this before it opens anything in there. A folder that is not there, or
-    that nobody may read, holds nothing that could be opened.
+    In an untrusted folder, a link makes a command write or remove files elsewhere, and reading a pipe may never end.
+    Every command calls this before it opens anything in the folder. A folder that does not exist or cannot be listed
+    passes: nothing in it can be opened.
     """
     if folder.is_symlink():
         raise UserError(f"{folder}: a symbolic link: give the folder itself, {folder.resolve()}")
-    todo = [str(folder)]
-    while todo:
+    pending = [str(folder)]
+    while pending:
         try:
-            with os.scandir(todo.pop()) as found:
-                entries = sorted(found, key=lambda entry: entry.name)
+            with os.scandir(pending.pop()) as listing:
+                entries = sorted(listing, key=lambda entry: entry.name)
         except OSError:
             continue
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
-                todo.append(entry.path)
+                pending.append(entry.path)
             elif not entry.is_file(follow_symlinks=False) and os.path.lexists(entry.path):
                 raise UserError(
                     f"{one_line(entry.path)}: not a plain file; the folder of a run or a comparison holds no others"
@@ -64,15 +64,15 @@ def refuse_links(folder: Path) -> None:
 
 
 class Lock(AbstractContextManager["Lock"]):
-    """A folder for one process while the `with` lasts, or the lock is referred to, at most to the end of the process.
+    """Exclusive use of a folder, until the `with` block ends or the last reference to the lock is gone.
 
-    There are two locks, and the system drops both when the process ends in any way. The one of the file `.lock` is seen
-    by other computers (NFS); the one of the folder itself, which Windows lacks, still holds when `.lock` was removed.
-    What `.holder` says is for the error message alone.
+    There are two locks: the lock on the file `.lock` is visible to other computers (NFS); the lock on the folder itself,
+    which Windows does not have, stays if `.lock` is removed. The system releases both when the process ends, however it
+    ends. The file `.holder` has the process id and the host, only for the error message.
     """
 
     def __init__(self, folder: Path):
-        """Raises InUse, which says who holds the folder, and OSError."""
+        """Raises InUse, which names the process that holds the lock, and OSError."""
         self.held = ExitStack()
         try:
             if sys.platform != "win32":
@@ -101,7 +101,7 @@ def _holder(folder: Path) -> str:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file or a folder's list of names is on disk; Windows opens no folders."""
+    """Wait until a file, or the list of names of a folder, is on disk (fsync). Windows cannot open folders."""
     if sys.platform == "win32" and path.is_dir():
         return
     descriptor = os.open(path, os.O_RDONLY)
@@ -113,7 +113,7 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Name the file in an error of a disk that fails while it is read, which does not say where."""
+    """Add the file's name to an OSError: an error while reading does not contain it."""
     try:
         yield
     except OSError as error:
@@ -122,13 +122,13 @@ def _named(path: Path) -> Iterator[None]:
 
 
 def read_start(path: Path, limit: int) -> bytes:
-    """The first bytes of a file, at most `limit`. Raises OSError, which names it."""
+    """The first bytes of a file, at most `limit`. Raises OSError with the file's name."""
     with _named(path), path.open("rb") as file:
         return file.read(limit)
 
 
 def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file. Raises OSError, which names it."""
+    """The SHA-256 of a file, as hexadecimal digits. Raises OSError with the file's name."""
     digest = hashlib.sha256()
     with _named(path), path.open("rb") as file:
         while block := file.read(1 << 20):
@@ -137,22 +137,22 @@ def sha256_of(path: Path) -> str:
 
 
 def first_lines(lines: Sequence[str]) -> list[str]:
-    """The first lines of many, and how many more there are."""
+    """The first SHOWN lines, and a line that says how many more there are."""
     return list(lines) if len(lines) <= SHOWN else [*lines[:SHOWN], f"and {len(lines) - SHOWN:,} more like these"]
 
 
 def write_whole(path: Path, contents: str | bytes) -> None:
-    """Write a file beside its place, sync it, and rename it into place, so that it is never half there.
+    """Write a temporary file in the same folder, sync it, and rename it, so that no reader sees half a file.
 
-    Raises OSError, after which the file is as before.
+    Raises OSError; the file is then unchanged.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.unlink(missing_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)
     try:
-        with beside.open("xb") as file:
+        with temporary.open("xb") as file:
             file.write(contents.encode("utf-8") if isinstance(contents, str) else contents)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        temporary.replace(path)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)

@@ -16,11 +16,11 @@ IGNORE_SIGINT = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"  #
 
 
 def python_command(statement: str, *arguments: str) -> list[str]:
-    """The command of a process that executes a statement and imports from the folders that this process imports from.
+    """The command line of a Python process that executes a statement, with the `sys.path` of this process.
 
-    `python -m` and `python -c` look into the current folder first, where a stray torch.py or queue.py would be taken
-    for the real one. (Python 3.11 has `-P` against that, 3.10 has not.) Here `sys.path` is replaced before anything
-    is imported.
+    `python -m` and `python -c` import from the current folder first, so that a file torch.py or queue.py there would
+    replace the real module. (Python 3.11 has the option `-P` for this, 3.10 does not.) Here `sys.path` is replaced
+    before anything is imported.
     """
     folders = [os.path.abspath(folder) for folder in sys.path]
     return [sys.executable, "-c", f"import sys; sys.path[:] = {folders!a}; {statement}", *arguments]

@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM and SIGHUP: each ends a command by an exception, and a training once its step is done and saved."""
+"""SIGINT, SIGTERM and SIGHUP: each raises an exception; training first finishes its step and saves a checkpoint."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM or SIGHUP where nothing looks out for it: what is under way is left as by Ctrl-C, and cleaned up."""
+    """SIGTERM or SIGHUP outside training: the program ends as after Ctrl-C, and cleans up."""
 
     def __init__(self, signum: int):
         self.signum = signum
@@ -24,7 +24,7 @@ def _terminate(signum: int, frame: Any) -> NoReturn:
 
 
 def receive_signals() -> None:
-    """Let SIGINT, SIGTERM and SIGHUP each raise an exception; under nohup, which ignores SIGHUP, it stays ignored."""
+    """Make SIGINT, SIGTERM and SIGHUP raise exceptions. A SIGHUP that is ignored, as under nohup, stays ignored."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     for signum in ENDING[1:]:
@@ -33,7 +33,7 @@ def receive_signals() -> None:
 
 
 class Stopped(Exception):
-    """A signal ended the training, after its step was finished and a checkpoint written."""
+    """A signal ended training, after its step was finished and a checkpoint was written."""
 
     def __init__(self, signum: int):
         super().__init__("SIGPIPE" if signum == SIGPIPE else signal.Signals(signum).name)
@@ -42,10 +42,10 @@ class Stopped(Exception):
 
 @contextmanager
 def signals() -> Iterator[list[int]]:
-    """Note SIGINT, SIGTERM and SIGHUP in a list, so that a step is finished first; a second one stops at once.
+    """Append SIGINT, SIGTERM and SIGHUP to a list, so that a step can finish; a second one ends the process.
 
-    But a second SIGHUP is ignored: a terminal that closes may send several. One that is ignored already, as under
-    nohup, stays so.
+    A second SIGHUP is ignored: a terminal that closes may send several. A SIGHUP that is ignored already, as under
+    nohup, stays ignored.
     """
     received: list[int] = []
     before = {signum: signal.getsignal(signum) for signum in ENDING}
@@ -54,7 +54,7 @@ def signals() -> Iterator[list[int]]:
 
     def note(signum: int, frame: Any) -> None:
         received.append(signum)
-        for number in before:  # the next SIGINT or SIGTERM ends the process without asking us
+        for number in before:  # the next SIGINT or SIGTERM ends the process at once
             signal.signal(number, signal.SIG_IGN if number == SIGHUP else signal.SIG_DFL)
 
     for signum in before:

@@ -1,7 +1,7 @@
-"""Strict JSON: what is read back from a file that a stranger may have written, and whether it has the form it should.
+"""Strict JSON: parses untrusted files, and checks that the value has the expected form.
 
-Python's own reader takes NaN and infinity, whole numbers of any length, and fails on brackets nested too deep. Here a
-number is finite and fits into 64 bits, and whatever is wrong is a ValueError.
+Python's parser accepts NaN, infinity and integers of any length, and raises RecursionError on deeply nested brackets.
+Here every number is finite and fits into 64 bits, and every mistake is a ValueError.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import types
 from typing import Any, get_args
 
-LARGEST = 2.0**63  # of a number that was measured, whole or not: sums and squares of it are finite
+LARGEST = 2.0**63  # of a measured number: sums and squares of smaller ones stay finite
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -36,11 +36,11 @@ def _whole(text: str) -> int:
 
 
 def has_form(value: Any, form: Any) -> bool:
-    """Whether a value that `parse_json` read has a form.
+    """Whether a value from `parse_json` has a form.
 
-    A form is `int`, `str`, `bool`, `float` (any number), `None`, a union of these; `[form]`, a list of any length;
-    `(form, form)`, a list of that length; `{"key": form}`, a group with these keys and perhaps others; `{str: form}`, a
-    group of any keys.
+    A form is `int`, `str`, `bool`, `float` (any number), `None`, or a union of these; `[form]`, a list of any length;
+    `(form, form)`, a list of that length; `{"key": form}`, an object with these keys and possibly others;
+    `{str: form}`, an object with any keys.
     """
     if isinstance(form, types.UnionType):
         return any(has_form(value, None if part is type(None) else part) for part in get_args(form))

@@ -1,1 +1,1 @@
-"""Text to ids to batches: tokenizers, where texts come from, and the windows that a model is trained on."""
+"""Text -> ids -> batches: corpora, tokenizers, and the windows that a model is trained on."""

@@ -1,9 +1,9 @@
-"""Corpora: a name, file, folder or glob -> documents, with where they came from.
+"""Corpora: a name, file, folder or glob -> documents, and where they came from.
 
-A corpus knows text and no ids (`dataset.py` does). Its files are checked when it is opened, so that a mistake in the
-last of them is told before the first is tokenized, and read again one by one when they are needed: a folder may be
-larger than memory. A file's bytes are kept as they are, line ends of Windows included; only a byte-order mark is
-dropped, and the description says so.
+A corpus contains text, not ids (`dataset.py` makes them). Opening a corpus checks all of its files, so that a mistake
+in the last one is reported before the first one is tokenized. The files are read again one by one when they are needed:
+a folder may be larger than memory. The text is not changed, and its line ends are kept; only a byte-order mark is
+removed, and the description says so.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from tqdm import tqdm
 from minigpt.config.options import Natural, Options, Range, suggest
 from minigpt.languages.stories import stories
 from minigpt.system.errors import Mistake, UserError
+from minigpt.system.folder import sha256_of
 from minigpt.system.terminal import one_line
 from minigpt.system.waiting import progress
 
 ROOT = Path(__file__).parents[2]
-DATA = Path(os.environ.get("MINIGPT_DATA") or ROOT / "data")  # what is downloaded, and the ids of `dataset.py`
-PIECE = 1 << 20  # bytes of a file that are looked through at a time
-SUFFIXES = (".txt", ".text", ".md")  # what is taken for text in a folder; a file that is named may have any
+DATA = Path(os.environ.get("MINIGPT_DATA") or ROOT / "data")  # downloads, and the cache of `dataset.py`
+CHUNK = 1 << 20  # bytes of a file that are checked at a time
+SUFFIXES = (".txt", ".text", ".md")  # text files in a folder; a file that is named may have any suffix
 NAMES = ("stories", "shakespeare")
 
 SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -41,18 +42,18 @@ SHAKESPEARE_BYTES = 1_115_394
 
 @dataclass(frozen=True, kw_only=True)
 class StoriesConfig(Options):
-    """Which stories the built-in corpus tells."""
+    """Which stories the built-in corpus contains."""
 
     count: Annotated[int, Range(1, 1_000_000)] = 10_000
-    """How many in all, the ones for validation included; one of one scene has about 120 characters."""
+    """The number of stories, with those for validation; a story of one scene has about 120 characters."""
     validation: Annotated[int, Range(1, 20_000)] = 1_500
-    """How many of them are for validation, every one new: none of them stands among the others."""
+    """The number of stories for validation. All are new: none of them is among the training stories."""
     scenes: Annotated[int, Range(1, 4)] = 1
-    """Scenes in a story: one fits into a context of 128 characters, two into 256."""
+    """The number of scenes in a story: one fits into a context of 128 characters, two into 256."""
     made_up_names: bool = False
-    """Whether names are put together from syllables (1820 of them) instead of taken from a list of 64."""
+    """True: names are made from syllables (1820 names). False: they come from a list of 64."""
     seed: Natural = 0
-    """Equal seeds tell equal stories. The ones for validation do not change with `count`."""
+    """Equal seeds give equal stories. Those for validation do not change with `count`."""
 
     def mistakes(self) -> Iterator[Mistake]:
         if self.validation >= self.count:
@@ -64,22 +65,22 @@ class Corpus:
     """Documents, and where they came from."""
 
     source: str
-    """As the config names it."""
+    """`data.source` of the config."""
     description: str
     """One line for people: what it is, and how large."""
     digest: str
-    """SHA-256 over the SHA-256 of every document, in order: equal for equal contents, wherever they lie."""
+    """SHA-256 of the SHA-256 of every document, in order: equal for equal contents, whatever the paths."""
     documents: Callable[[], Iterator[str]]
-    """Reads the documents in order, one at a time, none of them empty. Raises UserError if a file has changed since."""
+    """Reads the documents in order, one at a time; none is empty. Raises UserError if a file has changed since."""
     stories: StoriesConfig | None = None
-    """Of the built-in stories: how they were told. The last `validation` documents are for validation."""
+    """The options of the built-in stories. Their last `validation` documents are for validation."""
 
 
 def open_corpus(source: str, told: StoriesConfig = StoriesConfig()) -> Corpus:
-    """The corpus of a name (`stories`, told as `told` says; `shakespeare`), or of the path of a file, folder or glob.
+    """The corpus of a name (`stories`, with options `told`; `shakespeare`), or of the path of a file, folder or glob.
 
-    A relative path is looked up in the current directory, then in the repository. Raises UserError for what is
-    missing, empty, binary or not UTF-8, and OSError where reading is not permitted.
+    A relative path is looked up in the current directory, then in the repository. Raises UserError for a text that is
+    missing, empty, binary or not UTF-8, and OSError for one that must not be read.
     """
     if source == "stories":
         return _built_in(told)
@@ -101,7 +102,7 @@ def _built_in(told: StoriesConfig) -> Corpus:
 
 
 def tell_stories(told: StoriesConfig) -> list[str]:
-    """The stories to train on, and after them the new ones for validation, told from a seed of their own (below 0)."""
+    """The stories for training, and after them new ones for validation, made from another seed (a negative one)."""
     training = stories(told.seed, told.count - told.validation, told.scenes, told.made_up_names)
     known, new = set(training), dict[str, None]()
     candidates = told.validation
@@ -112,45 +113,45 @@ def tell_stories(told: StoriesConfig) -> list[str]:
     return training + list(new)[: told.validation]
 
 
-class Look(NamedTuple):
-    """What was found in a text file: its bytes, those of a byte-order mark among them, and the SHA-256 of all."""
+class Checked(NamedTuple):
+    """What is known of a text file: its size in bytes, the size of its byte-order mark, and its SHA-256."""
 
     size: int
     mark: int
     sha256: str
 
 
-def _look_through(path: Path) -> Look:
-    """Read a file, a piece at a time, and check that it is text. Raises UserError as `decode_text` does, and OSError.
+def _check(path: Path) -> Checked:
+    """Read a file in chunks and check that it is text. Raises UserError as `decode_text` does, and OSError.
 
-    No more is read than its size says: files of the system that say 0, such as /proc/kmsg, may never end.
+    Reads no more bytes than the file's size: system files of size 0, such as /proc/kmsg, may never end.
     """
     utf8, digest, size, lines, mark = codecs.getincrementaldecoder("utf-8")(), hashlib.sha256(), 0, 1, 0
     with path.open("rb") as file:
-        starts = range(0, os.fstat(file.fileno()).st_size, PIECE)
+        starts = range(0, os.fstat(file.fileno()).st_size, CHUNK)
         for start in progress(starts, f"reading {path.name}", len(starts), "MiB"):
-            piece = file.read(min(PIECE, starts.stop - start))
-            held = utf8.getstate()[0]  # the first bytes of a character that goes on in this piece
+            chunk = file.read(min(CHUNK, starts.stop - start))
+            held = utf8.getstate()[0]  # the first bytes of a character that continues in this chunk
             try:
-                utf8.decode(piece)
-                wrong = piece[: piece.find(b"\0") + 1]  # up to the first NUL; nothing where there is none
+                utf8.decode(chunk)
+                wrong = chunk[: chunk.find(b"\0") + 1]  # up to the first NUL; empty if there is none
             except UnicodeDecodeError:
-                wrong = piece
+                wrong = chunk
             if wrong:
                 decode_text(held + wrong, str(path), size - len(held), lines)
-            mark = len(codecs.BOM_UTF8) * piece.startswith(codecs.BOM_UTF8) if size == 0 else mark
-            digest.update(piece)
-            size, lines = size + len(piece), lines + piece.count(b"\n")
+            mark = len(codecs.BOM_UTF8) * chunk.startswith(codecs.BOM_UTF8) if size == 0 else mark
+            digest.update(chunk)
+            size, lines = size + len(chunk), lines + chunk.count(b"\n")
     if held := utf8.getstate()[0]:
         decode_text(held, str(path), size - len(held), lines)
-    return Look(size, mark, digest.hexdigest())
+    return Checked(size, mark, digest.hexdigest())
 
 
 def _from_files(source: str, paths: Sequence[Path]) -> Corpus:
     contents: dict[Path, str] = {}  # path -> SHA-256 of its bytes
     size = marks = 0
     for path in paths:
-        found = _look_through(path)
+        found = _check(path)
         if found.size > found.mark:
             contents[path] = found.sha256
             size, marks = size + found.size, marks + (found.mark > 0)
@@ -162,7 +163,7 @@ def _from_files(source: str, paths: Sequence[Path]) -> Corpus:
         for path, sha256 in contents.items():
             raw = path.read_bytes()
             if hashlib.sha256(raw).hexdigest() != sha256:
-                raise UserError(f"{path}: changed while it was being read: start again when it is complete")
+                raise UserError(f"{path}: changed while it was being read: start again when the file is complete")
             yield decode_text(raw, str(path))
 
     where = one_line(str(paths[0])) if len(contents) == 1 else f"{one_line(source)} ({len(contents):,} files)"
@@ -171,10 +172,10 @@ def _from_files(source: str, paths: Sequence[Path]) -> Corpus:
 
 
 def decode_text(raw: bytes, name: str, start: int = 0, first_line: int = 1) -> str:
-    """The text of a file's bytes, without a byte-order mark and otherwise as it is.
+    """The text of a file's bytes, without a byte-order mark and otherwise unchanged.
 
-    Raises UserError with the byte offset and the line for what is not UTF-8, or not text at all (NUL). `start` and
-    `first_line` say where in the file the bytes stand.
+    Raises UserError with the byte offset and the line for bytes that are not UTF-8, or that are binary (NUL). `start`
+    and `first_line` are the offset and the line of the first of the bytes in the file.
     """
     try:
         text = raw.decode("utf-8")
@@ -189,17 +190,20 @@ def decode_text(raw: bytes, name: str, start: int = 0, first_line: int = 1) -> s
 
 
 def find_texts(source: str) -> list[Path]:
-    """The files of a path or glob, sorted. Raises UserError where there are none."""
-    bases, name = dict.fromkeys((Path.cwd(), ROOT)), Path(os.path.expanduser(source))  # as it is, if nobody is so named
+    """The files of a path or glob, sorted. Raises UserError if there are none."""
+    bases, name = (
+        dict.fromkeys((Path.cwd(), ROOT)),
+        Path(os.path.expanduser(source)),
+    )  # ~name stays as it is if there is no such user
     for base in bases:
-        path = base / name  # an absolute path stays itself
+        path = base / name  # an absolute path is not changed
         if path.is_file():
             return [path]
         if path.is_dir():
             return _texts_in(path)
         if path.exists():
             raise UserError(f"data.source: {path} is neither a file nor a folder")
-        if "**" in name.parts:  # glob passes over what it cannot list
+        if "**" in name.parts:  # glob would skip a folder that it cannot list; _walk raises OSError
             sum(1 for _ in _walk(base.joinpath(*name.parts[: name.parts.index("**")])))
         found = sorted(base / match for match in glob.glob(str(name), root_dir=base, recursive=True))
         if files := [path for path in found if path.is_file()]:
@@ -210,15 +214,17 @@ def find_texts(source: str) -> list[Path]:
 
 
 def _texts_in(folder: Path) -> list[Path]:
-    """The text files in a folder and the folders in it, hidden ones left out. Raises OSError for one it cannot list."""
+    """The text files in a folder and its subfolders, without hidden ones. Raises OSError if one cannot be listed."""
     paths = sorted(path for path in _walk(folder) if path.suffix.lower() in SUFFIXES)
     if files := [path for path in paths if path.is_file()]:
         return files
-    raise UserError(f"data.source: the folder {folder} holds no text ({', '.join(SUFFIXES)}): name a file, or a glob")
+    raise UserError(
+        f"data.source: the folder {folder} contains no text ({', '.join(SUFFIXES)}): name a file, or a glob"
+    )
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """All that is in a folder and the folders in it, what is hidden left out. Raises OSError for one it cannot list."""
+    """All files in a folder and its subfolders, without hidden ones. Raises OSError if one cannot be listed."""
 
     def refuse(error: OSError) -> NoReturn:
         raise error
@@ -230,9 +236,9 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def shakespeare() -> Path:
-    """Tiny Shakespeare: 1,115,394 bytes of his plays, downloaded once.
+    """The path of tiny Shakespeare: 1,115,394 bytes of his plays, downloaded once.
 
-    Raises UserError when it is not to be had, or when the file in its place is another one.
+    Raises UserError if the download fails, or if the file has another checksum.
     """
     path = DATA / "shakespeare.txt"
     if not path.exists():
@@ -240,27 +246,27 @@ def shakespeare() -> Path:
             download(SHAKESPEARE_URL, path, SHAKESPEARE_BYTES, SHAKESPEARE_SHA256)
         except UserError as error:
             hint = f"put the file at {path} yourself ({SHAKESPEARE_BYTES:,} bytes, SHA-256 {SHAKESPEARE_SHA256})"
-            raise UserError(f"shakespeare: {error}; {hint}, or take data.source=stories") from None
-    elif (sha256 := hashlib.sha256(path.read_bytes()).hexdigest()) != SHAKESPEARE_SHA256:
-        hint = "remove it to download it again, or name it by its path to use it as it is"
+            raise UserError(f"shakespeare: {error}; {hint}, or use data.source=stories") from None
+    elif (sha256 := sha256_of(path)) != SHAKESPEARE_SHA256:
+        hint = "remove it to download it again, or give its path as data.source to use it as it is"
         raise UserError(f"shakespeare: {path} has SHA-256 {sha256}, expected {SHAKESPEARE_SHA256}: {hint}")
     return path
 
 
 def download(url: str, path: Path, size: int, sha256: str, timeout: float = 10) -> None:
-    """Fetch a file of known size and checksum, with a progress bar; it appears in its place whole and right, or not.
+    """Download a file of known size and checksum, with a progress bar. It is renamed to `path` only if it is right.
 
-    Raises UserError when the network fails, is silent for `timeout` seconds, or sends anything else.
+    Raises UserError if the network fails, does not answer for `timeout` seconds, or sends another file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     got, digest = 0, hashlib.sha256()
     try:
         with part.open("wb") as file:
-            for piece in _fetch(url, size, timeout):
-                file.write(piece)
-                digest.update(piece)
-                got += len(piece)
+            for chunk in _fetch(url, size, timeout):
+                file.write(chunk)
+                digest.update(chunk)
+                got += len(chunk)
             file.flush()
             os.fsync(file.fileno())
         if digest.hexdigest() != sha256:
@@ -272,19 +278,19 @@ def download(url: str, path: Path, size: int, sha256: str, timeout: float = 10) 
 
 
 def _fetch(url: str, size: int, timeout: float) -> Iterator[bytes]:
-    """What a server sends, and no more than a byte beyond `size`: one that never ends must not fill the disk."""
+    """What a server sends, at most one byte more than `size`: an answer without an end must not fill the disk."""
     try:
         with (
             urllib.request.urlopen(url, timeout=timeout) as response,
             tqdm(total=size, unit="B", unit_scale=True, desc=url.rsplit("/", 1)[-1], disable=None, leave=False) as bar,
         ):
             left = size + 1
-            while left and (piece := response.read(min(left, 1 << 16))):
-                yield piece
-                left -= len(piece)
-                bar.update(len(piece))
+            while left and (chunk := response.read(min(left, 1 << 16))):
+                yield chunk
+                left -= len(chunk)
+                bar.update(len(chunk))
     except (OSError, http.client.HTTPException) as error:
-        if isinstance(error, urllib.error.HTTPError):  # an answer such as 404, and still open
+        if isinstance(error, urllib.error.HTTPError):  # an answer such as 404; the connection is still open
             error.close()
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(f"{url} could not be fetched ({reason})") from None
+        raise UserError(f"{url} could not be downloaded ({reason})") from None

@@ -1,8 +1,8 @@
-"""Datasets: ids on disk -> (x, y), what a model reads and what it should have said.
+"""Datasets: ids on disk -> (x, y), the inputs and the targets of a model.
 
 A corpus is tokenized once, into a file of ids that is mapped into memory: a text may be larger than memory, and the
-next run starts at once. From there on everything is arithmetic: batch number n is a pure function of (seed, n), and
-the windows of an evaluation cover every target of their split exactly once.
+next run starts at once. Batch number n is a pure function of (seed, n). The windows of an evaluation contain every
+target of their split exactly once.
 
 N ids of the corpus   B windows of a batch   T ids of a window (`block_size`)   W windows of a split
 y[:, t] is the id that follows x[:, t] in the text, or IGNORED where the window is longer than the text.
@@ -35,7 +35,7 @@ from minigpt.text import corpus as corpora
 from minigpt.text.corpus import Corpus, StoriesConfig
 from minigpt.text.tokenizer import Char, Tokenizer
 
-FORMAT = 1  # of the files in data/cache: raise it when they would be written differently
+FORMAT = 1  # of the files in data/cache: increase it when their contents change
 IGNORED = -100  # the target that torch.nn.functional.cross_entropy leaves out
 
 Split = Literal["train", "val"]
@@ -46,36 +46,36 @@ ALL = slice(None)
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(Options):
-    """What to learn from."""
+    """The text, the tokenizer and the windows."""
 
     source: str = "stories"
-    """A name (stories, shakespeare), or the path of a text file, of a folder of them, or a glob."""
+    """A name (stories, shakespeare), or the path of a text file, a folder of text files, or a glob."""
     tokenizer: Tokenizer.Config = Char.Config()
     """How text becomes ids."""
     stories: StoriesConfig = StoriesConfig()
-    """Which stories the source `stories` tells."""
+    """The stories of the source `stories`."""
     validation: Annotated[float, Range(0, 1, open_low=True, open_high=True)] = 0.1
-    """The share of the ids, at the end, that is never trained on. The stories have new ones: `stories.validation`."""
+    """The share of the ids, at the end of the text, for validation. For the stories, see `stories.validation`."""
     windows: Literal["random", "shuffled", "documents"] = "random"
-    """Where windows begin. `random`: anywhere. `shuffled`: side by side, all of them once before any comes again, each
-    time from another place on and in another order. `documents`: at a document's start and on from there, never reading
-    into the next one."""
+    """Where windows start. `random`: anywhere. `shuffled`: side by side in a random order, each once in an epoch; every
+    epoch has another offset and another order. `documents`: at the start of a document, then side by side up to its
+    end, so that no window contains text of two documents."""
 
     def mistakes(self) -> Iterator[Mistake]:
-        """An empty source would be the current directory."""
+        """An empty path would mean the current directory."""
         if not self.source.strip():
-            yield "source", f"expected a name ({', '.join(corpora.NAMES)}) or a path, found nothing"
+            yield "source", f"expected a name ({', '.join(corpora.NAMES)}) or a path, found an empty text"
 
 
 class Dataset:
     """The ids of a corpus, in two splits, `train` and `val`.
 
-    With `windows: documents` no window reaches beyond the start of the next document: its last target is the id that
-    begins it, which is how a model learns to end a text.
+    With `windows: documents`, the last target of a document is the first id of the next one. So a model learns where
+    a text ends.
     """
 
     def __init__(self, config: DataConfig, corpus: Corpus, tokenizer: Tokenizer, block_size: int):
-        """Tokenizes the corpus unless that was done before. Raises UserError where a split is shorter than a window."""
+        """Tokenizes the corpus unless its ids are on disk. Raises UserError if a split is shorter than a window."""
         self.config, self.block_size = config, block_size
         self.ids, self.document_starts = ids_on_disk(corpus, tokenizer)  # (N,), (documents,)
         cut = self._cut(corpus)
@@ -90,22 +90,22 @@ class Dataset:
         self._windows = {split: self._cover(where, aligned) for split, where in self.splits.items()}
 
     def _cut(self, corpus: Corpus) -> int:
-        """Where validation begins: at the first of the stories that are for it, elsewhere where the share says."""
+        """The index of the first id for validation: that of the first new story, or the share of another text."""
         config, told = self.config, corpus.stories
         if told is None:
             return _cut(len(self.ids), self.document_starts, config.validation)
         if config.validation != DataConfig.validation:
             hint = f"set data.stories.validation, now {told.validation:,} stories"
-            raise UserError(f"data.validation: the stories bring their own validation, all of it new: {hint}")
+            raise UserError(f"data.validation: the stories have new stories for validation: {hint}")
         if told != config.stories:
-            raise ValueError("the stories were told otherwise: open_corpus(config.source, config.stories)")
+            raise ValueError("the corpus has other options: use open_corpus(config.source, config.stories)")
         return int(self.document_starts[-told.validation])
 
     def batch(self, split: Split, n: int, batch_size: int, seed: int, rows: slice = ALL) -> Batch:
-        """Batch number n: x and y, (B,T) int64. The same on every machine, whatever was asked for before.
+        """Batch number n: x and y, (B,T) int64. It depends only on n and the seed, on every machine.
 
-        `rows` are the rows of the batch to return: a process of several asks for its own, and all of them together
-        see the batch that one alone would have seen.
+        `rows` selects rows of the batch: in distributed training, each process takes its own rows, and together they
+        are the batch of a single process.
         """
         where = self.splits[split]
         if self.config.windows == "shuffled":
@@ -120,9 +120,9 @@ class Dataset:
         return self._gather(starts, starts + self.block_size)
 
     def _shuffled(self, where: range, numbers: Numbers, seed: int) -> Numbers:
-        """Where the windows with these numbers (B,) begin, counted from the first batch of the first epoch on: (B,)."""
+        """The starts (B,) of the windows with these numbers (B,), counted from the first batch of the first epoch."""
         T, ids = self.block_size, len(where)
-        count = max(1, (ids - T) // T)  # windows of an epoch: as many as fit from any place of the first window on
+        count = max(1, (ids - T) // T)  # windows of an epoch: as many as fit at every offset
         epochs, nth = np.divmod(numbers, count)  # (B,) each
         starts = np.empty_like(numbers)  # (B,)
         for epoch in np.unique(epochs):
@@ -131,10 +131,10 @@ class Dataset:
         return starts
 
     def windows(self, split: Split, batch_size: int, rows: slice = ALL) -> Iterator[Batch]:
-        """The whole split in windows side by side, batch by batch: x and y, (B,T) int64, B <= batch_size.
+        """The whole split in windows side by side, in batches: x and y, (B,T) int64, B <= batch_size.
 
-        Every id but the split's first is the target of exactly one position; all other targets are IGNORED. `rows`
-        are the windows to return: `slice(rank, None, world)` deals them out to processes.
+        Every id except the split's first is the target of exactly one position; all other targets are IGNORED. `rows`
+        selects windows: `slice(rank, None, world)` divides them among processes.
         """
         starts, stops = (edges[rows] for edges in self._windows[split])  # (W,) each
         for first in range(0, len(starts), batch_size):
@@ -142,34 +142,34 @@ class Dataset:
             yield self._gather(starts[batch], stops[batch])
 
     def window_count(self, split: Split) -> int:
-        """How many windows cover a split: W."""
+        """The number of windows of a split: W."""
         return len(self._windows[split][0])
 
     def _cover(self, where: range, aligned: bool) -> tuple[Numbers, Numbers]:
-        """Windows over a split: where the x of each starts, and where its text stops; (W,) each."""
-        last = where.stop - 1  # the last id is only a target
+        """The windows of a split: where the x of each starts, and where its text ends; (W,) each."""
+        last = where.stop - 1  # the last id is never an input
         inside = self.document_starts[(self.document_starts > where.start) & (self.document_starts < last)]
         begins = np.concatenate([[where.start], inside[: len(inside) * aligned]]).astype(np.int64)  # (stretches,)
         ends = np.append(begins[1:], last)  # (stretches,)
-        counts = -(-(ends - begins) // self.block_size)  # (stretches,): windows of each, the last of them shorter
+        counts = -(-(ends - begins) // self.block_size)  # (stretches,): windows of each; the last one may be shorter
         nth = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)  # (W,): 0, 1, 2 in each stretch
         return np.repeat(begins, counts) + nth * self.block_size, np.repeat(ends, counts)
 
     def _gather(self, starts: Numbers, stops: Numbers) -> Batch:
-        check_whole(self.ids)
+        check_size(self.ids)
         places = starts[:, None] + np.arange(self.block_size + 1)  # (B,T+1)
         window = self.ids[np.minimum(places, stops[:, None])].astype(np.int64)  # (B,T+1)
         x, y = window[:, :-1].copy(), window[:, 1:].copy()  # (B,T), (B,T)
-        beyond = places[:, :-1] >= stops[:, None]  # (B,T): what fills up a window that is longer than its text
+        beyond = places[:, :-1] >= stops[:, None]  # (B,T): padding of a window that is longer than its text
         x[beyond], y[beyond] = 0, IGNORED
         return torch.from_numpy(x), torch.from_numpy(y)
 
 
 def _draws(seed: int, n: int, count: int) -> npt.NDArray[np.uint64]:
-    """Random numbers (count,) that depend on (seed, n) alone.
+    """Random numbers (count,) that depend only on (seed, n).
 
-    Philox counts instead of keeping a state ("Parallel Random Numbers: As Easy as 1, 2, 3", Salmon et al. 2011):
-    the seed is its key and n a part of its counter, so that any batch is reached at once, in any order.
+    Philox is a counter-based generator without a state ("Parallel Random Numbers: As Easy as 1, 2, 3", Salmon et al.
+    2011): the seed is its key and n is part of its counter, so that any batch can be computed directly.
     """
     draws: npt.NDArray[np.uint64] = np.random.Philox(key=seed, counter=[0, n, 0, 0]).random_raw(count)
     return draws
@@ -177,13 +177,13 @@ def _draws(seed: int, n: int, count: int) -> npt.NDArray[np.uint64]:
 
 @lru_cache(maxsize=2)
 def _epoch(seed: int, epoch: int, count: int) -> tuple[Numbers, int]:
-    """An order of the numbers below `count`, and one more draw, that depend on (seed, epoch) alone."""
+    """A random order of range(count), and one more random number; both depend only on (seed, epoch)."""
     draws = _draws(seed, epoch, count + 1)
     return np.argsort(draws[1:], kind="stable"), int(draws[0])
 
 
 def _cut(length: int, document_starts: Numbers, validation: float) -> int:
-    """Where validation begins: at its share of the ids, or at the nearest document's start if one is within 1 %."""
+    """The index of the first id for validation: by its share, or the nearest start of a document within 1 %."""
     cut = int(length * (1 - validation))
     inside = document_starts[(document_starts > 0) & (document_starts < length)]
     near = inside[np.abs(inside - cut) <= 0.01 * length]
@@ -192,16 +192,16 @@ def _cut(length: int, document_starts: Numbers, validation: float) -> int:
 
 # ---------------------------------------------------------------------------------------------- ids on disk
 
-FILES = ("ids.bin", "starts.bin")  # raw and little-endian: the ids, and the place of each document's first (int64)
-SEAL = "meta.json"  # says what they are and their SHA-256; without it, or with another, they are not used
+FILES = ("ids.bin", "starts.bin")  # little-endian: the ids, and the index of each document's first id (int64)
+MANIFEST = "meta.json"  # their types and SHA-256; files that do not match it are not used
 
 
 def ids_on_disk(corpus: Corpus, tokenizer: Tokenizer) -> tuple[npt.NDArray[Any], Numbers]:
     """The ids (N,), mapped into memory, and where each document starts; made once for a text and a tokenizer.
 
-    They lie in data/cache, in a folder named after what they are made from. Files that do not verify are made again.
-    Processes that begin at once all make the same bytes and rename them into place, so that any order ends well.
-    Raises UserError for a tokenizer that does not keep to its vocabulary.
+    They are in data/cache, in a folder whose name is a hash of the text and the tokenizer. Files with a wrong checksum
+    are made again. Several processes may make the same files at the same time: each writes temporary files and renames
+    them. Raises UserError if the tokenizer returns an id that is not in its vocabulary.
     """
     folder = corpora.DATA / "cache" / _key(corpus, tokenizer)
     dtype = np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4")
@@ -211,7 +211,7 @@ def ids_on_disk(corpus: Corpus, tokenizer: Tokenizer) -> tuple[npt.NDArray[Any],
         try:
             _make(temporary, corpus, tokenizer, dtype)
             folder.mkdir(exist_ok=True)
-            for name in (*FILES, SEAL):
+            for name in (*FILES, MANIFEST):
                 os.replace(temporary / name, folder / name)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -219,30 +219,32 @@ def ids_on_disk(corpus: Corpus, tokenizer: Tokenizer) -> tuple[npt.NDArray[Any],
     return np.asarray(np.memmap(ids, dtype, mode="r")), np.fromfile(starts, "<i8").astype(np.int64)
 
 
-def check_whole(ids: npt.NDArray[Any]) -> None:
-    """Raises OSError for mapped ids (N,) whose file was cut short: reading beyond its end is a SIGBUS, not an error."""
+def check_size(ids: npt.NDArray[Any]) -> None:
+    """Raises OSError for mapped ids (N,) whose file was truncated: to read beyond its end would be a SIGBUS."""
     mapped = ids.base
-    memory: Any = getattr(mapped, "base", None)  # the file as it is now, whatever has its name
+    memory: Any = getattr(mapped, "base", None)  # the open file, also if another one has its name now
     if isinstance(mapped, np.memmap) and (size := memory.size()) < mapped.nbytes:
-        what = f"{mapped.filename}: cut short to {size:,} of {mapped.nbytes:,} bytes while it was read"
-        raise OSError(f"{what}; the next start makes it anew: python scripts/train.py --resume")
+        what = f"{mapped.filename}: cut short to {size:,} of {mapped.nbytes:,} bytes while it was in use"
+        raise OSError(f"{what}; the next start makes it again: python scripts/train.py --resume")
 
 
 def _key(corpus: Corpus, tokenizer: Tokenizer) -> str:
-    """A name that changes with the text, the tokenizer, and the file that holds the tokenizer's code."""
+    """A hash of the text, the tokenizer, and the file of the tokenizer's class."""
     try:
         code = Path(inspect.getfile(type(tokenizer))).read_bytes()
-    except (OSError, TypeError):  # a class made in a notebook has no file
+    except (OSError, TypeError):  # a class that was defined in a notebook has no file
         code = b""
     parts = [str(FORMAT), corpus.digest, tokenizer.fingerprint, hashlib.sha256(code).hexdigest()]
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:32]
 
 
 def _verifies(folder: Path, dtype: np.dtype[Any]) -> bool:
-    """Whether the files are there, whole, and what their seal says."""
+    """Whether the files exist and match their manifest."""
     try:
-        seal = json.loads((folder / SEAL).read_text("utf-8"))
-        return seal["dtype"] == dtype.str and all(seal["sha256"][name] == sha256_of(folder / name) for name in FILES)
+        manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
+        return manifest["dtype"] == dtype.str and all(
+            manifest["sha256"][name] == sha256_of(folder / name) for name in FILES
+        )
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
 
@@ -250,18 +252,23 @@ def _verifies(folder: Path, dtype: np.dtype[Any]) -> bool:
 def _make(folder: Path, corpus: Corpus, tokenizer: Tokenizer, dtype: np.dtype[Any]) -> None:
     """Tokenize the corpus, a document at a time, and write the three files."""
     starts = array("q")
-    pieces = (ids.astype(dtype).tobytes() for ids in _tokenize(corpus, tokenizer, starts))
-    sums = [_write(folder / FILES[0], pieces), _write(folder / FILES[1], [np.array(starts, "<i8").tobytes()])]
+    chunks = (ids.astype(dtype).tobytes() for ids in _tokenize(corpus, tokenizer, starts))
+    sums = [_write(folder / FILES[0], chunks), _write(folder / FILES[1], [np.array(starts, "<i8").tobytes()])]
     count = (folder / FILES[0]).stat().st_size // dtype.itemsize
     if not count:
         raise UserError(f"data.source: the tokenizer {tokenizer.kind} makes no ids of {corpus.source}")
-    seal = {"from": corpus.description, "tokenizer": tokenizer.kind, "vocab_size": tokenizer.vocab_size}
-    seal |= {"dtype": dtype.str, "ids": count, "documents": len(starts), "sha256": dict(zip(FILES, sums, strict=True))}
-    _write(folder / SEAL, [json.dumps(seal, indent=1).encode() + b"\n"])
+    manifest = {"from": corpus.description, "tokenizer": tokenizer.kind, "vocab_size": tokenizer.vocab_size}
+    manifest |= {
+        "dtype": dtype.str,
+        "ids": count,
+        "documents": len(starts),
+        "sha256": dict(zip(FILES, sums, strict=True)),
+    }
+    _write(folder / MANIFEST, [json.dumps(manifest, indent=1).encode() + b"\n"])
 
 
 def _tokenize(corpus: Corpus, tokenizer: Tokenizer, starts: array[int]) -> Iterator[Numbers]:
-    """The ids of each document, where it starts added to `starts`; end_of_text, if there is one, stands between."""
+    """The ids of each document, with end_of_text before all but the first; appends each start to `starts`."""
     count = 0
     for document in progress(corpus.documents(), "tokenizing", unit="documents"):
         ids = tokenizer.encode(document)  # (document,)
@@ -275,13 +282,13 @@ def _tokenize(corpus: Corpus, tokenizer: Tokenizer, starts: array[int]) -> Itera
         yield ids
 
 
-def _write(path: Path, pieces: Iterable[bytes]) -> str:
-    """Write and sync a file; its SHA-256."""
+def _write(path: Path, chunks: Iterable[bytes]) -> str:
+    """Write and sync a file, and return its SHA-256."""
     digest = hashlib.sha256()
     with path.open("wb") as file:
-        for piece in pieces:
-            file.write(piece)
-            digest.update(piece)
+        for chunk in chunks:
+            file.write(chunk)
+            digest.update(chunk)
         file.flush()
         os.fsync(file.fileno())
     return digest.hexdigest()

@@ -1,7 +1,8 @@
-"""The pieces of byte-pair encoding, learned in a process of its own: `tokenizers` looks at no signal while it works.
+"""Learns the pieces of byte-pair encoding in a separate process, because `tokenizers` does not react to signals.
 
-`tokenizer.py` starts this file, and ends it when it is itself stopped. Texts come on stdin, each as a line of JSON, and
-after them an empty line; the answer is a line of JSON, {piece: id}. It imports nothing of minigpt, and so starts fast.
+`tokenizer.py` starts this file, and kills it when it is stopped itself. The texts come on stdin, each as a line of
+JSON, and after them an empty line; the answer is one line of JSON, {piece: id}. Nothing of minigpt is imported here, so
+that the process starts fast.
 """
 
 from __future__ import annotations
@@ -16,24 +17,26 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 
 def texts() -> Iterator[str]:
-    """The texts on stdin. When stdin ends, whoever asked is gone, and so is this process."""
+    """The texts on stdin. When stdin ends, the parent process has ended, and this one exits."""
     for line in iter(sys.stdin.readline, "\n"):
         if not line:
             os._exit(1)
         yield json.loads(line)
-    threading.Thread(target=leave, daemon=True).start()
+    threading.Thread(target=exit_with_parent, daemon=True).start()
 
 
-def leave() -> None:
-    """Wait for the end of stdin, and end this process, whatever it is doing."""
+def exit_with_parent() -> None:
+    """Wait for the end of stdin, then exit, even in the middle of learning."""
     sys.stdin.read()
     os._exit(1)
 
 
 def main(vocab_size: int) -> None:
-    """Learn, and answer."""
+    """Learn the pieces and print them."""
     trainee = Tokenizer(models.BPE())
-    trainee.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # splits into words, as PIECES does
+    trainee.pre_tokenizer = pre_tokenizers.ByteLevel(
+        add_prefix_space=False
+    )  # splits into words as PIECES in tokenizer.py does
     letters = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=letters, show_progress=False)
     trainee.train_from_iterator(texts(), trainer)

@@ -1,8 +1,8 @@
 """Tokenizers: text <-> ids.
 
-A kind of tokenizer says what an id stands for: a character of the corpus (`char`), a byte (`byte`), or a piece of a
-few bytes that often occur together, learned from the corpus (`bpe`) or by others (`gpt2`, `cl100k_base`,
-`o200k_base`). All of them end in bytes: an id is a few bytes of UTF-8, and a text is its ids' bytes in a row.
+The kind decides what an id stands for: a character of the corpus (`char`), a byte (`byte`), or a piece of a few bytes
+that often occur together, learned from the corpus (`bpe`) or published by others (`gpt2`, `cl100k_base`,
+`o200k_base`). For every kind, an id stands for a few bytes of UTF-8, and a text is the bytes of its ids in order.
 
 N ids   V vocabulary size
 """
@@ -38,43 +38,43 @@ from minigpt.system.strict_json import parse_json
 from minigpt.system.waiting import interruptible, progress
 
 Ids = npt.NDArray[np.int64]
-MAX_BYTES = 32 << 20  # a tokenizer.json is a list of tokens; anything larger is a mistake or an attack
+MAX_BYTES = 32 << 20  # of a tokenizer.json; a larger file is a mistake or an attack
 
 
 class Tokenizer(Component):
-    """Text <-> ids. A kind supplies `vocab_size`, `encode`, `token_bytes`, and `fit` if it learns from the corpus.
+    """Text <-> ids. A kind defines `vocab_size`, `encode`, `token_bytes`, and `fit` if it learns from the corpus.
 
-    The arguments of a kind's constructor are plain JSON values, kept in attributes of the same names: they are all
-    that `save` writes, and they must decide all that the tokenizer does. The constructor checks them (UserError).
+    The constructor's arguments are plain JSON values, stored in attributes of the same names. `save` writes only them,
+    so they must determine everything that the tokenizer does. The constructor checks them (UserError).
     """
 
     vocab_size: int
-    end_of_text: int | None = None  # the id that stands between documents, where the vocabulary has one
+    end_of_text: int | None = None  # the id between two documents, if the vocabulary has one
 
     def __init__(self) -> None:
-        """A kind that needs nothing but its name."""
+        """No arguments."""
 
     @classmethod
     def fit(cls, config: Any, texts: Iterable[str]) -> Tokenizer:
-        """The tokenizer for a corpus. `config` is the kind's own `Config`; this one learns nothing from the texts."""
+        """The tokenizer for a corpus. `config` is the kind's `Config`. The base class learns nothing from the texts."""
         return cls()
 
     def encode(self, text: str) -> Ids:
-        """The ids (N,) of a text. What looks like a special token is plain text. Raises UserError."""
+        """The ids (N,) of a text. Special tokens such as <|endoftext|> are read as plain text. Raises UserError."""
         raise TypeError(f"{type(self).__name__} must define encode(text)")
 
     def token_bytes(self, id: int) -> bytes:
-        """The UTF-8 bytes of one id; they may be a part of a character. Raises UserError beyond the vocabulary."""
+        """The UTF-8 bytes of one id, possibly only part of a character. Raises UserError for an id out of range."""
         raise TypeError(f"{type(self).__name__} must define token_bytes(id)")
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids (N,), U+FFFD where their bytes are no UTF-8. Raises UserError beyond the vocabulary."""
+        """The text of ids (N,), with U+FFFD for invalid UTF-8. Raises UserError for an id out of range."""
         return b"".join(self.token_bytes(int(id)) for id in ids).decode("utf-8", "replace")
 
     def stream(self, ids: Iterable[int]) -> Iterator[str]:
-        """The text of ids as they come: a piece for each id, empty while a character is incomplete.
+        """The text of each id as it comes; empty while a character is incomplete.
 
-        The pieces together are `decode(ids)`; what is incomplete at the end becomes one last piece, U+FFFD.
+        Joined together, the texts are `decode(ids)`. A character that is incomplete at the end becomes U+FFFD.
         """
         utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         for id in ids:
@@ -83,12 +83,12 @@ class Tokenizer(Component):
             yield rest
 
     def to_json(self) -> dict[str, Any]:
-        """The kind and the constructor's arguments, as plain values."""
+        """The kind and the constructor's arguments, as plain JSON values."""
         return {"kind": self.kind} | {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
 
     @staticmethod
     def from_json(values: Any) -> Tokenizer:
-        """The tokenizer that `to_json` wrote. Raises UserError for anything else."""
+        """The tokenizer from the values of `to_json`. Raises UserError for any other values."""
         if not isinstance(values, dict) or not isinstance(values.get("kind"), str):
             raise UserError('a tokenizer is an object with a "kind"')
         kind, arguments = values["kind"], {name: value for name, value in values.items() if name != "kind"}
@@ -108,7 +108,7 @@ class Tokenizer(Component):
 
     @staticmethod
     def load(path: str | Path) -> Tokenizer:
-        """Read tokenizer.json. Raises UserError, naming the file, for anything that `save` would not have written."""
+        """Read tokenizer.json. Raises UserError, which names the file, for contents that `save` does not write."""
         path = Path(path)
         if path.is_symlink() or not path.is_file():
             raise UserError(f"{path}: {'not a plain file' if path.exists() else 'no such file'}")
@@ -125,17 +125,17 @@ class Tokenizer(Component):
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the canonical JSON: equal for tokenizers that do the same."""
+        """SHA-256 of the JSON with sorted keys: equal for equal tokenizers."""
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
 
     def _check(self, id: int) -> int:
         if not 0 <= id < self.vocab_size:
-            raise UserError(f"id {id} is beyond the vocabulary: {self.kind} has the ids 0 to {self.vocab_size - 1}")
+            raise UserError(f"id {id} is not in the vocabulary: {self.kind} has the ids 0 to {self.vocab_size - 1}")
         return id
 
 
 def utf8(text: str) -> bytes:
-    """The UTF-8 bytes of a text. Raises UserError for half a surrogate pair, which no file and no terminal holds."""
+    """The UTF-8 bytes of a text. Raises UserError for half a surrogate pair, which is not a character."""
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -143,14 +143,14 @@ def utf8(text: str) -> bytes:
 
 
 def _locate(text: str, index: int) -> str:
-    """'é' (U+00E9) at index 17 (line 2, column 5): where a character stands in a text."""
+    """The place of a character in a text, in words: 'é' (U+00E9) at index 17 (line 2, column 5)."""
     line, column = text.count("\n", 0, index) + 1, index - text.rfind("\n", 0, index)
     place = f" (line {line}, column {column})" if "\n" in text else ""
     return f"{text[index]!r} (U+{ord(text[index]):04X}) at index {index}{place}"
 
 
 class Char(Tokenizer, kind="char"):
-    """An id is a character. The alphabet is every character of the corpus, sorted, and travels with the run."""
+    """An id is a character. The alphabet is every character of the corpus, sorted, and is saved with the run."""
 
     def __init__(self, alphabet: str):
         if not (isinstance(alphabet, str) and alphabet and sorted(set(alphabet)) == list(alphabet)):
@@ -169,7 +169,7 @@ class Char(Tokenizer, kind="char"):
         return cls("".join(sorted(alphabet)))
 
     def encode(self, text: str) -> Ids:
-        """The ids (N,) of N characters. Raises UserError that names the first unknown one and its place."""
+        """The ids (N,) of N characters. Raises UserError, which names the first unknown character and its place."""
         points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")  # (N,)
         ids: Ids = self._ids[np.minimum(points, len(self._ids) - 1)]  # (N,)
         if (ids < 0).any():
@@ -179,12 +179,12 @@ class Char(Tokenizer, kind="char"):
         return ids
 
     def token_bytes(self, id: int) -> bytes:
-        """The UTF-8 bytes of one character: always whole."""
+        """The UTF-8 bytes of one whole character."""
         return self.alphabet[self._check(id)].encode("utf-8")
 
 
 class Byte(Tokenizer, kind="byte"):
-    """An id is a byte of UTF-8: 256 ids for every text there is, and one to four of them a character."""
+    """An id is a byte of UTF-8: 256 ids are enough for any text, and a character takes one to four of them."""
 
     vocab_size = 256
 
@@ -198,34 +198,36 @@ class Byte(Tokenizer, kind="byte"):
 
 
 class Tiktoken(Tokenizer):
-    """An id is a piece of text that `tiktoken.Encoding` knows; the kinds below differ in where they get one from."""
+    """An id is a piece of a `tiktoken.Encoding`. The kinds below differ in where the encoding comes from."""
 
     encoding: tiktoken.Encoding
 
     def encode(self, text: str) -> Ids:
-        """The ids (N,) of a text, by merging the pair of lowest rank until there is none."""
-        utf8(text)  # tiktoken would replace what is no text, and say nothing
+        """The ids (N,) of a text: the pair of lowest rank is merged until no pair is left to merge."""
+        utf8(text)  # tiktoken would replace invalid text without an error
         cut = progress(parts(text), "tokenizing", unit="parts")
         ids = [np.array(self.encoding.encode_ordinary(part), dtype=np.int64) for part in cut]
         return np.concatenate(ids) if ids else np.empty(0, dtype=np.int64)
 
     def token_bytes(self, id: int) -> bytes:
-        """The bytes of a piece. Public vocabularies have gaps, ids that stand for nothing: they read U+FFFD."""
+        """The bytes of a piece. Published vocabularies have unused ids; their text is U+FFFD."""
         try:
             return self.encoding.decode_single_token_bytes(self._check(id))
         except KeyError:
             return "\N{REPLACEMENT CHARACTER}".encode()
 
 
-LONGEST = 2000  # characters that a library gets at a time: it looks at no signal, and a word takes it a square of time
-END = r"(?<=[^\W_])(?=[\s.,;:!?\u2026\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f])"  # of a word, in any writing
+# The most characters in one call of a library: it does not react to signals, and its time grows with the square of the
+# length of a word.
+LONGEST = 2000
+END = r"(?<=[^\W_])(?=[\s.,;:!?\u2026\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f])"  # the end of a word, in any script
 PART = re.compile(rf"(?s).{{1,{LONGEST}}}(?:\Z|{END})|.{{1,{LONGEST}}}(?<=[^\W\d_])(?=\W)|.{{1,{LONGEST}}}")
 
 
 def parts(text: str) -> Iterator[str]:
-    """A text cut into parts of at most LONGEST characters, at the ends of words, so that no tokenizer's piece is cut.
+    """Split a text at the ends of words into parts of at most LONGEST characters, so that no piece is split.
 
-    Only what is longer than that and has no such end, such as DNA or blanks, is cut anywhere.
+    Only a stretch without a word's end that is longer than that, such as DNA or spaces, is split anywhere.
     """
     for part in PART.finditer(text):
         yield part[0]
@@ -233,30 +235,31 @@ def parts(text: str) -> Iterator[str]:
 
 LEARN = str(Path(__file__).with_name("learn_pieces.py"))
 
-# A piece stays within a word, its leading space included: GPT-2's pattern, possessive so that it never goes back.
+# A piece never crosses a word's end; a leading space belongs to the word. GPT-2's pattern, with possessive quantifiers,
+# so that it never backtracks.
 PIECES = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
 
 
 class BPE(Tiktoken, kind="bpe"):
-    """An id is a piece learned from the corpus: first the 256 bytes, then the most frequent pair, merged, and again.
+    """An id is a piece learned from the corpus: start with the 256 bytes, merge the most frequent pair, and repeat.
 
     Byte-pair encoding: "Neural Machine Translation of Rare Words with Subword Units" (arXiv 1508.07909). Hugging
-    Face's `tokenizers` finds the merges; `tiktoken` applies them. A small corpus may not have as many as asked for.
+    Face's `tokenizers` learns the merges; `tiktoken` applies them. A small corpus may give fewer than `vocab_size`.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Tokenizer.Config):
-        """How far to merge."""
+        """How many pieces to learn."""
 
         vocab_size: Annotated[int, Range(257, 1_000_000)] = 1024
-        """How many ids to have, the 256 bytes among them: more ids make shorter sequences and a larger model."""
+        """The number of ids, with the 256 bytes: more ids make shorter sequences and a larger model."""
 
     def __init__(self, pieces: list[str]):
-        """`pieces` in the order of their merging, after the bytes; each character stands for a byte (Latin-1)."""
+        """`pieces` in the order in which they were merged; each character of a piece stands for a byte (Latin-1)."""
         if not (isinstance(pieces, list) and all(isinstance(piece, str) and len(piece) > 1 for piece in pieces)):
-            raise UserError("the pieces must be a list of texts of two characters or more")
+            raise UserError("the pieces must be a list of texts, each of two characters or more")
         if any(max(piece) > "\xff" for piece in pieces) or len(set(pieces)) != len(pieces):
-            raise UserError("each of the pieces must stand once, and its characters for bytes (U+0000 to U+00FF)")
+            raise UserError("the pieces must be different, and their characters must be bytes (U+0000 to U+00FF)")
         self.pieces, self.vocab_size = pieces, 256 + len(pieces)
         ranks = {bytes([byte]): byte for byte in range(256)}
         ranks |= {piece.encode("latin-1"): 256 + i for i, piece in enumerate(pieces)}
@@ -271,9 +274,9 @@ class BPE(Tiktoken, kind="bpe"):
 
 
 def _learn(texts: Iterable[str], vocab_size: int) -> dict[str, int]:
-    """The pieces that `learn_pieces.py` learns from texts, numbered in the order of merging.
+    """The pieces that `learn_pieces.py` learns from texts -> their ids, in the order of merging.
 
-    Raises UserError when `tokenizers` is not installed, or when its process ends without an answer.
+    Raises UserError if `tokenizers` is not installed, or if the process ends without an answer.
     """
     try:
         importlib.import_module("tokenizers")
@@ -304,9 +307,9 @@ def _learn(texts: Iterable[str], vocab_size: int) -> dict[str, int]:
 
 
 def _byte_letters() -> dict[str, str]:
-    """The visible letter by which byte-level BPE writes each byte -> the Latin-1 character of that byte.
+    """The printable character that byte-level BPE uses for each byte -> the Latin-1 character of that byte.
 
-    A byte whose Latin-1 character is visible is written as that; the others follow from U+0100 on, in order.
+    A byte whose Latin-1 character is printable uses it; the other bytes use U+0100, U+0101 and so on, in order.
     """
     visible = [chr(byte) for byte in range(256) if chr(byte).isprintable() and byte != ord(" ")]
     hidden = [chr(byte) for byte in range(256) if chr(byte) not in visible]
@@ -314,7 +317,7 @@ def _byte_letters() -> dict[str, str]:
 
 
 class Public(Tiktoken):
-    """An id is a piece that others have learned from a large part of the web; nothing is learned here."""
+    """A published vocabulary, learned by others from a large part of the web; nothing is learned here."""
 
     def __init__(self) -> None:
         self.encoding = public_encoding(self.kind)
@@ -339,30 +342,32 @@ FILES = {
     "cl100k_base": ("encodings/cl100k_base.tiktoken",),
     "o200k_base": ("encodings/o200k_base.tiktoken",),
 }
-ANSWER, DOWNLOAD = 1.5, 120.0  # seconds until the network must have answered, and sent everything
+ANSWER, DOWNLOAD = 1.5, 120.0  # timeouts in seconds: the first answer, and the whole file
 
 
 def public_encoding(name: str) -> tiktoken.Encoding:
-    """A public encoding from tiktoken's cache, or else from the network. Raises UserError, in two seconds if offline.
+    """A published encoding, from tiktoken's cache or the network. Raises UserError within two seconds if offline.
 
-    tiktoken itself would wait for a silent network without end.
+    tiktoken itself has no timeout: it would wait for ever for a network that does not answer.
     """
     cache = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR"))
     folder = Path(tempfile.gettempdir(), "data-gym-cache") if cache is None else Path(cache)
     urls = [f"{HOST}/{file}" for file in FILES[name]]
     try:
-        if not all((folder / hashlib.sha1(url.encode()).hexdigest()).exists() for url in urls):  # as tiktoken names it
-            interruptible(lambda: _knock(urls[0]), f"looking for {name}", ANSWER)
+        if not all(
+            (folder / hashlib.sha1(url.encode()).hexdigest()).exists() for url in urls
+        ):  # as tiktoken names its files
+            interruptible(lambda: _request_head(urls[0]), f"looking for {name}", ANSWER)
         return interruptible(lambda: tiktoken.get_encoding(name), f"getting the encoding {name}", DOWNLOAD)
     except (OSError, ValueError, http.client.HTTPException) as error:
-        what = f"the encoding {name} is neither in tiktoken's cache ({folder}) nor to be had from {HOST}"
-        hint = "connect once, point TIKTOKEN_CACHE_DIR to a folder that has it, or take data.tokenizer=char"
+        what = f"the encoding {name} is not in tiktoken's cache ({folder}), and {HOST} cannot be reached"
+        hint = "connect once, set TIKTOKEN_CACHE_DIR to a folder that has it, or use data.tokenizer=char"
         raise UserError(f"{what} ({' '.join(str(error).split()) or type(error).__name__}): {hint}") from None
 
 
-def _knock(url: str) -> None:
+def _request_head(url: str) -> None:
     try:
         urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=ANSWER).close()
-    except urllib.error.HTTPError as error:  # an answer such as 404, and still open
+    except urllib.error.HTTPError as error:  # an answer such as 404; the connection is still open
         error.close()
         raise
