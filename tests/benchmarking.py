@@ -1,6 +1,6 @@
-"""What the tests of the benchmark share: a stand-in for nanoGPT, and a reader of what a suite prints and writes.
+"""Helpers for the tests of the benchmark: a stand-in for nanoGPT, and a parser of what a suite prints and writes.
 
-The stand-in has the same interface, in words of its own: a table of bigrams.
+The stand-in is a bigram table with nanoGPT's interface.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the tests of comparisons share: a small comparison, and how it is run in a folder of its own."""
+"""Helpers for the tests of comparisons: a small comparison, run in a folder of its own."""
 
 from __future__ import annotations
 

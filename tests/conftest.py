@@ -1,4 +1,4 @@
-"""What every chapter of the tests shares: one thread, one seed, and examples that are the same on every run."""
+"""Settings for all tests: one thread, one seed, and the same hypothesis examples in every run."""
 
 import hypothesis
 import pytest

@@ -1,10 +1,10 @@
-"""The laws of attention: what every kind with every position must obey, and the cases that they are held against.
+"""The laws of attention that every kind must obey with every position, and the cases on which they are tested.
 
-The kinds and positions are read from the registries, so that a new file is covered by itself; `plugin_kinds.py` adds
-some that do not ship, written as a user's plugin would be. Where equality is claimed it is claimed in float64.
+The kinds and positions are read from the registries, so a new file is tested without a change here. `plugin_kinds.py`
+adds some that do not ship. Equalities are tested in float64.
 
-`test_contract.py` holds every case to every law, `test_cheats.py` shows that each law can be broken, `test_kinds.py`
-that each rung is the one before where it adds nothing.
+`test_contract.py` tests every law on every case, `test_cheats.py` shows that each law can fail, and `test_kinds.py`
+compares each kind with the one before it on the ladder.
 
 B batch, H query heads, G key heads, T query positions, S key positions, D model width, e width of a value.
 """

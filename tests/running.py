@@ -1,10 +1,10 @@
-"""What the chapters on runs share: a small text, a small config, and the scripts as processes.
+"""Helpers for the tests of commands: a small text, a small config, and the scripts as processes.
 
-`process` starts `python scripts/NAME.py` as a user does. `script` gives the same answers in a tenth of the time: one
-server imports torch once and forks for each command, which runs the script as `__main__`, with its own arguments,
+`process` starts `python scripts/NAME.py` as a user does. `script` gives the same result in a tenth of the time: one
+server imports torch once and forks for each command. The child runs the script as `__main__`, with its own arguments,
 folder, output and exit code.
 
-    python tests/running.py        # the server: a request (JSON) a line in, an exit code a line out
+    python tests/running.py        # the server: one request (JSON) a line on stdin, one exit code a line on stdout
 """
 
 from __future__ import annotations

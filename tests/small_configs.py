@@ -1,4 +1,4 @@
-"""Two small groups of options, and a reader that writes a text to `c.yaml` and loads them from it."""
+"""Two small option classes, and a reader that writes a text to `c.yaml` and loads them from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small corpora with ids that are known beforehand, and a data folder of the tests' own to keep them in."""
+"""Small corpora with known ids, and a temporary data folder for them."""
 
 from __future__ import annotations
 

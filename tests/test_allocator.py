@@ -1,6 +1,6 @@
-"""Memory that is freed stays with the process, so that a step does not wait for the system's cleared pages.
+"""Freed memory stays with the process, so that no step waits while the system clears new pages.
 
-How much the C library holds of the system's memory is asked of the C library: not every system counts its page faults.
+The tests ask the C library how much memory it has from the system, because not every system counts page faults.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The book: reading order is import order, every file opens with what it is, and none is too long to read."""
+"""The book: a file imports only files above it in the list, begins with what it is, and is not too long to read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What decoding remembers: keys and values in buffers that do not move, or a state that does not grow.
+"""The cache for decoding: keys and values in buffers of a fixed address, or a state of a fixed size.
 
 B batch, G key heads, T new positions, S positions so far, d width of a key, e width of a value.
 """

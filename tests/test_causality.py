@@ -1,4 +1,4 @@
-"""The probe: every way to see the future is refused, with its layer, positions and cause; nothing causal is.
+"""The causality check: it finds every way to see the future, with the layer, the positions and the cause, and no other.
 
 T query positions, S key positions.
 """

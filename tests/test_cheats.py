@@ -1,4 +1,4 @@
-"""The cheats: each law of the contract refuses a kind that breaks it, which proves that the law can fail.
+"""The cheats: for each law, a kind that breaks it. The law must refuse the kind, which proves that the law can fail.
 
 T query positions, S key positions, d width of a head.
 """

@@ -1,4 +1,4 @@
-"""Checkpoints: what was saved comes back, what was damaged is refused, and a failure leaves what was there."""
+"""Checkpoints: what is saved is loaded, what is damaged is refused, and a failed save changes no older checkpoint."""
 
 from __future__ import annotations
 

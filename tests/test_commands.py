@@ -1,6 +1,7 @@
-"""The commands as a user gives them: every mistake is one clear line and an exit code, and every option does its part.
+"""The commands as a user calls them: every mistake gives one clear line and an exit code, and every option works.
 
-Forked processes by default (see running.py); `pytest -m slow` repeats all mistakes with processes started as by hand.
+By default each command runs in a forked process (see running.py); `pytest -m slow` repeats all mistakes with processes
+that are started as by hand.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The contract of attention: every law, for every kind with every position, and for models whose layers differ.
+"""The contract of attention: every law, for every kind with every position, and for models with different layers.
 
-The laws and the cases stand in `laws.py`.
+The laws and the cases are in `laws.py`.
 """
 
 from __future__ import annotations

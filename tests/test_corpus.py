@@ -1,4 +1,4 @@
-"""Corpora: what is read is what stands in the files, and what cannot be read is named."""
+"""Corpora: the text is exactly that of the files, and a file that cannot be read is named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model costs, held against counts made by hand."""
+"""The cost of a model, compared with counts made by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights for decoding: the same text in float32, less exact ones that say so, and nothing done to the model."""
+"""Weights for decoding: float32 gives the same text, smaller formats report their error, the model is not changed."""
 
 from __future__ import annotations
 
@@ -351,7 +351,7 @@ def test_the_command_says_what_fewer_bits_cost(tmp_path: Path) -> None:
 
 
 def test_a_run_that_asks_for_fewer_bits_is_written_with_them_and_no_text_is_read(tmp_path: Path) -> None:
-    """A config may be a stranger's, and so the name of a text in it: only `--weights` opens that."""
+    """The name of a text in an untrusted config is untrusted too: only `--weights` opens the text."""
     train = script("train.py", "--config", "small.yaml", "sampling.weights=bfloat16", cwd=furnish(tmp_path))
     assert train.code == 0
     ended = script("sample.py", "--temperature", 0, cwd=tmp_path)

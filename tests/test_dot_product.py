@@ -1,4 +1,4 @@
-"""The dot product that may not look at itself: what is special about it (the laws hold for it in test_contract)."""
+"""The dot product without self-attention (`include_self: false`). The laws are tested in test_contract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A comparison held for real, with its processes: exact, continued where it was stopped, and never in silence."""
+"""A real comparison, with its worker pool: exact numbers, resumed where it stopped, and every failure reported."""
 
 from __future__ import annotations
 
@@ -316,6 +316,6 @@ def test_speeds_that_nobody_measured_are_left_out(odd: str, tmp_path: Path) -> N
 
 def test_a_result_with_what_is_no_number_is_damaged(tmp_path: Path) -> None:
     text = '{"key": "k", "loss": NaN}'
-    sealed = {"sha256": hashlib.sha256(text.encode()).hexdigest(), "result": text}
-    (tmp_path / "result.json").write_text(json.dumps(sealed), encoding="utf-8")
+    with_checksum = {"sha256": hashlib.sha256(text.encode()).hexdigest(), "result": text}
+    (tmp_path / "result.json").write_text(json.dumps(with_checksum), encoding="utf-8")
     assert load_result(tmp_path, "k") == (None, "its result is damaged")

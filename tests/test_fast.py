@@ -1,6 +1,6 @@
-"""Plain = fast: with the faster forms and without them, a model computes the same, values and gradients, in float64.
+"""Plain = fast: with and without the faster forms, a model computes equal values and gradients, in float64.
 
-Over every kind, option and position, while training and while decoding; and each trick can be turned off by its name.
+For every kind, option and position, in training and in decoding; each trick can be turned off by its name.
 
 B batch, T positions, V vocabulary.
 """

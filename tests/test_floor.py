@@ -1,4 +1,4 @@
-"""Above the floor: the split of a loss is exact, and readers whose scores are known get them."""
+"""Above the floor: the parts of a loss add up exactly, and readers with known losses get these losses."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""A kind that changes its maths does not keep a shortcut that was written for other maths.
+"""A kind that changes the mathematics does not inherit a shortcut that was written for its parent.
 
-A shortcut is a `mix`, `recall` or `make_cache` that is faster than the plain one and equal to it. Inherited by a kind
-whose weights are others, it would train that kind as something else, in silence. The classes here are written as a
-user would write them, and what they keep is read off the class.
+A shortcut is a faster `mix`, `recall` or `make_cache` that equals the plain one. A kind with other weights that
+inherited it would train as its parent, without an error. The classes here are written as a user would write them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ids on disk: made once, plain and mapped, made again when anything changed, and never used when damaged."""
+"""Ids on disk: made once, mapped into memory, made again when anything changes, and never used when damaged."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def test_ids_are_mapped_and_the_files_are_plain() -> None:
     raw = ("\nA" * 100 + "\nBé" * 100).encode()
     assert (folder / "ids.bin").read_bytes() == b"".join(byte.to_bytes(2, "little") for byte in raw)
     assert (folder / "starts.bin").read_bytes() == (0).to_bytes(8, "little") + (200).to_bytes(8, "little")
-    seal = json.loads((folder / "meta.json").read_text())
-    assert (seal["dtype"], seal["ids"], seal["documents"], seal["vocab_size"]) == ("<u2", 600, 2, 256)
+    manifest = json.loads((folder / "meta.json").read_text())
+    assert (manifest["dtype"], manifest["ids"], manifest["documents"], manifest["vocab_size"]) == ("<u2", 600, 2, 256)
 
 
 class Counting(Byte):
@@ -139,17 +139,17 @@ def test_damaged_files_are_made_again_and_not_used(name: str, damage: Callable[[
     damage(path)
     after = Dataset(DOCUMENTS, corpus, Byte(), 8)
     assert (after.ids.tolist(), after.document_starts.tolist()) == (ids, starts)
-    if name != "meta.json" or damage not in (flip, truncate):  # not all that a seal says is needed
+    if name != "meta.json" or damage not in (flip, truncate):  # a manifest contains more than is checked
         assert path.read_bytes() == good
 
 
 def test_a_seal_for_another_type_is_not_believed() -> None:
     corpus = corpus_of("some text " * 20)
     ids = Dataset(RANDOM, corpus, Byte(), 8).ids.tolist()
-    seal = cache_of(corpus, Byte()) / "meta.json"
-    seal.write_text(seal.read_text().replace("<u2", "<u4"))
+    manifest = cache_of(corpus, Byte()) / "meta.json"
+    manifest.write_text(manifest.read_text().replace("<u2", "<u4"))
     assert Dataset(RANDOM, corpus, Byte(), 8).ids.tolist() == ids
-    assert '"<u2"' in seal.read_text()
+    assert '"<u2"' in manifest.read_text()
 
 
 class Wrong(Byte):

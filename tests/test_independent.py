@@ -1,6 +1,6 @@
-"""The model, held against independent implementations with the same random weights: PyTorch's and Hugging Face's.
+"""The model, compared with independent implementations with the same random weights: PyTorch's and Hugging Face's.
 
-The weights are random everywhere, in the biases and the norms too: what starts at zero or one is not compared.
+All weights are random, those of biases and norms too: a weight of zero or one would not be tested.
 T positions, D model width, V vocabulary.
 """
 

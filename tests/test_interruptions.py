@@ -1,4 +1,4 @@
-"""What stops a command: signals, a crash, a closed pipe, a full disk; and where it speaks: terminals of all kinds."""
+"""What stops a command (signals, a crash, a closed pipe, a full disk), and its output on terminals of all kinds."""
 
 from __future__ import annotations
 

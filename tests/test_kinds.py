@@ -1,4 +1,4 @@
-"""Each rung of the ladder is the rung before where it adds nothing, and only there.
+"""Each kind of the ladder equals the one before it where its options add nothing, and differs elsewhere.
 
 T query positions, S key positions, D model width.
 """

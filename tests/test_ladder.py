@@ -1,4 +1,4 @@
-"""The ladder reproduces every worked example to the last printed digit, and its rungs are the same thing said anew.
+"""The ladder gives every worked example to the last printed digit, and the kinds compute the same as its functions.
 
 T positions, S positions of the keys, D width of a token, d width of a query and a key, e width of a value.
 """

@@ -1,4 +1,4 @@
-"""The model: how it starts, how many numbers it has, counted by hand, what goes in and what comes out.
+"""The model: its initialisation, its number of parameters, counted by hand, its inputs and its outputs.
 
 B batch, T positions, D model width.
 """

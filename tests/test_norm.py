@@ -1,4 +1,4 @@
-"""RMSNorm: torch's own to the last digits, forward and backward, and quiet about vectors of zeros."""
+"""RMSNorm: equal to torch's, forward and backward, and without NaN for vectors of zeros."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optimizers: who is stepped by what, held against the formulas and torch's own, and going on after a stop."""
+"""Optimizers: which parameters each one updates, by the formulas and torch's own results, and resumed after a stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configuration: what the options mean, where each mistake stands, and that what is written is read back equal."""
+"""Configuration: what the options mean, the place of each mistake, and that a written config is read back equal."""
 
 from __future__ import annotations
 

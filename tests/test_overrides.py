@@ -1,4 +1,4 @@
-"""The command line: an argument `group.key=value` overrides the file, and its mistakes are shown where they stand."""
+"""The command line: an argument `group.key=value` overrides the file, and its mistakes name the argument."""
 
 from __future__ import annotations
 

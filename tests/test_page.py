@@ -1,4 +1,4 @@
-"""The page: nothing in it points outside, its numbers are those of the JSON, and a real browser has nothing to say."""
+"""The page: it loads nothing from outside, its numbers are those of the JSON, and a real browser reports no error."""
 
 from __future__ import annotations
 

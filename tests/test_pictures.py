@@ -1,4 +1,4 @@
-"""Pictures: a curve that stays inside its frame, heat maps by hand, and PNG with labels that mean what they say."""
+"""Pictures: curves inside their frame, heat maps compared with hand-made ones, and PNG with the right labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Positions, held against their formulas written out by hand.
+"""Positions, compared with their formulas written by hand.
 
 B batch, H heads, T query positions, S key positions, D model width, d width of a head.
 """

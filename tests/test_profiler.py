@@ -1,4 +1,4 @@
-"""Where a step's time goes: the parts add up to the step, forward and backward are told apart, no bit is changed."""
+"""The profiler: the parts add up to the step, each with its forward and backward, and no bit of training changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a reader has to read between x and the output stays short, and holds no faster form."""
+"""The code between x and the output stays short, and contains no faster form."""
 
 from __future__ import annotations
 

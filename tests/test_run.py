@@ -1,4 +1,4 @@
-"""Runs: what is in a run's folder, that it can be used and repeated from there, and plugins that only a user loads."""
+"""Runs: what a run's folder contains, how it is used and repeated from there, and plugins, loaded only on request."""
 
 from __future__ import annotations
 

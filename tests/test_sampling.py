@@ -1,4 +1,4 @@
-"""Sampling: the distribution that is drawn from, the window that is looked at, and the end of a text."""
+"""Sampling: the distribution, the context window, and the end of a text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The configs that ship: all are right, the ladder differs in its attention alone, and each trains."""
+"""The configs that ship: all are valid, those of the ladder differ only in their attention, and each one trains."""
 
 from __future__ import annotations
 

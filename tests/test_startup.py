@@ -1,4 +1,4 @@
-"""Start-up, of which `import torch` is the only large part, and the end, of which nothing is."""
+"""Start-up: `import torch` is the only large part of it. At the end, nothing takes time."""
 
 from __future__ import annotations
 

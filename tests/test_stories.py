@@ -1,4 +1,4 @@
-"""The built-in language: its readers are exact, its stories keep their word, and its names mean what they say."""
+"""The built-in language: its readers are exact, its stories are consistent, and its names are right."""
 
 import math
 import re
@@ -75,7 +75,7 @@ def test_no_word_of_a_choice_begins_another_and_the_odds_sum_to_one(made_up_name
 
 def test_a_choice_with_a_word_that_begins_another_is_refused():
     assert set(Choice(["Anna", "Ann"]).words) == {"Anna", "Ann"}
-    with pytest.raises(ValueError, match="beginning of another"):
+    with pytest.raises(ValueError, match="prefix of another"):
         _ = Choice(["Anna", "Ann"]).trie
 
 

@@ -1,4 +1,4 @@
-"""What is read of JSON that a stranger may have written, and the forms that it must have."""
+"""Strict JSON: what is read from an untrusted file, and the form that it must have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The strict reading of YAML: what a word means, and the texts that are no config and are refused."""
+"""Strict YAML: what a word means, and which texts are refused."""
 
 from __future__ import annotations
 

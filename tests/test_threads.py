@@ -1,4 +1,4 @@
-"""Threads: how many there are, and that they sleep while they wait where others need the CPUs; no result changes."""
+"""Threads: how many there are, and that they sleep while they wait if others need the CPUs; no result changes."""
 
 from __future__ import annotations
 

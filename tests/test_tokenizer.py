@@ -1,4 +1,4 @@
-"""Tokenizers: what goes in comes out, and what a stranger's file or prompt holds cannot surprise."""
+"""Tokenizers: decoding gives the encoded text, and an untrusted file or prompt does no harm."""
 
 from __future__ import annotations
 
@@ -340,7 +340,7 @@ def test_fingerprints_differ_where_tokenizers_do() -> None:
         (b'{"kind": "bpe", "pieces": "ab"}', "list of texts"),
         (b'{"kind": "bpe", "pieces": ["a"]}', "two characters"),
         (b'{"kind": "bpe", "pieces": ["ab", 7]}', "list of texts"),
-        (b'{"kind": "bpe", "pieces": ["ab", "ab"]}', "once"),
+        (b'{"kind": "bpe", "pieces": ["ab", "ab"]}', "different"),
         ('{"kind": "bpe", "pieces": ["a€"]}'.encode(), "bytes"),
     ],
 )

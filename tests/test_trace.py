@@ -1,4 +1,4 @@
-"""The trace: attention maps and intermediates are what the model computes, and looking changes nothing.
+"""The trace: attention maps and intermediates are those that the model computes, and recording changes nothing.
 
 B batch, H heads, G key heads, T query positions, S key positions.
 """

@@ -1,4 +1,4 @@
-"""Training: exact gradients and losses, runs that repeat to the bit, and a stop that leaves no trace.
+"""Training: exact gradients and losses, runs that repeat bit for bit, and a stop that changes nothing.
 
 B batch, T positions, V vocabulary.
 """

@@ -1,4 +1,4 @@
-"""A comparison: how it is read, what it holds equal, and how its runs are kept apart and kept whole."""
+"""The variants of a comparison: how its config is read, what is held equal, and how its runs are stored."""
 
 from __future__ import annotations
 

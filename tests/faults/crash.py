@@ -1,12 +1,12 @@
-"""A program that saves and prunes checkpoints, and dies of it: run under the shim by the tests beside it.
+"""A program that saves and prunes checkpoints and is killed while it does: run under the shim by the tests.
 
-    LD_PRELOAD=shim.so python crash.py kill FOLDER          at every operation; a JSON line for each
+    LD_PRELOAD=shim.so python crash.py kill FOLDER          killed at every operation; a JSON line for each
     LD_PRELOAD=shim.so python crash.py fail FOLDER          a full disk from every operation on; each operation failing
-    python crash.py moments FOLDER COUNT                    at COUNT random moments, with the shim or without
-    LD_PRELOAD=shim.so python crash.py read FOLDER COUNT    not at all, while another process reads COUNT times
-    LD_PRELOAD=shim.so python crash.py record FOLDER LOG    nothing happens, and all of it is written down
+    python crash.py moments FOLDER COUNT                    killed at COUNT random moments, with the shim or without
+    LD_PRELOAD=shim.so python crash.py read FOLDER COUNT    not killed, while another process reads COUNT times
+    LD_PRELOAD=shim.so python crash.py record FOLDER LOG    not killed; every operation is recorded
 
-It forks for each death, so that torch is imported once. A child says "saved N" when save() has returned.
+It forks for each kill, so that torch is imported once. A child says "saved N" when save() has returned.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Opens a stranger's folder with the real commands, as often as is asked, and looks at what became of it.
+"""Opens changed, untrusted folders with the real commands, and checks what happened.
 
     python fuzz.py run FOLDER FIRST COUNT           FOLDER: a home made by the tests, with runs/small in it
     python fuzz.py comparison FOLDER FIRST COUNT    with runs/compare/small in it
-    python fuzz.py run FOLDER 17 1                  one case again; what became of it stays beside FOLDER, in `tried`
+    python fuzz.py run FOLDER 17 1                  one case again; the result stays beside FOLDER, in `tried`
 
-Case number n changes a fresh copy of the folder (`mutations.py`, seeded with n), forks, and becomes a command in there.
-A JSON line for each case: what was changed, how the command ended, and what is wrong with that, if anything.
+Case number n changes a fresh copy of the folder (`mutations.py`, seeded with n), forks, and runs a command in it.
+Prints a JSON line for each case: what was changed, how the command ended, and what is wrong with that, if anything.
 """
 
 from __future__ import annotations

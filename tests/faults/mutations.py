@@ -1,7 +1,7 @@
-"""One change to a folder, drawn at random: what a stranger's run or comparison might hold. Used by `fuzz.py`.
+"""One random change to a folder: what an untrusted run or comparison could contain. Used by `fuzz.py`.
 
-A change is made to a value in a file of JSON, YAML or safetensors, to a file's bytes, or to what kind of file it is.
-Afterwards the sums that seal a checkpoint or a result are made right again, as an enemy would make them.
+It changes a value in a file of JSON, YAML or safetensors, the bytes of a file, or the type of a file. Then it makes the
+checksums of a checkpoint or a result valid again, as an attacker would.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any
 import yaml
 
 LIKELY = ("config.yaml", "tokenizer.json", "state.json", "metrics.jsonl", "speeds.json", *["result.json"] * 4)
-LARGE = 1 << 28  # bytes: not changed or sealed again
-HOLE = "@@HOLE@@"  # where an odd value goes into a text
+LARGE = 1 << 28  # bytes: neither changed nor given new checksums
+HOLE = "@@HOLE@@"  # where an invalid value goes into a text
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\r<script>alert(1)</script>\nerror: forged"
 ODD = (  # JSON, or nearly
     *("null", "true", "-1", "0", "1", "2", "7", "0.5", "20000", "2147483648", "1000000000", "100000000000"),
@@ -59,7 +59,7 @@ def spoil(folder: Path, outside: Path, draw: random.Random) -> str:
         with suppress(ValueError, OSError, yaml.YAMLError, KeyError, TypeError, RecursionError):
             done.append(f"{str(path.relative_to(folder))!a}: {act(path, outside, draw)}")
     if draw.random() < 0.85:
-        seal_again(folder)
+        update_checksums(folder)
     return "; ".join(done)
 
 
@@ -112,7 +112,7 @@ def a_value(path: Path, outside: Path, draw: random.Random) -> str:
         text, done = change(json.loads(tree["result"]), draw)
         tree = {"sha256": hashlib.sha256(text.encode()).hexdigest(), "result": text}
         path.write_text(json.dumps(tree), encoding="utf-8")
-        return f"sealed again, {done}"
+        return f"checksums updated, {done}"
     text, done = change(tree, draw)
     path.write_text(text, encoding="utf-8")
     return done
@@ -171,7 +171,7 @@ def an_extra(path: Path, outside: Path, draw: random.Random) -> str:
     return f"beside it {name!r:.30}, a {what}"
 
 
-def seal_again(folder: Path) -> None:
+def update_checksums(folder: Path) -> None:
     """Make the sums in all manifests right, where that can be done."""
     for path in folder.rglob("manifest.json"):
         with suppress(Exception):

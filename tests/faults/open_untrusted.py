@@ -1,9 +1,9 @@
-"""Opens what strangers sent, and reports what came of it: run by `test_untrusted_files.py`, in a process of its own.
+"""Opens untrusted files and reports what happened: run by `test_untrusted_files.py`, in a process of its own.
 
     python open_untrusted.py < a line for each: {"what": "checkpoint" | "tokenizer" | "config", "path": ...}
 
-Once everything is imported and warm, an audit hook notes whatever would run code, load it, write a file, or reach
-out, and memory is limited. A line of JSON says for each file what was raised, how long it took, and what was noted.
+After all imports, an audit hook records every action that executes or loads code, writes a file or opens a connection,
+and memory is limited. For each file, a line of JSON says what was raised, how long it took, and what was recorded.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""A disk that loses power: the operations that the shim wrote down, played back up to some moment, and then the lights
-go out.
+"""A disk that loses power: replays the operations that the shim recorded, up to some moment.
 
-What was not synced may be there or not, whole or in part, or as rubbish: the contents of a file until its fsync, a
-name in a folder until the folder's fsync. This is what POSIX allows, and more than any one file system does.
+Data that was not synced may be there or not, complete, partly, or as garbage: the contents of a file until its fsync, a
+name in a folder until the folder's fsync. POSIX allows all of this, more than any one file system does.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A run that goes on with another config and an edited plugin, and dies while that is written down: run under the shim.
+"""Resumes a run with another config and an edited plugin, and is killed while they are written: run under the shim.
 
     LD_PRELOAD=shim.so python rewrite.py RUN PLUGIN         a line of JSON for each operation at which it was killed
 
-It forks for each death, as crash.py does, and looks at what is left: which config the run then has, and at which step.
+It forks for each kill, as crash.py does, and reports which config the run then has, and its step.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a file system can do to a program, in a test's hands: `shim.c`, compiled here and loaded before the C library.
+"""Faults of a file system, made by a test: `shim.c`, compiled here and loaded before the C library.
 
-A process under it is killed at file-system operation number N, meets a full disk or a failing operation there, or has
-every operation written down. `crash.py` drives it from inside; `under` is the environment for a whole command.
+The shim kills a process at file-system operation number N, simulates a full disk or a failed operation there, or
+records every operation. `crash.py` controls it from inside; `under` is the environment for a whole command.
 """
 
 from __future__ import annotations

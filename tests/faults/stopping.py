@@ -1,4 +1,4 @@
-"""A small run, and a plugin that lets something happen in the middle of it: a signal, a NaN, a lost folder."""
+"""A small run, and a plugin that makes something happen during training: a signal, a NaN, a deleted folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What changed between a checkpoint and the command that goes on from it: listed, recorded, allowed or refused."""
+"""Changes between a checkpoint and the command that resumes it: listed, recorded, allowed or refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run's config, tokenizer and plugins are those its checkpoints were saved with; what is changed is named."""
+"""Checksums: a run's config, tokenizer and plugins are those of its checkpoints; a changed one is named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules that lie in the current folder, by chance or by malice: no command and no process of one imports them."""
+"""Modules in the current folder, by chance or by an attack: no command and none of its processes imports them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damaged checkpoints: refused, or skipped with a line, and never wrong numbers."""
+"""Damaged checkpoints: refused, or skipped with a warning, and never loaded with wrong numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A disk that is full, read-only, or gone: one line, exit code 5, and what was saved before is whole."""
+"""A disk that is full, read-only or removed: one line, exit code 5, and everything saved before is complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several processes under torchrun, with gloo: they learn what one would, and stop as one."""
+"""Several processes under torchrun, with gloo: they learn the same as one process, and stop together."""
 
 from __future__ import annotations
 

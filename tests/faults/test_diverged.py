@@ -1,4 +1,4 @@
-"""NaN and infinity: stopped before the step, the evidence kept, the good checkpoint untouched."""
+"""NaN and infinity: training stops before the step, keeps the evidence, and does not change the good checkpoint."""
 
 from __future__ import annotations
 

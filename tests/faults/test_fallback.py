@@ -1,4 +1,4 @@
-"""Newer checkpoints that cannot be used are skipped by name, in a few lines however many there are."""
+"""Checkpoints that cannot be used are skipped and named; a few lines are printed, however many there are."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Folders from strangers, made by a seeded fuzzer: every file and field (`mutations.py`), every command (`fuzz.py`).
+"""Untrusted folders made by a seeded fuzzer: every file and field (`mutations.py`), every command (`fuzz.py`).
 
-Each case ends with 0, 2, 3, 4 or 5 within 20 seconds and 2 GB, in one line; nothing outside the folder is another
-afterwards, and nothing of what is in there is told, run, or markup in the page.
+Each case ends with exit code 0, 2, 3, 4 or 5 within 20 seconds and 2 GB, with one line. No file outside the folder is
+changed, printed or executed, and no text of the folder is markup in the page.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PROGRAM = Path(__file__).with_name("fuzz.py")
 
 
 @pytest.fixture(scope="module", params=["run", "comparison"])
-def stranger(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+def untrusted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """A folder with a whole run or comparison, and a secret beside it."""
     kind, home = request.param, tmp_path_factory.mktemp(request.param) / "home"
     furnished(home)
@@ -41,8 +41,8 @@ def stranger(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return kind, home
 
 
-def look(stranger: tuple[str, Path], first: int, count: int) -> None:
-    kind, home = stranger
+def open_folders(untrusted: tuple[str, Path], first: int, count: int) -> None:
+    kind, home = untrusted
     command = [sys.executable, str(PROGRAM), kind, str(home), str(first), str(count)]
     ended = subprocess.run(command, env=environment(), capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
@@ -51,10 +51,10 @@ def look(stranger: tuple[str, Path], first: int, count: int) -> None:
     assert [case for case in cases if case["wrong"]] == []
 
 
-def test_25_folders_of_strangers(stranger: tuple[str, Path]) -> None:
-    look(stranger, 0, 25)
+def test_25_untrusted_folders(untrusted: tuple[str, Path]) -> None:
+    open_folders(untrusted, 0, 25)
 
 
 @pytest.mark.slow
-def test_300_folders_of_strangers(stranger: tuple[str, Path]) -> None:
-    look(stranger, 25, 300)
+def test_300_untrusted_folders(untrusted: tuple[str, Path]) -> None:
+    open_folders(untrusted, 25, 300)

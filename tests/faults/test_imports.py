@@ -1,4 +1,4 @@
-"""Ctrl-C in the seconds in which a command imports torch: one line, 130, in every script."""
+"""Ctrl-C while a command imports torch: one line and exit code 130, in every script."""
 
 from __future__ import annotations
 

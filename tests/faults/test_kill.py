@@ -1,4 +1,4 @@
-"""Killed, or let down by the disk, at every operation of a save and a prune: what was acknowledged stays."""
+"""A kill or a disk error at every operation of a save and a prune: acknowledged checkpoints survive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links, pipes and devices at any depth of a run or a comparison: named in one line, and nothing outside is touched."""
+"""Links, pipes and devices at any depth of a run or a comparison: named in one line, and nothing outside is changed."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_run_that_is_itself_a_link(command: str, home: Path) -> None:
     refused(COMMANDS[command], home, f"runs/small: a symbolic link: give the folder itself, {home / 'real'}")
 
 
-def test_a_stranger_among_the_runs_is_not_taken_for_the_newest(home: Path) -> None:
+def test_an_untrusted_folder_among_the_runs_is_not_taken_for_the_newest(home: Path) -> None:
     """Neither a run whose checkpoints are a link, nor a link to a run: without a name, one's own run is meant."""
     shutil.copytree(home / "runs" / "small", home / "runs" / "strange")
     shutil.rmtree(home / "runs" / "strange" / "checkpoints")

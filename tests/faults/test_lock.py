@@ -1,4 +1,4 @@
-"""One run folder, one holder: the second is told who it is; what a crash left is no obstacle; readers are welcome."""
+"""One process at a time in a run's folder: a second one is told which process has it; a crash leaves no lock."""
 
 from __future__ import annotations
 

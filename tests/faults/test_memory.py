@@ -1,4 +1,4 @@
-"""What cannot fit into memory is refused before any of it is made, with the bytes needed and free, in every command."""
+"""What does not fit into memory is refused before it is allocated, with the bytes needed and free, in every command."""
 
 from __future__ import annotations
 
@@ -163,5 +163,5 @@ def altered(trained: Path, folder: Path, before: str, after: str) -> Path:
     text = config.read_text("utf-8")
     assert text.count(f"  {before}\n") == 1, text
     config.write_text(text.replace(f"  {before}\n", f"  {after}\n"), encoding="utf-8")
-    untrusted.seal_run(home / "runs" / "small")
+    untrusted.update_run(home / "runs" / "small")
     return home

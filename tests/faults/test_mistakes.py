@@ -1,4 +1,4 @@
-"""Mistakes of the input that would end in the middle of torch: each is one line, and none is called a bug."""
+"""Mistakes in the input that would fail inside torch: each gives one line, and none is reported as a bug."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_weights_that_overflow_while_writing(weights: str, home: Path) -> None:
     [path] = (home / "runs" / "small" / "checkpoints").iterdir()
     tensors = {name: tensor.sign() * 1e30 for name, tensor in load_file(path / "model.safetensors").items()}
     save_file(tensors, path / "model.safetensors")
-    untrusted.seal(path)
+    untrusted.update_manifest(path)
     asked = ["--weights", weights] if weights != "float32" else []
     ended = script("sample.py", "--run", "small", "--prompt", "the", *asked, cwd=home)
     assert ended.code == 2 and ended.err.splitlines()[-1].startswith("error: the model's scores are NaN"), ended
@@ -103,10 +103,10 @@ def test_a_prompt_file_without_end(home: Path) -> None:
 
 
 def test_only_the_command_line_opens_the_text_for_writing(home: Path) -> None:
-    """A stranger's config may name any file, and wish for int8: it is not read for that."""
+    """An untrusted config may name any file and ask for int8: the file is not read for that."""
     config = home / "runs" / "small" / "config.yaml"
     text = config.read_text("utf-8").replace("source: text.txt", "source: /proc/kmsg")
     config.write_text(text.replace("weights: float32", "weights: int8"), encoding="utf-8")
-    untrusted.seal_run(home / "runs" / "small")
+    untrusted.update_run(home / "runs" / "small")
     ended = script("sample.py", "--run", "small", "--prompt", "the", "--max-tokens", 3, cwd=home)
     assert (ended.code, ended.err) == (0, ""), ended

@@ -1,4 +1,4 @@
-"""Power loss at every moment of a save and a prune: what was acknowledged is there, whatever was not synced."""
+"""Power loss at every moment of a save and a prune: acknowledged checkpoints survive, whatever was not synced."""
 
 from __future__ import annotations
 

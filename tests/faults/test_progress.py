@@ -1,4 +1,4 @@
-"""Waits: what takes long says so, ends at Ctrl-C, and takes no more memory than it needs."""
+"""Long operations report their progress, stop at Ctrl-C, and use no more memory than needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signals in the middle of everything: what is under way is finished, a checkpoint written, and nothing is lost."""
+"""Signals during every part of training: it finishes the step, writes a checkpoint, and loses nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a command speaks: a terminal that closes, a reader that leaves, a stream that is full or was never open."""
+"""The output of a command: a terminal that closes, a reader that exits, a stream that is full or closed."""
 
 from __future__ import annotations
 

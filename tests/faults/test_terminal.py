@@ -1,4 +1,4 @@
-"""Words from outside, in names, keys, arguments and texts: what they mean, and how they reach a terminal."""
+"""Untrusted text in names, keys, arguments and files: what it means, and how it is printed."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def test_an_override_after_resume_is_one(tmp_path: Path) -> None:
     assert ended.code == 0 and "changed: training.max_steps: 8 -> 9" in ended.out
 
 
-# ---- what a terminal obeys ----
+# ---- control characters ----
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\n\r\x85\u2028\u202e\x9b31m"
 
 
 def obeyed(text: str) -> list[str]:
-    """What of a text a terminal would obey, besides the ends of its own lines."""
+    """The characters of a text that a terminal acts on, except its own line ends."""
     return [letter for letter in text if letter != "\n" and one_line(letter) != letter]
 
 

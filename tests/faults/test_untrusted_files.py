@@ -1,4 +1,4 @@
-"""Files from strangers: nothing in them executes, memory stays bounded, and each is refused by name."""
+"""Untrusted files: nothing in them executes, memory stays bounded, and each is refused by name."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
 
 @pytest.fixture
 def good(tmp_path: Path) -> Path:
-    """A good checkpoint, for a stranger to spoil."""
+    """A good checkpoint, to be changed by an attacker."""
     return untrusted.checkpoint(tmp_path / "checkpoints")
 
 
@@ -67,7 +67,7 @@ def test_a_pickle_under_the_name_of_a_checkpoints_file(reader: Reader, good: Pat
     for _, raw in untrusted.pickles(reader.folder / "CANARY"):
         (good / name).write_bytes(raw)
         if name != "manifest.json":
-            untrusted.seal(good)
+            untrusted.update_manifest(good)
         assert name in reader.refuses("checkpoint", good.parent, good)
 
 
@@ -82,25 +82,25 @@ def test_the_canary_sings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", TENSORS)
-def test_tensors_of_a_stranger(reader: Reader, good: Path, what: str) -> None:
+def test_untrusted_tensors(reader: Reader, good: Path, what: str) -> None:
     for name in untrusted.FILES[:2]:
         original = (good / name).read_bytes()
         (good / name).write_bytes(TENSORS[what])
-        untrusted.seal(good)
+        untrusted.update_manifest(good)
         if name.startswith("model") or what not in ("NaN", "infinity"):  # a memory of squares may overflow
             assert name in reader.refuses("checkpoint", good.parent, good) or what in ("NaN", "infinity")
         (good / name).write_bytes(original)
 
 
 @pytest.mark.parametrize("what", STATES)
-def test_a_state_of_a_stranger(reader: Reader, good: Path, what: str) -> None:
+def test_an_untrusted_state(reader: Reader, good: Path, what: str) -> None:
     (good / "state.json").write_bytes(STATES[what])
-    untrusted.seal(good)
+    untrusted.update_manifest(good)
     assert "state.json" in reader.refuses("checkpoint", good.parent, good)
 
 
 @pytest.mark.parametrize("what", MANIFESTS)
-def test_a_manifest_of_a_stranger(reader: Reader, good: Path, what: str) -> None:
+def test_an_untrusted_manifest(reader: Reader, good: Path, what: str) -> None:
     (good.parent.parent / "secret.txt").write_bytes(b"")
     for name in untrusted.FILES:
         (good / name).write_bytes(b"")
@@ -110,13 +110,13 @@ def test_a_manifest_of_a_stranger(reader: Reader, good: Path, what: str) -> None
 
 
 @pytest.mark.parametrize("what", TOKENIZERS)
-def test_a_tokenizer_of_a_stranger(reader: Reader, tmp_path: Path, what: str) -> None:
+def test_an_untrusted_tokenizer(reader: Reader, tmp_path: Path, what: str) -> None:
     (tmp_path / "tokenizer.json").write_bytes(TOKENIZERS[what])
     reader.refuses("tokenizer", tmp_path / "tokenizer.json")
 
 
 @pytest.mark.parametrize("what", CONFIGS)
-def test_a_config_of_a_stranger(reader: Reader, tmp_path: Path, what: str) -> None:
+def test_an_untrusted_config(reader: Reader, tmp_path: Path, what: str) -> None:
     (tmp_path / "config.yaml").write_text(CONFIGS[what], encoding="utf-8")
     reader.refuses("config", tmp_path / "config.yaml")
 

@@ -1,4 +1,4 @@
-"""Results and speeds that no run wrote, sealed again as a stranger would: they are made again, or they can be shown."""
+"""Results and speeds that no run wrote, with valid checksums: they are made again, or they can be shown."""
 
 from __future__ import annotations
 

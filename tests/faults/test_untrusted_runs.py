@@ -1,4 +1,4 @@
-"""A whole run folder from a stranger, opened by the real commands: nothing outside it is touched, and no bug is met."""
+"""A whole untrusted run folder, opened by the real commands: nothing outside it is changed, and no bug is reported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def home(trained: Path, tmp_path: Path) -> Path:
-    """A folder with a run `small` that a stranger has had his hands on."""
+    """A folder with a run `small`, to be changed by an attacker."""
     folder = tmp_path / "home"
     shutil.copytree(trained, folder)
     return folder
@@ -68,11 +68,11 @@ def test_a_link_out_of_the_run_is_not_written_through(name: str, home: Path) -> 
     assert ended.code in (2, 4) and ended.err.count("\n") == 1 and str(inside.relative_to(home)) in ended.err, ended
 
 
-def sealed(home: Path, change: Callable[[Path], None]) -> None:
-    """Change the newest checkpoint, and seal it again; the older ones are removed."""
+def change_newest(home: Path, change: Callable[[Path], None]) -> None:
+    """Change the newest checkpoint and its manifest; remove the older ones."""
     path = home / "runs" / "small" / "checkpoints" / "step-000008"
     change(path)
-    untrusted.seal(path)
+    untrusted.update_manifest(path)
     for other in path.parent.iterdir():
         if other != path:
             shutil.rmtree(other)
@@ -104,7 +104,7 @@ def test_a_state_that_no_training_wrote(what: str, home: Path) -> None:
         state = json.loads((path / "state.json").read_text("utf-8"))
         (path / "state.json").write_text(json.dumps(STATES[what](state)), encoding="utf-8")
 
-    sealed(home, change)
+    change_newest(home, change)
     ended = script(*COMMANDS["resume"], cwd=home)
     assert ended.code in (2, 4) and ended.err.count("\n") == 1, ended
 
@@ -142,7 +142,7 @@ def test_a_memory_that_does_not_fit_the_optimizer(spoil: Callable[[dict[str, tor
         spoil(tensors)
         save_file(tensors, path / "optimizer.safetensors")
 
-    sealed(home, change)
+    change_newest(home, change)
     ended = script(*COMMANDS["resume"], cwd=home)
     assert ended.code in (2, 4) and ended.err.count("\n") == 1, ended
 
@@ -176,7 +176,7 @@ def test_metrics_that_are_damaged(what: str, home: Path) -> None:
 def test_pickles_for_weights(command: str, home: Path) -> None:
     canary = home / "CANARY"
     for _, raw in untrusted.pickles(canary):
-        sealed(home, partial(put, raw))
+        change_newest(home, partial(put, raw))
         ended = script(*COMMANDS[command], cwd=home)
         assert ended.code == 4 and ended.err.startswith("checkpoint refused: ") and "model.safetensors" in ended.err
         assert not canary.exists()

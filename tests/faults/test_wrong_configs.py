@@ -1,6 +1,7 @@
-"""Every wrong type and range of every field of every component, generated from the schema itself.
+"""Every wrong type and range of every field of every component, generated from the schema.
 
-`wrong` and `right` are a second opinion: they read the annotations, and nothing of how `config.py` checks them.
+`wrong` and `right` are an independent implementation: they read the annotations, and share no code with
+`config/options.py`.
 """
 
 from __future__ import annotations
@@ -204,7 +205,7 @@ def test_a_right_value_is_taken(field: Field, folder: Path) -> None:
 
 @pytest.mark.parametrize("schema", [RunConfig, CompareConfig], ids=lambda schema: schema.__name__)
 def test_every_whole_number_has_an_upper_limit(schema: type[Options]) -> None:
-    """A stranger's config can ask for no more than torch can count, whoever reads it first."""
+    """No number of an untrusted config is larger than torch can count."""
     for field in fields(schema):
         for hint in members(field.hint):
             base, limits = limits_of(get_args(hint)[0] if get_origin(hint) is tuple else hint)

@@ -1,4 +1,4 @@
-"""Files as an enemy would make them: checkpoints with a manifest that is right, tokenizers, configs."""
+"""Files as an attacker would make them: checkpoints with a valid manifest, tokenizers, configs."""
 
 from __future__ import annotations
 
@@ -176,8 +176,8 @@ def checkpoint(folder: Path) -> Path:
     return save(folder, 10, torch.nn.Linear(2, 1, bias=False), {}, {"seconds": 1.0})
 
 
-def seal(path: Path) -> None:
-    """Make the manifest right for what is there now, as an enemy would."""
+def update_manifest(path: Path) -> None:
+    """Make the manifest valid for the present files, as an attacker would."""
     said = {}
     for name in FILES:
         raw = (path / name).read_bytes()
@@ -187,7 +187,7 @@ def seal(path: Path) -> None:
     (path / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
 
 
-def seal_run(folder: Path) -> None:
+def update_run(folder: Path) -> None:
     """Make every manifest of a run right for the config and the tokenizer that lie there now."""
     for path in (folder / "checkpoints").iterdir():
         manifest = json.loads((path / "manifest.json").read_text("utf-8"))
