@@ -70,7 +70,7 @@ def test_an_empty_group_is_all_defaults(read: Reader) -> None:
 def test_a_file_that_says_nothing_is_refused(tmp_path: Path, text: str, overrides: tuple[str, ...]) -> None:
     """All of it commented out, or cut to nothing: a run of all defaults is not what was meant."""
     (tmp_path / "c.yaml").write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"c\.yaml: the file is empty, or all of it is comments; \{\} stands for all"):
+    with pytest.raises(ConfigError, match=r"c\.yaml: the file is empty or has only comments; write \{\} for all"):
         load(Outer, tmp_path / "c.yaml", overrides)
 
 
@@ -109,7 +109,7 @@ def test_bytes_that_are_not_utf8_are_named(read: Reader) -> None:
 
 def test_a_second_document_is_refused(read: Reader) -> None:
     assert the_mistake(read, "inner: {}\n---\ninner: {}") == (
-        "c.yaml:2:1: a config is one document; a second one begins here"
+        "c.yaml:2:1: a config is one YAML document; a second one begins here"
     )
 
 

@@ -66,9 +66,9 @@ def refuse_links(folder: Path) -> None:
 class Lock(AbstractContextManager["Lock"]):
     """Exclusive use of a folder, until the `with` block ends or the last reference to the lock is gone.
 
-    There are two locks: the lock on the file `.lock` is visible to other computers (NFS); the lock on the folder itself,
-    which Windows does not have, stays if `.lock` is removed. The system releases both when the process ends, however it
-    ends. The file `.holder` has the process id and the host, only for the error message.
+    There are two locks: the lock on the file `.lock` is visible to other computers (NFS); the lock on the folder
+    itself, which Windows does not have, stays if `.lock` is removed. The system releases both when the process ends,
+    however it ends. The file `.holder` has the process id and the host, for the error message.
     """
 
     def __init__(self, folder: Path):
