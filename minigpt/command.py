@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import NoReturn
 
 from minigpt.runs.checkpoint import CheckpointError
-from minigpt.runs.report import complain, give_up
 from minigpt.runs.run import load_plugin
 from minigpt.system.errors import ConfigError, UserError
 from minigpt.system.signals import ENDING, SIGPIPE, Stopped, Terminated, receive_signals
-from minigpt.system.terminal import one_line
+from minigpt.system.terminal import complain, give_up, one_line
 from minigpt.training.loop import Diverged
 
 atexit.register(gc.freeze)  # saves 0.3 s at exit, in which Python would search all of torch for garbage
+NO_MEMORY = re.compile("can't allocate memory|out of memory", re.IGNORECASE)  # torch's words, in a RuntimeError
 
 
 class Parser(argparse.ArgumentParser):
@@ -103,6 +103,9 @@ def _explain(error: BaseException) -> tuple[int, str]:
         return 4, f"checkpoint refused: {error}"
     if isinstance(error, OSError):
         return 5, f"input/output error: {error}"
+    if isinstance(error, MemoryError) or NO_MEMORY.search(str(error)):
+        what = " ".join(str(error).split())[-200:] or "Python could not have more"
+        return 2, f"error: not enough memory ({what}): lower training.batch_size, model.block_size or model.n_embd"
     return 1, f"this is a bug ({type(error).__name__}: {error}); --debug shows where, please report it"
 
 

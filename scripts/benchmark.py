@@ -30,6 +30,8 @@ from minigpt.runs.report import say
 from minigpt.system.errors import UserError
 from minigpt.training.loop import choose_device
 
+MANY = 1_000_000  # steps, tokens, rounds, seeds: more would take a month
+MOST_NEIGHBOURS = 1000
 LARGEST = 2**15  # side of the square matrices for MFU: 4 GiB in float32
 
 
@@ -37,6 +39,10 @@ def main(arguments: argparse.Namespace) -> None:
     """Run a suite, print its tables and write its JSON."""
     if not 0 <= arguments.square <= LARGEST:
         raise UserError(f"--square: expected a side of 1 to {LARGEST:,}, or 0 for one that suits the device")
+    for option in ("repeat", "steps", "tokens", "large_tokens", "seeds"):
+        value = getattr(arguments, option, None)
+        if value is not None and not 1 <= value <= MANY:
+            raise UserError(f"--{option.replace('_', '-')}: expected 1 to {MANY:,}, found {value}")
     said = shlex.join(["python", "scripts/benchmark.py", *sys.argv[1:]])
     device = arguments.device if arguments.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     setting = Setting(
@@ -57,33 +63,24 @@ def main(arguments: argparse.Namespace) -> None:
 def run_suite(setting: Setting, given: argparse.Namespace) -> Report:
     """Run the suite that the arguments name."""
     if given.suite == "time-to-loss":
-        if given.seeds < 1 or given.first_seed < 0 or (given.steps is not None and given.steps < 1):
-            raise UserError("--seeds, --first-seed, --steps: expected whole numbers of at least 1, 0 and 1")
+        if not 0 <= given.first_seed <= MANY:
+            raise UserError(f"--first-seed: expected 0 to {MANY:,}, found {given.first_seed}")
         seeds = range(given.first_seed, given.first_seed + given.seeds)
         configs = given.config, given.long_config
         return time_to_loss.run(setting, find_text(given.text), *configs, seeds, given.steps, given.equal_time)
     if given.suite == "throughput":
-        return throughput.run(setting, at_least_one("--steps", given.steps), given.large)
+        return throughput.run(setting, given.steps, given.large)
     if given.suite == "sampling":
-        tokens, large_tokens = (
-            at_least_one("--tokens", given.tokens),
-            at_least_one("--large-tokens", given.large_tokens),
-        )
-        return sampling.run(setting, tokens, given.large, large_tokens)
+        return sampling.run(setting, given.tokens, given.large, given.large_tokens)
     if given.suite == "shared":
+        if not all(0 <= number <= MOST_NEIGHBOURS for number in given.neighbours):
+            raise UserError(f"--neighbours: expected numbers of 0 to {MOST_NEIGHBOURS:,}, as in 0,1,2")
         return shared.run(setting, given.neighbours)
     if given.suite == "attention":
         return attention.run(setting, given.contexts, given.limit)
     if given.suite == "tricks":
-        return tricks.run(setting, at_least_one("--steps", given.steps), at_least_one("--tokens", given.tokens))
+        return tricks.run(setting, given.steps, given.tokens)
     return startup.run(setting, find_text(given.text), given.config)
-
-
-def at_least_one(option: str, value: int) -> int:
-    """The value of an option. Raises UserError if it is below 1."""
-    if value < 1:
-        raise UserError(f"{option}: expected at least 1, found {value}")
-    return value
 
 
 def lengths(text: str) -> list[int]:

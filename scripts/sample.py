@@ -18,10 +18,9 @@ from minigpt.fast.decoding import WritingConfig
 from minigpt.fast.packed import Weights
 from minigpt.fast.threads import news, use_threads_to_write
 from minigpt.model import count_parameters
-from minigpt.runs.report import complain
 from minigpt.runs.run import Run, load, newest_run
 from minigpt.system.errors import ConfigError, UserError
-from minigpt.system.terminal import printable
+from minigpt.system.terminal import complain, printable
 
 LONGEST = 1 << 20  # bytes of a prompt
 

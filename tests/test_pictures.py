@@ -161,3 +161,11 @@ def test_the_pixels_of_a_small_png_are_the_weights() -> None:
     with image.open(io.BytesIO(raw)) as picture:
         pixels = [picture.getpixel((x, y)) for y in (0, 1) for x in (0, 1)]
     assert pixels == [(37, 99, 235, opacity) for opacity in (255, 0, 127, 220)]
+
+
+@pytest.mark.parametrize(("layers", "heads", "tokens"), [(1000, 2, 2), (2, 300, 2), (17, 16, 8), (2, 2, 1000)])
+def test_a_picture_that_would_take_minutes_is_refused(layers: int, heads: int, tokens: int, tmp_path: Path) -> None:
+    maps = [torch.zeros(heads, tokens, tokens)] * layers
+    with pytest.raises(UserError, match=f"{layers} layers of {heads} heads, {tokens} tokens each: too much"):
+        attention_png(maps, ["a"] * tokens, ["multi_head"] * layers, tmp_path / "maps.png")
+    assert not list(tmp_path.iterdir())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 from minigpt.bench.hardware import Hardware, describe_machine
 from minigpt.comparison.summary import aligned, number
 from minigpt.system.folder import write_whole
+from minigpt.system.terminal import complain
 
 Row = dict[str, Any]
 
@@ -99,7 +99,7 @@ class Report:
 
     def begin(self, title: str) -> None:
         """Print on stderr what is measured next: it may take minutes."""
-        print(title, file=sys.stderr)
+        complain(title)
 
     def add(self, title: str, columns: Mapping[str, tuple[str, str]], rows: Sequence[Row]) -> None:
         """Add a table."""

@@ -20,9 +20,11 @@ from torch import Tensor
 
 from minigpt.system.errors import UserError
 from minigpt.system.terminal import one_line
+from minigpt.system.waiting import interruptible
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 720, 400, 60, 44, 34, 16
 COLOURS = ("#2563eb", "#ea580c")
+DPI, MOST_PICTURES, MOST_PIXELS, LONGEST = 120, 256, 1 << 27, 1 << 16  # of a PNG; its width and height in pixels
 SHADES = " .:-=+*#%@"  # from zero to the largest weight
 
 Points = Sequence[tuple[float, float]]
@@ -104,11 +106,29 @@ def heat_map(weights: Tensor, labels: Sequence[str]) -> str:
 
 
 def attention_png(maps: Sequence[Tensor], labels: Sequence[str], kinds: Sequence[str], path: Path) -> None:
-    """Draw all maps: a row for each layer, a column for each head; `maps` (H, T, T) each. Raises UserError without
-    matplotlib."""
-    pyplot = _pyplot()
+    """Draw all maps: a row for each layer, a column for each head; `maps` (H, T, T) each.
+
+    Raises UserError without matplotlib, and for more pictures, or larger ones, than can be drawn in a minute.
+    """
     heads, side = max(len(layer) for layer in maps), max(2.2, 0.16 * len(labels))
     size = (side * heads + 1, side * len(maps) + 1)
+    if len(maps) * heads > MOST_PICTURES or size[0] * size[1] * DPI**2 > MOST_PIXELS or max(size) * DPI > LONGEST:
+        what = f"{len(maps)} layers of {heads} heads, {len(labels)} tokens each"
+        raise UserError(f"{what}: too much for one picture: give a shorter text, or --text to draw in the terminal")
+    pyplot = _pyplot()
+    interruptible(lambda: _draw(pyplot, size, maps, labels, kinds, path), "drawing")
+
+
+def _draw(
+    pyplot: Any,
+    size: tuple[float, float],
+    maps: Sequence[Tensor],
+    labels: Sequence[str],
+    kinds: Sequence[str],
+    path: Path,
+) -> None:
+    """The picture of `attention_png`, `size` inches wide and high."""
+    heads = max(len(layer) for layer in maps)
     figure, axes = pyplot.subplots(len(maps), heads, figsize=size, squeeze=False, layout="constrained")
     names = [visible(label) for label in labels]
     for layer, (row, maps_of_layer, kind) in enumerate(zip(axes, maps, kinds)):
@@ -123,7 +143,7 @@ def attention_png(maps: Sequence[Tensor], labels: Sequence[str], kinds: Sequence
     figure.colorbar(picture, ax=axes, shrink=0.6, label="weight (each row sums to 1)")
     figure.supxlabel("key", fontsize=9)
     figure.supylabel("query", fontsize=9)
-    figure.savefig(path, format="png", dpi=120)
+    figure.savefig(path, format="png", dpi=DPI)
     pyplot.close(figure)
 
 

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
-from typing import Any, TextIO
+from typing import Any
 
 from tqdm import tqdm
 
@@ -17,7 +17,7 @@ from minigpt.fast.threads import news
 from minigpt.inspection.pictures import curve_svg, smooth
 from minigpt.system.folder import write_whole
 from minigpt.system.strict_json import has_form, parse_json
-from minigpt.system.terminal import printable
+from minigpt.system.terminal import complain, give_up, printable
 from minigpt.training.loop import Record
 
 LINES = 20  # plain lines in a whole run
@@ -38,21 +38,6 @@ def say(text: str) -> None:
     except OSError as error:
         give_up(sys.stdout)
         complain(f"warning: stdout: {error}; nothing more is printed")
-
-
-def complain(text: str) -> None:
-    """Print a line on stderr, if that can be written to."""
-    try:
-        print(printable(text), file=sys.stderr, flush=True)
-    except OSError:
-        give_up(sys.stderr)
-
-
-def give_up(stream: TextIO) -> None:
-    """Redirect a stream to nowhere: else its buffer would fail again at the next line, and at exit."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, stream.fileno())
-    os.close(null)
 
 
 def silent(text: str) -> None:

@@ -31,7 +31,7 @@ from minigpt.runs.assemble import RunConfig, build_model
 from minigpt.runs.checkpoint import Checkpoint, CheckpointError
 from minigpt.system.errors import ConfigError, UserError
 from minigpt.system.folder import read_start, refuse_links, sha256_of
-from minigpt.system.terminal import one_line
+from minigpt.system.terminal import complain, one_line
 from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import Dataset
 from minigpt.text.tokenizer import Tokenizer
@@ -42,6 +42,7 @@ RUNS = Path("runs")
 CONFIG, TOKENIZER, METRICS, CHANGES = "config.yaml", "tokenizer.json", "metrics.jsonl", "changes.jsonl"
 CHECKPOINTS, PLUGINS = "checkpoints", "plugins"
 MAX_CHANGES = 1 << 22  # bytes of changes.jsonl that are looked at
+MAX_SEALED = 1 << 25  # bytes of a config, a tokenizer or a plugin
 
 
 @dataclass
@@ -134,9 +135,8 @@ def load(folder: str | Path, device: str = "auto", fast: bool = True) -> Run:
     check_run(folder)
     use_threads()  # no more than this process has CPUs; in a notebook torch does not know of a cgroup's quota
     saved, notes = open_checkpoint(folder)
-    with suppress(OSError):  # a full or closed stderr does not stop the command
-        for note in notes:
-            print(one_line(note), file=sys.stderr)
+    for note in notes:
+        complain(one_line(note))
     config = read_config(folder)
     config = config if fast else replace(config, training=replace(config.training, fast=False))
     tokenizer = Tokenizer.load(folder / TOKENIZER)
@@ -174,9 +174,15 @@ def open_checkpoint(folder: Path) -> tuple[Checkpoint, list[str]]:
 
 
 def seal(folder: Path) -> dict[str, str]:
-    """The SHA-256 sums of the files that decide what a run's weights mean: its config, tokenizer, and plugins."""
+    """The SHA-256 sums of the files that decide what a run's weights mean: its config, tokenizer, and plugins.
+
+    Raises UserError for one that is too large to be such a file, before it is read, and OSError.
+    """
     plugins = sorted((folder / PLUGINS).glob("*.py"))
     files = [path for path in (folder / CONFIG, folder / TOKENIZER, *plugins) if path.is_file()]
+    for path in files:
+        if (size := path.stat().st_size) > MAX_SEALED:
+            raise UserError(f"{path}: {size:,} bytes; such a file of a run has at most {MAX_SEALED:,}")
     return {path.relative_to(folder).as_posix(): sha256_of(path) for path in files}
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
+from typing import TextIO
 
 # control characters (escape sequences begin with one); all line ends; marks of writing direction; lone surrogates
 UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -16,3 +19,18 @@ def one_line(text: str) -> str:
 def printable(text: str) -> str:
     """The same, but line ends and tabs stay as they are: for tables and samples."""
     return "\n".join("\t".join(map(one_line, line.split("\t"))) for line in text.split("\n"))
+
+
+def complain(text: str) -> None:
+    """Print a line on stderr, if that can be written to."""
+    try:
+        print(printable(text), file=sys.stderr, flush=True)
+    except OSError:
+        give_up(sys.stderr)
+
+
+def give_up(stream: TextIO) -> None:
+    """Redirect a stream to nowhere: else its buffer would fail again at the next line, and at exit."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
+    os.close(null)

@@ -10,13 +10,12 @@ import math
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from time import perf_counter
 from typing import TypeVar
 
 from tqdm import tqdm
 
-from minigpt.system.terminal import one_line
+from minigpt.system.terminal import complain, one_line
 
 QUIET_SECONDS = 2.0  # how long nothing is printed
 
@@ -43,16 +42,12 @@ def progress(items: Iterable[Item], what: str, total: int | None = None, unit: s
                 )
             elif passed >= due:
                 of = "" if total is None else f" of {total:,}"
-                _line(f"{what}: {done:,}{of} {unit}, {passed:.0f} s" if unit else f"{what}: {passed:.0f} s")
+                how_far = f"{done:,}{of} {unit}, " if unit else ""
+                complain(one_line(f"{what}: {how_far}{passed:.0f} s"))
                 due = 2 * passed
     finally:
         if bar is not None:
             bar.close()
-
-
-def _line(text: str) -> None:
-    with suppress(OSError):
-        print(one_line(text), file=sys.stderr, flush=True)
 
 
 def interruptible(call: Callable[[], Result], what: str, limit: float = math.inf) -> Result:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import atexit
 import os
 import re
-import sys
 import threading
 from collections.abc import Iterable
 
@@ -20,6 +19,7 @@ import torch.distributed as dist
 
 from minigpt.system.errors import UserError
 from minigpt.system.signals import SIGHUP
+from minigpt.system.terminal import complain
 
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # set for each process
 TIMEOUT = 600.0  # seconds to wait for the other processes to start
@@ -59,7 +59,7 @@ def join(backend: str) -> None:
     waiting.join(2)
     others = f"the other {started()[1] - 1} of {started()[1]} processes"
     if waiting.is_alive():
-        print(f"process {rank()} waits for {others}, at most {TIMEOUT:.0f} s", file=sys.stderr)
+        complain(f"process {rank()} waits for {others}, at most {TIMEOUT:.0f} s")
         waiting.join(TIMEOUT - 2)
     if waiting.is_alive():
         raise ConnectionError(f"{others} did not come within {TIMEOUT:.0f} s: start them all, best with torchrun")

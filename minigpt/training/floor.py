@@ -124,12 +124,16 @@ def _ids_of(letters: set[str], tokenizer: Tokenizer) -> dict[str, int]:
 def predict(
     model: GPT, dataset: Dataset, config: TrainingConfig, expected: Expected | None, batches: int | None = None
 ) -> Predictions:
-    """Predict every target of the validation split, or of its first batches, in windows side by side."""
+    """Predict every target of the validation split, with progress, or of its first batches, in windows side by side."""
     support = None if expected is None else torch.from_numpy(expected.support)  # (N, V)
     losses, hit, possible, done = [], [], [], 0
     precision = mixed_precision(config, model)
+    found = islice(dataset.windows("val", config.batch_size), batches)
+    if batches is None:
+        whole = -(-dataset.window_count("val") // config.batch_size)
+        found = progress(found, "measuring what is above the floor", whole, "batches")
     with eval_mode(model):
-        for x, y in islice(dataset.windows("val", config.batch_size), batches):
+        for x, y in found:
             with precision:
                 logits = model(x.to(model.device))  # (B, T, V)
             asked = y != IGNORED  # (B, T)

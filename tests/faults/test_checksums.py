@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import shutil
@@ -65,6 +66,16 @@ def test_a_damaged_file_is_never_another_config_or_tokenizer(name: str, home: Pa
             open_checkpoint(home / "runs" / "small")
     file.write_bytes(raw)
     assert open_checkpoint(home / "runs" / "small")[0].state["step"] == 12
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "tokenizer.json", "plugins/mine.py"])
+def test_a_file_without_end_is_refused_by_its_size(name: str, home: Path) -> None:
+    """Before it is read: the server would end a command that reads so much for longer than it may."""
+    os.truncate(home / "runs" / "small" / name, 5 << 30)
+    for command in COMMANDS.values():
+        ended = script(*command, cwd=home)
+        assert ended.code == 2 and ended.err.count("\n") == 1, ended
+        assert f"{name}: 5,368,709,120 bytes" in ended.err
 
 
 @pytest.mark.parametrize("command", COMMANDS)

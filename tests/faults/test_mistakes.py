@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 import untrusted
 from running import Ended, process, script
 from safetensors.torch import load_file, save_file
-from stopping import furnished, train
+from stopping import furnished, train, train_until
 
 from minigpt.system.errors import UserError
 from minigpt.training import distributed
@@ -110,3 +111,25 @@ def test_only_the_command_line_opens_the_text_for_writing(home: Path) -> None:
     untrusted.update_run(home / "runs" / "small")
     ended = script("sample.py", "--run", "small", "--prompt", "the", "--max-tokens", 3, cwd=home)
     assert (ended.code, ended.err) == (0, ""), ended
+
+
+LITTLE_MEMORY = """
+import re, resource
+from pathlib import Path
+
+now = 1024 * int(re.search(r"VmData:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+resource.setrlimit(resource.RLIMIT_DATA, (now + (100 << 20),) * 2)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the data of a process as Linux does")
+def test_memory_that_the_system_refuses_after_all(tmp_path: Path) -> None:
+    """What is free may be less than the system says: the limit of a process, or others who take it meanwhile."""
+    (furnished(tmp_path) / "little.py").write_text(LITTLE_MEMORY, encoding="utf-8")
+    ended = train(tmp_path, "--plugin", "little.py", "model.n_embd=1024", "model.n_layer=6")
+    one_line(ended, 2, "error: not enough memory (", "can't allocate memory", "lower training.batch_size")
+
+
+def test_memory_that_python_cannot_have(tmp_path: Path) -> None:
+    ended = train_until(furnished(tmp_path), "bytes(1 << 60)", "minigpt.training.loop", "accumulate", 6)
+    one_line(ended, 2, "error: not enough memory (", "lower training.batch_size")

@@ -24,6 +24,7 @@ from minigpt.text import tokenizer
 from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import Dataset
 from minigpt.text.tokenizer import BPE, LONGEST, PIECES, Byte, parts
+from minigpt.training.floor import pay
 from minigpt.training.loop import evaluate
 
 DNA = random.Random(0).randbytes(16_000_000).translate(b"ACGT" * 64).decode()
@@ -141,6 +142,20 @@ def test_an_evaluation_that_takes_long_says_so(
     count = dataset.window_count("val")
     assert count > 16
     assert capsys.readouterr().err.startswith(f"evaluating: 2 of {count} batches, 2 s\nevaluating: 4 of {count} ")
+
+
+def test_so_does_the_measuring_above_the_floor(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(furnish(tmp_path))
+    monkeypatch.setattr("minigpt.text.corpus.DATA", tmp_path / "data")
+    config = load(RunConfig, "small.yaml", ["training.batch_size=1", "data.validation=0.5"])
+    dataset = Dataset(config.data, open_corpus(config.data.source), Byte(), 16)
+    clock = iter(range(10_000))
+    monkeypatch.setattr(waiting, "perf_counter", lambda: float(next(clock)))
+    pay(GPT(config.model, 256), dataset, config.training, None)
+    what = "measuring what is above the floor"
+    assert capsys.readouterr().err.startswith(f"{what}: 2 of {dataset.window_count('val')} batches, 2 s\n{what}: 4 of")
 
 
 # ---- texts ----
