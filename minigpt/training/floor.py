@@ -12,6 +12,7 @@ N targets of the validation split, in the order of the text   B windows   T posi
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -28,7 +29,7 @@ from minigpt.model.gpt import GPT
 from minigpt.system.errors import UserError
 from minigpt.system.waiting import progress
 from minigpt.text.corpus import Corpus
-from minigpt.text.dataset import IGNORED, Dataset
+from minigpt.text.dataset import IGNORED, Batch, Dataset
 from minigpt.text.tokenizer import Tokenizer
 from minigpt.training.loop import TrainingConfig, mixed_precision
 
@@ -128,7 +129,7 @@ def predict(
     support = None if expected is None else torch.from_numpy(expected.support)  # (N, V)
     losses, hit, possible, done = [], [], [], 0
     precision = mixed_precision(config, model)
-    found = islice(dataset.windows("val", config.batch_size), batches)
+    found: Iterator[Batch] = islice(dataset.windows("val", config.batch_size), batches)
     if batches is None:
         whole = -(-dataset.window_count("val") // config.batch_size)
         found = progress(found, "measuring what is above the floor", whole, "batches")
