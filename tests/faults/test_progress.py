@@ -24,7 +24,7 @@ from minigpt.text import tokenizer
 from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import Dataset
 from minigpt.text.tokenizer import BPE, LONGEST, PIECES, Byte, parts
-from minigpt.training.floor import pay
+from minigpt.training.floor import predict
 from minigpt.training.loop import evaluate
 
 DNA = random.Random(0).randbytes(16_000_000).translate(b"ACGT" * 64).decode()
@@ -153,7 +153,7 @@ def test_so_does_the_measuring_above_the_floor(
     dataset = Dataset(config.data, open_corpus(config.data.source), Byte(), 16)
     clock = iter(range(10_000))
     monkeypatch.setattr(waiting, "perf_counter", lambda: float(next(clock)))
-    pay(GPT(config.model, 256), dataset, config.training, None)
+    predict(GPT(config.model, 256), dataset, config.training, None)
     what = "measuring what is above the floor"
     assert capsys.readouterr().err.startswith(f"{what}: 2 of {dataset.window_count('val')} batches, 2 s\n{what}: 4 of")
 
