@@ -29,7 +29,7 @@ from minigpt.runs.assemble import RunConfig, assemble
 from minigpt.runs.run import CHECKPOINTS, CONFIG, TOKENIZER, seal
 from minigpt.system.errors import UserError
 from minigpt.system.folder import write_whole
-from minigpt.text.dataset import Dataset, check_whole
+from minigpt.text.dataset import Dataset, check_size
 from minigpt.text.tokenizer import Tokenizer
 from minigpt.training.floor import Score, example, predict, read_aloud, score
 from minigpt.training.loop import Diverged, History, fit, train
@@ -120,7 +120,7 @@ def _characters(dataset: Dataset, tokenizer: Tokenizer, targets: int) -> int:
 
     A loss per character can be compared between tokenizers. The end-of-text token is predicted, but is no character.
     """
-    check_whole(dataset.ids)
+    check_size(dataset.ids)
     first = dataset.splits["val"].start + 1
     ids = dataset.ids[first : first + targets].tolist()
     return len(tokenizer.decode([id for id in ids if id != tokenizer.end_of_text]))
