@@ -15,7 +15,7 @@ from running import Ended, furnish
 from minigpt.bench import checkout
 
 MODEL = '''
-"""A stand-in: the next token depends on the last one alone."""
+"""A substitute: the next token depends only on the last one."""
 from dataclasses import dataclass
 
 import torch
@@ -55,7 +55,7 @@ class GPT(nn.Module):
 '''
 
 TRAIN = '''
-"""A stand-in: trains the table on the whole text at once."""
+"""A substitute: each step trains the table on the whole text."""
 import os
 import pickle
 import sys
@@ -106,12 +106,12 @@ def furnish_checkout(folder: Path) -> Path:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """All that a folder holds."""
+    """The files of a folder and their bytes."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def numbers(ended: Ended, home: Path, suite: str) -> dict[str, Any]:
-    """The JSON of a suite that ended well, its tables checked against what was printed."""
+    """The JSON of a suite that ended without errors, after its tables were compared with the printed ones."""
     assert (ended.code, ended.out.splitlines()[-1]) == (0, f"runs/benchmark-{suite}.json holds the numbers"), ended.err
     found: dict[str, Any] = json.loads((home / "runs" / f"benchmark-{suite}.json").read_text("utf-8"))
     for table in found["tables"]:
@@ -132,7 +132,7 @@ def shown(line: str) -> list[str]:
 
 
 def as_shown(value: Any, text: str) -> str:
-    """A number of the JSON with as many digits as a cell has."""
+    """A number of the JSON, with as many digits as the printed cell."""
     if value is None or isinstance(value, str):
         return value or "-"
     if isinstance(value, dict):

@@ -33,7 +33,7 @@ def small(folder: Path, text: str = SMALL, overrides: tuple[str, ...] = ()) -> C
 
 
 def finished(comparison: Comparison, plugins: tuple[Path, ...] = (), allow_leak: bool = False) -> tuple[Any, list[str]]:
-    """What a comparison finds, and the lines that it says."""
+    """Run a comparison. Returns its summary and the lines that it printed."""
     said: list[str] = []
     summary = Experiment(comparison, plugins, allow_leak, said.append).run("a test")
     assert json.loads((comparison.folder / "results.json").read_text("utf-8")) == json.loads(json.dumps(summary))

@@ -47,7 +47,7 @@ def test_a_spread_is_its_median_and_its_ends() -> None:
 
 
 def test_ratios_are_taken_round_by_round() -> None:
-    """A round that disturbed both is no reason to see a difference."""
+    """A round in which both were slower changes no ratio."""
     quiet, disturbed = Spread((1.0, 10.0, 1.0)), Spread((2.0, 20.0, 2.0))
     assert disturbed.over(quiet).values == (2.0, 2.0, 2.0)
 
@@ -60,16 +60,16 @@ def test_a_table_shows_what_the_json_holds() -> None:
 
 
 def test_the_share_of_the_machine_is_taken_of_the_product_of_the_same_type() -> None:
-    stick = Hardware(CPU, size=8)
-    report = Report("x", "command", stick, None)
+    hardware = Hardware(CPU, size=8)
+    report = Report("x", "command", hardware, None)
     half = Spread((1e9,))
     report.add("t", {}, [{"flops_per_second": half}, {"flops_per_second": half, "precision": "bfloat16"}, {}])
     report.finish()
     first, second, third = report.tables[0].rows
-    assert first["mfu"] == 1e9 / stick.square("float32")
-    assert second["mfu"] == 1e9 / stick.square("bfloat16")
+    assert first["mfu"] == 1e9 / hardware.square("float32")
+    assert second["mfu"] == 1e9 / hardware.square("bfloat16")
     assert "mfu" not in third
-    assert [len(times) for times in stick.found.values()] == [2, 2]  # at the start and at the end
+    assert [len(times) for times in hardware.found.values()] == [2, 2]  # at the start and at the end
 
 
 def test_the_exponent_of_a_power_is_found() -> None:
@@ -152,7 +152,7 @@ def test_a_worker_that_fails_says_who_and_why(home: Path) -> None:
 
 
 def test_the_loss_of_a_checkpoint_is_exact(home: Path) -> None:
-    """Every target once, the short window at the end included; a bigram needs no context, so windows do not matter."""
+    """Every target counts once, also in the short last window. The loss of a bigram does not depend on windows."""
     copy = checkout.make_copy(home / "nanoGPT", home / "copy", home / "text.txt")
     table = torch.randn(copy.vocab_size, copy.vocab_size)
     copy.out.mkdir()
@@ -202,7 +202,7 @@ def test_both_are_judged_by_the_same_characters(home: Path, how: str, monkeypatc
 
 
 def test_the_recipe_is_trained_from_a_seed_of_its_own(home: Path) -> None:
-    """By one more config file, since train.py fixes the seed."""
+    """One more config file sets it, since train.py has a fixed seed."""
     copy = checkout.make_copy(home / "nanoGPT", home / "copy", home / "text.txt")
     watch("it", copy.train(42, 2, CPU), copy.folder, checkout.FIRST_STEP)
     assert torch.load(copy.out / "ckpt.pt", weights_only=True)["seed"] == 42
@@ -294,7 +294,7 @@ def test_attention_measures_every_kind(home: Path) -> None:
 
 
 def test_memory_grows_with_the_pass() -> None:
-    """Four times the context is at least four times the tensors: an average's peak is a few numbers a feature."""
+    """The peak of an average grows with the context, not with its square: it makes a few numbers for each feature."""
     kind = Kind("average_matrix", Attention.kinds["average_matrix"].Config(), CPU)
     small, large = (peak_bytes(attention.one_step(kind, T), CPU) for T in (64, 256))
     assert 3.9 < large / small < 4.1
@@ -328,7 +328,7 @@ def test_throughput_measures_everybody(home: Path) -> None:
 
 @pytest.mark.slow
 def test_sampling_with_the_cache_writes_what_it_writes_without(home: Path) -> None:
-    """Without a checkout, transformers alone is there to compare with, and this is said."""
+    """Without a checkout of nanoGPT, only transformers is compared, and a note says so."""
     few = ("--tokens", "70", "--repeat", "1", *BRIEF)
     ended = process("benchmark.py", "sampling", *few, cwd=home)
     for table in numbers(ended, home, "sampling")["tables"]:

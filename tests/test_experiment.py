@@ -37,7 +37,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare, "RUNS", tmp_path / "runs")
 
 
-def test_a_thing_compared_with_itself_differs_by_exactly_zero(tmp_path: Path) -> None:
+def test_a_variant_compared_with_itself_differs_by_exactly_zero(tmp_path: Path) -> None:
     summary, said = finished(small(tmp_path, TWICE))
     again, one = summary["variants"]
     assert again["difference"]["mean"] == again["difference"]["low"] == again["difference"]["high"] == 0.0
@@ -52,7 +52,7 @@ def test_a_thing_compared_with_itself_differs_by_exactly_zero(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_it_goes_on_where_it_was_stopped_and_notices_what_changed(
+def test_it_continues_where_it_was_stopped_and_notices_what_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     comparison = small(tmp_path)
@@ -85,7 +85,7 @@ def test_two_comparisons_at_a_time_share_the_work_and_no_folder(tmp_path: Path) 
     for thread in both:
         thread.join()
     (first, _), (second, _) = found
-    assert first["runs"] == second["runs"]  # seconds and all: each run was done once, by one of them
+    assert first["runs"] == second["runs"]  # including the seconds: each run was done once, by one of them
 
 
 def test_what_differs_is_measured_and_the_numbers_agree(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_what_differs_is_measured_and_the_numbers_agree(tmp_path: Path) -> None:
 
 
 def test_curves_have_the_unit_of_the_losses(tmp_path: Path) -> None:
-    """A token of two letters is paid for by the letter, and one variant without a floor leaves all without."""
+    """Losses are per character, also with tokens of two letters. If one variant has no floor, none is shown."""
     pairs = "data.tokenizer: {kind: bpe, vocab_size: 400}"
     text = SMALL.replace("model.attention: average_softmax", pairs).replace("eval_every: 3", "eval_every: 6")
     summary, _ = finished(small(tmp_path, text))
@@ -194,7 +194,7 @@ def test_a_plugin_is_compared_and_a_change_of_it_noticed(tmp_path: Path) -> None
     assert "mean, seed 3: its config or a plugin has changed; it is trained again" in said
 
 
-def test_a_process_that_dies_takes_only_its_run_with_it(tmp_path: Path) -> None:
+def test_a_worker_that_dies_loses_only_its_run(tmp_path: Path) -> None:
     plugin = tmp_path / "compare_deadly.py"
     plugin.write_text(PLUGIN.replace('"mine"', '"mine2"').replace('"deadly"', '"deadly2"'))
     load_plugin(plugin)
@@ -208,7 +208,7 @@ def test_a_process_that_dies_takes_only_its_run_with_it(tmp_path: Path) -> None:
     assert [job.variant for job in experiment.unfinished()] == ["mean", "mean"]
 
 
-def test_what_cannot_be_trained_is_refused_before_anything_is(tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_trained_is_refused_before_any_run(tmp_path: Path) -> None:
     text = SMALL.replace("average_softmax", "{kind: average_softmax, causal: false}")
     with pytest.raises(UserError, match=r"mean: layer 0 .* sees the future"):
         finished(small(tmp_path, text))
@@ -225,7 +225,7 @@ def test_any_key_can_be_compared_data_included(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_says_the_same_and_goes_on_after_a_stop(tmp_path: Path) -> None:
+def test_the_command_prints_the_same_and_continues_after_a_stop(tmp_path: Path) -> None:
     path = written(tmp_path, SMALL.replace("max_steps: 6", "max_steps: 150"))
     command = [sys.executable, str(ROOT / "scripts" / "compare.py"), "--config", str(path)]
     with subprocess.Popen(command, cwd=tmp_path, stdout=-1, stderr=-1, text=True) as process:
@@ -251,7 +251,7 @@ def test_the_command_says_the_same_and_goes_on_after_a_stop(tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
-def test_no_process_outlives_the_one_that_asked(tmp_path: Path) -> None:
+def test_no_worker_outlives_the_command(tmp_path: Path) -> None:
     path = written(tmp_path, SMALL.replace("max_steps: 6", "max_steps: 4000"))
     command = [sys.executable, str(ROOT / "scripts" / "compare.py"), "--config", str(path)]
     with subprocess.Popen(command, cwd=tmp_path, stdout=-1, stderr=-1, text=True) as process:
@@ -288,7 +288,7 @@ def state(pid: int) -> str:
         return "Z"
 
 
-def test_durations_are_said_in_words() -> None:
+def test_durations_as_text() -> None:
     assert [duration(s) for s in (3.4, 59.6, 61, 600)] == ["3 s", "1 min 00 s", "1 min 01 s", "10 min 00 s"]
 
 
@@ -314,7 +314,7 @@ def test_speeds_that_nobody_measured_are_left_out(odd: str, tmp_path: Path) -> N
     assert list(_read_speeds(path)) == ["a"]
 
 
-def test_a_result_with_what_is_no_number_is_damaged(tmp_path: Path) -> None:
+def test_a_result_with_nan_is_damaged(tmp_path: Path) -> None:
     text = '{"key": "k", "loss": NaN}'
     with_checksum = {"sha256": hashlib.sha256(text.encode()).hexdigest(), "result": text}
     (tmp_path / "result.json").write_text(json.dumps(with_checksum), encoding="utf-8")

@@ -25,7 +25,7 @@ TEXT = SMALL.replace("  mean:", '  "<b>&amp;": {model.norm: rmsnorm}\n  mean:')
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A comparison that was held."""
+    """The folder of a finished comparison."""
     place = tmp_path_factory.mktemp("page")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MINIGPT_DATA", str(place / "data"))
@@ -118,7 +118,7 @@ def test_names_are_text_and_never_markup(folder: Path) -> None:
 
 
 def test_no_text_of_the_results_is_markup(folder: Path) -> None:
-    """Whatever a result.json from elsewhere says, in place of any text: the page has the tags that it had."""
+    """Markup in any text of a result.json from someone else adds no tag to the page."""
     results = json.loads((folder / "results.json").read_text("utf-8"))
     plain, evil = (
         Tables(page(spoiled(results, "x"))),
@@ -133,7 +133,7 @@ KEPT = ("metric", "baseline", "variant", "names", "status", "match")  # they cho
 
 
 def spoiled(value: Any, text: str, key: str = "") -> Any:
-    """A copy with another text in place of every text but those that choose what is shown."""
+    """A copy in which every text is replaced, but for those that decide what is shown."""
     if isinstance(value, dict):
         return {name: spoiled(child, text, name) for name, child in value.items()}
     if isinstance(value, list):
@@ -192,7 +192,7 @@ def visit(path: Path, net_log: Path, *options: str) -> tuple[str, list[str], lis
 
 @browser
 @pytest.mark.parametrize("options", [(), ("--blink-settings=preferredColorScheme=0",)], ids=["light", "dark"])
-def test_a_real_browser_opens_it_in_silence(folder: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_a_real_browser_reports_no_error(folder: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
     dom, console, addresses = visit(folder / "page.html", tmp_path / "net.json", *options)
     assert console == []
     assert [a for a in addresses if not background(a)] == []
@@ -200,7 +200,7 @@ def test_a_real_browser_opens_it_in_silence(folder: Path, tmp_path: Path, option
 
 
 def background(address: str) -> bool:
-    """What chromium itself asks for, whatever the page."""
+    """Whether chromium itself requests this address, for any page."""
     return re.match(r"https?://([\w.-]*\.)?(google\.com|googleapis\.com|gvt1\.com)/", address) is not None
 
 
@@ -213,12 +213,12 @@ BREAKS: dict[str, Callable[[str], str]] = {
 @browser
 @pytest.mark.parametrize("policy", [True, False], ids=["with the policy", "without it"])
 @pytest.mark.parametrize("what", BREAKS)
-def test_the_browser_would_tell(folder: Path, tmp_path: Path, what: str, policy: bool) -> None:
-    """A page that does something is noticed; and the policy in its head stops it."""
+def test_the_browser_would_report_it(folder: Path, tmp_path: Path, what: str, policy: bool) -> None:
+    """The test above would notice a script or an external address; and the policy in the page's head blocks both."""
     text = BREAKS[what]((folder / "page.html").read_text("utf-8"))
     if not policy:
         text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", text)
     (tmp_path / "page.html").write_text(text, "utf-8")
     _, console, addresses = visit(tmp_path / "page.html", tmp_path / "net.json")
-    assert bool(console) == (policy or what == "a script with a mistake")  # a picture that is missing is missing
+    assert bool(console) == (policy or what == "a script with a mistake")  # a missing picture is no error
     assert ("http://127.0.0.1:9/x.png" in addresses) == (what == "a picture from outside" and not policy)

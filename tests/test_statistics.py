@@ -59,7 +59,7 @@ def test_a_difference_by_hand() -> None:
 
 
 def test_pairs_take_out_what_both_share() -> None:
-    """A luck that moves both runs of a pair alike does not widen the interval."""
+    """Luck that changes both runs of a pair by the same amount does not widen the interval."""
     luck = [0.0, 10.0, -5.0, 3.0]
     wobble = [0.01, -0.02, 0.0, 0.01]
     ours = [1 + shared + own for shared, own in zip(luck, wobble)]
@@ -98,7 +98,7 @@ def test_intervals_cover_as_often_as_they_claim(pairs: int) -> None:
 def test_intervals_of_trained_models_cover_zero_as_often_as_they_claim(
     tmp_path: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One thing against itself with other seeds: 180 real runs, dealt at random into comparisons of 3 pairs."""
+    """One config with many seeds: 180 real runs, put at random into comparisons of 3 pairs."""
     monkeypatch.setattr("minigpt.text.corpus.DATA", tmp_path)
     losses = []
     for seed in range(180):

@@ -325,7 +325,7 @@ def test_an_empty_group_is_a_mistake(tmp_path: Path) -> None:
 
 
 class Halves(Char):
-    """A token is two characters at most, and one of them ends a text."""
+    """A tokenizer whose tokens are two characters, but for id 0, which ends a text."""
 
     end_of_text = 0
 

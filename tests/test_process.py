@@ -1,0 +1,41 @@
+"""Processes that exchange lines of JSON: whole answers only, an end that is noticed, and no Ctrl-C of the parent's."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from minigpt.system.process import JsonProcess
+
+ECHO = "[print(line, end='', flush=True) for line in sys.stdin]"
+
+
+def test_a_message_is_answered_in_one_line() -> None:
+    with JsonProcess(ECHO) as process:
+        for message in ({"text": "ü\n"}, {"n": [1, 2.5, None]}):
+            process.send(message)
+            assert process.receive() == message
+    assert process.process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("statement", ["print('{\"half\": ', end='')", "sys.exit(7)"])
+def test_a_process_that_ends_has_no_answer(statement: str) -> None:
+    with JsonProcess(statement) as process:
+        process.send({})
+        assert process.receive() is None
+        process.process.wait()
+        process.send({})  # nobody reads it any more
+        assert process.receive() is None
+
+
+def test_it_ignores_ctrl_c_and_has_the_environment_and_arguments_it_is_given(tmp_path: Path) -> None:
+    statement = (
+        "import json, os; sys.stdin.readline(); print(json.dumps([os.environ['OURS'], sys.argv[1]]), flush=True)"
+    )
+    with JsonProcess(f"print('{{}}', flush=True); {statement}", "ü", variables={"OURS": "here"}) as process:
+        assert process.receive() == {}
+        process.process.send_signal(signal.SIGINT)
+        process.send({})
+        assert process.receive() == ["here", "ü"]
