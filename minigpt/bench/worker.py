@@ -36,6 +36,7 @@ RATE, BETAS, DECAY, CLIP = 1e-3, (0.9, 0.99), 0.1, 1.0  # of the optimizer, for 
 
 def main(spec: Spec) -> None:
     """Answer until stdin ends. The first answer holds the facts, or the error."""
+    # comparison/worker.py begins alike, but nothing of minigpt may be imported here
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what the program prints goes to stderr
     sys.dont_write_bytecode = spec["program"] == "nanogpt"
