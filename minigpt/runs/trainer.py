@@ -46,7 +46,7 @@ class Trainer:
     say: Say
     lock: Lock | None = None  # of the run's folder, held until `fit` ends
     history: History = field(default_factory=History)
-    expected: Expected | None = None  # what the ideal reader of the validation text would say, where that is known
+    expected: Expected | None = None  # what the ideal reader predicts for the validation text, where that is known
     seal: dict[str, str] = field(default_factory=dict)  # SHA-256 of the run's own files, for its checkpoints
 
     def fit(self) -> None:
