@@ -14,6 +14,7 @@ import importlib
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import sys
@@ -47,6 +48,7 @@ COMMANDS = {
         ("train.py", "--resume", "runs/compare/small/one-head-seed-2", "training.max_steps=6"),
     ),
 }
+PROGRESS = re.compile(r"[a-z ]+: ([\d,]+( of [\d,]+)? \w+, )?\d+ s")  # of what takes more than two seconds
 NOTES = ("skipped: ", "and ", "int8 weights: ")  # of a command that goes on; few, which test_damage.py looks at
 FOLDERS = {"run": Path("runs", "small"), "comparison": Path("runs", "compare", "small")}
 
@@ -88,7 +90,9 @@ def child(home: Path, command: tuple[str, ...], out: Path, err: Path) -> tuple[i
 
 def wrong(code: int, out: str, err: str, memory: int) -> list[str]:
     """What a command must not do, whatever it opens."""
-    lines, found = [line for line in err.split("\n")[:-1] if not line.startswith(NOTES)], []
+    told = err.split("\n")[:-1]
+    lines = [line for line in told if not line.startswith(NOTES) and not PROGRESS.fullmatch(line)]
+    found = []
     if code not in CODES:
         found.append(f"exit code {code}")
     if (code and len(lines) != 1) or (not code and lines):
