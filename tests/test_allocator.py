@@ -66,12 +66,12 @@ def mebibytes(code: str) -> int:
 
 def test_freed_memory_is_kept() -> None:
     assert mebibytes(LOOP.format(kept="keep_memory()")) == 0
-    assert mebibytes(LOOP.format(kept="")) == 64
+    assert mebibytes(LOOP.format(kept="")) >= 64
 
 
 def test_a_fast_model_keeps_it_and_a_plain_one_does_not() -> None:
     assert mebibytes(LOOP.format(kept=MODEL.format(fast=True))) == 0
-    assert mebibytes(LOOP.format(kept=MODEL.format(fast=False))) == 64
+    assert mebibytes(LOOP.format(kept=MODEL.format(fast=False))) >= 64
 
 
 @pytest.mark.slow
