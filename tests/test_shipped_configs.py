@@ -151,5 +151,6 @@ def test_a_small_config_trains(home: Path, name: str) -> None:
 @pytest.mark.slow
 def test_tiny_trains_on_the_stories_for_real(tmp_path: Path) -> None:
     ended = script("train.py", "--config", "tiny.yaml", *SHORT, cwd=tmp_path)
-    assert (ended.code, ended.err) == (0, "")
+    on_the_way = [line for line in ended.err.splitlines() if not line.endswith(" s")]  # progress on a slow machine
+    assert (ended.code, on_the_way) == (0, [])
     assert "stories made by minigpt/languages/stories.py" in ended.out

@@ -140,7 +140,7 @@ def test_no_thread_of_the_group_outlives_python(tmp_path: Path) -> None:
     """One that did would abort the process at its end, one time in ten."""
     (furnished(tmp_path) / "threads.py").write_text(THREADS, encoding="utf-8")
     ended = torchrun(tmp_path, "--config", "small.yaml", "--plugin", "threads.py")
-    assert ended.code == 0 and ended.out.count("threads:") == 2 and "gloo" not in ended.out
+    assert ended.code == 0 and ended.out.count("\nthreads:") == 2 and "gloo" not in ended.out
 
 
 @pytest.mark.slow
