@@ -18,7 +18,6 @@ from laws import BLOCK, CASES, Case, V, chunks, decode, model_config, stir
 from torch import Tensor
 
 from minigpt.attention import MultiHead, SingleHead
-from minigpt.attention.norm import RMSNorm
 from minigpt.attention.position import Rotary
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.fast import make_fast
@@ -104,7 +103,6 @@ def test_one_switch_turns_all_of_it_off() -> None:
     plain, fast = plain_and_fast(TRICKY, **MODERN)
     assert list(methods(plain)) == []
     assert "blocks.0.attention.mix" in methods(fast) and "blocks.1.attention.position.rotate" in methods(fast)
-    assert any(isinstance(module, RMSNorm) and "forward" in vars(module) for module in fast.modules())
     assert list(methods(make_fast(fast, fast=False))) == []
     check_equal(plain, fast)
 
@@ -126,3 +124,16 @@ def test_every_form_has_a_kind_that_uses_it() -> None:
         for module in plain_and_fast(case, **options)[1].modules():
             used |= {vars(module)[name].__func__ for name in vars(module).get("faster", ())}
     assert {form.function for form in FORMS.values()} <= used
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_last_position_is_the_last_of_all(case: Case) -> None:
+    plain, fast = (model.eval() for model in plain_and_fast(case))
+    prepared, ids = prepare(fast), torch.randint(V, (2, BLOCK))
+    cache = prepared.make_cache()
+    for expected in (plain.hidden(ids)[:, -1], plain.last(ids), prepared.hidden(ids)[:, -1]):
+        torch.testing.assert_close(prepared.last(ids), expected, **EXACT)
+    torch.testing.assert_close(prepared.last(ids[:, :5], cache), plain.last(ids[:, :5]), **EXACT)
+    torch.testing.assert_close(prepared.last(ids[:, 5:], cache), plain.last(ids), **EXACT)
+    assert prepared.hidden(ids).shape[1] == BLOCK

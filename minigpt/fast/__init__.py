@@ -6,7 +6,6 @@
     kernels         scores, softmax and mean in one fused kernel
     running_sum     averages as running sums
     rotary          rotations as products of complex numbers
-    norm            RMSNorm through the length of a vector
     switch          `make_fast`: puts all of these into one model, or takes them out
     packed, decoding    `prepare`: a copy of a model whose weights lie as writing one token at a time wants them
 

@@ -17,10 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from minigpt.attention import Past
 from minigpt.fast.joined import as_one, join, joinable, parts_to_join, watched
 from minigpt.fast.packed import Weights, exchanged, packs
 from minigpt.fast.switch import make_fast
-from minigpt.model.gpt import GPT, Cache
+from minigpt.model.gpt import GPT, Block, Cache
 from minigpt.model.sampling import SamplingConfig
 
 
@@ -33,7 +34,14 @@ class WritingConfig(SamplingConfig):
 
 
 JOINED, IN_BLOCKS, DIRECT_CALLS, NO_ONEDNN = "joined layers", "weights in blocks", "direct calls", "no oneDNN"
-TRICKS = JOINED, IN_BLOCKS, DIRECT_CALLS, NO_ONEDNN  # all that can be turned off by name, besides those of `switch`
+LAST_ONLY = "last position only"
+TRICKS = (
+    JOINED,
+    IN_BLOCKS,
+    DIRECT_CALLS,
+    NO_ONEDNN,
+    LAST_ONLY,
+)  # all that can be turned off by name, besides those of `switch`
 
 
 def hidden_without_onednn(self: GPT, ids: Tensor, cache: Cache | None = None) -> Tensor:
@@ -44,6 +52,23 @@ def hidden_without_onednn(self: GPT, ids: Tensor, cache: Cache | None = None) ->
         return type(self).hidden(self, ids, cache)
     finally:
         torch._C._set_mkldnn_enabled(before)
+
+
+def block_at_the_last(self: Block, x: Tensor, past: Past) -> Tensor:
+    """`Block.forward`; while only the last position is wanted, its MLP sees that one alone: (B, T, D) or (B, 1, D)."""
+    x = x + self.dropout(self.attention(self.attention_norm(x), past))  # (B, T, D)
+    x = x[:, -1:] if vars(self)["last_only"] else x
+    return x + self.dropout(self.mlp(self.mlp_norm(x)))
+
+
+def last(self: GPT, ids: Tensor, cache: Cache | None = None) -> Tensor:
+    """`GPT.last`, for a prompt of many positions without the last MLP at all but one: (B, D)."""
+    top = vars(self.blocks[-1])
+    top["last_only"] = True
+    try:
+        return self.hidden(ids, cache)[:, -1]
+    finally:
+        top["last_only"] = False
 
 
 def layer_norm(norm: nn.LayerNorm, x: Tensor) -> Tensor:
@@ -109,6 +134,11 @@ def prepare(model: GPT, weights: Weights = "float32", without: Collection[str] =
     for module in made.modules():
         if DIRECT_CALLS not in without:
             make_direct(module)
+    if LAST_ONLY not in without and type(model.blocks[-1]) is Block and not watched(model.blocks[-1]):
+        top = made.blocks[-1]
+        top.__class__ = type("Block", (Block,), {"__module__": Block.__module__, "__call__": block_at_the_last})
+        vars(top)["last_only"] = False
+        vars(made)["last"] = MethodType(last, made)
     if packed and NO_ONEDNN not in without:
         vars(made)["hidden"] = MethodType(hidden_without_onednn, made)
     return made.eval()

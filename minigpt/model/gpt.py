@@ -88,7 +88,7 @@ class GPT(nn.Module):
         return self.head(self.hidden(ids, cache))  # (B, T, V)
 
     def hidden(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
-        """What the head reads: (B, T, D). Writing text needs the head at the last position only."""
+        """What the head reads: (B, T, D)."""
         pasts = chain([Past() for _ in self.blocks]) if cache is None else cache
         start, T = pasts[0].length, ids.shape[1]
         if start + T > self.config.block_size:
@@ -98,6 +98,10 @@ class GPT(nn.Module):
         for block, past in zip(self.blocks, pasts):
             x = block(x, past)  # (B, T, D)
         return self.norm(x)  # (B, T, D)
+
+    def last(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
+        """What the head reads at the last position, (B, D): all that the next token needs."""
+        return self.hidden(ids, cache)[:, -1]
 
     def make_cache(self) -> Cache:
         """An empty cache for one context of decoding, one entry a layer."""

@@ -107,8 +107,7 @@ def generate(
                 start = window_start(n, model.config.block_size)
                 cache = model.make_cache() if use_cache else None
                 unread = ids[:, start:]  # (B, n - start)
-            hidden = model.hidden(unread, cache)  # (B, n - start, D), then (B, 1, D): prefill, step and restart
-            logits = model.head(hidden[:, -1])  # (B, V)
+            logits = model.head(model.last(unread, cache))  # (B, V): prefill, step and restart are this line
             if restarts and not logits.isfinite().all():
                 raise UserError(OVERFLOW)
             chosen = next_token(logits, config, generator)  # (B,)
