@@ -173,7 +173,7 @@ def an_extra(path: Path, outside: Path, draw: random.Random) -> str:
 
 def update_checksums(folder: Path) -> None:
     """Make the sums in all manifests right, where that can be done."""
-    for path in folder.rglob("manifest.json"):
+    for path in filter(Path.is_file, list(folder.rglob("manifest.json"))):  # not a pipe, which a mutation may have made
         with suppress(Exception):
             manifest = json.loads(path.read_text("utf-8"))
             for name, said in manifest["files"].items():

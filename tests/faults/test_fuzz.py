@@ -44,7 +44,7 @@ def untrusted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 def open_folders(untrusted: tuple[str, Path], first: int, count: int) -> None:
     kind, home = untrusted
     command = [sys.executable, str(PROGRAM), kind, str(home), str(first), str(count)]
-    ended = subprocess.run(command, env=environment(), capture_output=True, text=True)
+    ended = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=1800)
     assert ended.returncode == 0, ended.stderr
     cases = [json.loads(line) for line in ended.stdout.splitlines()]
     assert len(cases) == count and len({case["code"] for case in cases}) > 1
