@@ -1,0 +1,34 @@
+"""The bank of learners' programs: every one can be read and run, and the checker is held against them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from bank.table import Program, bank, replaced
+
+PROGRAMS = bank()
+
+
+def test_the_bank_is_large_enough_to_say_something() -> None:
+    counts = Counter(program.truth for program in PROGRAMS)
+    assert counts["right"] + counts["convention"] >= 40
+    assert counts["wrong"] >= 90
+    assert len({program.name for program in PROGRAMS}) == len(PROGRAMS)
+
+
+def test_a_wrong_program_says_what_a_naming_must_contain_and_every_program_is_python() -> None:
+    for program in PROGRAMS:
+        assert bool(program.words) == (program.truth == "wrong"), program.name
+        compile(program.code, program.name, "exec")
+
+
+def test_words_are_groups_of_alternatives() -> None:
+    program = Program("x", "multi_head", "wrong", "", "sqrt(D)|width of the model, project", "")
+    assert program.named_by(["you divide by SQRT(D)", "the projection is not applied"])
+    assert not program.named_by(["you divide by sqrt(D)"])
+    assert not program.named_by(["the projection is not applied"])
+
+
+def test_a_program_like_another_has_its_lines_replaced_and_removed() -> None:
+    code = "a = 1\nb = 2\nc = 3\n"
+    assert replaced(code, "# like: x\n#-a = 1\n#+a = 5\n#+a2 = 6\n#-c = 3\n") == "a = 5\na2 = 6\nb = 2\n"
