@@ -45,6 +45,13 @@ class Ended:
     err: str
 
 
+def well(ended: Ended) -> str:
+    """What a command printed that ended without errors and without warnings."""
+    assert ended.code == 0, ended.err
+    assert ended.err == ""
+    return ended.out
+
+
 def small_text(lines: int = 60) -> str:
     """Lines of random words, always the same."""
     draw = random.Random(0)

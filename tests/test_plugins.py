@@ -1,0 +1,200 @@
+"""Plugins: a kind of one's own trains, samples, is shown and resumed; it is loaded only on request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from running import furnish, script, well
+
+from minigpt.runs.report import read_metrics
+
+PLUGIN = '''
+"""A kind of my own: the scores are squashed, so that no token is looked at alone."""
+from dataclasses import dataclass
+from pathlib import Path
+
+from minigpt.attention.softmax.multi_head import MultiHead
+from minigpt.config.options import Positive
+
+with Path("executed.txt").open("a") as file:
+    file.write(f"{__file__}\\n")
+
+
+class Squashed(MultiHead, kind="squashed"):
+    @dataclass(frozen=True, kw_only=True)
+    class Config(MultiHead.Config):
+        limit: Positive = 5.0
+        """The largest score."""
+
+        def mistakes_within(self, model):
+            yield from super().mistakes_within(model)
+            if self.limit > model.n_embd:
+                yield "limit", f"{self.limit} is more than n_embd"
+
+    def scores(self, query, key):
+        return self.config.limit * (super().scores(query, key) / self.config.limit).tanh()
+'''
+SQUASHED = "model.attention={kind: squashed, n_head: 2, limit: 3}"
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a plugin, and a run of its kind."""
+    folder = furnish(tmp_path_factory.mktemp("workshop"))
+    (folder / "my_attention.py").write_text(PLUGIN, encoding="utf-8")
+    well(script("train.py", "--config", "small.yaml", "--plugin", "my_attention.py", SQUASHED, cwd=folder))
+    return folder
+
+
+def executed(folder: Path) -> list[str]:
+    """Which files were run as plugins since the last time that was asked."""
+    file = folder / "executed.txt"
+    names = file.read_text("utf-8").splitlines() if file.exists() else []
+    file.unlink(missing_ok=True)
+    return names
+
+
+def test_a_kind_of_ones_own_trains_samples_is_shown_and_resumed(workshop: Path) -> None:
+    plugin = ("--plugin", "my_attention.py")
+    assert "limit: 3" in (workshop / "runs" / "small" / "config.yaml").read_text("utf-8")
+    assert well(script("sample.py", *plugin, "--prompt", "the", cwd=workshop)).startswith("the")
+    show = ("show_attention.py", *plugin, "--prompt", "the")
+    assert "layer 0, head 1 (squashed)" in well(script(*show, "--text", cwd=workshop))
+    assert well(script(*show, cwd=workshop)).startswith("wrote runs/small/attention.png: ")
+    assert (workshop / "runs" / "small" / "attention.png").read_bytes().startswith(b"\x89PNG")
+    resumed = well(script("train.py", *plugin, "--resume", "small", "training.max_steps=10", cwd=workshop))
+    assert "resumed after step 8" in resumed
+    assert len(read_metrics(workshop / "runs" / "small" / "metrics.jsonl")) == 10
+
+
+def test_the_run_keeps_a_copy_and_without_the_plugin_says_what_is_missing(workshop: Path) -> None:
+    copy = workshop / "runs" / "small" / "plugins" / "my_attention.py"
+    assert copy.read_text("utf-8") == PLUGIN
+    for name in ("sample.py", "show_attention.py"):
+        ended = script(name, "--prompt", "the", cwd=workshop)
+        assert ended.code == 2
+        assert ended.err.startswith("error: runs/small was trained with a plugin that is missing here: ")
+        assert (
+            "give --plugin my_attention.py (a copy for the record is runs/small/plugins/my_attention.py)" in ended.err
+        )
+        assert "unknown kind 'squashed'" in ended.err
+        assert ended.err.count("\n") == 1
+
+
+def test_a_plugin_that_was_edited_is_noted_and_both_are_kept(tmp_path: Path) -> None:
+    (furnish(tmp_path) / "my.py").write_text(PLUGIN, encoding="utf-8")
+    told, kept = ("--plugin", "my.py"), tmp_path / "runs" / "small" / "plugins"
+    well(script("train.py", "--config", "small.yaml", *told, SQUASHED, cwd=tmp_path))
+    assert "my.py" not in well(script("train.py", *told, "--resume", "training.max_steps=10", cwd=tmp_path))
+    (tmp_path / "my.py").write_text(PLUGIN.replace(".tanh()", ".sin()"), encoding="utf-8")
+    resumed = well(script("train.py", *told, "--resume", "training.max_steps=12", cwd=tmp_path))
+    assert "changed: my.py is not what it was" in resumed
+    assert ".sin()" in (kept / "my.py").read_text() and ".tanh()" in (kept / "my.py.until-step-10").read_text()
+    assert '"my.py"' in (kept.parent / "changes.jsonl").read_text().splitlines()[-1]
+    (kept / "my.py").unlink()
+    (kept / "my.py").symlink_to(tmp_path / "text.txt")
+    ended = script("train.py", *told, "--resume", "training.max_steps=14", cwd=tmp_path)
+    assert ended.code == 2 and "my.py: not a plain file" in ended.err
+
+
+def test_only_a_file_named_on_the_command_line_is_ever_executed(workshop: Path) -> None:
+    copy = workshop / "runs" / "small" / "plugins" / "my_attention.py"
+    executed(workshop)
+    for name in ("sample.py", "show_attention.py"):
+        script(name, "--prompt", "the", cwd=workshop)
+        assert executed(workshop) == []  # not the copy
+        well(script(name, "--plugin", "my_attention.py", "--prompt", "the", cwd=workshop))
+        assert executed(workshop) == [str(workshop / "my_attention.py")]  # and here only what was named, once
+    script("train.py", "--resume", cwd=workshop)
+    assert executed(workshop) == []
+    assert copy.exists()
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "plugin: my_attention.py",
+        "plugins: [my_attention.py]",
+        "model: {plugin: my_attention.py}",
+        "model: {attention: {kind: multi_head, plugin: my_attention.py}}",
+        "model: {attention: my_attention.py}",
+        "model: {attention: my_attention.Squashed}",
+        "model: {attention: {kind: my_attention.Squashed}}",
+        "model: {attention: !!python/object/apply:os.system [my_attention.py]}",
+        "data: {tokenizer: ./my_attention.py}",
+    ],
+)
+def test_a_config_that_names_a_plugin_is_refused_and_the_plugin_not_executed(tmp_path: Path, lines: str) -> None:
+    furnish(tmp_path)
+    (tmp_path / "my_attention.py").write_text(PLUGIN, encoding="utf-8")
+    (tmp_path / "naming.yaml").write_text(lines + "\n", encoding="utf-8")
+    ended = script("train.py", "--config", "naming.yaml", "data.source=text.txt", cwd=tmp_path)
+    assert ended.code == 2
+    assert ended.err.startswith("error: naming.yaml:1:")
+    assert executed(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("{kind: squashed, limit: 0}", "model.attention.limit: expected a number above 0, found 0"),
+        ("{kind: squashed, limit: 99}", "model.attention.limit: 99.0 is more than n_embd"),
+        ("{kind: squashed, limt: 1}", "model.attention.limt: unknown key; did you mean 'limit'?"),
+        ("squashd", "model.attention: unknown kind 'squashd'; did you mean 'squashed'?"),
+    ],
+)
+def test_options_of_a_plugin_are_checked_like_the_built_in_ones(workshop: Path, override: str, message: str) -> None:
+    arguments = ("--config", "small.yaml", "--plugin", "my_attention.py", f"model.attention={override}")
+    ended = script("train.py", *arguments, cwd=workshop)
+    assert ended.code == 2
+    assert message in ended.err
+
+
+LEAK = "    def mask(self, T, S, device):\n        return super().mask(T, S, device).mT\n"
+
+
+def test_a_plugin_that_sees_the_future_is_refused(tmp_path: Path) -> None:
+    furnish(tmp_path)
+    (tmp_path / "leak.py").write_text(PLUGIN + "\n" + LEAK, encoding="utf-8")
+    ended = script("train.py", "--config", "small.yaml", "--plugin", "leak.py", SQUASHED, cwd=tmp_path)
+    assert ended.code == 2
+    assert ended.err.startswith("error: layer 0 (squashed) sees the future: ")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_plugin_that_was_edited_to_see_the_future_is_refused_when_its_run_is_resumed(tmp_path: Path) -> None:
+    furnish(tmp_path)
+    plugin = tmp_path / "edited.py"
+    plugin.write_text(PLUGIN, encoding="utf-8")
+    well(script("train.py", "--config", "small.yaml", "--plugin", plugin, SQUASHED, cwd=tmp_path))
+    plugin.write_text(PLUGIN + "\n" + LEAK, encoding="utf-8")
+    resume = ("--plugin", plugin, "--resume", "training.max_steps=10")
+    ended = script("train.py", *resume, cwd=tmp_path)
+    assert ended.code == 2
+    assert ended.err.startswith("error: layer 0 (squashed) sees the future: ")
+    assert "done: 10 steps" in well(script("train.py", *resume, "--allow-leak", cwd=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("missing.py", None, "--plugin missing.py: no such file"),
+        ("notes.txt", "x = 1\n", "--plugin notes.txt: not a Python file (its name must end in .py)"),
+        ("broken.py", "def f(:\n", "--plugin broken.py: SyntaxError: "),
+        ("raises.py", "import nowhere_to_be_found\n", "--plugin raises.py: ModuleNotFoundError: No module named"),
+        (
+            "taken.py",
+            'from minigpt.attention import Attention\nclass Mine(Attention, kind="multi_head"): pass\n',
+            "the kind 'multi_head' of minigpt_plugin_taken is taken by minigpt.attention.softmax.multi_head: choose",
+        ),
+    ],
+)
+def test_a_plugin_that_cannot_be_loaded_is_one_line(tmp_path: Path, name: str, text: str | None, message: str) -> None:
+    furnish(tmp_path)
+    if text is not None:
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    ended = script("train.py", "--config", "small.yaml", "--plugin", name, cwd=tmp_path)
+    assert ended.code == 2
+    assert message in ended.err
+    assert ended.err.startswith("error: ") and ended.err.count("\n") == 1
