@@ -1,0 +1,140 @@
+"""A run of a comparison: measured by the worker, done once, kept apart from others, and stored whole."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from comparing import SMALL, small
+
+from minigpt.comparison import variants as compare
+from minigpt.comparison.matching import parameters
+from minigpt.comparison.measurement import _characters, prepare
+from minigpt.comparison.results import config_key, jobs, load_result, save_result
+from minigpt.comparison.worker import do
+from minigpt.config.options import to_yaml
+from minigpt.runs.run import load
+from minigpt.system.folder import Lock
+from minigpt.text.tokenizer import Char
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minigpt.text.corpus.DATA", tmp_path / "data")
+    monkeypatch.setattr(compare, "RUNS", tmp_path / "runs")
+
+
+def task(folder: Path, **changes: Any) -> dict[str, Any]:
+    job = jobs(small(folder), ())[0]
+    told = {"do": "run", "variant": job.variant, "seed": job.seed, "key": job.key, "folder": str(job.folder)}
+    return told | {"config": to_yaml(job.config), "allow_leak": False} | changes
+
+
+DIVERGED = {  # the shortest result that a run may leave behind
+    **{"variant": "mean", "seed": 1, "key": "k", "status": "diverged", "message": "", "steps": 0, "curve": []},
+    **{"parameters": 1, "flops_per_token": 1.0, "cache_bytes_per_token": 0.1},
+}
+
+
+def test_a_result_is_whole_or_not_there(tmp_path: Path) -> None:
+    assert load_result(tmp_path, "k") == (None, "")
+    save_result(tmp_path, DIVERGED)
+    assert load_result(tmp_path, "k") == (DIVERGED, "")
+    assert load_result(tmp_path, "other") == (None, "its config or a plugin has changed")
+    path = tmp_path / "result.json"
+    raw = path.read_text("utf-8")
+    assert [p.name for p in tmp_path.iterdir()] == ["result.json"]
+    for place in range(0, len(raw), 7):
+        path.write_text(raw[:place] + chr(ord(raw[place]) ^ 1) + raw[place + 1 :], "utf-8")
+        assert load_result(tmp_path, "k")[0] in (None, DIVERGED)
+    for wrong in ("", "[]", "null", raw[:-9], raw.replace("0.1", "0.2"), '{"result": 3, "sha256": ""}'):
+        path.write_text(wrong, "utf-8")
+        assert load_result(tmp_path, "k") == (None, "its result is damaged")
+
+
+def test_the_key_changes_with_config_and_plugin(tmp_path: Path) -> None:
+    config = small(tmp_path).variants["mean"]
+    plugin = tmp_path / "mine.py"
+    plugin.write_text("x = 1\n")
+    keys = {config_key(config, []), config_key(config, [plugin]), config_key(config, [], allow_leak=True)}
+    plugin.write_text("x = 2\n")
+    keys |= {config_key(config, [plugin])}
+    keys |= {config_key(replace(config, training=replace(config.training, seed=5)), [])}
+    assert len(keys) == 5
+
+
+def test_a_run_that_another_process_is_doing_is_left_to_it(tmp_path: Path) -> None:
+    asked = task(tmp_path)
+    folder = Path(asked["folder"])
+    folder.mkdir(parents=True, exist_ok=True)
+    with Lock(folder):
+        assert do(asked, lambda message: None) == {"event": "busy"}
+    assert not (folder / "result.json").exists()
+
+
+def test_a_run_that_is_there_is_not_done_again(tmp_path: Path) -> None:
+    heard: list[Any] = []
+    asked = task(tmp_path)
+    assert do(asked, heard.append) == {"event": "done"}
+    assert [message["step"] for message in heard] == [1, 2, 3, 4, 5, 6]
+    first = (Path(asked["folder"]) / "result.json").read_bytes()
+    heard.clear()
+    assert do(asked, heard.append) == {"event": "done"}
+    assert heard == []
+    assert (Path(asked["folder"]) / "result.json").read_bytes() == first
+
+
+def test_a_diverged_run_is_a_result_that_says_so(tmp_path: Path) -> None:
+    job = jobs(small(tmp_path), ())[0]
+    config = replace(job.config, training=replace(job.config.training, max_steps=30, grad_clip=0.0, warmup_steps=0))
+    optimizer = replace(config.training.optimizer, learning_rate=1e30)
+    config = replace(config, training=replace(config.training, optimizer=optimizer))
+    assert do(task(tmp_path, config=to_yaml(config)), lambda message: None) == {"event": "done"}
+    result, _ = load_result(job.folder, job.key)
+    assert result is not None
+    assert result["status"] == "diverged"
+    assert re.match(r"step \d+: the (validation )?loss is", result["message"])
+    assert result["parameters"] == parameters(job.config)
+    json.dumps(result, allow_nan=False)
+
+
+def test_a_run_folder_is_one_that_can_be_written_with(tmp_path: Path) -> None:
+    asked = task(tmp_path)
+    do(asked, lambda message: None)
+    run = load(asked["folder"], "cpu")
+    assert run.step == 6
+    assert run.generate("\n", max_tokens=5).startswith("\n")
+
+
+def test_a_model_that_sees_the_future_is_refused_before_any_training(tmp_path: Path) -> None:
+    text = SMALL.replace("average_softmax", "{kind: average_softmax, causal: false}")
+    job = jobs(small(tmp_path, text), ())[0]
+    asked = task(tmp_path, do="try", config=to_yaml(job.config))
+    answer = do(asked, lambda message: None)
+    assert answer["event"] == "refused"
+    assert answer["message"].startswith("layer 0 (average_softmax) sees the future")
+    assert do(asked | {"allow_leak": True}, lambda message: None)["event"] == "done"
+
+
+class Halves(Char):
+    """A tokenizer whose tokens are two characters, but for id 0, which ends a text."""
+
+    end_of_text = 0
+
+    def decode(self, ids: Any) -> str:
+        return "".join("<end>" if id == 0 else "ab" for id in ids)
+
+
+def test_what_ends_a_text_is_no_character(tmp_path: Path) -> None:
+    _, aligned, tokenizer, _, _ = prepare(small(tmp_path).variants["mean"])
+    where = aligned.splits["val"]
+    targets = where.stop - where.start - 1
+    assert _characters(aligned, tokenizer, targets) == targets
+    assert _characters(aligned, tokenizer, 100) == 100
+    halves = Halves.__new__(Halves)
+    ends = int((aligned.ids[where.start + 1 : where.stop] == 0).sum())
+    assert ends and _characters(aligned, halves, targets) == 2 * (targets - ends)
