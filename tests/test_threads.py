@@ -15,6 +15,20 @@ from minigpt.fast import threads
 
 NOTE = "note: other programs use the CPUs too: 2 threads now sleep while they wait for one another"
 BUSY = "from minigpt.fast import threads\n\nthreads.queued_so_far = lambda: 0.9\n"
+BOUND = """
+import os, torch
+from minigpt.fast import threads
+
+torch.set_num_threads(2)
+x = torch.randn(300, 301, 302)
+where = lambda: {len(os.sched_getaffinity(int(task))) for task in os.listdir("/proc/self/task")}
+before, free, one = x.sum((0, 1)), where(), threads.OneCpu()
+one.bind(0.0)
+print(free == {len(one.allowed)}, where() == {1}, one.look(1.0) in (True, False), torch.equal(x.sum((0, 1)), before))
+threads.IDLE = -1.0  # any CPU is idle enough
+one.bound and one.look(2.0)
+print(where() == free, torch.equal(x.sum((0, 1)), before))
+"""
 NOTEBOOK = """
 import torch
 import minigpt
@@ -193,6 +207,83 @@ def test_a_machine_that_is_busy_from_the_start_is_noticed_at_once(monkeypatch: p
     monkeypatch.setattr(threads, "IdleTeam", Team)
     monkeypatch.setattr(threads, "queued_so_far", lambda: 0.6)
     assert threads.Watch(None).team is not None  # type: ignore[arg-type]
+
+
+# ---- where they run ----
+
+
+class Machine:
+    """Two CPUs and a process of two threads, in files as Linux has them."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch):
+        self.folder, self.now, self.ticks = folder, 100.0, {0: [0, 0], 1: [0, 0]}  # of each CPU: working, idle
+        self.moved: dict[int, set[int]] = {}
+        for task in ("11", "12"):
+            (folder / "task" / task).mkdir(parents=True)
+        (folder / "stat").write_text(f"11 (a (b) c) {' '.join(['R', *['0'] * 35, '1', '0'])}\n", encoding="ascii")
+        monkeypatch.setattr("os.sched_setaffinity", lambda pid, cpus: self.moved.update({pid: set(cpus)}))
+        monkeypatch.setattr("os.sched_getaffinity", lambda pid: self.moved.get(11, {0, 1}))
+        monkeypatch.setattr("torch.get_num_threads", lambda: 2)
+        self.passes(0, (0, 0))
+        self.one = threads.OneCpu(folder, folder / "cpus", {0, 1})
+
+    def passes(self, seconds: float, idle: tuple[float, float]) -> None:
+        """Time passes, in shares of which the CPUs are idle."""
+        self.now += seconds
+        for cpu, share in enumerate(idle):
+            self.ticks[cpu][0] += round(100 * seconds * (1 - share))
+            self.ticks[cpu][1] += round(100 * seconds * share)
+        text = "".join(f"cpu{cpu} {work} 0 0 {idle} 0 0 0 0 0 0\n" for cpu, (work, idle) in self.ticks.items())
+        (self.folder / "cpus").write_text("cpu  1 2 3 4 5 6 7 8 9 9\n" + text + "intr 5\n", encoding="ascii")
+
+
+def test_two_threads_share_one_cpu_until_another_is_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(tmp_path, monkeypatch)
+    machine.one.bind(machine.now)
+    assert machine.one.bound and machine.moved == {11: {1}, 12: {1}}  # where the first of them ran
+    for _ in range(40):
+        machine.passes(0.5, (0.1, 0.0))
+        assert not machine.one.look(machine.now)
+    machine.passes(0.5, (0.6, 0.0))
+    assert machine.one.look(machine.now)
+    assert not machine.one.bound and machine.moved == {11: {0, 1}, 12: {0, 1}}
+
+
+def test_what_was_soon_undone_is_done_again_later_and_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, bound = Machine(tmp_path, monkeypatch), []
+    for _ in range(200):
+        machine.one.bind(machine.now)
+        bound.append(machine.one.bound)
+        machine.passes(0.5, (0.9, 0.0))
+        if machine.one.bound:
+            machine.one.look(machine.now)
+    assert bound[0] and sum(bound) == 3  # after 0, 20 and 60 of 100 seconds
+
+
+def test_neither_one_thread_nor_three_are_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(tmp_path, monkeypatch)
+    for count in (1, 3):
+        monkeypatch.setattr("torch.get_num_threads", lambda count=count: count)
+        machine.one.bind(machine.now)
+        assert not machine.one.bound and not machine.moved
+
+
+def test_bound_threads_do_not_change_how_many_cpus_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(tmp_path, monkeypatch)
+    monkeypatch.setattr(threads, "IdleTeam", Team)
+    watch = threads.Watch(None)  # type: ignore[arg-type]
+    watch.one = machine.one
+    monkeypatch.setattr(threads, "_watch", watch)
+    machine.one.bind(machine.now)
+    assert len(machine.moved[11]) == 1
+    assert threads.cpus(tmp_path / "nothing", tmp_path / "nothing") == 2
+
+
+@needs_libgomp
+@pytest.mark.skipif(threads.cpus() < 2, reason="one CPU: there is no other")
+def test_all_threads_of_a_process_are_bound_and_freed_and_compute_the_same() -> None:
+    ended = subprocess.run([sys.executable, "-c", BOUND], env=environment(), check=True, capture_output=True, text=True)
+    assert ended.stdout == "True True True True\nTrue True\n"
 
 
 @needs_libgomp

@@ -6,35 +6,45 @@ CPUs, spinning takes away the very CPU that the last thread is waiting for.
 
 libgomp, the OpenMP library of torch's wheels for Linux, spins a thousandth as long while it manages more threads than
 there are CPUs. So a team of idle threads is added while this process's threads queue for a CPU, and removed when they
-do not. How many threads compute never changes, and with it no bit of any result.
+do not. Two threads that sleep still lose time where each waits for a CPU of its own: the second starts late, and the
+first waits for it. So they are bound to one CPU until another is idle again (`OneCpu`). How many threads compute never
+changes, and with it no bit of any result.
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
 import torch
 
-PROC, CGROUP = Path("/proc/self"), Path("/sys/fs/cgroup")
+PROC, CGROUP, STAT = Path("/proc/self"), Path("/sys/fs/cgroup"), Path("/proc/stat")
 EVERY = 0.5  # seconds between two looks
 BUSY, FREE = 0.25, 0.1  # seconds of queueing in a second, of all threads together: spin no more; may spin again
 WORKING = 0.1  # CPU seconds in a second; a process that does less learns nothing about the CPUs
 PATIENCE = 4  # looks in a row that found the CPUs free, before the threads spin again
+IDLE = 0.3  # share of its time in which a CPU that the threads were kept from does nothing: they may use it again
+AGAIN = 10.0  # seconds until threads are bound to one CPU again; twice as many each time that it was soon undone
 SMALL = 2_000_000  # parameters; below it, two threads write a token no sooner than one does
 OWN_CHOICE = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}  # a user who sets one of these has decided how threads wait
 
 
 def cpus(proc: Path = PROC, cgroup: Path = CGROUP) -> int:
     """How many CPUs this process may use: those it is bound to, and no more than its cgroups' quotas."""
-    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if _watch is not None and _watch.one.bound:
+        bound = len(_watch.one.allowed)
+    else:
+        bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min([bound, *quotas(proc, cgroup)]))
 
 
@@ -111,12 +121,64 @@ class IdleTeam:
         self.thread.join()
 
 
+@dataclass
+class OneCpu:
+    """Two threads on the CPU of the first: beside other programs they take turns sooner than on one CPU each."""
+
+    proc: Path = PROC
+    stat: Path = STAT
+    allowed: set[int] = field(default_factory=lambda: os.sched_getaffinity(0))
+    bound: bool = False
+    since: float = -math.inf  # when they were bound last
+    pause: float = AGAIN
+    before: dict[int, tuple[int, int]] = field(default_factory=dict)  # of each CPU: ticks without work, all ticks
+
+    def bind(self, now: float) -> None:
+        """Keep all threads on one CPU, unless this was undone a short while ago."""
+        if torch.get_num_threads() == 2 and len(self.allowed) > 1 and now - self.since >= self.pause:
+            self.since, self.bound, self.before = now, self._move(all_on_one=True), self._ticks()
+
+    def look(self, now: float) -> bool:
+        """Whether one of the CPUs that the threads do not use is idle; then they may use all again."""
+        ticks, mine = self._ticks(), os.sched_getaffinity(os.getpid())
+        shares = [
+            (idle - self.before[cpu][0]) / max(1, total - self.before[cpu][1])
+            for cpu, (idle, total) in ticks.items()
+            if cpu in self.allowed - mine and cpu in self.before
+        ]
+        self.before = ticks
+        if not shares or max(shares) > IDLE:
+            self.pause = 2 * self.pause if now - self.since < AGAIN else AGAIN
+            self.since, self.bound = now, self._move(all_on_one=False)
+        return not self.bound
+
+    def _move(self, all_on_one: bool) -> bool:
+        """Move all threads to the CPU on which the first one runs, or allow them all CPUs; says which."""
+        try:
+            cpu = int((self.proc / "stat").read_text("ascii").rsplit(")", 1)[1].split()[36])
+            for task in (self.proc / "task").iterdir():
+                with suppress(ProcessLookupError):
+                    os.sched_setaffinity(int(task.name), {cpu} if all_on_one else self.allowed)
+        except (OSError, ValueError, IndexError):  # not allowed here, or no such CPU
+            return False
+        return all_on_one
+
+    def _ticks(self) -> dict[int, tuple[int, int]]:
+        """Ticks of each CPU since the start: (those without work, all)."""
+        with suppress(OSError, ValueError):
+            lines = [line.split() for line in self.stat.read_text("ascii").splitlines()]
+            each = {int(name[3:]): [*map(int, ticks)] for name, *ticks in lines if re.fullmatch(r"cpu\d+", name)}
+            return {cpu: (ticks[3] + ticks[4], sum(ticks[:8])) for cpu, ticks in each.items()}
+        return {}
+
+
 class Watch:
     """Looks every half second whether threads queue for the CPUs, and has them wait for one another accordingly."""
 
     def __init__(self, gomp: ctypes.CDLL):
         self.gomp, self.free, self.said = gomp, 0, False
         self.team: IdleTeam | None = None
+        self.one = OneCpu()
         self.look(queued_so_far())
 
     def start(self) -> None:
@@ -128,13 +190,17 @@ class Watch:
         while True:
             time.sleep(EVERY)
             after, run, now = queued(), time.process_time(), time.monotonic()
-            if before is not None and after is not None and run - ran > WORKING * (now - then):
+            if self.one.bound:
+                self.one.look(now)  # its threads queue for one another, which says nothing about other programs
+            elif before is not None and after is not None and run - ran > WORKING * (now - then):
                 self.look((after - before) / (now - then))
             before, ran, then = after, run, now
 
     def look(self, share: float) -> None:
         """Act on the seconds that threads queued in a second."""
         self.free = self.free + 1 if share < FREE else 0
+        if self.team is not None and share > BUSY:
+            self.one.bind(time.monotonic())
         if self.team is None and share > BUSY:
             self.team = IdleTeam(self.gomp, max(2, len(os.sched_getaffinity(0)) - torch.get_num_threads() + 2))
         elif self.team is not None and self.free >= PATIENCE:
