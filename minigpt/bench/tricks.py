@@ -18,9 +18,15 @@ MODERN = {**SIZE, "position": "rotary", "norm": "rmsnorm", "mlp": "swiglu", "bia
 MODELS: dict[str, dict[str, Any]] = {
     "multi_head": {**MODERN, "attention": "multi_head"},
     "average_matrix": {**SIZE, "attention": "average_matrix"},
+    "GPT-2's shape, 16 texts": {**SIZE, "attention": "multi_head"},
 }
 VOCABULARY, BATCH = 65, 16
-WHERE = {"running sums": "average_matrix"}  # the model with which a trick is measured; the others: multi_head
+TEXTS = {"GPT-2's shape, 16 texts": 16}  # written at the same time; the others write one
+WHERE = {  # the model with which a trick is measured; the others: multi_head
+    "running sums": "average_matrix",
+    "no oneDNN": "GPT-2's shape, 16 texts",  # the only one with GELU
+    "last position only": "GPT-2's shape, 16 texts",
+}
 COLUMNS = {"turned off": ("who", ""), "model": ("model", ""), "ms": ("ms", ".3f"), "x without it": ("slower", ".3f")}
 
 
@@ -40,8 +46,10 @@ def add(report: Report, setting: Setting, what: str, count: int, tricks: Sequenc
     rows: list[Row] = []
     for model, options in MODELS.items():
         mine = [trick for trick in tricks if WHERE.get(trick, "multi_head") == model]
+        if not mine:
+            continue
         off: dict[str, list[str]] = {"nothing": [], **{trick: [trick] for trick in mine}, "all of them": [*tricks]}
-        batch = BATCH if spec["do"] == "train" else 1
+        batch = BATCH if spec["do"] == "train" else TEXTS.get(model, 1)
         shape = {**SIZE, "vocab_size": VOCABULARY}
         common = {**spec, "program": "minigpt", "batch": batch, "shape": shape, "model": options}
         title = f"{what}, {model}, {batch} x {SIZE['block_size']}, {setting.repeat} blocks of {count}, in turn"
