@@ -1,0 +1,340 @@
+"""Which of the learner's parameters plays which role: all are overwritten with known numbers, and the numbers decide.
+
+A unit is a weight with its bias: a linear layer, a list of them (one a head), or a bare parameter. A form is one way to
+read a unit: as one role, or as several joined ones (query, key and value in one matrix, in any of the usual orders).
+A binding takes a form for each unit, so that every role is filled once. The likeliest by name come first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from minigpt.grading.probes import numbers
+from minigpt.grading.target import Parameters, Role, Sizes
+
+MOST = 3000  # bindings that are looked at
+Rows = tuple[str, Tensor, Tensor]  # a role, its rows (rows,) in the unit's matrix, its columns (columns,)
+
+
+@dataclass
+class Unit:
+    """A weight (rows, columns), seen as what a linear layer has, with its bias (rows)."""
+
+    name: str
+    weight: Tensor | None
+    bias: Tensor | None
+    oriented: bool
+    """Whether rows are outputs for sure, as in nn.Linear."""
+    parameters: tuple[nn.Parameter, ...]
+
+
+@dataclass(frozen=True)
+class Form:
+    """One reading of a unit."""
+
+    parts: tuple[tuple[str, Tensor, Tensor | None], ...]  # role, weight (*out, *into), bias (*out)
+    how: str
+    score: float
+    fault: tuple[str, str] | None = None  # a sentence and its fix: this reading is a bug by itself
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The roles that it fills."""
+        return tuple(role for role, _, _ in self.parts)
+
+
+@dataclass
+class Binding:
+    """All roles, filled."""
+
+    parameters: Parameters
+    how: list[str]
+    missing: tuple[str, ...]
+    unused: tuple[str, ...]
+    faults: tuple[tuple[str, str], ...] = ()
+
+
+def overwrite(module: nn.Module) -> None:
+    """Put known random numbers into every parameter, of a size that keeps scores near one; norms stay near one."""
+    with torch.no_grad():
+        for number, parameter in enumerate(module.parameters()):
+            drawn = numbers(*parameter.shape, seed=1000 + number)
+            if parameter.dim() < 2:
+                drawn = 0.3 * drawn + (parameter.double().mean() == 1).double()  # a norm's weight starts at one
+            else:
+                drawn = drawn * max(parameter.shape[-1], 1) ** -0.5
+            parameter.copy_(drawn)
+
+
+def units_of(module: nn.Module, copies: Sequence[int]) -> list[list[Unit]]:
+    """The units, in one or two readings: a list of equal layers may be one unit with a copy a head, or several."""
+    single = list(single_units(module))
+    stacked = stack(single, copies)
+    return [stacked, single] if len(stacked) != len(single) else [single]
+
+
+def single_units(module: nn.Module) -> Iterator[Unit]:
+    """A unit for every weight with its bias, in the order of definition."""
+    seen = set[int]()
+    for name, inner in module.named_modules():
+        own = {key: value for key, value in inner.named_parameters(recurse=False) if id(value) not in seen}
+        seen |= {id(value) for value in own.values()}
+        for key in [key for key, value in own.items() if value.dim() >= 2]:
+            bias = own.pop(key.replace("weight", "bias"), None) if "weight" in key else None
+            bias = bias if bias is not None else own.pop(bias_name(key, own), None)
+            weight = own.pop(key)
+            label = name if key == "weight" else f"{name}.{key}".lstrip(".")
+            oriented = isinstance(inner, (nn.Linear, nn.MultiheadAttention, nn.Conv1d))
+            matrix = weight.squeeze(-1) if isinstance(inner, nn.Conv1d) else weight
+            used = (weight,) if bias is None else (weight, bias)
+            yield Unit(label, matrix.detach(), None if bias is None else bias.detach(), oriented, used)
+        if "weight" in own and "bias" in own:  # a norm
+            weight, bias = own.pop("weight"), own.pop("bias")
+            yield Unit(name, weight.detach(), bias.detach(), True, (weight, bias))
+        for key, value in own.items():
+            yield Unit(f"{name}.{key}".lstrip("."), value.detach(), None, False, (value,))
+
+
+def bias_name(key: str, own: dict[str, Any]) -> str:
+    """The name of the bias that goes with a bare weight: W_q and b_q."""
+    for other in own:
+        if (
+            own[other].dim() == 1
+            and other != key
+            and re.sub(r"(?i)^(w|weight)_?", "", key) == re.sub(r"(?i)^(b|bias)_?", "", other)
+        ):
+            return other
+    return ""
+
+
+def stack(single: list[Unit], copies: Sequence[int]) -> list[Unit]:
+    """Layers whose names differ by one number only become one unit with a first axis of as many copies."""
+    groups: dict[tuple[object, ...], list[Unit]] = {}
+    for unit in single:
+        shape = None if unit.weight is None else tuple(unit.weight.shape)
+        starred: object = re.sub(r"(?<![a-zA-Z])\d+(?![a-zA-Z])", "*", unit.name, count=1)
+        groups.setdefault((starred, shape, unit.bias is None), []).append(unit)
+    made = []
+    for (first, *_), members in groups.items():
+        if len(members) in copies and len(members) > 1:
+            weights = [unit.weight for unit in members if unit.weight is not None]
+            biases = [unit.bias for unit in members if unit.bias is not None]
+            parameters = tuple(parameter for unit in members for parameter in unit.parameters)
+            made.append(Unit(str(first), torch.stack(weights), torch.stack(biases) if biases else None,
+                             members[0].oriented, parameters))  # fmt: skip
+        else:
+            made += members
+    return made
+
+
+def score(name: str, role: Role) -> float:
+    """How much a parameter's name sounds like a role."""
+    spaced = re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()
+    words = re.split(r"[^a-z0-9]+", spaced)
+    for rank, word in enumerate(role.words):
+        if word in words:
+            return 4 - 0.2 * rank + 0.5 * (word == words[-1])
+    return 1.0 if any(len(word) > 2 and word in spaced for word in role.words) else 0.0
+
+
+def forms(unit: Unit, roles: Sequence[Role], sizes: Sizes, swapped: bool) -> list[Form]:
+    """All readings of a unit. `swapped`: the rows of a matrix count heads last, (d, H) for (H, d)."""
+    assert unit.weight is not None
+    found: list[Form] = []
+    weight = unit.weight
+    if weight.dim() == 1:
+        for role in roles:
+            if weight.numel() != role.rows(sizes):
+                continue
+            if not role.into:
+                part = (role.name, weight, unit.bias)
+                found.append(Form((part,), f"{unit.name} = {role.name}", score(unit.name, role)))
+            elif unit.bias is None:
+                part = (f"{role.name}_bias", weight.reshape(tuple(sizes[axis] for axis in role.out)), None)
+                found.append(Form((part,), f"{unit.name} = bias of {role.name}", score(unit.name, role) - 0.5))
+        return found
+    matrices = [(weight, "")] if unit.oriented else [(weight, ""), (weight.mT, ", transposed")]
+    for matrix, turned in matrices:
+        if matrix.dim() == 2:
+            found += matrix_forms(unit, matrix, turned, roles, sizes, swapped)
+        elif matrix.dim() == 3 and not swapped:
+            found += stacked_forms(unit, matrix, turned, roles, sizes)
+    if not unit.oriented and weight.dim() >= 3 and not swapped:
+        found += bare_forms(unit, weight, roles, sizes)
+    return found
+
+
+def order(role: Role, sizes: Sizes, axes: tuple[str, ...], swapped: bool) -> Tensor:
+    """Where each number of (axes) stands in a flat axis: in order, or with the axes of a pair exchanged."""
+    shape = tuple(sizes[axis] for axis in axes)
+    if not swapped or len(shape) != 2:
+        return torch.arange(int(torch.tensor(shape).prod()) if shape else 1)
+    return torch.arange(shape[0] * shape[1]).view(shape[1], shape[0]).mT.flatten()
+
+
+def take(
+    unit: Unit, matrix: Tensor, role: Role, rows: Tensor, sizes: Sizes, swapped: bool
+) -> tuple[str, Tensor, Tensor | None]:
+    """A role from these rows of a matrix."""
+    columns = order(role, sizes, role.into, swapped)
+    weight = matrix[rows][:, columns].reshape(role.shape(sizes))
+    bias = None
+    if unit.bias is not None and unit.bias.numel() == matrix.shape[0]:
+        bias = unit.bias.flatten()[rows].reshape(tuple(sizes[axis] for axis in role.out))
+    return role.name, weight, bias
+
+
+def matrix_forms(
+    unit: Unit, matrix: Tensor, turned: str, roles: Sequence[Role], sizes: Sizes, swapped: bool
+) -> Iterator[Form]:
+    """A matrix (rows, columns) as one role, or as several joined ones."""
+    fitting = [role for role in roles if role.into and role.columns(sizes) == matrix.shape[1]]
+    for role in fitting:
+        if role.rows(sizes) == matrix.shape[0]:
+            part = take(unit, matrix, role, order(role, sizes, role.out, swapped), sizes, swapped)
+            yield Form((part,), f"{unit.name} = {role.name}{turned}", score(unit.name, role) - 0.3 * swapped)
+    for count in (2, 3):
+        for chosen in permutations(fitting, count):
+            if sum(role.rows(sizes) for role in chosen) == matrix.shape[0] and len({r.into for r in chosen}) == 1:
+                yield from joined_forms(unit, matrix, turned, chosen, sizes, swapped)
+
+
+def joined_forms(
+    unit: Unit, matrix: Tensor, turned: str, chosen: Sequence[Role], sizes: Sizes, swapped: bool
+) -> Iterator[Form]:
+    """Several roles in one matrix: one after the other, or head by head."""
+    names = "+".join(role.name for role in chosen)
+    usual = sum(score(unit.name, role) for role in chosen) / 10 - 0.1 * (
+        names
+        != "+".join(
+            sorted(
+                (role.name for role in chosen), key=[*("query", "key", "value"), *(role.name for role in chosen)].index
+            )
+        )
+    )
+    start, parts = 0, []
+    for role in chosen:
+        rows = start + order(role, sizes, role.out, swapped)
+        parts.append(take(unit, matrix, role, rows, sizes, False))
+        start += role.rows(sizes)
+    yield Form(tuple(parts), f"{unit.name} = {names}{turned}", 3 + usual - 0.3 * swapped)
+    if len({role.out for role in chosen}) == 1 and len(chosen[0].out) == 2:
+        H, d = (sizes[axis] for axis in chosen[0].out)
+        n, index = len(chosen), torch.arange(matrix.shape[0])
+        views = {
+            "head by head": index.view(H, n, d).permute(1, 0, 2),
+            "head by head, one feature of each": index.view(H, d, n).permute(2, 0, 1),
+            "feature by feature": index.view(d, n, H).permute(1, 2, 0),
+            "feature by feature, heads first": index.view(d, H, n).permute(2, 1, 0),
+        }
+        for words, view in views.items() if not swapped else ():
+            split = tuple(take(unit, matrix, role, view[i].flatten(), sizes, False) for i, role in enumerate(chosen))
+            yield Form(split, f"{unit.name} = {names}, {words}{turned}", 2 + usual)
+    elif len(chosen) == 3 and not swapped and "G" in chosen[-1].out:
+        H, G, d = sizes["H"], sizes["G"], sizes["d"]
+        grouped = torch.arange(matrix.shape[0]).view(G, H // G + 2, d)
+        at = {"query": grouped[:, : H // G], "key": grouped[:, H // G], "value": grouped[:, H // G + 1]}
+        if {role.name for role in chosen} == set(at):
+            split = tuple(take(unit, matrix, role, at[role.name].flatten(), sizes, False) for role in chosen)
+            yield Form(split, f"{unit.name} = {names}, group by group{turned}", 1 + usual)
+
+
+def stacked_forms(unit: Unit, matrix: Tensor, turned: str, roles: Sequence[Role], sizes: Sizes) -> Iterator[Form]:
+    """A matrix for each head, (copies, rows, columns): roles one of whose axes counts the copies."""
+    copies, rows, columns = matrix.shape
+    fitting = []
+    for role in roles:
+        out, into = (tuple(sizes[a] for a in axes) for axes in (role.out, role.into))
+        if len(out) == 2 and out[0] == copies and columns == role.columns(sizes):
+            fitting.append(role)
+            if out[1] == rows:
+                bias = unit.bias if unit.bias is not None and unit.bias.shape == out else None
+                part = (role.name, matrix.reshape(role.shape(sizes)), bias)
+                yield Form((part,), f"{unit.name} = {role.name}, a head each{turned}", score(unit.name, role))
+        if len(into) == 2 and into[0] == copies and into[1] == columns and role.rows(sizes) == rows:
+            part = (role.name, matrix.transpose(0, 1).reshape(role.shape(sizes)), None)
+            if unit.bias is not None:
+                part = (role.name, part[1], unit.bias.sum(dim=0) if unit.bias.dim() == 2 else unit.bias)
+            yield Form((part,), f"{unit.name} = {role.name}, a head each{turned}", score(unit.name, role))
+    for count in (2, 3):
+        for chosen in permutations(fitting, count):
+            width = sizes[chosen[0].out[1]]
+            if rows == width * count and len({role.out for role in chosen}) == 1:
+                parts = []
+                for i, role in enumerate(chosen):
+                    bias = None if unit.bias is None else unit.bias[:, i * width : (i + 1) * width]
+                    parts.append((role.name, matrix[:, i * width : (i + 1) * width], bias))
+                names = "+".join(role.name for role in chosen)
+                yield Form(tuple(parts), f"{unit.name} = {names}, a head each{turned}", 2.0)
+
+
+def bare_forms(unit: Unit, weight: Tensor, roles: Sequence[Role], sizes: Sizes) -> Iterator[Form]:
+    """A bare parameter of three or four axes, in any order of them; the first of four counts joined roles."""
+    if weight.dim() == 3:
+        for role in roles:
+            shape = role.shape(sizes)
+            for axes in permutations(range(3)) if len(shape) == 3 else ():
+                if tuple(weight.shape[axis] for axis in axes) == shape and axes not in ((0, 1, 2), (0, 2, 1)):
+                    part = (role.name, weight.permute(axes), None)
+                    yield Form((part,), f"{unit.name} = {role.name}", score(unit.name, role) - 0.1)
+    elif weight.dim() == 4 and weight.shape[0] in (2, 3):
+        for chosen in permutations([role for role in roles if len(role.shape(sizes)) == 3], weight.shape[0]):
+            for axes in permutations(range(3)):
+                turned = [weight[i].permute(axes) for i in range(len(chosen))]
+                if all(piece.shape == role.shape(sizes) for piece, role in zip(turned, chosen)):
+                    parts = tuple((role.name, piece, None) for role, piece in zip(chosen, turned))
+                    yield Form(parts, f"{unit.name} = {'+'.join(role.name for role in chosen)}", 1.0)
+
+
+def bindings(units: Sequence[Unit], roles: Sequence[Role], sizes: Sizes, idle: set[str]) -> list[Binding]:
+    """All ways to fill the roles, the likeliest first. Units in `idle` do not change the output and may be left out."""
+    found: list[tuple[float, Binding]] = []
+    for swapped in (False, True):
+        choices = [sorted(forms(unit, roles, sizes, swapped), key=lambda form: -form.score) for unit in units]
+        for total, chosen in assignments(units, choices, idle):
+            found.append((total, make_binding(units, chosen, roles, sizes)))
+            if len(found) >= MOST * (1 + swapped):
+                break
+        if not any(len(role.out) == 2 or len(role.into) == 2 for role in roles):
+            break
+    found.sort(key=lambda pair: (len(pair[1].missing), len(pair[1].faults), -pair[0]))
+    return [binding for _, binding in found]
+
+
+def assignments(
+    units: Sequence[Unit], choices: list[list[Form]], idle: set[str]
+) -> Iterator[tuple[float, list[Form | None]]]:
+    """A form for every unit, no role twice; None leaves an idle unit out."""
+
+    def extend(number: int, filled: frozenset[str], chosen: list[Form | None], total: float) -> Iterator[Any]:
+        if number == len(units):
+            yield total, list(chosen)
+            return
+        for form in choices[number]:
+            if not filled & set(form.roles):
+                yield from extend(number + 1, filled | set(form.roles), [*chosen, form], total + form.score)
+        if units[number].name in idle:
+            yield from extend(number + 1, filled, [*chosen, None], total - 1.0)
+
+    yield from extend(0, frozenset(), [], 0.0)
+
+
+def make_binding(units: Sequence[Unit], chosen: Sequence[Form | None], roles: Sequence[Role], sizes: Sizes) -> Binding:
+    """The parameters by role."""
+    parameters: dict[str, Tensor] = {}
+    for form in chosen:
+        for role, weight, bias in form.parts if form else ():
+            parameters[role] = weight.double()
+            if bias is not None:
+                parameters[f"{role}_bias"] = bias.double()
+    missing = tuple(role.name for role in roles if role.needed and role.name not in parameters)
+    unused = tuple(unit.name for unit, form in zip(units, chosen) if form is None)
+    faults = tuple(form.fault for form in chosen if form and form.fault)
+    return Binding(parameters, [form.how for form in chosen if form], missing, unused, faults)

@@ -1,0 +1,191 @@
+"""How an answer is called: which argument gets what, in which layout, with which mask.
+
+A mask that the answer takes as an argument is given in every usual meaning and shape; the numbers decide which one it
+understands. `Call.how` says it in the report.
+
+B batch, T query positions, S key positions, D model width, H heads.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from minigpt.attention import Attention
+from minigpt.grading.target import Probe, Target
+from minigpt.grading.targets.scores import allowed
+
+CAUSAL_FLAGS = ("causal", "is_causal", "use_causal", "causal_mask", "apply_mask", "use_mask", "masked", "mask")
+MASK_SHAPES = ("(T, S)", "(1, 1, T, S)", "(1, T, S)", "(B, T, S)", "(B, 1, T, S)")
+MEANINGS = ("true keeps", "true hides", "added, 0 and -inf", "1 keeps, 0 hides")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One way to call an answer with a probe's inputs; the result is a tensor in the target's layout."""
+
+    how: str
+    run: Callable[[Any, Probe], Tensor]
+    note: str = ""
+    """Not empty: a convention that the report mentions, like (T, B, D)."""
+    masked: bool = False
+    """Whether the causal mask is given from outside."""
+
+
+class CannotCall(Exception):
+    """No way to call the answer was found; the text says why."""
+
+
+def parameters_of(thing: Any) -> list[inspect.Parameter]:
+    """The parameters of a function or of a module's forward, without those that collect the rest."""
+    function = thing.forward if isinstance(thing, nn.Module) else thing
+    listed = inspect.signature(function).parameters.values()
+    return [entry for entry in listed if entry.kind not in (entry.VAR_KEYWORD, entry.VAR_POSITIONAL)]
+
+
+def input_names(listed: list[inspect.Parameter], takes: tuple[str, ...]) -> dict[str, str]:
+    """Which argument gets which input: by first letters for query, key and value, else in order."""
+    names = [entry.name for entry in listed]
+    letters = {name.lower()[0]: name for name in reversed(names[:4]) if name}
+    if takes == ("x",):
+        if all(letter in letters for letter in "qkv"):
+            return {letters[letter]: "x" for letter in "qkv"}
+        return {names[0]: "x"} if names else {}
+    wanted = [take[0] for take in takes]
+    if all(letter in letters for letter in wanted):
+        return {letters[take[0]]: take for take in takes}
+    return dict(zip(names, takes))
+
+
+def is_mask(entry: inspect.Parameter) -> bool:
+    """Whether an argument takes a mask; a flag, which is True or False by default, does not."""
+    return "mask" in entry.name.lower() and "pad" not in entry.name.lower() and not isinstance(entry.default, bool)
+
+
+def fixed_arguments(listed: list[inspect.Parameter], target: Target) -> dict[str, Any]:
+    """Flags that have one right value. Raises CannotCall for an argument without a default that is not known."""
+    values: dict[str, Any] = {}
+    for entry in listed:
+        name = entry.name.lower()
+        if name in CAUSAL_FLAGS and not is_mask(entry):
+            values[entry.name] = not target.options.full
+        elif name in ("window", "window_size", "sliding_window") and target.options.window:
+            values[entry.name] = target.options.window
+        elif name in ("start", "start_pos", "offset", "position", "pos_offset") and entry.default is entry.empty:
+            values[entry.name] = 0
+        elif name in ("dropout", "dropout_p", "p") and entry.default is entry.empty:
+            values[entry.name] = 0.0
+        elif name in ("past", "cache", "kv_cache", "layer_past", "past_kv") and entry.default is entry.empty:
+            values[entry.name] = None
+        elif entry.default is entry.empty and not is_mask(entry):
+            raise CannotCall(
+                f"it asks for an argument `{entry.name}`, which the check does not know: give it a default"
+            )
+    return values
+
+
+def calls(thing: Any, target: Target) -> Iterator[Call]:
+    """Every way to call an answer, the plainest first. Raises CannotCall."""
+    listed = parameters_of(thing)
+    inputs = input_names(listed, target.takes)
+    if len(inputs) < len(target.takes):
+        raise CannotCall(f"it takes {len(listed)} arguments, expected {', '.join(target.takes)}")
+    others = [entry for entry in listed if entry.name not in inputs]
+    fixed = fixed_arguments(others, target)
+    masks = [entry for entry in others if is_mask(entry)]
+    for layout, mask in product(layouts(thing, target), mask_forms(masks, target)):
+        yield make_call(inputs, fixed, mask, layout, target)
+
+
+def mask_forms(masks: list[inspect.Parameter], target: Target) -> list[tuple[str, str, str] | None]:
+    """None (no mask is given), then (argument, meaning, shape)."""
+    forms: list[tuple[str, str, str] | None] = [None] if not masks or masks[0].default is not masks[0].empty else []
+    if masks and not target.options.full:
+        forms += [(masks[0].name, meaning, shape) for shape, meaning in product(MASK_SHAPES, MEANINGS)]
+    elif masks and not forms:
+        forms += [(masks[0].name, meaning, "(T, S)") for meaning in MEANINGS]
+    return forms
+
+
+def make_mask(meaning: str, shape: str, B: int, T: int, S: int, window: int, full: bool) -> Tensor:
+    """The causal mask in one of its meanings and shapes."""
+    seen = allowed("full" if full else "right", T, S, window)  # (T, S)
+    hidden = torch.zeros(T, S, dtype=torch.float64).masked_fill(~seen, -torch.inf)
+    mask = {"true keeps": seen, "true hides": ~seen, "added, 0 and -inf": hidden, "1 keeps, 0 hides": seen.double()}[
+        meaning
+    ]
+    first = {"(T, S)": (), "(1, 1, T, S)": (1, 1), "(1, T, S)": (1,), "(B, T, S)": (B,), "(B, 1, T, S)": (B, 1)}[shape]
+    return mask.expand(*first, T, S).clone()
+
+
+def layouts(thing: Any, target: Target) -> list[str]:
+    """The layouts of inputs and outputs that are tried, the target's own first."""
+    if target.takes == ("ids",):
+        return ["(B, T)"]
+    if target.takes == ("x",) and target.roles:
+        return ["(B, T, D)", "(T, B, D)", "(T, D)"]
+    return ["(B, T, D)", "(B, H, T, D)", "(T, D)"]
+
+
+def make_call(inputs: Mapping[str, str], fixed: Mapping[str, Any], mask: tuple[str, str, str] | None, layout: str,
+              target: Target) -> Call:  # fmt: skip
+    """A call with everything decided."""
+
+    def run(thing: Any, probe: Probe) -> Tensor:
+        first = next(iter(probe.inputs.values()))  # (B, T, ...)
+        B, T, S = first.shape[0], first.shape[1], list(probe.inputs.values())[min(1, len(probe.inputs) - 1)].shape[1]
+        given: dict[str, Any] = dict(fixed)
+        if mask:
+            given[mask[0]] = make_mask(mask[1], mask[2], B, T, S, target.options.window, target.options.full)
+        arranged = {name: arrange(probe.inputs[take].clone(), layout) for name, take in inputs.items()}
+        if layout == "(T, D)":
+            rows = [pick(thing(**{n: x[b] for n, x in arranged.items()}, **given)) for b in range(B)]  # B of (T, D)
+            return torch.stack(rows)
+        return arrange_back(pick(thing(**arranged, **given)), layout)
+
+    given = "".join(f", {name}={value}" for name, value in fixed.items())
+    if mask:
+        given += f", {mask[0]}={mask[2]}, {mask[1]}"
+    names = ", ".join(name if name == take else f"{name}={take}" for name, take in inputs.items())
+    how = f"called: ({names}{given})" + ("" if layout == "(B, T, D)" else f" with inputs {layout}")
+    note = "the sequence is the first axis: x is (T, B, D)" if layout == "(T, B, D)" else ""
+    return Call(how, run, note, masked=mask is not None)
+
+
+def arrange(x: Tensor, layout: str) -> Tensor:
+    """(B, T, D) -> the answer's layout."""
+    return {"(T, B, D)": lambda: x.transpose(0, 1).contiguous(), "(B, H, T, D)": lambda: x[:, None]}.get(
+        layout, lambda: x
+    )()
+
+
+def arrange_back(x: Tensor, layout: str) -> Tensor:
+    """The answer's layout -> (B, T, D)."""
+    if layout == "(T, B, D)" and x.dim() >= 2:
+        return x.transpose(0, 1)
+    if layout == "(B, H, T, D)" and x.dim() == 4 and x.shape[1] == 1:
+        return x[:, 0]
+    return x
+
+
+def pick(result: Any) -> Tensor:
+    """The output among what was returned: a tensor, or the first one in a tuple, a list or a dict."""
+    if isinstance(result, Tensor):
+        return result.detach()
+    values = list(result.values()) if isinstance(result, Mapping) else result
+    if isinstance(values, (tuple, list)):
+        for value in values:
+            if isinstance(value, Tensor):
+                return value.detach()
+    raise TypeError(f"it returned {type(result).__name__}, expected a tensor")
+
+
+def is_kind(thing: Any) -> bool:
+    """Whether the answer is a kind for minigpt, which takes its past beside x."""
+    return isinstance(thing, Attention)

@@ -1,0 +1,59 @@
+"""What an answer may do beside its numbers: drop at random in evaluation mode, write into its input, remember calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minigpt.grading.call import Call
+from minigpt.grading.naming import Reading
+from minigpt.grading.target import Bug, Probe
+
+RANDOM = Bug({}, "two calls in evaluation mode differ: dropout is active where it should not be",
+             "nn.Dropout, or F.dropout(weights, p, training=self.training)")  # fmt: skip
+WRITES = Bug({}, "it writes into its input: the caller's tensor is changed after the call",
+             "use masked_fill, not masked_fill_, and x = x + y, not x += y")  # fmt: skip
+REMEMBERS = Bug({}, "the same input gives another output after other inputs: something is left behind by earlier calls",
+                "keep nothing in self between calls but a cache that the caller asked for")  # fmt: skip
+
+
+def habits(thing: Any, call: Call, reading: Reading) -> list[Bug]:
+    """The bugs of this sort that the answer has."""
+    probe, first = reading.outputs.probes[0], reading.outputs[0]
+    assert isinstance(first, Tensor)
+    if probe.chunks:
+        return []
+    if not torch.equal(call.run(thing, probe), call.run(thing, probe)):
+        return [RANDOM]
+    if not torch.allclose(call.run(thing, probe), first, rtol=1e-9, atol=1e-12, equal_nan=True):
+        return [REMEMBERS]
+    return [WRITES] if writes(thing, call, probe) else []
+
+
+def writes(thing: Any, call: Call, probe: Probe) -> bool:
+    """Whether a call changes the tensors that it is given."""
+    given: list[tuple[Tensor, Tensor]] = []
+
+    class Watched(dict[str, Tensor]):
+        """Inputs whose clones are kept, to look at them after the call."""
+
+        def __getitem__(self, name: str) -> Any:
+            return Kept(super().__getitem__(name), given)
+
+    call.run(thing, Probe(probe.name, Watched(probe.inputs), probe.size))
+    return any(not torch.equal(before, after) for before, after in given)
+
+
+class Kept:
+    """A tensor whose clone is remembered."""
+
+    def __init__(self, tensor: Tensor, given: list[tuple[Tensor, Tensor]]):
+        self.tensor, self.given = tensor, given
+
+    def clone(self) -> Tensor:
+        """A copy, which the answer gets."""
+        copy = self.tensor.clone()
+        self.given.append((self.tensor, copy))
+        return copy

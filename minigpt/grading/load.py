@@ -1,0 +1,212 @@
+"""The learner's file: it is run once, in float64, and what it offers for checking is found.
+
+Surest first: a name that says so (`attention = MyAttention(48, 6)`), an `nn.Module` at module level, a function, a kind
+for minigpt, and last a class, which is built by a small table of usual names of arguments. The report says which.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import nn
+
+from minigpt.attention import Attention
+from minigpt.grading.target import Sizes, Target
+from minigpt.model.config import ModelConfig
+from minigpt.system.errors import UserError
+
+ANNOUNCED = ("attention", "answer", "model", "attn", "mine", "solution", "module", "layer")
+FUNCTIONS = {
+    "running_mean": ("average", "running_mean", "mean", "causal_average"),
+    "dot_product": ("dot_product", "attend", "attention"),
+    "attention_weights": ("attention_weights", "weights", "attention"),
+    "attend": ("attend", "attention", "scaled_dot_product_attention", "sdpa"),
+}
+ARGUMENTS: Mapping[str, tuple[str, ...]] = {
+    "D": ("D", "C", "d_model", "n_embd", "n_embed", "embed_dim", "embedding_dim", "emb_dim", "embed_size", "dim",
+          "d_embed", "d_in", "d_out", "hidden_size", "hidden_dim", "in_features", "input_dim", "in_dim", "out_dim",
+          "model_dim", "dim_model", "width", "emb", "k", "features", "channels", "n_dim", "output_dim", "d_emb"),
+    "H": ("H", "h", "n_head", "n_heads", "num_heads", "heads", "nhead", "nheads", "head_count", "num_head",
+          "num_attention_heads", "n_q_heads", "num_query_heads", "query_heads"),
+    "G": ("G", "n_kv_head", "n_kv_heads", "num_kv_heads", "kv_heads", "num_key_value_heads", "num_kv_groups",
+          "n_groups", "num_groups", "groups"),
+    "d": ("d", "d_k", "d_v", "d_head", "head_dim", "head_size", "dim_head", "head_width"),
+    "T": ("T", "block_size", "context_length", "context_size", "ctx_len", "n_ctx", "seq_len", "max_seq_len", "max_len",
+          "max_length", "seq_length", "sequence_length", "max_sequence_length", "max_position_embeddings", "length",
+          "max_T", "window_length", "context"),
+    "window": ("window", "window_size", "sliding_window", "W", "w"),
+    "V": ("vocab_size", "V", "n_vocab"),
+    "L": ("n_layer", "n_layers", "num_layers", "layers", "depth"),
+}  # fmt: skip
+CONSTANTS = {"dropout": 0.0, "p": 0.0, "dropout_rate": 0.0, "drop": 0.0, "attn_dropout": 0.0, "resid_dropout": 0.0,
+             "attn_pdrop": 0.0, "resid_pdrop": 0.0, "dropout_p": 0.0, "bias": True, "qkv_bias": True, "causal": True,
+             "is_causal": True, "batch_first": True, "proj_drop": 0.0, "attn_drop": 0.0}  # fmt: skip
+CONTEXT = 64  # positions that a module that asks for a longest length is built for
+
+
+@dataclass
+class Answer:
+    """What is checked: a function or a module."""
+
+    thing: Any
+    how: str
+    """How it was built, for the report."""
+    path: Path | None = None
+    rebuild: Callable[[], Any] | None = None
+    """A fresh one, for a check that must not see what earlier calls left behind."""
+
+
+def run_file(path: Path) -> dict[str, Any]:
+    """The names that a learner's file defines. Whatever it raises goes through: see `child`."""
+    name = f"learner_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UserError(f"{path}: not a Python file (its name must end in .py)")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look there
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        torch.set_default_dtype(default)
+    return dict(vars(module))
+
+
+def own(value: Any, names: dict[str, Any]) -> bool:
+    """Whether a function or class was defined in the learner's file."""
+    return getattr(value, "__module__", None) == names.get("__name__")
+
+
+def find_answer(names: dict[str, Any], target: Target, path: Path | None = None) -> Answer:
+    """What the file offers for this target. Raises UserError where there is nothing."""
+    wanted = (*FUNCTIONS.get(target.name, ()), target.name, *ANNOUNCED)
+    for name in wanted:
+        thing = names.get(name)
+        if isinstance(thing, nn.Module):
+            return Answer(thing, f"checked: `{name}` as the file built it, {type(thing).__name__}", path)
+    modules = {name: thing for name, thing in names.items() if isinstance(thing, nn.Module)}
+    if modules and target.roles:
+        name, thing = list(modules.items())[-1]
+        return Answer(thing, f"checked: `{name}` as the file built it, {type(thing).__name__}", path)
+    functions = {name: thing for name, thing in names.items() if inspect.isfunction(thing) and own(thing, names)}
+    own_things = [thing for thing in names.values() if inspect.isclass(thing) and own(thing, names)]
+    classes = [thing for thing in own_things if issubclass(thing, nn.Module)]
+    if not target.roles and (found := choose_function(functions, wanted, target)):
+        return Answer(functions[found], f"checked: the function {found}", path)
+    if classes:
+        return build(choose_class(classes, target), target, path)
+    if target.roles and (found := choose_function(functions, wanted, target)):
+        return Answer(functions[found], f"checked: the function {found}", path)
+    last = f"{ANNOUNCED[0]} = MyAttention(48, 6)" if target.roles else f"def {wanted[0]}({', '.join(target.takes)})"
+    raise UserError(f"nothing to check was found: end the file with a line like `{last}`")
+
+
+def choose_function(functions: Mapping[str, Any], wanted: tuple[str, ...], target: Target) -> str:
+    """The name of the function to check: a usual one, else the last that takes enough arguments; "" if none does."""
+    for name in wanted:
+        if name in functions:
+            return name
+    fitting = [name for name, thing in functions.items() if not name.startswith("_")
+               and len(inspect.signature(thing).parameters) >= len(target.takes)]  # fmt: skip
+    return fitting[-1] if fitting else ""
+
+
+def choose_class(classes: list[type[nn.Module]], target: Target) -> type[nn.Module]:
+    """The class to build: a name like the target's, else the last that is not used inside another one's source."""
+    words = target.name.replace("_", "")
+    for kind in classes:
+        if words in kind.__name__.lower().replace("_", ""):
+            return kind
+    attentions = [kind for kind in classes if "att" in kind.__name__.lower()]
+    return (attentions or classes)[-1]
+
+
+def build(kind: type[nn.Module], target: Target, path: Path | None) -> Answer:
+    """An instance of a class, by the names of its constructor's arguments. Raises UserError where one is unknown."""
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        if issubclass(kind, Attention):
+            return build_kind(kind, target, path)
+        given = constructor_values(kind, target)
+        made = kind(**given)
+    finally:
+        torch.set_default_dtype(default)
+    shown = ", ".join(f"{name}={'Config(...)' if isinstance(value, SimpleNamespace) else value}"
+                      for name, value in given.items())  # fmt: skip
+    how = f"built: {kind.__name__}({shown}), by the names of its arguments"
+    return Answer(made, how, path)
+
+
+def build_kind(kind: type[Attention], target: Target, path: Path | None) -> Answer:
+    """A kind for minigpt, with the target's sizes."""
+    sizes, options = target.sizes, {}
+    names = set(getattr(kind.Config, "__dataclass_fields__", {}))
+    for name, axis in (("n_head", "H"), ("n_kv_head", "G"), ("window", "window")):
+        if name in names and axis in sizes:
+            options[name] = sizes[axis]
+    if "window" in options and target.options.window:
+        options["window"] = target.options.window
+    from minigpt.attention import Position
+
+    position = "rotary" if target.options.rotary else "alibi" if target.options.alibi else "none"
+    config = kind.Config(**options)
+    model = ModelConfig(n_embd=sizes["D"], block_size=CONTEXT, position=Position.kinds[position].Config(),
+                        attention=config)  # fmt: skip
+    made = kind(config, model)
+    shown = "".join(f", {name}={value}" for name, value in options.items())
+    return Answer(made, f"built: the kind {kind.__name__} with n_embd={sizes['D']}{shown}, position {position}", path)
+
+
+def constructor_values(kind: type[nn.Module], target: Target) -> dict[str, Any]:
+    """A value for each argument of a constructor. Raises UserError for one without a default that is not known."""
+    values, unknown = dict[str, Any](), []
+    for name, parameter in inspect.signature(kind).parameters.items():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        found, value = value_of(name, target.sizes, target)
+        if found:
+            values[name] = value
+        elif parameter.default is parameter.empty:
+            if "conf" in name or name in ("args", "cfg", "params", "hparams"):
+                values[name] = any_config(target)
+            else:
+                unknown.append(name)
+    if unknown:
+        raise UserError(
+            f"{kind.__name__} asks for {', '.join(unknown)}: end the file with a line like "
+            f"`{ANNOUNCED[0]} = {kind.__name__}(48, 6)`, so that nothing has to be guessed"
+        )
+    return values
+
+
+def value_of(name: str, sizes: Sizes, target: Target) -> tuple[bool, Any]:
+    """Whether a usual name of an argument is known, and its value."""
+    if name in CONSTANTS:
+        return True, CONSTANTS[name] if name not in ("causal", "is_causal") else not target.options.full
+    if name == "window" and target.options.window:
+        return True, target.options.window
+    for axis, names in ARGUMENTS.items():
+        if name in names or name.lower() in names:
+            if axis == "T":
+                return True, CONTEXT
+            if axis == "window":
+                return bool(target.options.window), target.options.window
+            return axis in sizes, sizes.get(axis)
+    return False, None
+
+
+def any_config(target: Target) -> SimpleNamespace:
+    """A config object that answers to every usual name."""
+    known = {name: value for names in (*ARGUMENTS.values(), tuple(CONSTANTS)) for name in names
+             for found, value in [value_of(name, target.sizes, target)] if found}  # fmt: skip
+    return SimpleNamespace(**known)

@@ -1,0 +1,218 @@
+"""Is it right, and if not, what is wrong: by exact equality with the reference under some setting of its knobs.
+
+Nothing is ever named because it is near. An answer is right where it equals the reference on every probe; a bug is
+named where the answer equals the reference with that bug on every probe; two bugs at once likewise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, product
+
+import torch
+from torch import Tensor
+
+from minigpt.grading.bind import Binding
+from minigpt.grading.target import Bug, Convention, Knobs, Probe, Sizes, Target
+
+STRICT, LOOSE = 1e-11, 3e-6  # float64; float32 somewhere inside
+LARGEST_LOOSE = 8.0  # inputs times more than this leave nothing of float32's precision in a softmax
+SINGLES, PAIRS = 12_000, 6_000  # evaluations of the reference, so that a name does not depend on the machine's load
+
+
+def tolerance(probe: Probe, loose: bool) -> float:
+    """The largest relative difference. Errors of the scores grow with the square of the inputs."""
+    return LOOSE * probe.size**2 if loose else STRICT * max(1.0, probe.size**2 / 10)
+
+
+def equal(answer: Tensor | Exception, expected: Tensor, probe: Probe, loose: bool = False) -> bool:
+    """Whether two outputs agree, with NaN and infinities in the same places."""
+    if isinstance(answer, Exception) or answer.shape != expected.shape:
+        return False
+    answer = answer.to(expected.dtype)
+    finite = expected.isfinite()
+    if not torch.equal(finite, answer.isfinite()):
+        return False
+    if not bool(finite.all()):
+        odd = ~finite
+        if not torch.equal(expected[odd].nan_to_num(0.0), answer[odd].nan_to_num(0.0)):
+            return False
+        answer, expected = answer[finite], expected[finite]
+    if not expected.numel():
+        return True
+    largest = float(expected.abs().max())
+    return float((answer - expected).abs().max()) <= tolerance(probe, loose) * max(largest, 1e-300)
+
+
+@dataclass
+class Outputs:
+    """What an answer returns for each probe, computed when it is first asked for."""
+
+    run: Callable[[Probe], Tensor]
+    probes: Sequence[Probe]
+    kept: dict[int, Tensor | Exception] = field(default_factory=dict)
+
+    def __getitem__(self, number: int) -> Tensor | Exception:
+        if number not in self.kept:
+            try:
+                self.kept[number] = self.run(self.probes[number])
+            except Exception as error:  # the learner's code: anything
+                self.kept[number] = error
+        return self.kept[number]
+
+
+@dataclass
+class Reading:
+    """One way to read an answer: its sizes, its roles, and how it was called."""
+
+    target: Target
+    sizes: Sizes
+    binding: Binding
+    outputs: Outputs
+    budget: list[int]
+    loose: bool = False
+
+    def order(self) -> list[int]:
+        """The probes from the shortest to the largest: the first ones tell most readings apart for little."""
+        probes = self.outputs.probes
+        return sorted(range(len(probes)), key=lambda i: (bool(probes[i].chunks), probes[i].size, self.length(i)))
+
+    def length(self, number: int) -> int:
+        """The number of queries of a probe."""
+        return next(iter(self.outputs.probes[number].inputs.values())).shape[1]
+
+    def usable(self) -> list[int]:
+        """The probes that are compared."""
+        return [
+            number
+            for number in self.order()
+            if not (self.loose and self.outputs.probes[number].size > LARGEST_LOOSE)
+            and not (self.outputs.probes[number].optional and isinstance(self.outputs[number], Exception))
+        ]
+
+    def agrees(self, knobs: Knobs, number: int) -> bool:
+        """Whether the answer equals the reference with these knobs on one probe."""
+        self.budget[0] -= 1
+        probe = self.outputs.probes[number]
+        try:
+            expected = self.target.output(probe, self.binding.parameters, self.sizes, knobs)
+        except (RuntimeError, KeyError, IndexError, ValueError):  # these knobs need another shape, or a missing role
+            return False
+        return equal(self.outputs[number], expected, probe, self.loose)
+
+    def equals(self, knobs: Knobs) -> bool:
+        """Whether the answer equals the reference with these knobs on every probe."""
+        return self.budget[0] > 0 and all(self.agrees(knobs, number) for number in self.usable())
+
+
+@dataclass
+class Found:
+    """What an answer turned out to be."""
+
+    reading: Reading
+    knobs: Knobs
+    bugs: list[Bug] = field(default_factory=list)
+    conventions: list[Convention] = field(default_factory=list)
+    either: list[Bug] = field(default_factory=list)
+    """Other bugs that the sizes of this answer cannot tell from the first."""
+
+
+def merge(first: Knobs, second: Knobs) -> Knobs | None:
+    """Both settings at once; None where they set the same knob to different values."""
+    if any(first[name] != second[name] for name in set(first) & set(second)):
+        return None
+    return {**first, **second}
+
+
+def bases(target: Target) -> Iterator[tuple[Knobs, list[Convention]]]:
+    """No convention, each one, and each two of them."""
+    yield {}, []
+    for convention in target.conventions:
+        yield convention.knobs, [convention]
+    for first, second in combinations(target.conventions, 2):
+        if not set(first.knobs) & set(second.knobs):
+            yield {**first.knobs, **second.knobs}, [first, second]
+
+
+def missing_bugs(reading: Reading) -> list[Bug]:
+    """What the roles that nothing fills mean."""
+    return [reading.target.without[role] for role in reading.binding.missing]
+
+
+def accept(readings: Sequence[Reading]) -> Found | None:
+    """The first reading under which the answer is right, or right in another convention."""
+    if not readings:
+        return None
+    whole = [reading for reading in readings if not reading.binding.missing and not reading.binding.faults]
+    for knobs, conventions in bases(readings[0].target):
+        for reading in whole:
+            if reading.equals(knobs):
+                return Found(reading, knobs, [], conventions)
+    return None
+
+
+def name_one(readings: Sequence[Reading]) -> Found | None:
+    """The first reading under which the answer has one bug (beside those of the reading itself)."""
+    if not readings:
+        return None
+    target = readings[0].target
+    for knobs, conventions in bases(target):
+        for reading in readings:
+            own = missing_bugs(reading)
+            if (own or reading.binding.faults) and reading.equals(knobs):
+                return Found(reading, knobs, own, conventions)
+            if found := name_in(reading, knobs):
+                hits = [bug for bug, _ in found]
+                setting = found[0][1]
+                return Found(reading, setting, [*own, hits[0]], conventions, hits[1:])
+    return None
+
+
+def name_in(reading: Reading, base: Knobs) -> list[tuple[Bug, Knobs]]:
+    """All bugs that the answer equals in this reading, with their settings."""
+    found = []
+    for bug in reading.target.bugs:
+        for setting in bug.settings():
+            merged = merge(base, setting)
+            if merged is not None and reading.equals(merged):
+                found.append((bug, merged))
+                break
+    return found
+
+
+def name_two(readings: Sequence[Reading], most: int = 2) -> Found | None:
+    """The first reading under which the answer has two bugs.
+
+    With one token every weight is 1, so the shortest probe tells bugs on the way of the values from bugs on the way of
+    the weights, and no full product is needed.
+    """
+    for reading in readings[:most]:
+        for knobs, conventions in list(bases(reading.target))[:6]:
+            if found := pair_in(reading, knobs):
+                settings, bugs = found
+                return Found(reading, settings, [*missing_bugs(reading), *bugs], conventions)
+    return None
+
+
+def pair_in(reading: Reading, base: Knobs) -> tuple[Knobs, list[Bug]] | None:
+    """The first pair of bugs that the answer equals in this reading."""
+    reading.budget[0] = PAIRS
+    order = reading.usable()
+    if len(order) < 2:
+        return None
+    shortest = order[0]
+    settings = [(bug, setting) for bug in reading.target.bugs for setting in bug.settings()[:2]]
+    silent, loud = list[tuple[Bug, Knobs]](), list[tuple[Bug, Knobs]]()
+    plain = reading.agrees(base, shortest)
+    for bug, setting in settings:
+        merged = merge(base, setting)
+        if merged is not None:
+            (silent if reading.agrees(merged, shortest) else loud).append((bug, setting))
+    pairs = list(combinations(silent, 2)) if plain else [*product(silent, loud), *combinations(loud, 2)]
+    for (first, one), (second, other) in pairs:
+        both = merge(one, other)
+        merged = None if both is None or first is second else merge(base, both)
+        if merged is not None and reading.equals(merged):
+            return merged, [first, second]
+    return None

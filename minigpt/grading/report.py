@@ -1,0 +1,72 @@
+"""What a check says: one of four verdicts, never mixed, and always how the learner's answer was built and called."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, get_args
+
+Verdict = Literal["right", "right, in another convention", "wrong", "cannot tell"]
+
+
+@dataclass
+class Report:
+    """The result of one check."""
+
+    verdict: Verdict
+    target: str
+    file: str = ""
+    names: list[str] = field(default_factory=list)
+    """wrong: what is wrong, a sentence each; convention: which one; cannot tell: why."""
+    fixes: list[str] = field(default_factory=list)
+    line: int = 0
+    """The line of the learner's file nearest to the first wrong number; 0: not known."""
+    code: str = ""
+    """What stands on that line."""
+    step: str = ""
+    """What is wrong there first: "scores", "weights"."""
+    example: str = ""
+    """Theirs and the right ones side by side on a small input."""
+    how: list[str] = field(default_factory=list)
+    """How the answer was built, called, and which parameter was taken for what."""
+    notes: list[str] = field(default_factory=list)
+    unchecked: list[str] = field(default_factory=list)
+    measured: bool = False
+    """Whether the sentences are measurements from outside rather than names."""
+
+    @property
+    def exit_code(self) -> int:
+        """0 where the answer is right, 2 where it is wrong or cannot be told."""
+        return 0 if self.verdict.startswith("right") else 2
+
+    def to_json(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Report:
+        """The report that `to_json` was made from. Raises ValueError for anything else."""
+        known = {entry.name for entry in fields(Report)}
+        if set(data) - known or data.get("verdict") not in get_args(Verdict):
+            raise ValueError("not a report")
+        return Report(**data)
+
+    def __str__(self) -> str:
+        lines = [f"{self.verdict.upper()}: {self.target}"]
+        lines += [f"  {sentence}" for sentence in self.names]
+        if self.line:
+            what = (
+                f", where {self.step} first {'differ' if self.step.endswith('s') else 'differs'}" if self.step else ""
+            )
+            lines.append(f"  line {self.line}{what}: {self.code}")
+        lines += [f"  fix: {fix}" for fix in self.fixes]
+        if self.example:
+            lines += ["", *(f"  {row}".rstrip() for row in self.example.splitlines()), ""]
+        lines += [f"  {note}" for note in self.notes]
+        lines += [f"  {entry}" for entry in self.how]
+        if self.unchecked:
+            lines.append(f"  not checked: {', '.join(self.unchecked)}")
+        return "\n".join(lines)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """What a notebook shows."""
+        printer.text(str(self))

@@ -1,0 +1,82 @@
+"""The checker: what its inputs can tell apart, and that every sentence is given where it is true."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from minigpt.grading.naming import equal
+from minigpt.grading.target import Bug, Knobs, Probe, Target, fill
+from minigpt.grading.targets import TARGETS, find_target
+
+ANNOUNCED = list(TARGETS)  # "multi_head", "multi_head,rotary", ...
+
+
+def parameters_for(target: Target) -> dict[str, Tensor]:
+    """Random matrices and biases for every role."""
+    generator, drawn = torch.Generator().manual_seed(7), {}
+    for role in target.roles:
+        shape = role.shape(target.sizes)
+        weight = torch.randn(*shape, dtype=torch.float64, generator=generator)
+        drawn[role.name] = weight / math.sqrt(role.columns(target.sizes)) if role.into else 1 + 0.3 * weight
+        out = shape[: len(role.out)]
+        drawn[f"{role.name}_bias"] = 0.3 * torch.randn(*out, dtype=torch.float64, generator=generator)
+    return drawn
+
+
+def outputs(target: Target, knobs: Knobs) -> list[Tensor | None]:
+    """What the reference with these knobs returns for every probe; None for fewer queries than it can take."""
+    found, parameters = list[Tensor | None](), parameters_for(target)
+    for probe in target.probes(target.sizes):
+        try:
+            found.append(target.output(probe, parameters, target.sizes, knobs))
+        except RuntimeError:
+            assert probe.optional
+            found.append(None)
+    return found
+
+
+def same(first: list[Tensor | None], second: list[Tensor | None], probes: list[Probe]) -> bool:
+    """Whether the check, which leaves out what raises, could not tell the two apart."""
+    pairs = zip(first, second, probes)
+    return all(equal(a, b, probe) for a, b, probe in pairs if a is not None and b is not None)
+
+
+def settings(target: Target) -> list[tuple[Bug, Knobs]]:
+    return [(bug, setting) for bug in target.bugs for setting in bug.settings()]
+
+
+@pytest.mark.parametrize("announced", ANNOUNCED)
+def test_every_bug_can_be_seen_and_no_two_sentences_look_alike(announced: str) -> None:
+    target = find_target(announced)
+    probes = list(target.probes(target.sizes))
+    right = outputs(target, {})
+    assert all(value is not None and value.isfinite().all() for value in right)
+    seen: list[tuple[Bug, list[Tensor | None]]] = []
+    for bug, setting in settings(target):
+        wrong = outputs(target, setting)
+        assert not same(wrong, right, probes), f"invisible: {bug.sentence} {setting}"
+        for other, theirs in seen:
+            alike = other is not bug and not (bug.equal and bug.equal == other.equal)
+            assert not (alike and same(wrong, theirs, probes)), f"{setting}: {bug.sentence} looks like {other.sentence}"
+        seen.append((bug, wrong))
+
+
+@pytest.mark.parametrize("announced", ANNOUNCED)
+def test_conventions_are_not_the_reference_itself(announced: str) -> None:
+    target = find_target(announced)
+    probes, right = list(target.probes(target.sizes)), outputs(target, {})
+    for convention in target.conventions:
+        assert not same(outputs(target, convention.knobs), right, probes), convention.note
+
+
+@pytest.mark.parametrize("announced", ANNOUNCED)
+def test_sentences_are_filled_with_numbers(announced: str) -> None:
+    target = find_target(announced)
+    for bug in target.bugs:
+        assert "{" not in fill(bug.sentence + bug.fix, target.sizes)
+    sentences = [bug.sentence for bug in target.bugs]
+    assert len(sentences) == len(set(sentences))
