@@ -28,7 +28,12 @@ from minigpt.system.errors import Mistake
 
 
 class Attention(nn.Module, Component):
-    """The base of all kinds. The three laws tell the contract suite what it may ask of a kind."""
+    """The base of all kinds. The three laws tell the contract suite what it may ask of a kind.
+
+    Weights that a kind sets in its constructor keep their values: `nn.init.constant_(self.forget.bias, 4)`,
+    `weight.data.zero_()`, or an `nn.Parameter` of its own. A linear layer or an embedding that it leaves as torch made
+    it starts as in GPT-2 (`model/initialise.py`).
+    """
 
     rows_sum_to_one: ClassVar[bool] = True
     weights_nonnegative: ClassVar[bool] = True

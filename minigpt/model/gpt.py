@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from minigpt.attention import Attention, Past
 from minigpt.attention.norm import RMSNorm
 from minigpt.model.config import ModelConfig
+from minigpt.model.initialise import initialise, noting_draws
 from minigpt.model.mlp import MLP
 
 Cache = list[Past]
@@ -51,34 +52,28 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """A causal language model: ids (B, T) -> logits (B, T, V), the scores of each position's next token.
 
-    Initialisation is GPT-2's: weights from a normal distribution of standard deviation 0.02, constants zero, norms
-    one; the matrices named `project`, which write to the residual stream, smaller by sqrt(2 n_layer), so that the
-    stream keeps its scale however many blocks add to it. A fresh model guesses: its loss is within 5 % of ln V at the
-    default shape. (With a tied head and a small vocabulary a wider one starts higher, because each token predicts
-    itself at first: most of all where the attention has no output projection.)
+    What a module sets itself starts as it says (`initialise.py`). All else starts as in GPT-2: weights from a normal
+    distribution of standard deviation 0.02, constants zero, norms one; the matrices named `project`, which write to the
+    residual stream, smaller by sqrt(2 n_layer), so that the stream keeps its scale however many blocks add to it. A
+    fresh model guesses: its loss is within 5 % of ln V at the default shape. (With a tied head and a small vocabulary a
+    wider one starts higher, because each token predicts itself at first: most of all where the attention has no output
+    projection.)
     """
 
     def __init__(self, config: ModelConfig, vocab_size: int):
         super().__init__()
         self.config, self.vocab_size = config, vocab_size
-        self.tokens = nn.Embedding(vocab_size, config.n_embd)
-        self.position = config.position.component(config.position, config)
-        self.embedding_norm = make_norm(config) if config.embedding_norm else nn.Identity()
-        self.dropout = nn.Dropout(config.dropout)
-        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.n_layer))
-        self.norm = make_norm(config)
-        self.head = nn.Linear(config.n_embd, vocab_size, bias=False)
-        self._initialise()
+        with noting_draws() as drawn:
+            self.tokens = nn.Embedding(vocab_size, config.n_embd)
+            self.position = config.position.component(config.position, config)
+            self.embedding_norm = make_norm(config) if config.embedding_norm else nn.Identity()
+            self.dropout = nn.Dropout(config.dropout)
+            self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.n_layer))
+            self.norm = make_norm(config)
+            self.head = nn.Linear(config.n_embd, vocab_size, bias=False)
+        initialise(self, drawn, config.n_layer)
         if config.tied_head:
             self.head.weight = self.tokens.weight
-
-    def _initialise(self) -> None:
-        residual = 0.02 / (2 * self.config.n_layer) ** 0.5
-        for name, module in self.named_modules():
-            if isinstance(module, (nn.Linear, nn.Embedding)):
-                nn.init.normal_(module.weight, std=residual if name.endswith("project") else 0.02)
-            if isinstance(module, nn.Linear) and module.bias is not None:
-                nn.init.zeros_(module.bias)
 
     def forward(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
         """Logits (B, T, V) for ids (B, T). With a cache, ids continue what it remembers.

@@ -1,0 +1,57 @@
+"""How weights start: as their own module set them, or as GPT-2's do where it left them as torch drew them.
+
+A module may set its weights in any way: by `torch.nn.init`, by `weight.data.fill_`, by an `nn.Parameter` of its own.
+So what is compared are the numbers themselves: a weight belongs to the model as long as it holds what torch drew for a
+fresh `nn.Linear` or `nn.Embedding`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Set
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+LAYERS = (nn.Linear, nn.Embedding)
+
+
+@contextmanager
+def noting_draws() -> Iterator[Set[float]]:
+    """Note what torch draws for the linear layers and embeddings that are made inside the `with`: their checksums."""
+    drawn, torchs = set[float](), {layer: layer.reset_parameters for layer in LAYERS}
+
+    def noting(reset: Callable[..., None]) -> Callable[..., None]:
+        def reset_parameters(self: nn.Module) -> None:
+            reset(self)
+            drawn.update(map(checksum, self.parameters(recurse=False)))
+
+        return reset_parameters
+
+    for layer, reset in torchs.items():
+        layer.reset_parameters = noting(reset)  # type: ignore[method-assign]
+    try:
+        yield drawn
+    finally:
+        for layer, reset in torchs.items():
+            layer.reset_parameters = reset  # type: ignore[method-assign]
+
+
+def initialise(model: nn.Module, drawn: Set[float], n_layer: int) -> None:
+    """GPT-2's start for what is still as torch drew it: weights from a normal distribution, constants zero."""
+    residual = 0.02 / (2 * n_layer) ** 0.5
+    for name, module in model.named_modules():
+        for kind, parameter in module.named_parameters(recurse=False) if isinstance(module, LAYERS) else ():
+            if checksum(parameter) not in drawn:
+                continue
+            if kind == "bias":
+                nn.init.zeros_(parameter)
+            else:
+                nn.init.normal_(parameter, std=residual if name.endswith("project") else 0.02)
+
+
+@torch.no_grad()
+def checksum(parameter: Tensor) -> float:
+    """The sum of all numbers: no two draws have the same. Not a number, which equals nothing, if there are none."""
+    empty = parameter.is_meta or nn.parameter.is_lazy(parameter) or not parameter.numel()
+    return float("nan") if empty else parameter.float().sum().item()
