@@ -6,6 +6,8 @@ inherited it would train as its parent, without an error. The classes here are w
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 import torch
 from plugin_kinds import PLUGIN_KINDS
@@ -114,6 +116,7 @@ def test_other_layers_and_options_keep_the_fast_kernel(parent: type[SoftmaxAtten
         """What goes in and what comes out are others; the mean between them is the same."""
 
         order_blind = False
+        muon: ClassVar[dict[str, bool]] = {"gate.weight": False}
 
         def __init__(self, *arguments: object):
             super().__init__(*arguments)

@@ -6,7 +6,7 @@ import copy
 import math
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -14,11 +14,22 @@ from running import furnish, script
 from torch import nn
 
 import minigpt
+from minigpt.attention import Attention, MultiHead, Shape
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.model import GPT, ModelConfig
 from minigpt.runs import checkpoint
 from minigpt.system.errors import UserError
-from minigpt.training.optimizer import NEWTON_SCHULZ, AdamW, AdamWRule, Muon, MuonRule, Optimizer, orthogonal, schedule
+from minigpt.training.optimizer import (
+    NEWTON_SCHULZ,
+    AdamW,
+    AdamWRule,
+    Muon,
+    MuonRule,
+    Optimizer,
+    feature_matrices,
+    orthogonal,
+    schedule,
+)
 
 KINDS = [AdamW.Config(), Muon.Config(weight_decay=0.2)]
 MATRICES = {"query.weight", "key.weight", "value.weight", "project.weight", "up.weight"}
@@ -74,6 +85,73 @@ def test_muon_takes_exactly_the_matrices_inside_the_blocks(tied_head: bool) -> N
     assert {name for name, decay in rest.items() if decay} == {"tokens.weight", "position.table.weight"} | (
         set() if tied_head else {"head.weight"}
     )
+
+
+@pytest.mark.parametrize("kind", Attention.kinds.values(), ids=[*Attention.kinds])
+def test_of_what_ships_muon_takes_every_matrix_inside_the_blocks_in_their_order(kind: type[Attention]) -> None:
+    for mlp in ("gelu", "swiglu"):
+        model = GPT(ModelConfig(n_layer=2, n_embd=16, block_size=8, attention=kind.Config(), mlp=mlp), vocab_size=11)
+        found = feature_matrices(model.blocks)
+        assert [id(p) for p in found] == [id(p) for p in model.blocks.parameters() if p.ndim == 2]
+
+
+class Talking(MultiHead):
+    """Heads that are mixed, before the softmax by a matrix and after it by a layer (arXiv 2003.02436)."""
+
+    def __init__(self, config: MultiHead.Config, model: Shape, layer: int = 0):
+        super().__init__(config, model, layer)
+        self.before = nn.Parameter(torch.eye(config.n_head))
+        self.after = nn.Linear(config.n_head, config.n_head)
+        self.table = nn.Embedding(8, model.n_embd)
+        self.shared = nn.Linear(model.n_embd, model.n_embd)
+        self.shared.weight = self.query.weight
+
+
+def muon_of(kind: type[Attention]) -> set[str]:
+    """The names of the matrices of a kind that Muon steps."""
+    model = GPT(ModelConfig(n_layer=1, n_embd=16, block_size=8, attention=kind.Config()), vocab_size=11)
+    optimizer = make_optimizer(Muon.Config(), model)
+    inside = named(optimizer, 1)
+    assert not inside.keys() & named(optimizer, 0).keys()
+    assert inside.keys() | named(optimizer, 0).keys() == dict(model.named_parameters()).keys()
+    return {name.removeprefix("blocks.0.attention.") for name in inside} - {"blocks.0.mlp.up.weight"}
+
+
+USUAL = {"query.weight", "key.weight", "value.weight", "project.weight", "blocks.0.mlp.project.weight"}
+
+
+def test_a_modules_own_parameter_goes_to_adamw_and_a_linear_layer_to_muon_unless_it_says_otherwise() -> None:
+    class Said(Talking):
+        muon: ClassVar[dict[str, bool]] = {"before": True, "after.weight": False, "table.weight": True}
+
+    assert muon_of(Talking) == USUAL | {"after.weight"}
+    assert muon_of(Said) == USUAL | {"before", "table.weight"}
+
+
+def test_the_outermost_module_decides() -> None:
+    class Mixing(nn.Linear):
+        muon: ClassVar[dict[str, bool]] = {"weight": True}
+
+    class Said(Talking):
+        muon: ClassVar[dict[str, bool]] = {"after.weight": False}
+
+        def __init__(self, config: MultiHead.Config, model: Shape, layer: int = 0):
+            super().__init__(config, model, layer)
+            self.after = Mixing(config.n_head, config.n_head)
+
+    assert muon_of(Said) == USUAL
+
+
+@pytest.mark.parametrize(
+    ("muon", "message"),
+    [
+        ({"befor": True}, "Said.muon names .befor.: has no such parameter"),
+        ({"after.bias": True}, "Said.muon names .after.bias.: it has 1 dimensions, not 2"),
+    ],
+)
+def test_a_name_that_cannot_be_meant_is_refused(muon: dict[str, bool], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        muon_of(type("Said", (Talking,), {"muon": muon}))
 
 
 # ---- held against formulas and torch ----

@@ -13,7 +13,7 @@ d width of a query and a key, e width of a value.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -32,12 +32,14 @@ class Attention(nn.Module, Component):
 
     Weights that a kind sets in its constructor keep their values: `nn.init.constant_(self.forget.bias, 4)`,
     `weight.data.zero_()`, or an `nn.Parameter` of its own. A linear layer or an embedding that it leaves as torch made
-    it starts as in GPT-2 (`model/initialise.py`).
+    it starts as in GPT-2 (`model/initialise.py`). Muon steps the weights of its linear layers, but for what `muon`
+    says, and AdamW the rest.
     """
 
     rows_sum_to_one: ClassVar[bool] = True
     weights_nonnegative: ClassVar[bool] = True
     order_blind: ClassVar[bool] = True  # without positions, the last row does not depend on the order of the past
+    muon: ClassVar[Mapping[str, bool]] = {}  # {parameter: whether Muon steps it}, where that is not as usual
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Component.Config):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.adamw import adamw as torch_adamw
 
 from minigpt.config.options import Component, NonNegative, Positive, Rate
@@ -221,7 +221,9 @@ class Muon(Optimizer, kind="muon"):
     """Momentum whose steps are made orthogonal, for the matrices inside the blocks; AdamW for the rest.
 
     Every direction of a matrix moves equally far in a step, so a small model needs a fraction of AdamW's steps
-    (K. Jordan, "Muon: An optimizer for hidden layers in neural networks", 2024; arXiv 2502.16982).
+    (K. Jordan, "Muon: An optimizer for hidden layers in neural networks", 2024; arXiv 2502.16982). That is meant for a
+    matrix that multiplies vectors of features: the weight of a linear layer. A table of an embedding, or a parameter
+    that a module makes itself, is stepped by AdamW unless the module's `muon` says otherwise (`feature_matrices`).
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -236,15 +238,34 @@ class Muon(Optimizer, kind="muon"):
         """The largest learning rate of everything else: embeddings, norms, constants and the head."""
 
     def make_parts(self, config: Muon.Config, model: GPT) -> list[Rule]:
-        matrices = [p for p in model.blocks.parameters() if p.ndim == 2]
+        matrices = feature_matrices(model.blocks)
         others = [p for p in model.parameters() if not any(p is matrix for matrix in matrices)]
         parts: list[Rule] = [AdamWRule(adamw_groups(others, config.adamw_learning_rate, config))]
         rates = {"lr": config.learning_rate, "weight_decay": config.weight_decay, "momentum": config.momentum}
         return [*parts, MuonRule([{"params": matrices, **rates}])] if matrices else parts
 
 
+def feature_matrices(blocks: nn.Module) -> list[Tensor]:
+    """The matrices that Muon steps: the weights of linear layers, and what a module's `muon` adds or takes away.
+
+    `muon` is a dict from the name of a parameter to true or false, such as {"table": True, "mixing.weight": False}; the
+    outermost module that names a parameter decides. Raises UserError for a name or a parameter that cannot be meant.
+    """
+    chosen: dict[Tensor, bool] = {}
+    for module in blocks.modules():  # a module before its parts
+        for name, wanted in getattr(module, "muon", {}).items():
+            parameter = dict(module.named_parameters(remove_duplicate=False)).get(name)
+            if parameter is None or (wanted and parameter.ndim != 2):
+                what = "has no such parameter" if parameter is None else f"it has {parameter.ndim} dimensions, not 2"
+                raise UserError(f"{type(module).__name__}.muon names {name!r}: {what}")
+            chosen.setdefault(parameter, wanted)
+        if isinstance(module, nn.Linear):
+            chosen |= {p: True for p in module.parameters(recurse=False) if p.ndim == 2 and p not in chosen}
+    return [parameter for parameter in blocks.parameters() if chosen.get(parameter, False)]
+
+
 def adamw_groups(parameters: Iterable[Tensor], learning_rate: float, config: Optimizer.Config) -> list[dict[str, Any]]:
-    """The groups of an `AdamWRule`: decay on matrices only."""
+    """The groups of an `AdamWRule`: decay on all that has two dimensions or more, a module's own parameters too."""
     every = list(parameters)
     rates = {"lr": learning_rate, "beta1": config.beta1, "beta2": config.beta2}
     return [
