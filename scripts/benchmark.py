@@ -57,7 +57,7 @@ def main(arguments: argparse.Namespace) -> None:
     report = run_suite(setting, arguments)
     report.finish()
     say(report.text())
-    say(f"\n{report.write(arguments.out)} holds the numbers")
+    say(f"\n{report.write(arguments.out)} has the numbers")
 
 
 def run_suite(setting: Setting, given: argparse.Namespace) -> Report:

@@ -2,7 +2,7 @@
 
 python scripts/compare.py --config ladder.yaml                            # the rungs of the ladder
 python scripts/compare.py --config ladder.yaml compare.match=parameters   # the same with equal parameters
-python scripts/compare.py --config positions.yaml                         # how a model is told where a token stands
+python scripts/compare.py --config positions.yaml                         # how a model is told where a token is
 
 If it was stopped, the same command continues.
 """
@@ -28,7 +28,7 @@ def main(arguments: argparse.Namespace) -> None:
     summary = Experiment(comparison, arguments.plugin, arguments.allow_leak).run(said)
     say("")
     say(table(summary))
-    say(f"\n{comparison.folder / 'page.html'} shows the results; results.json and results.csv hold the numbers")
+    say(f"\n{comparison.folder / 'page.html'} shows the results; results.json and results.csv have the numbers")
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ from minigpt.system.folder import write_whole
 from minigpt.system.strict_json import has_form, parse_json
 from minigpt.text.corpus import ROOT
 
-BARS = "What each kind of attention loses: nats a character above the best possible loss"
-READERS = "A new story as each of them reads it: hot characters were not expected"
+BARS = "Validation loss of each kind of attention, in nats a character above the best possible loss"
+READERS = "A new story: the stronger its colour, the less probable a character was for the reader"
 FORM = {
     "forgetful": float,
     "variants": [{"variant": str, "above": float}],

@@ -14,9 +14,9 @@ from typing import get_args
 
 from minigpt import command
 from minigpt.config.options import hints
-from minigpt.fast.decoding import WritingConfig
+from minigpt.fast.decoding import DecodingConfig
 from minigpt.fast.packed import Weights
-from minigpt.fast.threads import news, use_threads_to_write
+from minigpt.fast.threads import sharing_note, use_threads_to_sample
 from minigpt.model import count_parameters
 from minigpt.runs.run import Run, load, newest_run
 from minigpt.system.errors import ConfigError, UserError
@@ -31,10 +31,10 @@ def main(arguments: argparse.Namespace) -> None:
     if arguments.num_samples < 1:
         raise UserError(f"--num-samples: expected at least 1, found {arguments.num_samples}")
     run = load(newest_run(arguments.run), arguments.device, fast=not arguments.plain)
-    given = {name: getattr(arguments, name) for name in hints(WritingConfig) if getattr(arguments, name) is not None}
+    given = {name: getattr(arguments, name) for name in hints(DecodingConfig) if getattr(arguments, name) is not None}
     if arguments.weights not in (None, "float32"):  # only on the command line: a config cannot make us open a text
         complain(loss_change(run, arguments.weights))
-    use_threads_to_write(sum(count_parameters(run.model).values()))
+    use_threads_to_sample(sum(count_parameters(run.model).values()))
     shown = printable if sys.stdout.isatty() else str  # a file gets the raw text
     first_seed = given.pop("seed", run.config.sampling.seed)
     for number in range(arguments.num_samples):
@@ -44,14 +44,14 @@ def main(arguments: argparse.Namespace) -> None:
             pieces = run.stream(prompt, not arguments.no_cache, seed=first_seed + number, **given)
         except ConfigError as error:
             options = [
-                (where.replace("WritingConfig.", "--").replace("_", "-"), what) for where, what in error.mistakes
+                (where.replace("DecodingConfig.", "--").replace("_", "-"), what) for where, what in error.mistakes
             ]
             raise ConfigError(options) from None
         print(shown(prompt), end="", flush=True)
         for piece in pieces:
             print(shown(piece), end="", flush=True)
         print()
-    if note := news():
+    if note := sharing_note():
         complain(note)
 
 

@@ -297,12 +297,12 @@ def check_huge_scores_leave_numbers(case: Case) -> None:
 
 @torch.no_grad()
 def check_the_order_of_the_past(case: Case) -> None:
-    """Without positions, the last row does not depend on the order of the past; with `order_blind = False` it does."""
+    """Without positions, the last row depends on the order of the past where `permutation_invariant` is false, only."""
     layer, T = make_layer(replace(case, position=NoPosition.Config())), 7
     x = tokens(2, T)
     orders = [torch.cat((torch.randperm(T - 1), torch.tensor([T - 1]))) for _ in range(3)]
     same = [torch.allclose(layer(x[:, order])[:, -1], layer(x)[:, -1], **PRECISION) for order in orders]
-    assert all(same) == layer.order_blind
+    assert all(same) == layer.permutation_invariant
 
 
 @torch.no_grad()

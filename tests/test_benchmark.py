@@ -20,7 +20,7 @@ from minigpt.bench import attention, checkout, ours, shared
 from minigpt.bench.attention import Kind, exponent, peak_bytes
 from minigpt.bench.hardware import Hardware
 from minigpt.bench.ledger import Report, Spread, Table, rate
-from minigpt.bench.processes import WorkerProcess, in_turn, interleave, watch
+from minigpt.bench.processes import WorkerProcess, in_turn, interleave, time_command
 from minigpt.bench.setting import Setting, find_text
 from minigpt.bench.time_to_loss import LONGER, column, steps_within, summary, verdicts
 from minigpt.system.errors import UserError
@@ -167,17 +167,17 @@ def test_the_loss_of_a_checkpoint_is_exact(home: Path) -> None:
     assert facts["loss"] == pytest.approx(math.fsum(paid) / len(paid), rel=1e-5)
 
 
-def test_a_command_is_watched_to_its_first_line_or_to_its_end(tmp_path: Path) -> None:
+def test_a_command_is_timed_to_its_first_line_or_to_its_end(tmp_path: Path) -> None:
     code = "import time; print('hello'); print('step 1/2'); time.sleep({}); open('end', 'w')"
-    whole = watch("it", [sys.executable, "-c", code.format(0.2)], tmp_path, r"step 1")
+    whole = time_command("it", [sys.executable, "-c", code.format(0.2)], tmp_path, r"step 1")
     assert whole.first is not None and whole.seconds >= whole.first + 0.15
     (tmp_path / "end").unlink()
-    watch("it", [sys.executable, "-c", code.format(60)], tmp_path, r"step 1", stop=True)
+    time_command("it", [sys.executable, "-c", code.format(60)], tmp_path, r"step 1", stop=True)
     assert not (tmp_path / "end").exists()
     with pytest.raises(UserError, match="it ended with code 3; the last that it said: oh"):
-        watch("it", [sys.executable, "-c", "print('oh'); raise SystemExit(3)"], tmp_path)
+        time_command("it", [sys.executable, "-c", "print('oh'); raise SystemExit(3)"], tmp_path)
     with pytest.raises(UserError, match="never wrote a line like 'step'"):
-        watch("it", [sys.executable, "-c", "print('oh')"], tmp_path, "step")
+        time_command("it", [sys.executable, "-c", "print('oh')"], tmp_path, "step")
 
 
 # ---- a checkout ----
@@ -204,7 +204,7 @@ def test_both_are_judged_by_the_same_characters(home: Path, how: str, monkeypatc
 def test_the_recipe_is_trained_from_a_seed_of_its_own(home: Path) -> None:
     """One more config file sets it, since train.py has a fixed seed."""
     copy = checkout.make_copy(home / "nanoGPT", home / "copy", home / "text.txt")
-    watch("it", copy.train(42, 2, CPU), copy.folder, checkout.FIRST_STEP)
+    time_command("it", copy.train(42, 2, CPU), copy.folder, checkout.FIRST_STEP)
     assert torch.load(copy.out / "ckpt.pt", weights_only=True)["seed"] == 42
 
 

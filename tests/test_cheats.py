@@ -155,7 +155,7 @@ class Signed(MultiHead):
 
 
 class ClaimsNoOrder(Window):
-    order_blind = True
+    permutation_invariant = True
 
 
 class ClaimsOtherSums(MultiHead):
@@ -173,7 +173,7 @@ class ClaimsNegativeWeights(MultiHead):
 class ClaimsOrder(MultiHead):
     """Without positions, the order of the past does not change its last row."""
 
-    order_blind = False
+    permutation_invariant = False
 
 
 class DropsAlways(MultiHead):

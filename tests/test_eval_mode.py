@@ -16,7 +16,7 @@ from minigpt.model.eval_mode import eval_mode
 from minigpt.model.sampling import SamplingConfig, generate
 from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import DataConfig, Dataset
-from minigpt.training.floor import predict, read_aloud
+from minigpt.training.floor import character_probabilities, predict
 from minigpt.training.loop import TrainingConfig, evaluate
 
 SHAPE = ModelConfig(n_layer=1, n_embd=8, block_size=8, dropout=0.5)
@@ -30,7 +30,7 @@ class Fails(GPT):
         raise RuntimeError("out of memory")
 
 
-def looks() -> dict[str, Callable[[GPT], object]]:
+def uses() -> dict[str, Callable[[GPT], object]]:
     data = DataConfig()
     corpus = open_corpus(data.source, data.stories)
     tokenizer = data.tokenizer.component.fit(data.tokenizer, corpus.documents())
@@ -39,18 +39,20 @@ def looks() -> dict[str, Callable[[GPT], object]]:
     return {
         "evaluate": lambda model: evaluate(model, dataset, "val", TrainingConfig(), batches=1),
         "predict": lambda model: predict(model, dataset, TrainingConfig(), None, batches=1),
-        "read_aloud": lambda model: read_aloud(model, tokenizer, "Mia"),
+        "character_probabilities": lambda model: character_probabilities(model, tokenizer, "Mia"),
         "cost": cost,
         "attention_maps": lambda model: attention_maps(model, ids),
         "generate": lambda model: list(generate(model, ids, SamplingConfig())),
     }
 
 
-@pytest.mark.parametrize("name", ["evaluate", "predict", "read_aloud", "cost", "attention_maps", "generate"])
+@pytest.mark.parametrize(
+    "name", ["evaluate", "predict", "character_probabilities", "cost", "attention_maps", "generate"]
+)
 def test_an_error_leaves_the_model_in_training_mode(name: str) -> None:
     model = Fails(SHAPE, 100).train()
     with pytest.raises(RuntimeError, match="out of memory"):
-        looks()[name](model)
+        uses()[name](model)
     assert all(module.training for module in model.modules())
 
 

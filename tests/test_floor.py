@@ -21,7 +21,7 @@ from minigpt.runs.start import start
 from minigpt.text.corpus import Corpus, StoriesConfig, open_corpus
 from minigpt.text.dataset import DataConfig, Dataset
 from minigpt.text.tokenizer import Byte, Char, Tokenizer
-from minigpt.training.floor import MEMORY, Expected, example, expectations, predict, read_aloud, score
+from minigpt.training.floor import MEMORY, Expected, character_probabilities, example, expectations, predict, score
 from minigpt.training.loop import TrainingConfig, evaluate
 
 TOLD = StoriesConfig(count=260, validation=60)
@@ -157,13 +157,13 @@ def test_reading_leaves_the_model_as_it_was() -> None:
     assert np.array_equal(first.losses, again.losses)  # nothing is dropped
 
 
-def test_reading_aloud_gives_the_probabilities_that_predict_does() -> None:
+def test_the_probabilities_of_a_text_are_those_of_predict() -> None:
     _, tokenizer, dataset, expected, texts = material()
     model = GPT(ModelConfig(n_layer=1, n_embd=8), tokenizer.vocab_size)
-    aloud = read_aloud(model, tokenizer, texts[0])
-    assert len(aloud) == len(texts[0]) - 1
-    losses = predict(model, dataset, TRAINING, expected, batches=1).losses[: len(aloud)]
-    np.testing.assert_allclose(-np.log(aloud), losses, rtol=1e-4)
+    probabilities = character_probabilities(model, tokenizer, texts[0])
+    assert len(probabilities) == len(texts[0]) - 1
+    losses = predict(model, dataset, TRAINING, expected, batches=1).losses[: len(probabilities)]
+    np.testing.assert_allclose(-np.log(probabilities), losses, rtol=1e-4)
 
 
 def test_the_example_is_the_first_new_story() -> None:

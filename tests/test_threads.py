@@ -116,10 +116,10 @@ def test_auto_takes_the_quota_unless_the_user_says_how_many(monkeypatch: pytest.
 def test_a_small_model_writes_with_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(threads, "use_threads", lambda asked: asked)
-    assert threads.use_threads_to_write(798_976) == 1
-    assert threads.use_threads_to_write(124_000_000) == "auto"  # type: ignore[comparison-overlap]
+    assert threads.use_threads_to_sample(798_976) == 1
+    assert threads.use_threads_to_sample(124_000_000) == "auto"  # type: ignore[comparison-overlap]
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    assert threads.use_threads_to_write(798_976) == "auto"  # type: ignore[comparison-overlap]
+    assert threads.use_threads_to_sample(798_976) == "auto"  # type: ignore[comparison-overlap]
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:

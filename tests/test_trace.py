@@ -13,7 +13,7 @@ from minigpt.attention import Attention
 from minigpt.attention.base import repeat_kv
 from minigpt.attention.position import Position
 from minigpt.fast import make_fast
-from minigpt.inspection.trace import attention_maps, record
+from minigpt.inspection.trace import attention_maps, tracing
 from minigpt.model import GPT, ModelConfig
 from minigpt.system.errors import UserError
 
@@ -41,10 +41,10 @@ def some_ids() -> Tensor:
 @pytest.mark.parametrize("position", Position.kinds)
 def test_the_maps_are_the_weights_with_which_the_values_were_mixed(kind: str, position: str) -> None:
     model, ids = make_model(kind, position), some_ids()
-    with record(model) as trace:
+    with tracing(model) as trace:
         model(ids)
-    for attention, looks, map in zip(model.attentions(), trace.looks, trace.weights):
-        (look,) = looks
+    for attention, calls, map in zip(model.attentions(), trace.calls, trace.weights):
+        (look,) = calls
         H = map.shape[1]
         assert map.shape == (2, H, T, T)
         assert torch.equal(map, attention.weights(look.query, look.key))
@@ -54,41 +54,41 @@ def test_the_maps_are_the_weights_with_which_the_values_were_mixed(kind: str, po
 
 
 @pytest.mark.parametrize("kind", Attention.kinds)
-def test_looking_changes_no_logits_and_leaves_nothing_behind(kind: str) -> None:
+def test_tracing_changes_no_logits_and_leaves_nothing_behind(kind: str) -> None:
     model, ids = make_model(kind), some_ids()
     before, logits = [set(vars(module)) for module in model.modules()], model(ids)
-    with record(model) as trace:
+    with tracing(model) as trace:
         assert torch.equal(model(ids), logits)
     assert [set(vars(module)) for module in model.modules()] == before
     assert not any(module._forward_hooks for module in model.modules())
     model(ids)
-    assert [len(looks) for looks in trace.looks] == [1, 1]
+    assert [len(calls) for calls in trace.calls] == [1, 1]
 
 
 def test_nothing_is_left_behind_when_the_pass_fails() -> None:
     model = make_model("multi_head")
     before = [attention.mix for attention in model.attentions()]
-    with pytest.raises(ValueError, match="do not fit"), record(model):
+    with pytest.raises(ValueError, match="do not fit"), tracing(model):
         model(torch.zeros(1, 13, dtype=torch.long))
     assert [attention.mix for attention in model.attentions()] == before
     assert not any(module._forward_hooks for module in model.modules())
 
 
-def test_one_may_look_while_looking() -> None:
+def test_traces_may_be_nested() -> None:
     model, ids = make_model("multi_head"), some_ids()
     before = [attention.mix for attention in model.attentions()]
-    with record(model) as outer:
-        with record(model) as inner:
+    with tracing(model) as outer:
+        with tracing(model) as inner:
             model(ids)
         model(ids)
-    assert [len(looks) for looks in outer.looks] == [2, 2]
-    assert [len(looks) for looks in inner.looks] == [1, 1]
+    assert [len(calls) for calls in outer.calls] == [2, 2]
+    assert [len(calls) for calls in inner.calls] == [1, 1]
     assert [attention.mix for attention in model.attentions()] == before
 
 
 def test_every_part_is_found_by_its_name() -> None:
     model, ids = make_model("multi_head"), some_ids()
-    with record(model) as trace:
+    with tracing(model) as trace:
         logits = model(ids)
     out = trace.outputs
     called = {name for name, _ in model.named_modules() if name != "blocks" and "position" not in name}
@@ -104,11 +104,11 @@ def test_every_part_is_found_by_its_name() -> None:
 def test_decoding_from_keys_and_values_is_seen_a_step_at_a_time(kind: str) -> None:
     model, ids = make_model(kind), some_ids()
     whole, cache = attention_maps(model, ids), model.make_cache()
-    with record(model) as trace:
+    with tracing(model) as trace:
         for start, end in ((0, 4), (4, 6), (6, 7)):
             model(ids[:, start:end], cache)
     for layer in (0, 1):
-        rows = torch.cat([_padded(look.weights) for look in trace.looks[layer]], dim=2)
+        rows = torch.cat([_padded(look.weights) for look in trace.calls[layer]], dim=2)
         torch.testing.assert_close(rows, whole[layer], rtol=1e-10, atol=1e-12)
         torch.testing.assert_close(trace.weights[layer], whole[layer][:, :, -1:], rtol=1e-10, atol=1e-12)
 
@@ -121,13 +121,13 @@ def _padded(weights: Tensor) -> Tensor:
 @pytest.mark.parametrize("kind", ["average_loop", "average_matrix", "average_softmax"])
 def test_decoding_from_a_running_sum_has_no_weights_and_says_so(kind: str) -> None:
     model, ids = make_model(kind), some_ids()
-    with record(model) as trace:
+    with tracing(model) as trace:
         model(ids, model.make_cache())
     with pytest.raises(UserError, match=rf"layer 0 \({kind}\) decodes from a state, .* trace it without a cache"):
         _ = trace.weights
-    with record(make_model(kind, "alibi")) as trace:  # a decaying mean keeps all values, and shows its weights
+    with tracing(make_model(kind, "alibi")) as trace:  # a decaying mean keeps all values, and shows its weights
         decaying = make_model(kind, "alibi")
-    with record(decaying) as trace:
+    with tracing(decaying) as trace:
         decaying(ids, decaying.make_cache())
     assert trace.weights[0].shape == (2, 1, T, T)
 

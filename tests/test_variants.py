@@ -45,7 +45,7 @@ def test_a_variant_is_the_shared_config_with_its_own_keys(tmp_path: Path) -> Non
         ("model.attention: average_softmax", "model.atention: average_softmax", r"small.yaml:3:10: model.atention"),
         ("average_softmax", "avarage_softmax", r"small.yaml:3:27: model.attention: unknown kind .*; did"),
         ("baseline: one head", "baseline: one hat", r"expected a variant, found 'one hat'; did you mean 'one head'\?"),
-        ("seeds: [1, 2]", "seeds: [1, 1]", "a seed stands twice"),
+        ("seeds: [1, 2]", "seeds: [1, 1]", "a seed more than once"),
         ("match: steps", "match: stairs", "match: expected one of steps, parameters, seconds"),
         ("match: steps", "match: seconds", "seconds: N"),
         ("match: steps", "seconds: 3", "match: seconds"),

@@ -28,7 +28,7 @@ from minigpt.system.errors import Mistake
 
 
 class Attention(nn.Module, Component):
-    """The base of all kinds. The three laws tell the contract suite what it may ask of a kind.
+    """The base of all kinds. The contract suite tests the first three properties where a kind declares them.
 
     Weights that a kind sets in its constructor keep their values: `nn.init.constant_(self.forget.bias, 4)`,
     `weight.data.zero_()`, or an `nn.Parameter` of its own. A linear layer or an embedding that it leaves as torch made
@@ -38,7 +38,7 @@ class Attention(nn.Module, Component):
 
     rows_sum_to_one: ClassVar[bool] = True
     weights_nonnegative: ClassVar[bool] = True
-    order_blind: ClassVar[bool] = True  # without positions, the last row does not depend on the order of the past
+    permutation_invariant: ClassVar[bool] = True  # the order of the past does not change the last row (no position)
     muon: ClassVar[Mapping[str, bool]] = {}  # {parameter: whether Muon steps it}, where that is not as usual
 
     @dataclass(frozen=True, kw_only=True)
@@ -58,14 +58,14 @@ class Attention(nn.Module, Component):
     def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
         """x (B, T, D) -> query (B, H, T, d), key (B, G, T, d), value (B, G, T, e): here x itself, as one head.
 
-        `past.length` is the position of x[:, 0]. All that a token leaves for later ones is in its key and value.
+        `past.length` is the position of x[:, 0]. Later tokens see a token only through its key and value.
         """
         value = x.unsqueeze(1)  # (B, 1, T, D)
         query = self.position.rotate(value, past.length)  # (B, 1, T, D)
         return query, query, value
 
     def weights(self, query: Tensor, key: Tensor) -> Tensor:
-        """Who attends to whom: (B, H, T, S). Query t stands at position S - T + t. What is plotted and tested."""
+        """Who attends to whom: (B, H, T, S). Query t is at position S - T + t. This is what is plotted and tested."""
         raise TypeError(f"{type(self).__name__} does not say where its weights come from: define weights(query, key)")
 
     def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -86,7 +86,7 @@ class Attention(nn.Module, Component):
         return KVCache(length)
 
     def forward(self, x: Tensor, past: Past | None = None) -> Tensor:
-        """x (B, T, D) -> (B, T, D). With a `past` that keeps, x continues what it remembers."""
+        """x (B, T, D) -> (B, T, D). With a cache, x continues the positions that it contains."""
         past = Past() if past is None else past
         query, key, value = self.qkv(x, past)
         past.seen = key, value  # for a layer above that shares them

@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class Past:
-    """What came before: here nothing, and nothing is kept. The past of a training pass.
+    """No cache: the past of a training pass is empty, and nothing is kept.
 
     `length` is how many positions came before, which is the position of the first new one; `below` is the past of the
     layer below, and `seen` the keys and values of the pass under way, for kinds that share them between layers.

@@ -1,6 +1,6 @@
 """The ladder: attention from a running mean to queries, keys and values, as plain functions.
 
-Read it from top to bottom; each function is complete in itself, and each says one thing that the one before did not.
+Read it from top to bottom. Each function is complete in itself, and adds one idea to the one before.
 The files beside this one make trainable modules of the same steps.
 
 T positions (of the queries), S positions (of the keys), D width of a token, d width of a query and a key, e width of a
@@ -28,14 +28,14 @@ def average_matrix(x: Tensor) -> Tensor:
 def average_softmax(x: Tensor) -> Tensor:
     """The same mean once more: the softmax of scores that are all zero, the future filled with -inf: (..., T, D)."""
     T = x.shape[-2]
-    scores = torch.zeros(T, T, dtype=x.dtype, device=x.device)  # (T, T): nobody is preferred, yet
+    scores = torch.zeros(T, T, dtype=x.dtype, device=x.device)  # (T, T): all positions count the same
     past = torch.ones(T, T, dtype=torch.bool, device=x.device).tril()  # (T, T)
     weights = scores.masked_fill(~past, -torch.inf).softmax(dim=-1)  # (T, T)
     return weights @ x  # (..., T, D)
 
 
 def dot_product(x: Tensor, causal: bool = True) -> Tensor:
-    """Scores that look at the tokens: how well each matches each, x @ x^T, nothing learned: (..., T, D)."""
+    """Scores that depend on the tokens: how well each matches each other, x @ x^T; nothing is learned: (..., T, D)."""
     T = x.shape[-2]
     scores = x @ x.mT  # (..., T, T)
     if causal:
@@ -45,7 +45,7 @@ def dot_product(x: Tensor, causal: bool = True) -> Tensor:
 
 
 def attention_weights(query: Tensor, key: Tensor, causal: bool = True, scale: float | None = None) -> Tensor:
-    """Who attends to whom, when what a token asks (query) and what it offers (key) are told apart.
+    """Who attends to whom, where what a token looks for (query) differs from what it offers (key).
 
     query (..., T, d), key (..., S, d) -> (..., T, S); every row sums to one. The scores are multiplied by `scale`:
     None is 1/sqrt(d), which keeps their variance at one ("Attention Is All You Need", arXiv 1706.03762), and 1.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-EPSILON = 1e-6  # a vector of zeros is divided by its root, not by zero
+EPSILON = 1e-6  # keeps a vector of zeros from being divided by zero
 
 
 class RMSNorm(nn.Module):

@@ -1,8 +1,8 @@
-"""Positions: how a model is told where a token stands. `none`, `learned`, `sinusoidal`, `rotary`, `alibi`.
+"""Positions: how a model is told where a token is. `none`, `learned`, `sinusoidal`, `rotary`, `alibi`.
 
-Attention alone is blind to order. A position can act in three places: `embed` adds to the embeddings, once, in the
-model; `rotate` rotates queries and keys, and `bias` is added to the scores, both in every attention. A kind overrides
-the one it needs, so any position goes with any attention.
+Attention alone does not depend on the order of the past. A position can act in three places: `embed` adds to the
+embeddings, once, in the model; `rotate` rotates queries and keys, and `bias` is added to the scores, both in every
+attention. A kind overrides the one it needs, so any position goes with any attention.
 
 B batch, H heads, T positions of the queries, S of the keys, D model width, d width of a head, n = d // 2 pairs.
 """
@@ -19,10 +19,10 @@ from minigpt.config.options import Component, Options, Positive, Range, Rate, Si
 
 
 def distance(T: int, S: int, device: torch.device | None = None) -> Tensor:
-    """How far key s lies behind query t: (T, S), negative in the future.
+    """How many positions key s is before query t: (T, S), negative in the future.
 
-    The queries are the last T of the S positions: query t stands at S - T + t. Every mask, bias and window is made
-    from this, so they all agree about where a query stands when decoding with a cache (T < S).
+    The queries are the last T of the S positions: query t is at position S - T + t. Every mask, bias and window is
+    computed from this, so they all agree about the position of a query when decoding with a cache (T < S).
     """
     return torch.arange(S - T, S, device=device)[:, None] - torch.arange(S, device=device)  # (T, S)
 
@@ -38,8 +38,8 @@ def angles(start: int, T: int, width: int, base: float, device: torch.device) ->
 class Position(nn.Module, Component):
     """The base of all positions, and the one that does nothing.
 
-    One instance stands in the model (`layer` None) and embeds; one stands in every attention (`layer` 0, 1, ...) and
-    rotates or biases. A table with parameters is made only where it is used.
+    The model has one instance (`layer` None), which embeds; every attention has one (`layer` 0, 1, ...), which rotates
+    or biases. A table with parameters is made only where it is used.
     """
 
     def __init__(self, config: Position.Config, model: Shape, layer: int | None = None):
@@ -82,7 +82,7 @@ class Learned(Position, kind="learned"):
 class Sinusoidal(Position, kind="sinusoidal"):
     """A fixed vector for each position: sines and cosines of falling frequencies (arXiv 1706.03762).
 
-    The waves are as large as the token embeddings are at the start, so that neither drowns the other.
+    Their amplitude is that of freshly initialised token embeddings, so that neither dominates the other.
     """
 
     AMPLITUDE: ClassVar[float] = 0.02 * 2**0.5  # root mean square 0.02, the spread of fresh embeddings
@@ -138,7 +138,7 @@ class Alibi(Position, kind="alibi"):
 
 @dataclass(frozen=True, kw_only=True)
 class Shape(Options):
-    """What every part of a model is told of the whole. `ModelConfig` adds the parts themselves."""
+    """What every part of a model knows of the whole. `ModelConfig` adds the parts themselves."""
 
     n_layer: Annotated[int, Range(1, 1000)] = 4
     """How many blocks are stacked."""
@@ -147,8 +147,8 @@ class Shape(Options):
     block_size: Annotated[int, Range(1, 2**24)] = 128
     """The context: how many positions the model sees at once."""
     dropout: Rate = 0.0
-    """The share of activations dropped while training."""
+    """The fraction of activations dropped while training."""
     bias: bool = True
     """Whether linear layers and layer norms add a learned constant."""
     position: Position.Config = Learned.Config()
-    """How the model is told where a token stands: none, learned, sinusoidal, rotary, alibi."""
+    """How the model is told where a token is: none, learned, sinusoidal, rotary, alibi."""

@@ -1,7 +1,8 @@
 """The machine: what it is, and how fast it multiplies matrices at the time of the benchmark.
 
-MFU (model FLOPs utilization) is usually a share of the vendor's peak. On a CPU that is shared, throttled or old, that
-peak cannot be reached. Here it is a share of the speed of a large matrix product, measured before and after the rest.
+MFU (model FLOPs utilization) is usually a fraction of the vendor's peak. On a CPU that is shared, throttled or old,
+that peak cannot be reached. Here it is a fraction of the speed of a large matrix product, measured before and after the
+rest.
 """
 
 from __future__ import annotations
@@ -103,7 +104,6 @@ def describe_machine(device: torch.device, nanogpt: Path | None) -> dict[str, An
         f"machine: {name}, {cores} cores, {torch.get_num_threads()} threads, load {load:.1f} before, on {device.type}",
         "versions: " + ", ".join(f"{what} {version}" for what, version in versions.items()),
     ]
-    # a list for each call of `measure`, with the FLOP/s of each round
     found: dict[str, Any] = {"device": device.type, "name": name, "cpu": cpu_model(), "cores": cores, "load": load}
     found |= {"threads": torch.get_num_threads(), "platform": platform.platform(), "versions": versions}
     return found | {"lines": lines}

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from minigpt.bench import checkout
-from minigpt.bench.processes import Watched
+from minigpt.bench.processes import CommandTimes
 from minigpt.bench.setting import Setting
 from minigpt.config import options as configs
 from minigpt.inspection.cost import cost
@@ -69,17 +69,17 @@ class Trained:
     precision: str  # the type of its matrix products in training
 
 
-def look_at(folder: Path, name: str, watched: Watched, dataset: Dataset, device: torch.device) -> Trained:
+def look_at(folder: Path, name: str, times: CommandTimes, dataset: Dataset, device: torch.device) -> Trained:
     """The times and the loss of a finished run. The loss is computed here, outside of all timing."""
     run = load(folder / RUNS / name, device.type)
     settings = replace(run.config.training, precision="float32", batch_size=128)
     lines = read_metrics(run.folder / METRICS)
     training = float(lines[-1]["seconds"])
-    assert watched.first is not None
-    startup = watched.first - float(lines[0]["seconds"])
+    assert times.first is not None
+    startup = times.first - float(lines[0]["seconds"])
     loss, flops = evaluate(run.model, dataset, "val", settings), flops_of(run.model, int(lines[-1]["tokens"]))
     parameters, precision = sum(count_parameters(run.model).values()), precision_of(run.config.training, run.model)
-    return Trained(startup, training, watched.seconds - startup - training, loss, parameters, flops, precision)
+    return Trained(startup, training, times.seconds - startup - training, loss, parameters, flops, precision)
 
 
 def flops_of(model: GPT, tokens: int) -> float:

@@ -81,7 +81,7 @@ def in_turn(names: Sequence[str], turn: int) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Watched:
+class CommandTimes:
     """The times of a command."""
 
     seconds: float  # from the start of its process to its end
@@ -95,7 +95,7 @@ def absolute_pythonpath() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, folders.split(os.pathsep)))}
 
 
-def watch(name: str, command: Sequence[str], folder: Path, line: str = "", stop: bool = False) -> Watched:
+def time_command(name: str, command: Sequence[str], folder: Path, line: str = "", stop: bool = False) -> CommandTimes:
     """Run a command in a folder and time it. With `stop`, end it at the first line that matches `line`.
 
     Raises UserError with its last line if it fails, or if it ends without a matching line.
@@ -120,12 +120,12 @@ def watch(name: str, command: Sequence[str], folder: Path, line: str = "", stop:
                 if line and first is None and re.match(line, text):
                     first = perf_counter() - began
                     if stop:
-                        return Watched(first, first)
+                        return CommandTimes(first, first)
             code = process.wait()
             seconds = perf_counter() - began
         finally:
             process.kill()
     if code or (line and first is None):
         what = f"ended with code {code}" if code else f"never wrote a line like {line!r}"
-        raise UserError(f"{name} {what}; the last that it said: {said or 'nothing'}")
-    return Watched(seconds, first)
+        raise UserError(f"{name} {what}; its last line: {said or 'nothing'}")
+    return CommandTimes(seconds, first)

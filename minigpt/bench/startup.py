@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 from minigpt.bench import checkout, ours
 from minigpt.bench.ledger import Report, Row, Spread
-from minigpt.bench.processes import in_turn, watch
+from minigpt.bench.processes import in_turn, time_command
 from minigpt.bench.setting import Setting
 from minigpt.system.process import python_command
 
@@ -38,7 +38,7 @@ def run(setting: Setting, text: Path, config: str = "shakespeare_char_cpu.yaml")
         for turn in range(setting.repeat + 1):
             for name in in_turn(list(commands), turn):
                 command, where, line_of_step = commands[name]
-                seconds = watch(name, command, where, line_of_step, stop=bool(line_of_step)).seconds
+                seconds = time_command(name, command, where, line_of_step, stop=bool(line_of_step)).seconds
                 if turn:  # the first round only loads the files into the operating system's cache
                     took[name].append(seconds)
     spreads = {name: Spread(tuple(values)) for name, values in took.items()}

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 from minigpt.bench import checkout, ours
 from minigpt.bench.ledger import Report, Row, Spread
-from minigpt.bench.processes import WorkerProcess, in_turn, watch
+from minigpt.bench.processes import WorkerProcess, in_turn, time_command
 from minigpt.bench.setting import Setting
 from minigpt.bench.throughput import model_config
 from minigpt.model.gpt import GPT
@@ -69,28 +69,28 @@ class Trainings:
         """Train minigpt and evaluate the result."""
         name, changes = re.sub(r"\W+", "-", f"{who}-{seed}"), self.changes(config, steps)
         command = ours.train(self.setting, config, name, [f"training.seed={seed}", *changes])
-        watched = watch(f"{who}, seed {seed}", command, self.folder, ours.FIRST_STEP)
-        trained = ours.look_at(self.folder, name, watched, self.dataset, self.setting.device)
+        times = time_command(f"{who}, seed {seed}", command, self.folder, ours.FIRST_STEP)
+        trained = ours.look_at(self.folder, name, times, self.dataset, self.setting.device)
         settings = ours.check(config, changes)
-        row = Row(who=who, seed=seed, seconds=watched.seconds, steps=settings.training.max_steps)
-        return row | asdict(trained) | {"flops_per_second": trained.flops / watched.seconds}
+        row = Row(who=who, seed=seed, seconds=times.seconds, steps=settings.training.max_steps)
+        return row | asdict(trained) | {"flops_per_second": trained.flops / times.seconds}
 
     def nanogpt(self, seed: int) -> Row:
         """Train nanoGPT by its README. A worker evaluates its checkpoint."""
         assert self.copy
         steps, device = self.steps or checkout.STEPS, self.setting.device
         command = self.copy.train(seed, steps, device)
-        watched = watch(f"{THEIRS}, seed {seed}", command, self.copy.folder, checkout.FIRST_STEP)
+        times = time_command(f"{THEIRS}, seed {seed}", command, self.copy.folder, checkout.FIRST_STEP)
         spec = self.setting.spec(do="evaluate", program="nanogpt", folder=str(self.copy.out), val=str(self.copy.val))
         with WorkerProcess(THEIRS, {**spec, "path": str(self.copy.folder), "window": ours.WINDOW}) as worker:
             facts = worker.facts
-        row = Row(who=THEIRS, seed=seed, seconds=watched.seconds, steps=steps, startup=watched.first)
+        row = Row(who=THEIRS, seed=seed, seconds=times.seconds, steps=steps, startup=times.first)
         shape = {**checkout.SHAPE, "vocab_size": self.copy.vocab_size}
         model = GPT(model_config(shape), self.copy.vocab_size)
         flops = ours.flops_of(model, steps * checkout.BATCH * checkout.SHAPE["block_size"])
         precision = "bfloat16" if device.type == "cuda" else "float32"  # the default of its train.py
         row |= {"loss": facts["loss"], "parameters": facts["parameters"], "precision": precision}
-        return row | {"flops_per_second": flops / watched.seconds}
+        return row | {"flops_per_second": flops / times.seconds}
 
 
 def run(

@@ -245,13 +245,13 @@ def sample_transformers(spec: Spec) -> Ready:
 def sample_minigpt(spec: Spec) -> Ready:
     """minigpt's `generate`. With `check: n`, first test that n tokens are the same with the cache and without it."""
     from minigpt.fast.decoding import prepare
-    from minigpt.fast.threads import use_threads_to_write
+    from minigpt.fast.threads import use_threads_to_sample
     from minigpt.model.sampling import SamplingConfig, generate
 
     made = minigpt_model(spec).eval()
     parameters, model = count(made), prepare(made, spec["weights"], spec.get("without", ()))
     if spec["batch"] == 1:  # as scripts/sample.py does
-        use_threads_to_write(parameters)
+        use_threads_to_sample(parameters)
 
     def text(n: int, cache: bool) -> Tensor:
         config = SamplingConfig(temperature=1.0, max_tokens=n)

@@ -31,7 +31,7 @@ from minigpt.system.errors import UserError
 from minigpt.system.folder import write_whole
 from minigpt.text.dataset import Dataset, check_size
 from minigpt.text.tokenizer import Tokenizer
-from minigpt.training.floor import Score, example, predict, read_aloud, score
+from minigpt.training.floor import Score, character_probabilities, example, predict, score
 from minigpt.training.loop import Diverged, History, fit, train
 from minigpt.training.optimizer import Optimizer
 
@@ -43,7 +43,7 @@ Send = Callable[[dict[str, Any]], None]  # sends an answer to the process that a
 
 
 def prepare(config: RunConfig, share: int | None = None) -> tuple[Dataset, Dataset, Tokenizer, GPT, Optimizer]:
-    """Dataset, the same text in windows that start where stories start, tokenizer, model and optimizer.
+    """The dataset; the same text in windows that start where stories start; tokenizer, model and optimizer.
 
     Raises UserError if they need more memory than `share` bytes.
     """
@@ -110,7 +110,7 @@ def perform(config: RunConfig, folder: Path, send: Send, share: int | None = Non
         result
         | asdict(scores[-1])
         | {"steps": history.step, "curve": curve, "seconds": history.seconds, "training_tokens_per_second": speed}
-        | {"sampling_tokens_per_second": sampling_speed(model), "example": look(model, config, tokenizer)}
+        | {"sampling_tokens_per_second": sampling_speed(model), "example": read_example(model, config, tokenizer)}
         | {"whole_seconds": perf_counter() - began, "environment": platform_facts()}
     )
 
@@ -134,7 +134,7 @@ def sampling_speed(model: GPT) -> float:
     return count / (perf_counter() - began)
 
 
-def look(model: GPT, config: RunConfig, tokenizer: Tokenizer) -> dict[str, Any] | None:
+def read_example(model: GPT, config: RunConfig, tokenizer: Tokenizer) -> dict[str, Any] | None:
     """How the model reads the example story: the probability of each character, and its attention maps as PNGs."""
     found = example(text_and_tokenizer(config.data)[0])
     if found is None or expected_of(config.data) is None or len(found[0]) > config.model.block_size:
@@ -144,7 +144,10 @@ def look(model: GPT, config: RunConfig, tokenizer: Tokenizer) -> dict[str, Any] 
         maps = [[small_png(head) for head in layer[0].float().cpu()] for layer in attention_maps(model, ids)]
     except UserError:  # this kind has no attention weights
         maps = []
-    return {"probabilities": [round(p, 5) for p in read_aloud(model, tokenizer, found[0])], "attention": maps}
+    return {
+        "probabilities": [round(p, 5) for p in character_probabilities(model, tokenizer, found[0])],
+        "attention": maps,
+    }
 
 
 def platform_facts() -> dict[str, Any]:

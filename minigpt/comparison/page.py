@@ -65,7 +65,7 @@ def page(summary: Summary) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]], classes: Mapping[int, str] | None = None, name: str = "") -> str:
-    """A table; the first row holds its titles. `classes`: {number of a body row: its CSS class}."""
+    """A table; the first row has its titles. `classes`: {number of a body row: its CSS class}."""
     head = "".join(f"<th>{escape(cell)}</th>" for cell in rows[0])
     body = ""
     for place, row in enumerate(rows[1:]):
@@ -186,8 +186,9 @@ def _names_table(summary: Summary) -> Iterator[str]:
     yield _table(
         [head, *([r["variant"], *(number(r["accuracy"].get(n), ".3f") for n in names)] for r in found)], name="names"
     )
-    yield '<p class="soft">For each name, the share of its characters that the model guesses. Nobody can guess the free'
-    yield "ones: there, the probability of all characters that are possible.</p><h2>How much of it is remembered</h2>"
+    yield '<p class="soft">For each name, the fraction of its characters that the model predicts. The free ones are'
+    yield "random: for them, the probability of all characters that are possible.</p>"
+    yield "<h2>How much of it is remembered</h2>"
     kept = [n for n in names if any(r["remembered"].get(n) is not None for r in found)]
     rows = [[r["variant"], *(number(r["remembered"].get(n), ".3f") for n in kept)] for r in found]
     yield _table([["variant", *kept], *rows], name="remembered")
@@ -195,13 +196,14 @@ def _names_table(summary: Summary) -> Iterator[str]:
 
 
 def _story(summary: Summary) -> Iterator[str]:
-    """One story, a row for each reader. The less probable a character was, the hotter its colour."""
+    """One story, a row for each reader. The less probable a character was, the stronger its colour."""
     seen = summary["example"]
     if not seen:
         return
     yield "<h2>One new story, as each reader reads it</h2>"
-    yield '<p class="soft">The hotter a character, the less probable it was. What is hot for the ideal reader, nobody'
-    yield "can know. What is hot for a model only, it did not remember. Point at a character for its probability.</p>"
+    yield '<p class="soft">The stronger its colour, the less probable a character was. Where the ideal reader has'
+    yield "colour, the story makes a random choice. Where only a model has colour, it did not remember. Point at a"
+    yield "character for its probability.</p>"
     readers = {"ideal reader": seen["ideal"], "forgetful reader": seen["forgetful"]}
     readers |= {name: look["probabilities"] for name, look in seen["variants"].items()}
     for start in range(0, len(seen["text"]), LINE):

@@ -78,14 +78,14 @@ FINISHED = RAN | {  # the keys of a run that did not diverge
     **{"loss": float, "floor": float | None, "forgetful": float | None, "above": float | None, "names": {str: SCORE}},
     **{"seconds": float, "training_tokens_per_second": float, "sampling_tokens_per_second": float},
 }
-LOOK = {"probabilities": [float], "attention": [[str]]}  # of the example story, if there is one
+EXAMPLE = {"probabilities": [float], "attention": [[str]]}  # of the example story, if there is one
 
 
 def is_result(values: Any) -> bool:
     """Whether a value has the form of a result, as the worker makes it."""
     if not has_form(values, RAN) or not all(len(point) in (3, 4) for point in values["curve"]):
         return False
-    if values.get("example") is not None and not has_form(values["example"], LOOK):
+    if values.get("example") is not None and not has_form(values["example"], EXAMPLE):
         return False
     if values["status"] == "diverged":
         return True

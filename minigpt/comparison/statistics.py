@@ -1,6 +1,6 @@
 """Is a difference real? The mean difference of pairs of runs with the same seed, and its confidence interval.
 
-The runs of a pair see the same batches and start from the same random numbers. Much of their luck is the same, and it
+The runs of a pair see the same batches and start from the same random numbers. Much of their noise is the same, and it
 cancels in the difference. The confidence interval is Student's ("The probable error of a mean", 1908).
 
 scipy would be a large dependency for one quantile. A test compares ours with scipy's values.

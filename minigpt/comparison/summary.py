@@ -185,7 +185,7 @@ def lines(summary: Mapping[str, Any]) -> list[list[str]]:
 
 
 def table(summary: Mapping[str, Any]) -> str:
-    """The text for the terminal: what was held equal, the main table, accuracy by name, and the sentences."""
+    """The text for the terminal: what was equal, the main table, accuracy by name, and the sentences."""
     parts = [one_line(summary["held_equal"]), "", *aligned(lines(summary))]
     if summary["names"]:
         parts += ["", "accuracy by what must be remembered (free: probability of all characters that are possible):"]

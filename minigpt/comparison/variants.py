@@ -47,7 +47,7 @@ class CompareConfig(Options):
 
     def mistakes(self) -> Iterator[Mistake]:
         if len(set(self.seeds)) < len(self.seeds):
-            yield "seeds", f"a seed stands twice in {list(self.seeds)}: a run repeated is no new evidence"
+            yield "seeds", f"{list(self.seeds)} has a seed more than once: a repeated run adds no information"
         if (self.match == "seconds") != (self.seconds is not None):
             yield "seconds", "give `match: seconds` and `seconds: N` together, or neither"
 

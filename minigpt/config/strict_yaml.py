@@ -17,12 +17,9 @@ import yaml
 
 from minigpt.system.errors import ConfigError, Mistake
 
-# a config is small and flat; a larger one is a mistake or an attack
-MAX_BYTES, MAX_DEPTH, MAX_EVENTS = (
-    1 << 18,
-    40,
-    5000,
-)  # an event of the parser is a value, a key, or the begin or end of a group
+# A config is small and flat; a larger one is a mistake or an attack. An event of the parser is a value, a key, or the
+# beginning or end of a group.
+MAX_BYTES, MAX_DEPTH, MAX_EVENTS = 1 << 18, 40, 5000
 
 
 @dataclass

@@ -1,16 +1,18 @@
 """All that is there for speed, and nothing else. A reader who wants to know what is computed may skip this part whole.
 
-    allocator       freed memory waits for its next use
+    allocator       freed memory is kept for the next step
     threads         how threads wait for one another where other programs use the CPUs
     guard           which faster form a class may use: the one that was written for its mathematics
     kernels         scores, softmax and mean in one fused kernel
     running_sum     averages as running sums
     rotary          rotations as products of complex numbers
     switch          `make_fast`: puts all of these into one model, or takes them out
-    packed, decoding    `prepare`: a copy of a model whose weights lie as writing one token at a time wants them
+    joined          linear layers of one input as one layer
+    packed          weights in blocks, or in fewer bits
+    decoding        `prepare`: a copy of a model for writing one token at a time
 
-Each faster form stands beside the textbook's and equals it: `tests/test_fast.py` holds the two against each other over
-every kind, position and option, values and gradients. `training.fast: false` and `--plain` leave all of it out.
+Each faster form equals the textbook's: `tests/test_fast.py` compares the two over every kind, position and option,
+values and gradients. `training.fast: false` and `--plain` leave all of it out.
 """
 
 from minigpt.fast.guard import shortcut

@@ -1,4 +1,4 @@
-"""Freed memory waits for its next use in this process, instead of going back to the operating system."""
+"""Freed memory is kept by this process for the next step, instead of being returned to the operating system."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 def keep_memory() -> None:
     """Tell glibc's malloc to keep what is freed.
 
-    Each step asks for the memory that the step before gave back, and the system hands it out page by page, each cleared
-    anew: thousands of times a step, a tenth of a small model's time or more. Tensors of more than 32 MiB, and systems
-    without glibc, stay as they are.
+    Otherwise each step returns its tensors' memory to the system and asks for it again; the system clears every page
+    first. That happens thousands of times a step and takes a tenth of a small model's time or more. Tensors of more
+    than 32 MiB, and systems without glibc, are not changed.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt:

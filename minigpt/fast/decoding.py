@@ -3,7 +3,7 @@
     prepared = prepare(run.model, "int8")
     for token in generate(prepared, ids, config): ...
 
-Linear layers hold most of the weights, so they are replaced, from outside, whatever the attention.
+Linear layers contain most of the weights, so they are replaced, from outside, whatever the attention.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from minigpt.attention import Past
-from minigpt.fast.joined import as_one, join, joinable, parts_to_join, watched
+from minigpt.fast.joined import as_one, has_hooks, join, joinable, parts_to_join
 from minigpt.fast.packed import Weights, exchanged, packs
 from minigpt.fast.switch import make_fast
 from minigpt.model.gpt import GPT, Block, Cache
@@ -26,8 +26,8 @@ from minigpt.model.sampling import SamplingConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class WritingConfig(SamplingConfig):
-    """How text is drawn, and how the weights are stored while it is written."""
+class DecodingConfig(SamplingConfig):
+    """How text is drawn, and how the weights are stored meanwhile."""
 
     weights: Weights = "float32"
     """How the model's weights are stored while it writes: bfloat16 and int8 are faster and slightly less exact."""
@@ -35,13 +35,7 @@ class WritingConfig(SamplingConfig):
 
 JOINED, IN_BLOCKS, DIRECT_CALLS, NO_ONEDNN = "joined layers", "weights in blocks", "direct calls", "no oneDNN"
 LAST_ONLY = "last position only"
-TRICKS = (
-    JOINED,
-    IN_BLOCKS,
-    DIRECT_CALLS,
-    NO_ONEDNN,
-    LAST_ONLY,
-)  # all that can be turned off by name, besides those of `switch`
+TRICKS = (JOINED, IN_BLOCKS, DIRECT_CALLS, NO_ONEDNN, LAST_ONLY)  # can be turned off by name, besides those of `switch`
 
 
 def hidden_without_onednn(self: GPT, ids: Tensor, cache: Cache | None = None) -> Tensor:
@@ -83,7 +77,7 @@ def make_direct(module: nn.Module) -> nn.Module:
     call: Callable[..., Any] = layer_norm if kind is nn.LayerNorm else kind.forward
     if "forward" in vars(module).get("faster", ()):
         call = vars(module).pop("forward").__func__
-    if not watched(module):
+    if not has_hooks(module):
         if (kind, call) not in DIRECT:
             DIRECT[kind, call] = type(kind.__name__, (kind,), {"__module__": kind.__module__, "__call__": call})
         module.__class__ = DIRECT[kind, call]
@@ -116,7 +110,7 @@ def prepare(model: GPT, weights: Weights = "float32", without: Collection[str] =
         made = copy.deepcopy(model, memo).to(torch.bfloat16)
     if "faster" not in vars(made):
         make_fast(made)
-    lone = {name: layer for name, layer in model.named_modules() if type(layer) is nn.Linear and not watched(layer)}
+    lone = {name: layer for name, layer in model.named_modules() if type(layer) is nn.Linear and not has_hooks(layer)}
     for name, module in model.named_modules():
         names = [f"{name}.{part}" for part in parts_to_join(module)]
         layers = [lone[name] for name in names if name in lone]
@@ -134,7 +128,7 @@ def prepare(model: GPT, weights: Weights = "float32", without: Collection[str] =
     for module in made.modules():
         if DIRECT_CALLS not in without:
             make_direct(module)
-    if LAST_ONLY not in without and type(model.blocks[-1]) is Block and not watched(model.blocks[-1]):
+    if LAST_ONLY not in without and type(model.blocks[-1]) is Block and not has_hooks(model.blocks[-1]):
         top = made.blocks[-1]
         top.__class__ = type("Block", (Block,), {"__module__": Block.__module__, "__call__": block_at_the_last})
         vars(top)["last_only"] = False

@@ -1,7 +1,7 @@
 """Linear layers of one input as one layer: one matrix product takes less time than several.
 
-This pays for one token at a time only: in a training step, joining the weights anew costs what the larger product
-saves.
+This is faster for one token at a time only: in a training step the weights change, and joining them again takes as long
+as the larger product saves.
 
 B batch, T positions, D model width, H query heads, G key heads, d width of a head.
 """
@@ -33,12 +33,12 @@ def parts_to_join(module: nn.Module) -> tuple[str, ...]:
 
 def joinable(layers: Sequence[nn.Module]) -> bool:
     """Whether these are linear layers of one input, as they were made, all with biases or all without."""
-    if len(layers) < 2 or any(type(layer) is not nn.Linear or watched(layer) for layer in layers):
+    if len(layers) < 2 or any(type(layer) is not nn.Linear or has_hooks(layer) for layer in layers):
         return False
     return len({(layer.in_features, layer.bias is None) for layer in layers}) == 1
 
 
-def watched(module: nn.Module) -> bool:
+def has_hooks(module: nn.Module) -> bool:
     """Whether a module has hooks, or something else in place of its `forward`."""
     hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
     return bool(hooks) or "forward" in vars(module)

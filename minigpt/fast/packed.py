@@ -1,4 +1,4 @@
-"""Linear layers whose weights lie otherwise, or in fewer bits: for writing a token at a time on a CPU.
+"""Linear layers whose weights have another layout in memory, or fewer bits: for writing a token at a time on a CPU.
 
 A token reads every weight once, so memory bandwidth sets the speed.
 
@@ -19,7 +19,7 @@ from minigpt.model.sampling import OVERFLOW
 from minigpt.system.errors import UserError
 
 Weights = Literal["float32", "bfloat16", "int8"]
-LARGE = 2**18  # numbers in a matrix from which memory, and not the call, sets the speed in float32
+LARGE = 2**18  # numbers in a matrix; below it, the overhead of a call sets the speed in float32, not the memory
 LANES = 16  # torch's int8 kernel reads this many numbers of a row at a time, past its end if need be
 SMALLEST = 1e-30  # keeps a row of zeros from being divided by zero
 

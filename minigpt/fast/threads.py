@@ -1,8 +1,8 @@
 """Threads: how many compute, and how they wait for one another on a machine that other programs use too.
 
-A matrix product is divided among threads, and those that finish first wait for the last. They spin: they ask again and
-again for milliseconds, because going to sleep and waking up takes longer than most waits. Where other programs use the
-CPUs, spinning takes away the very CPU that the last thread is waiting for.
+A matrix product is divided among threads, and those that finish first wait for the last. They spin (busy-waiting): they
+ask again and again for milliseconds, because going to sleep and waking up takes longer than most waits. Where other
+programs use the CPUs, a spinning thread may use the CPU that the last thread needs.
 
 libgomp, the OpenMP library of torch's wheels for Linux, spins a thousandth as long while it manages more threads than
 there are CPUs. So a team of idle threads is added while this process's threads queue for a CPU, and removed when they
@@ -30,12 +30,12 @@ import torch
 
 PROC, CGROUP, STAT = Path("/proc/self"), Path("/sys/fs/cgroup"), Path("/proc/stat")
 EVERY = 0.5  # seconds between two looks
-BUSY, FREE = 0.25, 0.1  # seconds of queueing in a second, of all threads together: spin no more; may spin again
-WORKING = 0.1  # CPU seconds in a second; a process that does less learns nothing about the CPUs
+BUSY, FREE = 0.25, 0.1  # seconds of queueing in a second, of all threads together: stop spinning; may spin again
+WORKING = 0.1  # CPU seconds in a second; a process that uses less cannot tell whether the CPUs are busy
 PATIENCE = 4  # looks in a row that found the CPUs free, before the threads spin again
-IDLE = 0.3  # share of its time in which a CPU that the threads were kept from does nothing: they may use it again
+IDLE = 0.3  # fraction of its time in which a CPU that the threads were kept from is idle: they may use it again
 AGAIN = 10.0  # seconds until threads are bound to one CPU again; twice as many each time that it was soon undone
-SMALL = 2_000_000  # parameters; below it, two threads write a token no sooner than one does
+SMALL = 2_000_000  # parameters; below it, two threads are no faster than one at writing a token
 OWN_CHOICE = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}  # a user who sets one of these has decided how threads wait
 
 
@@ -69,7 +69,7 @@ def quotas(proc: Path, cgroup: Path) -> Iterator[int]:
 
 
 def use_threads(asked: int | Literal["auto"] = "auto") -> int:
-    """Compute with so many threads from now on, and return how many; auto: one a CPU, or as OMP_NUM_THREADS says."""
+    """Set the number of threads that compute, and return it; auto: one for each CPU, or as OMP_NUM_THREADS says."""
     before = torch.get_num_threads()
     auto = before if os.environ.get("OMP_NUM_THREADS") else min(before, cpus())
     count = auto if asked == "auto" else asked
@@ -78,13 +78,13 @@ def use_threads(asked: int | Literal["auto"] = "auto") -> int:
     return count
 
 
-def use_threads_to_write(parameters: int) -> int:
-    """The same for writing one text with a model of so many parameters: a small one is written by one thread."""
+def use_threads_to_sample(parameters: int) -> int:
+    """The same for sampling one text from a model with this many parameters: a small model gets one thread."""
     return use_threads(1 if parameters < SMALL and not os.environ.get("OMP_NUM_THREADS") else "auto")
 
 
 def queued(proc: Path = PROC) -> float | None:
-    """Seconds for which this process's threads, all together, were ready and had no CPU; None where nobody counts."""
+    """Seconds in which this process's threads, all together, were ready and had no CPU; None where it is unknown."""
     try:
         return sum(int(task.read_text("ascii").split()[1]) for task in proc.glob("task/*/schedstat")) / 1e9 or None
     except (OSError, ValueError, IndexError):  # a thread has ended meanwhile, or the system counts no such thing
@@ -173,7 +173,7 @@ class OneCpu:
 
 
 class Watch:
-    """Looks every half second whether threads queue for the CPUs, and has them wait for one another accordingly."""
+    """Looks every half second whether threads queue for the CPUs, and makes them sleep or spin while they wait."""
 
     def __init__(self, gomp: ctypes.CDLL):
         self.gomp, self.free, self.said = gomp, 0, False
@@ -209,7 +209,7 @@ class Watch:
 
 
 def queued_so_far(proc: Path = PROC) -> float:
-    """The share of its life so far for which the main thread queued: even imports tell how busy the CPUs are."""
+    """The fraction of its time so far in which the main thread queued: importing torch takes long enough to tell."""
     try:
         ran, waited, _ = map(int, (proc / "schedstat").read_text("ascii").split())
         return waited / max(1, ran + waited)
@@ -230,12 +230,12 @@ def share_cpus() -> None:
         _watch.start()
 
 
-def news() -> str:
-    """One line, once, when it was first found that the CPUs are shared; "" at any other time."""
+def sharing_note() -> str:
+    """A note for the user, the first time that the CPUs are found to be shared; "" at any other time."""
     if _watch is None or _watch.said or _watch.team is None or torch.get_num_threads() == 1:
         return ""
     _watch.said = True
     return (
         f"note: other programs use the CPUs too: {torch.get_num_threads()} threads now sleep while they wait for one "
-        f"another, instead of spinning; no result changes by it"
+        f"another, instead of spinning; the results stay the same"
     )

@@ -1,6 +1,6 @@
-"""Figures for a page by day and by night: bars, one attention map, and a story as several readers read it, as SVG.
+"""Figures for a light and a dark page: bars, one attention map, and a story as several readers read it, as SVG.
 
-Each is drawn once a theme, and the page chooses: `<picture>` with `prefers-color-scheme`.
+Each is drawn once for each theme; a page chooses by `<picture>` with `prefers-color-scheme`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from minigpt.inspection.pictures import ticks, visible
 
 WIDTH = 720  # of every figure
-LEAST = 0.03  # a weight or a surprise below this is not drawn
+LEAST = 0.03  # a weight, or a character's 1 - probability, below this is not drawn
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def map_svg(weights: Tensor, labels: Sequence[str], title: str, theme: Theme) ->
 
 
 def readers_svg(text: str, readers: Mapping[str, Sequence[float]], title: str, theme: Theme, line: int = 64) -> str:
-    """A text, a row for each reader: the less a reader expected a character, the hotter it is.
+    """A text, a row for each reader: the less probable a character was, the stronger its colour.
 
     `readers` give the probability of each character; the text is broken after at most `line` characters, at a space.
     """

@@ -1,6 +1,6 @@
 """Attention maps and all intermediate values of a forward pass, recorded from outside: the model has no code for it.
 
-    with record(model) as trace:
+    with tracing(model) as trace:
         model(ids)
     trace.weights[0]                    # (B, H, T, S): the attention of layer 0
     trace.outputs["blocks.0.mlp"]       # (B, T, D): what the module of this name returned
@@ -25,7 +25,7 @@ from minigpt.system.errors import UserError
 
 
 @dataclass
-class Look:
+class MixCall:
     """One call of an attention's `mix`."""
 
     query: Tensor  # (B, H, T, d)
@@ -40,49 +40,49 @@ class Trace:
     """What was recorded: the calls of `mix` of each layer, in order, and the last output of each module."""
 
     names: list[str]
-    looks: list[list[Look]]
+    calls: list[list[MixCall]]
     outputs: dict[str, Any] = field(default_factory=dict)
 
     @property
     def weights(self) -> list[Tensor]:
         """The last weights of each layer, (B, H, T, S). Raises UserError for a layer that has none."""
-        for name, looks in zip(self.names, self.looks):
-            if not looks:
+        for name, calls in zip(self.names, self.calls):
+            if not calls:
                 raise UserError(f"{name} decodes from a state, which has no weights to show: trace it without a cache")
-        return [looks[-1].weights for looks in self.looks]
+        return [calls[-1].weights for calls in self.calls]
 
 
 @contextmanager
-def record(model: GPT) -> Iterator[Trace]:
+def tracing(model: GPT) -> Iterator[Trace]:
     """Record all forward passes inside the `with`. Afterwards the model is unchanged."""
     attentions = model.attentions()
     names = [f"layer {i} ({attention.kind})" for i, attention in enumerate(attentions)]
     trace = Trace(names, [[] for _ in attentions])
     with ExitStack() as stack:
-        for attention, looks in zip(attentions, trace.looks):
-            stack.enter_context(replaced(attention, "mix", _looking(attention, looks)))
+        for attention, calls in zip(attentions, trace.calls):
+            stack.enter_context(replaced(attention, "mix", _recording(attention, calls)))
         for name, module in model.named_modules():
-            handle = module.register_forward_hook(_noting(trace.outputs, name))
+            handle = module.register_forward_hook(_storing(trace.outputs, name))
             stack.callback(handle.remove)
         yield trace
 
 
-def _looking(attention: Attention, looks: list[Look]) -> Callable[..., Tensor]:
+def _recording(attention: Attention, calls: list[MixCall]) -> Callable[..., Tensor]:
     mix = attention.mix
 
-    def look(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def recorded(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         mixed = mix(query, key, value)
-        looks.append(Look(query, key, value, attention.weights(query, key), mixed))
+        calls.append(MixCall(query, key, value, attention.weights(query, key), mixed))
         return mixed
 
-    return look
+    return recorded
 
 
-def _noting(outputs: dict[str, Any], name: str) -> Callable[..., None]:
-    def note(module: nn.Module, inputs: Any, output: Any) -> None:
+def _storing(outputs: dict[str, Any], name: str) -> Callable[..., None]:
+    def store(module: nn.Module, inputs: Any, output: Any) -> None:
         outputs[name] = output
 
-    return note
+    return store
 
 
 @contextmanager
@@ -100,6 +100,6 @@ def replaced(thing: Any, name: str, function: Callable[..., Any]) -> Iterator[No
 @torch.no_grad()
 def attention_maps(model: GPT, ids: Tensor) -> list[Tensor]:
     """The attention weights for ids (B, T), T at most `block_size`: one tensor (B, H, T, T) for each layer."""
-    with eval_mode(model), record(model) as trace:
+    with eval_mode(model), tracing(model) as trace:
         model(ids)
     return trace.weights

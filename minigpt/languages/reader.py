@@ -35,9 +35,7 @@ class Reading:
     takes: list[str] = field(default_factory=list)  # what it takes to predict the character: one of TAKES
     ideal: list[float] = field(default_factory=list)  # its probability under the ideal reader
     forgetful: list[float] = field(default_factory=list)  # and under the forgetful reader
-    support: list[dict[str, float]] = field(
-        default_factory=list
-    )  # the ideal reader's distribution: character -> probability
+    support: list[dict[str, float]] = field(default_factory=list)  # the ideal reader's: character -> its probability
 
 
 def read(story_text: str, scenes: int = 1, made_up_names: bool = False) -> Reading:

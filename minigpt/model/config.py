@@ -22,7 +22,7 @@ class ModelConfig(Shape):
     norm_weights: bool = True
     """Whether a norm learns a scale for each feature; the matrices after it can do the same."""
     embedding_norm: bool = False
-    """Whether the embeddings are normed too, before the first block: they may then grow without drowning the blocks."""
+    """Whether the embeddings are normed too, before the first block; this allows a larger learning rate for them."""
     mlp: Literal["gelu", "relu2", "swiglu"] = "gelu"
     """The non-linearity: exact GELU (arXiv 1606.08415), squared ReLU (arXiv 2109.08668), SwiGLU (arXiv 2002.05202)."""
     mlp_width: Size | None = None

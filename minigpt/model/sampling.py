@@ -22,16 +22,16 @@ OVERFLOW = "the model's scores are NaN or infinite: its weights are so large tha
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingConfig(Options):
-    """How text is drawn from a model. The filters apply in the order in which they stand here."""
+    """How text is drawn from a model. The filters apply in the order of these options."""
 
     temperature: NonNegative = 0.8
     """Divides the logits: below 1 likely tokens become likelier, above 1 less; 0 always takes the likeliest."""
     top_k: Count | None = None
     """Draw from the k likeliest tokens only, and from those that are as likely as the last of them."""
     top_p: Annotated[float, Range(0, 1, open_low=True)] = 1.0
-    """Draw from the fewest tokens whose probabilities reach p together (nucleus sampling, arXiv 1904.09751)."""
+    """Draw from the fewest tokens whose probabilities add up to p (nucleus sampling, arXiv 1904.09751)."""
     min_p: Fraction = 0.0
-    """Draw from tokens at least this likely compared with the likeliest (arXiv 2407.01082)."""
+    """Draw from tokens at least this many times as likely as the likeliest (arXiv 2407.01082)."""
     max_tokens: Natural = 200
     """How many tokens to write, at most."""
     stop: str = ""
@@ -42,12 +42,12 @@ class SamplingConfig(Options):
 
 def probabilities(logits: Tensor, config: SamplingConfig) -> Tensor:
     """The distribution that is drawn from: logits (B, V) -> (B, V), for a temperature above 0."""
-    p = shares(logits, config)
+    p = filtered(logits, config)
     return p / p.sum(-1, keepdim=True)
 
 
-def shares(logits: Tensor, config: SamplingConfig) -> Tensor:
-    """The same before it is brought to a sum of one: the probabilities of what the filters leave."""
+def filtered(logits: Tensor, config: SamplingConfig) -> Tensor:
+    """The same without the last normalisation: the probabilities of the tokens that the filters leave, else 0."""
     logits = logits.float()  # (B, V)
     if config.temperature != 1:
         logits = (logits - logits.max(-1, keepdim=True).values) / max(config.temperature, 1e-30)  # (B, V): at most 0
@@ -56,7 +56,7 @@ def shares(logits: Tensor, config: SamplingConfig) -> Tensor:
         logits = logits.masked_fill(logits < least, -torch.inf)
     if config.top_p < 1:
         ordered, order = logits.softmax(-1).sort(descending=True)  # (B, V)
-        before = ordered.cumsum(-1) - ordered  # (B, V): how much the likelier ones hold together
+        before = ordered.cumsum(-1) - ordered  # (B, V): the sum over the likelier ones
         cut = torch.zeros_like(order, dtype=torch.bool).scatter(-1, order, before >= max(config.top_p, 1e-30))  # (B, V)
         logits = logits.masked_fill(cut, -torch.inf)
     p = logits.softmax(-1)  # (B, V)
@@ -72,7 +72,7 @@ def next_token(logits: Tensor, config: SamplingConfig, generator: torch.Generato
     if config.temperature == 0:
         return logits.argmax(-1)
     exact = torch.float32 if logits.device.type == "mps" else torch.float64  # Apple's GPUs have no float64
-    upto = shares(logits, config).cumsum(-1, dtype=exact)  # (B, V): where each token ends on the line
+    upto = filtered(logits, config).cumsum(-1, dtype=exact)  # (B, V): where each token ends on the line
     point = torch.rand(len(logits), 1, dtype=exact, device=logits.device, generator=generator)  # (B, 1)
     chosen = torch.searchsorted(upto, point * upto[:, -1:], right=True)  # (B, 1): the first that ends beyond the point
     return chosen.squeeze(1).clamp(max=logits.shape[-1] - 1)
@@ -117,19 +117,19 @@ def generate(
 
 
 def until(pieces: Iterable[str], stop: str) -> Iterator[str]:
-    """Pass pieces of text on until `stop` appears, which is left out; hold back only what may be its beginning."""
+    """Yield pieces of text until `stop` appears, which is left out; only what may be its beginning is delayed."""
     if not stop:
         yield from pieces
         return
-    held = ""
+    rest = ""
     for piece in pieces:
-        held += piece
-        if stop in held:
-            yield held[: held.index(stop)]
+        rest += piece
+        if stop in rest:
+            yield rest[: rest.index(stop)]
             return
-        maybe = next(n for n in range(min(len(stop) - 1, len(held)), -1, -1) if held.endswith(stop[:n]))
-        ready, held = held[: len(held) - maybe], held[len(held) - maybe :]
+        maybe = next(n for n in range(min(len(stop) - 1, len(rest)), -1, -1) if rest.endswith(stop[:n]))
+        ready, rest = rest[: len(rest) - maybe], rest[len(rest) - maybe :]
         if ready:
             yield ready
-    if held:
-        yield held
+    if rest:
+        yield rest

@@ -8,7 +8,7 @@ import torch
 
 from minigpt.config.options import Options
 from minigpt.fast import make_fast
-from minigpt.fast.decoding import WritingConfig
+from minigpt.fast.decoding import DecodingConfig
 from minigpt.model import GPT, ModelConfig
 from minigpt.text.corpus import Corpus, open_corpus
 from minigpt.text.dataset import DataConfig, Dataset
@@ -29,7 +29,7 @@ class RunConfig(Options):
     """The shape of the model."""
     training: TrainingConfig = TrainingConfig()
     """How it is trained."""
-    sampling: WritingConfig = WritingConfig()
+    sampling: DecodingConfig = DecodingConfig()
     """How text is drawn from it."""
 
 

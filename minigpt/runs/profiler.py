@@ -31,8 +31,7 @@ from minigpt.runs.assemble import RunConfig, assemble, open_text
 from minigpt.runs.report import say
 from minigpt.system.errors import UserError
 from minigpt.text.dataset import Dataset
-from minigpt.training import distributed
-from minigpt.training import loop as training
+from minigpt.training import distributed, loop
 from minigpt.training.loop import TrainingConfig, train, with_threads
 from minigpt.training.optimizer import Optimizer
 
@@ -152,7 +151,7 @@ def attached(profiler: Profiler, model: GPT, dataset: Dataset, optimizer: Optimi
 def places(model: GPT, dataset: Dataset, optimizer: Optimizer) -> Iterator[tuple[Any, str, str]]:
     """Where a part begins and ends: (thing, method, part)."""
     yield from ((dataset, "batch", BATCH), (optimizer, "step", OPTIMIZER))
-    yield from ((nn.utils, "clip_grad_norm_", CLIPPING), (training, "next_token_loss", LOSS))
+    yield from ((nn.utils, "clip_grad_norm_", CLIPPING), (loop, "next_token_loss", LOSS))
     yield from ((model, "forward", STREAM), (model.tokens, "forward", TOKENS), (model.head, "forward", HEAD))
     if model.position.acts_by("embed"):
         yield model.position, "embed", TOKENS

@@ -13,7 +13,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from minigpt.fast.threads import news
+from minigpt.fast.threads import sharing_note
 from minigpt.inspection.pictures import curve_svg, smooth
 from minigpt.system.folder import write_whole
 from minigpt.system.strict_json import has_form, parse_json
@@ -124,7 +124,7 @@ class Reporter:
         """Count a step and show it."""
         self.recent.append(record)
         self.bar.update()
-        if note := news():
+        if note := sharing_note():
             self.say(note)
         loss = sum(r.loss for r in self.recent) / len(self.recent)
         speed = f"{self.tokens_per_second:,.0f} tokens/s"

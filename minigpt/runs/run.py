@@ -74,7 +74,7 @@ class Run:
         return ids
 
     def tells_stories(self) -> bool:
-        """Whether the model was trained on the built-in stories, which stand one on each line."""
+        """Whether the model was trained on the built-in stories, one on each line."""
         return self.config.data.source == "stories"
 
     def stream(self, prompt: str = "", use_cache: bool = True, **options: Any) -> Iterator[str]:

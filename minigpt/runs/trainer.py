@@ -81,7 +81,7 @@ class Trainer:
                         distributed.wait_for_all()  # the first process is still saving
                         raise Stopped(signum)
             except Diverged:
-                self.keep_evidence()
+                self.save_diverged()
                 raise
 
     def open_log(self, name: str) -> Log:
@@ -152,7 +152,7 @@ class Trainer:
         except OSError as error:
             self.say(f"warning: {self.run.folder / 'loss.svg'}: {error}")
 
-    def keep_evidence(self) -> None:
+    def save_diverged(self) -> None:
         """Save the state before the step that diverged, and its batch, for inspection; checkpoints stay as they are."""
         if distributed.rank() > 0:
             return

@@ -191,10 +191,8 @@ def decode_text(raw: bytes, name: str, start: int = 0, first_line: int = 1) -> s
 
 def find_texts(source: str) -> list[Path]:
     """The files of a path or glob, sorted. Raises UserError if there are none."""
-    bases, name = (
-        dict.fromkeys((Path.cwd(), ROOT)),
-        Path(os.path.expanduser(source)),
-    )  # ~name stays as it is if there is no such user
+    name = Path(os.path.expanduser(source))  # `~ada/x` is not changed where there is no user ada
+    bases = dict.fromkeys((Path.cwd(), ROOT))
     for base in bases:
         path = base / name  # an absolute path is not changed
         if path.is_file():

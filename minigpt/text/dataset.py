@@ -55,7 +55,7 @@ class DataConfig(Options):
     stories: StoriesConfig = StoriesConfig()
     """The stories of the source `stories`."""
     validation: Annotated[float, Range(0, 1, open_low=True, open_high=True)] = 0.1
-    """The share of the ids, at the end of the text, for validation. For the stories, see `stories.validation`."""
+    """The fraction of the ids, at the end of the text, for validation. For the stories, see `stories.validation`."""
     windows: Literal["random", "shuffled", "documents"] = "random"
     """Where windows start. `random`: anywhere. `shuffled`: side by side in a random order, each once in an epoch; every
     epoch has another offset and another order. `documents`: at the start of a document, then side by side up to its
@@ -90,7 +90,7 @@ class Dataset:
         self._windows = {split: self._cover(where, aligned) for split, where in self.splits.items()}
 
     def _cut(self, corpus: Corpus) -> int:
-        """The index of the first id for validation: that of the first new story, or the share of another text."""
+        """The index of the first id for validation: that of the first new story, or by the fraction of another text."""
         config, told = self.config, corpus.stories
         if told is None:
             return _cut(len(self.ids), self.document_starts, config.validation)
@@ -183,7 +183,7 @@ def _epoch(seed: int, epoch: int, count: int) -> tuple[Numbers, int]:
 
 
 def _cut(length: int, document_starts: Numbers, validation: float) -> int:
-    """The index of the first id for validation: by its share, or the nearest start of a document within 1 %."""
+    """The index of the first id for validation: by the fraction, or the nearest start of a document within 1 %."""
     cut = int(length * (1 - validation))
     inside = document_starts[(document_starts > 0) & (document_starts < length)]
     near = inside[np.abs(inside - cut) <= 0.01 * length]

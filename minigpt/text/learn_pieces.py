@@ -33,14 +33,13 @@ def exit_with_parent() -> None:
 
 def main(vocab_size: int) -> None:
     """Learn the pieces and print them."""
-    trainee = Tokenizer(models.BPE())
-    trainee.pre_tokenizer = pre_tokenizers.ByteLevel(
-        add_prefix_space=False
-    )  # splits into words as PIECES in tokenizer.py does
+    tokenizer = Tokenizer(models.BPE())
+    # splits into words as PIECES in tokenizer.py does
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     letters = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=letters, show_progress=False)
-    trainee.train_from_iterator(texts(), trainer)
-    print(json.dumps(trainee.get_vocab()), flush=True)
+    tokenizer.train_from_iterator(texts(), trainer)
+    print(json.dumps(tokenizer.get_vocab()), flush=True)
 
 
 if __name__ == "__main__":

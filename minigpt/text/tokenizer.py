@@ -353,10 +353,9 @@ def public_encoding(name: str) -> tiktoken.Encoding:
     cache = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR"))
     folder = Path(tempfile.gettempdir(), "data-gym-cache") if cache is None else Path(cache)
     urls = [f"{HOST}/{file}" for file in FILES[name]]
+    cached = [folder / hashlib.sha1(url.encode()).hexdigest() for url in urls]  # as tiktoken names its files
     try:
-        if not all(
-            (folder / hashlib.sha1(url.encode()).hexdigest()).exists() for url in urls
-        ):  # as tiktoken names its files
+        if not all(path.exists() for path in cached):
             interruptible(lambda: _request_head(urls[0]), f"looking for {name}", ANSWER)
         return interruptible(lambda: tiktoken.get_encoding(name), f"getting the encoding {name}", DOWNLOAD)
     except (OSError, ValueError, http.client.HTTPException) as error:

@@ -170,8 +170,8 @@ def score(predictions: Predictions, expected: Expected | None, characters: int |
 def describe(found: Score) -> str:
     """A score with a known floor as text: its distance, and a line for each name."""
     lines = [
-        f"above the floor: {found.above:.4f} nats a character (the ideal reader, who remembers the whole story, pays "
-        f"{found.floor:.4f}; the forgetful one {found.forgetful:.4f} more)",
+        f"above the floor: {found.above:.4f} nats a character (the floor, {found.floor:.4f}, is the loss of the ideal "
+        f"reader, who remembers the whole story; the forgetful reader's is {found.forgetful:.4f} higher)",
         f"{'to predict it takes':>20}  {'accuracy':>8}  {'remembered':>10}  characters",
     ]
     for name, row in found.names.items():
@@ -195,7 +195,7 @@ def _remembered(
 
 
 @torch.no_grad()
-def read_aloud(model: GPT, tokenizer: Tokenizer, text: str) -> list[float]:
+def character_probabilities(model: GPT, tokenizer: Tokenizer, text: str) -> list[float]:
     """The probability that a model gives to each character of a story after the first (its newline)."""
     ids = torch.from_numpy(tokenizer.encode(text)).long()[None].to(model.device)  # (1, T)
     with eval_mode(model):

@@ -51,7 +51,7 @@ class TrainingConfig(Options):
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
     """How it falls after that."""
     final_rate: Fraction = 0.1
-    """The share of the learning rate that it falls toward: where it would be after the last step."""
+    """The fraction of the learning rate that it falls toward: where it would be after the last step."""
     grad_clip: NonNegative = 1.0
     """The largest norm of the gradient; a larger gradient is scaled down to it. 0 is off."""
     eval_every: Count = 100
@@ -61,7 +61,7 @@ class TrainingConfig(Options):
     checkpoint_every: Count = 500
     """Steps between checkpoints; there is one after the last step too."""
     checkpoint_minutes: Positive = 5.0
-    """Minutes after which there is a checkpoint in any case: the most that a crash costs where steps are slow."""
+    """Minutes after which there is a checkpoint in any case: the most that a crash can lose where steps are slow."""
     seed: Seed = 1337
     """Equal seeds make equal runs, to the bit on a CPU."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
@@ -144,12 +144,12 @@ def choose_device(name: str) -> torch.device:
 
 
 def with_threads(config: TrainingConfig) -> TrainingConfig:
-    """The config with its number of threads in place of `auto`: this process computes with so many from now on."""
+    """The config with its number of threads in place of `auto`; sets that number in this process."""
     return replace(config, threads=use_threads(config.threads))
 
 
 FLOAT32: AbstractContextManager[None] = nullcontext()
-NARROW = 64  # in models narrower than about 48, the casts cost a CPU more than bfloat16 saves
+NARROW = 64  # in narrower models, casting to bfloat16 takes a CPU about as long as its products save
 
 
 def has_bfloat16(device: torch.device) -> bool:

@@ -126,8 +126,8 @@ def orthogonal(matrices: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
 
     Each iteration maps a singular value s to a s + b s^3 + c s^5, with the a, b and c that are best for what the one
     before has left ("The Polar Express", arXiv 2505.16932): four such do what five equal ones of K. Jordan's do. All
-    but the last allow for values that rounding lifts 2 % too high, and that would be thrown far off. Half precision
-    will do: only the directions count.
+    but the last allow for values that rounding makes 2 % too large, which would diverge otherwise. bfloat16 is precise
+    enough, because only the directions count.
     """
     X = matrices.to(dtype)  # (k, m, n)
     X = X / X.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)

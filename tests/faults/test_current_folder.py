@@ -11,7 +11,7 @@ from benchmarking import furnish_checkout
 from comparing import SMALL, written
 from running import process
 
-from minigpt.bench.processes import WorkerProcess, watch
+from minigpt.bench.processes import WorkerProcess, time_command
 from minigpt.system.process import python_command
 
 NAMES = ("torch", "numpy", "queue", "json", "signal", "runpy", "subprocess", "minigpt", "model", "sitecustomize")
@@ -59,4 +59,4 @@ def test_a_relative_folder_that_the_user_names_is_found_from_another_folder(
     (strewn / "mine" / "wanted.py").write_text("print('found')\n", "utf-8")
     monkeypatch.setenv("PYTHONPATH", "mine")
     monkeypatch.chdir(strewn)
-    watch("it", [sys.executable, "-c", "import wanted"], strewn / "nanoGPT", "found")
+    time_command("it", [sys.executable, "-c", "import wanted"], strewn / "nanoGPT", "found")

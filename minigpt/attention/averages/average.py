@@ -22,6 +22,6 @@ class Average(Attention):
         return nothing, nothing, x.unsqueeze(1)  # the value is (B, 1, T, D)
 
     def decay(self, query: Tensor, key: Tensor) -> Tensor:
-        """What each position counts in the mean: (1, T, S), ones unless the position biases the scores."""
+        """How much each position counts in the mean: (1, T, S), ones unless the position biases the scores."""
         ones = query.new_ones(1, query.shape[2], key.shape[2])  # (1, T, S)
         return ones * self.position.bias(query, key).exp().to(query.dtype)

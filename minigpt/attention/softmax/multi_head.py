@@ -1,4 +1,4 @@
-"""Many heads: several attentions side by side, each on its share of the features (arXiv 1706.03762).
+"""Many heads: several attentions side by side, each on its own part of the features (arXiv 1706.03762).
 
 New against the single head: `n_head`. A head can follow one thing while another follows the next. One head is the
 single head.
@@ -62,6 +62,6 @@ class MultiHead(SoftmaxAttention, kind="multi_head"):
 
 
 def split_heads(x: Tensor, n: int) -> Tensor:
-    """(B, T, n d) -> (B, n, T, d): n heads, each with its share of the features."""
+    """(B, T, n d) -> (B, n, T, d): n heads, each with its own part of the features."""
     B, T, _ = x.shape
     return x.view(B, T, n, -1).transpose(1, 2)
