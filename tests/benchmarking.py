@@ -112,7 +112,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 def numbers(ended: Ended, home: Path, suite: str) -> dict[str, Any]:
     """The JSON of a suite that ended without errors, after its tables were compared with the printed ones."""
-    assert (ended.code, ended.out.splitlines()[-1]) == (0, f"runs/benchmark-{suite}.json holds the numbers"), ended.err
+    assert (ended.code, ended.out.splitlines()[-1]) == (0, f"runs/benchmark-{suite}.json has the numbers"), ended.err
     found: dict[str, Any] = json.loads((home / "runs" / f"benchmark-{suite}.json").read_text("utf-8"))
     for table in found["tables"]:
         printed = iter(ended.out[ended.out.index(table["title"]) :].splitlines()[3:])

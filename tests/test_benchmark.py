@@ -174,7 +174,7 @@ def test_a_command_is_timed_to_its_first_line_or_to_its_end(tmp_path: Path) -> N
     (tmp_path / "end").unlink()
     time_command("it", [sys.executable, "-c", code.format(60)], tmp_path, r"step 1", stop=True)
     assert not (tmp_path / "end").exists()
-    with pytest.raises(UserError, match="it ended with code 3; the last that it said: oh"):
+    with pytest.raises(UserError, match="it ended with code 3; its last line: oh"):
         time_command("it", [sys.executable, "-c", "print('oh'); raise SystemExit(3)"], tmp_path)
     with pytest.raises(UserError, match="never wrote a line like 'step'"):
         time_command("it", [sys.executable, "-c", "print('oh')"], tmp_path, "step")

@@ -70,7 +70,7 @@ class Tables(HTMLParser):
 
 
 def check_numbers(dom: str, results: dict[str, Any]) -> None:
-    """The tables of a page hold the numbers of the JSON, to the printed digit."""
+    """The tables of a page have the numbers of the JSON, to the printed digit."""
     tables = Tables(dom).tables
     head, *rows = tables["table"]
     assert head == ["variant", *COLUMNS]
