@@ -14,6 +14,7 @@ from minigpt.attention import Attention
 from minigpt.fast import make_fast, shortcut
 from minigpt.model import GPT, ModelConfig
 from minigpt.runs.assemble import RunConfig
-from minigpt.runs.run import Run, load, load_plugin
+from minigpt.runs.run import Run, load
+from minigpt.system.plugin import load_plugin
 
 __all__ = ["GPT", "Attention", "ModelConfig", "Run", "RunConfig", "load", "load_plugin", "make_fast", "shortcut"]

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from minigpt.runs.checkpoint import CheckpointError
-from minigpt.runs.run import load_plugin
 from minigpt.system.errors import ConfigError, UserError
+from minigpt.system.plugin import load_plugin
 from minigpt.system.signals import ENDING, SIGPIPE, Stopped, Terminated, receive_signals
 from minigpt.system.terminal import complain, give_up, one_line
 from minigpt.training.loop import Diverged

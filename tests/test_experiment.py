@@ -23,8 +23,8 @@ from minigpt.comparison.experiment import Experiment, _read_speeds, duration
 from minigpt.comparison.pool import WorkerPool
 from minigpt.comparison.results import jobs, load_result
 from minigpt.comparison.summary import _mean, table
-from minigpt.runs.run import load_plugin
 from minigpt.system.errors import UserError
+from minigpt.system.plugin import load_plugin
 
 ROOT = Path(__file__).parents[1]
 TWICE = SMALL.replace("  mean: {model.attention: average_softmax}", "  again: {model.attention: single_head}")

@@ -21,7 +21,7 @@ from minigpt.model import GPT, ModelConfig
 from minigpt.model.initialise import LAYERS
 from minigpt.runs.assemble import RunConfig
 from minigpt.runs.run import load as load_run
-from minigpt.runs.run import load_plugin
+from minigpt.system.plugin import load_plugin
 
 SHAPE = ModelConfig(n_layer=2, n_embd=16, block_size=8)
 TINY = load(RunConfig, CONFIGS / "tiny.yaml").model
@@ -228,7 +228,10 @@ class Closed(Forget, kind="forget_closed"):
 '''
 
 
-def test_a_comparison_compares_kinds_as_they_start(tmp_path: Path) -> None:
+def test_a_comparison_compares_kinds_as_they_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINIGPT_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr("minigpt.text.corpus.DATA", tmp_path / "data")
     plugin = tmp_path / "gates.py"
     plugin.write_text(PLUGIN, encoding="utf-8")
     load_plugin(plugin)

@@ -181,12 +181,12 @@ def test_a_plugin_that_was_edited_to_see_the_future_is_refused_when_its_run_is_r
     [
         ("missing.py", None, "--plugin missing.py: no such file"),
         ("notes.txt", "x = 1\n", "--plugin notes.txt: not a Python file (its name must end in .py)"),
-        ("broken.py", "def f(:\n", "--plugin broken.py: SyntaxError: "),
-        ("raises.py", "import nowhere_to_be_found\n", "--plugin raises.py: ModuleNotFoundError: No module named"),
+        ("broken.py", "def f(:\n", "--plugin broken.py:1: SyntaxError: "),
+        ("raises.py", "import nowhere_to_be_found\n", "--plugin raises.py:1: ModuleNotFoundError: No module named"),
         (
             "taken.py",
             'from minigpt.attention import Attention\nclass Mine(Attention, kind="multi_head"): pass\n',
-            "the kind 'multi_head' of minigpt_plugin_taken is taken by minigpt.attention.softmax.multi_head: choose",
+            "--plugin taken.py:2: the kind 'multi_head' of minigpt_plugin_taken is taken by minigpt.attention.softmax",
         ),
     ],
 )

@@ -22,9 +22,10 @@ from minigpt.comparison.results import RESULT, code_digest, load_result, save_re
 from minigpt.config.options import build, to_python
 from minigpt.config.strict_yaml import parse_yaml
 from minigpt.runs.assemble import RunConfig
-from minigpt.runs.run import CHECKPOINTS, load_plugin
+from minigpt.runs.run import CHECKPOINTS
 from minigpt.system.errors import Mistake, UserError
 from minigpt.system.folder import InUse, Lock, refuse_links
+from minigpt.system.plugin import load_plugin
 
 
 def do(task: dict[str, Any], send: Send) -> dict[str, Any]:

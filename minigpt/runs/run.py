@@ -7,7 +7,6 @@ run.attention("Mia was a shy fox.")     # one (H, T, T) a layer
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -31,6 +30,7 @@ from minigpt.runs.assemble import RunConfig, build_model
 from minigpt.runs.checkpoint import Checkpoint, CheckpointError
 from minigpt.system.errors import ConfigError, UserError
 from minigpt.system.folder import read_start, refuse_links, sha256_of
+from minigpt.system.plugin import module_name
 from minigpt.system.terminal import complain, one_line
 from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import Dataset
@@ -236,28 +236,4 @@ def _last_used(run: Path) -> int:
     return file.stat().st_mtime_ns
 
 
-def module_name(path: Path) -> str:
-    """The name under which a plugin is imported."""
-    return f"minigpt_plugin_{path.stem}"
-
-
-def load_plugin(path: Path) -> None:
-    """Run a user's file, whose classes register their kinds as the built-in ones do.
-
-    Only a file named on the command line, or by a notebook's own call, comes here. Raises UserError.
-    """
-    if not path.is_file():
-        raise UserError(f"--plugin {path}: no such file")
-    spec = importlib.util.spec_from_file_location(module_name(path), path)
-    if spec is None or spec.loader is None:
-        raise UserError(f"--plugin {path}: not a Python file (its name must end in .py)")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name(path)] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[module_name(path)]
-        raise UserError(f"--plugin {path}: {type(error).__name__}: {error}") from error
-
-
-__all__ = ["CheckpointError", "Run", "load", "load_plugin", "newest_run"]
+__all__ = ["CheckpointError", "Run", "load", "newest_run"]

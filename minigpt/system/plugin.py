@@ -1,0 +1,57 @@
+"""A user's own file, `--plugin FILE`: it is loaded, and known again where an error comes from it."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from traceback import walk_tb
+from types import FrameType, FunctionType
+from typing import Any
+
+from minigpt.system.errors import UserError
+
+PLUGINS: dict[str, Path] = {}  # those that are loaded: the names of their modules, and their files
+
+
+def module_name(path: Path) -> str:
+    """The name under which a plugin is imported."""
+    return f"minigpt_plugin_{path.stem}"
+
+
+def load_plugin(path: Path) -> None:
+    """Run a user's file, whose classes register their kinds as the built-in ones do.
+
+    Only a file named on the command line, or by a notebook's own call, comes here. Raises UserError.
+    """
+    if not path.is_file():
+        raise UserError(f"--plugin {path}: no such file")
+    name = module_name(path)
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UserError(f"--plugin {path}: not a Python file (its name must end in .py)")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name], PLUGINS[name] = module, path
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        lines = [line for frame, line in walk_tb(error.__traceback__) if is_frame_of_plugin(frame)]
+        line = error.lineno if isinstance(error, SyntaxError) and not lines else lines[-1]
+        del sys.modules[name], PLUGINS[name]
+        what = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        raise UserError(f"--plugin {path}:{line}: {what}") from error
+
+
+def is_frame_of_plugin(frame: FrameType) -> bool:
+    """Whether a call executes code that stands in a plugin's file."""
+    return frame.f_globals.get("__name__") in PLUGINS and frame.f_code.co_filename == frame.f_globals["__file__"]
+
+
+def of_plugin(kind: Any) -> bool:
+    """Whether a class or a function was defined in a plugin."""
+    return getattr(kind, "__module__", None) in PLUGINS
+
+
+def line_of(function: FunctionType) -> str:
+    """The file and the line in which a function of a plugin begins: mine.py:14."""
+    return f"{PLUGINS[function.__module__]}:{function.__code__.co_firstlineno}"
