@@ -27,6 +27,7 @@ from minigpt.runs.report import Say, say
 from minigpt.system.errors import UserError
 from minigpt.system.folder import first_lines, read_start, refuse_links, write_whole
 from minigpt.system.strict_json import has_form, parse_json
+from minigpt.training.floor import height
 from minigpt.training.memory import free_memory
 
 SPEEDS, MAX_SPEEDS = "speeds.json", 1 << 24
@@ -208,7 +209,7 @@ class Progress:
             return f"failed: {answer.get('message', 'no result')}"
         if result["status"] != "done":
             return f"{result['status']}: {result['message']}"
-        above = "" if result["above"] is None else f", {result['above']:.4f} above the floor"
+        above = "" if result["above"] is None else f", {height(result['above'], result['characters'])}"
         return f"loss {result['loss']:.4f}{above}, {result['seconds']:.0f} s"
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from minigpt.comparison.summary import COLUMNS, cells, lines, number, rows_of, sentences
+from minigpt.comparison.summary import COLUMNS, cells, lines, marked, number, rows_of, sentences
 from minigpt.inspection.pictures import log_ticks, ticks, visible
 
 Summary = Mapping[str, Any]
@@ -131,8 +131,9 @@ def _main_table(summary: Summary) -> Iterator[str]:
 
 
 def _curves(summary: Summary) -> Iterator[str]:
-    """The compared loss by step, on the first validation windows; one curve for each variant."""
-    curves = {row["variant"]: [(p[0], p[2]) for p in row["curve"]] for row in summary["variants"] if row["curve"]}
+    """The compared loss by step, on the first validation windows; one curve for each variant that is possible."""
+    shown = [row for row in summary["variants"] if row["curve"] and not row["impossible"]]
+    curves = {row["variant"]: [(p[0], p[2]) for p in row["curve"]] for row in shown}
     values = [max(y, 1e-4) for curve in curves.values() for _, y in curve]
     if not values:
         return
@@ -246,5 +247,5 @@ def _runs(summary: Summary) -> Iterator[str]:
     rows = [["variant", "seed", "status", *COLUMNS]]
     for run in summary["runs"]:
         known = {key: run.get(key) for key, _ in COLUMNS.values()}
-        rows.append([run["variant"], str(run["seed"]), run["status"], *cells(known)])
+        rows.append([marked(run), str(run["seed"]), run["status"], *cells(known)])
     yield f"<h2>All runs</h2><details><summary>{len(rows) - 1} runs</summary>{_table(rows, name='runs')}</details>"

@@ -75,6 +75,7 @@ RAN = {  # the keys of every result
     **{"parameters": int, "flops_per_token": float, "cache_bytes_per_token": float},
 }
 FINISHED = RAN | {  # the keys of a run that did not diverge
+    "characters": int,
     **{"loss": float, "floor": float | None, "forgetful": float | None, "above": float | None, "names": {str: SCORE}},
     **{"seconds": float, "training_tokens_per_second": float, "sampling_tokens_per_second": float},
 }

@@ -20,7 +20,7 @@ from minigpt.comparison.variants import Comparison
 from minigpt.config.options import to_python
 from minigpt.languages.reader import TAKES
 from minigpt.system.terminal import one_line
-from minigpt.training.floor import example
+from minigpt.training.floor import example, explain_impossible, is_impossible
 
 Result = Mapping[str, Any]
 
@@ -48,16 +48,21 @@ def summarise(comparison: Comparison, results: Sequence[tuple[Job, Result]], com
         "forgetful": None if _common(rows, "floor") is None else _common(rows, "forgetful"),
         "variants": rows,
         "example": _example(comparison, by_variant),
-        "runs": [{k: v for k, v in result.items() if k != "example"} for _, result in results],
+        "runs": [_without_example(result) for _, result in results],
         "config": {name: to_python(config) for name, config in comparison.variants.items()},
     }
+
+
+def _without_example(run: Result) -> dict[str, Any]:
+    return {key: value for key, value in run.items() if key != "example"} | {"impossible": _is_impossible(run)}
 
 
 def _row(name: str, runs: Sequence[Result], base: Sequence[Result], metric: str, c: Comparison) -> dict[str, Any]:
     """A variant: means over its finished runs, its difference to the baseline, and why other runs did not finish."""
     done = [run for run in runs if run["status"] == "done"]
     row: dict[str, Any] = {"variant": name, "runs": len(done), "of": len(runs)}
-    row["trouble"] = "; ".join(f"seed {r['seed']} {r['status']}: {r['message']}" for r in runs if r["status"] != "done")
+    row["impossible"] = any(_is_impossible(run) for run in done)
+    row["trouble"] = "; ".join(_troubles(runs))
     row |= {key: _mean([run.get(key) for run in done]) for key in MEANS}
     row |= {key: runs[0].get(key) for key in ("parameters", "flops_per_token", "cache_bytes_per_token")}
     row["steps"] = runs[0].get("steps") if done else None
@@ -65,8 +70,24 @@ def _row(name: str, runs: Sequence[Result], base: Sequence[Result], metric: str,
     for what in ("accuracy", "gap", "remembered"):
         row[what] = {n: _mean([run["names"].get(n, {}).get(what) for run in done]) for n in names}
     row["curve"] = _mean_curve([run["curve"] for run in done], metric)
-    row["difference"] = None if name == c.settings.baseline else _difference(name, done, base, metric, c)
+    comparable = name != c.settings.baseline and not any(map(_is_impossible, [*done, *base]))
+    row["difference"] = _difference(name, done, base, metric, c) if comparable else None
     return row
+
+
+def _is_impossible(run: Result) -> bool:
+    """Whether a run has a loss below the floor."""
+    return run.get("above") is not None and is_impossible(run["above"], run["characters"])
+
+
+def _troubles(runs: Sequence[Result]) -> Iterator[str]:
+    """Which runs did not finish and why, and why the others are not compared."""
+    yield from (f"seed {run['seed']} {run['status']}: {run['message']}" for run in runs if run["status"] != "done")
+    impossible = [run for run in runs if _is_impossible(run)]
+    if impossible:
+        seeds = ", ".join(str(run["seed"]) for run in impossible)
+        lowest = min(run["above"] for run in impossible)
+        yield f"seed {seeds} not compared: {explain_impossible(lowest)}"
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -180,8 +201,13 @@ def lines(summary: Mapping[str, Any]) -> list[list[str]]:
     if summary["forgetful"] is not None:
         both = [number(summary["floor"] + summary["forgetful"]), number(summary["forgetful"])]
         reader = [*both, *reader[2:]]
-    made = [["variant", *COLUMNS]] + [[row["variant"], *cells(row)] for row in summary["variants"]]
+    made = [["variant", *COLUMNS]] + [[marked(row), *cells(row)] for row in summary["variants"]]
     return made + ([["the forgetful reader", *reader]] if summary["forgetful"] is not None else [])
+
+
+def marked(row: Mapping[str, Any]) -> str:
+    """The name of a variant, with a mark where its loss is below the floor."""
+    return f"{row['variant']} (impossible)" if row["impossible"] else str(row["variant"])
 
 
 def table(summary: Mapping[str, Any]) -> str:
@@ -218,7 +244,7 @@ def aligned(table: Sequence[Sequence[str]]) -> Iterator[str]:
 
 def to_csv(summary: Mapping[str, Any]) -> str:
     """One line for each run, to make your own plots."""
-    plain = ("variant", "seed", "status", "steps", "loss", "floor", "forgetful", "above")
+    plain = ("variant", "seed", "status", "steps", "loss", "floor", "forgetful", "above", "impossible")
     costs = ("parameters", "flops_per_token", "cache_bytes_per_token", "seconds")
     speeds = ("training_tokens_per_second", "sampling_tokens_per_second")
     keys, names = (*plain, *costs, *speeds), summary["names"]

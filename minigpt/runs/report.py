@@ -138,10 +138,10 @@ class Reporter:
                 f"{speed}  {left:.0f} s left"
             )
 
-    def evaluated(self, step: int, train_loss: float, val_loss: float, above: float | None) -> None:
-        """Show an exact validation loss, and how far above the best possible one it is, where that is known."""
+    def evaluated(self, step: int, train_loss: float, val_loss: float, height: str) -> None:
+        """Show an exact validation loss, and how far above the best possible one it is ("": not known)."""
         self.val_loss = val_loss
-        known = "" if above is None else f" ({above:.4f} above the floor)"
+        known = f" ({height})" if height else ""
         self.say(f"step {step}: training loss {train_loss:.4f}, validation loss {val_loss:.4f}{known}")
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ from minigpt.system.folder import Lock, write_whole
 from minigpt.system.signals import SIGPIPE, Stopped, signals
 from minigpt.text.dataset import Dataset
 from minigpt.training import distributed
-from minigpt.training.floor import Expected, describe, predict, score
+from minigpt.training.floor import Expected, describe, explain_impossible, height, is_impossible, predict, score
 from minigpt.training.loop import Diverged, Evaluation, History, Record, evaluate, fit, verdict
 from minigpt.training.optimizer import Optimizer
 
@@ -108,8 +108,21 @@ class Trainer:
             step, train_loss, val_loss = evaluation
             above = None if self.expected is None else val_loss - self.expected.floor
             line |= {"val/loss": val_loss} | ({} if above is None else {"val/above_floor": above})
-            reporter.evaluated(step, train_loss, val_loss, above)
+            reporter.evaluated(step, train_loss, val_loss, "" if above is None else height(above, self.targets))
+            self.warn_of_the_impossible()
         metrics.write(json.dumps(line) + "\n")
+
+    @property
+    def targets(self) -> int:
+        """How many targets have a known floor."""
+        return 0 if self.expected is None else len(self.expected.ideal)
+
+    def warn_of_the_impossible(self) -> None:
+        """At the first validation loss that is below the floor by more than chance, say so."""
+        if self.expected is not None:
+            *before, last = (loss - self.expected.floor for _, _, loss in self.history.evaluations)
+            if is_impossible(last, self.targets) and not any(is_impossible(above, self.targets) for above in before):
+                self.say(f"warning: step {self.history.step}: {explain_impossible(last)}")
 
     def sample(self) -> None:
         """Write a sample to the screen and to samples.txt."""
@@ -171,4 +184,6 @@ class Trainer:
         if self.expected is None:
             return verdict(self.history.evaluations)
         predictions = predict(self.run.model, self.dataset, self.run.config.training, self.expected)
-        return f"{verdict(self.history.evaluations)}\n{describe(score(predictions, self.expected))}"
+        found = score(predictions, self.expected)
+        said = explain_impossible(found.above or 0.0) if found.impossible else verdict(self.history.evaluations)
+        return f"{said}\n{describe(found)}"

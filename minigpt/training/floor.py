@@ -12,6 +12,7 @@ N targets of the validation split, in the order of the text   B windows   T posi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -35,6 +36,7 @@ from minigpt.training.loop import TrainingConfig, mixed_precision
 
 Numbers = npt.NDArray[np.float64]
 MEMORY = tuple(takes for takes in TAKES if takes not in ("free", "local"))  # names for which forgetting has a price
+CHANCE = 1e-6  # of a warning about a model that is right, at one evaluation
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,37 @@ class Score:
     forgetful: float | None = None  # how far the forgetful reader is above the floor
     above: float | None = None
     names: dict[str, Remembered] = field(default_factory=dict)
+
+    @property
+    def impossible(self) -> bool:
+        """Whether the loss is below the floor by more than chance."""
+        return self.above is not None and is_impossible(self.above, self.characters)
+
+
+def is_impossible(above: float, targets: int) -> bool:
+    """Whether a mean loss over so many targets is below the floor, and by more than chance.
+
+    The texts are drawn with the ideal reader's probabilities p. Whatever probabilities q a model gives them that has
+    not learned from them and sees only the past, the mean of q / p is at most 1, so by Markov's inequality q / p is at
+    least 1 / CHANCE for a share of CHANCE of the texts at most: there, the loss is floor - ln(1 / CHANCE) / targets or
+    less.
+    """
+    return above * targets < math.log(CHANCE)
+
+
+def height(above: float, targets: int) -> str:
+    """How far a loss is above the floor, as text."""
+    return f"{above:.4f} above the floor" + (", which is impossible" if is_impossible(above, targets) else "")
+
+
+def explain_impossible(above: float) -> str:
+    """What an impossible loss means, as text."""
+    return (
+        f"impossible: the validation loss is {-above:.4f} nats a character below the floor. A model that sees only the "
+        f"past has such luck less than once in {1 / CHANCE:,.0f} evaluations. Likely causes: an attention sees the "
+        f"future in a way that no check has found; the targets are among the inputs; the validation text is not the "
+        "floor's"
+    )
 
 
 def expectations(corpus: Corpus, tokenizer: Tokenizer) -> Expected | None:
@@ -169,9 +202,10 @@ def score(predictions: Predictions, expected: Expected | None, characters: int |
 
 def describe(found: Score) -> str:
     """A score with a known floor as text: its distance, and a line for each name."""
+    impossible = ", which is impossible" if found.impossible else ""
     lines = [
-        f"above the floor: {found.above:.4f} nats a character (the floor, {found.floor:.4f}, is the loss of the ideal "
-        f"reader, who remembers the whole story; the forgetful reader's is {found.forgetful:.4f} higher)",
+        f"above the floor: {found.above:.4f} nats a character{impossible} (the floor, {found.floor:.4f}, is the loss of "
+        f"the ideal reader, who remembers the whole story; the forgetful reader's is {found.forgetful:.4f} higher)",
         f"{'to predict it takes':>20}  {'accuracy':>8}  {'remembered':>10}  characters",
     ]
     for name, row in found.names.items():
