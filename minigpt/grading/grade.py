@@ -53,6 +53,8 @@ class Attempt:
 
 def grade_answer(answer: Answer, target: Target) -> Report:
     """The report on a function or a module. Runs the learner's code in this process."""
+    if target.function and not isinstance(answer.thing, nn.Module):
+        target = target.function
     report = Report("cannot tell", str(target), str(answer.path or ""), how=[answer.how])
     attempt = Attempt(answer, target, report)
     default, threads = torch.get_default_dtype(), torch.get_num_threads()

@@ -29,6 +29,7 @@ FUNCTIONS = {
     "dot_product": ("dot_product", "attend", "attention"),
     "attention_weights": ("attention_weights", "weights", "attention"),
     "attend": ("attend", "attention", "scaled_dot_product_attention", "sdpa"),
+    "linear_attention": ("linear_attention", "linear_attend", "attend", "attention"),
 }
 ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "D": ("D", "C", "d_model", "n_embd", "n_embed", "embed_dim", "embedding_dim", "emb_dim", "embed_size", "dim",

@@ -34,6 +34,9 @@ def possible_sizes(thing: Any, target: Target) -> Iterator[Sizes]:
         yield target.sizes
         return
     for D in widths(thing, target):
+        if "W" in target.sizes:
+            yield from ({**target.sizes, "D": D, "W": W} for W in hidden_widths(thing, D))
+            continue
         for H in heads(thing, target, D):
             for d in head_widths(thing, target, D, H):
                 for G in key_heads(thing, target, H):
@@ -55,10 +58,11 @@ def heads(module: nn.Module, target: Target, D: int) -> list[int]:
     named = attribute(module, ARGUMENTS["H"])
     if named:
         return named[:3]
+    one = [1] if target.name == "linear_attention" else []  # it may have one head or several
     lists = [len(inner) for inner in module.modules() if isinstance(inner, nn.ModuleList)]
     bare = [parameter.shape[0] for parameter in module.parameters() if parameter.dim() == 3]
     divisors = [H for H in range(2, D) if D % H == 0]
-    return list(dict.fromkeys([*lists, *bare, *divisors]))[:MOST_HEADS]
+    return list(dict.fromkeys([*lists, *one, *bare, *divisors]))[:MOST_HEADS]
 
 
 def head_widths(module: nn.Module, target: Target, D: int, H: int) -> list[int]:
@@ -69,6 +73,13 @@ def head_widths(module: nn.Module, target: Target, D: int, H: int) -> list[int]:
     shared = [D // H] if D % H == 0 else []
     short = [parameter.shape[0] for parameter in module.parameters() if parameter.dim() == 2] if H == 1 else []
     return list(dict.fromkeys([*own, *short, *shared, *from_rows]))[:4]
+
+
+def hidden_widths(module: nn.Module, D: int) -> list[int]:
+    """Candidates for W, the width of an MLP's hidden layer: the other axes of matrices that have one of D."""
+    shapes = [tuple(parameter.shape[-2:]) for parameter in module.parameters() if parameter.dim() >= 2]
+    others = [n if m == D else m for m, n in shapes if D in (m, n)]
+    return list(dict.fromkeys([W for W in others if W != D] + others))[:2]
 
 
 def key_heads(module: nn.Module, target: Target, H: int) -> list[int]:

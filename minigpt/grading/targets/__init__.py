@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from minigpt.grading.target import Options, Target, read_options
 from minigpt.grading.targets import means, pairs
+from minigpt.grading.targets.linear_attention import linear_attention
+from minigpt.grading.targets.mlp import mlp
 from minigpt.system.errors import UserError
 
 TARGETS: dict[str, Callable[[Options], Target]] = {
@@ -13,6 +15,8 @@ TARGETS: dict[str, Callable[[Options], Target]] = {
     "dot_product": pairs.dot_product,
     "attention_weights": pairs.attention_weights,
     "attend": pairs.attend,
+    "linear_attention": linear_attention,
+    "mlp": mlp,
 }
 
 
