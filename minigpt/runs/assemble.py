@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 
@@ -10,9 +11,10 @@ from minigpt.config.options import Options
 from minigpt.fast import make_fast
 from minigpt.fast.decoding import DecodingConfig
 from minigpt.model import GPT, ModelConfig
+from minigpt.system.waiting import interruptible
 from minigpt.text.corpus import Corpus, open_corpus
 from minigpt.text.dataset import DataConfig, Dataset
-from minigpt.text.tokenizer import Tokenizer
+from minigpt.text.tokenizer import Tokenizer, by_pieces
 from minigpt.training import distributed
 from minigpt.training.loop import TrainingConfig, choose_device
 from minigpt.training.memory import check_memory, training_parts
@@ -36,13 +38,16 @@ class RunConfig(Options):
 def open_text(config: DataConfig) -> tuple[Corpus, Tokenizer]:
     """The text that a config names, and its tokenizer, fitted to that text. Raises UserError and OSError."""
     corpus = open_corpus(config.source, config.stories)
-    return corpus, config.tokenizer.component.fit(config.tokenizer, corpus.documents())
+    kind = config.tokenizer.component
+    texts = chain.from_iterable(corpus.pieces()) if by_pieces(kind) else corpus.documents()
+    return corpus, kind.fit(config.tokenizer, texts)
 
 
 def build_model(config: RunConfig, tokenizer: Tokenizer) -> GPT:
     """A fresh model on the CPU; equal seeds make equal weights."""
     torch.manual_seed(config.training.seed)
-    return make_fast(GPT(config.model, tokenizer.vocab_size), config.training.fast)
+    model = interruptible(lambda: GPT(config.model, tokenizer.vocab_size), "making the model")
+    return make_fast(model, config.training.fast)
 
 
 def assemble(

@@ -1,9 +1,9 @@
 """Corpora: a name, file, folder or glob -> documents, and where they came from.
 
 A corpus contains text, not ids (`dataset.py` makes them). Opening a corpus checks all of its files, so that a mistake
-in the last one is reported before the first one is tokenized. The files are read again one by one when they are needed:
-a folder may be larger than memory. The text is not changed, and its line ends are kept; only a byte-order mark is
-removed, and the description says so.
+in the last one is reported before the first one is tokenized. The files are read again in pieces when they are needed:
+a folder, or a file, may be larger than memory. The text is not changed, and its line ends are kept; only a byte-order
+mark is removed, and the description says so.
 """
 
 from __future__ import annotations
@@ -16,28 +16,31 @@ import os
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 from typing import Annotated, NamedTuple, NoReturn
-
-from tqdm import tqdm
 
 from minigpt.config.options import Natural, Options, Range, suggest
 from minigpt.languages.stories import stories
 from minigpt.system.errors import Mistake, UserError
 from minigpt.system.folder import sha256_of
+from minigpt.system.memory import free_memory
 from minigpt.system.terminal import one_line
-from minigpt.system.waiting import progress
+from minigpt.system.waiting import interruptible, progress
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("MINIGPT_DATA") or ROOT / "data")  # downloads, and the cache of `dataset.py`
-CHUNK = 1 << 20  # bytes of a file that are checked at a time
+CHUNK = 1 << 20  # bytes of a file that are read at a time
+WHOLE = 4  # bytes of memory for a byte of a text that is tokenized as a whole, at least: pieces, text, bytes, ids
 SUFFIXES = (".txt", ".text", ".md")  # text files in a folder; a file that is named may have any suffix
 NAMES = ("stories", "shakespeare")
 
 SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 SHAKESPEARE_BYTES = 1_115_394
+PACKET = 1 << 16  # bytes of a download that are read at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,10 +73,22 @@ class Corpus:
     """One line for people: what it is, and how large."""
     digest: str
     """SHA-256 of the SHA-256 of every document, in order: equal for equal contents, whatever the paths."""
-    documents: Callable[[], Iterator[str]]
-    """Reads the documents in order, one at a time; none is empty. Raises UserError if a file has changed since."""
+    pieces: Callable[[], Iterator[Iterable[str]]]
+    """Reads the documents in order, each in pieces of about a mebibyte; none is empty. Raises UserError if a file has
+    changed since."""
     stories: StoriesConfig | None = None
     """The options of the built-in stories. Their last `validation` documents are for validation."""
+    largest: int = 0
+    """Bytes of the largest document."""
+
+    def documents(self) -> Iterator[str]:
+        """Reads the documents in order, each as a whole. Raises UserError for one that does not fit into memory."""
+        needed, free = WHOLE * self.largest, free_memory()
+        if free is not None and needed > free:
+            what = f"to tokenize {self.largest:,} bytes at once would need {needed:,} bytes, and {free:,} are free"
+            hint = "divide the file, or use data.tokenizer=char or byte, which read it in pieces"
+            raise UserError(f"not enough memory: {what}: {hint}")
+        return map("".join, self.pieces())
 
 
 def open_corpus(source: str, told: StoriesConfig = StoriesConfig()) -> Corpus:
@@ -98,7 +113,7 @@ def _built_in(told: StoriesConfig) -> Corpus:
     raw = [text.encode() for text in texts]
     description = f"{len(raw):,} stories made by minigpt/languages/stories.py, {sum(map(len, raw)):,} bytes"
     digest = _digest(hashlib.sha256(text).hexdigest() for text in raw)
-    return Corpus("stories", description, digest, lambda: iter(texts), told)
+    return Corpus("stories", description, digest, lambda: ([text] for text in texts), told)
 
 
 def tell_stories(told: StoriesConfig) -> list[str]:
@@ -148,27 +163,34 @@ def _check(path: Path) -> Checked:
 
 
 def _from_files(source: str, paths: Sequence[Path]) -> Corpus:
-    contents: dict[Path, str] = {}  # path -> SHA-256 of its bytes
+    contents: dict[Path, Checked] = {}
     size = marks = 0
-    for path in paths:
+    for path in progress(paths, f"reading {source}", len(paths), "files"):
         found = _check(path)
         if found.size > found.mark:
-            contents[path] = found.sha256
+            contents[path] = found
             size, marks = size + found.size, marks + (found.mark > 0)
     if not contents:
         what = f"{paths[0]} is empty" if len(paths) == 1 else f"all {len(paths)} files of {source} are empty"
         raise UserError(f"data.source: {what}: there is nothing to learn from")
 
-    def read() -> Iterator[str]:
-        for path, sha256 in contents.items():
-            raw = path.read_bytes()
-            if hashlib.sha256(raw).hexdigest() != sha256:
-                raise UserError(f"{path}: changed while it was being read: start again when the file is complete")
-            yield decode_text(raw, str(path))
-
     where = one_line(str(paths[0])) if len(contents) == 1 else f"{one_line(source)} ({len(contents):,} files)"
     dropped = f", {marks} byte-order mark{'s' * (marks > 1)} dropped" if marks else ""
-    return Corpus(source, f"{where}, {size:,} bytes{dropped}", _digest(contents.values()), read)
+    digest, largest = _digest(c.sha256 for c in contents.values()), max(c.size for c in contents.values())
+    description = f"{where}, {size:,} bytes{dropped}"
+    return Corpus(source, description, digest, lambda: starmap(_pieces, contents.items()), largest=largest)
+
+
+def _pieces(path: Path, found: Checked) -> Iterator[str]:
+    """The text of a checked file, without a byte-order mark, in pieces. Raises UserError if the file has changed."""
+    utf8, digest = codecs.getincrementaldecoder("utf-8-sig")(), hashlib.sha256()
+    with path.open("rb") as file:
+        while (chunk := file.read(CHUNK)) and file.tell() <= found.size:
+            digest.update(chunk)
+            with suppress(UnicodeDecodeError):  # not the bytes that were checked
+                yield utf8.decode(chunk)
+    if chunk or digest.hexdigest() != found.sha256:
+        raise UserError(f"{path}: changed while it was being read: start again when the file is complete")
 
 
 def decode_text(raw: bytes, name: str, start: int = 0, first_line: int = 1) -> str:
@@ -252,7 +274,7 @@ def shakespeare() -> Path:
 
 
 def download(url: str, path: Path, size: int, sha256: str, timeout: float = 10) -> None:
-    """Download a file of known size and checksum, with a progress bar. It is renamed to `path` only if it is right.
+    """Download a file of known size and checksum, with its progress shown. It is renamed to `path` only if it is right.
 
     Raises UserError if the network fails, does not answer for `timeout` seconds, or sends another file.
     """
@@ -261,7 +283,8 @@ def download(url: str, path: Path, size: int, sha256: str, timeout: float = 10) 
     got, digest = 0, hashlib.sha256()
     try:
         with part.open("wb") as file:
-            for chunk in _fetch(url, size, timeout):
+            shown = progress(_fetch(url, size, timeout), f"downloading {path.name}", -(-size // PACKET), "packets")
+            for chunk in shown:
                 file.write(chunk)
                 digest.update(chunk)
                 got += len(chunk)
@@ -278,15 +301,11 @@ def download(url: str, path: Path, size: int, sha256: str, timeout: float = 10) 
 def _fetch(url: str, size: int, timeout: float) -> Iterator[bytes]:
     """What a server sends, at most one byte more than `size`: an answer without an end must not fill the disk."""
     try:
-        with (
-            urllib.request.urlopen(url, timeout=timeout) as response,
-            tqdm(total=size, unit="B", unit_scale=True, desc=url.rsplit("/", 1)[-1], disable=None, leave=False) as bar,
-        ):
+        with interruptible(lambda: urllib.request.urlopen(url, timeout=timeout), f"asking {url}") as response:
             left = size + 1
-            while left and (chunk := response.read(min(left, 1 << 16))):
+            while left and (chunk := response.read(min(left, PACKET))):
                 yield chunk
                 left -= len(chunk)
-                bar.update(len(chunk))
     except (OSError, http.client.HTTPException) as error:
         if isinstance(error, urllib.error.HTTPError):  # an answer such as 404; the connection is still open
             error.close()

@@ -33,7 +33,7 @@ from minigpt.system.folder import sha256_of
 from minigpt.system.waiting import progress
 from minigpt.text import corpus as corpora
 from minigpt.text.corpus import Corpus, StoriesConfig
-from minigpt.text.tokenizer import Char, Tokenizer
+from minigpt.text.tokenizer import Char, Tokenizer, by_pieces
 
 FORMAT = 1  # of the files in data/cache: increase it when their contents change
 IGNORED = -100  # the target that torch.nn.functional.cross_entropy leaves out
@@ -250,7 +250,7 @@ def _verifies(folder: Path, dtype: np.dtype[Any]) -> bool:
 
 
 def _make(folder: Path, corpus: Corpus, tokenizer: Tokenizer, dtype: np.dtype[Any]) -> None:
-    """Tokenize the corpus, a document at a time, and write the three files."""
+    """Tokenize the corpus, a piece or a document at a time, and write the three files."""
     starts = array("q")
     chunks = (ids.astype(dtype).tobytes() for ids in _tokenize(corpus, tokenizer, starts))
     sums = [_write(folder / FILES[0], chunks), _write(folder / FILES[1], [np.array(starts, "<i8").tobytes()])]
@@ -268,16 +268,25 @@ def _make(folder: Path, corpus: Corpus, tokenizer: Tokenizer, dtype: np.dtype[An
 
 
 def _tokenize(corpus: Corpus, tokenizer: Tokenizer, starts: array[int]) -> Iterator[Numbers]:
-    """The ids of each document, with end_of_text before all but the first; appends each start to `starts`."""
+    """The ids of each document, in one or more arrays, with end_of_text before all documents but the first.
+
+    Appends the start of each document to `starts`. Only a tokenizer that does not work by pieces reads whole documents.
+    """
     count = 0
-    for document in progress(corpus.documents(), "tokenizing", unit="documents"):
-        ids = tokenizer.encode(document)  # (document,)
+    documents = corpus.pieces() if by_pieces(type(tokenizer)) else ([whole] for whole in corpus.documents())
+    numbered = ((n, piece) for pieces in documents for n, piece in enumerate(pieces))
+    for n, piece in progress(numbered, "tokenizing", unit="pieces of the text"):
+        try:
+            ids = tokenizer.encode(piece)  # (piece,)
+        except UserError as error:
+            raise UserError(f"after {n} MiB of the text: {error}" if n else str(error)) from None
         if len(ids) and not 0 <= ids.min() <= ids.max() < tokenizer.vocab_size:
             what = f"{tokenizer.kind} gave ids from {ids.min()} to {ids.max()}"
             raise UserError(f"data.tokenizer: {what}, but its vocab_size is {tokenizer.vocab_size}")
-        if starts and tokenizer.end_of_text is not None:
+        if n == 0 and starts and tokenizer.end_of_text is not None:
             ids = np.insert(ids, 0, tokenizer.end_of_text)
-        starts.append(count)
+        if n == 0:
+            starts.append(count)
         count += len(ids)
         yield ids
 

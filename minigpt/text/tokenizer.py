@@ -117,7 +117,7 @@ class Tokenizer(Component):
         if len(raw) > MAX_BYTES:
             raise UserError(f"{path}: larger than {MAX_BYTES} bytes: this is not a tokenizer")
         try:
-            return Tokenizer.from_json(parse_json(raw.decode("utf-8")))
+            return interruptible(lambda: Tokenizer.from_json(parse_json(raw.decode("utf-8"))), f"reading {path.name}")
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
         except ValueError as error:
@@ -164,7 +164,7 @@ class Char(Tokenizer, kind="char"):
     def fit(cls, config: Any, texts: Iterable[str]) -> Char:
         """The alphabet of the texts."""
         alphabet: set[str] = set()
-        for text in texts:
+        for text in progress(texts, "collecting the characters", unit="pieces of the text"):
             alphabet.update(text)
         return cls("".join(sorted(alphabet)))
 
@@ -195,6 +195,11 @@ class Byte(Tokenizer, kind="byte"):
     def token_bytes(self, id: int) -> bytes:
         """The byte itself."""
         return bytes([self._check(id)])
+
+
+def by_pieces(kind: type[Tokenizer]) -> bool:
+    """Whether the ids of a text are those of its pieces, wherever it is cut: such a text may be larger than memory."""
+    return kind.encode in (Char.encode, Byte.encode)
 
 
 class Tiktoken(Tokenizer):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from minigpt.attention.averages.average import Average
 from minigpt.attention.position import Position
 from minigpt.model import GPT, ModelConfig
 from minigpt.system.errors import UserError
+from minigpt.system.memory import free_memory
 
 NUMBER = 4  # bytes of a float32
 TRAINING_BYTES = 4 * NUMBER  # a parameter in float32: itself, its gradient, and AdamW's two moments
@@ -121,21 +121,6 @@ def map_parts(config: ModelConfig, vocab_size: int, T: int) -> Parts:
     """What attention maps of T tokens need: the weights of every layer and head are kept."""
     every = sum(heads(config.layer_attention(layer)) for layer in range(config.n_layer))
     return {MODEL: NUMBER * parameter_count(config, vocab_size), MAPS: NUMBER * every * T * T}
-
-
-def free_memory() -> int | None:
-    """Bytes that a new model could take, or None where the system does not say."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        found = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration, ValueError):
-        return None
-    try:
-        limit = int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii"))
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii"))
-        return min(found, limit - used)
-    except (OSError, ValueError):  # no such limit
-        return found
 
 
 def check_memory(parts: Parts, purpose: str, free: int | None = None) -> None:

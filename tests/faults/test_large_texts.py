@@ -1,0 +1,133 @@
+"""Texts larger than memory: tokenized in pieces where the tokenizer allows it, else refused before memory runs out."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from running import data_folder, environment, furnish, script, small_text
+from stopping import furnished, leftovers, train_until
+
+from minigpt.system.errors import UserError
+from minigpt.system.memory import free_memory
+from minigpt.text import corpus as corpora
+from minigpt.text.corpus import open_corpus
+from minigpt.text.dataset import DataConfig, Dataset
+from minigpt.text.tokenizer import BPE, Byte, Char, Tokenizer
+
+MIXED = "\ufeff" + "Zoë said: «日本 🦉», don't!\r\n" * 40  # with a byte-order mark
+MEGABYTES = 16
+# With 96 MiB more than the program has: less than the ids of the whole text take while they are made.
+TRAIN = """
+import resource, sys
+from pathlib import Path
+from minigpt.config.options import load
+from minigpt.runs.assemble import RunConfig, open_text
+from minigpt.text.dataset import Dataset
+
+config = load(RunConfig, "small.yaml", sys.argv[1:])
+now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (now + (96 << 20), now + (96 << 20)))
+corpus, tokenizer = open_text(config.data)
+dataset = Dataset(config.data, corpus, tokenizer, 1024)
+print(len(dataset.ids), tokenizer.vocab_size)
+"""
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data folder of the test's own."""
+    monkeypatch.setattr(corpora, "DATA", tmp_path / "data")
+    return tmp_path
+
+
+@pytest.mark.parametrize("kind", [Char, Byte, BPE])
+def test_a_text_in_pieces_has_the_ids_of_the_whole(
+    kind: type[Tokenizer], data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it is cut: in a character, in a mark, in a word; documents start where they start."""
+    (data / "texts").mkdir()
+    texts = [MIXED, small_text(20), "é"]
+    for number, text in enumerate(texts):
+        (data / "texts" / f"{number}.txt").write_bytes(text.encode())
+    wholes = [text.removeprefix("\ufeff") for text in texts]
+    config = BPE.Config(vocab_size=300) if kind is BPE else kind.Config()
+    tokenizer = kind.fit(config, wholes)
+    monkeypatch.setattr(corpora, "CHUNK", 7)
+    corpus = open_corpus(str(data / "texts"))
+    assert list(corpus.documents()) == wholes
+    dataset = Dataset(DataConfig(source=corpus.source, tokenizer=config), corpus, tokenizer, 16)
+    ids = [tokenizer.encode(text) for text in wholes]
+    assert np.array_equal(dataset.ids, np.concatenate(ids))
+    assert dataset.document_starts.tolist() == [0, len(ids[0]), len(ids[0]) + len(ids[1])]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc belongs to Linux")
+@pytest.mark.parametrize(("kind", "tokens"), [("char", 5), ("byte", 256)])
+def test_a_text_larger_than_memory_is_read_in_pieces(kind: str, tokens: int, tmp_path: Path) -> None:
+    with (furnish(tmp_path) / "large.txt").open("wb") as file:
+        for _ in range(MEGABYTES):
+            file.write(b"abc\n" * (1 << 18))
+        file.write("é".encode())
+    command = [sys.executable, "-c", TRAIN, "data.source=large.txt", f"data.tokenizer={kind}"]
+    env = environment(MINIGPT_DATA=str(tmp_path / "data"))
+    ended = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
+    ids = (MEGABYTES << 20) + (1 if kind == "char" else 2)
+    assert (ended.returncode, ended.stdout) == (0, f"{ids} {tokens}\n"), ended.stderr
+
+
+def test_a_tokenizer_that_needs_the_whole_text_is_refused_one_that_does_not_fit(tmp_path: Path) -> None:
+    """In one line, before it is read."""
+    (furnish(tmp_path) / "full.py").write_text(
+        "import minigpt.text.corpus\nminigpt.text.corpus.free_memory = lambda: 4000\n", encoding="utf-8"
+    )
+    size = len(small_text())
+    bpe = "data.tokenizer={kind: bpe, vocab_size: 300}"
+    ended = script("train.py", "--config", "small.yaml", "--plugin", "full.py", bpe, cwd=tmp_path)
+    assert ended.code == 2 and ended.err.count("\n") == 1, ended
+    assert f"not enough memory: to tokenize {size:,} bytes at once would need {4 * size:,} bytes" in ended.err
+    assert "and 4,000 are free" in ended.err and not (tmp_path / "runs").exists()
+    assert script("train.py", "--config", "small.yaml", "--plugin", "full.py", cwd=tmp_path).code == 0  # by characters
+
+
+def test_a_character_that_is_not_known_is_found_in_its_piece(data: Path) -> None:
+    (data / "long.txt").write_text("a" * (1 << 20) + "aaaé", encoding="utf-8")
+    corpus = open_corpus(str(data / "long.txt"))
+    with pytest.raises(UserError, match=r"^after 1 MiB of the text: unknown character 'é' \(U\+00E9\) at index 3"):
+        Dataset(DataConfig(source=corpus.source), corpus, Char("a"), 16)
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["INT", "TERM"])
+def test_a_signal_within_a_file_that_is_tokenized(signum: int, code: int, tmp_path: Path) -> None:
+    (furnished(tmp_path) / "text.txt").write_text("another long text. " * (1 << 18), encoding="utf-8")
+    stopped = train_until(tmp_path, f"os.kill(os.getpid(), {int(signum)})", "minigpt.text.tokenizer.Char", "encode", 3)
+    assert stopped.code == code and stopped.err.splitlines()[-1] == "stopped", stopped
+    assert not (tmp_path / "runs").exists() and leftovers(Path(data_folder())) == []
+
+
+@pytest.mark.parametrize("change", ["grown", "cut short", "no longer UTF-8"])
+def test_a_file_that_changes_between_two_readings_is_noticed(change: str, data: Path) -> None:
+    text = b"some text. " * 200_000
+    (data / "a.txt").write_bytes(text)
+    corpus = open_corpus(str(data / "a.txt"))
+    other = {"grown": text + b"!", "cut short": text[:-1], "no longer UTF-8": b"\xff" + text[1:]}[change]
+    (data / "a.txt").write_bytes(other)
+    with pytest.raises(UserError, match=r"a\.txt: changed while it was being read"):
+        list(corpus.documents())
+
+
+def test_pages_that_cache_files_are_free(tmp_path: Path) -> None:
+    """Else a container in which a large text was read would seem full."""
+    (tmp_path / "meminfo").write_text("MemTotal: 9000 kB\nMemAvailable: 8000 kB\n", encoding="ascii")
+    assert free_memory(tmp_path, tmp_path) == 8000 * 1024
+    for name, value in (("memory.max", "5000000"), ("memory.current", "4900000")):
+        (tmp_path / name).write_text(f"{value}\n", encoding="ascii")
+    (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 3000000\nactive_file 500000\n", encoding="ascii")
+    assert free_memory(tmp_path, tmp_path) == 3_600_000
+    (tmp_path / "memory.max").write_text("max\n", encoding="ascii")
+    assert free_memory(tmp_path, tmp_path) == 8000 * 1024
+    assert free_memory(tmp_path / "elsewhere", tmp_path) is None
