@@ -128,3 +128,9 @@ def cut_metrics(path: Path, step: int, say: Say) -> None:
         what = f"{missing:,} of {step:,} steps have no line, {unreadable:,} lines are damaged and left out"
         say(f"warning: {path}: {what}; training goes on, the curves have gaps")
     write_whole(path, "".join(json.dumps(line) + "\n" for line in kept))
+
+
+def complete_metrics(path: Path, step: int, values: dict[str, float]) -> None:
+    """Add the values of an evaluation to the line of a step."""
+    lines = read_metrics(path)
+    write_whole(path, "".join(json.dumps(line | values if line["step"] == step else line) + "\n" for line in lines))

@@ -75,7 +75,8 @@ def resume(
     tokenizer = Tokenizer.load(folder / TOKENIZER)
     check_state(saved)
     checkpoint.check_fit(outline(config.model, tokenizer.vocab_size), saved.model, saved.path)
-    if saved.state["step"] >= config.training.max_steps:
+    left = config.training.max_steps - saved.state["step"]
+    if left < 0 or (left == 0 and not saved.state["losses"]):  # losses: the last evaluation was stopped
         raise UserError(
             f"--resume: {folder} has done all its {config.training.max_steps} steps; "
             f"give it more, as in training.max_steps={2 * config.training.max_steps}"

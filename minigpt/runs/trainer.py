@@ -14,6 +14,7 @@ import os
 import shutil
 from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -21,15 +22,27 @@ from typing import Any
 from safetensors.torch import save_file
 
 from minigpt.runs import checkpoint
+from minigpt.runs.record import complete_metrics
 from minigpt.runs.report import Log, Reporter, Say, loss_curves
 from minigpt.runs.run import CHECKPOINTS, METRICS, Run
 from minigpt.system.errors import UserError
 from minigpt.system.folder import Lock, write_whole
 from minigpt.system.signals import SIGPIPE, Stopped, signals
+from minigpt.system.waiting import progress
 from minigpt.text.dataset import Dataset
 from minigpt.training import distributed
 from minigpt.training.floor import Expected, describe, explain_impossible, height, is_impossible, predict, score
-from minigpt.training.loop import Diverged, Evaluation, History, Record, evaluate, fit, verdict
+from minigpt.training.loop import (
+    Diverged,
+    Evaluation,
+    EvaluationStopped,
+    History,
+    Record,
+    evaluate,
+    evaluation_due,
+    fit,
+    verdict,
+)
 from minigpt.training.optimizer import Optimizer
 
 KEEP = 2  # checkpoints
@@ -48,6 +61,7 @@ class Trainer:
     history: History = field(default_factory=History)
     expected: Expected | None = None  # what the ideal reader predicts for the validation text, where that is known
     seal: dict[str, str] = field(default_factory=dict)  # SHA-256 of the run's own files, for its checkpoints
+    received: list[int] = field(default_factory=list)  # signals, while it takes steps
 
     def fit(self) -> None:
         """Train to the end, or to a signal, and leave a folder that can be sampled from and resumed.
@@ -60,37 +74,64 @@ class Trainer:
 
     def take_steps(self) -> None:
         """Step, evaluate, report, sample and save, each when it is due."""
-        config, run = self.run.config.training, self.run
-        reporter, saved = Reporter(run.step, config.max_steps, distributed.rank() == 0), perf_counter()
+        config = self.run.config.training
+        reporter = Reporter(self.run.step, config.max_steps, distributed.rank() == 0)
         self.say = reporter.say
-        with closing(reporter), closing(self.open_log(METRICS)) as metrics, signals() as received:
+        with closing(reporter), signals() as self.received:
             try:
-                steps = fit(run.model, self.dataset, self.optimizer, config, self.history, self.validate)
-                for record, evaluation in steps:
-                    run.step, last = record.step, record.step == config.max_steps
-                    self.report(record, evaluation, reporter, metrics)
-                    if config.sample_every and record.step % config.sample_every == 0 and not last:
-                        self.sample()
-                    overdue = perf_counter() - saved >= 60 * config.checkpoint_minutes
-                    noticed = received[0] if received else reporter.reader_left * SIGPIPE
-                    signum, due = distributed.agree(noticed, overdue)
-                    if record.step % config.checkpoint_every == 0 or last or signum or due:
-                        self.save(metrics)
-                        saved = perf_counter()
-                    if signum:
-                        distributed.wait_for_all()  # the first process is still saving
-                        raise Stopped(signum)
+                self.make_up_evaluation(reporter)
+                with closing(self.open_log(METRICS)) as metrics:
+                    self.loop(reporter, metrics)
             except Diverged:
                 self.save_diverged()
                 raise
+
+    def loop(self, reporter: Reporter, metrics: Log) -> None:
+        """The steps that are left, up to a signal. Raises Stopped."""
+        run, config, saved = self.run, self.run.config.training, perf_counter()
+        steps = fit(run.model, self.dataset, self.optimizer, config, self.history, self.validate)
+        for record, evaluation in steps:
+            run.step, last = record.step, record.step == config.max_steps
+            self.report(record, evaluation, reporter, metrics)
+            if config.sample_every and record.step % config.sample_every == 0 and not last:
+                self.sample()
+            overdue = perf_counter() - saved >= 60 * config.checkpoint_minutes
+            signum, due = distributed.agree(self.noticed(reporter), overdue)
+            if record.step % config.checkpoint_every == 0 or last or signum or due:
+                self.save(metrics)
+                saved = perf_counter()
+            if signum:
+                distributed.wait_for_all()  # the first process is still saving
+                raise Stopped(signum)
+
+    def noticed(self, reporter: Reporter) -> int:
+        """The signal for which this process wants to stop, or 0."""
+        return self.received[0] if self.received else reporter.reader_left * SIGPIPE
+
+    def make_up_evaluation(self, reporter: Reporter) -> None:
+        """Evaluate after the last step of a resumed run, if a signal stopped that evaluation. Raises Stopped."""
+        if not (self.history.losses and evaluation_due(self.history.step, self.run.config.training)):
+            return
+        try:
+            values = self.show(self.history.evaluated(self.validate()), reporter)
+        except EvaluationStopped:
+            signum, _ = distributed.agree(self.noticed(reporter), False)
+            raise Stopped(signum) from None
+        if distributed.rank() == 0:
+            try:
+                complete_metrics(self.run.folder / METRICS, self.history.step, values)
+            except OSError as error:
+                self.say(f"warning: {self.run.folder / METRICS}: {error}; training goes on without this loss")
+            self.draw_curves()
 
     def open_log(self, name: str) -> Log:
         """A file of the run's folder to append to; only the first of several processes writes it."""
         return Log(self.run.folder / name if distributed.rank() == 0 else Path(os.devnull), self.say)
 
     def validate(self) -> float:
-        """The exact validation loss."""
-        return evaluate(self.run.model, self.dataset, "val", self.run.config.training)
+        """The exact validation loss. Raises EvaluationStopped after a signal."""
+        config = self.run.config.training
+        return evaluate(self.run.model, self.dataset, "val", config, stop=lambda: bool(self.received))
 
     def report(self, record: Record, evaluation: Evaluation | None, reporter: Reporter, metrics: Log) -> None:
         """Show a step, and write it to metrics.jsonl."""
@@ -105,12 +146,16 @@ class Trainer:
         }
         reporter.step(record)
         if evaluation is not None:
-            step, train_loss, val_loss = evaluation
-            above = None if self.expected is None else val_loss - self.expected.floor
-            line |= {"val/loss": val_loss} | ({} if above is None else {"val/above_floor": above})
-            reporter.evaluated(step, train_loss, val_loss, "" if above is None else height(above, self.targets))
-            self.warn_of_the_impossible()
+            line |= self.show(evaluation, reporter)
         metrics.write(json.dumps(line) + "\n")
+
+    def show(self, evaluation: Evaluation, reporter: Reporter) -> dict[str, float]:
+        """Show an evaluation, and return what metrics.jsonl says of it."""
+        step, train_loss, val_loss = evaluation
+        above = None if self.expected is None else val_loss - self.expected.floor
+        reporter.evaluated(step, train_loss, val_loss, "" if above is None else height(above, self.targets))
+        self.warn_of_the_impossible()
+        return {"val/loss": val_loss} | ({} if above is None else {"val/above_floor": above})
 
     @property
     def targets(self) -> int:
@@ -125,13 +170,16 @@ class Trainer:
                 self.say(f"warning: step {self.history.step}: {explain_impossible(last)}")
 
     def sample(self) -> None:
-        """Write a sample to the screen and to samples.txt."""
+        """Write a sample to the screen and to samples.txt; a signal leaves it out."""
         if distributed.rank() > 0:
             return
         try:
-            text = self.run.generate()
+            pieces = progress(self.run.stream(), "writing a sample")
+            text = "".join(takewhile(lambda piece: not self.received, pieces))
         except UserError as error:  # the next loss shows the same problem
             self.say(f"warning: no sample at step {self.run.step}: {error}")
+            return
+        if self.received:
             return
         try:
             with closing(self.open_log("samples.txt")) as file:
@@ -159,6 +207,10 @@ class Trainer:
             what = f"the checkpoint was not written, it needs {needed:,} bytes and {free:,} are free"
             raise OSError(f"{what} ({error})") from error
         checkpoint.prune(folder, KEEP)
+        self.draw_curves()
+
+    def draw_curves(self) -> None:
+        """Draw the losses so far."""
         try:
             curves = loss_curves(self.run.folder / METRICS, f"{self.run.folder.name}: loss in nats a token")
             write_whole(self.run.folder / "loss.svg", curves)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from time import perf_counter
@@ -131,6 +131,10 @@ class Diverged(Exception):
     """The loss or the gradient is no longer a number. The optimizer did not step."""
 
 
+class EvaluationStopped(Exception):
+    """A signal stopped an evaluation. Its loss is unknown."""
+
+
 def choose_device(name: str) -> torch.device:
     """The device that a config names. Raises UserError when it is not there."""
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
@@ -213,12 +217,20 @@ def fit(
     """Train from where the history ends, and evaluate every `eval_every` steps and after the last one.
 
     Yields after each step, when it and its evaluation, if there was one, are in the history. `validate` returns a
-    validation loss. Raises Diverged.
+    validation loss, or raises EvaluationStopped: then there is none. Raises Diverged.
     """
     for record in train(model, dataset, optimizer, config, history.step):
         history.add(record)
-        due = record.step % config.eval_every == 0 or record.step == config.max_steps
-        yield record, history.evaluated(validate()) if due else None
+        evaluation = None
+        if evaluation_due(record.step, config):
+            with suppress(EvaluationStopped):
+                evaluation = history.evaluated(validate())
+        yield record, evaluation
+
+
+def evaluation_due(step: int, config: TrainingConfig) -> bool:
+    """Whether there is an evaluation after a step: every `eval_every` steps, and after the last one."""
+    return step % config.eval_every == 0 or step == config.max_steps
 
 
 def take_step(optimizer: Optimizer, factor: float, step: int) -> None:
@@ -279,24 +291,37 @@ def own_rows() -> slice:
 
 
 @torch.no_grad()
-def evaluate(model: GPT, dataset: Dataset, split: Split, config: TrainingConfig, batches: int | None = None) -> float:
+def evaluate(
+    model: GPT,
+    dataset: Dataset,
+    split: Split,
+    config: TrainingConfig,
+    batches: int | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> float:
     """The exact loss in nats a token: every target of the split once, in windows of `block_size`.
 
     With `batches`, only the first so many batches of windows. Matrix products are in the precision of training;
-    bfloat16 changes the loss by less than 0.0001.
+    bfloat16 changes the loss by less than 0.0001. Raises EvaluationStopped when `stop` returns true, which is called
+    before each batch, in any process.
     """
-    total, count = 0.0, 0.0
+    total, count, stopped = 0.0, 0.0, 0.0
     precision, size = mixed_precision(config, model), max(config.batch_size, EVALUATED // dataset.block_size)
     found = islice(dataset.windows(split, size, own_rows()), batches)
     whole = -(-dataset.window_count(split) // (size * distributed.world()))
     first = distributed.rank() == 0
     with eval_mode(model):
         for x, y in progress(found, "evaluating", batches or whole, "batches") if first else found:
+            if stop():
+                stopped = 1.0
+                break
             with precision:
                 logits = model(x.to(model.device))  # (B, T, V)
             total += next_token_loss(logits, y.to(model.device), reduction="sum").item()
             count += int((y != IGNORED).sum())
-    total, count = distributed.total(total, count)
+    total, count, stopped = distributed.total(total, count, stopped)
+    if stopped:
+        raise EvaluationStopped
     return total / count
 
 

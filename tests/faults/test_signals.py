@@ -6,14 +6,15 @@ import signal
 from pathlib import Path
 
 import pytest
-from running import data_folder
-from stopping import STEPS, furnished, leftovers, metrics, newest, resume, same, train, train_until
+import torch
+from running import data_folder, script, small_text
+from stopping import PLUGIN, STEPS, furnished, leftovers, metrics, newest, resume, same, train, train_until
 
 PHASES = {  # where the signal comes, and the step after which the run stops
     "a step": ("minigpt.training.loop", "accumulate", 3, 3),
     "the optimizer's step": ("minigpt.training.loop.Optimizer", "step", 5, 5),
     "an evaluation": ("minigpt.runs.trainer", "evaluate", 1, 4),
-    "a sample": ("minigpt.runs.run.Run", "generate", 1, 2),
+    "a sample": ("minigpt.runs.run.Run", "stream", 1, 2),
     "a save": ("minigpt.runs.checkpoint", "_write", 2, 5),
     "a sync": ("minigpt.runs.checkpoint", "sync", 5, 5),
     "the pruning": ("minigpt.runs.checkpoint", "prune", 1, 5),
@@ -43,6 +44,38 @@ def test_a_signal_during(phase: str, signum: int, code: int, straight: Path, tmp
     assert resume(tmp_path).code == 0
     assert metrics(tmp_path) == metrics(straight)
     assert same(newest(tmp_path), newest(straight))
+
+
+LONG = ("data.validation=0.5", "training.sample_every=0")  # of a longer text: some batches of windows in an evaluation
+A_BATCH = "minigpt.training.loop", "next_token_loss"  # once in a step, and in each batch of an evaluation
+
+
+@pytest.mark.parametrize(("every", "stops", "nth"), [(4, 4, 6), (100, STEPS, STEPS + 2)], ids=["between", "the last"])
+@pytest.mark.parametrize(("signum", "code"), SIGNALS, ids=["INT", "TERM", "HUP"])
+def test_an_evaluation_stops_at_its_next_batch_and_is_made_up_for(
+    signum: int, code: int, every: int, stops: int, nth: int, tmp_path: Path
+) -> None:
+    """The step is saved without a validation loss; the resumed run evaluates first, and then has every loss."""
+    folder, other, act = tmp_path / "stopped", tmp_path / "straight", f"os.kill(os.getpid(), {int(signum)})"
+    for each in (folder, other):
+        (furnished(each) / "text.txt").write_text(small_text(2000), encoding="utf-8")
+    options = (*LONG, f"training.eval_every={every}")
+    stopped = train_until(folder, act, *A_BATCH, nth, *options)
+    assert stopped.code == code and stopped.err.count("\n") == 1, stopped
+    assert [line["step"] for line in metrics(folder)] == list(range(1, stops + 1))
+    assert newest(folder).state["step"] == stops and newest(folder).state["evaluations"] == []
+    assert not any("val/loss" in line for line in metrics(folder))
+
+    plugin = PLUGIN.format(act=act, owner=A_BATCH[0], name=A_BATCH[1], nth=2)
+    (folder / "happening.py").write_text(plugin, encoding="utf-8")
+    again = script("train.py", "--resume", "small", "--plugin", "happening.py", cwd=folder)  # stopped there once more
+    assert again.code == code and len(metrics(folder)) == newest(folder).state["step"] == stops, again
+
+    assert resume(folder).code == 0 and train(other, *options).code == 0
+    assert metrics(folder) == metrics(other) and "val/loss" in metrics(folder)[stops - 1]
+    ours, theirs = newest(folder), newest(other)
+    assert same(ours, theirs) or stops == STEPS  # the last checkpoint has been there before the evaluation
+    assert all(torch.equal(ours.model[key], theirs.model[key]) for key in theirs.model)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +117,6 @@ def test_a_signal_after_the_last_step(straight: Path, tmp_path: Path) -> None:
     """The run is done; what is left is a sample for the eye."""
     furnished(tmp_path)
     act = f"os.kill(os.getpid(), {int(signal.SIGINT)})"
-    stopped = train_until(tmp_path, act, "minigpt.runs.run.Run", "generate", STEPS // 2)
+    stopped = train_until(tmp_path, act, "minigpt.runs.run.Run", "stream", STEPS // 2)
     assert stopped.code == 130 and stopped.err.count("\n") == 1, stopped
     assert metrics(tmp_path) == metrics(straight) and same(newest(tmp_path), newest(straight))
