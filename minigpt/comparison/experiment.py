@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,10 @@ from minigpt.runs.assemble import RunConfig
 from minigpt.runs.report import Say, say
 from minigpt.system.errors import UserError
 from minigpt.system.folder import first_lines, read_start, refuse_links, write_whole
+from minigpt.system.memory import free_memory
 from minigpt.system.strict_json import has_form, parse_json
+from minigpt.system.waiting import interruptible, progress
 from minigpt.training.floor import height
-from minigpt.training.memory import free_memory
 
 SPEEDS, MAX_SPEEDS = "speeds.json", 1 << 24
 TIMES = ("step", "curve", "whole")
@@ -62,7 +63,7 @@ class Experiment:
         with WorkerPool(workers, self.plugins) as pool:
             self.measure_speeds(pool)
             failures = self.train(pool)
-        results = [(job, result) for job in self.jobs() if (result := load_result(job.folder, job.key)[0])]
+        results = [(job, result) for job, result, _ in self.results() if result]
         finished = {job.variant for job, _ in results}
         if self.comparison.settings.baseline not in finished:
             raise UserError(f"no run of the baseline could be finished; {'; '.join(first_lines(failures))}")
@@ -82,7 +83,13 @@ class Experiment:
 
     def unfinished(self) -> list[Job]:
         """The runs that have no result yet."""
-        return [job for job in self.jobs() if load_result(job.folder, job.key)[0] is None]
+        return [job for job, result, _ in self.results() if result is None]
+
+    def results(self) -> Iterator[tuple[Job, dict[str, Any] | None, str]]:
+        """Each run, its result, and why that cannot be used; see `load_result`."""
+        every = self.jobs()
+        for job in progress(every, "reading the results", len(every), "runs"):
+            yield job, *load_result(job.folder, job.key)
 
     def task(self, do: str, job: Job) -> dict[str, Any]:
         """The message that asks a worker to `do` a run: "try" it for a few steps, or "run" it."""
@@ -103,7 +110,8 @@ class Experiment:
         unknown = {key: job for key, job in first.items() if key not in self.speeds}
         if unknown:
             self.say(f"measuring the speed of {len(unknown)} variants, a few steps each")
-            answers = pool.work([self.task("try", job) for job in unknown.values()], lambda task, answer: None)
+            tasks = [self.task("try", job) for job in unknown.values()]
+            answers = interruptible(lambda: pool.work(tasks, lambda task, answer: None), "measuring the speed")
             for (key, job), answer in zip(unknown.items(), answers):
                 if answer["event"] != "done":
                     raise UserError(f"{job.variant}: {answer['message']}")
@@ -146,22 +154,21 @@ class Experiment:
             return []
         about = duration(self.estimate(left, pool.size))
         self.say(f"{len(left)} of {total} runs to do, {pool.size} at a time: about {about}")
-        progress = Progress(self, left, total)
+        shown = Progress(self, left, total)
         try:
-            answers = pool.work([self.task("run", job) for job in left], progress.on_answer)
+            answers = pool.work([self.task("run", job) for job in left], shown.on_answer)
         except KeyboardInterrupt:
             self.say(f"stopped; the same command goes on with the {len(self.unfinished())} runs that are left")
             raise
         finally:
-            progress.bar.close()
+            shown.bar.close()
         pairs = zip(left, answers)
         return [f"{job.variant}, seed {job.seed}: {a['message']}" for job, a in pairs if a["event"] != "done"]
 
     def say_what_is_reused(self) -> None:
         """Say which results cannot be used, and how many were made by another version of the code."""
         older, again = 0, []
-        for job in self.jobs():
-            result, why = load_result(job.folder, job.key)
+        for job, result, why in self.results():
             if why:
                 again.append(f"{job.variant}, seed {job.seed}: {why}; it is trained again")
             older += result is not None and result.get("code") != code_digest()

@@ -8,6 +8,7 @@ from minigpt.comparison.data import text_and_tokenizer
 from minigpt.comparison.variants import Comparison
 from minigpt.runs.assemble import RunConfig
 from minigpt.system.errors import UserError
+from minigpt.system.waiting import progress
 from minigpt.training.memory import parameter_count
 
 LARGEST_WIDTH = 2**20  # of an MLP: the upper bound of config's `Size`
@@ -26,7 +27,8 @@ def match_parameters(comparison: Comparison) -> Comparison:
     """
     wanted = parameters(comparison.variants[comparison.settings.baseline])
     matched = {}
-    for name, config in comparison.variants.items():
+    variants = comparison.variants.items()
+    for name, config in progress(variants, "matching the parameters", len(variants), "variants"):
         matched[name] = config if name == comparison.settings.baseline else widened(config, wanted)
         found = parameters(matched[name])
         if abs(found - wanted) > TOLERANCE * wanted:

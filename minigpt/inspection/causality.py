@@ -20,6 +20,7 @@ from minigpt.attention.cache import Past
 from minigpt.inspection.trace import replaced
 from minigpt.model.gpt import GPT, chain
 from minigpt.system.errors import UserError
+from minigpt.system.waiting import progress
 
 LENGTH, CHANGES = 64, 12  # positions in the test, and how many of them are changed
 ORDINARY, LARGE = 1.0, 1e4  # scale of the inputs; the scores grow with its square
@@ -38,7 +39,9 @@ def check_causal(model: GPT) -> None:
     changed = torch.linspace(1, T - 1, min(CHANGES, T - 1)).long()  # (P - 1,)
     inputs = {scale: _probes(scale, T, D, changed, noise) for scale in (ORDINARY, LARGE)}
     pasts = {scale: chain([Past() for _ in model.blocks]) for scale in inputs}
-    for layer, attention in enumerate(model.attentions()):
+    attentions = model.attentions()
+    shown = progress(attentions, "checking that no layer sees the future", len(attentions), "layers")
+    for layer, attention in enumerate(shown):
         name, noisy = f"layer {layer} ({attention.kind})", _with_noise(attention, noise)
         for scale, x in inputs.items():
             try:

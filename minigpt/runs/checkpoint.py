@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from minigpt.system.folder import first_lines, read_start, sha256_of, sync
 from minigpt.system.strict_json import parse_json
+from minigpt.system.waiting import interruptible, progress
 
 FORMAT = 3  # 2 had no sums of the run's own files, 1 rotary pairs half a head apart
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
@@ -117,7 +118,8 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
 
 def _write(tensors: Mapping[str, Tensor], path: Path) -> None:
     try:
-        save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
+        plain = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+        interruptible(lambda: save_file(plain, path), f"writing {path.name}")
     except SafetensorError as error:  # how safetensors reports a full disk
         raise OSError(f"{path}: {error}") from error
     _check_header(path)
@@ -193,7 +195,7 @@ def load(path: Path) -> Checkpoint:
 def _read_tensors(path: Path) -> dict[str, Tensor]:
     _check_header(path)
     try:
-        tensors = load_file(path)
+        tensors = interruptible(lambda: load_file(path), f"reading {path.name}")
     except (SafetensorError, ValueError, TypeError, RuntimeError) as error:
         raise CheckpointError(f"{path}: {' '.join(str(error).split())[:200]}") from None
     for key, tensor in tensors.items():
@@ -221,7 +223,7 @@ def newest(folder: Path, fits: Callable[[Checkpoint], None] = accept) -> tuple[C
     seen: list[Path] | None = None
     while seen != (seen := checkpoints(folder)):  # again if they changed meanwhile: a training may be running
         skipped: list[str] = []
-        for path in seen:
+        for path in progress(seen, "looking for a good checkpoint", len(seen), "checkpoints"):
             try:
                 saved = load(path)
                 fits(saved)

@@ -30,6 +30,7 @@ from minigpt.model import GPT, MLP, count_parameters
 from minigpt.runs.assemble import RunConfig, assemble, open_text
 from minigpt.runs.report import say
 from minigpt.system.errors import UserError
+from minigpt.system.waiting import progress
 from minigpt.text.dataset import Dataset
 from minigpt.training import distributed, loop
 from minigpt.training.loop import TrainingConfig, train, with_threads
@@ -190,9 +191,9 @@ def take_profile(model: GPT, dataset: Dataset, optimizer: Optimizer, config: Tra
     config = replace(config, max_steps=max(config.max_steps, count), compile=False, cuda_graphs=False)
     profiler, profiled, unprofiled = Profiler(model.device), list[float](), list[float]()
     taken = train(model, dataset, optimizer, config)
-    for _ in islice(taken, WARM_UP):
+    for _ in progress(islice(taken, WARM_UP), "warming up", WARM_UP, "steps"):
         pass
-    for _ in range(steps):
+    for _ in progress(range(steps), "measuring", steps, "pairs of steps"):
         with attached(profiler, model, dataset, optimizer):
             profiler.start()
             began = profiler.since

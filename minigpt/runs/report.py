@@ -18,6 +18,7 @@ from minigpt.inspection.pictures import curve_svg, smooth
 from minigpt.system.folder import write_whole
 from minigpt.system.strict_json import has_form, parse_json
 from minigpt.system.terminal import complain, give_up, printable
+from minigpt.system.waiting import progress
 from minigpt.training.loop import Record
 
 LINES = 20  # plain lines in a whole run
@@ -165,7 +166,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         return []
     found = []
     with path.open("rb") as file:
-        for text in iter(lambda: file.readline(LONGEST_LINE), b""):
+        lines = iter(lambda: file.readline(LONGEST_LINE), b"")
+        for text in progress(lines, f"reading {path.name}", unit="lines"):
             with contextlib.suppress(ValueError):
                 line = parse_json(text)
                 if has_form(line, {str: float}) and has_form(line, LINE):

@@ -20,11 +20,13 @@ from filelock import FileLock, Timeout
 from minigpt.system.errors import UserError
 from minigpt.system.strict_json import parse_json
 from minigpt.system.terminal import one_line
+from minigpt.system.waiting import progress
 
 if sys.platform != "win32":
     import fcntl
 
 LOCK, HOLDER = ".lock", ".holder"
+BLOCK = 1 << 20  # bytes of a file that are read at a time
 SHOWN = 3  # how many of many similar lines are printed
 
 
@@ -47,6 +49,16 @@ def refuse_links(folder: Path) -> None:
     """
     if folder.is_symlink():
         raise UserError(f"{folder}: a symbolic link: give the folder itself, {folder.resolve()}")
+    for entry in progress(_entries(folder), f"looking through {folder}", unit="files"):
+        plain = entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)
+        if not plain and os.path.lexists(entry.path):
+            raise UserError(
+                f"{one_line(entry.path)}: not a plain file; the folder of a run or a comparison holds no others"
+            )
+
+
+def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """Everything in a folder, at any depth; a folder that cannot be listed is left out."""
     pending = [str(folder)]
     while pending:
         try:
@@ -54,13 +66,8 @@ def refuse_links(folder: Path) -> None:
                 entries = sorted(listing, key=lambda entry: entry.name)
         except OSError:
             continue
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                pending.append(entry.path)
-            elif not entry.is_file(follow_symlinks=False) and os.path.lexists(entry.path):
-                raise UserError(
-                    f"{one_line(entry.path)}: not a plain file; the folder of a run or a comparison holds no others"
-                )
+        yield from entries
+        pending += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
 
 
 class Lock(AbstractContextManager["Lock"]):
@@ -131,7 +138,8 @@ def sha256_of(path: Path) -> str:
     """The SHA-256 of a file, as hexadecimal digits. Raises OSError with the file's name."""
     digest = hashlib.sha256()
     with _named(path), path.open("rb") as file:
-        while block := file.read(1 << 20):
+        blocks = iter(lambda: file.read(BLOCK), b"")
+        for block in progress(blocks, f"checking {path.name}", -(-os.fstat(file.fileno()).st_size // BLOCK), "MiB"):
             digest.update(block)
     return digest.hexdigest()
 

@@ -136,9 +136,11 @@ def expectations(corpus: Corpus, tokenizer: Tokenizer) -> Expected | None:
     shown = progress(texts, "reading the validation stories", len(texts), "stories")
     readings = [read(text, stories.scenes, stories.made_up_names) for text in shown]
     letters = _ids_of({letter for reading in readings for options in reading.support for letter in options}, tokenizer)
-    support = np.zeros((sum(map(len, texts)), tokenizer.vocab_size), np.bool_)  # (N + 1, V)
-    for place, options in enumerate(options for reading in readings for options in reading.support):
-        support[place, [letters[letter] for letter in options if letter in letters]] = True
+    support, place = np.zeros((sum(map(len, texts)), tokenizer.vocab_size), np.bool_), 0  # (N + 1, V)
+    for reading in progress(readings, "listing the possible characters", len(readings), "stories"):
+        for options in reading.support:
+            support[place, [letters[letter] for letter in options if letter in letters]] = True
+            place += 1
     takes = np.array([TAKES.index(name) for reading in readings for name in reading.takes])  # (N + 1,)
     ideal = -np.log([p for reading in readings for p in reading.ideal])  # (N + 1,)
     forgetful = -np.log([p for reading in readings for p in reading.forgetful])  # (N + 1,)

@@ -48,7 +48,7 @@ COMMANDS = {
         ("train.py", "--resume", "runs/compare/small/one-head-seed-2", "training.max_steps=6"),
     ),
 }
-PROGRESS = re.compile(r"[a-z ]+: ([\d,]+( of [\d,]+)? \w+, )?\d+ s")  # of what takes more than two seconds
+PROGRESS = re.compile(r"[^:]+: ([\d,]+( of [\d,]+)? [\w ]+, )?\d+ s")  # of what takes more than two seconds
 NOTES = ("skipped: ", "and ", "int8 weights: ")  # of a command that goes on; few, which test_damage.py looks at
 FOLDERS = {"run": Path("runs", "small"), "comparison": Path("runs", "compare", "small")}
 

@@ -1,0 +1,212 @@
+"""Everything that can take longer than two seconds reports its progress, and ends at a signal."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from comparing import SMALL as COMPARISON
+from comparing import small, written
+from running import command_line, environment
+from stopping import furnished, metrics, newest, train, train_until
+
+from minigpt.comparison.experiment import Experiment
+from minigpt.comparison.matching import match_parameters
+from minigpt.inspection.causality import check_causal
+from minigpt.model import GPT, ModelConfig
+from minigpt.runs import checkpoint
+from minigpt.runs.profiler import take_profile
+from minigpt.runs.report import read_metrics
+from minigpt.system import waiting
+from minigpt.system.folder import refuse_links, sha256_of
+from minigpt.text import corpus as corpora
+from minigpt.text.corpus import StoriesConfig, open_corpus
+from minigpt.text.dataset import DataConfig, Dataset
+from minigpt.text.tokenizer import Char
+from minigpt.training.floor import expectations
+from minigpt.training.loop import TrainingConfig
+
+# ---- loops ----
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """A folder of the test's own, and a clock on which each look takes a second."""
+    monkeypatch.setattr(corpora, "DATA", tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    clock = iter(range(1_000_000))
+    monkeypatch.setattr(waiting, "perf_counter", lambda: float(next(clock)))
+    yield tmp_path
+
+
+MODEL = ModelConfig(n_layer=3, n_embd=16, block_size=16)
+STORIES = StoriesConfig(count=30, validation=10)
+
+
+def hash_a_file(folder: Path) -> None:
+    (folder / "large").write_bytes(b"x" * (5 << 20))
+    sha256_of(folder / "large")
+
+
+def read_many_lines(folder: Path) -> None:
+    (folder / "metrics.jsonl").write_text("".join(f'{{"step": {n}, "train/loss": 1}}\n' for n in range(9)))
+    assert len(read_metrics(folder / "metrics.jsonl")) == 9
+
+
+def walk(folder: Path) -> None:
+    for number in range(9):
+        (folder / str(number)).touch()
+    refuse_links(folder)
+
+
+def many_bad_checkpoints(folder: Path) -> None:
+    for number in range(9):
+        (folder / f"step-{number:06d}").mkdir()
+    with pytest.raises(checkpoint.CheckpointError):
+        checkpoint.newest(folder)
+
+
+def many_files(folder: Path) -> None:
+    for number in range(9):
+        (folder / f"{number}.txt").write_text("text")
+    open_corpus("*.txt")
+
+
+def read_stories(folder: Path) -> None:
+    corpus = open_corpus("stories", STORIES)
+    expectations(corpus, Char.fit(None, corpus.documents()))
+
+
+def match(folder: Path) -> None:
+    variants = "".join(f"  v{n}: {{model.attention: single_head}}\n" for n in range(5))
+    match_parameters(small(folder, COMPARISON.replace("  mean:", f"{variants}  mean:")))
+
+
+def results(folder: Path) -> None:
+    Experiment(small(folder), (), False).unfinished()
+
+
+def profile(folder: Path) -> None:
+    corpus = open_corpus("stories", STORIES)
+    config, settings = DataConfig(stories=STORIES), TrainingConfig(batch_size=2, max_steps=9, device="cpu")
+    model = GPT(MODEL, 60)
+    optimizer = settings.optimizer.component(settings.optimizer, model)
+    dataset = Dataset(config, corpus, Char.fit(None, corpus.documents()), 16)
+    take_profile(model, dataset, optimizer, settings, 5)
+
+
+LOOPS: dict[str, Callable[[Path], object]] = {
+    "checking large: 2 of 5 MiB": hash_a_file,
+    "reading metrics.jsonl: 2 lines": read_many_lines,
+    "looking through {}: 2 files": walk,
+    "looking for a good checkpoint: 2 of 9 checkpoints": many_bad_checkpoints,
+    "reading *.txt: 2 of 9 files": many_files,
+    "telling stories: 2 of 20 stories": lambda folder: open_corpus("stories", STORIES),
+    "collecting the characters: 2 pieces of the text": lambda folder: Char.fit(None, ["a", "b", "c", "d"]),
+    "reading the validation stories: 2 of 10 stories": read_stories,
+    "listing the possible characters: 2 of 10 stories": read_stories,
+    "checking that no layer sees the future: 2 of 3 layers": lambda folder: check_causal(GPT(MODEL, 60)),
+    "matching the parameters: 2 of 7 variants": match,
+    "reading the results: 2 of 4 runs": results,
+    "warming up: 2 of 3 steps": profile,
+    "measuring: 2 of 5 pairs of steps": profile,
+    "tokenizing: 2 pieces of the text": profile,
+}
+
+
+@pytest.mark.parametrize("said", LOOPS)
+def test_a_loop_says_how_far_it_is(said: str, slow: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    LOOPS[said](slow)
+    assert f"{said.format(slow)}, " in capsys.readouterr().err
+
+
+# ---- calls of a library, which does not look for signals ----
+
+# While system() waits, a process handles no signal. The shell becomes a process that has none of our streams.
+DEAF = """
+import ctypes
+import {module} as module
+
+module.{name} = lambda *_, **__: ctypes.CDLL(None).system(b"exec sleep 30 < /dev/null > /dev/null 2>&1")
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = furnished(tmp_path_factory.mktemp("trained"))
+    assert train(folder, "training.max_steps=4").code == 0
+    return folder
+
+
+def stopped(command: list[str], folder: Path, said: str, signum: int, **env: str) -> None:
+    """The command says what it does, and a signal then ends it in one line, with nothing but that done."""
+    with subprocess.Popen(
+        command, cwd=folder, env=environment(**env), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stderr and any(line.startswith(said) for line in running.stderr)
+        running.send_signal(signum)
+        _, err = running.communicate(timeout=20)
+    assert (running.returncode, err.splitlines()[-1]) == (128 + signum, "stopped")
+
+
+CALLS = {
+    "reading model.safetensors: ": ("minigpt.runs.checkpoint", "load_file"),
+    "reading tokenizer.json: ": ("minigpt.text.tokenizer", "Tokenizer.from_json"),
+    "making the model: ": ("minigpt.runs.assemble", "GPT"),
+}
+
+
+@pytest.mark.parametrize("said", CALLS)
+def test_a_call_that_takes_long_says_so_and_ends_at_a_signal(said: str, trained: Path, tmp_path: Path) -> None:
+    module, name = CALLS[said]
+    (tmp_path / "deaf.py").write_text(DEAF.format(module=module, name=name), encoding="utf-8")
+    command = command_line("sample.py", "--run", trained / "runs" / "small", "--plugin", "deaf.py")
+    stopped(command, tmp_path, said, signal.SIGTERM)
+
+
+def test_a_checkpoint_that_is_written_slowly_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """It is not stopped: a signal waits for it."""
+    write, later = checkpoint.save_file, threading.Event()
+    monkeypatch.setattr(waiting, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint, "save_file", lambda *given: later.wait(1.2) or write(*given))
+    checkpoint.save(tmp_path / "checkpoints", 1, GPT(replace(MODEL, n_layer=1), 60), {}, {})
+    assert "writing model.safetensors: 1 s\n" in capsys.readouterr().err
+
+
+# ---- whole commands ----
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM], ids=["INT", "TERM"])
+def test_a_large_file_that_is_hashed(signum: int, tmp_path: Path) -> None:
+    """Here one that is no Shakespeare, of 40 GB, which are not on the disk."""
+    (furnished(tmp_path) / "data").mkdir()
+    with (tmp_path / "data" / "shakespeare.txt").open("wb") as file:
+        file.truncate(40 << 30)
+    command = command_line("train.py", "--config", "small.yaml", "data.source=shakespeare")
+    stopped(command, tmp_path, "checking shakespeare.txt: ", signum, MINIGPT_DATA=str(tmp_path / "data"))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_variants_whose_speed_takes_long_to_measure(tmp_path: Path) -> None:
+    written(tmp_path, COMPARISON.replace("seeds: [1, 2]", "seeds: [1]"))
+    slow = "from minigpt.comparison import measurement\nmeasurement.check_causal = lambda _: time.sleep(60)\n"
+    (tmp_path / "wait.py").write_text(f"import time\n{slow}", encoding="utf-8")
+    command = command_line("compare.py", "--config", "small.yaml", "--plugin", "wait.py")
+    stopped(command, tmp_path, "measuring the speed: ", signal.SIGINT)
+    assert not list(tmp_path.rglob("speeds.json"))
+
+
+def test_a_sample_while_training_is_left_out_at_a_signal(tmp_path: Path) -> None:
+    """The step is saved at once; the sample is for the eye."""
+    act = f"os.kill(os.getpid(), {int(signal.SIGINT)})"
+    ended = train_until(furnished(tmp_path), act, "minigpt.model.sampling", "next_token", 3)
+    assert ended.code == 130 and "sample at step 2" not in ended.out, ended
+    assert newest(tmp_path).state["step"] == 2 == len(metrics(tmp_path))
+    assert not (tmp_path / "runs" / "small" / "samples.txt").exists()
