@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -138,3 +139,12 @@ def test_what_ends_a_text_is_no_character(tmp_path: Path) -> None:
     halves = Halves.__new__(Halves)
     ends = int((aligned.ids[where.start + 1 : where.stop] == 0).sum())
     assert ends and _characters(aligned, halves, targets) == 2 * (targets - ends)
+
+
+def test_ids_cut_short_are_named_not_read(tmp_path: Path) -> None:
+    """To read a mapped file beyond its end would be a SIGBUS."""
+    _, aligned, tokenizer, _, _ = prepare(small(tmp_path).variants["mean"])
+    for path in (tmp_path / "data").rglob("ids.bin"):
+        os.truncate(path, 0)
+    with pytest.raises(OSError, match="cut short to 0 of"):
+        _characters(aligned, tokenizer, 100)
