@@ -12,9 +12,21 @@ From a notebook:
 
 from minigpt.attention import Attention
 from minigpt.fast import make_fast, shortcut
+from minigpt.grading import check
 from minigpt.model import GPT, ModelConfig
 from minigpt.runs.assemble import RunConfig
 from minigpt.runs.run import Run, load
 from minigpt.system.plugin import load_plugin
 
-__all__ = ["GPT", "Attention", "ModelConfig", "Run", "RunConfig", "load", "load_plugin", "make_fast", "shortcut"]
+__all__ = [
+    "GPT",
+    "Attention",
+    "ModelConfig",
+    "Run",
+    "RunConfig",
+    "check",
+    "load",
+    "load_plugin",
+    "make_fast",
+    "shortcut",
+]

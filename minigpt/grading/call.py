@@ -34,6 +34,7 @@ class Call:
     run: Callable[[Any, Probe], Tensor]
     note: str = ""
     """Not empty: a convention that the report mentions, like (T, B, D)."""
+    layout: str = "(B, T, D)"
     masked: bool = False
     """Whether the causal mask is given from outside."""
 
@@ -155,7 +156,7 @@ def make_call(inputs: Mapping[str, str], fixed: Mapping[str, Any], mask: tuple[s
     names = ", ".join(name if name == take else f"{name}={take}" for name, take in inputs.items())
     how = f"called: ({names}{given})" + ("" if layout == "(B, T, D)" else f" with inputs {layout}")
     note = "the sequence is the first axis: x is (T, B, D)" if layout == "(T, B, D)" else ""
-    return Call(how, run, note, masked=mask is not None)
+    return Call(how, run, note, layout, mask is not None)
 
 
 def arrange(x: Tensor, layout: str) -> Tensor:

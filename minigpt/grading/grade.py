@@ -7,48 +7,29 @@ that matters and finds no place makes the verdict "cannot tell", never "wrong".
 from __future__ import annotations
 
 import copy
-import traceback
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from minigpt.grading.bind import Binding, Unit, bindings, overwrite, units_of
-from minigpt.grading.call import Call, CannotCall, calls
+from minigpt.grading.bind import overwrite
+from minigpt.grading.call import CannotCall
 from minigpt.grading.example import show_function, show_output, show_steps
 from minigpt.grading.habits import habits
 from minigpt.grading.lines import Place, locate, record, source_line
-from minigpt.grading.load import Answer
+from minigpt.grading.load import Answer, build
 from minigpt.grading.measure import measure
-from minigpt.grading.naming import SINGLES, Found, Outputs, Reading, accept, name_one, name_two
+from minigpt.grading.naming import Found, Reading, accept, name_one, name_two
+from minigpt.grading.readings import Attempt, call_of, explain, find_readings, inexact, loosened, natural_readings
 from minigpt.grading.report import Report
-from minigpt.grading.sizes import possible_sizes
-from minigpt.grading.target import Bug, Probe, Sizes, Target, fill
+from minigpt.grading.target import Bug, Probe, Target, fill
+from minigpt.grading.targets import find_target
+from minigpt.system.errors import UserError
 
-MOST_READINGS = 400
 UNCHECKED = "training mode (dropout), bfloat16"
-
-
-@dataclass
-class Attempt:
-    """An answer with everything that has been found out about it."""
-
-    answer: Answer
-    target: Target
-    report: Report
-    errors: list[str] = field(default_factory=list)
-    readings: list[Reading] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
-    homeless: list[str] = field(default_factory=list)
-
-    @property
-    def thing(self) -> Any:
-        """The function or the module."""
-        return self.answer.thing
 
 
 def grade_answer(answer: Answer, target: Target) -> Report:
@@ -71,7 +52,7 @@ def grade_answer(answer: Answer, target: Target) -> Report:
 
 def judge(attempt: Attempt) -> None:
     """Fill in the report."""
-    thing, target, report = attempt.thing, attempt.target, attempt.report
+    thing, report = attempt.thing, attempt.report
     if isinstance(thing, nn.Module):
         thing.eval()
         thing.double()
@@ -88,133 +69,17 @@ def judge(attempt: Attempt) -> None:
         report.names = unplaced(attempt)
         return
     found = accept(attempt.readings)
-    if found is None and (loose := [loosened(reading) for reading in attempt.readings]):
-        found = accept(loose)
+    if found is None:
+        found = accept([loosened(reading) for reading in attempt.readings][:60])
     if found:
         right(attempt, found)
         return
     natural = natural_readings(attempt)
-    found = name_one(natural) or name_one([loosened(reading) for reading in natural[:4]]) or name_two(natural)
+    found = name_one(natural) or name_one(inexact(natural)) or name_two(natural[0])
     if found:
         wrong(attempt, found)
     else:
         unnamed(attempt, natural)
-    del target
-
-
-def find_readings(attempt: Attempt) -> None:
-    """Every call that returns something, with every binding of its parameters."""
-    thing, target = attempt.thing, attempt.target
-    for sizes in possible_sizes(thing, target):
-        probes = target.probes(sizes)
-        working = []
-        for call in calls(thing, target):
-            outputs = Outputs(runner(attempt, call), probes)
-            first = outputs[0]
-            if isinstance(first, Exception):
-                attempt.errors.append(explain(first, attempt.answer.path))
-            else:
-                working.append((call, outputs))
-        if not working:
-            continue
-        for binding in find_bindings(attempt, sizes, working[0][1]):
-            for call, outputs in working:
-                attempt.readings.append(Reading(target, sizes, binding, outputs, [SINGLES]))
-                attempt.calls.append(call)
-        attempt.calls = attempt.calls or [call for call, _ in working]
-
-
-def runner(attempt: Attempt, call: Call) -> Any:
-    """Runs the answer; a cache gets a fresh copy for every probe."""
-
-    def run(probe: Probe) -> Tensor:
-        thing = attempt.thing
-        if probe.chunks:
-            with suppress(Exception):  # a module that keeps weights from a call cannot be copied
-                thing = copy.deepcopy(thing)
-        return call.run(thing, probe)
-
-    return run
-
-
-def find_bindings(attempt: Attempt, sizes: Sizes, outputs: Outputs) -> list[Binding]:
-    """The ways to give the parameters roles in which every parameter that matters has one."""
-    if not isinstance(attempt.thing, nn.Module) or not attempt.target.roles:
-        return [Binding({}, [], (), ())]
-    copies = [sizes[axis] for axis in ("H", "G") if axis in sizes]
-    found = list[Binding]()
-    for units in units_of(attempt.thing, copies):
-        idle = {unit.name for unit in units if not matters(unit, outputs)}
-        here = bindings(units, attempt.target.roles, sizes, idle)
-        found += [binding for binding in here if all(role in attempt.target.without for role in binding.missing)]
-        if not here:
-            attempt.homeless += [describe(unit) for unit in units if unit.name not in idle]
-    complete = [binding for binding in found if not binding.missing]
-    return (complete or found)[:MOST_READINGS]
-
-
-def matters(unit: Unit, outputs: Outputs) -> bool:
-    """Whether the output of the first probe changes with a unit's numbers."""
-    before = outputs[0]
-    saved = [parameter.detach().clone() for parameter in unit.parameters]
-    for parameter in unit.parameters:
-        parameter.copy_(parameter * 1.5 + 0.37 * torch.rand_like(parameter))
-    try:
-        after = outputs.run(outputs.probes[0])
-    except Exception:  # the learner's code: anything
-        return True
-    finally:
-        for parameter, old in zip(unit.parameters, saved):
-            parameter.copy_(old)
-    assert isinstance(before, Tensor)
-    return not torch.allclose(after, before, rtol=1e-9, atol=1e-12, equal_nan=True)
-
-
-def describe(unit: Unit) -> str:
-    """A unit with its shape."""
-    assert unit.weight is not None
-    return f"{unit.name or 'weight'} {tuple(unit.weight.shape)}"
-
-
-def loosened(reading: Reading) -> Reading:
-    """The same reading for an answer with float32 inside."""
-    return Reading(reading.target, reading.sizes, reading.binding, reading.outputs, [SINGLES], loose=True)
-
-
-def natural_readings(attempt: Attempt) -> list[Reading]:
-    """The readings in which a bug is looked for: with the mask that hides the most, and the likeliest bindings.
-
-    Where the mask comes from outside, a call in which later tokens change earlier rows was given a mask in a meaning
-    that the answer does not have, or the answer does not use it.
-    """
-    pairs = list(zip(attempt.readings, attempt.calls))
-    blind = [(reading, call) for reading, call in pairs if not leaks(reading)]
-    chosen = blind or [(reading, call) for reading, call in pairs if not call.masked] or pairs
-    return [reading for reading, _ in chosen]
-
-
-def leaks(reading: Reading) -> bool:
-    """Whether a later token changes an earlier row, in the first probe."""
-    probe, before = reading.outputs.probes[0], reading.outputs[0]
-    inputs = {name: x.clone() for name, x in probe.inputs.items()}
-    for x in inputs.values():
-        x[:, -1:] = x[:, -1:].flip(0) if not x.is_floating_point() else x[:, -1:] + 1.0
-    try:
-        after = reading.outputs.run(Probe(probe.name, inputs, probe.size))
-    except Exception:  # the learner's code: anything
-        return True
-    assert isinstance(before, Tensor)
-    if after.shape != before.shape or after.dim() < 2:
-        return True
-    return not torch.allclose(after[:, :-1], before[:, :-1], rtol=1e-9, atol=1e-12, equal_nan=True)
-
-
-def call_of(attempt: Attempt, reading: Reading) -> Call:
-    """The call of a reading, also of a loosened one."""
-    for other, call in zip(attempt.readings, attempt.calls):
-        if other.outputs is reading.outputs:
-            return call
-    return attempt.calls[0]
 
 
 def say_how(attempt: Attempt, reading: Reading) -> None:
@@ -281,7 +146,7 @@ def example(attempt: Attempt, found: Found) -> str:
     reading = found.reading
     with suppress(Exception):  # an example is a help; the verdict stands without it
         if not attempt.target.roles:
-            return show_function(attempt.target, reading.outputs.run)
+            return show_function(attempt.target, reading.outputs.run) or outputs_of(reading)
         if shown := show_steps(attempt.target, found.knobs):
             return shown
     with suppress(Exception):
@@ -296,7 +161,7 @@ def outputs_of(reading: Reading) -> str:
     def expected(probe: Probe) -> Tensor:
         return target.output(probe, reading.binding.parameters, reading.sizes, {})
 
-    return show_output(reading.outputs.run, target, expected, reading.outputs.probes[0])
+    return show_output(reading.outputs.run, target, expected, reading.outputs.probes[first_that_differs(reading)])
 
 
 def place(attempt: Attempt, reading: Reading, found: Found | None) -> None:
@@ -357,10 +222,24 @@ def raised(attempt: Attempt) -> None:
     report.notes = [f"tried: {len(attempt.errors)} ways to call it"]
 
 
-def explain(error: BaseException, path: Path | None) -> str:
-    """An error in one line, with the line of the learner's file."""
-    text = " ".join(str(error).split())[:300]
-    lines = [
-        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if path and frame.filename == str(path)
-    ]
-    return f"{type(error).__name__}: {text}" + (f" (line {lines[-1]})" if lines else "")
+def check_here(thing: Any, announced: str) -> Report:
+    """Check something in this process; a module is copied first, so that its parameters stay."""
+    target = find_target(announced)
+    path = source_of(thing)
+    if isinstance(thing, type) and issubclass(thing, nn.Module):
+        return grade_answer(build(thing, target, path), target)
+    answer = Answer(thing, f"checked: {type(thing).__name__ if isinstance(thing, nn.Module) else thing.__name__}", path)
+    if not isinstance(thing, nn.Module):
+        return grade_answer(answer, target)
+    try:
+        answer.thing = copy.deepcopy(thing)
+    except Exception:  # it keeps tensors of an earlier pass
+        raise UserError(f"{type(thing).__name__} cannot be copied: build a fresh one for the check") from None
+    return grade_answer(answer, target)
+
+
+def source_of(thing: Any) -> Path | None:
+    """The file in which a function or a module's forward was written; a notebook's cell is one too."""
+    function = getattr(thing, "forward", thing)
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    return Path(code.co_filename) if code else None

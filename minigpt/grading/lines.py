@@ -7,6 +7,7 @@ known, and so the line is the one whose result is that step. Without a name it i
 
 from __future__ import annotations
 
+import linecache
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ class Result:
     """A result of one torch function."""
 
     line: int
+    value: Tensor
     bag: Tensor
 
 
@@ -59,7 +61,7 @@ class Recorder(TorchFunctionMode):
             result = args[0]
         wanted = isinstance(result, Tensor) and result.is_floating_point() and len(self.results) < MOST
         if wanted and (line := line_in(sys._getframe(1), self.path)):
-            self.results.append(Result(line, bag(result)))
+            self.results.append(Result(line, result.detach().clone(), bag(result)))
         return result
 
 
@@ -90,27 +92,54 @@ def record(path: Path, run: Callable[[], Any]) -> list[Result]:
 
 def locate(results: list[Result], right: Steps, wrong: Steps | None) -> Place:
     """Where the first wrong number is computed. `wrong`: the steps with the bug, where it has a name."""
-    good = {name: bag(step) for name, step in right.items()}
-    if wrong is not None:
-        bad = {name: bag(step) for name, step in wrong.items()}
-        for name, expected in bad.items():
-            if name in good and same(expected, good[name]):
-                continue
-            for result in results:
-                if same(result.bag, expected):
-                    return Place(result.line, name)
+    if wrong is not None and (place := first_wrong(results, right, wrong)):
+        return place
+    good = [bag(piece) for step in right.values() for piece in pieces(step)]
     last = -1
     for number, result in enumerate(results):
-        if any(same(result.bag, step) for step in good.values()):
+        if any(same(result.bag, step) for step in good):
             last = number
     after = [result.line for result in results[last + 1 :]]
     return Place(after[0], "") if after and last >= 0 else Place()
 
 
+def first_wrong(results: list[Result], right: Steps, wrong: Steps) -> Place | None:
+    """The line whose result is the first step that the bug changes."""
+    for name, step in wrong.items():
+        if name in right and identical(step, right[name]):
+            continue
+        for result in results:
+            if identical(result.value, step):
+                return Place(result.line, name)
+        if name in right and same(bag(step), bag(right[name])):
+            continue
+        for piece in pieces(step):
+            expected = bag(piece)
+            for result in results:
+                if same(result.bag, expected):
+                    return Place(result.line, name)
+    return None
+
+
+def pieces(step: Tensor) -> list[Tensor]:
+    """A step as a whole, and what a loop over heads or sequences computes of it first."""
+    found = [step]
+    if step.dim() == 4:
+        found += [step[:, 0], step[0, 0]]
+    return [*found, step[0]] if step.dim() >= 3 else found
+
+
+def identical(first: Tensor, second: Tensor) -> bool:
+    """Whether two tensors are the same in every place, hidden scores aside."""
+    if first.shape != second.shape:
+        return False
+    first, second = first.double().clamp(min=HIDDEN), second.double().clamp(min=HIDDEN)
+    return torch.allclose(first, second, rtol=1e-6, atol=1e-9, equal_nan=True)
+
+
 def source_line(path: Path, number: int) -> str:
-    """What stands on a line of a file."""
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    return lines[number - 1].strip() if 0 < number <= len(lines) else ""
+    """What stands on a line of a file, or of a notebook's cell."""
+    return linecache.getline(str(path), number).strip()
 
 
 __all__ = ["Place", "locate", "record", "source_line"]

@@ -18,7 +18,7 @@ from minigpt.grading.target import Bug, Convention, Knobs, Probe, Sizes, Target
 
 STRICT, LOOSE = 1e-11, 3e-6  # float64; float32 somewhere inside
 LARGEST_LOOSE = 8.0  # inputs times more than this leave nothing of float32's precision in a softmax
-SINGLES, PAIRS = 12_000, 6_000  # evaluations of the reference, so that a name does not depend on the machine's load
+SINGLES, PAIRS = 5_000, 5_000  # evaluations of the reference, so that a name does not depend on the machine's load
 
 
 def tolerance(probe: Probe, loose: bool) -> float:
@@ -52,6 +52,11 @@ class Outputs:
     run: Callable[[Probe], Tensor]
     probes: Sequence[Probe]
     kept: dict[int, Tensor | Exception] = field(default_factory=dict)
+    order: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        keys = [(bool(p.chunks), p.size, next(iter(p.inputs.values())).shape[1]) for p in self.probes]
+        self.order = sorted(range(len(keys)), key=keys.__getitem__)
 
     def __getitem__(self, number: int) -> Tensor | Exception:
         if number not in self.kept:
@@ -75,8 +80,7 @@ class Reading:
 
     def order(self) -> list[int]:
         """The probes from the shortest to the largest: the first ones tell most readings apart for little."""
-        probes = self.outputs.probes
-        return sorted(range(len(probes)), key=lambda i: (bool(probes[i].chunks), probes[i].size, self.length(i)))
+        return self.outputs.order
 
     def length(self, number: int) -> int:
         """The number of queries of a probe."""
@@ -98,7 +102,7 @@ class Reading:
         try:
             expected = self.target.output(probe, self.binding.parameters, self.sizes, knobs)
         except (RuntimeError, KeyError, IndexError, ValueError):  # these knobs need another shape, or a missing role
-            return False
+            return isinstance(self.outputs[number], Exception)
         return equal(self.outputs[number], expected, probe, self.loose)
 
     def equals(self, knobs: Knobs) -> bool:
@@ -181,38 +185,47 @@ def name_in(reading: Reading, base: Knobs) -> list[tuple[Bug, Knobs]]:
     return found
 
 
-def name_two(readings: Sequence[Reading], most: int = 2) -> Found | None:
-    """The first reading under which the answer has two bugs.
+def name_two(reading: Reading) -> Found | None:
+    """Two bugs at once, in the likeliest reading.
 
     With one token every weight is 1, so the shortest probe tells bugs on the way of the values from bugs on the way of
     the weights, and no full product is needed.
     """
-    for reading in readings[:most]:
-        for knobs, conventions in list(bases(reading.target))[:6]:
-            if found := pair_in(reading, knobs):
-                settings, bugs = found
-                return Found(reading, settings, [*missing_bugs(reading), *bugs], conventions)
+    if found := pair_in(reading):
+        knobs, bugs = found
+        return Found(reading, knobs, [*missing_bugs(reading), *bugs])
     return None
 
 
-def pair_in(reading: Reading, base: Knobs) -> tuple[Knobs, list[Bug]] | None:
-    """The first pair of bugs that the answer equals in this reading."""
-    reading.budget[0] = PAIRS
+def pair_in(reading: Reading) -> tuple[Knobs, list[Bug]] | None:
+    """The first pair of bugs that the answer equals in this reading, the more common ones first."""
     order = reading.usable()
     if len(order) < 2:
         return None
-    shortest = order[0]
-    settings = [(bug, setting) for bug in reading.target.bugs for setting in bug.settings()[:2]]
-    silent, loud = list[tuple[Bug, Knobs]](), list[tuple[Bug, Knobs]]()
-    plain = reading.agrees(base, shortest)
-    for bug, setting in settings:
-        merged = merge(base, setting)
-        if merged is not None:
-            (silent if reading.agrees(merged, shortest) else loud).append((bug, setting))
-    pairs = list(combinations(silent, 2)) if plain else [*product(silent, loud), *combinations(loud, 2)]
-    for (first, one), (second, other) in pairs:
-        both = merge(one, other)
-        merged = None if both is None or first is second else merge(base, both)
-        if merged is not None and reading.equals(merged):
-            return merged, [first, second]
+    plain = reading.agrees({}, order[0])
+    silent, loud = list[Ranked](), list[Ranked]()
+    for rank, bug, setting in ranked(reading.target.bugs):
+        (silent if reading.agrees(setting, order[0]) else loud).append((rank, bug, setting))
+    pairs = [*combinations(silent, 2)] if plain else [*product(silent, loud), *combinations(loud, 2)]
+    reading.budget[0] = PAIRS
+    for (_, first, one), (_, second, other) in sorted(pairs, key=lambda pair: pair[0][0] + pair[1][0]):
+        both = None if first is second else merge(one, other)
+        if both is not None and reading.agrees(both, order[1]) and reading.equals(both):
+            return both, [first, second]
+        if reading.budget[0] <= 0:
+            return None
     return None
+
+
+Ranked = tuple[int, Bug, Knobs]
+
+
+def ranked(bugs: Sequence[Bug]) -> Iterator[Ranked]:
+    """Bugs with their places among those that set the same knobs: the more common ones come first in every list."""
+    counted: dict[tuple[str, ...], int] = {}
+    for bug in bugs:
+        for extra, setting in enumerate(bug.settings()[:2]):
+            family = tuple(sorted(bug.knobs))
+            if not extra:
+                counted[family] = counted.get(family, -1) + 1
+            yield counted[family] + 6 * extra, bug, setting

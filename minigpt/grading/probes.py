@@ -2,7 +2,7 @@
 
 What they are like decides which bugs can be seen and told apart: sizes that differ from each other and from 3 (queries,
 keys, values), no power of two as number of heads (three ALiBi slopes would be one), T <= d where weights are read from
-outside, lengths 11, 5 and 1, a batch of at least 2, random biases, and inputs times 8, 30, 100 and 1000, since what
+outside, lengths 11, 5 and 1, a batch of at least 2, random biases, and inputs times 8 to 1000, since what
 leaks through a fill of -100, -1e3, -1e4 or -1e5 shows only where the scores are that large.
 
 B batch, T query positions, S key positions, D model width, d width of a head.
@@ -18,7 +18,7 @@ from torch import Tensor
 from minigpt.grading.target import Probe, Sizes
 
 LENGTHS = (11, 5, 1)
-SCALES = (8.0, 30.0, 100.0, 1000.0)
+SCALES = (8.0, 15.0, 30.0, 100.0, 1000.0)
 CHUNKS = (4, 1, 1, 5)
 BATCH = 2
 

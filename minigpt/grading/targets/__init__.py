@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from minigpt.grading.target import Options, Target, read_options
-from minigpt.grading.targets import means, pairs
+from minigpt.grading.targets import heads, means, pairs
 from minigpt.grading.targets.linear_attention import linear_attention
 from minigpt.grading.targets.mlp import mlp
 from minigpt.system.errors import UserError
@@ -15,6 +15,9 @@ TARGETS: dict[str, Callable[[Options], Target]] = {
     "dot_product": pairs.dot_product,
     "attention_weights": pairs.attention_weights,
     "attend": pairs.attend,
+    "single_head": heads.single_head,
+    "multi_head": heads.multi_head,
+    "grouped_query": heads.grouped_query,
     "linear_attention": linear_attention,
     "mlp": mlp,
 }

@@ -99,7 +99,7 @@ def mask_bugs() -> list[Bug]:
         Bug({"fill": -1e-9}, "hidden scores become -1e-9, which is almost 0, where you meant -1e9", FILL),
         Bug({"fill": 1.0}, "hidden scores become 1 before the softmax, which is still a weight", FILL),
         Bug({"fill": 1e9}, "hidden scores become +1e9: the future gets all the weight; the sign is missing", FILL,
-            ({"fill": 1e4}, {"fill": math.inf}, {"fill": -torch_min()})),
+            ({"fill": 1e4}, {"fill": -torch_min()})),
         *(
             Bug({"fill": value}, f"hidden scores become {word}: too little, where scores are large the future leaks",
                 FILL, leak_forms(value))
@@ -110,8 +110,9 @@ def mask_bugs() -> list[Bug]:
         Bug({"hide": "after"}, "you mask after the softmax: the rows no longer sum to one", FILL),
         Bug({"hide": "after_renormalised"},
             "you mask after the softmax and divide by the sum: with large scores all of the past is 0, and 0/0", FILL),
-        Bug({"hide": "after_inf"}, "you fill with -inf after the softmax: the weights themselves become infinite", FILL,
-            ({"hide": "after_inf", "fill": BIG},)),
+        Bug({"hide": "after_inf"}, "the weights become infinite or NaN in every row that hides something: -inf is "
+            "filled in after the softmax, or +inf before it", FILL,
+            ({"hide": "after_inf", "fill": BIG}, {"fill": math.inf})),
     ]  # fmt: skip
 
 

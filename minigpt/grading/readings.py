@@ -1,0 +1,217 @@
+"""The ways to read an answer: every call that returns something, with every binding of its parameters.
+
+Which of them a bug is looked for in is decided from outside: does a later token change an earlier row, does a sequence
+of the batch change another one?
+"""
+
+from __future__ import annotations
+
+import copy
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from minigpt.grading.bind import Binding, Unit, bindings, units_of
+from minigpt.grading.call import Call, calls
+from minigpt.grading.load import Answer
+from minigpt.grading.naming import SINGLES, Outputs, Reading
+from minigpt.grading.report import Report
+from minigpt.grading.sizes import possible_sizes
+from minigpt.grading.target import Probe, Sizes, Target
+
+MOST_READINGS, MOST_NATURAL = 400, 6
+
+
+@dataclass
+class Attempt:
+    """An answer with everything that has been found out about it."""
+
+    answer: Answer
+    target: Target
+    report: Report
+    errors: list[str] = field(default_factory=list)
+    readings: list[Reading] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    homeless: list[str] = field(default_factory=list)
+    budget: list[int] = field(default_factory=lambda: [SINGLES])
+
+    @property
+    def thing(self) -> Any:
+        """The function or the module."""
+        return self.answer.thing
+
+
+def find_readings(attempt: Attempt) -> None:
+    """Every call that returns something, with every binding of its parameters."""
+    thing, target = attempt.thing, attempt.target
+    for sizes in possible_sizes(thing, target):
+        probes = target.probes(sizes)
+        working = []
+        for call in calls(thing, target):
+            outputs = Outputs(runner(attempt, call), probes)
+            first = outputs[0]
+            if isinstance(first, Exception):
+                attempt.errors.append(explain(first, attempt.answer.path))
+            else:
+                working.append((call, outputs))
+        if not working:
+            continue
+        for binding in find_bindings(attempt, sizes, working[0][1]):
+            for call, outputs in working:
+                attempt.readings.append(Reading(target, sizes, binding, outputs, attempt.budget))
+                attempt.calls.append(call)
+        attempt.calls = attempt.calls or [call for call, _ in working]
+
+
+def runner(attempt: Attempt, call: Call) -> Any:
+    """Runs the answer; a cache gets a fresh copy for every probe."""
+
+    def run(probe: Probe) -> Tensor:
+        thing = attempt.thing
+        if probe.chunks:
+            with suppress(Exception):  # a module that keeps weights from a call cannot be copied
+                thing = copy.deepcopy(thing)
+        return call.run(thing, probe)
+
+    return run
+
+
+def find_bindings(attempt: Attempt, sizes: Sizes, outputs: Outputs) -> list[Binding]:
+    """The ways to give the parameters roles in which every parameter that matters has one."""
+    if not isinstance(attempt.thing, nn.Module) or not attempt.target.roles:
+        return [Binding({}, [], (), ())]
+    copies = [sizes[axis] for axis in ("H", "G") if axis in sizes]
+    found = list[Binding]()
+    for units in units_of(attempt.thing, copies):
+        idle = {unit.name for unit in units if not matters(unit, outputs)}
+        here = bindings(units, attempt.target.roles, sizes, idle)
+        found += [binding for binding in here if all(role in attempt.target.without for role in binding.missing)]
+        if not here:
+            attempt.homeless += [describe(unit) for unit in units if unit.name not in idle]
+    complete = [binding for binding in found if not binding.missing]
+    return (complete or found)[:MOST_READINGS]
+
+
+def matters(unit: Unit, outputs: Outputs) -> bool:
+    """Whether the output of the first probe changes with a unit's numbers."""
+    before = outputs[0]
+    saved = [parameter.detach().clone() for parameter in unit.parameters]
+    for parameter in unit.parameters:
+        parameter.copy_(parameter * 1.5 + 0.37 * torch.rand_like(parameter))
+    try:
+        after = outputs.run(outputs.probes[0])
+    except Exception:  # the learner's code: anything
+        return True
+    finally:
+        for parameter, old in zip(unit.parameters, saved):
+            parameter.copy_(old)
+    assert isinstance(before, Tensor)
+    return after.shape != before.shape or not alike(after, before)
+
+
+def describe(unit: Unit) -> str:
+    """A unit with its shape."""
+    assert unit.weight is not None
+    return f"{unit.name or 'weight'} {tuple(unit.weight.shape)}"
+
+
+def loosened(reading: Reading) -> Reading:
+    """The same reading for an answer with float32 inside."""
+    return Reading(reading.target, reading.sizes, reading.binding, reading.outputs, [SINGLES // 3], loose=True)
+
+
+def inexact(readings: Sequence[Reading]) -> list[Reading]:
+    """The likeliest reading, if the shortest probe is right to float32's precision and no further."""
+    reading = loosened(readings[0])
+    shortest = reading.order()[0]
+    return [reading] if reading.agrees({}, shortest) and not readings[0].agrees({}, shortest) else []
+
+
+def natural_readings(attempt: Attempt) -> list[Reading]:
+    """The readings in which a bug is looked for: one call, and the likeliest bindings.
+
+    Where the mask comes from outside, a call in which later tokens change earlier rows was given a mask in a meaning
+    that the answer does not have, or the answer does not use it. Where sequences of the batch change each other, the
+    first axis may be the sequence.
+    """
+    call = natural_call(attempt)
+    readings = [reading for reading, other in zip(attempt.readings, attempt.calls) if other is call]
+    shortest = readings[0].order()[0]
+    agreeing = [reading for reading in readings if reading.agrees({}, shortest)]
+    chosen = agreeing[:MOST_NATURAL] or readings[: 2 * MOST_NATURAL]
+    budget = [SINGLES]
+    for reading in chosen:
+        reading.budget = budget
+    return chosen
+
+
+def natural_call(attempt: Attempt) -> Call:
+    """The call in which the answer most likely was meant to be used."""
+    outputs = {call: reading.outputs for reading, call in zip(attempt.readings, attempt.calls)}
+    calls = list(outputs)
+    apart = [call for call in calls if not mixes(outputs[call])]
+    layout = (apart or calls)[0].layout
+    here = [call for call in calls if call.layout == layout]
+    blind = [call for call in here if not leaks(outputs[call])]
+    return (blind or [call for call in here if not call.masked] or here)[0]
+
+
+def mixes(outputs: Outputs) -> bool:
+    """Whether a sequence of the batch changes the output of another one, in the first probe."""
+
+    def other_sequence(x: Tensor) -> Tensor:
+        return torch.cat((x[:1], x[1:].flip(1)))
+
+    before, after = outputs[0], changed(outputs, other_sequence)
+    assert isinstance(before, Tensor)
+    return after is not None and not alike(after[:1], before[:1])
+
+
+def changed(outputs: Outputs, change: Callable[[Tensor], Tensor]) -> Tensor | None:
+    """The output for the first probe with changed inputs; None where it raises or has another shape."""
+    probe, before = outputs.probes[0], outputs[0]
+    try:
+        after = outputs.run(Probe(probe.name, {n: change(x) for n, x in probe.inputs.items()}, 1.0, probe.chunks))
+    except Exception:  # the learner's code: anything
+        return None
+    assert isinstance(before, Tensor)
+    return after if after.shape == before.shape and after.dim() > 1 else None
+
+
+def alike(first: Tensor, second: Tensor) -> bool:
+    """Equal up to rounding."""
+    return torch.allclose(first, second, rtol=1e-9, atol=1e-12, equal_nan=True)
+
+
+def leaks(outputs: Outputs) -> bool:
+    """Whether a later token changes an earlier row, in the first probe."""
+
+    def other_end(x: Tensor) -> Tensor:
+        return torch.cat((x[:, :-1], x[:, -1:].flip(0)), dim=1)
+
+    before, after = outputs[0], changed(outputs, other_end)
+    assert isinstance(before, Tensor)
+    return after is None or not alike(after[:, :-1], before[:, :-1])
+
+
+def call_of(attempt: Attempt, reading: Reading) -> Call:
+    """The call of a reading, also of a loosened one."""
+    for other, call in zip(attempt.readings, attempt.calls):
+        if other.outputs is reading.outputs:
+            return call
+    return attempt.calls[0]
+
+
+def explain(error: BaseException, path: Path | None) -> str:
+    """An error in one line, with the line of the learner's file."""
+    text = " ".join(str(error).split())[:300]
+    lines = [
+        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if path and frame.filename == str(path)
+    ]
+    return f"{type(error).__name__}: {text}" + (f" (line {lines[-1]})" if lines else "")

@@ -1,0 +1,231 @@
+"""Attention as a module: one head, many heads, grouped queries; with rotary, ALiBi, a window and a cache.
+
+B batch, T query positions, S key positions, D model width, H query heads, G key heads, d width of a head.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from minigpt.grading.probes import cache_probes, sequence_probes
+from minigpt.grading.target import Convention, Knobs, Options, Parameters, Probe, Role, Sizes, Steps, Target, only
+from minigpt.grading.targets import head_bugs
+from minigpt.grading.targets.rotation import ALIBI_CONVENTIONS, ROTARY_CONVENTIONS, alibi
+from minigpt.grading.targets.scores import weigh
+
+ROLES = (
+    Role("query", ("H", "d"), ("D",), ("query", "q", "wq", "queries", "qs", "toqueries")),
+    Role("key", ("G", "d"), ("D",), ("key", "k", "wk", "keys", "ks", "tokeys")),
+    Role("value", ("G", "d"), ("D",), ("value", "v", "wv", "values", "vs", "tovalues")),
+    Role("output", ("D",), ("H", "d"), ("out", "o", "output", "wo", "project", "proj", "projection", "dense", "fc",
+                                        "unify", "unifyheads")),
+)  # fmt: skip
+Kept = tuple[Tensor, Tensor]  # key and value of the past, (B, G, S, d) each
+
+
+def project(x: Tensor, parameters: Parameters, role: str, knobs: Knobs) -> Tensor:
+    """x (B, T, D) -> (B, T, rows) by a role's matrix; a role that nothing fills leaves x as it is."""
+    if role not in parameters:
+        return x
+    weight = parameters[role]
+    matrix = weight.flatten(1) if role == "output" else weight.flatten(0, 1)  # (rows, columns)
+    matrix = matrix.mT if role in knobs.get("transposed", ()) else matrix
+    y = x @ matrix.mT  # (B, T, rows)
+    bias = parameters.get(f"{role}_bias")
+    y = y if bias is None or role in knobs.get("no_bias", ()) else y + bias.flatten()
+    if role in knobs.get("activated", ()):
+        y = y.relu()
+    return y
+
+
+def split(flat: Tensor, n: int, how: str) -> Tensor:
+    """(B, T, n d) -> (B, n, T, d)."""
+    B, T, width = flat.shape
+    if how == "view":
+        return flat.reshape(B, n, T, width // n)
+    if how == "features_first":
+        return flat.view(B, T, width // n, n).permute(0, 3, 1, 2)
+    if how == "turned":
+        return flat.transpose(1, 2).reshape(B, n, T, width // n)
+    return flat.view(B, T, n, width // n).transpose(1, 2)
+
+
+def join(mixed: Tensor, how: str) -> Tensor:
+    """(B, H, T, d) -> (B, T, H d)."""
+    B, H, T, d = mixed.shape
+    axes = {
+        "right": (0, 2, 1, 3),
+        "view": (0, 1, 2, 3),
+        "features_first": (0, 2, 3, 1),
+        "turned": (0, 1, 3, 2),
+        "turned_heads": (0, 3, 1, 2),
+        "all_turned": (0, 3, 2, 1),
+        "sequence_first": (2, 0, 1, 3),
+        "heads_first": (1, 0, 2, 3),
+    }[how]
+    return mixed.permute(axes).reshape(B, T, H * d)
+
+
+def share(x: Tensor, H: int, how: str) -> Tensor:
+    """Heads of keys or values (B, G, S, d) for H heads of queries: (B, H, S, d)."""
+    B, G, S, d = x.shape
+    if how == "tile":
+        return x.repeat(1, H // G, 1, 1)
+    if how == "first":
+        return x[:, :1].expand(B, H, S, d)
+    if how == "last":
+        return x[:, -1:].expand(B, H, S, d)
+    if how == "mean":
+        return x.mean(dim=1, keepdim=True).expand(B, H, S, d)
+    if how == "features":
+        return x.transpose(1, 2).flatten(2).repeat_interleave(H // G, dim=-1).view(B, S, H, d).transpose(1, 2)
+    if how == "reversed":
+        return x.flip(1).repeat_interleave(H // G, dim=1)
+    if how == "shifted":
+        return x.roll(1, dims=1).repeat_interleave(H // G, dim=1)
+    if how == "padded":
+        return torch.cat((x, x.new_zeros(B, H - G, S, d)), dim=1)
+    return x.repeat_interleave(H // G, dim=1)
+
+
+def layer(
+    x: Tensor, start: int, past: Kept | None, given: tuple[Parameters, Sizes, Knobs, Options]
+) -> tuple[Steps, Kept]:
+    """x (B, T, D), whose first position is `start` -> all steps, and the keys and values to keep."""
+    parameters, sizes, knobs, options = given
+    H, G, steps = sizes["H"], sizes["G"], Steps()
+    flat = {role: project(x, parameters, role, knobs) for role in ("query", "key", "value")}  # (B, T, H d), (B, T, G d)
+    source = knobs.get("values", "value")
+    flat["value"] = x if source == "x" else flat[source]
+    how = knobs.get("split", "right")
+    ways = {role: how if knobs.get("split_only", role) == role else "right" for role in flat}
+    query = split(flat["query"], H, ways["query"])  # (B, H, T, d)
+    key, value = split(flat["key"], G, ways["key"]), split(flat["value"], G, ways["value"])  # (B, G, T, d)
+    if knobs.get("head_axis"):
+        query, key, value = (heads.transpose(1, 2) for heads in (query, key, value))  # (B, T, H, d)
+    steps |= {"query": query, "key": key, "value": value}
+    if options.rotary:
+        query, key, value = head_bugs.rotated(query, key, value, start, past, sizes, knobs)
+        steps |= {"rotated query": query, "rotated key": key}
+    all_keys, all_values, kept = head_bugs.append(key, value, past, knobs)
+    all_keys = head_bugs.rotated_again(all_keys, sizes, knobs) if options.rotary else all_keys
+    T, S = query.shape[2], all_keys.shape[2]
+    bias = alibi(T, S, query.shape[1], knobs) if options.alibi else None
+    if start and "chunk_mask" in knobs:
+        knobs = {**knobs, "mask": knobs["chunk_mask"]}
+    keys = share(all_keys, query.shape[1], knobs.get("share_keys", knobs.get("share", "right")))  # (B, H, S, d)
+    values = share(all_values, query.shape[1], knobs.get("share_values", knobs.get("share", "right")))
+    steps |= weigh(query, keys, {**sizes, "B": x.shape[0]}, knobs, options, bias)
+    weights = steps["weights"].mT if knobs.get("mix") == "transposed" else steps["weights"]  # (B, H, T, S)
+    mixed = weights @ values  # (B, H, T, d)
+    if "one_head" in knobs:
+        mixed = mixed[:, knobs["one_head"], None].expand_as(mixed)
+    steps["mixed"] = mixed
+    mixed = mixed.transpose(1, 2) if knobs.get("head_axis") else mixed
+    merged = join(mixed, knobs.get("merge", "right"))  # (B, T, H d)
+    steps["merged"] = merged
+    steps["output"] = finish(merged, x, parameters, knobs)
+    return steps, kept
+
+
+def finish(merged: Tensor, x: Tensor, parameters: Parameters, knobs: Knobs) -> Tensor:
+    """The output projection: (B, T, H d) -> (B, T, D)."""
+    how = knobs.get("end", "right")
+    if how == "none":
+        return merged
+    y = project(merged, parameters, "output", knobs)  # (B, T, D)
+    if how == "twice":
+        return project(y, parameters, "output", knobs)
+    if how == "residual":
+        return x + y
+    if how == "softmax":
+        return y.softmax(dim=-1)
+    return y
+
+
+def reference(probe: Probe, parameters: Parameters, sizes: Sizes, knobs: Knobs, options: Options) -> Steps:
+    """x (B, T, D) -> every step to the output (B, T, D); in chunks, the outputs of all of them."""
+    x, given = probe.inputs["x"], (parameters, sizes, knobs, options)  # (B, T, D)
+    if knobs.get("batch") == "joined":
+        steps, _ = layer(x.reshape(1, -1, x.shape[2]), 0, None, given)
+        return {**steps, "output": steps["output"].view(x.shape[0], x.shape[1], -1)}
+    if not probe.chunks:
+        return layer(x, 0, None, given)[0]
+    outputs, past, start = [], None, 0
+    for T in probe.chunks:
+        steps, past = layer(x[:, start : start + T], start, past, given)
+        outputs.append(steps["output"])
+        start += T
+    return {**steps, "output": torch.cat(outputs, dim=1)}
+
+
+def tiny(H: int, G: int, options: Options) -> tuple[Sizes, Parameters, Probe]:
+    """Three tokens of 2 H features; small whole numbers for the matrices."""
+    d = 4 if options.rotary else 2
+    sizes = {"B": 1, "T": 3, "D": H * d, "H": H, "G": G, "d": d, "e": d}
+    D, parameters = sizes["D"], dict[str, Tensor]()
+    for number, role in enumerate(ROLES):
+        rows, columns = role.rows(sizes), role.columns(sizes)
+        places = torch.arange(rows)[:, None] + number * torch.arange(columns)  # (rows, columns)
+        parameters[role.name] = ((places % (D + 1)) % 3 - 1.0).double().reshape(role.shape(sizes))
+    x = ((torch.arange(3)[:, None] * 2 + torch.arange(D) * 3) % 5 - 1.0).double()[None]  # (1, 3, D)
+    chunks = (2, 1) if options.cache else ()
+    return sizes, parameters, Probe("three tokens", {"x": x}, chunks=chunks)
+
+
+def conventions(options: Options, many: bool, grouped: bool) -> list[Convention]:
+    """Other ways that are right too."""
+    found = [
+        Convention({"split": "features_first"}, "the features of the heads are interleaved: a head has every H-th"),
+        Convention({"merge": "features_first"}, "the heads' outputs are interleaved before the projection: the same up "
+                   "to the order of its columns"),
+    ] if many else []  # fmt: skip
+    if grouped and not options.alibi:
+        found.append(Convention({"share": "tile"}, "key heads are tiled (0, 1, 0, 1) instead of repeated (0, 0, 1, 1): "
+                                "the same up to the order of the query heads"))  # fmt: skip
+    found += ROTARY_CONVENTIONS if options.rotary else []
+    return found + (ALIBI_CONVENTIONS if options.alibi else [])
+
+
+def module(name: str, sizes: Sizes, right: str, options: Options) -> Target:
+    """A target that is an `nn.Module`: x (B, T, D) -> (B, T, D)."""
+    only(name, options, "rotary", "alibi", "window", "cache", "full")
+    sizes = {**sizes, "window": options.window}
+    many, grouped = sizes["H"] > 1, sizes["G"] < sizes["H"]
+    return Target(
+        name,
+        right,
+        ("x",),
+        partial(reference, options=options),
+        cache_probes if options.cache else sequence_probes,
+        sizes,
+        head_bugs.all_bugs(options, many, grouped),
+        conventions(options, many, grouped),
+        ROLES,
+        options,
+        head_bugs.without(many),
+        partial(tiny, 2 if many else 1, 1 if grouped or not many else 2, options),
+    )
+
+
+def single_head(options: Options) -> Target:
+    """One head with an output projection."""
+    sizes = {"B": 2, "T": 11, "D": 23, "H": 1, "G": 1, "d": 14, "e": 14}
+    return module(
+        "single_head", sizes, "one head: queries, keys and values of x, attention, output projection", options
+    )
+
+
+def multi_head(options: Options) -> Target:
+    """H heads of width D / H."""
+    sizes = {"B": 2, "T": 11, "D": 70, "H": 5, "G": 5, "d": 14, "e": 14}
+    return module("multi_head", sizes, "H heads side by side, joined by an output projection", options)
+
+
+def grouped_query(options: Options) -> Target:
+    """H heads of queries over G heads of keys and values."""
+    sizes = {"B": 2, "T": 11, "D": 240, "H": 20, "G": 5, "d": 12, "e": 12}
+    return module("grouped_query", sizes, "H query heads, of which H/G each share a head of keys and values", options)

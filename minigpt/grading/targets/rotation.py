@@ -1,0 +1,242 @@
+"""Positions inside an attention: rotary and ALiBi, with knobs, and what goes wrong with them.
+
+B batch, H heads, T query positions, S key positions, d width of a head, n = d // 2 pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from minigpt.grading.target import Bug, Convention, Knobs, Sizes
+from minigpt.grading.targets.scores import distances
+
+BASE = 10_000.0
+
+
+def frequencies(kind: str, d: int, D: int) -> Tensor:
+    """How far each pair turns a position: (n,). Right is base^(-2i/d)."""
+    i = torch.arange(d // 2, dtype=torch.float64)  # (n,)
+    kinds: dict[str, Callable[[], Tensor]] = {
+        "2i/d": lambda: BASE ** (-2 * i / d),
+        "2i/D": lambda: BASE ** (-2 * i / D),
+        "i/d": lambda: BASE ** (-i / d),
+        "4i/d": lambda: BASE ** (-4 * i / d),
+        "(2i-2)/d": lambda: BASE ** (-(2 * i - 2) / d),
+        "(2i+2)/d": lambda: BASE ** (-(2 * i + 2) / d),
+        "2(i//2)/d": lambda: BASE ** (-2 * (i // 2) / d),
+        "positive": lambda: BASE ** (2 * i / d),
+        "one": lambda: torch.ones_like(i),
+        "exp": lambda: torch.exp(-2 * i / d),
+        "2 pi": lambda: 2 * torch.pi * BASE ** (-2 * i / d),
+        "inverse": lambda: 1 / (BASE * 2 * i / d).clamp(min=1),
+        "reversed": lambda: (BASE ** (-2 * i / d)).flip(0),
+        "twice": lambda: 2 * BASE ** (-2 * i / d),
+        "half": lambda: BASE ** (-2 * i / d) / 2,
+        "100": lambda: 100.0 ** (-2 * i / d),
+        "1000": lambda: 1000.0 ** (-2 * i / d),
+        "100000": lambda: 100_000.0 ** (-2 * i / d),
+        "500000": lambda: 500_000.0 ** (-2 * i / d),
+        "1000000": lambda: 1_000_000.0 ** (-2 * i / d),
+    }
+    return kinds[kind]()
+
+
+def partner(x: Tensor, kind: str) -> Tensor:
+    """What is multiplied by the sine: the other feature of each pair, with a minus for the first: like x."""
+    even, odd, half = x[..., 0::2], x[..., 1::2], x.shape[-1] // 2
+    first, second = x[..., :half], x[..., half:]
+    kinds: dict[str, Callable[[], Tensor]] = {
+        "neighbours": lambda: torch.stack((-odd, even), dim=-1).flatten(-2),
+        "halves": lambda: torch.cat((-second, first), dim=-1),
+        "neighbours plus": lambda: torch.stack((odd, even), dim=-1).flatten(-2),
+        "halves plus": lambda: torch.cat((second, first), dim=-1),
+        "itself": lambda: x,
+        "halves of pairs": lambda: torch.cat((-odd, even), dim=-1),
+    }
+    return kinds[kind]()
+
+
+def turn(x: Tensor, positions: Tensor, sizes: Sizes, knobs: Knobs, backwards: bool = False) -> Tensor:
+    """Rotate x (..., T, d) by its positions (T,)."""
+    d = x.shape[-1]
+    theta = positions[:, None] * frequencies(knobs.get("frequencies", "2i/d"), d, sizes["D"])  # (T, n)
+    theta = -theta if backwards != ("direction" in knobs) else theta
+    table = knobs.get("table", "neighbours")
+    theta = theta.repeat_interleave(2, dim=-1) if table == "neighbours" else torch.cat((theta, theta), dim=-1)  # (T, d)
+    pair = knobs.get("pairs", "neighbours")
+    cos, sin = theta.cos(), theta.sin()  # (T, d)
+    if pair == "sine only":
+        return partner(x, "neighbours") * sin
+    if pair == "cosine only":
+        return x * cos
+    if pair == "added":
+        return x + theta.sin()
+    turned = x * cos + partner(x, pair) * sin  # (..., T, d)
+    if "part" in knobs:
+        return torch.cat((turned[..., : d // 2], x[..., d // 2 :]), dim=-1)
+    return turned
+
+
+def rotate(query: Tensor, key: Tensor, value: Tensor, start: int, sizes: Sizes, knobs: Knobs) -> tuple[Tensor, ...]:
+    """query (B, H, T, d), key and value (B, G, T, d), all rotated as the knobs say."""
+    T, which = query.shape[2], knobs.get("rotates", "both")
+    positions = torch.arange(start, start + T, dtype=query.dtype)  # (T,)
+    if "position" in knobs:
+        return (*by_something_else(query, key, knobs["position"], sizes, knobs), value)
+    if which == "over all heads":  # before the heads are split
+        joined = [x.transpose(1, 2).flatten(2) for x in (query, key)]  # (B, T, H d) and (B, T, G d)
+        wide = [turn(x, positions, sizes, knobs) for x in joined]
+        query, key = (w.unflatten(2, x.shape[1::2]).transpose(1, 2) for w, x in zip(wide, (query, key)))
+        return query, key, value
+    if which in ("both", "query", "values too", "opposite", "twice"):
+        query = turn(query, positions, sizes, knobs)
+    if which in ("both", "key", "values too", "opposite", "twice"):
+        key = turn(key, positions, sizes, knobs, which == "opposite")
+    if which == "values too":
+        value = turn(value, positions, sizes, knobs)
+    return query, key, value
+
+
+def by_something_else(query: Tensor, key: Tensor, what: str, sizes: Sizes, knobs: Knobs) -> tuple[Tensor, ...]:
+    """Rotated by the number of the head or of the sequence in the batch: (B, H, T, d)."""
+    axis = {"head": 1, "batch": 0}[what]
+    turned = []
+    for x in (query, key):
+        positions = torch.arange(x.shape[axis], dtype=x.dtype)
+        turned.append(turn(x.transpose(axis, 2), positions, sizes, knobs).transpose(axis, 2))
+    return tuple(turned)
+
+
+ANGLES = "angle of pair i at position t: t * 10000 ** (-2 * i / d), i = 0, 1, ..., d/2 - 1"
+
+
+def rotary_bugs() -> list[Bug]:
+    """What goes wrong with rotary."""
+    exponents = {
+        "2i/D": "2i/D = 2i/{D}: the width of the model instead of 2i/d = 2i/{d}, the width of a head",
+        "i/d": "i/d instead of 2i/d: the same as a base of 100",
+        "4i/d": "4i/d instead of 2i/d: arange(0, d, 2) already counts in twos",
+        "(2i-2)/d": "(2i - 2)/d instead of 2i/d: i starts at 0 here, and at 1 in the paper's formula",
+        "(2i+2)/d": "(2i + 2)/d instead of 2i/d: i starts at 0",
+        "2(i//2)/d": "2(i // 2)/d instead of 2i/d: two pairs each turn alike",
+    }
+    return [
+        Bug({"rotates": "none"}, "nothing is rotated: the attention has no positions", "rotate query and key",
+            ({"position": "head"}, {"position": "batch"}), equal="no positions"),
+        Bug({"rotates": "query"}, "only the queries are rotated, not the keys", "rotate both by their own positions"),
+        Bug({"rotates": "key"}, "only the keys are rotated, not the queries", "rotate both by their own positions"),
+        Bug({"rotates": "values too"}, "the values are rotated too", "rotate queries and keys only"),
+        Bug({"rotates": "opposite"}, "queries and keys turn in opposite directions: the scores depend on the sum of "
+            "the positions instead of their difference", "the same rotation for both"),
+        Bug({"rotates": "over all heads"}, "you rotate before the heads are split: the exponents run over the whole "
+            "width instead of over d = {d} in every head", "split the heads first, then rotate"),
+        *(Bug({"frequencies": kind}, f"the exponents of the angles are {words}", ANGLES)
+          for kind, words in exponents.items()),
+        Bug({"frequencies": "positive"}, "the exponents are +2i/d instead of -2i/d: the pairs turn faster and faster",
+            ANGLES),
+        Bug({"frequencies": "one"}, "every pair turns by the same angle, 1 a position", ANGLES),
+        Bug({"frequencies": "exp"}, "the angles are exp(-2i/d): the logarithm of the base, 10000, is missing", ANGLES),
+        Bug({"frequencies": "2 pi"}, "the angles are 2 pi times too large", ANGLES),
+        Bug({"frequencies": "twice"}, "the angles are twice too large: rotated twice, or position times 2", ANGLES),
+        Bug({"frequencies": "half"}, "the angles are half as large as they should be", ANGLES),
+        Bug({"frequencies": "1000"}, "the base is 1000 instead of 10000", ANGLES),
+        Bug({"frequencies": "100000"}, "the base is 100000 instead of 10000", ANGLES),
+        Bug({"frequencies": "inverse"}, "the base is multiplied by 2i/d instead of raised to it", ANGLES),
+        Bug({"table": "halves"}, "the pairs are neighbours (2i, 2i + 1), but the angles stand in halves: cat((a, a)); "
+            "neighbours turn by different angles", "a.repeat_interleave(2, dim=-1) for neighbours"),
+        Bug({"pairs": "halves"}, "the pairs are halves (i, i + d/2), but the angles stand in neighbours: "
+            "repeat_interleave(2)", "torch.cat((a, a), dim=-1) for halves"),
+        Bug({"pairs": "neighbours plus"}, "the minus is missing: (a cos + b sin, b cos + a sin) is no rotation",
+            "(a cos - b sin, b cos + a sin)", ({"pairs": "halves plus", "table": "halves"},)),
+        Bug({"pairs": "itself"}, "x is multiplied by cos + sin: the other feature of the pair is not used",
+            "(a cos - b sin, b cos + a sin)", ({"pairs": "itself", "table": "halves"},)),
+        Bug({"pairs": "halves of pairs"}, "the rotated features are joined in another order than they were taken apart",
+            "torch.stack((a, b), dim=-1).flatten(-2) undoes x[..., 0::2], x[..., 1::2]"),
+        Bug({"pairs": "sine only"}, "the part with the cosine is missing", "(a cos - b sin, b cos + a sin)"),
+        Bug({"pairs": "cosine only"}, "the part with the sine is missing", "(a cos - b sin, b cos + a sin)",
+            ({"pairs": "cosine only", "table": "halves"},)),
+        Bug({"part": True}, "only the first half of the features of a head is rotated", "rotate all {d//2} pairs",
+            ({"part": True, "pairs": "halves", "table": "halves"},)),
+    ]  # fmt: skip
+
+
+ROTARY_CONVENTIONS = [
+    Convention({"pairs": "halves", "table": "halves"}, "rotary pairs feature i with i + d/2 (as Hugging Face's Llama), "
+               "not neighbours: the same up to the order of the features"),
+    Convention({"direction": True}, "rotary turns the other way round: the same up to a sign"),
+    Convention({"frequencies": "reversed"}, "the last pair turns fastest: the same up to the order of the features"),
+    Convention({"frequencies": "500000"}, "rotary has the base 500000 (as Llama 3) instead of 10000"),
+    Convention({"frequencies": "1000000"}, "rotary has the base 1000000 instead of 10000"),
+]  # fmt: skip
+
+
+def slopes(kind: str, H: int) -> Tensor:
+    """A slope for every head: (H,). Right is 2^(-8h/H), h = 1, ..., H."""
+    h = torch.arange(1, H + 1, dtype=torch.float64)
+    near = 2 ** (H.bit_length() - 1)  # the largest power of two up to H
+    kinds: dict[str, Callable[[], Tensor]] = {
+        "right": lambda: 2 ** (-8 * h / H),
+        "from zero": lambda: 2 ** (-8 * (h - 1) / H),
+        "one": lambda: torch.full_like(h, 2 ** (-8 / H)),
+        "ones": lambda: torch.ones_like(h),
+        "halves": lambda: 2.0**-h,
+        "linear": lambda: h / H,
+        "inverse": lambda: 1 / h,
+        "e": lambda: torch.exp(-8 * h / H),
+        "-8/h": lambda: 2 ** (-8 / h),
+        "positive": lambda: 2 ** (8 * h / H),
+        "whole": lambda: 2.0 ** -(8 * h // H),
+        "reversed": lambda: (2 ** (-8 * h / H)).flip(0),
+        "closest": lambda: torch.cat((2 ** (-8 * h[:near] / near), 2 ** (-4 * h / near)[::2][: H - near])),
+    }
+    return kinds[kind]()
+
+
+def alibi(T: int, S: int, H: int, knobs: Knobs) -> Tensor:
+    """What is added to the scores: (H, T, S)."""
+    far = distances(T, S).double()  # (T, S)
+    far = {"right": far, "square": far**2, "root": far.clamp(min=0).sqrt(), "log": (far.clamp(min=0) + 1).log(),
+           "backwards": -far, "none": 0 * far, "capped": far.clamp(max=1)}[knobs.get("far", "right")]  # fmt: skip
+    return -slopes(knobs.get("slopes", "right"), H)[:, None, None] * far  # (H, T, S)
+
+
+SLOPES = "2 ** (-8 * h / H) for h = 1, ..., H"
+BIAS = "scores / sqrt(d) - slope * (t - s)"
+
+
+def alibi_bugs() -> list[Bug]:
+    """What goes wrong with ALiBi."""
+    wrong_slopes = {
+        "from zero": "start at h = 0: the first head has slope 1 instead of 2^(-8/{H})",
+        "one": "are one for all heads, 2^(-8/{H})",
+        "ones": "are 1 in every head: there are none",
+        "halves": "are 1/2, 1/4, 1/8, ...: right for 8 heads only, here there are {H}",
+        "linear": "are h/H: they grow evenly instead of falling geometrically",
+        "inverse": "are 1/h instead of falling geometrically",
+        "e": "are powers of e, exp(-8h/{H}), instead of 2",
+        "-8/h": "are 2^(-8/h) instead of 2^(-8h/{H}): multiply and divide are exchanged",
+        "positive": "are 2^(+8h/{H}): the sign of the exponent is wrong",
+        "whole": "have whole exponents: 8h // {H} rounds down",
+    }
+    return [
+        Bug({"far": "none"}, "nothing is added to the scores: the attention has no positions", BIAS),
+        *(Bug({"slopes": kind}, f"the slopes {words}", SLOPES) for kind, words in wrong_slopes.items()),
+        Bug({"far": "backwards"}, "the sign of the bias is wrong: tokens far away are preferred", BIAS),
+        Bug({"far": "square"}, "the bias grows with the square of the distance", BIAS),
+        Bug({"far": "root"}, "the bias grows with the root of the distance", BIAS),
+        Bug({"far": "log"}, "the bias grows with the logarithm of the distance", BIAS),
+        Bug({"far": "capped"}, "the bias is the same for all earlier tokens: the distance is not used", BIAS),
+        Bug({"bias_at": "before_scale"}, "the bias is added before the division by sqrt(d) and is divided too", BIAS),
+        Bug({"bias_at": "times"}, "the scores are multiplied by the bias instead of added to it", BIAS),
+        Bug({"bias_at": "after_softmax"}, "the bias is added after the softmax", BIAS),
+    ]
+
+
+ALIBI_CONVENTIONS = [
+    Convention({"slopes": "reversed"}, "the slopes stand in the other order: the same up to the order of the heads"),
+    Convention({"slopes": "closest"}, "the slopes are those of the ALiBi authors' code for a number of heads that is "
+               "no power of two"),
+]  # fmt: skip
