@@ -22,8 +22,8 @@ from minigpt.system.folder import write_whole
 from minigpt.system.strict_json import has_form, parse_json
 from minigpt.text.corpus import ROOT
 
-BARS = "Validation loss of each kind of attention, in nats a character above the best possible loss"
-READERS = "A new story: the stronger its colour, the less probable a character was for the reader"
+BARS = "Validation loss of each kind of attention, in nats a character above the floor"
+READERS = "A new story, as each of them reads it: colour marks improbable characters"
 FORM = {
     "forgetful": float,
     "variants": [{"variant": str, "above": float}],

@@ -1,6 +1,6 @@
 """Train a model.
 
-python scripts/train.py --config tiny.yaml                                  # a small GPT in about half a minute
+python scripts/train.py --config tiny.yaml                                  # a small GPT in less than a minute
 python scripts/train.py --config tiny.yaml model.attention=average_softmax  # swap the attention
 python scripts/train.py --resume                                            # go on with the newest run
 python scripts/train.py --config tiny.yaml --profile                        # where a step's time goes
