@@ -39,7 +39,7 @@ def main(arguments: argparse.Namespace) -> None:
     if not (0 <= arguments.layer < len(maps) and 0 <= arguments.head < len(maps[arguments.layer])):
         raise UserError(f"--layer, --head: expected below {len(maps)} and {len(maps[0])}, counted from 0")
     weights = maps[arguments.layer][arguments.head]  # (T, T)
-    title = f"Who looks where: layer {arguments.layer}, head {arguments.head}"
+    title = f"Attention weights: layer {arguments.layer}, head {arguments.head}"
     above = {row["variant"]: row["above"] for row in found["variants"]}
     example = found["example"]
     readers = {"ideal reader": example["ideal"]}
@@ -76,6 +76,6 @@ if __name__ == "__main__":
     parser.add_argument("--comparison", type=Path, default=ladder, metavar="DIR", help=f"default: {ladder}")
     parser.add_argument("--prompt", default="Mia was a shy fox. She met Tom.", help="the text that is looked at")
     parser.add_argument("--layer", type=int, default=3, metavar="N", help="counted from 0 (default: 3)")
-    parser.add_argument("--head", type=int, default=1, metavar="N", help="counted from 0 (default: 1)")
+    parser.add_argument("--head", type=int, default=2, metavar="N", help="counted from 0 (default: 2)")
     parser.add_argument("--out", type=Path, default=pictures, metavar="DIR", help="default: data/pictures")
     sys.exit(command.execute(main, parser.parse_args()))

@@ -79,8 +79,8 @@ def map_svg(weights: Tensor, labels: Sequence[str], title: str, theme: Theme) ->
             if weight >= LEAST:
                 where = f'x="{left + cell * j}" y="{top + cell * i}" width="{cell}" height="{cell}"'
                 parts.append(f'<rect {where} opacity="{weight:.2f}"/>')
-    middle = left + cell * S / 2
-    parts.append("</g>" + _text(middle, top + cell * T + 20, "each row looks at the columns", theme.soft, "middle"))
+    what = "each row is a query, each column a key"
+    parts.append("</g>" + _text(left + cell * S / 2, top + cell * T + 20, what, theme.soft, "middle"))
     return _close(parts)
 
 
