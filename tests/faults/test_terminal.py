@@ -33,6 +33,11 @@ def test_a_run_in_a_folder_with_an_equals_sign_is_no_override(where: str, absolu
     assert ended.code == 2 and f"--resume: {run} has done all its 8 steps" in ended.err
 
 
+def test_a_path_with_an_equals_sign_that_is_not_there_is_named(tmp_path: Path) -> None:
+    ended = script("train.py", "--resume", "/a=b/runs/tiny", cwd=tmp_path)
+    assert ended.code == 2 and ended.err.startswith("error: there is no run /a=b/runs/tiny"), ended
+
+
 def test_an_override_after_resume_is_one(tmp_path: Path) -> None:
     assert script("train.py", "--config", "small.yaml", cwd=furnish(tmp_path)).code == 0
     ended = script("train.py", "--resume", "training.max_steps=9", cwd=tmp_path)
@@ -70,6 +75,7 @@ def test_everything_that_a_terminal_obeys_is_written_out() -> None:
         ("train.py", ["--config", "small.yaml", "--plugin", f"{EVIL}.py"], 1),
         ("train.py", ["--config", "small.yaml", f"--{EVIL}"], 1),
         ("sample.py", ["--run", EVIL], 1),
+        ("sample.py", [f"--{EVIL}"], 1),
         ("compare.py", ["--config", "variants.yaml"], 2),
     ],
 )
@@ -94,7 +100,7 @@ def test_what_a_run_says_obeys_nothing(tmp_path: Path) -> None:
     (tmp_path / f"{EVIL}.txt").write_text("a\x1b[31mb\x9b\r" * 200, encoding="utf-8")
     trained = script("train.py", "--config", "small.yaml", f"data.source={EVIL}.txt", cwd=tmp_path)
     assert trained.code == 0 and obeyed(trained.out) == []
-    assert r"\x1b]0;owned" in trained.out and "\n    " in trained.out
+    assert one_line(f"{EVIL}.txt") in trained.out and "\n    " in trained.out
     shown = script("show_attention.py", "--text", "--prompt", "a\x1b[31m", cwd=tmp_path)
     assert shown.code == 0 and obeyed(shown.out) == []
     to_a_file = script("sample.py", "--prompt", "a\x1b[31m", cwd=tmp_path)
