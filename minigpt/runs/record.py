@@ -27,9 +27,11 @@ import torch
 from minigpt.config.options import to_yaml
 from minigpt.runs.report import Say, read_metrics
 from minigpt.runs.run import CHANGES, CONFIG, PLUGINS, RUNS, TOKENIZER, Run, seal
+from minigpt.system.errors import UserError
 from minigpt.system.folder import sync, write_whole
 
 Change = tuple[str, Any, Any]  # key, before, after
+MAX_METRICS = 1 << 30  # bytes: the lines of four million steps
 
 
 def make_folder(name: str) -> Path:
@@ -119,7 +121,13 @@ def changed(old: Any, new: Any, path: str = "") -> Iterator[Change]:
 
 
 def cut_metrics(path: Path, step: int, say: Say) -> None:
-    """Drop the lines after a checkpoint, which are written again; say which of those before it are missing."""
+    """Drop the lines after a checkpoint, which are written again; say which of those before it are missing.
+
+    Raises UserError for a file that is too large to be the metrics of a run, before it is read.
+    """
+    if path.exists() and (size := path.stat().st_size) > MAX_METRICS:
+        what = f"{size:,} bytes; the metrics of a run have at most {MAX_METRICS:,}"
+        raise UserError(f"{path}: {what}: move the file away, and training goes on without it")
     lines = read_metrics(path)
     unreadable = sum(1 for text in path.read_bytes().split(b"\n") if text) - len(lines) if path.exists() else 0
     kept = [line for line in lines if line["step"] <= step]

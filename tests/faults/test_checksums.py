@@ -144,6 +144,13 @@ def test_lines_of_the_metrics_that_are_missing_are_counted(home: Path) -> None:
     assert "metrics.jsonl: 14 of 14 steps have no line" in resume(home, "training.max_steps=16").out
 
 
+def test_metrics_without_end_are_refused_by_their_size(home: Path) -> None:
+    os.truncate(home / "runs" / "small" / "metrics.jsonl", 5 << 30)
+    ended = resume(home, "training.max_steps=14")
+    assert ended.code == 2 and ended.err.count("\n") == 1, ended
+    assert "metrics.jsonl: 5,368,709,120 bytes" in ended.err
+
+
 @pytest.mark.parametrize(
     "act", ["os.remove({0})", "os.rename({0}, 'elsewhere')", "Path({0} + '2').touch(); os.replace({0} + '2', {0})"]
 )
