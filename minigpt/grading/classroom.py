@@ -1,0 +1,233 @@
+"""Exercises graded: one file, a learner's folder, or a class, each file in a process of its own.
+
+A folder that holds exercises (`multi_head.py`, ...) is a learner's. A folder of such folders is a class: a table with a
+row for each learner, and the mistakes that were made, the most frequent first.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import queue
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from minigpt.grading.confined import LIMITS, Confined, Limits, Outcome
+from minigpt.grading.exercises import EXERCISES, LARGEST, begun, target_of
+from minigpt.grading.report import Report
+from minigpt.system.errors import UserError
+from minigpt.system.terminal import one_line
+from minigpt.system.waiting import progress
+
+MARKS = {  # verdicts beside those of a report: what a class is shown, and in words
+    "right": "+",
+    "right, in another convention": "~",
+    "wrong": "x",
+    "cannot tell": "?",
+    "stopped": "!",
+    "not finished": "/",
+    "not begun": ".",
+    "missing": ".",
+}
+UNWRITTEN = re.compile(r"NotImplementedError: write me(?: \(line (\d+)\))?")
+SHOWN = 200  # characters of a sentence in a table
+WIDEST = 24  # characters of a learner's name
+
+
+@dataclass(frozen=True)
+class Grade:
+    """One exercise of one learner."""
+
+    learner: str
+    exercise: str
+    verdict: str
+    sentence: str = ""
+    line: int = 0
+    report: Report | None = None
+
+    @property
+    def right(self) -> bool:
+        """Whether it is done."""
+        return self.verdict.startswith("right")
+
+    @property
+    def where(self) -> str:
+        """The sentence with its line, safe to print."""
+        text = one_line(self.sentence)[:SHOWN]
+        return f"line {self.line}: {text}" if self.line else text
+
+    def __str__(self) -> str:
+        if self.report is not None and self.verdict == self.report.verdict:
+            return str(self.report)
+        return f"{self.verdict.upper()}: {self.exercise}" + (f"\n  {self.where}" if self.where else "")
+
+
+Task = tuple[Path, str, str]  # a file, its exercise, its learner
+Judged = tuple[str, str, int, Report | None]  # verdict, sentence, line, report
+
+
+def grade_exercise(task: Task, confined: Confined) -> Grade:
+    """Grade one file. Nothing that it does or is raises here."""
+    path, exercise, learner = task
+    verdict, sentence, line, report = look_at(path, exercise) or judge(confined.check(path, target_of(exercise)))
+    return Grade(learner, exercise, verdict, sentence, line, report)
+
+
+def look_at(path: Path, exercise: str) -> Judged | None:
+    """What can be said of a file without running it; None: it is to be run."""
+    try:
+        if not os.path.lexists(path):
+            return "missing", "", 0, None
+        if not path.is_file():  # a pipe, for example, would be waited for
+            return "cannot tell", "it is no file", 0, None
+        if path.stat().st_size > LARGEST:
+            return "cannot tell", f"the file is larger than {LARGEST:,} bytes", 0, None
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return "cannot tell", "the file is not text in UTF-8", 0, None
+    except OSError as error:
+        return "cannot tell", f"the file cannot be read: {error.strerror or error}", 0, None
+    return None if begun(exercise, text) else ("not begun", "", 0, None)
+
+
+def judge(outcome: Outcome) -> Judged:
+    """What a check came to."""
+    if outcome.answer is None:
+        return "stopped", outcome.reason, 0, None
+    try:
+        report = Report.from_json(outcome.answer)
+        sentence = "; ".join(map(str, report.names))
+    except (ValueError, TypeError, AttributeError):
+        return "stopped", "gave an answer that is no report", 0, None
+    if unwritten := UNWRITTEN.search(sentence):
+        return "not finished", "something is still to be written here", int(unwritten[1] or 0), report
+    return report.verdict, sentence, int(report.line), report
+
+
+def one_exercise(path: Path, exercise: str) -> Grade:
+    """Grade one file. Raises UserError for an unknown exercise or no such file."""
+    target_of(exercise)
+    if not path.exists():
+        raise UserError(f"{path}: no such file")
+    with Confined() as confined:
+        return grade_exercise((path, exercise, path.resolve().parent.name), confined)
+
+
+def grade_all(tasks: Sequence[Task], limits: Limits = LIMITS) -> list[Grade]:
+    """Grade files side by side, as many as there are processors; the grades are in the order of the tasks."""
+    workers = [Confined(limits) for _ in range(max(1, min(processors(), len(tasks))))]
+    idle = queue.SimpleQueue[Confined]()
+    for worker in workers:
+        idle.put(worker)
+
+    def one(task: Task) -> Grade:
+        worker = idle.get()
+        try:
+            return grade_exercise(task, worker)
+        finally:
+            idle.put(worker)
+
+    with ThreadPoolExecutor(len(workers)) as pool:
+        futures = [pool.submit(one, task) for task in tasks]
+        try:
+            for _ in progress(as_completed(futures), "checking", len(tasks), "files"):
+                pass
+        finally:  # after Ctrl-C too
+            pool.shutdown(wait=False, cancel_futures=True)
+            for worker in workers:
+                worker.end()
+    return [future.result() for future in futures]
+
+
+def processors() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def tasks_of(folder: Path) -> list[Task]:
+    """What is to be graded in a learner's folder, or in a class. Raises UserError where there is nothing."""
+    if has_exercises(folder):
+        return list(learner_tasks(folder))
+    learners = [each for each in sorted(folder.iterdir()) if each.is_dir() and each.name[0] not in "._"]
+    if not any(map(has_exercises, learners)):
+        raise UserError(
+            f"{folder}: holds no exercise (multi_head.py, ...) and no folders with some; "
+            f"python scripts/exercises.py --out {folder} writes them"
+        )
+    return [task for learner in learners for task in learner_tasks(learner)]
+
+
+def has_exercises(folder: Path) -> bool:
+    """Whether a folder is a learner's."""
+    with suppress(OSError):
+        return any(os.path.lexists(folder / f"{exercise}.py") for exercise in EXERCISES)
+    return False
+
+
+def learner_tasks(folder: Path) -> Iterator[Task]:
+    """All exercises of a learner, also those that are missing."""
+    for exercise in EXERCISES:
+        yield folder / f"{exercise}.py", exercise, folder.resolve().name
+
+
+def table(grades: Sequence[Grade]) -> str:
+    """Of one learner: a line for each exercise. Of a class: a line for each learner, then the mistakes."""
+    by_learner = learners(grades)
+    if len(by_learner) == 1:
+        return learner_table(grades)
+    width = min(WIDEST, max(len(one_line(name)) for name in by_learner))
+    numbers = "".join(f"{number:>4}" for number in range(1, len(EXERCISES) + 1))
+    lines = [f"{'learner':<{width}}{numbers}   right"]
+    for learner, own in by_learner.items():
+        marks = "".join(f"{MARKS[grade.verdict]:>4}" for grade in own)
+        lines.append(f"{one_line(learner)[:width]:<{width}}{marks}{sum(grade.right for grade in own):>8}")
+    lines += ["", *(f"{number:>4}  {name}" for number, name in enumerate(EXERCISES, 1)), ""]
+    lines.append("  ".join(f"{mark} {words}" for words, mark in MARKS.items() if words != "missing") + " or missing")
+    return "\n".join([*lines, *mistakes(grades)])
+
+
+def learner_table(grades: Sequence[Grade]) -> str:
+    """A line for each exercise, and how many are right."""
+    lines = []
+    for grade in grades:
+        verdict = f"{grade.verdict:<28}" if grade.where else grade.verdict
+        lines.append(f"{grade.exercise:<22}{verdict}{grade.where}")
+    return "\n".join([*lines, "", f"{sum(grade.right for grade in grades)} of {len(grades)} right"])
+
+
+def learners(grades: Iterable[Grade]) -> dict[str, list[Grade]]:
+    """The grades of each learner."""
+    found = defaultdict[str, list[Grade]](list)
+    for grade in grades:
+        found[grade.learner].append(grade)
+    return dict(found)
+
+
+def mistakes(grades: Iterable[Grade]) -> Iterator[str]:
+    """What went wrong in a class: each exercise and sentence with those who made it, the most frequent first."""
+    made = defaultdict[tuple[str, str], list[str]](list)
+    for grade in grades:
+        if grade.sentence and not grade.right:
+            made[grade.exercise, one_line(grade.sentence)[:SHOWN]].append(one_line(grade.learner)[:WIDEST])
+    for (exercise, sentence), who in sorted(made.items(), key=lambda item: -len(item[1])):
+        yield f"\n{len(who):>4}  {exercise}: {sentence}\n      {', '.join(who)}"
+
+
+def write_csv(grades: Sequence[Grade], path: Path) -> None:
+    """A row for each learner, a column for each exercise: "wrong: you divide by ...". Raises OSError."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["learner", *EXERCISES])
+        for learner, own in learners(grades).items():
+            cells = {grade.exercise: f"{grade.verdict}: {grade.where}".rstrip(": ") for grade in own}
+            writer.writerow([no_formula(one_line(learner)), *(cells.get(exercise, "") for exercise in EXERCISES)])
+
+
+def no_formula(text: str) -> str:
+    """A name that a spreadsheet does not take for a formula."""
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text

@@ -1,0 +1,288 @@
+"""Learners' files run in processes of their own, with limits of time and memory.
+
+A server imports torch once and forks for each file. The fork works on a copy of the learner's folder; it prints
+nowhere, reads nothing from stdin, starts no process, changes no file outside the copy, and is killed with all that
+belongs to it when the check is over. Where there is no fork (Windows) a server is started for each file.
+
+This stops accidents and pranks. It is no prison: a file that is checked is Python and runs with your rights.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from minigpt.attention import Attention
+from minigpt.grading.continued import check_continued
+from minigpt.grading.grade import grade_answer
+from minigpt.grading.load import find_answer, run_file
+from minigpt.grading.report import Report
+from minigpt.grading.targets import find_target
+from minigpt.system.errors import UserError
+from minigpt.system.process import JsonProcess
+
+LONGEST_ANSWER = 1_000_000  # bytes
+LARGEST_FOLDER = 200  # files that are copied with the one that is checked
+SERVE = "from minigpt.grading import confined; confined.serve()"
+FORKS = hasattr(os, "fork")
+NO_MEMORY = re.compile("MemoryError|can't allocate memory|out of memory", re.IGNORECASE)
+STARTS = {"os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.spawn", "os.startfile", "os.system",
+          "subprocess.Popen", "pty.spawn"}  # fmt: skip
+SENDS = {"os.kill", "os.killpg", "signal.pthread_kill", "socket.connect", "socket.bind", "socket.sendto"}
+CHANGES = {"os.chmod", "os.chown", "os.link", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.symlink",
+           "os.truncate", "os.utime", "os.setxattr", "shutil.move", "shutil.rmtree"}  # fmt: skip
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+
+Answer = dict[str, Any]
+Request = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one file may take."""
+
+    processor_seconds: int = 10
+    """A check takes 5 at most."""
+    seconds: int = 60
+    """On a clock, for a file that waits: generous, since other programs may take the processor."""
+    memory: int = 2**30
+    """Bytes, besides what torch takes itself."""
+
+
+LIMITS = Limits()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a check ended: with an answer, or with the reason why there is none."""
+
+    answer: Answer | None
+    reason: str = ""
+
+
+class Confined:
+    """Checks files, one after the other, by a server that is started when it is first needed.
+
+    with Confined() as confined:
+        outcome = confined.check(Path("ana/multi_head.py"), "multi_head")
+    """
+
+    def __init__(self, limits: Limits = LIMITS):
+        self.limits = limits
+        self.server: JsonProcess | None = None
+
+    def check(self, path: Path, target: str) -> Outcome:
+        """Check a copy of a file as a target."""
+        with tempfile.TemporaryDirectory(prefix="minigpt-check-", ignore_cleanup_errors=True) as folder:
+            try:
+                copy = copy_beside(path, Path(folder))
+            except OSError as error:
+                return Outcome(None, f"cannot be read: {error.strerror or error}")
+            return self._ask({"path": str(copy), "target": target, "limits": asdict(self.limits)})
+
+    def _ask(self, request: Request) -> Outcome:
+        server = self.server = self.server or JsonProcess(SERVE, quiet=True, variables={"OMP_NUM_THREADS": "1"})
+        watch = threading.Timer(self.limits.seconds + 30, server.process.kill)  # where the server does not fork
+        watch.start()
+        try:
+            server.send(request)
+            said = server.receive()
+        except ValueError:
+            said = None
+        finally:
+            watch.cancel()
+        if said is None or not FORKS:
+            self.end()
+        if said is None:
+            return Outcome(None, f"ended the process, or took longer than {self.limits.seconds} s")
+        return Outcome(said.get("answer"), str(said.get("reason", "")))
+
+    def end(self) -> None:
+        """End the server; a check that is under way is killed."""
+        if self.server is not None:
+            assert self.server.process.stdin
+            with suppress(BrokenPipeError):
+                self.server.process.stdin.close()  # the server then kills the fork before it ends itself
+            with suppress(Exception):
+                self.server.process.wait(2)
+            self.server.end()
+            self.server = None
+
+    def __enter__(self) -> Confined:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.end()
+
+
+def copy_beside(path: Path, folder: Path) -> Path:
+    """Copy a file, and the Python files beside it, which it may import, into a folder. Raises OSError."""
+    copy = folder / path.name
+    shutil.copyfile(path, copy)
+    others = (other for other in sorted(path.parent.glob("*.py")) if other.name != path.name and other.is_file())
+    for other, _ in zip(others, range(LARGEST_FOLDER)):
+        with suppress(OSError):
+            shutil.copyfile(other, folder / other.name)
+    return copy
+
+
+def serve() -> None:
+    """The server: a request a line on stdin, an outcome a line on stdout."""
+    answers, sys.stdout = os.fdopen(os.dup(1), "w", encoding="utf-8"), sys.stderr
+    for line in sys.stdin:
+        request = json.loads(line)
+        limits = Limits(**request["limits"])
+        outcome = forked(request, limits) if FORKS else inside(request, limits, lambda: None)
+        answers.write(json.dumps(outcome) + "\n")
+        answers.flush()
+    os._exit(0)  # without searching all of torch for garbage
+
+
+def inside(request: Request, limits: Limits, loaded: Callable[[], None]) -> dict[str, Any]:
+    """Check a file in this process: what may be done is limited, and whatever it raises is the reason."""
+    path, target = Path(request["path"]), find_target(request["target"])
+    os.chdir(path.parent)
+    os.environ.update(HOME=str(path.parent), TMPDIR=str(path.parent))
+    sys.argv, sys.dont_write_bytecode = [str(path)], True
+    sys.path.append(str(path.parent))  # last: a learner's torch.py is not torch
+    limit_resources(limits)
+    sys.addaudithook(guard(str(path.parent)))
+    try:
+        names = run_file(path)
+        loaded()
+        answer = find_answer(names, target, path)
+        report = grade_answer(answer, target)
+        if isinstance(answer.thing, Attention) and report.verdict.startswith("right"):
+            check_continued(answer.thing, report)
+    except UserError as error:
+        report = Report("cannot tell", str(target), str(path), [str(error)])
+    except BaseException as error:  # SystemExit and MemoryError too
+        report = Report("wrong", str(target), str(path), [f"raises {what_it_raised(error, path)}"])
+    if NO_MEMORY.search(" ".join(report.names)):
+        return {"reason": f"took more than {limits.memory / 2**30:g} GiB of memory"}
+    return {"answer": report.to_json()}
+
+
+def what_it_raised(error: BaseException, path: Path) -> str:
+    """An error in one line, with the line of the learner's file."""
+    text = " ".join(str(error).split())[:300]
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        lines, text = [error.lineno], error.msg
+    return f"{type(error).__name__}: {text}" + (f" (line {lines[-1]})" if lines else "")
+
+
+def limit_resources(limits: Limits) -> None:
+    """Limits that the operating system keeps: memory, processor time, size of files. Windows has none of them."""
+    try:
+        import resource
+    except ImportError:
+        return
+    most = {resource.RLIMIT_CPU: limits.processor_seconds, resource.RLIMIT_FSIZE: 2**24, resource.RLIMIT_CORE: 0}
+    with suppress(OSError):  # Linux only; elsewhere the limit is not kept anyway
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+        most[resource.RLIMIT_AS] = pages * resource.getpagesize() + limits.memory
+    for what, number in most.items():
+        with suppress(ValueError, OSError):
+            resource.setrlimit(what, (number, number + (what == resource.RLIMIT_CPU)))  # killed a second later
+
+
+def guard(folder: str) -> Callable[[str, tuple[Any, ...]], None]:
+    """An audit hook that refuses what a checked file has no need to do; Python cannot take it out again."""
+    root = os.path.realpath(folder) + os.sep
+
+    def refuse(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open":
+            path, _, flags = arguments
+            if isinstance(flags, int) and flags & WRITING and not isinstance(path, int):
+                where = os.path.realpath(os.fsdecode(path))
+                if not where.startswith(root) and where != os.devnull:
+                    raise PermissionError("a checked file may not write outside its own folder")
+        elif event in CHANGES:
+            raise PermissionError("a checked file may not remove or rename files")
+        elif event in STARTS:
+            raise PermissionError("a checked file may not start processes")
+        elif event in SENDS:
+            raise PermissionError("a checked file may not send signals or use the network")
+
+    return refuse
+
+
+def forked(request: Request, limits: Limits) -> dict[str, Any]:
+    """Check a file in a fork; wait for its answer, and kill what is left of it."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reading)
+        become(request, limits, writing)
+    os.close(writing)
+    try:
+        text, reason = listen(reading, limits)
+    finally:
+        for kill in (os.killpg, os.kill):  # its group, and itself, if it has not made one yet
+            with suppress(ProcessLookupError, PermissionError):
+                kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        os.close(reading)
+    loaded, _, last = text.rpartition(b"\n")
+    with suppress(ValueError):
+        answer = json.loads(last)
+        if isinstance(answer, dict) and not reason:
+            return answer
+    reason = reason or how_it_ended(os.waitstatus_to_exitcode(status), limits)
+    if " s" in reason and not loaded:
+        reason += ' to load: what trains or reads data belongs under `if __name__ == "__main__":`'
+    return {"reason": reason}
+
+
+def become(request: Request, limits: Limits, writing: int) -> NoReturn:
+    """Be the fork: no terminal, no stdin, nothing printed; the answer goes into the pipe."""
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(null, stream)
+    with suppress(OSError), os.fdopen(writing, "w", encoding="utf-8") as pipe:
+        answer = inside(request, limits, lambda: print("loaded", file=pipe, flush=True))
+        json.dump(answer, pipe)
+    os._exit(0)
+
+
+def listen(reading: int, limits: Limits) -> tuple[bytes, str]:
+    """What a fork says until it ends, and why it was not heard to the end, if so."""
+    text, deadline = b"", time.monotonic() + limits.seconds
+    while len(text) <= LONGEST_ANSWER:
+        ready, _, _ = select.select([reading, sys.stdin], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            return text, f"took longer than {limits.seconds} s"
+        if reading not in ready:
+            return text, "stopped"  # the parent has closed its end
+        piece = os.read(reading, 65536)
+        if not piece:
+            return text, ""
+        text += piece
+    return text, "its answer is too long"
+
+
+def how_it_ended(code: int, limits: Limits) -> str:
+    """The end of a fork that gave no answer: its exit code, or minus the number of a signal."""
+    if code == -signal.SIGXCPU:
+        return f"took more than {limits.processor_seconds} s of processor time"
+    if code == -signal.SIGKILL:
+        return f"was killed: {limits.processor_seconds} s of processor time, or too much memory"
+    if code < 0:
+        return f"crashed Python ({signal.Signals(-code).name})"
+    return f"ended Python itself (exit code {code}) before it was checked"

@@ -1,0 +1,276 @@
+"""The exercises: handed out without a solution, graded right when they are solved, and what passes can be trained.
+
+A class with hostile files is graded all the same, and nothing outside the files' own copies changes.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from running import furnish, script
+from solutions import SOLUTIONS, solved
+
+from minigpt.grading.classroom import Grade, grade_all, grade_exercise, table, tasks_of, write_csv
+from minigpt.grading.confined import Confined, Limits
+from minigpt.grading.exercises import EXERCISES, begun, exercise_file, hand_out, hint, template
+from minigpt.system.errors import UserError
+
+QUICK = Limits(processor_seconds=2, seconds=10, memory=2**29)
+
+HOSTILE = {  # what a learner's file does, and what its row says
+    "never_ends": ("while True: pass", "took "),
+    "sleeps": ("import time; time.sleep(10_000)", "took longer than"),
+    "eats_memory": ("import torch; x = [torch.ones(50_000_000) for _ in range(10_000)]", "GiB of memory"),
+    "eats_bytes": ("x = [bytes(10_000_000) * 2 for _ in range(100_000)]", "GiB of memory"),
+    "leaves": ("import os; os._exit(0)", "ended Python itself (exit code 0)"),
+    "leaves_politely": ("raise SystemExit(0)", "raises SystemExit"),
+    "reads_stdin": ("input()", "EOFError"),
+    "forks": ("import os\nwhile True: os.fork()", "may not start processes"),
+    "starts_a_shell": ("import os; os.system('touch TOUCHED')", "may not start processes"),
+    "deletes_its_folder": ("import shutil, pathlib; shutil.rmtree(pathlib.Path(__file__).parent)", "may not remove"),
+    "deletes_the_class": ("import shutil; shutil.rmtree('CLASS')", "may not remove"),
+    "writes_elsewhere": ("open('TOUCHED', 'w').write('x')", "may not write outside"),
+    "writes_to_the_terminal": ("open('/dev/tty', 'w').write('\\x1b[2J')", "may not write outside"),
+    "kills_its_parent": ("import os; os.kill(os.getppid(), 9)", "may not send signals"),
+    "crashes": ("import ctypes; ctypes.string_at(0)", "crashed Python (SIGSEGV)"),
+    "escapes": ("raise ValueError('\\x1b[2J')", "raises ValueError: \x1b[2J"),
+    "is_no_python": ("def f(:", "SyntaxError"),
+}
+
+
+@pytest.fixture(scope="module")
+def confined() -> Iterator[Confined]:
+    """One server for all files."""
+    with Confined(QUICK) as made:
+        yield made
+
+
+def write(path: Path, text: str) -> Path:
+    """A file, with its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+# what is handed out
+
+
+@pytest.mark.parametrize("exercise", EXERCISES)
+def test_an_exercise_holds_no_solution_and_folds_its_hint(exercise: str) -> None:
+    text = exercise_file(exercise)
+    assert len(re.findall("write me", text)) == len(SOLUTIONS[exercise])
+    assert hint(exercise).split()[:8] != [] and hint(exercise) not in text
+    folded = re.findall("^#   (.*)$", text, flags=re.M)
+    assert codecs.decode("\n".join(folded), "rot13") == hint(exercise)
+    assert max(len(line) for line in text.splitlines() if not line.startswith("# train:")) <= 120
+
+
+def test_handing_out_again_keeps_what_was_written(tmp_path: Path) -> None:
+    written, kept = hand_out(tmp_path)
+    assert (len(written), kept) == (len(EXERCISES), [])
+    (tmp_path / "rotary.py").write_text("mine", encoding="utf-8")
+    (tmp_path / "cache.py").unlink()
+    written, kept = hand_out(tmp_path)
+    assert [path.name for path in written] == ["cache.py"]
+    assert len(kept) == len(EXERCISES) - 1
+    assert (tmp_path / "rotary.py").read_text(encoding="utf-8") == "mine"
+
+
+def test_untouched_exercises_are_not_begun_and_start_no_process(tmp_path: Path) -> None:
+    hand_out(tmp_path)
+    (tmp_path / "cache.py").unlink()
+    grades = grade_all(tasks_of(tmp_path))
+    assert [grade.verdict for grade in grades if grade.exercise != "cache"] == ["not begun"] * (len(EXERCISES) - 1)
+    assert next(grade.verdict for grade in grades if grade.exercise == "cache") == "missing"
+
+
+def test_a_comment_is_no_beginning_and_a_statement_is_one() -> None:
+    text = exercise_file("window")
+    assert not begun("window", text + "\n# I do not know how\n\n")
+    assert begun("window", text.replace("raise NotImplementedError", "raise ValueError"))
+    assert begun("window", "def (")
+    assert not begun("window", template("window"))
+
+
+# solved
+
+
+@pytest.mark.parametrize("exercise", EXERCISES)
+def test_a_solved_exercise_is_right(exercise: str, confined: Confined, tmp_path: Path) -> None:
+    grade = grade_exercise((write(tmp_path / f"{exercise}.py", solved(exercise)), exercise, "ana"), confined)
+    assert (grade.verdict, grade.sentence) == ("right", "")
+
+
+@pytest.mark.parametrize("exercise", [name for name in EXERCISES if len(SOLUTIONS[name]) > 1])
+def test_half_an_exercise_is_not_finished(exercise: str, confined: Confined, tmp_path: Path) -> None:
+    bodies = [*SOLUTIONS[exercise][:-1], 'raise NotImplementedError("write me")']
+    path = write(tmp_path / f"{exercise}.py", solved(exercise, bodies))
+    assert grade_exercise((path, exercise, "ana"), confined).verdict == "not finished"
+
+
+SLIPS = {  # exercise: a piece of the right solution, what a learner writes instead, and words of the sentence
+    "running_mean_loop": (".mean(dim=1)", ".sum(dim=1)", "sum"),
+    "dot_product": (".tril(S - T)", ".tril()", "with a cache"),
+    "attention_weights": ("** 0.5", "** 1", "sqrt"),
+    "linear_attention": ("total = total + key[:, :, t]", "total = key[:, :, t]", "with a cache"),
+    "multi_head": ("/ d**0.5", "/ (query.shape[1] * d) ** 0.5", "width of the model"),
+    "window": ("behind < self", "behind <= self", "window"),
+}
+
+
+@pytest.mark.parametrize("exercise", SLIPS)
+def test_a_usual_slip_is_named(exercise: str, confined: Confined, tmp_path: Path) -> None:
+    old, new, words = SLIPS[exercise]
+    assert old in solved(exercise)
+    path = write(tmp_path / f"{exercise}.py", solved(exercise).replace(old, new))
+    grade = grade_exercise((path, exercise, "ana"), confined)
+    assert (grade.verdict, words in grade.sentence) == ("wrong", True), grade
+
+
+def train(exercise: str, folder: Path) -> str:
+    """Train a solved exercise for two steps of tiny.yaml, on a small text; what was printed."""
+    furnish(folder)
+    (folder / f"{exercise}.py").write_text(solved(exercise), encoding="utf-8")
+    where = "position" if exercise == "rotary" else "attention"
+    ended = script(
+        "train.py",
+        *("--config", "tiny.yaml", "--plugin", f"{exercise}.py", f"model.{where}=my_{exercise}"),
+        *("data.source=text.txt", "data.windows=random", "training.max_steps=2", "training.eval_every=2"),
+        *("training.batch_size=4", "training.sample_every=2", "sampling.max_tokens=20"),
+        cwd=folder,
+    )
+    assert ended.code == 0, ended.err
+    return ended.out
+
+
+def test_what_passes_can_be_trained(tmp_path: Path) -> None:
+    assert "sample at step 2" in train("multi_head", tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exercise", EXERCISES)
+def test_each_exercise_can_be_trained(exercise: str, tmp_path: Path) -> None:
+    assert "sample at step 2" in train(exercise, tmp_path)
+
+
+# a class
+
+
+@pytest.fixture(scope="module")
+def hostile_class(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Grade]]:
+    """A class of one good learner and one for each hostile file, graded."""
+    root = tmp_path_factory.mktemp("hostile")
+    classroom, touched = root / "class", root / "touched"
+    write(classroom / "ana" / "running_mean_loop.py", solved("running_mean_loop"))
+    for learner, (code, _) in HOSTILE.items():
+        code = code.replace("TOUCHED", str(touched)).replace("CLASS", str(classroom))
+        write(classroom / learner / "running_mean_loop.py", code)
+    before = {path: path.read_bytes() for path in classroom.rglob("*.py")}
+    tasks = [task for task in tasks_of(classroom) if task[1] == "running_mean_loop"]
+    grades = grade_all(tasks, QUICK)
+    assert {path: path.read_bytes() for path in classroom.rglob("*.py")} == before
+    assert not touched.exists()
+    return classroom, grades
+
+
+@pytest.mark.parametrize("learner", HOSTILE)
+def test_a_hostile_file_is_a_row_that_says_so(learner: str, hostile_class: tuple[Path, list[Grade]]) -> None:
+    (grade,) = (grade for grade in hostile_class[1] if grade.learner == learner)
+    assert HOSTILE[learner][1] in grade.sentence
+    assert grade.verdict in ("stopped", "wrong")
+
+
+def test_it_harms_no_other_row(hostile_class: tuple[Path, list[Grade]]) -> None:
+    assert [grade.learner for grade in hostile_class[1] if grade.right] == ["ana"]
+
+
+def test_what_is_printed_cannot_act_on_a_terminal(hostile_class: tuple[Path, list[Grade]], tmp_path: Path) -> None:
+    (grade,) = (grade for grade in hostile_class[1] if grade.learner == "escapes")
+    grades = [Grade("\x1b[31mred", "cache", "wrong", grade.sentence), Grade("=1+1", "cache", "right")]
+    write_csv(grades, tmp_path / "class.csv")
+    for text in (table(grades), (tmp_path / "class.csv").read_text(encoding="utf-8")):
+        assert "\x1b" not in text
+        assert "\\x1b[31mred" in text
+    rows = list(csv.reader((tmp_path / "class.csv").read_text(encoding="utf-8").splitlines()))
+    assert [row[0] for row in rows] == ["learner", "\\x1b[31mred", "'=1+1"]
+    assert dict(zip(rows[0], rows[2]))["cache"] == "right"
+
+
+def test_a_file_that_cannot_be_read_is_a_row_too(tmp_path: Path, confined: Confined) -> None:
+    write(tmp_path / "cache.py", "").write_bytes(b"\xff\xfe")
+    (tmp_path / "window.py").mkdir()
+    write(tmp_path / "rotary.py", "#" * 1_100_000)
+    (tmp_path / "multi_head.py").symlink_to(tmp_path / "nowhere.py")
+    said = {
+        name: grade_exercise((tmp_path / f"{name}.py", name, "ana"), confined)
+        for name in ("cache", "window", "rotary", "multi_head")
+    }
+    assert {grade.verdict for grade in said.values()} == {"cannot tell"}
+    assert "UTF-8" in said["cache"].sentence
+    assert "no file" in said["window"].sentence
+    assert "larger than 1,000,000 bytes" in said["rotary"].sentence
+
+
+def test_a_folder_without_exercises_is_a_mistake_of_the_caller(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no exercise"):
+        tasks_of(tmp_path)
+
+
+# the command
+
+
+def test_the_command_grades_one_exercise_and_ends_with_2_unless_it_is_right(tmp_path: Path) -> None:
+    write(tmp_path / "window.py", solved("window"))
+    write(tmp_path / "rotary.py", exercise_file("rotary"))
+    right = script("check.py", "--exercise", "window", "window.py", cwd=tmp_path)
+    assert (right.code, right.out.splitlines()[0]) == (0, "RIGHT: multi_head,window=4")
+    untouched = script("check.py", "--exercise", "rotary", "rotary.py", cwd=tmp_path)
+    assert (untouched.code, untouched.out) == (2, "NOT BEGUN: rotary\n")
+
+
+def test_the_command_grades_a_folder_and_a_class(tmp_path: Path) -> None:
+    for learner, solved_ones in {"ana": EXERCISES, "ben": ["window"]}.items():
+        hand_out(tmp_path / "class" / learner)
+        for exercise in solved_ones:
+            write(tmp_path / "class" / learner / f"{exercise}.py", solved(exercise))
+    ana = script("check.py", "class/ana", cwd=tmp_path)
+    assert (ana.code, ana.out.splitlines()[-1]) == (0, "12 of 12 right")
+    both = script("check.py", "class", "--csv", "class.csv", cwd=tmp_path)
+    assert both.code == 2
+    assert both.out.splitlines()[1].split() == ["ana", *"+" * 12, "12"]
+    assert both.out.splitlines()[2].split() == ["ben", *"." * 10, "+", ".", "1"]
+    rows = list(csv.DictReader((tmp_path / "class.csv").read_text(encoding="utf-8").splitlines()))
+    assert [(row["learner"], row["cache"], row["window"]) for row in rows] == [
+        ("ana", "right", "right"),
+        ("ben", "not begun", "right"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--exercise", "no_such", "x.py"], "'no_such' is no exercise; there are: running_mean_loop"),
+        (["--exercise", "cache", "x.py"], "x.py: no such file"),
+        (["."], "holds no exercise"),
+        (["x.py", "--csv", "x.csv"], "--csv: is for a folder of exercises; x.py is none"),
+    ],
+)
+def test_a_mistake_in_the_command_is_one_line(arguments: list[str], said: str, tmp_path: Path) -> None:
+    ended = script("check.py", *arguments, cwd=tmp_path)
+    assert ended.code == 2
+    assert said in ended.err
+    assert len(ended.err.splitlines()) == 1
+
+
+def test_exercises_are_written_and_hints_are_printed(tmp_path: Path) -> None:
+    wrote = script("exercises.py", "--out", "my", cwd=tmp_path)
+    assert (wrote.code, len(list((tmp_path / "my").glob("*.py")))) == (0, 12)
+    assert script("exercises.py", "--hint", "cache", cwd=tmp_path).out.strip() == hint("cache")
+    assert script("exercises.py", cwd=tmp_path).code == 2
+    write(tmp_path / "taken", "")
+    assert "is no folder" in script("exercises.py", "--out", "taken", cwd=tmp_path).err
