@@ -15,9 +15,16 @@ A program stands in `learners/*.py` between two lines `# === name`, below a head
 
 from __future__ import annotations
 
+import argparse
 import re
+import tempfile
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
+
+from minigpt.grading.confined import Confined, Outcome
 
 LEARNERS = Path(__file__).with_name("learners")
 
@@ -73,3 +80,103 @@ def replaced(code: str, change: str) -> str:
 def bank() -> list[Program]:
     """All programs."""
     return [program for path in sorted(LEARNERS.glob("*.py")) for program in read(path)]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What the checker said of a program."""
+
+    program: Program
+    verdict: str
+    sentences: list[str]
+    measured: bool
+    seconds: float
+
+    @property
+    def result(self) -> str:
+        """One word for what came of it."""
+        said_right, truth = self.verdict.startswith("right"), self.program.truth
+        if self.verdict == "cannot tell":
+            return "cannot tell"
+        if truth != "wrong":
+            return "passed" if said_right else "false alarm"
+        if said_right:
+            return "missed"
+        if self.program.named_by(self.sentences):
+            return "measured" if self.measured else "named"
+        return "caught, not named" if self.measured or not self.sentences else "misnamed"
+
+
+def judge(program: Program, confined: Confined) -> Judged:
+    """Check a program as a user's file is checked, in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        outcome = confined.check(program.write(Path(folder)), program.target)
+        seconds = time.perf_counter() - began
+    return Judged(program, *said(outcome), seconds)
+
+
+def said(outcome: Outcome) -> tuple[str, list[str], bool]:
+    """Verdict, sentences, and whether they are measurements."""
+    if outcome.answer is None:
+        return "cannot tell", [outcome.reason], False
+    return outcome.answer["verdict"], outcome.answer["names"], outcome.answer["measured"]
+
+
+def judge_all(programs: Iterable[Program]) -> list[Judged]:
+    """All of them, one after the other."""
+    with Confined() as confined:
+        confined.check(LEARNERS / "means.py", "running_mean")  # the server imports torch
+        return [judge(program, confined) for program in programs]
+
+
+COLUMNS = ("bugs", "caught", "named", "measured", "misnamed", "not named", "missed", "cannot tell", "", "right",
+           "passed", "false alarms", "cannot tell")  # fmt: skip
+
+
+def row(name: str, judged: list[Judged]) -> str:
+    """A line of the table."""
+    bugs = [one.result for one in judged if one.program.truth == "wrong"]
+    rights = [one.result for one in judged if one.program.truth != "wrong"]
+    caught = sum(result not in ("missed", "cannot tell") for result in bugs)
+    kinds = [
+        bugs.count(kind) for kind in ("named", "measured", "misnamed", "caught, not named", "missed", "cannot tell")
+    ]
+    others = [rights.count(kind) for kind in ("passed", "false alarm", "cannot tell")]
+    return " | ".join(["", name, *map(str, [len(bugs), caught, *kinds, len(rights), *others]), ""]).strip()
+
+
+def table(judged: list[Judged]) -> str:
+    """Markdown: a line for each target, then all of them, then the seconds."""
+    head = [column for column in COLUMNS if column]
+    lines = [f"| target | {' | '.join(head)} |", f"|---{'|---:' * len(head)}|"]
+    for target in dict.fromkeys(one.program.target for one in judged):
+        lines.append(row(f"`{target}`", [one for one in judged if one.program.target == target]))
+    seconds = sorted(one.seconds for one in judged)
+    lines.append(row("all", judged))
+    return "\n".join(
+        [*lines, "", f"seconds a check: {median(seconds):.2f} in the median, {seconds[-1]:.1f} for the slowest"]
+    )
+
+
+def main() -> None:
+    """Judge, and print."""
+    parser = argparse.ArgumentParser(description="How the checker does on the bank of learners' programs.")
+    parser.add_argument("words", nargs="*", help="only targets or names that contain one of these")
+    parser.add_argument("--show", action="store_true", help="show what is said of each program")
+    arguments = parser.parse_args()
+    chosen = [p for p in bank() if not arguments.words or any(w in (p.target + " " + p.name) for w in arguments.words)]
+    judged = judge_all(chosen)
+    for one in judged:
+        expected = ("named", "measured") if one.program.truth == "wrong" else ("passed",)
+        if arguments.show or one.result not in expected:
+            print(f"{one.result}: {one.program.name} ({one.program.target}; {one.program.truth}: {one.program.about})")
+            print(
+                "".join(f"    said: {sentence}\n" for sentence in one.sentences) or f"    said: {one.verdict}\n", end=""
+            )
+    print()
+    print(table(judged))
+
+
+if __name__ == "__main__":
+    main()

@@ -184,7 +184,7 @@ attention = average
 # === fills_with_zero
 # target: running_mean
 # wrong: the mask fills in 0 instead of -inf, so the future keeps its share
-# words: zero|0|future|mask
+# words: zero|0|future|mask|later
 import torch
 
 def average(x):
