@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+import minigpt.comparison.worker
 from minigpt.comparison.experiment import Experiment
+from minigpt.comparison.pool import Answer, OnAnswer, Task, WorkerPool
 from minigpt.comparison.variants import Comparison, load_comparison
 
 SMALL = """\
@@ -32,9 +37,26 @@ def small(folder: Path, text: str = SMALL, overrides: tuple[str, ...] = ()) -> C
     return load_comparison(str(written(folder, text)), overrides)
 
 
-def finished(comparison: Comparison, plugins: tuple[Path, ...] = (), allow_leak: bool = False) -> tuple[Any, list[str]]:
-    """Run a comparison. Returns its summary and the lines that it printed."""
+def finished(
+    comparison: Comparison, plugins: tuple[Path, ...] = (), processes: bool = False
+) -> tuple[dict[str, Any], list[str]]:
+    """Run a comparison, with or without worker processes. Returns its summary and the lines that it printed."""
     said: list[str] = []
-    summary = Experiment(comparison, plugins, allow_leak, said.append).run("a test")
+    with pytest.MonkeyPatch.context() as patch:
+        if not processes:
+            patch.setattr(WorkerPool, "work", work_here)
+        summary = Experiment(comparison, plugins, False, said.append).run("a test")
     assert json.loads((comparison.folder / "results.json").read_text("utf-8")) == json.loads(json.dumps(summary))
     return summary, said
+
+
+def work_here(pool: WorkerPool, tasks: Sequence[Task], on_answer: OnAnswer) -> list[Answer]:
+    """What `WorkerPool.work` does, in this process: to import torch in each worker takes longer than small runs."""
+    answers: list[Answer] = []
+    for task in tasks:
+        try:
+            answers.append(minigpt.comparison.worker.do(task, lambda message, task=task: on_answer(task, message)))
+        except Exception as error:
+            answers.append({"event": "failed", "message": f"{type(error).__name__}: {error}"})
+        on_answer(task, answers[-1])
+    return answers

@@ -38,7 +38,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_variant_compared_with_itself_differs_by_exactly_zero(tmp_path: Path) -> None:
-    summary, said = finished(small(tmp_path, TWICE))
+    summary, said = finished(small(tmp_path, TWICE), processes=True)
     again, one = summary["variants"]
     assert again["difference"]["mean"] == again["difference"]["low"] == again["difference"]["high"] == 0.0
     assert again["difference"]["pairs"] == 2
@@ -79,7 +79,7 @@ def test_it_continues_where_it_was_stopped_and_notices_what_changed(
 def test_two_comparisons_at_a_time_share_the_work_and_no_folder(tmp_path: Path) -> None:
     comparison = small(tmp_path, SMALL.replace("max_steps: 6", "max_steps: 60"))
     found: list[Any] = []
-    both = [threading.Thread(target=lambda: found.append(finished(comparison))) for _ in range(2)]
+    both = [threading.Thread(target=lambda: found.append(finished(comparison, processes=True))) for _ in range(2)]
     for thread in both:
         thread.start()
     for thread in both:
@@ -186,7 +186,7 @@ def test_a_plugin_is_compared_and_a_change_of_it_noticed(tmp_path: Path) -> None
     plugin.write_text(PLUGIN)
     load_plugin(plugin)
     text = SMALL.replace("average_softmax", "{kind: mine, n_head: 2}").replace("seeds: [1, 2]", "seeds: [3]")
-    summary, _ = finished(small(tmp_path, text), (plugin,))
+    summary, _ = finished(small(tmp_path, text), (plugin,), processes=True)  # a plugin may print to stdout
     assert summary["variants"][0]["runs"] == 1
     assert "one pair has no confidence interval" in summary["variants"][0]["difference"]["sentence"]
     plugin.write_text(PLUGIN.replace(".tanh()", ".sin()"))

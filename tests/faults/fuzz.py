@@ -25,10 +25,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import mutations
+from comparing import work_here
 from running import SCRIPTS, become
 
 import minigpt.comparison.pool
-import minigpt.comparison.worker
 from minigpt.inspection.pictures import can_plot
 
 GIB = 1 << 30
@@ -62,18 +62,6 @@ def contents(home: Path, without: Path) -> dict[str, Any]:
             what = path.read_bytes() if path.is_file() and not path.is_symlink() else there.st_mode
             found[str(path.relative_to(home))] = (what, there.st_mtime_ns if not path.is_dir() else 0)
     return found
-
-
-def work(pool: Any, tasks: Any, on_answer: Any) -> list[dict[str, Any]]:
-    """What `WorkerPool.work` does, in this process: to import torch once more would take longer than the runs."""
-    answers: list[dict[str, Any]] = []
-    for task in tasks:
-        try:
-            answers.append(minigpt.comparison.worker.do(task, lambda message: None))
-        except Exception as error:
-            answers.append({"event": "failed", "message": f"{type(error).__name__}: {error}"})
-        on_answer(task, answers[-1])
-    return answers
 
 
 def child(home: Path, command: tuple[str, ...], out: Path, err: Path) -> tuple[int, Any, float]:
@@ -151,7 +139,7 @@ def main(kind: str, folder: Path, first: int, count: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (4 * GIB, 4 * GIB))  # so that a test takes no machine down
     if can_plot():
         importlib.import_module("matplotlib.pyplot")  # once, as torch is
-    minigpt.comparison.pool.WorkerPool.work = work  # type: ignore[method-assign]
+    minigpt.comparison.pool.WorkerPool.work = work_here  # type: ignore[method-assign]
     for number in range(first, first + count):
         print(json.dumps(case(kind, folder, number)), flush=True)
 
