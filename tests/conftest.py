@@ -12,6 +12,17 @@ hypothesis.settings.register_profile("course", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("course")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`pytest -m slow --whole`: the slow tests that sample their cases take all of them."""
+    parser.addoption("--whole", action="store_true", help="slow tests: every case, not a sample of them")
+
+
+@pytest.fixture
+def whole(request: pytest.FixtureRequest) -> bool:
+    """Whether every case was asked for."""
+    return bool(request.config.getoption("--whole"))
+
+
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     """Every test draws the same numbers, alone or among others."""

@@ -97,12 +97,14 @@ def process(name: str, *arguments: object, cwd: Path, **env: str) -> Ended:
     return Ended(ended.returncode, ended.stdout.decode("utf-8"), ended.stderr.decode("utf-8"))
 
 
-def script(name: str, *arguments: object, cwd: Path, encoding: str = "utf-8", full: tuple[str, ...] = ()) -> Ended:
+def script(
+    name: str, *arguments: object, cwd: Path, encoding: str = "utf-8", full: tuple[str, ...] = (), **env: str
+) -> Ended:
     """The same by way of the server. `encoding` is that of its terminal; `full` may name "out" and "err"."""
     with tempfile.TemporaryDirectory() as folder:
         out, err = Path(folder, "out"), Path(folder, "err")
         argv = command_line(name, *arguments)[1:]
-        request = {"argv": argv, "cwd": str(cwd), "out": str(out), "err": str(err), "encoding": encoding}
+        request = {"argv": argv, "cwd": str(cwd), "out": str(out), "err": str(err), "encoding": encoding, "env": env}
         request |= dict.fromkeys(full, "/dev/full")
         asked, answers = server().stdin, server().stdout
         assert asked and answers
@@ -145,6 +147,7 @@ def serve() -> None:
 def become(request: dict[str, Any]) -> NoReturn:
     """Be the process that was asked for."""
     signal.alarm(120)  # a script that hangs ends all the same
+    os.environ.update(request.get("env", {}))
     os.chdir(request["cwd"])
     for descriptor, name in enumerate((os.devnull, request["out"], request["err"])):
         os.dup2(os.open(name, os.O_RDWR | os.O_CREAT), descriptor)

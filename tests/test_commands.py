@@ -1,11 +1,12 @@
 """The commands as a user calls them: every mistake gives one clear line and an exit code, and every option works.
 
-By default each command runs in a forked process (see running.py); `pytest -m slow` repeats all mistakes with processes
-that are started as by hand.
+Each command runs in a forked process (see running.py). `pytest -m slow` repeats eight mistakes (with `--whole` all of
+them) in processes that are started as by hand.
 """
 
 from __future__ import annotations
 
+import random
 import re
 import shutil
 from pathlib import Path
@@ -255,19 +256,23 @@ def test_a_mistake_is_one_line_and_an_exit_code(home: Path, name: str) -> None:
         assert ended.out == ""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_the_same_in_a_process_started_by_hand(home: Path, name: str) -> None:
+def the_same_by_hand(home: Path, name: str) -> None:
+    """A process that is started by hand ends and prints as one that is forked."""
     command, arguments, code, parts = MISTAKES[name]
-    refused(process(command, *arguments, cwd=home), code, *parts)
+    by_hand, forked = process(command, *arguments, cwd=home), script(command, *arguments, cwd=home)
+    assert by_hand == forked
+    refused(by_hand, code, *parts)
+
+
+@pytest.mark.slow
+def test_mistakes_in_processes_started_by_hand(home: Path, whole: bool) -> None:
+    for name in MISTAKES if whole else random.Random(0).sample(sorted(MISTAKES), 8):
+        the_same_by_hand(home, name)
 
 
 def test_two_mistakes_in_a_process_started_by_hand(home: Path) -> None:
     for name in ("unknown key", "top-p"):
-        command, arguments, code, parts = MISTAKES[name]
-        by_hand, forked = process(command, *arguments, cwd=home), script(command, *arguments, cwd=home)
-        assert by_hand == forked
-        refused(by_hand, code, *parts)
+        the_same_by_hand(home, name)
 
 
 def test_a_mistake_makes_no_folder(home: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from plugin_kinds import PLUGIN_KINDS
-from running import CONFIG, Ended, data_folder, furnish, process, script, small_text
+from running import CONFIG, Ended, data_folder, furnish, script, small_text
 from torch import Tensor, nn
 
 from minigpt.attention import Attention
@@ -320,7 +320,7 @@ def shown(ended: Ended) -> dict[str, float]:
 
 def test_the_command_shows_all_parts_and_leaves_nothing(home: Path) -> None:
     before = sorted(os.listdir(home))
-    ended = process("train.py", "--config", "small.yaml", "--profile", "4", cwd=home)
+    ended = script("train.py", "--config", "small.yaml", "--profile", "4", cwd=home)
     rows = shown(ended)
     assert [*rows] == [*(part for part in PARTS if part != "attention: position"), "the whole step"]
     whole = rows.pop("the whole step")
@@ -373,7 +373,7 @@ PROCESSES = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "
 
 
 def test_one_of_several_processes_is_refused(home: Path) -> None:
-    ended = process("train.py", "--config", "small.yaml", "--profile", cwd=home, **PROCESSES)
+    ended = script("train.py", "--config", "small.yaml", "--profile", cwd=home, **PROCESSES)
     assert (ended.code, ended.err) == (2, "error: --profile measures one process: start it without torchrun\n")
 
 

@@ -56,5 +56,5 @@ def test_25_untrusted_folders(untrusted: tuple[str, Path]) -> None:
 
 
 @pytest.mark.slow
-def test_300_untrusted_folders(untrusted: tuple[str, Path]) -> None:
-    open_folders(untrusted, 25, 300)
+def test_more_untrusted_folders(untrusted: tuple[str, Path], whole: bool) -> None:
+    open_folders(untrusted, 25, 300 if whole else 60)

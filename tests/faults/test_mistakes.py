@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import untrusted
-from running import Ended, process, script
+from running import Ended, script
 from safetensors.torch import load_file, save_file
 from stopping import furnished, train, train_until
 
@@ -80,7 +80,7 @@ def test_half_of_what_torchrun_sets(variables: dict[str, str], said: str, monkey
 
 def test_the_second_of_one_process(tmp_path: Path) -> None:
     """It would keep silent and train nothing: that is for the first to do."""
-    ended = process("train.py", "--config", "small.yaml", cwd=furnished(tmp_path), RANK="1")
+    ended = script("train.py", "--config", "small.yaml", cwd=furnished(tmp_path), RANK="1")
     one_line(ended, 2, "RANK=1 of WORLD_SIZE=1")
     assert ended.out == "" and not (tmp_path / "runs").exists()
 
