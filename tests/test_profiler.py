@@ -334,8 +334,8 @@ def test_the_command_shows_all_parts_and_leaves_nothing(home: Path) -> None:
     ("arguments", "steps"),
     [
         (["--profile"], 20),
-        (["--profile", "model.position=rotary", "training.compile=true"], 20),
-        (["--profile", "training.compile=true", "training.cuda_graphs=true"], 20),
+        (["--profile", "3", "model.position=rotary", "training.compile=true"], 3),
+        (["--profile", "3", "training.compile=true", "training.cuda_graphs=true"], 3),
         (["--profile=2", "training.max_steps=1", "training.micro_batch_size=3", "training.precision=bfloat16"], 2),
     ],
 )
