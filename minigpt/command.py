@@ -18,9 +18,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from minigpt.inspection.blame import blame
 from minigpt.runs.checkpoint import CheckpointError
 from minigpt.system.errors import ConfigError, UserError
-from minigpt.system.plugin import load_plugin
+from minigpt.system.plugin import PLUGINS, load_plugin
 from minigpt.system.signals import ENDING, SIGPIPE, Stopped, Terminated, receive_signals
 from minigpt.system.terminal import complain, give_up, one_line
 from minigpt.training.loop import Diverged
@@ -101,12 +102,16 @@ def _explain(error: BaseException) -> tuple[int, str]:
         return 3, f"diverged: {error}"
     if isinstance(error, CheckpointError):
         return 4, f"checkpoint refused: {error}"
+    plugin = blame(error)
     if isinstance(error, OSError):
-        return 5, f"input/output error: {error}"
+        return 5, f"input/output error: {plugin or error}"
     if isinstance(error, MemoryError) or NO_MEMORY.search(str(error)):
-        what = " ".join(str(error).split())[-200:] or "Python could not have more"
+        what = plugin or " ".join(str(error).split())[-200:] or "Python could not have more"
         return 2, f"error: not enough memory ({what}): lower training.batch_size, model.block_size or model.n_embd"
-    return 1, f"this is a bug ({type(error).__name__}: {error}); --debug shows where, please report it"
+    if plugin:
+        return 2, f"error: {plugin} (--debug shows all calls)"
+    ours = "".join(f", or a mistake in {path}" for path in PLUGINS.values())
+    return 1, f"this is a bug{ours} ({type(error).__name__}: {error}); --debug shows where, please report it"
 
 
 def is_override(argument: str | None) -> bool:

@@ -21,6 +21,7 @@ from minigpt.comparison.measurement import Send, perform, try_out
 from minigpt.comparison.results import RESULT, code_digest, load_result, save_result
 from minigpt.config.options import build, to_python
 from minigpt.config.strict_yaml import parse_yaml
+from minigpt.inspection.blame import blame
 from minigpt.runs.assemble import RunConfig
 from minigpt.runs.run import CHECKPOINTS
 from minigpt.system.errors import Mistake, UserError
@@ -80,4 +81,4 @@ def main(arguments: Sequence[str]) -> None:
         try:
             send(do(task, send))
         except Exception as error:
-            send({"event": "failed", "message": f"{type(error).__name__}: {error}"})
+            send({"event": "failed", "message": blame(error) or f"{type(error).__name__}: {error}"})

@@ -10,6 +10,7 @@ import torch
 from minigpt.config.options import Options
 from minigpt.fast import make_fast
 from minigpt.fast.decoding import DecodingConfig
+from minigpt.inspection.shapes import check_shapes
 from minigpt.model import GPT, ModelConfig
 from minigpt.system.waiting import interruptible
 from minigpt.text.corpus import Corpus, open_corpus
@@ -55,8 +56,8 @@ def assemble(
 ) -> tuple[Dataset, GPT, Optimizer]:
     """Dataset, model and optimizer, on the config's device.
 
-    Raises UserError where the device is not there, or where the memory is too small; `purpose` and `free` are those of
-    `check_memory`.
+    Raises UserError where the device is not there, where the memory is too small, and where a method of an attention
+    returns another shape than it should; `purpose` and `free` are those of `check_memory`.
     """
     settings, device = config.training, choose_device(config.training.device)
     rows = -(-settings.batch_size // distributed.world())  # of this process
@@ -64,4 +65,5 @@ def assemble(
     check_memory(parts, purpose, free)
     dataset = Dataset(config.data, corpus, tokenizer, config.model.block_size)
     model = build_model(config, tokenizer).to(device)
+    check_shapes(model)
     return dataset, model, settings.optimizer.component(settings.optimizer, model)

@@ -1,0 +1,118 @@
+"""Whose mistake is it? An error that comes from a plugin names the line of the plugin, and what called it:
+
+mine.py:14 in scores (called by SoftmaxAttention.weights, layer 0): RuntimeError: The size of tensor a (5) must ...
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from traceback import walk_tb
+from types import FrameType, FunctionType
+from typing import Any
+
+from torch import nn
+
+from minigpt.model.gpt import GPT, Block
+from minigpt.system.plugin import PLUGINS, is_frame_of_plugin, line_of, of_plugin
+
+Calls = list[tuple[FrameType, int]]  # the calls that led to an error, outermost first, and the lines they executed
+
+SIGNATURE = re.compile(r"([\w.]+)\(\) (?:takes|missing|got)")  # how Python begins, where arguments do not fit
+LONGEST = 400  # characters of an error's own words
+
+
+def blame(error: BaseException) -> str | None:
+    """An error as a line that names the plugin from which it comes; None where no plugin has a part in it."""
+    for find in (_in_signature, _in_code, _in_object):
+        for one in _errors(error):
+            calls = list(walk_tb(one.__traceback__))
+            found = find(one, calls)
+            if found is not None:
+                where, called = found
+                words = " ".join(str(one).split())[:LONGEST]
+                return f"{where}{_context(called)}: {type(one).__name__}: {words}"
+    return None
+
+
+def _errors(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and those that led to it."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+Found = tuple[str, Calls]  # where in the plugin, and the calls before it
+
+
+def _in_signature(error: BaseException, calls: Calls) -> Found | None:
+    """A function of a plugin that takes other arguments than those it was called with."""
+    match = SIGNATURE.match(str(error))
+    if match is None or not isinstance(error, TypeError):
+        return None
+    for module in PLUGINS:
+        function: Any = sys.modules[module]
+        for name in match[1].split("."):
+            function = getattr(function, name, None)
+        if isinstance(function, FunctionType) and of_plugin(function):
+            return f"{line_of(function)} in {function.__name__}", calls
+    return None
+
+
+def _in_code(error: BaseException, calls: Calls) -> Found | None:
+    """The line of a plugin that was executed."""
+    for place in reversed(range(len(calls))):
+        frame, line = calls[place]
+        if is_frame_of_plugin(frame):
+            name = frame.f_code.co_name
+            where = f"{PLUGINS[frame.f_globals['__name__']]}:{line}"
+            return f"{where} in {name}" if name.isidentifier() else where, calls[:place]
+    return None
+
+
+def _in_object(error: BaseException, calls: Calls) -> Found | None:
+    """A class of a plugin in what the innermost call of minigpt works on: what it has returned may not fit."""
+    ours = [frame for frame, _ in calls if _computes(frame)]
+    for thing in ours[-1].f_locals.values() if ours else ():
+        for part in thing.modules() if isinstance(thing, nn.Module) else (thing,):
+            if of_plugin(type(part)):
+                return _class_line(type(part)), calls
+    return None
+
+
+def _class_line(cls: type) -> str:
+    line = ""
+    with suppress(OSError, TypeError, SyntaxError):  # the file may have changed meanwhile
+        line = f":{inspect.getsourcelines(cls)[1]}"
+    return f"{PLUGINS[cls.__module__]}{line} in {cls.__name__}"
+
+
+def _context(called: Calls) -> str:
+    """Which call of minigpt led there, and in which layer."""
+    codes = [frame.f_code for frame, _ in called if _computes(frame)]
+    names = [
+        f"called by {getattr(code, 'co_qualname', code.co_name)}" for code in codes[-1:]
+    ]  # Python 3.10: the last word
+    layers = [found for frame, _ in called if (found := _layer(frame, called)) is not None]
+    words = ", ".join([*names, *(f"layer {layer}" for layer in layers[-1:])])
+    return f" ({words})" if words else ""
+
+
+def _computes(frame: FrameType) -> bool:
+    """Whether a call is one of minigpt's, but for those that only look at others."""
+    name = str(frame.f_globals.get("__name__"))
+    return name.startswith("minigpt.") and not name.startswith(("minigpt.inspection.", "minigpt.checks."))
+
+
+def _layer(frame: FrameType, calls: Calls) -> int | None:
+    """The layer that a call of minigpt is about, if it is about one."""
+    if not str(frame.f_globals.get("__name__")).startswith("minigpt."):
+        return None
+    layer, block = frame.f_locals.get("layer"), frame.f_locals.get("self")
+    if isinstance(block, Block) and layer is None:
+        models = [model for outer, _ in calls if isinstance(model := outer.f_locals.get("self"), GPT)]
+        return next((n for model in models for n, other in enumerate(model.blocks) if other is block), None)
+    return layer if isinstance(layer, int) else None

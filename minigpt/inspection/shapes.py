@@ -1,0 +1,120 @@
+"""Does each method of an attention return what the contract says (`attention/base.py`)?
+
+A short text is read, and again with a cache. What comes out of each method is compared with what went in, so a wrong
+shape is named where it arises, and not where it first does not fit.
+
+B batch, H query heads, G key heads, T query positions, S key positions, D model width, d and e widths of heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minigpt.attention import Attention, Past
+from minigpt.inspection.trace import replaced
+from minigpt.model.eval_mode import eval_mode
+from minigpt.model.gpt import GPT
+from minigpt.system.errors import UserError
+from minigpt.system.plugin import line_of, of_plugin
+
+B, T = 2, 5  # of the text; no other size should be as small by accident
+
+Sizes = tuple[int | None, ...]  # of each dimension; None is any
+Expected = tuple[tuple[str, Sizes], ...]  # the names of the dimensions, and the sizes, of each tensor
+
+
+def of_qkv(x: Tensor, past: Past) -> Expected:
+    """What comes before x may stand in key and value too, if it is not the cache that keeps it."""
+    T = None if past.keeps else x.shape[1]
+    kept = (x.shape[0], None, T, None)
+    return ("(B, H, T, d)", (x.shape[0], None, x.shape[1], None)), ("(B, G, T, d)", kept), ("(B, G, T, e)", kept)
+
+
+def of_weights(query: Tensor, key: Tensor) -> Expected:
+    """One row for all batch elements is broadcast."""
+    return (("(B, H, T, S)", (None, None, query.shape[2], key.shape[2])),)
+
+
+def of_mix(query: Tensor, *others: Any) -> Expected:
+    """So also of `recall`."""
+    return (("(B, H, T, e)", (query.shape[0], None, query.shape[2], None)),)
+
+
+def of_normalise(scores: Tensor) -> Expected:
+    """As the scores."""
+    return (("(B, H, T, S)", tuple(scores.shape)),)
+
+
+def of_output(mixed: Tensor, x: Tensor) -> Expected:
+    """As what the layer was given."""
+    return (("(B, T, D)", tuple(x.shape)),)
+
+
+def of_forward(x: Tensor, past: Past | None = None) -> Expected:
+    """As what the layer was given."""
+    return (("(B, T, D)", tuple(x.shape)),)
+
+
+CONTRACT: dict[str, Callable[..., Expected]] = {
+    **{"qkv": of_qkv, "scores": of_weights, "normalise": of_normalise, "weights": of_weights},
+    **{"mix": of_mix, "recall": of_mix, "output": of_output, "forward": of_forward},
+}
+
+
+@torch.no_grad()
+def check_shapes(model: GPT) -> None:
+    """Raises UserError with the method, its line in a plugin, what it returned and what was expected."""
+    ids = torch.zeros(B, min(T, model.config.block_size), dtype=torch.long, device=model.device)  # (B, T)
+    with eval_mode(model), torch.random.fork_rng(devices=[]), ExitStack() as stack:
+        for attention, method, function in _watched(model):
+            stack.enter_context(replaced(attention, method, function))
+        model(ids)
+        model(ids, model.make_cache())
+
+
+def _watched(model: GPT) -> Iterator[tuple[Attention, str, Callable[..., Any]]]:
+    for layer, attention in enumerate(model.attentions()):
+        for method, expect in CONTRACT.items():
+            if hasattr(attention, method):
+                yield attention, method, _checked(attention, layer, method, expect)
+
+
+def _checked(attention: Attention, layer: int, name: str, expect: Callable[..., Expected]) -> Callable[..., Any]:
+    """A method, in its plain form, whose results are looked at."""
+    plain = getattr(type(attention), name)
+
+    def method(*arguments: Any, **named: Any) -> Any:
+        found = plain(attention, *arguments, **named)
+        try:
+            expected = expect(*arguments, **named)
+        except (TypeError, AttributeError, IndexError):  # a kind may call its own methods in its own way
+            return found
+        tensors = found if isinstance(found, tuple) and len(expected) > 1 else (found,)
+        if len(tensors) != len(expected) or not all(map(_fits, tensors, (sizes for _, sizes in expected))):
+            where = f"{line_of(plain)}: " if isinstance(plain, FunctionType) and of_plugin(plain) else ""
+            wanted = " and ".join(f"{names} = {_show(sizes)}" for names, sizes in expected)
+            got = " and ".join(map(_describe, tensors))
+            raise UserError(f"{where}{name} of layer {layer} ({attention.kind}) returned {got}, expected {wanted}")
+        return found
+
+    return method
+
+
+def _fits(found: Any, sizes: Sizes) -> bool:
+    if not isinstance(found, Tensor) or found.ndim != len(sizes):
+        return False
+    return all(size is None or size == n for size, n in zip(sizes, found.shape))
+
+
+def _describe(found: Any) -> str:
+    return _show(tuple(found.shape)) if isinstance(found, Tensor) else f"{type(found).__name__}"
+
+
+def _show(sizes: Sizes) -> str:
+    return f"({', '.join('any' if size is None else str(size) for size in sizes)})"

@@ -1,0 +1,54 @@
+"""The check of shapes: every kind with every position passes, and neither the model nor the random numbers change."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from laws import KINDS
+from plugin_kinds import PLUGIN_POSITIONS
+from torch import Tensor
+
+from minigpt.attention import Attention, MultiHead, Position
+from minigpt.fast import make_fast
+from minigpt.inspection.shapes import check_shapes
+from minigpt.model import GPT, ModelConfig
+
+POSITIONS = Position.kinds | PLUGIN_POSITIONS
+SHAPE = ModelConfig(n_layer=2, n_embd=16, block_size=8)
+
+
+@pytest.mark.parametrize("position", POSITIONS.values(), ids=POSITIONS)
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_every_kind_passes_with_every_position(kind: type[Attention], position: type[Position]) -> None:
+    for block_size in (1, 2, 8):
+        shape = replace(SHAPE, attention=kind.Config(), position=position.Config(), block_size=block_size)
+        for fast in (True, False):
+            check_shapes(make_fast(GPT(shape, 7), fast))
+
+
+def test_the_model_and_the_random_numbers_stay_as_they_were() -> None:
+    class Noisy(MultiHead):
+        def output(self, mixed: Tensor, x: Tensor) -> Tensor:
+            return super().output(mixed, x) + 0 * torch.randn(1)
+
+    model = make_fast(GPT(replace(SHAPE, attention=Noisy.Config(), dropout=0.5), 7)).train()
+    before, state = copy.copy(vars(model.attentions()[0])), torch.get_rng_state()
+    check_shapes(model)
+    assert vars(model.attentions()[0]) == before
+    assert model.training and torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_kind_may_call_its_own_methods_in_its_own_way() -> None:
+    class Own(MultiHead):
+        def scores(self, query: Tensor, key: Tensor | None = None, tag: str = "") -> Tensor:
+            return super().scores(query, query if key is None else key)
+
+        def weights(self, query: Tensor, key: Tensor) -> Tensor:
+            self.scores(query)
+            self.scores(query=query, key=key, tag="named")
+            return super().weights(query, key)
+
+    check_shapes(GPT(replace(SHAPE, attention=Own.Config()), 7))
