@@ -19,8 +19,8 @@ import sys
 from pathlib import Path
 
 from minigpt import command
-from minigpt.grading.child import grade
 from minigpt.grading.classroom import grade_all, one_exercise, table, tasks_of, write_csv
+from minigpt.grading.confined import grade
 from minigpt.grading.exercises import EXERCISES
 from minigpt.grading.targets import TARGETS
 from minigpt.runs.report import say

@@ -22,7 +22,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -36,7 +36,7 @@ from minigpt.system.errors import UserError
 from minigpt.system.process import JsonProcess
 
 LONGEST_ANSWER = 1_000_000  # bytes
-LARGEST_FOLDER = 200  # files that are copied with the one that is checked
+MOST_FILES, LARGEST_FILE = 200, 5_000_000  # how many are copied with the one that is checked, and their bytes
 SERVE = "from minigpt.grading import confined; confined.serve()"
 FORKS = hasattr(os, "fork")
 NO_MEMORY = re.compile("MemoryError|can't allocate memory|out of memory", re.IGNORECASE)
@@ -55,8 +55,8 @@ Request = dict[str, Any]
 class Limits:
     """What one file may take."""
 
-    processor_seconds: int = 10
-    """A check takes 5 at most."""
+    processor_seconds: int = 15
+    """For its imports and the check, which takes 5 at most."""
     seconds: int = 60
     """On a clock, for a file that waits: generous, since other programs may take the processor."""
     memory: int = 2**30
@@ -129,14 +129,27 @@ class Confined:
         self.end()
 
 
+def grade(path: Path, target: str) -> Report:
+    """The report on one learner's file. Raises UserError for an unknown target or no such file."""
+    find_target(target)
+    if not path.is_file():
+        raise UserError(f"{path}: no such file")
+    with Confined() as confined:
+        outcome = confined.check(path, target)
+    if outcome.answer is None:
+        return Report("cannot tell", target, str(path), [f"the file {outcome.reason}"])
+    return replace(Report.from_json(outcome.answer), file=str(path))
+
+
 def copy_beside(path: Path, folder: Path) -> Path:
-    """Copy a file, and the Python files beside it, which it may import, into a folder. Raises OSError."""
+    """Copy a file, and what lies beside it and may be imported or read, into a folder. Raises OSError."""
     copy = folder / path.name
     shutil.copyfile(path, copy)
-    others = (other for other in sorted(path.parent.glob("*.py")) if other.name != path.name and other.is_file())
-    for other, _ in zip(others, range(LARGEST_FOLDER)):
+    others = (other for other in sorted(path.parent.glob("*")) if other.name != path.name and other.is_file())
+    for other, _ in zip(others, range(MOST_FILES)):
         with suppress(OSError):
-            shutil.copyfile(other, folder / other.name)
+            if other.stat().st_size <= LARGEST_FILE:
+                shutil.copyfile(other, folder / other.name)
     return copy
 
 
@@ -154,7 +167,7 @@ def serve() -> None:
 
 def inside(request: Request, limits: Limits, loaded: Callable[[], None]) -> dict[str, Any]:
     """Check a file in this process: what may be done is limited, and whatever it raises is the reason."""
-    path, target = Path(request["path"]), find_target(request["target"])
+    path, target = Path(request["path"]), request["target"]
     os.chdir(path.parent)
     os.environ.update(HOME=str(path.parent), TMPDIR=str(path.parent))
     sys.argv, sys.dont_write_bytecode = [str(path)], True
@@ -164,14 +177,15 @@ def inside(request: Request, limits: Limits, loaded: Callable[[], None]) -> dict
     try:
         names = run_file(path)
         loaded()
-        answer = find_answer(names, target, path)
-        report = grade_answer(answer, target)
+        wanted = find_target(target)
+        answer = find_answer(names, wanted, path)
+        report = grade_answer(answer, wanted)
         if isinstance(answer.thing, Attention) and report.verdict.startswith("right"):
             check_continued(answer.thing, report)
     except UserError as error:
-        report = Report("cannot tell", str(target), str(path), [str(error)])
+        report = Report("cannot tell", target, str(path), [str(error)])
     except BaseException as error:  # SystemExit and MemoryError too
-        report = Report("wrong", str(target), str(path), [f"raises {what_it_raised(error, path)}"])
+        report = Report("wrong", target, str(path), [f"raises {what_it_raised(error, path)}"])
     if NO_MEMORY.search(" ".join(report.names)):
         return {"reason": f"took more than {limits.memory / 2**30:g} GiB of memory"}
     return {"answer": report.to_json()}
@@ -232,6 +246,8 @@ def forked(request: Request, limits: Limits) -> dict[str, Any]:
     os.close(writing)
     try:
         text, reason = listen(reading, limits)
+        if not reason:
+            wait_for_the_end(child)
     finally:
         for kill in (os.killpg, os.kill):  # its group, and itself, if it has not made one yet
             with suppress(ProcessLookupError, PermissionError):
@@ -249,16 +265,25 @@ def forked(request: Request, limits: Limits) -> dict[str, Any]:
     return {"reason": reason}
 
 
+def wait_for_the_end(child: int) -> None:
+    """Give a fork that has said its last word a moment to end, so that its exit code is its own."""
+    deadline = time.monotonic() + 2
+    while time.monotonic() < deadline and not os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+        time.sleep(0.001)
+
+
 def become(request: Request, limits: Limits, writing: int) -> NoReturn:
     """Be the fork: no terminal, no stdin, nothing printed; the answer goes into the pipe."""
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)
-    with suppress(OSError), os.fdopen(writing, "w", encoding="utf-8") as pipe:
-        answer = inside(request, limits, lambda: print("loaded", file=pipe, flush=True))
-        json.dump(answer, pipe)
-    os._exit(0)
+    try:
+        with os.fdopen(writing, "w", encoding="utf-8") as pipe:
+            answer = inside(request, limits, lambda: print("loaded", file=pipe, flush=True))
+            json.dump(answer, pipe)
+    finally:
+        os._exit(0)
 
 
 def listen(reading: int, limits: Limits) -> tuple[bytes, str]:

@@ -233,9 +233,7 @@ attention = GQA(48, 6, 2)
 
 # === repeats_time
 # target: grouped_query
-# wrong: repeat_interleave on dim 1 of (B, T, G, d) repeats the positions, and a slice hides it
-# words: position|time|token|repeat
-# seen: PrimeIntellect-ai/prime-rl#2681
+# convention: repeat_interleave on dim 1 of (B, T, G, d), and a reshape: it looks as if it repeated positions, and is a tiling of the heads
 import torch
 from torch import nn
 
