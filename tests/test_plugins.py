@@ -198,3 +198,26 @@ def test_a_plugin_that_cannot_be_loaded_is_one_line(tmp_path: Path, name: str, t
     assert ended.code == 2
     assert message in ended.err
     assert ended.err.startswith("error: ") and ended.err.count("\n") == 1
+
+
+def test_a_constructor_may_look_at_numbers(tmp_path: Path) -> None:
+    """The memory that a model needs is known from one without numbers, and such a kind can only be made with them."""
+    furnish(tmp_path)
+    looks = (
+        "from minigpt.attention import MultiHead\n"
+        'class Looks(MultiHead, kind="looks"):\n'
+        "    def __init__(self, config, model, layer=0):\n"
+        "        super().__init__(config, model, layer)\n"
+        "        self.largest = self.query.weight.max().item()\n"
+    )
+    (tmp_path / "looks.py").write_text(looks, encoding="utf-8")
+    plain = ("train.py", "--config", "small.yaml", "model.attention={kind: multi_head, n_head: 4}", "--name", "plain")
+    well(script(*plain, cwd=tmp_path))
+    options = ("--config", "small.yaml", "--plugin", "looks.py", "model.attention=looks", "--name", "looks")
+    well(script("train.py", *options, cwd=tmp_path))
+    well(script("sample.py", "--plugin", "looks.py", "--run", "runs/looks", cwd=tmp_path))
+    losses = [
+        [line["train/loss"] for line in read_metrics(tmp_path / f"runs/{name}/metrics.jsonl")]
+        for name in ("plain", "looks")
+    ]
+    assert losses[0] == losses[1]  # and it draws the same

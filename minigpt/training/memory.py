@@ -54,8 +54,14 @@ class Unfilled(TorchFunctionMode):
 
 
 def outline(config: ModelConfig, vocab_size: int) -> GPT:
-    """A model on the meta device: its tensors have shapes and no values, and take no memory."""
-    with torch.device("meta"), Unfilled():
+    """A model on the meta device: its tensors have shapes and no values, and take no memory.
+
+    A plugin's constructor may need values; then the model has them, and takes memory.
+    """
+    try:
+        with torch.device("meta"), Unfilled():
+            return GPT(config, vocab_size)
+    except (RuntimeError, NotImplementedError):
         return GPT(config, vocab_size)
 
 
