@@ -1,7 +1,7 @@
 """What the scripts share: plugins, and how an end of any kind becomes an exit code and one clear line.
 
-0 done; 1 a bug of ours; 2 a mistake in the input; 3 the loss diverged; 4 a checkpoint refused; 5 input/output;
-129 a closed terminal (SIGHUP); 130 Ctrl-C (SIGINT); 141 a closed pipe (SIGPIPE); 143 SIGTERM.
+0 done; 1 a bug of ours; 2 a mistake in the input or in a plugin; 3 the loss diverged; 4 a checkpoint refused;
+5 input/output; 129 a closed terminal (SIGHUP); 130 Ctrl-C (SIGINT); 141 a closed pipe (SIGPIPE); 143 SIGTERM.
 """
 
 from __future__ import annotations

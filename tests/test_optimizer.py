@@ -145,8 +145,8 @@ def test_the_outermost_module_decides() -> None:
 @pytest.mark.parametrize(
     ("muon", "message"),
     [
-        ({"befor": True}, "Said.muon names .befor.: has no such parameter"),
-        ({"after.bias": True}, "Said.muon names .after.bias.: it has 1 dimensions, not 2"),
+        ({"befor": True}, "Said.muon: .befor.: there is no such parameter"),
+        ({"after.bias": True}, "Said.muon: .after.bias.: 1 dimensions, expected 2"),
     ],
 )
 def test_a_name_that_cannot_be_meant_is_refused(muon: dict[str, bool], message: str) -> None:

@@ -256,8 +256,8 @@ def feature_matrices(blocks: nn.Module) -> list[Tensor]:
         for name, wanted in getattr(module, "muon", {}).items():
             parameter = dict(module.named_parameters(remove_duplicate=False)).get(name)
             if parameter is None or (wanted and parameter.ndim != 2):
-                what = "has no such parameter" if parameter is None else f"it has {parameter.ndim} dimensions, not 2"
-                raise UserError(f"{type(module).__name__}.muon names {name!r}: {what}")
+                what = "there is no such parameter" if parameter is None else f"{parameter.ndim} dimensions, expected 2"
+                raise UserError(f"{type(module).__name__}.muon: {name!r}: {what}")
             chosen.setdefault(parameter, wanted)
         if isinstance(module, nn.Linear):
             chosen |= {p: True for p in module.parameters(recurse=False) if p.ndim == 2 and p not in chosen}
