@@ -25,7 +25,8 @@ def main(arguments: argparse.Namespace) -> None:
     """Train the runs that are missing and print the results."""
     comparison = load_comparison(arguments.config, arguments.overrides, arguments.name)
     said = shlex.join(["python", "scripts/compare.py", *sys.argv[1:]])
-    summary = Experiment(comparison, arguments.plugin, arguments.allow_leak).run(said)
+    experiment = Experiment(comparison, arguments.plugin, arguments.allow_leak, skip_checks=arguments.skip_checks)
+    summary = experiment.run(said)
     say("")
     say(table(summary))
     say(f"\n{comparison.folder / 'page.html'} shows the results; results.json and results.csv have the numbers")
@@ -36,6 +37,7 @@ if __name__ == "__main__":
     parser.add_argument("--config", required=True, metavar="FILE", help="a comparison, by path or name in configs/")
     parser.add_argument("--name", default="", help="folder in runs/compare/ (default: the config's name)")
     parser.add_argument("--allow-leak", action="store_true", help="train even a model that sees the future")
+    parser.add_argument("--skip-checks", action="store_true", help="train without checking the models first")
     arguments, overrides = parser.parse_known_args()
     command.no_leftovers(parser, overrides)
     arguments.overrides = overrides

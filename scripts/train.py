@@ -38,11 +38,11 @@ def main(arguments: argparse.Namespace) -> None:
         raise UserError("--allow-data-change: give --resume as well; a new run may have any text")
     if arguments.resume is not None:
         folder, allowed = newest_run(arguments.resume), (arguments.allow_data_change, arguments.allow_leak)
-        trainer = resume(folder, arguments.overrides, arguments.plugin, *allowed)
+        trainer = resume(folder, arguments.overrides, arguments.plugin, *allowed, skip_checks=arguments.skip_checks)
     elif arguments.config:
         settings = config.load(RunConfig, arguments.config, arguments.overrides)
         name = arguments.name or Path(arguments.config).stem
-        trainer = start(settings, name, arguments.plugin, arguments.allow_leak)
+        trainer = start(settings, name, arguments.plugin, arguments.allow_leak, skip_checks=arguments.skip_checks)
     else:
         raise UserError("give --config FILE to start a run (try --config tiny.yaml), or --resume to go on with one")
     trainer.fit()
@@ -57,7 +57,8 @@ def main(arguments: argparse.Namespace) -> None:
 def profile(arguments: argparse.Namespace) -> None:
     """Show where a step's time goes; there is no run. Raises UserError for what belongs to a run."""
     options = {"--resume": arguments.resume is not None, "--name": arguments.name, "--allow-leak": arguments.allow_leak}
-    for option, given in (options | {"--allow-data-change": arguments.allow_data_change}).items():
+    options |= {"--allow-data-change": arguments.allow_data_change, "--skip-checks": arguments.skip_checks}
+    for option, given in options.items():
         if given:
             raise UserError(f"--profile and {option}: give one of them; a profile makes no run")
     if not arguments.config:
@@ -79,6 +80,7 @@ if __name__ == "__main__":
     parser.add_argument("--allow-data-change", action="store_true", help="resume although the text has changed")
     parser.add_argument("--plain", action="store_true", help="compute by the textbook's forms only: slower, and equal")
     parser.add_argument("--allow-leak", action="store_true", help="train even if an attention sees the future")
+    parser.add_argument("--skip-checks", action="store_true", help="train without checking the model first")
     default = str(profiler.STEPS)
     what = f"show where a step's time goes, part by part, over STEPS steps (default: {default}); there is no run"
     parser.add_argument("--profile", nargs="?", const=default, metavar="STEPS", help=what)

@@ -1,26 +1,13 @@
 """The contract of attention: every law, for every kind with every position, and for models with different layers.
 
-The laws and the cases are in `laws.py`.
+The laws are in `minigpt/checks`, the cases in `laws.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
-from laws import (
-    BLOCK,
-    CASES,
-    CHECKS,
-    POSITIONS,
-    Case,
-    V,
-    check_decoding_in_chunks,
-    check_decoding_past_the_context,
-    check_decoding_token_by_token,
-    make_model,
-)
+from laws import BLOCK, CASES, EVERY, POSITIONS, Case, V, make_model, obey
 from plugin_kinds import PLUGIN_KINDS
 
 from minigpt.attention.averages.average_loop import AverageLoop
@@ -29,12 +16,14 @@ from minigpt.attention.cache import KVCache, State
 from minigpt.attention.position import NoPosition, Position, Rotary
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import MultiHead
+from minigpt.checks.laws import Law
+from minigpt.checks.laws_of_writing import written_in_chunks, written_past_the_context, written_token_by_token
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
-def test_contract(check: Callable[[Case], None], case: Case) -> None:
-    check(case)
+@pytest.mark.parametrize("law", EVERY, ids=lambda law: law.__name__)
+def test_contract(law: Law, case: Case) -> None:
+    obey(law, case)
 
 
 # ---- layers that differ ----
@@ -52,9 +41,9 @@ def test_a_model_of_many_kinds_decodes_as_it_trains(position: type[Position]) ->
     """States and keys side by side, each layer with the memory of its own kind."""
     kinds = (AverageSoftmax.Config(), GroupedQuery.Config(n_kv_head=2), PLUGIN_KINDS["plugin_linear"].Config())
     case = Case(kinds, position.Config())
-    check_decoding_token_by_token(case)
-    check_decoding_in_chunks(case)
-    check_decoding_past_the_context(case)
+    obey(written_token_by_token, case)
+    obey(written_in_chunks, case)
+    obey(written_past_the_context, case)
 
 
 @torch.no_grad()

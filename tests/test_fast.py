@@ -14,12 +14,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from laws import BLOCK, CASES, Case, V, chunks, decode, model_config, stir
+from laws import BLOCK, CASES, Case, V, model_config, stir
 from torch import Tensor
 
 from minigpt.attention import MultiHead, SingleHead
 from minigpt.attention.position import Rotary
 from minigpt.attention.softmax.grouped_query import GroupedQuery
+from minigpt.checks.laws_of_writing import chunks, decode
 from minigpt.fast import make_fast
 from minigpt.fast.decoding import prepare
 from minigpt.fast.guard import FORMS

@@ -16,8 +16,8 @@ from laws import (
     PRECISION,
     SHAPES,
     Case,
-    check_fast_mix_is_the_explicit_one,
     make_layer,
+    obey,
     parts,
     tokens,
 )
@@ -34,6 +34,7 @@ from minigpt.attention.softmax.dot_product import DotProduct
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.attention.softmax.single_head import SingleHead
+from minigpt.checks.laws import mix_is_weights_times_values
 from minigpt.fast import make_fast
 
 
@@ -145,7 +146,7 @@ def test_without_the_mask_everybody_sees_everybody() -> None:
         layer = make_layer(Case(kind.Config(causal=False), NoPosition.Config()))
         if layer.weights_nonnegative:
             assert layer.weights(*layer.qkv(tokens(2, 5), Past())[:2]).min() > 0
-        check_fast_mix_is_the_explicit_one(Case(kind.Config(causal=False), Alibi.Config()))
+        obey(mix_is_weights_times_values, Case(kind.Config(causal=False), Alibi.Config()))
 
 
 def test_what_a_hook_or_another_layer_does_counts_in_training_too() -> None:

@@ -47,6 +47,7 @@ class Experiment:
     say: Say = say
     speeds: dict[str, dict[str, Any]] = field(default_factory=dict)  # of each variant, by name
     share: int | None = None  # bytes of memory that each worker may use; None: unknown
+    skip_checks: bool = False  # the models are trained unchecked
 
     def run(self, command: str) -> dict[str, Any]:
         """Do the runs that are left, write results.json, results.csv and page.html, and return the results.
@@ -55,6 +56,8 @@ class Experiment:
         """
         folder = self.comparison.folder
         refuse_links(folder)
+        if self.skip_checks:
+            self.say("note: the models are not checked before their first step (--skip-checks)")
         if self.comparison.settings.match == "parameters":
             self.comparison = match_parameters(self.comparison)
         folder.mkdir(parents=True, exist_ok=True)
@@ -79,7 +82,7 @@ class Experiment:
 
     def jobs(self) -> list[Job]:
         """All runs of the comparison."""
-        return jobs(self.comparison, self.plugins, self.allow_leak)
+        return jobs(self.comparison, self.plugins, self.allow_leak, self.skip_checks)
 
     def unfinished(self) -> list[Job]:
         """The runs that have no result yet."""
@@ -94,13 +97,14 @@ class Experiment:
     def task(self, do: str, job: Job) -> dict[str, Any]:
         """The message that asks a worker to `do` a run: "try" it for a few steps, or "run" it."""
         who = {"do": do, "variant": job.variant, "seed": job.seed, "key": job.key, "folder": str(job.folder)}
-        return who | {"config": to_yaml(job.config), "allow_leak": self.allow_leak, "share": self.share}
+        how = {"allow_leak": self.allow_leak, "share": self.share, "skip_checks": self.skip_checks}
+        return who | how | {"config": to_yaml(job.config)}
 
     # ---- before: how fast is each variant, and how long will the runs take ----
 
     def key(self, config: RunConfig) -> str:
         """The key of a variant's speed in speeds.json. Variants with the same config share one."""
-        return config_key(config, self.plugins, self.allow_leak)
+        return config_key(config, self.plugins, self.allow_leak, self.skip_checks)
 
     def measure_speeds(self, pool: WorkerPool) -> None:
         """Measure the speed of each variant whose speed is not known yet. With `match: seconds`, set its steps."""

@@ -16,9 +16,10 @@ from typing import Any
 
 import torch
 
+from minigpt.checks.before_training import check_before_training
 from minigpt.comparison.data import expected_of, text_and_tokenizer
 from minigpt.config.options import to_yaml
-from minigpt.inspection.causality import check_causal, idle_positions
+from minigpt.inspection.causality import idle_positions
 from minigpt.inspection.cost import cost
 from minigpt.inspection.pictures import small_png
 from minigpt.inspection.trace import attention_maps
@@ -53,14 +54,15 @@ def prepare(config: RunConfig, share: int | None = None) -> tuple[Dataset, Datas
     return dataset, aligned, tokenizer, model, optimizer
 
 
-def try_out(config: RunConfig, allow_leak: bool, share: int | None = None) -> dict[str, Any]:
-    """Train for a few steps and return the times of a step and of evaluations, and notes for the user.
+def try_out(config: RunConfig, allow_leak: bool, share: int | None = None, skip_checks: bool = False) -> dict[str, Any]:
+    """Check the model, train for a few steps, and return the times of a step and of evaluations, and notes.
 
-    Raises UserError for a model that sees the future, unless `allow_leak`.
+    Raises LeakError for a model that sees the future, unless `allow_leak`, and LawError for a kind that breaks a law;
+    neither where `skip_checks`.
     """
     dataset, aligned, _, model, optimizer = prepare(config, share)
-    if not allow_leak:
-        check_causal(model)
+    notes = idle_positions(model)
+    notes += [] if skip_checks else check_before_training(model, dataset, config.training, allow_leak)
     few = replace(config.training, max_steps=TRIAL_STEPS, schedule="constant")
     try:
         seconds = [record.seconds for record in train(model, dataset, optimizer, few)]
@@ -72,7 +74,7 @@ def try_out(config: RunConfig, allow_leak: bool, share: int | None = None) -> di
     windows = len(predict(model, aligned, config.training, expected, batches).losses)
     curve = perf_counter() - began
     whole = curve * len(aligned.splits["val"]) / windows
-    return {"step": median(seconds[2:] or seconds), "curve": curve, "whole": whole, "notes": idle_positions(model)}
+    return {"step": median(seconds[2:] or seconds), "curve": curve, "whole": whole, "notes": notes}
 
 
 def perform(config: RunConfig, folder: Path, send: Send, share: int | None = None) -> dict[str, Any]:

@@ -36,9 +36,10 @@ class Job:
     folder: Path
 
 
-def config_key(config: RunConfig, plugins: Sequence[Path], allow_leak: bool = False) -> str:
-    """A hash of the config and of the plugins' code. A result with another key is not used."""
-    digest = hashlib.sha256(json.dumps([to_python(config), allow_leak], sort_keys=True).encode())
+def config_key(config: RunConfig, plugins: Sequence[Path], allow_leak: bool = False, skip_checks: bool = False) -> str:
+    """A hash of the config, of how it was checked, and of the plugins' code. A result with another key is not used."""
+    checked = [allow_leak, "skip checks"] if skip_checks else [allow_leak]
+    digest = hashlib.sha256(json.dumps([to_python(config), *checked], sort_keys=True).encode())
     for plugin in plugins:
         digest.update(hashlib.sha256(plugin.read_bytes()).digest())
     return digest.hexdigest()[:32]
@@ -51,14 +52,16 @@ def code_digest() -> str:
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()[:16]
 
 
-def jobs(comparison: Comparison, plugins: Sequence[Path], allow_leak: bool = False) -> list[Job]:
+def jobs(
+    comparison: Comparison, plugins: Sequence[Path], allow_leak: bool = False, skip_checks: bool = False
+) -> list[Job]:
     """All runs, ordered by seed, so that an experiment that is stopped early has complete pairs."""
     found = []
     for seed in comparison.settings.seeds:
         for variant, config in comparison.variants.items():
             seeded = replace(config, training=replace(config.training, seed=seed))
             folder = comparison.folder / f"{slug(variant)}-seed-{seed}"
-            found.append(Job(variant, seed, seeded, config_key(seeded, plugins, allow_leak), folder))
+            found.append(Job(variant, seed, seeded, config_key(seeded, plugins, allow_leak, skip_checks), folder))
     return found
 
 

@@ -23,7 +23,7 @@ from minigpt.config.options import build, to_python
 from minigpt.config.strict_yaml import parse_yaml
 from minigpt.inspection.blame import blame
 from minigpt.runs.assemble import RunConfig
-from minigpt.runs.run import CHECKPOINTS
+from minigpt.runs.run import CHECKPOINTS, SKIPPED
 from minigpt.system.errors import Mistake, UserError
 from minigpt.system.folder import InUse, Lock, refuse_links
 from minigpt.system.plugin import load_plugin
@@ -35,7 +35,8 @@ def do(task: dict[str, Any], send: Send) -> dict[str, Any]:
     config = build(RunConfig, parse_yaml(task["config"], task["variant"], mistakes))
     if task["do"] == "try":
         try:
-            return {"event": "done", **try_out(config, task["allow_leak"], task.get("share"))}
+            allow_leak, skip_checks = task["allow_leak"], task.get("skip_checks", False)
+            return {"event": "done", **try_out(config, allow_leak, task.get("share"), skip_checks)}
         except UserError as error:
             return {"event": "refused", "message": str(error)}
     folder = Path(task["folder"])
@@ -51,6 +52,7 @@ def do(task: dict[str, Any], send: Send) -> dict[str, Any]:
             (folder / RESULT).unlink(missing_ok=True)
             shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)  # those of an unfinished run, or of another config
             who = {"variant": task["variant"], "seed": task["seed"], "key": task["key"], "code": code_digest()}
+            who["checks"] = SKIPPED if task.get("skip_checks") else "passed"
             result = who | {"config": to_python(config)} | perform(config, folder, send, task.get("share"))
             save_result(folder, result)
     return {"event": "done"}

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from minigpt.attention import Attention
 from minigpt.attention.cache import Past
+from minigpt.inspection.first_nan import FirstNaN
 from minigpt.inspection.trace import replaced
 from minigpt.model.gpt import GPT, chain
 from minigpt.system.errors import UserError
@@ -24,7 +25,14 @@ from minigpt.system.waiting import progress
 
 LENGTH, CHANGES = 64, 12  # positions in the test, and how many of them are changed
 ORDINARY, LARGE = 1.0, 1e4  # scale of the inputs; the scores grow with its square
+SMALLER = (0.1, 0.01, 0.001)  # times LARGE, where LARGE leaves no numbers
 TOLERANCE = 1e-9  # relative to the largest output: above rounding in float64, far below any leak
+PRODUCTS = ("infinity * 0", "0 * infinity", "-infinity * 0", "0 * -infinity")  # NaN of a mask that multiplies
+ADVICE = {
+    "0 / 0": "a row sums to zero; add a small number, such as 1e-6, to what divides",
+    "infinity / infinity": "subtract the largest score of a row before exp, as softmax does",
+    "softmax of a row that is -inf throughout": "a query sees no key; let each see at least one",
+} | dict.fromkeys(PRODUCTS, "does it mask by multiplying? Fill with -inf")
 
 
 class LeakError(UserError):
@@ -32,9 +40,12 @@ class LeakError(UserError):
 
 
 @torch.no_grad()
-def check_causal(model: GPT) -> None:
-    """Raises LeakError with the layer, the positions and the likely cause. The model is not changed."""
-    noise = torch.Generator().manual_seed(0)
+def check_causal(model: GPT) -> list[str]:
+    """Raises LeakError with the layer, the positions and the likely cause. The model is not changed.
+
+    Returns a line for each attention that leaves no numbers where scores are very large, with where that begins.
+    """
+    noise, notes = torch.Generator().manual_seed(0), list[str]()
     T, D = min(model.config.block_size, LENGTH), model.config.n_embd
     changed = torch.linspace(1, T - 1, min(CHANGES, T - 1)).long()  # (P - 1,)
     inputs = {scale: _probes(scale, T, D, changed, noise) for scale in (ORDINARY, LARGE)}
@@ -42,14 +53,10 @@ def check_causal(model: GPT) -> None:
     attentions = model.attentions()
     shown = progress(attentions, "checking that no layer sees the future", len(attentions), "layers")
     for layer, attention in enumerate(shown):
-        name, noisy = f"layer {layer} ({attention.kind})", _with_noise(attention, noise)
+        probe = _Probe(f"layer {layer} ({attention.kind})", attention, _with_noise(attention, noise))
         for scale, x in inputs.items():
-            try:
-                out = noisy(x, pasts[scale][layer])  # (P, T, D)
-            except RuntimeError as error:
-                line = str(error).splitlines()[0]
-                raise UserError(f"{name} fails in float64 (make tensors of the type that arrives): {line}") from error
-            _judge(out, changed, scale, name, attention)
+            notes += probe.look(x, pasts[scale][layer], changed, scale)
+    return notes
 
 
 def _probes(scale: float, T: int, D: int, changed: Tensor, noise: torch.Generator) -> Tensor:
@@ -61,35 +68,94 @@ def _probes(scale: float, T: int, D: int, changed: Tensor, noise: torch.Generato
     return x
 
 
+def _copied(attention: Attention) -> Attention:
+    """A copy in float64 and evaluation mode."""
+    return copy.deepcopy(attention).cpu().double().eval()  # in this order: not every device has float64
+
+
 def _with_noise(attention: Attention, noise: torch.Generator) -> Attention:
-    """A copy in float64 with noise on all parameters: a layer whose weights start at zero would hide a leak."""
-    clone = copy.deepcopy(attention).cpu().double().eval()  # in this order: not every device has float64
+    """A copy with noise on all parameters: a layer whose weights start at zero would hide a leak."""
+    clone = _copied(attention)
     for parameter in clone.parameters():
         parameter.add_(0.1 * torch.randn(parameter.shape, dtype=parameter.dtype, generator=noise))
     return clone
 
 
-def _judge(out: Tensor, changed: Tensor, scale: float, name: str, attention: Attention) -> None:
-    if not out.isfinite().all():
-        raise LeakError(f"{name} makes NaN or infinity of large scores: does it mask by multiplying? Fill with -inf")
-    moved = (out[1:] - out[0]).abs().amax(-1)  # (P - 1, T)
-    early = torch.arange(out.shape[1]) < changed[:, None]  # (P - 1, T)
-    leaks = early & (moved > TOLERANCE * out.abs().max())  # (P - 1, T)
-    if not leaks.any():
-        return
-    probe = int(leaks.any(-1).nonzero()[0])
-    positions = leaks[probe].nonzero()[:, 0].tolist()
-    span = f"position {positions[0]}" if len(positions) == 1 else f"positions {positions[0]} to {positions[-1]}"
-    if not getattr(attention.config, "causal", True):
-        cause = "its option causal is false"
-    elif scale == LARGE:
-        cause = "its mask is a finite number such as -1e4, which large scores outweigh; fill with -inf"
-    else:
-        cause = "its mask is missing, transposed, or aligned to the wrong corner"
-    raise LeakError(
-        f"{name} sees the future: a change of token {int(changed[probe])} moved the output at {span}, with "
-        f"{'very large' if scale == LARGE else 'ordinary'} scores. Likely cause: {cause}. --allow-leak trains it anyway"
-    )
+class _Probe:
+    """One attention, and what is found about it."""
+
+    def __init__(self, name: str, attention: Attention, noisy: Attention):
+        self.name, self.attention, self.noisy, self.advice = name, attention, noisy, ""
+
+    def look(self, x: Tensor, past: Past, changed: Tensor, scale: float) -> list[str]:
+        """Judge what it makes of the probes x (P, T, D). Raises LeakError; returns notes."""
+        out = self.run(self.noisy, x, past)  # (P, T, D)
+        if out.isfinite().all():
+            self.judge(out, x, past, changed, scale)
+            return []
+        if scale == ORDINARY:  # is the noise at fault?
+            self.noisy = _copied(self.attention)
+            out = self.run(self.noisy, x, past)  # (P, T, D)
+            if not out.isfinite().all():
+                what, _ = self.why_nan(x, past)
+                raise UserError(f"{self.name} makes {what} of ordinary inputs{self.advice}")
+            self.judge(out, x, past, changed, scale)
+            return []
+        what, kind = self.why_nan(x, past)
+        if kind in PRODUCTS:
+            raise LeakError(f"{self.name} makes {what} of very large scores{self.advice}")
+        for factor in SMALLER:
+            if (out := self.run(self.noisy, factor * x, past)).isfinite().all():
+                self.judge(out, factor * x, past, changed, factor * scale)
+                break
+        return [f"{self.name} makes {what} of very large scores{self.advice}; training goes on"]
+
+    def run(self, attention: Attention, x: Tensor, past: Past) -> Tensor:
+        """What the attention makes of x (P, T, D): (P, T, D). Raises UserError where only float64 is at fault."""
+        try:
+            return attention(x, past)
+        except RuntimeError as error:
+            try:
+                copy.deepcopy(attention).float()(x.float(), past)
+            except Exception:
+                raise error from None  # not the fault of float64
+            line = str(error).splitlines()[0]
+            raise UserError(f"{self.name} fails in float64 (make tensors of the type that arrives): {line}") from error
+
+    def why_nan(self, x: Tensor, past: Past) -> tuple[str, str]:
+        """Where its NaN comes from, in words, and the operation; `advice` says what to do about it."""
+        with FirstNaN() as first:
+            self.noisy(x, past)
+        self.advice = f": {ADVICE[first.kind]}" if first.kind in ADVICE else ""
+        return f"NaN ({first.found})" if first.found else "infinity", first.kind
+
+    def judge(self, out: Tensor, x: Tensor, past: Past, changed: Tensor, scale: float) -> None:
+        """Raises LeakError where out (P, T, D) has moved before the token that was changed."""
+        moved = (out[1:] - out[0]).abs().amax(-1)  # (P - 1, T)
+        early = torch.arange(out.shape[1]) < changed[:, None]  # (P - 1, T)
+        leaks = early & (moved > TOLERANCE * out.abs().max())  # (P - 1, T)
+        if not leaks.any():
+            return
+        if not torch.equal(self.run(self.noisy, x, past), out):
+            raise UserError(
+                f"{self.name}: two equal passes in evaluation mode give different outputs. Likely cause: it draws "
+                f"random numbers (dropout belongs to `if self.training`), or keeps something between passes"
+            )
+        probe = int(leaks.any(-1).nonzero()[0])
+        positions = leaks[probe].nonzero()[:, 0].tolist()
+        span = f"position {positions[0]}" if len(positions) == 1 else f"positions {positions[0]} to {positions[-1]}"
+        if not getattr(self.attention.config, "causal", True):
+            cause = "its option causal is false"
+        elif scale > ORDINARY:
+            cause = "its mask is a finite number such as -1e4, which large scores outweigh; fill with -inf"
+        else:
+            cause = "its mask is missing, transposed, or aligned to the wrong corner"
+        what = f"a change of token {int(changed[probe])} moved the output at {span}"
+        scores = "very large" if scale > ORDINARY else "ordinary"
+        raise LeakError(
+            f"{self.name} sees the future: {what}, with {scores} scores. Likely cause: {cause}. "
+            f"--allow-leak trains it anyway"
+        )
 
 
 @torch.no_grad()

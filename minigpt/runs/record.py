@@ -26,7 +26,7 @@ import torch
 
 from minigpt.config.options import to_yaml
 from minigpt.runs.report import Say, read_metrics
-from minigpt.runs.run import CHANGES, CONFIG, PLUGINS, RUNS, TOKENIZER, Run, seal
+from minigpt.runs.run import CHANGES, CONFIG, ENVIRONMENT, PLUGINS, RUNS, TOKENIZER, Run, seal
 from minigpt.system.errors import UserError
 from minigpt.system.folder import sync, write_whole
 
@@ -48,8 +48,8 @@ def make_folder(name: str) -> Path:
             number += 1
 
 
-def record_run(run: Run, plugins: Sequence[Path]) -> dict[str, str]:
-    """Write down what is run, in full; returns the SHA-256 sums for its checkpoints."""
+def record_run(run: Run, plugins: Sequence[Path], checks: str) -> dict[str, str]:
+    """Write down what is run, in full, and whether it was checked; returns the SHA-256 sums for its checkpoints."""
     write_whole(run.folder / CONFIG, to_yaml(run.config))
     run.tokenizer.save(run.folder / TOKENIZER)
     environment = {
@@ -59,8 +59,9 @@ def record_run(run: Run, plugins: Sequence[Path]) -> dict[str, str]:
         "torch": torch.__version__,
         "numpy": np.__version__,
         "threads": torch.get_num_threads(),
+        "checks": checks,
     }
-    (run.folder / "environment.json").write_text(json.dumps(environment, indent=1), encoding="utf-8")
+    (run.folder / ENVIRONMENT).write_text(json.dumps(environment, indent=1), encoding="utf-8")
     for plugin in plugins:
         replace(run.folder, f"{PLUGINS}/{plugin.name}", plugin.read_bytes())
     for name in (TOKENIZER, "."):

@@ -40,8 +40,10 @@ from minigpt.training.memory import check_memory, map_parts, outline, sampling_p
 
 RUNS = Path("runs")
 CONFIG, TOKENIZER, METRICS, CHANGES = "config.yaml", "tokenizer.json", "metrics.jsonl", "changes.jsonl"
+ENVIRONMENT = "environment.json"
 CHECKPOINTS, PLUGINS = "checkpoints", "plugins"
-MAX_CHANGES = 1 << 22  # bytes of changes.jsonl that are looked at
+SKIPPED = "skipped"  # what the record of a run says of its checks, after --skip-checks
+MAX_CHANGES = 1 << 22  # bytes of changes.jsonl and environment.json that are looked at
 MAX_SEALED = 1 << 25  # bytes of a config, a tokenizer or a plugin
 
 
@@ -127,14 +129,16 @@ def load(folder: str | Path, device: str = "auto", fast: bool = True) -> Run:
     """The run in a folder, with the weights of its newest good checkpoint, ready to write.
 
     `fast` false computes by the textbook's forms only, and so does a run whose config says so. Says on stderr which
-    newer checkpoints were skipped, which `notes` holds too. A run trained with a plugin needs that plugin first
-    (`load_plugin`, or its class defined in the notebook). Raises UserError for what is not a run, CheckpointError when
-    no checkpoint can be used.
+    newer checkpoints were skipped, and that the model was not checked before training; `notes` holds that too. A run
+    trained with a plugin needs that plugin first (`load_plugin`, or its class defined in the notebook). Raises
+    UserError for what is not a run, CheckpointError when no checkpoint can be used.
     """
     folder = Path(folder)
     check_run(folder)
     use_threads()  # no more than this process has CPUs; in a notebook torch does not know of a cgroup's quota
     saved, notes = open_checkpoint(folder)
+    if was_skipped(folder):
+        notes.append(f"note: {folder} was trained with --skip-checks: that its attention is right was not checked")
     for note in notes:
         complain(one_line(note))
     config = read_config(folder)
@@ -194,6 +198,20 @@ def read_changes(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             line = json.loads(text)
             if isinstance(line, dict) and type(line.get("step")) is int and isinstance(line.get("files"), dict):
                 yield line["step"], line["files"]
+
+
+def was_skipped(folder: Path) -> bool:
+    """Whether a run, or a part of it, was trained with --skip-checks. A damaged record says nothing."""
+    names = [name for name in (ENVIRONMENT, CHANGES) if (folder / name).is_file()]
+    texts = [read_start(folder / ENVIRONMENT, MAX_CHANGES)] if ENVIRONMENT in names else []
+    texts += read_start(folder / CHANGES, MAX_CHANGES).split(b"\n") if CHANGES in names else []
+    for text in texts:
+        with suppress(ValueError, RecursionError):
+            record = json.loads(text)
+            changes = record.get("changes", []) if isinstance(record, dict) else []
+            if record.get("checks") == SKIPPED or ["checks", "passed", SKIPPED] in changes:
+                return True
+    return False
 
 
 def read_config(folder: Path, overrides: Sequence[str] = ()) -> RunConfig:

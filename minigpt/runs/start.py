@@ -7,15 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
+from minigpt.checks.before_training import check_before_training
 from minigpt.config.options import to_python
-from minigpt.inspection.causality import check_causal, idle_positions
+from minigpt.inspection.causality import idle_positions
 from minigpt.model.gpt import count_parameters
 from minigpt.runs import checkpoint
 from minigpt.runs.assemble import RunConfig, assemble, open_text
 from minigpt.runs.checkpoint import Checkpoint, CheckpointError
 from minigpt.runs.record import Change, changed, cut_metrics, make_folder, record_changes, record_run
 from minigpt.runs.report import Say, say, silent
-from minigpt.runs.run import METRICS, RUNS, TOKENIZER, Run, check_run, open_checkpoint, read_config
+from minigpt.runs.run import METRICS, RUNS, SKIPPED, TOKENIZER, Run, check_run, open_checkpoint, read_config
 from minigpt.runs.trainer import Trainer
 from minigpt.system.errors import UserError
 from minigpt.system.folder import Lock, check_name
@@ -31,22 +32,29 @@ STATE = {"seconds": float, "tokens": int, "losses": [float], "evaluations": [(in
 FIXED = ("training.optimizer", "training.optimizer.kind")  # and all of data and model
 
 
-def start(config: RunConfig, name: str, plugins: Sequence[Path], allow_leak: bool, say: Say = say) -> Trainer:
-    """Prepare a new run: read the text, build the model, check that it is causal, and make its folder.
+def start(
+    config: RunConfig,
+    name: str,
+    plugins: Sequence[Path],
+    allow_leak: bool,
+    say: Say = say,
+    skip_checks: bool = False,
+) -> Trainer:
+    """Prepare a new run: read the text, build the model, check it (`before_training.py`), and make its folder.
 
-    Raises UserError for options that cannot be used, LeakError for an attention that sees the future, and OSError.
+    Raises UserError for options that cannot be used, LeakError for a model that sees the future, LawError for a kind
+    that breaks a law, and OSError.
     """
     began, say = perf_counter(), say if distributed.rank() == 0 else silent
     check_name(name, "a run")
     corpus, tokenizer = open_text(config.data)
     say(f"text: {corpus.description}; {tokenizer.vocab_size:,} tokens in the vocabulary")
     trainer = _make(config, tokenizer, corpus, RUNS / name, say)
-    if not allow_leak:
-        check_causal(trainer.run.model)
+    checks = _check(trainer, allow_leak, skip_checks)
     if distributed.rank() == 0:
         trainer.run.folder = make_folder(name)
         trainer.lock = Lock(trainer.run.folder)
-        trainer.seal = record_run(trainer.run, plugins)
+        trainer.seal = record_run(trainer.run, plugins, checks)
     say(f"run: {trainer.run.folder} (ready in {perf_counter() - began:.1f} s)")
     return trainer
 
@@ -58,12 +66,13 @@ def resume(
     allow_data_change: bool,
     allow_leak: bool,
     say: Say = say,
+    skip_checks: bool = False,
 ) -> Trainer:
     """Continue a run from its newest good checkpoint.
 
     Overrides may change `training` and `sampling`, and the changes are listed and recorded. They may not change
     `model`, the tokenizer or the kind of the optimizer; the text only with `allow_data_change`. Raises UserError,
-    LeakError (a plugin may have been edited), CheckpointError, and OSError.
+    LeakError and LawError (a plugin may have been edited), CheckpointError, and OSError.
     """
     say = say if distributed.rank() == 0 else silent
     check_run(folder)
@@ -82,8 +91,9 @@ def resume(
             f"give it more, as in training.max_steps={2 * config.training.max_steps}"
         )
     trainer = _make(config, tokenizer, open_corpus(config.data.source, config.data.stories), folder, say)
-    if not allow_leak:
-        check_causal(trainer.run.model)
+    checks = _check(trainer, allow_leak, skip_checks)
+    if checks != "passed":
+        changes.append(("checks", "passed", checks))
     if saved.state["data"] != trainer.data:
         what = f"the text of {config.data.source} is not the one that {folder} was trained on"
         if not allow_data_change:
@@ -129,6 +139,16 @@ def _make(config: RunConfig, tokenizer: Tokenizer, corpus: Corpus, folder: Path,
     say(f"model: {sum(count_parameters(model).values()):,} parameters ({parts}) on {model.device}{together}{threads}")
     run, expected = Run(folder, config, tokenizer, model, 0, []), expectations(corpus, tokenizer)
     return Trainer(run, dataset, optimizer, corpus.digest, say, expected=expected)
+
+
+def _check(trainer: Trainer, allow_leak: bool, skip_checks: bool) -> str:
+    """Check the model before its first step, and say what is noteworthy; returns what the run's record says of it."""
+    if skip_checks:
+        trainer.say("note: the model is not checked before its first step (--skip-checks)")
+        return SKIPPED
+    for note in check_before_training(trainer.run.model, trainer.dataset, trainer.run.config.training, allow_leak):
+        trainer.say(f"note: {note}")
+    return "passed, with --allow-leak" if allow_leak else "passed"
 
 
 def check_state(saved: Checkpoint) -> None:

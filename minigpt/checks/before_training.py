@@ -1,0 +1,105 @@
+"""All that is checked before the first step of a run, in about half a second.
+
+Every model: each attention is causal (`inspection/causality.py`), and so is the whole model as it will be trained
+(`whole_model.py`). A model with a kind or a position from outside this package, a plugin's or a notebook's, also passes
+the laws below, which the contract suite asks of the built-in ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from minigpt.checks import laws, laws_of_writing
+from minigpt.checks.laws import Law, LawError
+from minigpt.checks.whole_model import NOISE, check_whole_model, untouched_random
+from minigpt.fast import make_fast
+from minigpt.inspection.causality import check_causal
+from minigpt.model.gpt import GPT
+from minigpt.text.dataset import Dataset
+from minigpt.training.loop import TrainingConfig
+
+ROUNDING = 1e-5  # what a kind that computes in float32 whatever it is given may be off, relative to the largest number
+CONTEXT, VOCABULARY, LAYERS = 256, 64, 2  # at most, of the model that the laws look at
+
+FIRST: tuple[Law, ...] = (  # without these, the other checks would give a wrong reason
+    laws.equal_passes_are_equal,
+    partial(laws.batch_elements_do_not_mix, allowed=ROUNDING),
+)
+ALWAYS: tuple[Law, ...] = (
+    laws.shapes,
+    partial(laws.rows_sum_to_one, allowed=ROUNDING),
+    partial(laws.weights_are_not_negative, allowed=ROUNDING),
+    partial(laws.mix_is_weights_times_values, allowed=ROUNDING),
+)
+CAUSAL: tuple[Law, ...] = (  # what sees the future cannot be written token by token
+    laws.weights_do_not_see_the_future,
+    partial(laws.queries_may_come_alone, allowed=ROUNDING),
+    partial(laws_of_writing.written_token_by_token, allowed=ROUNDING),
+    partial(laws_of_writing.written_in_chunks, allowed=ROUNDING),
+    partial(laws_of_writing.written_past_the_context, allowed=ROUNDING),
+    partial(laws_of_writing.texts_do_not_mix_in_the_cache, allowed=ROUNDING),
+)
+
+
+def check_before_training(model: GPT, dataset: Dataset, config: TrainingConfig, allow_leak: bool = False) -> list[str]:
+    """Everything that is checked before the first step; returns notes for the user, a line each.
+
+    Raises LeakError for a model that sees the future, unless `allow_leak`, and LawError. Each of several processes
+    checks its own rows; nothing is sent. The model and all random numbers stay as they are.
+    """
+    notes: list[str] = []
+    with untouched_random(model.device), says_how_to_go_on():
+        plugin = small_copy(model, config.fast) if has_plugin(model) else None
+        obey(plugin, FIRST)
+        if not allow_leak:
+            notes += check_causal(model)
+            notes += check_whole_model(model, dataset, config)
+        obey(plugin, ALWAYS if allow_leak else ALWAYS + CAUSAL)
+    if config.compile:
+        notes.append("the model was checked as it is before torch.compile")
+    return notes
+
+
+def has_plugin(model: GPT) -> bool:
+    """Whether a kind of attention or a position is from outside this package."""
+    parts = [*model.attentions(), model.position]
+    return not all(type(part).__module__.startswith("minigpt.") for part in parts)
+
+
+def small_copy(model: GPT, fast: bool) -> GPT:
+    """A model of the same kinds, options and width for the laws, in float64 and evaluation mode, with noise.
+
+    It has few layers, a small vocabulary and a short context, unless an option needs the long one.
+    """
+    config = model.config
+    period = len(config.attention) if isinstance(config.attention, tuple) else 1
+    config = replace(config, n_layer=min(config.n_layer, max(LAYERS, period)), dropout=0.0)
+    short = replace(config, block_size=min(config.block_size, CONTEXT))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        made = GPT(config if [*short.mistakes()] else short, VOCABULARY)
+        with torch.no_grad():
+            for parameter in made.parameters():
+                parameter.add_(NOISE * torch.randn_like(parameter))
+    return make_fast(made, fast).double().eval()
+
+
+def obey(model: GPT | None, some: tuple[Law, ...]) -> None:
+    """Raises LawError for a model that breaks one of these laws; None obeys all."""
+    if model is not None:
+        for law in some:
+            law(model)
+
+
+@contextmanager
+def says_how_to_go_on() -> Iterator[None]:
+    """A LawError also says how to train anyway."""
+    try:
+        yield
+    except LawError as error:
+        raise LawError(f"{error}. --skip-checks trains it anyway") from None

@@ -1,0 +1,379 @@
+"""The laws of attention: what every kind obeys with every position, each a function of a made model.
+
+A law takes a model in float64 and evaluation mode, and raises LawError: one line that says which law, where, by how
+much, and the likely cause. The model stays as it is. The contract suite holds every kind to all laws;
+`before_training.py` holds a user's own kind to those that cost little. Those of writing are in `laws_of_writing.py`.
+
+B batch, H query heads, G key heads, T query positions, S key positions, D model width, d and e widths of heads.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from minigpt.attention import Attention
+from minigpt.attention.cache import Past
+from minigpt.attention.position import NoPosition
+from minigpt.model.gpt import GPT, chain
+from minigpt.system.errors import UserError
+
+LONG = 104  # positions of a long text: past 64 and 100, where a wrong block of a mask or a table begins to show
+SIZES = (1.0, 1e6)  # of the inputs; the scores grow with their square
+EXACT = 1e-10  # what rounding in float64 may change, relative to the largest number
+
+Law = Callable[[GPT], None]
+
+
+class LawError(UserError):
+    """A kind of attention breaks a law."""
+
+
+class View:
+    """One attention of a model, called as the model calls it: those below have read the same x."""
+
+    def __init__(self, model: GPT, index: int):
+        self.model, self.layer = model, model.attentions()[index]
+        self.name = f"layer {index} ({self.layer.kind or type(self.layer).__name__})"
+        self.index = index
+
+    def past(self, x: Tensor) -> Past:
+        """The past of a training pass over x (B, S, D)."""
+        pasts = chain([Past() for _ in self.model.blocks])
+        for attention, past in zip(self.model.attentions()[: self.index], pasts):
+            attention(x, past)
+        return pasts[self.index]
+
+    def out(self, x: Tensor) -> Tensor:
+        """What it makes of x (B, S, D): (B, S, D)."""
+        return self.layer(x, self.past(x))
+
+    def parts(self, x: Tensor, T: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The last T queries, and all keys and values, of x (B, S, D)."""
+        query, key, value = self.layer.qkv(x, self.past(x))
+        return query[:, :, x.shape[1] - T :], key, value
+
+    def weights(self, x: Tensor, T: int) -> Tensor:
+        """The weights of the last T positions of x (B, S, D): (B, H, T, S)."""
+        return self.layer.weights(*self.parts(x, T)[:2])
+
+    def broken(self, what: str, cause: str) -> LawError:
+        """The error, in one line."""
+        return LawError(f"{self.name}: {what}. Likely cause: {cause}")
+
+
+def views(model: GPT) -> list[View]:
+    """The attentions of a model, each kind with its options once."""
+    first = {attention.config: index for index, attention in reversed([*enumerate(model.attentions())])}
+    return [View(model, index) for index in sorted(first.values())]
+
+
+def tokens(model: GPT, B: int, T: int, seed: int = 0) -> Tensor:
+    """Random vectors (B, T, D), equal for equal seeds."""
+    noise = torch.Generator().manual_seed(seed)
+    return torch.randn(B, T, model.config.n_embd, dtype=torch.float64, generator=noise)  # (B, T, D)
+
+
+def longest(model: GPT) -> int:
+    """How many positions are looked at: up to LONG where the context holds as many, else a few."""
+    return LONG if model.config.block_size >= LONG else min(7, model.config.block_size)
+
+
+def lengths(model: GPT) -> list[tuple[int, int]]:
+    """Pairs (T, S): a training pass, a token, a chunk, the very first token."""
+    pairs = [(LONG, LONG), (37, LONG), (1, 6), (3, 7)] if longest(model) == LONG else [(6, 6), (1, 6), (3, 7), (1, 1)]
+    return [(T, S) for T, S in pairs if model.config.block_size >= S] or [(1, 1)]
+
+
+def off(ours: Tensor, expected: Tensor) -> float:
+    """The largest difference, relative to the largest number expected; infinite where something is not a number."""
+    if not ours.numel():
+        return 0.0
+    difference = (ours - expected).abs().max() / expected.abs().max().clamp(min=0.01)
+    return float(difference.nan_to_num(torch.inf))
+
+
+# ---- what a layer is made of ----
+
+
+@torch.no_grad()
+def shapes(model: GPT) -> None:
+    """`qkv`, `weights`, `mix`, `output` and `forward` have the shapes that the contract names."""
+    for view in views(model):
+        layer, B, D = view.layer, 2, model.config.n_embd
+        if type(layer).weights is Attention.weights:
+            raise view.broken("it has no weights to look at", "define weights(query, key), which returns (B, H, T, S)")
+        for T, S in lengths(model):
+            x = tokens(model, B, S)
+            parts = layer.qkv(x, view.past(x))
+            for name, part in zip(("query", "key", "value"), parts):
+                must_be(view, f"the {name} of qkv", part, f"(B, H, T, {'e' if name == 'value' else 'd'})", B, 0, S, 0)
+            query, key, value = parts[0][:, :, S - T :], parts[1], parts[2]
+            weights = layer.weights(query, key)
+            must_be(view, f"weights for T = {T} and S = {S}", weights, "(B, H, T, S)", B, 0, T, S)
+            H = weights.shape[1]
+            if query.shape[1] % key.shape[1] or H % value.shape[1]:
+                heads = f"{query.shape[1]}, {key.shape[1]}, {value.shape[1]} and {H} heads"
+                what = f"query, key, value and weights have {heads}, which do not go together"
+                raise view.broken(what, "H is no multiple of G, the heads of keys and values")
+            mixed = layer.mix(query, key, value)
+            must_be(view, f"mix for T = {T} and S = {S}", mixed, "(B, H, T, e)", B, H, T, value.shape[3])
+            must_be(view, "output", layer.output(mixed, x[:, S - T :]), "(B, T, D)", B, T, D)
+            must_be(view, "forward", view.out(x), "(B, T, D)", B, S, D)
+            if not mixed.dtype == view.out(x).dtype == x.dtype:
+                cause = "a tensor that is made in a type of its own; make it with dtype=x.dtype, or cast the result"
+                raise view.broken(f"x of {x.dtype} becomes {mixed.dtype} in mix, {view.out(x).dtype} in forward", cause)
+
+
+def must_be(view: View, name: str, tensor: Tensor, form: str, *shape: int) -> None:
+    """Raises LawError for a tensor of another shape; a 0 in `shape` stands for any number."""
+    found = tuple(tensor.shape)
+    if len(found) != len(shape) or any(want not in (0, have) for want, have in zip(shape, found)):
+        wanted = ", ".join(str(want or letter) for want, letter in zip(shape, form[1:-1].split(", ")))
+        raise view.broken(f"{name} has the shape {found}, expected {form} = ({wanted})", "an axis is lost or exchanged")
+
+
+@torch.no_grad()
+def equal_passes_are_equal(model: GPT) -> None:
+    """Two equal passes in evaluation mode give the same numbers, to the bit."""
+    for view in views(model):
+        x = tokens(model, 2, longest(model))
+        first, second = view.out(x), view.out(x)
+        if not torch.equal(first.nan_to_num(), second.nan_to_num()):
+            cause = "it draws random numbers (dropout belongs to `if self.training`), or keeps something between passes"
+            raise view.broken(f"two equal passes in evaluation mode differ by {off(second, first):.2g}", cause)
+
+
+# ---- its weights ----
+
+
+@torch.no_grad()
+def rows_sum_to_one(model: GPT, allowed: float = 1e-12) -> None:
+    """Every row of weights sums to one; of a kind that declares `rows_sum_to_one = False`, some row does not."""
+    for view in views(model):
+        sums = torch.cat([view.weights(tokens(model, 2, S), T).sum(dim=-1).flatten() for T, S in lengths(model)])
+        far = sums[(sums - 1).abs().nan_to_num(torch.inf).argmax()].item()  # the sum that is farthest from one
+        if view.layer.rows_sum_to_one and not abs(far - 1) <= allowed:
+            cause = "a missing normalisation, or one over another axis than the keys'; if it is meant, declare it: "
+            raise view.broken(f"a row of its weights sums to {far:.4g}, not to 1", f"{cause}rows_sum_to_one = False")
+        if not view.layer.rows_sum_to_one and abs(far - 1) <= allowed:
+            raise view.broken(
+                "it declares rows_sum_to_one = False, and every row sums to 1", "a declaration that is not needed"
+            )
+
+
+@torch.no_grad()
+def weights_are_not_negative(model: GPT, allowed: float = 0.0) -> None:
+    """No weight is negative; of a kind that declares `weights_nonnegative = False`, some weight is."""
+    for view in views(model):
+        lowest = min(view.weights(tokens(model, 2, S), T).min().item() for T, S in lengths(model))
+        if view.layer.weights_nonnegative and lowest < -allowed:
+            cause = "no softmax or other positive function makes them; if it is meant, declare weights_nonnegative = "
+            raise view.broken(f"a weight is negative, {lowest:.2g}", f"{cause}False")
+        if not view.layer.weights_nonnegative and lowest >= -allowed:
+            cause = "a declaration that is not needed"
+            raise view.broken("it declares weights_nonnegative = False, and no weight is negative", cause)
+
+
+@torch.no_grad()
+def weights_do_not_see_the_future(model: GPT) -> None:
+    """However large the scores are: a mask of -1e4 would give way."""
+    for view in views(model):
+        for T, S in lengths(model):
+            for size in SIZES:
+                weights = view.weights(size * tokens(model, 2, S), T)  # (B, H, T, S)
+                later = weights.abs().amax(dim=(0, 1)).nan_to_num(torch.inf).triu(S - T + 1)  # (T, S)
+                if (later > 0).any():
+                    t, s = divmod(int(later.argmax()), S)
+                    finite = "its mask is a finite number such as -1e4, which large scores outweigh; fill with -inf"
+                    cause = finite if size > 1 else "its mask is missing, transposed, or aligned to the wrong corner"
+                    where = f"at position {S - T + t} there is a weight of {float(later[t, s]):.2g} on position {s}"
+                    scores = "very large scores" if size > 1 else "ordinary scores"
+                    raise view.broken(f"it sees the future: {where}, which comes later, with {scores}", cause)
+
+
+@torch.no_grad()
+def queries_may_come_alone(model: GPT, allowed: float = EXACT) -> None:
+    """The weights of the last T queries, when only they come (as with a cache), are the last T rows of all weights."""
+    for view in views(model):
+        for T, S in lengths(model):
+            x = tokens(model, 2, S)
+            alone, among = view.weights(x, T), view.weights(x, S)[:, :, S - T :]  # (B, H, T, S) each
+            if (far := off(alone, among)) > allowed:
+                what = f"where {T} of {S} positions are new, as with a cache, the new ones have other weights than in a"
+                cause = "its mask is aligned to the upper left corner, as torch.ones(T, S).tril() is; make it from "
+                raise view.broken(f"{what} pass over all {S}: off by {far:.2g}", f"{cause}distance(T, S, device)")
+
+
+@torch.no_grad()
+def the_order_of_the_past(model: GPT, allowed: float = EXACT) -> None:
+    """Without positions, the last row depends on the order of the past where `permutation_invariant` is false, only."""
+    blind = copy.deepcopy(model)
+    for attention in blind.attentions():
+        attention.position = NoPosition(NoPosition.Config(), model.config)
+    for view in views(blind):
+        T = longest(model)
+        x, noise = tokens(model, 2, T), torch.Generator().manual_seed(1)
+        orders = [torch.cat((torch.randperm(T - 1, generator=noise), torch.tensor([T - 1]))) for _ in range(3)]  # (T,)
+        far = max(off(view.out(x[:, order])[:, -1], view.out(x)[:, -1]) for order in orders)
+        if view.layer.permutation_invariant and far > allowed:
+            what = f"without positions, another order of the past moved its last row by {far:.2g}"
+            raise view.broken(
+                what, "near and far are not alike to it; if that is meant, declare permutation_invariant = False"
+            )
+        if not view.layer.permutation_invariant and far <= allowed:
+            what = "it declares permutation_invariant = False, and the order of the past moves nothing"
+            raise view.broken(what, "a declaration that is not needed")
+
+
+@torch.no_grad()
+def only_distances_matter(model: GPT, allowed: float = 1e-9) -> None:
+    """No weight changes when all positions move by the same number."""
+    for view in views(model):
+        x = tokens(model, 2, min(6, longest(model)))
+        later = view.past(x)
+        later.length = 100
+        here = view.layer.weights(*view.layer.qkv(x, view.past(x))[:2])
+        there = view.layer.weights(*view.layer.qkv(x, later)[:2])
+        if (far := off(there, here)) > allowed:
+            what = f"its weights change by {far:.2g} when all positions move by 100"
+            raise view.broken(what, "queries and keys are not rotated by the same rule, or not both")
+
+
+# ---- what it mixes ----
+
+
+def results(view: View, x: Tensor, T: int, direction: Tensor) -> list[Tensor]:
+    """The outputs of the last T positions of x (B, S, D), and the gradients of x and of every parameter."""
+    x = x.clone().requires_grad_()
+    output = view.layer.output(view.layer.mix(*view.parts(x, T)), x[:, x.shape[1] - T :])  # (B, T, D)
+    return [output.detach(), *gradients(view.layer, x, output, direction)]
+
+
+def gradients(layer: Attention, x: Tensor, output: Tensor, direction: Tensor) -> list[Tensor]:
+    """The gradients of x and of every parameter, zeros where there is none."""
+    wanted = [x, *(parameter for parameter in layer.parameters() if parameter.requires_grad)]
+    found = torch.autograd.grad((output * direction).sum(), wanted, allow_unused=True)
+    return [torch.zeros_like(w) if g is None else g for w, g in zip(wanted, found)]
+
+
+def mix_is_weights_times_values(model: GPT, allowed: float = EXACT) -> None:
+    """`mix` is the weights times the values, gradients included."""
+    explicit = copy.deepcopy(model)
+    for attention in explicit.attentions():
+        vars(attention)["mix"] = partial(Attention.mix, attention)
+    for ours, plain in zip(views(model), views(explicit)):
+        for T, S in lengths(model):
+            x, direction = tokens(model, 2, S), tokens(model, 2, T, seed=1)
+            mine, expected = results(ours, x, T, direction), results(plain, x, T, direction)
+            if (far := off(mine[0], expected[0])) > allowed:
+                corner = "is_causal=True, whose mask is aligned to the upper left corner, or "
+                cause = f"{corner if T < S else ''}a mix that was written for other weights than these"
+                raise ours.broken(f"mix is not weights @ value for T = {T} and S = {S}: off by {far:.2g}", cause)
+            if (far := max(map(off, mine[1:], expected[1:]))) > allowed:
+                cause = "something in mix is detached, or computed under torch.no_grad()"
+                raise ours.broken(f"the gradients of mix are not those of weights @ value: off by {far:.2g}", cause)
+
+
+def training_computes_the_same(model: GPT, allowed: float = EXACT) -> None:
+    """Without dropout a layer computes the same in training, gradients included."""
+    trained = copy.deepcopy(model).train()
+    for ours, theirs in zip(views(model), views(trained)):
+        found, T = [], longest(model)
+        direction = tokens(model, 2, T, seed=1)
+        for view in (ours, theirs):
+            x = tokens(model, 2, T).requires_grad_()
+            output = view.out(x)  # (B, T, D)
+            found.append([output.detach(), *gradients(view.layer, x, output, direction)])
+        if (far := max(map(off, *found))) > allowed:
+            what = f"without dropout it computes something else in training than in evaluation: off by {far:.2g}"
+            raise ours.broken(what, "a branch on self.training")
+
+
+@torch.no_grad()
+def output_does_not_see_the_future(model: GPT, allowed: float = EXACT) -> None:
+    """A change of the tokens from t on moves nothing before t."""
+    for view in views(model):
+        T = longest(model)
+        changes = range(1, T) if T < LONG else (1, 17, 63, 64, 65, 100, 103)
+        for size in SIZES:
+            x, others = size * tokens(model, 3, T), size * tokens(model, 3, T, seed=1)
+            expected = view.out(x)  # (B, T, D)
+            for t in changes:
+                changed = torch.cat((x[:, :t], others[:, t:]), dim=1)  # (B, T, D)
+                if (far := off(view.out(changed)[:, :t], expected[:, :t])) > allowed:
+                    what = f"it sees the future: other tokens from position {t} on moved an earlier output by {far:.2g}"
+                    raise view.broken(what, "a mask, or a mean or norm over all positions")
+
+
+@torch.no_grad()
+def batch_elements_do_not_mix(model: GPT, allowed: float = EXACT) -> None:
+    """A change of one text moves nothing in the others."""
+    for view in views(model):
+        T = longest(model)
+        x = tokens(model, 3, T)
+        changed = torch.cat((x[:1], tokens(model, 1, T, seed=1), x[2:]))  # (B, T, D)
+        ours, others = (view.out(batch)[[0, 2]].nan_to_num() for batch in (x, changed))  # (2, T, D) each
+        if (far := off(others, ours)) > allowed:
+            what = f"a change of one text of the batch moved the others by {far:.2g}"
+            raise view.broken(what, "a mean, norm, softmax or reshape over the batch, dimension 0")
+
+
+@torch.no_grad()
+def huge_scores_leave_numbers(model: GPT) -> None:
+    """The future is filled with -inf before the weights are made: a mask that multiplies makes NaN of infinity."""
+    for view in views(model):
+        for T, S in lengths(model):
+            query, key, value = view.parts(1e9 * tokens(model, 2, S), T)
+            found = view.layer.weights(query, key), view.layer.mix(query, key, value)
+            if not all(tensor.isfinite().all() for tensor in found):
+                cause = "a mask that multiplies, an exp without subtracting the largest score, or a division by zero"
+                raise view.broken("very large scores make NaN or infinity", cause)
+
+
+@torch.no_grad()
+def dropout_acts_in_training_only(model: GPT, draws: int = 4000) -> None:
+    """Not training, nothing is dropped; training, the weights are, and keep their mean. For a model with dropout."""
+    plain = GPT(replace(model.config, dropout=0.0), model.vocab_size).double().eval()
+    plain.load_state_dict(model.state_dict())
+    dropping = copy.deepcopy(model).train()
+    for evaluated, trained, exact in zip(views(model), views(dropping), views(plain)):
+        x = tokens(model, 1, min(5, longest(model)))
+        expected = exact.out(x)  # (1, T, D)
+        if (far := off(evaluated.out(x), expected)) > EXACT:
+            raise evaluated.broken(f"in evaluation mode something is dropped: off by {far:.2g}", DROPS)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            drawn = trained.out(x.expand(draws, -1, -1))  # (draws, T, D)
+        spread, mean = drawn.std(dim=0), drawn.mean(dim=0)  # (T, D) each
+        if not (spread[1:].amax(dim=-1) > 0).all():
+            raise evaluated.broken(
+                f"in training nothing is dropped, and model.dropout is {model.config.dropout}", DROPS
+            )
+        if ((mean - expected[0]).abs() > 6 * spread / draws**0.5 + 1e-12).any():
+            raise evaluated.broken("in training dropout changes the mean of what it computes", DROPS)
+
+
+DROPS = "dropout that is not F.dropout(weights, self.dropout, self.training), inside mix"
+
+LAWS: tuple[Law, ...] = (
+    shapes,
+    equal_passes_are_equal,
+    rows_sum_to_one,
+    weights_are_not_negative,
+    weights_do_not_see_the_future,
+    queries_may_come_alone,
+    the_order_of_the_past,
+    only_distances_matter,
+    mix_is_weights_times_values,
+    training_computes_the_same,
+    output_does_not_see_the_future,
+    batch_elements_do_not_mix,
+    huge_scores_leave_numbers,
+    dropout_acts_in_training_only,
+)

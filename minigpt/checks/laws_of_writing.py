@@ -1,0 +1,151 @@
+"""The laws of writing: with a cache a model computes what it computes without one, however the tokens come.
+
+As in `laws.py`, a law takes a model in float64 and evaluation mode, and raises LawError.
+
+B batch, T positions, D model width, V vocabulary, N tokens in all.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from minigpt.attention.cache import State
+from minigpt.checks.laws import EXACT, LONG, Law, LawError, View, off, tokens, views
+from minigpt.model.gpt import GPT
+from minigpt.model.sampling import window_start
+
+KEEPS = "the layer keeps what belongs to the cache, so that a new text begins with the one before"
+
+
+def kinds(model: GPT) -> str:
+    """The kinds of attention in a model, by name."""
+    return ", ".join(dict.fromkeys(attention.kind or type(attention).__name__ for attention in model.attentions()))
+
+
+def ids_of(model: GPT, B: int, N: int, seed: int = 0) -> Tensor:
+    """Random ids (B, N), equal for equal seeds."""
+    return torch.randint(model.vocab_size, (B, N), generator=torch.Generator().manual_seed(seed))  # (B, N)
+
+
+def decode(model: GPT, ids: Tensor, sizes: Sequence[int]) -> Tensor:
+    """The logits (B, T, V) of every position of ids (B, T), made chunk by chunk with a cache."""
+    cache = model.make_cache()
+    return torch.cat([model(chunk, cache) for chunk in ids.split(list(sizes), dim=1)], dim=1)
+
+
+def chunks(n: int, seed: int) -> Iterator[int]:
+    """Random lengths that add up to n."""
+    lengths = random.Random(seed)
+    while n:
+        size = lengths.randint(1, min(n, 5))
+        yield size
+        n -= size
+
+
+def hold_against(model: GPT, sizes: Sequence[int], allowed: float, how: str, cause: str) -> None:
+    """Raises LawError unless decoding in chunks of these sizes gives the logits of one pass over them all."""
+    ids = ids_of(model, 2, sum(sizes))  # (B, T)
+    expected, cached = model(ids), decode(model, ids, sizes)  # (B, T, V) each
+    if (far := off(cached, expected)) <= allowed:
+        return
+    t = next(t for t in range(ids.shape[1]) if off(cached[:, t], expected[:, t]) > allowed)
+    what = f"with its cache it computes something else than without: {how}, the logits are off by {far:.2g}"
+    cause = cause if t else KEEPS
+    raise LawError(f"{kinds(model)}: {what}, from position {t} on. Likely cause: {cause}")
+
+
+@torch.no_grad()
+def written_token_by_token(model: GPT, allowed: float = EXACT) -> None:
+    """Cached equals uncached where every token comes alone; in a long text, around positions 64 and 100."""
+    T = min(model.config.block_size, LONG)
+    sizes = [60, *[1] * 8, 29, *[1] * (LONG - 97)] if T == LONG else [1] * T
+    cause = "each new token is taken for the first (its position is past.length), or what the past holds is not used"
+    hold_against(model, sizes, allowed, "token by token", cause)
+
+
+@torch.no_grad()
+def written_in_chunks(model: GPT, allowed: float = EXACT) -> None:
+    """Cached equals uncached where several tokens come at a time."""
+    T = min(model.config.block_size, LONG)
+    ways = [[5, 60, 3, T - 68]] if T == LONG else [[*chunks(T, seed)] for seed in range(4)]
+    cause = "the mask of a chunk is aligned to the upper left corner, as is_causal=True is; make it from distance(T, S)"
+    for sizes in ways:
+        hold_against(model, sizes, allowed, f"in chunks of {', '.join(map(str, sizes))} tokens", cause)
+
+
+@torch.no_grad()
+def written_past_the_context(model: GPT, allowed: float = EXACT) -> None:
+    """Past the context the window restarts with a new cache, which begins empty."""
+    block = model.config.block_size
+    N = 2 * block + 3
+    counts = range(1, N + 1) if block < LONG else [block - 1, block, block + 1, block + 2, 2 * block + 3]
+    ids = ids_of(model, 1, N)  # (1, N)
+    start, known, cache = 0, 0, model.make_cache()
+    for n in counts:
+        if window_start(n, block) != start:
+            start = known = window_start(n, block)
+            cache = model.make_cache()
+        cached, expected = model(ids[:, known:n], cache)[:, -1], model(ids[:, start:n])[:, -1]  # (1, V) each
+        known = n
+        if (far := off(cached, expected)) > allowed:
+            what = f"with its cache it computes something else than without: at token {n} of a context of {block}"
+            raise LawError(f"{kinds(model)}: {what}, the logits are off by {far:.2g}. Likely cause: {KEEPS}")
+
+
+@torch.no_grad()
+def texts_do_not_mix_in_the_cache(model: GPT, allowed: float = EXACT) -> None:
+    """A change of one text moves nothing in the others, token by token."""
+    T = min(6, model.config.block_size)
+    ids = ids_of(model, 3, T)  # (B, T)
+    changed = torch.cat((ids[:1], (ids[1:2] + 1) % model.vocab_size, ids[2:]))  # (B, T)
+    ours, others = decode(model, ids, [1] * T), decode(model, changed, [1] * T)  # (B, T, V) each
+    if (far := off(others[[0, 2]], ours[[0, 2]])) > allowed:
+        what = f"with its cache, a change of one text of the batch moved the others by {far:.2g}"
+        raise LawError(f"{kinds(model)}: {what}. Likely cause: a mean, norm, softmax or reshape over dimension 0")
+
+
+@torch.no_grad()
+def a_state_is_replaced(model: GPT) -> None:
+    """What a state held before a step, it still holds after: a copy of the reference is a snapshot."""
+    cache, ids = model.make_cache(), ids_of(model, 2, min(4, model.config.block_size))  # ids (B, T)
+    model(ids[:, :-1], cache)
+    held = [past.tensors if isinstance(past, State) else () for past in cache]
+    before = [[tensor.clone() for tensor in tensors] for tensors in held]
+    model(ids[:, -1:], cache)
+    for layer, (now, then) in enumerate(zip(held, before)):
+        if not all(torch.equal(*pair) for pair in zip(now, then)):
+            cause = "an operation in place in recall; give past.replace new tensors instead"
+            raise View(model, layer).broken("a state was written in place", cause)
+
+
+@torch.no_grad()
+def bfloat16_stays_near(model: GPT) -> None:
+    """Three hundred positions in bfloat16, chunk by chunk with a cache, give about what one pass in float32 gives."""
+    for view in views(copy.deepcopy(model).float()):
+        x = tokens(model, 1, 300).float()  # (1, 300, D)
+        exact = view.out(x)  # (1, 300, D)
+        for layer, cast in ((copy.deepcopy(view.layer).bfloat16(), False), (view.layer, True)):
+            past = view.layer.make_cache(300)
+            with torch.autocast("cpu", torch.bfloat16, enabled=cast):
+                inputs = x if cast else x.bfloat16()
+                rough = torch.cat([layer(chunk, past) for chunk in inputs.split([150, 1, 140, 1, 8], dim=1)], dim=1)
+            if not cast and rough.dtype != torch.bfloat16:
+                raise view.broken(f"x of bfloat16 becomes {rough.dtype}", "cast the result back to the type of x")
+            if (far := float((rough.float() - exact).norm() / exact.norm())) > 0.03:
+                cause = "angles, gates or sums in bfloat16; make them in float32"
+                raise view.broken(f"in bfloat16, 300 positions are off by {far:.2g} of their length", cause)
+
+
+LAWS_OF_WRITING: tuple[Law, ...] = (
+    written_token_by_token,
+    written_in_chunks,
+    written_past_the_context,
+    texts_do_not_mix_in_the_cache,
+    a_state_is_replaced,
+    bfloat16_stays_near,
+)

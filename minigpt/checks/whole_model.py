@@ -1,0 +1,324 @@
+"""The whole model as it will be trained: does a later token, or another row, move what a position computes?
+
+Two passes over a batch of the run's own text, the second with other tokens in most rows from a place on (the cut),
+which is another one in each row. Before its cut no row may move, and the row that stays the same may not move at all:
+to the bit. The passes are those of a step (the run's batch, context, precision, mode and device, with gradients and
+dropout, from equal random states) and those of an evaluation. Then a backward pass: what is computed before the cuts
+has no gradient in the tokens after them. This finds what a probe of one attention cannot: leaks of positions, of a mode
+or a type alone, beyond the probe's length, or through the batch.
+
+It probes a copy of the model with noise on all parameters: a gate that begins at zero would hide a leak.
+
+B rows of a micro-batch, T positions of the context, D model width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import random
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from minigpt.checks.laws import LawError
+from minigpt.inspection.causality import LeakError
+from minigpt.model.gpt import GPT
+from minigpt.text.dataset import Dataset
+from minigpt.training.loop import TrainingConfig, mixed_precision, own_rows
+
+CUTS = 24  # at least so many different cuts, or all that there are
+BORDERS = (64, 100, 65, 101, 128, 32, 16, 256, 512, 1024)  # where blocks of a mask or of a kernel end
+NOISE = 0.1  # on every parameter of the copy
+ROUNDING = {torch.float32: 1e-4, torch.bfloat16: 0.03}  # may move, relative to the largest logit, where float64 agrees
+EXACT = 1e-9  # what rounding may move in float64
+SEED = 20_240  # of the random numbers of every pass
+ANYWAY = "--allow-leak trains it anyway"
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How a pass is made."""
+
+    training: bool
+    gradients: bool
+    dtype: torch.dtype  # of the matrix products
+
+    def __str__(self) -> str:
+        return "in training" if self.training else "in evaluation"
+
+    @property
+    def type_name(self) -> str:
+        """The type as torch writes it: float32."""
+        return str(self.dtype).removeprefix("torch.")
+
+
+@dataclass(frozen=True)
+class Movement:
+    """What moved and should not have."""
+
+    size: float  # relative to the largest number
+    mode: Mode
+    before: Tensor  # ids (B, T)
+    after: Tensor  # ids (B, T)
+    cuts: Tensor  # (B,)
+    rows: list[int]  # which moved before their cut
+    backward: bool = False
+
+
+def check_whole_model(model: GPT, dataset: Dataset, config: TrainingConfig) -> list[str]:
+    """Raises LeakError for a model that sees the future or another row as it is trained or evaluated.
+
+    Returns a line that says what was allowed, where rounding moved something (a convolution by FFT does); else none.
+    Raises LawError for a model that computes something else in two equal passes. The model, its gradients, and all
+    random numbers stay as they are.
+    """
+    if model.vocab_size < 2 or model.config.block_size < 2:
+        return []  # there are no other tokens, or no later ones
+    x, _ = dataset.batch("train", 0, config.batch_size, config.seed, own_rows())  # (B, T)
+    x = x[: config.micro_batch_size or len(x)].to(model.device)
+    device = model.device.type
+    with mixed_precision(config, model):
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
+    training = Mode(True, True, dtype)
+    with untouched_random(model.device):
+        probe = Probe(model, x)
+        found = [*probe.movements(training), *probe.movements(replace(training, training=False, gradients=False))]
+        if not found:
+            return []
+        worst = max(found, key=lambda movement: movement.size)
+        if max(movement.size for movement in found) <= ROUNDING[training.dtype] and is_rounding(model, x):
+            what = f"by {worst.size:.1g} of the largest in {training.type_name}, and not in float64"
+            return [f"other tokens moved earlier logits {what}: that is rounding, which is allowed"]
+        raise probe.explained(worst)
+
+
+def is_rounding(model: GPT, x: Tensor) -> bool:
+    """Whether nothing moves in float64, in which rounding is a billion times smaller and a leak is as large."""
+    if model.device.type == "mps":  # which has no float64
+        return True
+    probe, training = Probe(copy.deepcopy(model).double(), x), Mode(True, True, torch.float64)
+    found = [*probe.movements(training), *probe.movements(replace(training, training=False, gradients=False))]
+    return all(movement.size <= EXACT for movement in found)
+
+
+@contextmanager
+def untouched_random(device: torch.device) -> Iterator[None]:
+    """Afterwards the random numbers of torch, numpy and Python go on as if none had been drawn."""
+    numbers, python = np.random.get_state(), random.getstate()
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        try:
+            yield
+        finally:
+            np.random.set_state(numbers)
+            random.setstate(python)
+
+
+class Probe:
+    """A copy of the model, and passes over it that all begin alike."""
+
+    def __init__(self, model: GPT, x: Tensor):
+        self.x, self.draw = x, torch.Generator().manual_seed(SEED)
+        self.model, self.noisy = copy.deepcopy(model), True
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                noise = NOISE * torch.randn(parameter.shape, generator=self.draw)
+                parameter.add_(noise.to(parameter))
+        self.buffers = [buffer.clone() for buffer in self.model.buffers()]
+        if not self.logits(x, Mode(False, False, torch.float32)).isfinite().all():  # is the noise at fault?
+            self.model = copy.deepcopy(model)
+        self.taken = 0  # how many of the cuts have been used
+        self.least = 0.0  # what counts as moved, relative to the largest number
+
+    def logits(self, ids: Tensor, mode: Mode) -> Tensor:
+        """The logits (B, T, V) of ids (B, T), each time from the same random state and buffers."""
+        with torch.no_grad():
+            for buffer, before in zip(self.model.buffers(), self.buffers):
+                buffer.copy_(before)
+        torch.manual_seed(SEED)
+        random.seed(SEED)
+        np.random.seed(SEED)
+        self.model.train(mode.training)
+        with torch.set_grad_enabled(mode.gradients), self.precision(mode):
+            return self.model(ids)
+
+    def precision(self, mode: Mode) -> AbstractContextManager[None]:
+        """The context of the matrix products."""
+        return torch.autocast(self.x.device.type, torch.bfloat16, enabled=mode.dtype == torch.bfloat16)
+
+    def movements(self, mode: Mode) -> Iterator[Movement]:
+        """All that moves in passes of one mode: forward, and, where there are gradients, backward."""
+        B, T = self.x.shape
+        changing = max(1, B - 1)  # of several rows, the last stays the same
+        if mode.gradients:
+            before, backward = self.backward(mode)
+            yield from backward
+        else:
+            before = self.logits(self.x, mode)  # (B, T, V)
+        largest = before.abs().max().clamp(min=1e-30)
+        for way in range(-(-min(CUTS, T - 1) // changing)):
+            cuts = torch.full((B,), T)  # (B,)
+            cuts[:changing] = self.next_cuts(changing)
+            ids = self.changed(cuts, way)  # (B, T)
+            moved = self.logits(ids, mode).detach().sub_(before).abs_().amax(-1).nan_to_num(torch.inf)  # (B, T)
+            far = moved.masked_fill(~early(cuts, T).to(moved.device), 0.0)  # (B, T)
+            if far.any():
+                rows = far.amax(-1).nonzero()[:, 0].tolist()
+                yield Movement(float(far.max() / largest), mode, self.x, ids, cuts, rows)
+
+    def backward(self, mode: Mode) -> tuple[Tensor, list[Movement]]:
+        """Logits (B, T, V), and the gradient that what comes before the cuts has in the tokens after them."""
+        B, T = self.x.shape
+        kept: list[Tensor] = []
+
+        def keep(module: nn.Module, inputs: object, output: Tensor) -> Tensor:
+            kept.append(output.detach().requires_grad_())  # (B, T, D)
+            return kept[-1]
+
+        handle = self.model.tokens.register_forward_hook(keep)
+        try:
+            logits = self.logits(self.x, mode)  # (B, T, V)
+        finally:
+            handle.remove()
+        cuts = self.next_cuts(B)  # (B,)
+        sooner = early(cuts, T).to(logits.device)  # (B, T)
+        read = logits @ torch.randn(logits.shape[-1], generator=self.draw).to(logits)  # (B, T): what losses would read
+        signs = torch.randn(B, T, generator=self.draw).to(logits) * sooner  # (B, T)
+        (gradient,) = torch.autograd.grad(read, kept[0], signs, allow_unused=True)  # (B, T, D)
+        if gradient is None:
+            return logits.detach(), []
+        far = ~sooner * gradient.abs().amax(-1).nan_to_num(0.0)  # (B, T): a NaN is reported by the first step
+        rows = far.amax(-1).nonzero()[:, 0].tolist()
+        largest = gradient.abs().max().clamp(min=1e-30)
+        found = [Movement(float(far.max() / largest), mode, self.x, self.changed(cuts, 0), cuts, rows, True)]
+        return logits.detach(), found if rows else []
+
+    def next_cuts(self, count: int) -> Tensor:
+        """The next cuts (count,), from 1 to T - 1: the borders, then places that fill the gaps evenly."""
+        T = self.x.shape[1]
+        edges = [1, T - 1, *(border for border in BORDERS if border < T)]
+        step = next(step for step in range(round(0.618 * (T - 1)) or 1, T + 1) if math.gcd(step, T - 1) == 1)
+        order = [*dict.fromkeys([*edges, *(1 + step * i % (T - 1) for i in range(T - 1))])]
+        chosen = [order[(self.taken + i) % len(order)] for i in range(count)]
+        self.taken += count
+        return torch.tensor(chosen)  # (count,)
+
+    def changed(self, cuts: Tensor, way: int) -> Tensor:
+        """The ids with other tokens from the cuts (B,) on: (B, T).
+
+        Every other row gets random tokens, each different from what was there. The rest get the row's own beginning,
+        mirrored at the cut, for what compares tokens with later ones.
+        """
+        ids, (B, T) = self.x.cpu(), self.x.shape
+        different = torch.randint(1, self.model.vocab_size, (B, T), generator=self.draw)  # (B, T)
+        places = torch.arange(T).expand(B, T)  # (B, T)
+        mirrored = ids.gather(1, cuts[:, None] - 1 - (places - cuts[:, None]).clamp(min=0) % cuts[:, None])  # (B, T)
+        odd = (torch.arange(B)[:, None] + way) % 2 == 1  # (B, 1)
+        others = torch.where(odd, mirrored, (ids + different) % self.model.vocab_size)  # (B, T)
+        return torch.where(early(cuts, T), ids, others).to(self.x.device)
+
+    # ---- what is wrong, in words ----
+
+    def explained(self, found: Movement) -> LawError | LeakError:
+        """The error: where the movement begins, of what it depends, and the likely cause."""
+        mode, first = found.mode, self.outputs(found.before, found.mode)
+        if any(not torch.equal(*pair) for pair in zip(first.values(), self.outputs(found.before, mode).values())):
+            return LawError(
+                f"the model {mode}: two equal passes, from equal random states, give different logits. Likely cause: "
+                f"it draws random numbers of a generator of its own, or keeps something from pass to pass"
+            )
+        self.least = ROUNDING[mode.dtype] if found.size > ROUNDING[mode.dtype] else 0.0
+        row = found.rows[0]
+        alone = self.x.clone()  # (B, T): only this row is changed
+        alone[row] = found.after[row]
+        cut = int(found.cuts[row])
+        if part := self.moved(first, self.outputs(alone, mode), row, cut):
+            name, positions = part
+            span = f"position {positions[0]}" if len(positions) == 1 else f"positions {positions[0]} to {positions[-1]}"
+            when, cause = self.only_there(mode, alone, row, cut)
+            what = f"other tokens from position {cut} on moved its output at {span}"
+            return LeakError(f"{name} sees the future{when}: {what}. Likely cause: {cause}. {ANYWAY}")
+        part = self.moved(first, self.outputs(found.after, mode), row, cut)
+        if part is None:  # found by gradients alone
+            what = f"what is computed before position {cut} has a gradient in the tokens from there on"
+            cause = "a backward pass of its own, or a detour that the values of this text do not take"
+            return LeakError(f"the model sees the future {mode}: {what}. Likely cause: {cause}. {ANYWAY}")
+        what = f"other tokens in other rows moved its output in a row at position {part[1][0]}"
+        cause = "a mean, norm, softmax or reshape over the batch, dimension 0"
+        return LeakError(f"{part[0]} mixes the texts of a batch {mode}: {what}. Likely cause: {cause}. {ANYWAY}")
+
+    def outputs(self, ids: Tensor, mode: Mode) -> dict[str, Tensor]:
+        """What every part of the model returned for ids (B, T), by its name, in the order in which they ended."""
+        found: dict[str, Tensor] = {}
+        handles = []
+        for name, module in self.model.named_modules():
+            if name.count(".") > 2:  # inside a part
+                continue
+
+            def note(module: nn.Module, inputs: object, output: object, name: str = name) -> None:
+                if isinstance(output, Tensor) and output.shape[:2] == ids.shape:
+                    found[name] = output.detach()
+
+            handles.append(module.register_forward_hook(note))
+        try:
+            self.logits(ids, mode)
+        finally:
+            for handle in handles:
+                handle.remove()
+        return found
+
+    def moved(
+        self, before: dict[str, Tensor], after: dict[str, Tensor], row: int, cut: int
+    ) -> tuple[str, list[int]] | None:
+        """The first part that computes something else in a row before its cut, and at which positions."""
+        for name in before:
+            moved = (after[name][row, :cut] - before[name][row, :cut]).abs().flatten(1).amax(-1)  # (cut,)
+            far = moved > self.least * before[name].abs().max()  # (cut,)
+            if far.any():
+                return self.part(name), far.nonzero()[:, 0].tolist()
+        return None
+
+    def part(self, name: str) -> str:
+        """A module's name as a reader knows it."""
+        words = name.split(".")
+        if words[0] in ("embedding_norm", "dropout", "tokens"):
+            return f"the position {self.model.config.position.component.kind} (embed)"
+        if words[0] != "blocks":
+            return "the model"
+        layer, rest = int(words[1]), words[2] if len(words) > 2 else ""
+        kind = self.model.attentions()[layer].kind
+        return f"layer {layer} ({kind})" if rest == "attention" else f"layer {layer} ({rest or 'block'})"
+
+    def only_there(self, mode: Mode, ids: Tensor, row: int, cut: int) -> tuple[str, str]:
+        """Of what the leak depends, in words that follow "sees the future", and the likely cause."""
+        another = replace(mode, dtype=torch.float32 if mode.dtype == torch.bfloat16 else torch.bfloat16)
+        ways = [  # a mode that differs in one thing; what that says if nothing leaks there
+            (
+                replace(mode, training=not mode.training),
+                f" {mode} mode only",
+                "a branch on self.training, or a batch norm",
+            ),
+            (
+                replace(mode, gradients=not mode.gradients),
+                f" with{'' if mode.gradients else 'out'} gradients only",
+                "a branch on torch.is_grad_enabled()",
+            ),
+            (another, f" in {mode.type_name} only", "a mask or a branch that depends on the type of what arrives"),
+        ]
+        for other, when, cause in ways:
+            try:
+                leaks = self.moved(self.outputs(self.x, other), self.outputs(ids, other), row, cut)
+            except RuntimeError:  # a kind that insists on a type
+                continue
+            if leaks is None:
+                return when, cause
+        return "", "a mask, or a mean, norm or comparison over all positions"
+
+
+def early(cuts: Tensor, T: int) -> Tensor:
+    """Which positions come before the cuts (B,): (B, T)."""
+    return torch.arange(T) < cuts[:, None]  # (B, T)

@@ -1,0 +1,361 @@
+"""Before the first step: the wrong kinds are refused with the reason, the right ones pass, and nothing else changes.
+
+`wrong_kinds.py` has the wrong ones. The laws themselves are tested in `test_contract.py` and `test_cheats.py`.
+
+B batch, T positions, D model width.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from laws import CASES, Case
+from plugin_kinds import PLUGIN_KINDS, PLUGIN_POSITIONS
+from running import CONFIG, ROOT, furnish, script, small_text
+from small_corpora import corpus_of, own_data
+from torch import Tensor, nn
+from wrong_kinds import KINDS, POSITIONS, WRONG
+
+from minigpt.attention import Attention
+from minigpt.attention.cache import Past
+from minigpt.attention.position import Learned, NoPosition, Position, Rotary, Shape
+from minigpt.attention.softmax.multi_head import MultiHead
+from minigpt.checks.before_training import check_before_training, has_plugin
+from minigpt.checks.laws import LawError
+from minigpt.checks.whole_model import Probe, check_whole_model
+from minigpt.comparison.measurement import try_out
+from minigpt.config.options import load
+from minigpt.fast import make_fast
+from minigpt.inspection.causality import LeakError
+from minigpt.model import GPT, ModelConfig
+from minigpt.runs.assemble import RunConfig
+from minigpt.system.errors import UserError
+from minigpt.text.dataset import DataConfig, Dataset
+from minigpt.text.tokenizer import Char
+from minigpt.training.loop import TrainingConfig, train
+from minigpt.training.optimizer import AdamW
+
+data = pytest.fixture(scope="module", autouse=True)(own_data)
+LEARNED = Learned.Config()
+STEPS = TrainingConfig(batch_size=8, precision="float32", max_steps=3)
+
+
+def make_dataset(block: int) -> Dataset:
+    corpus = corpus_of(small_text(200))
+    return Dataset(DataConfig(), corpus, Char.fit(Char.Config(), corpus.documents()), block)
+
+
+def make_model(
+    attention: Attention.Config, position: Position.Config = LEARNED, block: int = 128, dropout: float = 0.0
+) -> GPT:
+    torch.manual_seed(0)
+    shape = {"n_layer": 2, "n_embd": 16, "block_size": block, "dropout": dropout}
+    return make_fast(GPT(ModelConfig(attention=attention, position=position, **shape), vocab_size=20))  # type: ignore[arg-type]
+
+
+def wrong_model(kind: str) -> GPT:
+    attention = KINDS[kind].Config() if kind in KINDS else MultiHead.Config()
+    return make_model(attention, POSITIONS.get(kind, Rotary).Config())
+
+
+# ---- what is refused ----
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_a_wrong_kind_is_refused_with_the_reason(kind: str) -> None:
+    steps = replace(STEPS, precision="bfloat16" if "bfloat16" in kind else "float32")
+    with pytest.raises(UserError) as refused:
+        check_before_training(wrong_model(kind), make_dataset(128), steps)
+    message = str(refused.value)
+    assert [words for words in WRONG[kind] if words not in message] == [], message
+    assert "\n" not in message
+    assert "trains it anyway" in message or "NaN" in message
+
+
+def test_every_wrong_kind_says_what_is_wrong_with_it() -> None:
+    assert set(KINDS) | set(POSITIONS) == set(WRONG)
+    assert not set(WRONG) & (set(Attention.kinds) | set(Position.kinds))
+
+
+@pytest.mark.parametrize("kind", ["wrong_bfloat16_only", "wrong_float32_only"])
+def test_a_leak_in_one_type_is_no_leak_of_a_run_in_the_other(kind: str) -> None:
+    steps = replace(STEPS, precision="float32" if "bfloat16" in kind else "bfloat16")
+    assert check_whole_model(wrong_model(kind), make_dataset(128), steps) == []
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["wrong_training_only", "wrong_every_16th", "wrong_beyond_64", "wrong_match_anywhere"])
+def test_small_batches_are_probed_as_well(kind: str, size: int) -> None:
+    with pytest.raises(LeakError, match="sees the future"):
+        check_whole_model(wrong_model(kind), make_dataset(128), replace(STEPS, batch_size=size))
+
+
+def test_of_several_micro_batches_the_first_is_probed() -> None:
+    """Which is what goes through the model at one time, and so what may mix."""
+    few = replace(STEPS, batch_size=8, micro_batch_size=1)
+    assert check_whole_model(wrong_model("wrong_batch_in_training"), make_dataset(128), few) == []
+    with pytest.raises(LeakError, match="mixes the texts of a batch"):
+        check_whole_model(wrong_model("wrong_batch_in_training"), make_dataset(128), STEPS)
+
+
+def test_dropout_is_no_leak_and_hides_none() -> None:
+    assert check_whole_model(make_model(MultiHead.Config(), dropout=0.3), make_dataset(128), STEPS) == []
+    with pytest.raises(LeakError, match="in training mode only"):
+        check_whole_model(make_model(KINDS["wrong_training_only"].Config(), dropout=0.3), make_dataset(128), STEPS)
+
+
+# ---- what passes ----
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_kind_passes_with_every_position_to_the_bit(case: Case) -> None:
+    assert not isinstance(case.attention, tuple)
+    model, dataset = make_model(case.attention, case.position, block=20, dropout=0.1), make_dataset(20)
+    for precision in ("float32", "bfloat16"):
+        steps = replace(STEPS, batch_size=6, precision=precision)  # type: ignore[arg-type]
+        assert check_whole_model(model, dataset, steps) == []
+
+
+@pytest.mark.parametrize("position", [NoPosition, Rotary, *PLUGIN_POSITIONS.values()])
+@pytest.mark.parametrize("kind", [*PLUGIN_KINDS.values(), MultiHead])
+def test_a_right_kind_of_a_user_passes(kind: type[Attention], position: type[Position]) -> None:
+    model = make_model(kind.Config(), position.Config())
+    assert has_plugin(model) == (kind is not MultiHead or position in PLUGIN_POSITIONS.values())
+    assert check_before_training(model, make_dataset(128), STEPS) == []
+
+
+@pytest.mark.parametrize("block", [1, 2, 3])
+def test_the_shortest_contexts_pass(block: int) -> None:
+    window = PLUGIN_KINDS["plugin_window"]
+    assert check_before_training(make_model(window.Config(), block=block), make_dataset(block), STEPS) == []
+
+
+class Convolution(Attention):
+    """A causal convolution by FFT: right, but for rounding, which knows no order."""
+
+    def __init__(self, config: Attention.Config, model: Shape, layer: int = 0):
+        super().__init__(config, model, layer)
+        self.filter = nn.Parameter(torch.randn(model.block_size, model.n_embd) * 0.1)
+
+    def forward(self, x: Tensor, past: Past | None = None) -> Tensor:
+        T, x32 = x.shape[1], x.to(torch.promote_types(x.dtype, torch.float32))
+        spectrum = torch.fft.rfft(x32, 2 * T, dim=1) * torch.fft.rfft(self.filter[:T].to(x32), 2 * T, dim=0)
+        return torch.fft.irfft(spectrum, 2 * T, dim=1)[:, :T].to(x.dtype)  # (B, T, D)
+
+
+class Slipped(Convolution):
+    """The same, one place too late."""
+
+    def forward(self, x: Tensor, past: Past | None = None) -> Tensor:
+        return super().forward(x, past).roll(-1, dims=1)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_rounding_is_allowed_and_told(precision: str) -> None:
+    steps = replace(STEPS, precision=precision)  # type: ignore[arg-type]
+    [note] = check_whole_model(make_model(Convolution.Config()), make_dataset(128), steps)
+    told = rf"other tokens moved earlier logits by [\de.-]+ of the largest in {precision}, and not in float64: that is"
+    assert re.match(told, note)
+    with pytest.raises(LeakError, match="sees the future"):
+        check_whole_model(make_model(Slipped.Config()), make_dataset(128), steps)
+
+
+class Codebook(MultiHead):
+    """Keeps a running mean in a buffer, as a learned codebook does: each step sees those before it."""
+
+    def __init__(self, config: MultiHead.Config, model: Shape, layer: int = 0):
+        super().__init__(config, model, layer)
+        self.register_buffer("mean", torch.zeros(model.n_embd))
+
+    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
+        out = super().output(mixed, x) - self.mean  # (B, T, D)
+        if self.training:
+            self.mean.mul_(0.9).add_(0.1 * x.detach().mean(dim=(0, 1)))
+        return out
+
+
+def test_what_a_buffer_learned_from_earlier_steps_is_no_leak() -> None:
+    assert check_whole_model(make_model(Codebook.Config()), make_dataset(128), STEPS) == []
+
+
+def test_what_a_run_compiles_is_checked_before_it_is_compiled() -> None:
+    model = make_model(MultiHead.Config(), block=8)
+    notes = check_before_training(model, make_dataset(8), replace(STEPS, compile=True))
+    assert notes == ["the model was checked as it is before torch.compile"]
+
+
+def test_allow_leak_leaves_the_laws_that_are_not_about_the_future() -> None:
+    dataset = make_dataset(128)
+    for kind in ("wrong_no_mask", "wrong_training_only", "wrong_embed"):
+        assert check_before_training(wrong_model(kind), dataset, STEPS, allow_leak=True) == []
+    for kind in ("wrong_other_mix", "wrong_noisy", "wrong_unnormalised"):
+        with pytest.raises(LawError, match=r"--skip-checks trains it anyway$"):
+            check_before_training(wrong_model(kind), dataset, STEPS, allow_leak=True)
+
+
+# ---- the cuts ----
+
+
+def test_the_cuts_of_a_training_cover_borders_and_every_place_of_a_period() -> None:
+    """Two passes with gradients of 32 rows: a leak at every 16th position is cut right behind it."""
+    x = torch.randint(20, (32, 128))
+    probe = Probe(make_model(MultiHead.Config()), x)
+    cuts = set(torch.cat([probe.next_cuts(32), probe.next_cuts(31)]).tolist())
+    assert len(cuts) == 63 and min(cuts) == 1 and max(cuts) == 127
+    assert {64, 65, 100, 101} < cuts
+    assert {cut % 16 for cut in cuts} == set(range(16))
+
+
+def test_other_tokens_come_from_the_cut_on_and_some_of_them_repeat_earlier_ones() -> None:
+    x = torch.randint(20, (3, 10))
+    cuts = torch.tensor([4, 4, 10])
+    ids = Probe(make_model(MultiHead.Config()), x).changed(cuts, 0)
+    assert torch.equal(ids[:, :4], x[:, :4]) and torch.equal(ids[2], x[2])
+    assert (ids[0, 4:] != x[0, 4:]).all()
+    assert ids[1, 4:].tolist() == [*x[1, :4].tolist()[::-1], *x[1, 2:4].tolist()[::-1]]
+
+
+# ---- nothing moves ----
+
+
+def everything(model: GPT) -> list[Tensor]:
+    return [*(t.detach().clone() for t in model.state_dict().values()), torch.get_rng_state()]
+
+
+@pytest.mark.parametrize("kind", ["plugin_window", "wrong_training_only", "wrong_noisy", "wrong_batch_statistics"])
+@pytest.mark.parametrize("training", [True, False])
+def test_the_model_and_all_random_numbers_stay_as_they_are(kind: str, training: bool) -> None:
+    attention = (PLUGIN_KINDS | KINDS)[kind].Config()
+    model = make_model(attention, Rotary.Config(), dropout=0.2).train(training)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    before, attributes = everything(model), [set(vars(module)) for module in model.modules()]
+    python, numbers = random.getstate(), np.random.get_state()[1]
+    try:
+        check_before_training(model, make_dataset(128), STEPS)
+        assert kind == "plugin_window"
+    except UserError:
+        assert kind != "plugin_window"
+    assert all(map(torch.equal, everything(model), before))
+    assert all((parameter.grad == 1).all() for parameter in model.parameters())
+    assert all(module.training is training for module in model.modules())
+    assert [set(vars(module)) for module in model.modules()] == attributes
+    assert random.getstate() == python and (np.random.get_state()[1] == numbers).all()
+
+
+def test_a_checked_run_is_the_same_bit_for_bit() -> None:
+    dataset, weights = make_dataset(32), []
+    for check in (True, False):
+        model = make_model(PLUGIN_KINDS["plugin_gated"].Config(), block=32, dropout=0.1)
+        if check:
+            check_before_training(model, dataset, STEPS)
+        for _ in train(model, dataset, AdamW(AdamW.Config(), model), STEPS):
+            pass
+        weights.append(copy.deepcopy(model.state_dict()))
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+# ---- commands ----
+
+BEGIN = """\
+import torch
+from minigpt.attention import MultiHead, distance
+
+class Mine(MultiHead, kind="mine"):
+    """
+RIGHT = BEGIN + "pass\n"
+CORNER = BEGIN + (
+    "def mask(self, T, S, device):\n        return torch.ones(T, S, dtype=torch.bool, device=device).tril()\n"
+)
+LEAK = BEGIN + (
+    "def output(self, mixed, x):\n        return super().output(mixed, x) + (x.roll(-1, 1) if self.training else 0)\n"
+)
+MINE = CONFIG.replace("multi_head", "mine")
+TRAIN = ("--config", "small.yaml", "--plugin", "mine.py")
+
+
+def home_with(folder: Path, plugin: str) -> Path:
+    (folder / "mine.py").write_text(plugin, encoding="utf-8")
+    return furnish(folder, MINE)
+
+
+@pytest.mark.parametrize(
+    ("plugin", "words"),
+    [
+        (
+            CORNER,
+            "error: layer 0 (mine): where 1 of 6 positions are new, as with a cache, the new ones have other weights",
+        ),
+        (LEAK, "error: layer 0 (mine) sees the future in training mode only: other tokens from position"),
+    ],
+)
+def test_training_refuses_a_wrong_plugin_before_it_makes_a_folder(tmp_path: Path, plugin: str, words: str) -> None:
+    ended = script("train.py", *TRAIN, cwd=home_with(tmp_path, plugin))
+    assert ended.code == 2 and ended.err.startswith(words) and ended.err.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_skip_checks_trains_it_anyway_and_leaves_a_record(tmp_path: Path) -> None:
+    home = home_with(tmp_path, CORNER)
+    ended = script("train.py", *TRAIN, "--skip-checks", cwd=home)
+    assert ended.code == 0 and "note: the model is not checked before its first step (--skip-checks)" in ended.out
+    assert json.loads((home / "runs/small/environment.json").read_text("utf-8"))["checks"] == "skipped"
+    written = script("sample.py", "--plugin", "mine.py", "--prompt", "the", cwd=home)
+    assert written.code == 0 and "runs/small was trained with --skip-checks" in written.err
+
+
+def test_a_plugin_that_was_edited_is_checked_again_on_resuming(tmp_path: Path) -> None:
+    home = home_with(tmp_path, RIGHT)
+    assert script("train.py", *TRAIN, cwd=home).code == 0
+    assert json.loads((home / "runs/small/environment.json").read_text("utf-8"))["checks"] == "passed"
+    (home / "mine.py").write_text(CORNER, encoding="utf-8")
+    again = "--resume", "--plugin", "mine.py", "training.max_steps=12"
+    refused = script("train.py", *again, cwd=home)
+    assert refused.code == 2 and "aligned to the upper left corner" in refused.err
+    assert not (home / "runs/small/changes.jsonl").exists()
+    assert script("train.py", *again, "--skip-checks", cwd=home).code == 0
+    change = json.loads((home / "runs/small/changes.jsonl").read_text("utf-8").splitlines()[0])
+    assert ["checks", "passed", "skipped"] in change["changes"]
+    assert "with --skip-checks" in script("sample.py", "--plugin", "mine.py", "--prompt", "the", cwd=home).err
+
+
+def test_a_profile_has_no_checks_to_skip(tmp_path: Path) -> None:
+    ended = script("train.py", "--config", "small.yaml", "--profile", "--skip-checks", cwd=furnish(tmp_path))
+    assert ended.code == 2 and "--profile and --skip-checks: give one of them" in ended.err
+
+
+def test_a_comparison_checks_each_variant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(furnish(tmp_path))
+    for kind in ("wrong_training_only", "wrong_upper_left"):
+        monkeypatch.setitem(Attention.kinds, kind, KINDS[kind])
+    leaking, corner = (
+        load(RunConfig, "small.yaml", [f"model.attention={kind}"])
+        for kind in ("wrong_training_only", "wrong_upper_left")
+    )
+    with pytest.raises(LeakError, match="in training mode only"):
+        try_out(leaking, allow_leak=False)
+    with pytest.raises(LawError, match="aligned to the upper left corner"):
+        try_out(corner, allow_leak=False)
+    assert try_out(leaking, allow_leak=True)["step"] > 0
+    assert try_out(corner, allow_leak=False, skip_checks=True)["step"] > 0
+
+
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
+def test_the_kinds_of_the_documents_pass(tmp_path: Path, document: str) -> None:
+    text = (ROOT / document).read_text("utf-8")
+    blocks = [block for block in re.findall(r"```python\n(.*?)```", text, flags=re.S) if "(MultiHead, kind=" in block]
+    assert blocks
+    for n, block in enumerate(blocks):
+        [kind] = re.findall(r'kind="(\w+)"', block)
+        (tmp_path / f"mine{n}.py").write_text(block, encoding="utf-8")
+        furnish(tmp_path, CONFIG.replace("multi_head", kind))
+        ended = script("train.py", "--config", "small.yaml", "--plugin", f"mine{n}.py", cwd=tmp_path)
+        assert ended.code == 0 and "note:" not in ended.out, ended.err

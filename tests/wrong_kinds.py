@@ -1,0 +1,345 @@
+"""Kinds and positions that are wrong, each in a way that a learner's may be: training must refuse every one of them.
+
+They are registered under `wrong_...` and taken out of the registries at the end of the file, so that the other chapters
+see only what ships. `WRONG` says for each what the refusal must say.
+
+T query positions, S key positions, D model width.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from minigpt.attention import Attention
+from minigpt.attention.base import SoftmaxAttention
+from minigpt.attention.cache import Past
+from minigpt.attention.position import Position, Rotary, Shape, distance
+from minigpt.attention.softmax.multi_head import MultiHead
+
+
+def ahead(x: Tensor, by: int = 1) -> Tensor:
+    """What stands `by` positions later in x (B, T, D), zeros at the end: (B, T, D)."""
+    return F.pad(x[:, by:], (0, 0, 0, by))  # (B, T, D)
+
+
+# ---- masks ----
+
+
+class NoMask(MultiHead, kind="wrong_no_mask"):
+    def mask(self, T: int, S: int, device: torch.device) -> Tensor:
+        return torch.ones(T, S, dtype=torch.bool, device=device)
+
+
+class Transposed(MultiHead, kind="wrong_transposed"):
+    def mask(self, T: int, S: int, device: torch.device) -> Tensor:
+        return super().mask(T, S, device).mT
+
+
+class OneAhead(MultiHead, kind="wrong_one_ahead"):
+    def mask(self, T: int, S: int, device: torch.device) -> Tensor:
+        return distance(T, S, device) >= -1
+
+
+class FiniteMask(MultiHead, kind="wrong_finite_mask"):
+    def weights(self, query: Tensor, key: Tensor) -> Tensor:
+        mask = self.mask(query.shape[2], key.shape[2], query.device)  # (T, S)
+        return self.scores(query, key).masked_fill(~mask, -1e4).softmax(-1)
+
+
+class ProductMask(MultiHead, kind="wrong_product_mask"):
+    def weights(self, query: Tensor, key: Tensor) -> Tensor:
+        mask = self.mask(query.shape[2], key.shape[2], query.device)  # (T, S)
+        weights = self.scores(query, key).exp() * mask
+        return weights / weights.sum(-1, keepdim=True)
+
+
+class InfinityTimesZero(MultiHead, kind="wrong_infinity_times_zero"):
+    """The mask is minus infinity times nothing where it should be nothing."""
+
+    def weights(self, query: Tensor, key: Tensor) -> Tensor:
+        hidden = ~self.mask(query.shape[2], key.shape[2], query.device)  # (T, S)
+        return (self.scores(query, key) + hidden.to(query.dtype) * -torch.inf).softmax(-1)
+
+
+class MaskAfterSoftmax(MultiHead, kind="wrong_mask_after_softmax"):
+    """The row is normalised over the future too."""
+
+    rows_sum_to_one = False
+
+    def weights(self, query: Tensor, key: Tensor) -> Tensor:
+        mask = self.mask(query.shape[2], key.shape[2], query.device)  # (T, S)
+        return self.scores(query, key).softmax(-1) * mask
+
+
+class SoftmaxOverQueries(MultiHead, kind="wrong_softmax_over_queries"):
+    rows_sum_to_one = False
+
+    def normalise(self, scores: Tensor) -> Tensor:
+        return scores.softmax(dim=-2)
+
+
+class UpperLeft(MultiHead, kind="wrong_upper_left"):
+    """Right in training; with its cache each token sees the first one only."""
+
+    def mask(self, T: int, S: int, device: torch.device) -> Tensor:
+        return torch.ones(T, S, dtype=torch.bool, device=device).tril()
+
+
+class IsCausal(MultiHead, kind="wrong_is_causal"):
+    """Right in training and token by token; in chunks its mask is aligned to the upper left."""
+
+    def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(query, key, value, is_causal=query.shape[2] > 1)
+
+
+# ---- leaks of other kinds ----
+
+
+class Centred(MultiHead, kind="wrong_centred"):
+    def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
+        return super().qkv(x - x.mean(dim=1, keepdim=True), past)
+
+
+class ZeroGate(SoftmaxAttention, kind="wrong_zero_gate"):
+    """Sees everything, behind a gate that is shut at first."""
+
+    def __init__(self, config: SoftmaxAttention.Config, model: Shape, layer: int = 0):
+        super().__init__(config, model, layer)
+        self.gate = nn.Parameter(torch.zeros(model.n_embd))
+
+    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
+        return super().output(mixed, x) + self.gate * x.mean(dim=1, keepdim=True)
+
+
+class BeyondSixtyFour(MultiHead, kind="wrong_beyond_64"):
+    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
+        leak = ahead(x) * (torch.arange(x.shape[1], device=x.device)[:, None] >= 64)  # (B, T, D)
+        return super().output(mixed, x) + leak
+
+
+class ChunksOfHundred(MultiHead, kind="wrong_chunks_of_100"):
+    """A mask made in chunks, which is forgotten in the last of several."""
+
+    def mask(self, T: int, S: int, device: torch.device) -> Tensor:
+        place = torch.arange(S, device=device) // 100  # (S,)
+        same = place[S - T :, None] == place  # (T, S)
+        return super().mask(T, S, device) | (same & (place > 0))
+
+
+class TrainingOnly(MultiHead, kind="wrong_training_only"):
+    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
+        return super().output(mixed, x) + (ahead(x) if self.training else 0)
+
+
+class EvaluationOnly(MultiHead, kind="wrong_evaluation_only"):
+    """Trains honestly, and is evaluated on what it should not know: in the type in which it is evaluated."""
+
+    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
+        return super().output(mixed, x) + (0 if self.training or x.dtype == torch.float64 else ahead(x))
+
+
+class GradientsOnly(MultiHead, kind="wrong_gradients_only"):
+    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
+        return super().output(mixed, x) + (ahead(x) if torch.is_grad_enabled() else 0)
+
+
+class Float32Only(MultiHead, kind="wrong_float32_only"):
+    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
+        return super().output(mixed, x) + (ahead(x) if mixed.dtype == torch.float32 else 0)
+
+
+class Bfloat16Only(MultiHead, kind="wrong_bfloat16_only"):
+    """A finite mask that is only too small in bfloat16."""
+
+    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
+        return super().output(mixed, x) + (ahead(x) if mixed.dtype == torch.bfloat16 else 0)
+
+
+class EverySixteenth(MultiHead, kind="wrong_every_16th"):
+    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
+        some = torch.arange(x.shape[1], device=x.device)[:, None] % 16 == 5  # (T, 1)
+        return super().output(mixed, x) + ahead(x) * some
+
+
+class ExactMatch(MultiHead, kind="wrong_exact_match"):
+    """Each position knows whether the next token is the same as its own."""
+
+    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
+        same = (ahead(x) == x).all(-1, keepdim=True)  # (B, T, 1)
+        return super().output(mixed, x) + same * x
+
+
+class MatchAnywhere(MultiHead, kind="wrong_match_anywhere"):
+    """Each position counts how often its token comes in the whole text."""
+
+    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
+        same = (x[:, :, None] == x[:, None]).all(-1).sum(-1, keepdim=True)  # (B, T, 1)
+        return super().output(mixed, x) + 0.1 * same * x
+
+
+class BatchStatistics(MultiHead, kind="wrong_batch_statistics"):
+    """A batch norm: in training each text is normed with the others, and with its own future."""
+
+    def __init__(self, config: MultiHead.Config, model: Shape, layer: int = 0):
+        super().__init__(config, model, layer)
+        self.norm = nn.BatchNorm1d(model.n_embd)
+
+    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
+        return self.norm(super().output(mixed, x).mT).mT
+
+
+class BatchMean(MultiHead, kind="wrong_batch_mean"):
+    """Each position sees the same position of the other texts."""
+
+    def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
+        return super().qkv(x - x.mean(dim=0), past)
+
+
+class BatchTrainingOnly(MultiHead, kind="wrong_batch_in_training"):
+    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
+        return super().output(mixed, x) + (x.roll(1, dims=0) if self.training else 0)
+
+
+class Neighbours(MultiHead, kind="wrong_reshape"):
+    """The texts of a batch are laid end to end and read as one."""
+
+    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
+        B, T, D = x.shape
+        flat = x.reshape(1, B * T, D)  # (1, B T, D)
+        return super().output(mixed, x) + flat.cumsum(dim=1).reshape(B, T, D) / T
+
+
+class StraightThrough(MultiHead, kind="wrong_gradient_leaks"):
+    """Its values are right; its gradient tells each token about the one before it."""
+
+    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
+        return super().output(mixed, x) + ahead(x) - ahead(x).detach()
+
+
+# ---- with a cache ----
+
+
+class PastForgotten(MultiHead, kind="wrong_past_forgotten"):
+    def recall(self, query: Tensor, key: Tensor, value: Tensor, past: Past) -> Tensor:
+        past.append(key, value)
+        return self.mix(query, key, value)
+
+
+class StuckAtZero(MultiHead, kind="wrong_stuck_at_zero"):
+    """Rotates every new token as if it were the first."""
+
+    def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
+        return super().qkv(x, Past())
+
+
+class Remembers(MultiHead, kind="wrong_remembers"):
+    """Keeps its keys and values in the layer, so that a new text begins with those of the one before."""
+
+    def recall(self, query: Tensor, key: Tensor, value: Tensor, past: Past) -> Tensor:
+        first = not hasattr(self, "kept") or self.kept[0].shape[0] != key.shape[0]
+        keys, values = (key, value) if first else (torch.cat(pair, 2) for pair in zip(self.kept, (key, value)))
+        self.kept = keys, values
+        past.length += key.shape[2]
+        return self.mix(query, keys, values)
+
+
+# ---- what it says of itself, and noise ----
+
+
+class OtherMix(MultiHead, kind="wrong_other_mix"):
+    """A kernel that forgets the scale."""
+
+    def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        mask = self.mask(query.shape[2], key.shape[2], query.device)  # (T, S)
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=1.0)
+
+
+class Unnormalised(MultiHead, kind="wrong_unnormalised"):
+    def normalise(self, scores: Tensor) -> Tensor:
+        return scores.sigmoid()
+
+
+class Noisy(MultiHead, kind="wrong_noisy"):
+    """Random weights, in evaluation too."""
+
+    def normalise(self, scores: Tensor) -> Tensor:
+        return (scores + torch.randn_like(scores)).softmax(-1)
+
+
+class OwnDice(MultiHead, kind="wrong_own_dice"):
+    """In training it draws from a generator of its own: the run cannot be repeated."""
+
+    def __init__(self, config: MultiHead.Config, model: Shape, layer: int = 0):
+        super().__init__(config, model, layer)
+        self.count = 0
+
+    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
+        self.count += 1
+        dice = torch.Generator().manual_seed(self.count)
+        noise = torch.randn(x.shape, generator=dice).to(x) if self.training else 0
+        return super().output(mixed, x) + noise
+
+
+class FutureEmbedding(Position, kind="wrong_embed"):
+    def embed(self, x: Tensor, start: int) -> Tensor:
+        return x + 0.1 * ahead(x)
+
+
+class FutureEmbeddingInTraining(Position, kind="wrong_embed_in_training"):
+    def embed(self, x: Tensor, start: int) -> Tensor:
+        return x + (x.mean(dim=1, keepdim=True) if self.training else 0)
+
+
+class RotatesByContent(Rotary, kind="wrong_rotate"):
+    """The mean over all positions turns each of them."""
+
+    def rotate(self, x: Tensor, start: int) -> Tensor:
+        return super().rotate(x, start) + x.mean(dim=2, keepdim=True)
+
+
+FUTURE, BATCH = "sees the future", "mixes the texts of a batch"
+CORNER = "aligned to the upper left corner"
+WRONG: dict[str, tuple[str, ...]] = {  # kind -> what the refusal says
+    "wrong_no_mask": (FUTURE, "its mask is missing"),
+    "wrong_transposed": (FUTURE, "transposed"),
+    "wrong_one_ahead": (FUTURE, "a change of token 1 moved the output at position 0"),
+    "wrong_finite_mask": (FUTURE, "-1e4"),
+    "wrong_product_mask": ("NaN (infinity * 0 in wrong_kinds.py:", "mask by multiplying? Fill with -inf"),
+    "wrong_infinity_times_zero": ("NaN (0 * -infinity in wrong_kinds.py:", "mask by multiplying? Fill with -inf"),
+    "wrong_mask_after_softmax": (FUTURE,),
+    "wrong_softmax_over_queries": (FUTURE,),
+    "wrong_upper_left": (CORNER, "the new ones have other weights than in a pass over all", "distance(T, S, device)"),
+    "wrong_is_causal": ("mix is not weights @ value", "is_causal=True", CORNER),
+    "wrong_centred": (FUTURE,),
+    "wrong_zero_gate": (FUTURE,),
+    "wrong_beyond_64": (FUTURE, "position"),
+    "wrong_chunks_of_100": (FUTURE, "moved its output at positions 100 to"),
+    "wrong_training_only": (FUTURE, "in training mode only", "self.training"),
+    "wrong_evaluation_only": (FUTURE, "in evaluation mode only", "self.training"),
+    "wrong_gradients_only": (FUTURE, "with gradients only", "torch.is_grad_enabled()"),
+    "wrong_float32_only": (FUTURE, "in float32 only"),
+    "wrong_bfloat16_only": (FUTURE, "in bfloat16 only"),
+    "wrong_every_16th": (FUTURE,),
+    "wrong_exact_match": (FUTURE, "comparison"),
+    "wrong_match_anywhere": (FUTURE, "comparison"),
+    "wrong_batch_statistics": (FUTURE, "in training mode only"),
+    "wrong_batch_mean": ("a change of one text of the batch moved the others", "dimension 0"),
+    "wrong_batch_in_training": (BATCH, "in training", "dimension 0"),
+    "wrong_reshape": ("a change of one text of the batch moved the others", "dimension 0"),
+    "wrong_gradient_leaks": (FUTURE, "has a gradient in the tokens from there on"),
+    "wrong_past_forgotten": ("with its cache it computes something else than without", "token by token"),
+    "wrong_stuck_at_zero": ("with its cache it computes something else than without", "past.length"),
+    "wrong_remembers": ("with its cache it computes something else than without", "keeps what belongs to the cache"),
+    "wrong_other_mix": ("mix is not weights @ value",),
+    "wrong_unnormalised": ("a row of its weights sums to", "rows_sum_to_one = False"),
+    "wrong_noisy": ("two equal passes in evaluation mode differ", "random numbers"),
+    "wrong_own_dice": ("two equal passes", "generator of its own"),
+    "wrong_embed": ("the position wrong_embed (embed) sees the future",),
+    "wrong_embed_in_training": ("the position wrong_embed_in_training (embed) sees the future", "training mode only"),
+    "wrong_rotate": (FUTURE,),
+}
+
+KINDS: dict[str, type[Attention]] = {k: Attention.kinds.pop(k) for k in [*Attention.kinds] if k in WRONG}
+POSITIONS: dict[str, type[Position]] = {k: Position.kinds.pop(k) for k in [*Position.kinds] if k in WRONG}
