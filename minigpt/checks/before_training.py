@@ -30,14 +30,12 @@ FIRST: tuple[Law, ...] = (  # without these, the other checks would give a wrong
     laws.equal_passes_are_equal,
     partial(laws.batch_elements_do_not_mix, allowed=ROUNDING),
 )
-ALWAYS: tuple[Law, ...] = (
+REST: tuple[Law, ...] = (
     laws.shapes,
+    laws.weights_do_not_see_the_future,
     partial(laws.rows_sum_to_one, allowed=ROUNDING),
     partial(laws.weights_are_not_negative, allowed=ROUNDING),
     partial(laws.mix_is_weights_times_values, allowed=ROUNDING),
-)
-CAUSAL: tuple[Law, ...] = (  # what sees the future cannot be written token by token
-    laws.weights_do_not_see_the_future,
     partial(laws.queries_may_come_alone, allowed=ROUNDING),
     partial(laws_of_writing.written_token_by_token, allowed=ROUNDING),
     partial(laws_of_writing.written_in_chunks, allowed=ROUNDING),
@@ -49,8 +47,9 @@ CAUSAL: tuple[Law, ...] = (  # what sees the future cannot be written token by t
 def check_before_training(model: GPT, dataset: Dataset, config: TrainingConfig, allow_leak: bool = False) -> list[str]:
     """Everything that is checked before the first step; returns notes for the user, a line each.
 
-    Raises LeakError for a model that sees the future, unless `allow_leak`, and LawError. Each of several processes
-    checks its own rows; nothing is sent. The model and all random numbers stay as they are.
+    Raises LeakError for a model that sees the future, and LawError for a kind of a user's that breaks a law. With
+    `allow_leak` only the first laws are asked: the rest are about what a causal kind computes. Each of several
+    processes checks its own rows; nothing is sent. The model and all random numbers stay as they are.
     """
     notes: list[str] = []
     with untouched_random(model.device), says_how_to_go_on():
@@ -59,7 +58,7 @@ def check_before_training(model: GPT, dataset: Dataset, config: TrainingConfig, 
         if not allow_leak:
             notes += check_causal(model)
             notes += check_whole_model(model, dataset, config)
-        obey(plugin, ALWAYS if allow_leak else ALWAYS + CAUSAL)
+            obey(plugin, REST)
     if config.compile:
         notes.append("the model was checked as it is before torch.compile")
     return notes
