@@ -127,6 +127,62 @@ class OnlyFloat32(MultiHead, kind="only_float32"):
         return super().scores(query, key) @ torch.eye(key.shape[2])
 
 
+class WrongShapes(MultiHead, kind="wrong_shapes"):
+    """Fails in every type."""
+
+    def scores(self, query: Tensor, key: Tensor) -> Tensor:
+        return query @ key
+
+
+class EluPlusOne(MultiHead, kind="elu_plus_one"):
+    """Linear attention as published: where every feature vanishes, a row is 0 / 0 (arXiv 2006.16236)."""
+
+    def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
+        query, key, value = super().qkv(x, past)
+        return -query.abs(), key, value  # so that they do vanish
+
+    def weights(self, query: Tensor, key: Tensor) -> Tensor:
+        products = (nn.functional.elu(query) + 1) @ (nn.functional.elu(key) + 1).mT  # (B, H, T, S)
+        mask = self.mask(query.shape[2], key.shape[2], query.device)  # (T, S)
+        products = products.masked_fill(~mask, 0.0)
+        return products / products.sum(-1, keepdim=True)
+
+
+class PlainExp(MultiHead, kind="plain_exp"):
+    """A softmax that does not subtract the largest score."""
+
+    def scores(self, query: Tensor, key: Tensor) -> Tensor:
+        return super().scores(query, key).abs()
+
+    def normalise(self, scores: Tensor) -> Tensor:
+        return scores.exp() / scores.exp().sum(-1, keepdim=True)
+
+
+class EluPlusOneAhead(EluPlusOne, kind="elu_plus_one_ahead"):
+    """The same, and a leak that only large scores show."""
+
+    def weights(self, query: Tensor, key: Tensor) -> Tensor:
+        return super().weights(query, key) + (query.abs().mean() > 3) * super().weights(query, key).flip(-1)
+
+
+class Noisy(MultiHead, kind="noisy"):
+    """Random weights, in evaluation too."""
+
+    def normalise(self, scores: Tensor) -> Tensor:
+        return (scores + torch.randn_like(scores)).softmax(-1)
+
+
+class SquareRoot(MultiHead, kind="square_root"):
+    """A parameter near zero that must not become negative, as noise would make it."""
+
+    def __init__(self, config: MultiHead.Config, model: Shape, layer: int = 0):
+        super().__init__(config, model, layer)
+        self.width = nn.Parameter(torch.full((50,), 1e-3))
+
+    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
+        return super().output(mixed, x) + self.width.sqrt().sum()
+
+
 class NoScores(Attention, kind="no_scores"):
     """Weights that know of no scores, and so of no bias: each position looks at itself."""
 
@@ -161,9 +217,46 @@ def test_every_kind_that_ships_is_causal_with_every_position(kind: str, position
     check_causal(make_model(kind, position=position, block_size=20))
 
 
-@pytest.mark.parametrize("kind", ["window_of_three", "zero_gate_causal", "no_scores", "large_finite_mask"])
+@pytest.mark.parametrize(
+    "kind", ["window_of_three", "zero_gate_causal", "no_scores", "large_finite_mask", "square_root"]
+)
 def test_what_sees_only_the_past_passes(kind: str) -> None:
-    check_causal(make_model(kind))
+    assert check_causal(make_model(kind)) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "found", "advice"),
+    [
+        ("elu_plus_one", "0 / 0", "a row sums to zero; add a small number, such as 1e-6, to what divides"),
+        ("plain_exp", "infinity / infinity", "subtract the largest score of a row before exp, as softmax does"),
+    ],
+)
+def test_nan_of_very_large_scores_alone_is_a_note_with_its_operation_and_line(
+    kind: str, found: str, advice: str
+) -> None:
+    [note] = check_causal(make_model(kind))
+    line = (
+        re.escape(f"layer 0 ({kind}) makes NaN ({found} in test_causality.py:")
+        + r"\d+"
+        + re.escape(f") of very large scores: {advice}; training goes on")
+    )
+    assert re.fullmatch(line, note)
+
+
+def test_where_very_large_scores_leave_no_numbers_less_large_ones_are_judged() -> None:
+    with pytest.raises(LeakError, match="with very large scores"):
+        check_causal(make_model("elu_plus_one_ahead"))
+
+
+def test_a_noisy_kind_is_not_said_to_see_the_future() -> None:
+    with pytest.raises(UserError, match="two equal passes in evaluation mode give different outputs") as refused:
+        check_causal(make_model("noisy"))
+    assert not isinstance(refused.value, LeakError)
+
+
+def test_what_fails_in_every_type_is_not_blamed_on_float64() -> None:
+    with pytest.raises(RuntimeError, match=r"must match|cannot be multiplied|Expected size"):
+        check_causal(make_model("wrong_shapes"))
 
 
 def test_a_mask_aligned_to_the_upper_left_is_right_in_training_and_wrong_in_decoding() -> None:
@@ -219,7 +312,9 @@ def test_what_sees_the_future_is_refused_by_layer_positions_and_cause(kind: str,
 
 def test_a_mask_by_multiplication_is_refused_for_the_nan_that_it_makes() -> None:
     with pytest.raises(
-        LeakError, match=r"^layer 0 \(product_mask\) makes NaN .* mask by multiplying\? Fill with -inf$"
+        LeakError,
+        match=r"^layer 0 \(product_mask\) makes NaN \(infinity \* 0 in test_causality.py:\d+\) of very large scores: "
+        r"does it mask by multiplying\? Fill with -inf$",
     ):
         check_causal(make_model("product_mask"))
 

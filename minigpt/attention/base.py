@@ -34,6 +34,9 @@ class Attention(nn.Module, Component):
     `weight.data.zero_()`, or an `nn.Parameter` of its own. A linear layer or an embedding that it leaves as torch made
     it starts as in GPT-2 (`model/initialise.py`). Muon steps the weights of its linear layers, but for what `muon`
     says, and AdamW the rest.
+
+    Before the first step every model is probed for leaks, and a kind of a user's own is held to most of the laws that
+    the contract suite asks of those that ship (`checks/before_training.py`).
     """
 
     rows_sum_to_one: ClassVar[bool] = True

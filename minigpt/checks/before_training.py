@@ -1,8 +1,9 @@
 """All that is checked before the first step of a run, in about half a second.
 
 Every model: each attention is causal (`inspection/causality.py`), and so is the whole model as it will be trained
-(`whole_model.py`). A model with a kind or a position from outside this package, a plugin's or a notebook's, also passes
-the laws below, which the contract suite asks of the built-in ones.
+(`whole_model.py`). A model with a kind or a position from outside this package, a plugin's or a notebook's, also obeys
+the laws below, which the contract suite asks of the built-in ones. That the shapes are those of the contract is checked
+earlier, where a model is made (`inspection/shapes.py`).
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ FIRST: tuple[Law, ...] = (  # without these, the other checks would give a wrong
     partial(laws.batch_elements_do_not_mix, allowed=ROUNDING),
 )
 REST: tuple[Law, ...] = (
-    laws.shapes,
     laws.weights_do_not_see_the_future,
     partial(laws.rows_sum_to_one, allowed=ROUNDING),
     partial(laws.weights_are_not_negative, allowed=ROUNDING),
