@@ -153,6 +153,12 @@ IN_TRAINING = [
         "mine.py:12 in mistakes (called by __post_init__): ZeroDivisionError: ",
     ),
     (
+        "a layer that has no weights yet",
+        KIND + "    def __init__(self, config, model, layer=0):\n        super().__init__(config, model, layer)\n"
+        "        self.gate = nn.LazyLinear(4)\n",
+        "mine.py:8 in Mine (called by parameter_count): ValueError: ",
+    ),
+    (
         "no memory",
         KIND + "    def output(self, mixed, x):\n        return torch.empty(2**50)\n",
         "not enough memory (mine.py:10 in output (called by forward, layer 0): RuntimeError: ",

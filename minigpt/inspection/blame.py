@@ -102,9 +102,9 @@ def _context(called: Calls) -> str:
 
 
 def _computes(frame: FrameType) -> bool:
-    """Whether a call is one of minigpt's, but for those that only look at others."""
-    name = str(frame.f_globals.get("__name__"))
-    return name.startswith("minigpt.") and not name.startswith(("minigpt.inspection.", "minigpt.checks."))
+    """Whether a call is one of a function of minigpt's, but for those that only look at others."""
+    name, named = str(frame.f_globals.get("__name__")), frame.f_code.co_name.isidentifier()  # <genexpr> is not
+    return named and name.startswith("minigpt.") and not name.startswith(("minigpt.inspection.", "minigpt.checks."))
 
 
 def _layer(frame: FrameType, calls: Calls) -> int | None:
