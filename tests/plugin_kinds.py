@@ -25,7 +25,7 @@ from minigpt.fast import shortcut
 class Window(MultiHead, kind="plugin_window"):
     """Sees the last `window` positions only: one line, and the fast kernel stays (Mistral, arXiv 2310.06825)."""
 
-    permutation_invariant = False
+    order_blind = False
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MultiHead.Config):
@@ -85,7 +85,7 @@ class Gated(MultiHead, kind="plugin_gated"):
 class Forgetting(MultiHead, kind="plugin_forgetting"):
     """Each token says how much of the past to forget (arXiv 2503.02130). Its gate rides as one more key channel."""
 
-    permutation_invariant = False
+    order_blind = False
 
     def __init__(self, config: MultiHead.Config, model: Shape, layer: int = 0):
         super().__init__(config, model, layer)

@@ -136,7 +136,7 @@ class Signed(MultiHead):
 
 
 class ClaimsNoOrder(Window):
-    permutation_invariant = True
+    order_blind = True
 
 
 class ClaimsOtherSums(MultiHead):
@@ -154,7 +154,7 @@ class ClaimsNegativeWeights(MultiHead):
 class ClaimsOrder(MultiHead):
     """Without positions, the order of the past does not change its last row."""
 
-    permutation_invariant = False
+    order_blind = False
 
 
 class DropsAlways(MultiHead):

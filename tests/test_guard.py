@@ -115,7 +115,7 @@ def test_other_layers_and_options_keep_the_fast_kernel(parent: type[SoftmaxAtten
     class Mine(parent):
         """What goes in and what comes out are others; the mean between them is the same."""
 
-        permutation_invariant = False
+        order_blind = False
         muon: ClassVar[dict[str, bool]] = {"gate.weight": False}
 
         def __init__(self, *arguments: object):

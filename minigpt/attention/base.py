@@ -41,7 +41,7 @@ class Attention(nn.Module, Component):
 
     rows_sum_to_one: ClassVar[bool] = True
     weights_nonnegative: ClassVar[bool] = True
-    permutation_invariant: ClassVar[bool] = True  # the order of the past does not change the last row (no position)
+    order_blind: ClassVar[bool] = True  # the order of the past does not change the last row (no position)
     muon: ClassVar[Mapping[str, bool]] = {}  # {parameter: whether Muon steps it}, where that is not as usual
 
     @dataclass(frozen=True, kw_only=True)

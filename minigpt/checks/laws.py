@@ -212,7 +212,7 @@ def queries_may_come_alone(model: GPT, allowed: float = EXACT) -> None:
 
 @torch.no_grad()
 def the_order_of_the_past(model: GPT, allowed: float = EXACT) -> None:
-    """Without positions, the last row depends on the order of the past where `permutation_invariant` is false, only."""
+    """Without positions, the last row depends on the order of the past where `order_blind` is false, only."""
     blind = copy.deepcopy(model)
     for attention in blind.attentions():
         attention.position = NoPosition(NoPosition.Config(), model.config)
@@ -221,13 +221,11 @@ def the_order_of_the_past(model: GPT, allowed: float = EXACT) -> None:
         x, noise = tokens(model, 2, T), torch.Generator().manual_seed(1)
         orders = [torch.cat((torch.randperm(T - 1, generator=noise), torch.tensor([T - 1]))) for _ in range(3)]  # (T,)
         far = max(off(view.out(x[:, order])[:, -1], view.out(x)[:, -1]) for order in orders)
-        if view.layer.permutation_invariant and far > allowed:
+        if view.layer.order_blind and far > allowed:
             what = f"without positions, another order of the past moved its last row by {far:.2g}"
-            raise view.broken(
-                what, "near and far are not alike to it; if that is meant, declare permutation_invariant = False"
-            )
-        if not view.layer.permutation_invariant and far <= allowed:
-            what = "it declares permutation_invariant = False, and the order of the past moves nothing"
+            raise view.broken(what, "near and far are not alike to it; if that is meant, declare order_blind = False")
+        if not view.layer.order_blind and far <= allowed:
+            what = "it declares order_blind = False, and the order of the past moves nothing"
             raise view.broken(what, "a declaration that is not needed")
 
 

@@ -17,7 +17,7 @@ from minigpt.attention import Attention
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 METHODS = ("mix", "recall", "make_cache")
-LAWS = {"rows_sum_to_one", "weights_nonnegative", "permutation_invariant"}
+LAWS = {"rows_sum_to_one", "weights_nonnegative", "order_blind"}
 HARMLESS = LAWS | {"__init__", "__init_subclass__", "qkv", "output", "Config", "config", "kind", "muon"}
 HARMLESS |= {"__doc__", "__module__", "__qualname__", "__annotations__", "__firstlineno__", "__static_attributes__"}
 
