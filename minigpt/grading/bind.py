@@ -95,11 +95,19 @@ def single_units(module: nn.Module) -> Iterator[Unit]:
             matrix = weight.squeeze(-1) if isinstance(inner, nn.Conv1d) else weight
             used = (weight,) if bias is None else (weight, bias)
             yield Unit(label, matrix.detach(), None if bias is None else bias.detach(), oriented, used)
-        if "weight" in own and "bias" in own:  # a norm
-            weight, bias = own.pop("weight"), own.pop("bias")
+        if pair := norm_names(own):
+            weight, bias = (own.pop(key) for key in pair)
             yield Unit(name, weight.detach(), bias.detach(), True, (weight, bias))
         for key, value in own.items():
             yield Unit(f"{name}.{key}".lstrip("."), value.detach(), None, False, (value,))
+
+
+def norm_names(own: dict[str, nn.Parameter]) -> tuple[str, str] | None:
+    """The names of a norm's weight and bias: the two vectors of a module that has nothing else."""
+    if len(own) != 2 or len({value.shape for value in own.values()}) != 1:
+        return None
+    biases = [key for key in own if re.split(r"[_\d]", key.lower())[0] in ("bias", "beta", "b", "shift", "offset")]
+    return (next(key for key in own if key != biases[0]), biases[0]) if len(biases) == 1 else None
 
 
 def bias_name(key: str, own: dict[str, Any]) -> str:

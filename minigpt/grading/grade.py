@@ -116,7 +116,8 @@ def right(attempt: Attempt, found: Found) -> None:
     if spoiled:
         report.verdict, report.names, report.fixes = "wrong", [spoiled[0].sentence], [spoiled[0].fix]
         return
-    report.names = [convention.note for convention in found.conventions]
+    settled = [one for one in attempt.target.settled if not set(one.knobs) & set(found.knobs)]
+    report.names = [convention.note for convention in (*settled, *found.conventions)]
     if call.note:
         report.names.append(call.note)
         report.notes.remove(call.note)

@@ -24,6 +24,7 @@ from minigpt.grading.naming import SINGLES, Outputs, Reading
 from minigpt.grading.report import Report
 from minigpt.grading.sizes import possible_sizes
 from minigpt.grading.target import Probe, Sizes, Target
+from minigpt.grading.whole import is_model, likely, model_bindings, model_calls, model_sizes, prepared
 
 MOST_READINGS, MOST_NATURAL = 400, 6
 
@@ -49,11 +50,12 @@ class Attempt:
 
 def find_readings(attempt: Attempt) -> None:
     """Every call that returns something, with every binding of its parameters."""
-    thing, target = attempt.thing, attempt.target
-    for sizes in possible_sizes(thing, target):
+    thing, attempt.target = attempt.thing, prepared(attempt.thing, attempt.target)
+    target = attempt.target
+    for sizes in model_sizes(thing, target) if is_model(target) else possible_sizes(thing, target):
         probes = target.probes(sizes)
-        working = []
-        for call in calls(thing, target):
+        working = list[tuple[Call, Outputs]]()
+        for call in model_calls(thing, target, sizes) if is_model(target) else calls(thing, target):
             outputs = Outputs(runner(attempt, call), probes)
             first = outputs[0]
             if isinstance(first, Exception):
@@ -62,10 +64,11 @@ def find_readings(attempt: Attempt) -> None:
                 working.append((call, outputs))
         if not working:
             continue
-        for binding in find_bindings(attempt, sizes, working[0][1]):
-            for call, outputs in working:
-                attempt.readings.append(Reading(target, sizes, binding, outputs, attempt.budget))
-                attempt.calls.append(call)
+        found = find_bindings(attempt, sizes, working[0][1])
+        pairs = [(binding, call, outputs) for binding in found for call, outputs in working]
+        for binding, call, outputs in likely(target, sizes, found, working) if "W" in sizes and found else pairs:
+            attempt.readings.append(Reading(target, sizes, binding, outputs, attempt.budget))
+            attempt.calls.append(call)
         attempt.calls = attempt.calls or [call for call, _ in working]
 
 
@@ -88,6 +91,9 @@ def find_bindings(attempt: Attempt, sizes: Sizes, outputs: Outputs) -> list[Bind
         return [Binding({}, [], (), ())]
     copies = [sizes[axis] for axis in ("H", "G") if axis in sizes]
     found = list[Binding]()
+    if is_model(attempt.target):
+        listed = model_bindings(attempt.thing, sizes, lambda unit: matters(unit, outputs))
+        return [binding for binding in listed if all(role in attempt.target.without for role in binding.missing)]
     for units in units_of(attempt.thing, copies):
         idle = {unit.name for unit in units if not matters(unit, outputs)}
         here = bindings(units, attempt.target.roles, sizes, idle)
@@ -145,7 +151,7 @@ def natural_readings(attempt: Attempt) -> list[Reading]:
     shortest = readings[0].order()[0]
     agreeing = [reading for reading in readings if reading.agrees({}, shortest)]
     chosen = agreeing[:MOST_NATURAL] or readings[: 2 * MOST_NATURAL]
-    budget = [SINGLES]
+    budget = [SINGLES // 4 if is_model(attempt.target) else SINGLES]
     for reading in chosen:
         reading.budget = budget
     return chosen

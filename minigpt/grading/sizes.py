@@ -6,6 +6,7 @@ D model width, H query heads, G key heads, d width of a head.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 from torch import nn
@@ -34,13 +35,14 @@ def possible_sizes(thing: Any, target: Target) -> Iterator[Sizes]:
         yield target.sizes
         return
     for D in widths(thing, target):
-        if "W" in target.sizes:
-            yield from ({**target.sizes, "D": D, "W": W} for W in hidden_widths(thing, D))
+        hidden = hidden_widths(thing, D) if "W" in target.sizes else [0]
+        if "H" not in target.sizes:
+            yield from ({**target.sizes, "D": D, "W": W} for W in hidden)
             continue
         for H in heads(thing, target, D):
             for d in head_widths(thing, target, D, H):
-                for G in key_heads(thing, target, H):
-                    yield {**target.sizes, "D": D, "H": H, "d": d, "e": d, "G": G}
+                for G, W in product(key_heads(thing, target, H), hidden):
+                    yield {**target.sizes, "D": D, "H": H, "d": d, "e": d, "G": G, "W": W}
 
 
 def widths(module: nn.Module, target: Target) -> list[int]:
@@ -79,7 +81,7 @@ def hidden_widths(module: nn.Module, D: int) -> list[int]:
     """Candidates for W, the width of an MLP's hidden layer: the other axes of matrices that have one of D."""
     shapes = [tuple(parameter.shape[-2:]) for parameter in module.parameters() if parameter.dim() >= 2]
     others = [n if m == D else m for m, n in shapes if D in (m, n)]
-    return list(dict.fromkeys([W for W in others if W != D] + others))[:2]
+    return list(dict.fromkeys([W for W in others if W != D] + others))[:3]
 
 
 def key_heads(module: nn.Module, target: Target, H: int) -> list[int]:

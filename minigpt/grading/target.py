@@ -132,6 +132,8 @@ class Target:
     """What a missing role means, for the reference can do without it: "output" is the projection that was left out."""
     tiny: Callable[[], tuple[Sizes, Parameters, Probe]] | None = None
     """Three tokens with numbers for a calculation by hand, to show a bug on."""
+    settled: Sequence[Convention] = ()
+    """Conventions that were read off the answer: the reference has them already, and the report says so."""
     function: Target | None = None
     """What is asked of a plain function instead of a module: on given queries, keys and values."""
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from minigpt.grading.target import Options, Target, read_options
-from minigpt.grading.targets import heads, means, pairs
-from minigpt.grading.targets.linear_attention import linear_attention
-from minigpt.grading.targets.mlp import mlp
+from minigpt.grading.targets import block, gpt, heads, linear_attention, means, mlp, pairs
 from minigpt.system.errors import UserError
 
 TARGETS: dict[str, Callable[[Options], Target]] = {
@@ -18,8 +16,10 @@ TARGETS: dict[str, Callable[[Options], Target]] = {
     "single_head": heads.single_head,
     "multi_head": heads.multi_head,
     "grouped_query": heads.grouped_query,
-    "linear_attention": linear_attention,
-    "mlp": mlp,
+    "linear_attention": linear_attention.linear_attention,
+    "mlp": mlp.mlp,
+    "block": block.block,
+    "gpt": gpt.gpt,
 }
 
 

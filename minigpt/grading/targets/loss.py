@@ -1,0 +1,134 @@
+"""The loss of a GPT: the mean cross entropy of the next tokens, with a knob for everything that goes wrong in it.
+
+B batch, T positions, V vocabulary, N pairs of a position and its next token.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from minigpt.grading.target import Bug, Knobs
+
+
+def align(logits: Tensor, ids: Tensor, targets: Tensor | None, how: str) -> tuple[Tensor, Tensor]:
+    """logits (B, T, V) and the tokens that they are compared with (B, T), or one position less of both.
+
+    Given targets hold the next tokens already; without them, they are the ids, shifted by one.
+    """
+    y = ids if targets is None else targets  # (B, T)
+    pairs: dict[str, Callable[[], tuple[Tensor, Tensor]]] = {
+        "same": lambda: (logits, y),
+        "shifted": lambda: (logits[:, :-1], y[:, 1:]),
+        "back": lambda: (logits[:, 1:], y[:, :-1]),
+        "two": lambda: (logits[:, :-2], y[:, 2:]),
+        "rolled": lambda: (logits, y.roll(-1, dims=1)),
+        "ids": lambda: (logits, ids),
+        "ids shifted": lambda: (logits[:, :-1], ids[:, 1:]),
+        "last": lambda: (logits[:, -1:], y[:, -1:]),
+    }
+    return pairs[how]()
+
+
+def loss(logits: Tensor, ids: Tensor, targets: Tensor | None, knobs: Knobs) -> Tensor:
+    """logits (B, T, V) -> the loss, a single number; or (N), where it is not averaged."""
+    shifted = "same" if targets is not None else "shifted"
+    rows, y = align(logits, ids, targets, knobs.get("align", shifted))  # (B, T, V), (B, T)
+    B, T, V = rows.shape
+    if knobs.get("order") == "reshaped":
+        rows = rows.reshape(B, V, T).mT  # (B, T, V)
+    if knobs.get("order") == "transposed":
+        rows = rows.transpose(0, 1)  # (T, B, V)
+    scores, wanted = rows.reshape(-1, V), y.reshape(-1)  # (N, V), (N)
+    chosen = scores.gather(1, wanted[:, None])[:, 0]  # (N)
+    kinds: dict[str, Callable[[], Tensor]] = {
+        "softmax": lambda: F.cross_entropy(scores.softmax(dim=-1), wanted, reduction="none"),
+        "sigmoid": lambda: F.cross_entropy(scores.sigmoid(), wanted, reduction="none"),
+        "no log": lambda: -scores.softmax(dim=-1).gather(1, wanted[:, None])[:, 0],
+        "scores": lambda: -chosen,
+        "rows": lambda: -scores.log_softmax(dim=0).gather(1, wanted[:, None])[:, 0],
+        "bits": lambda: F.cross_entropy(scores, wanted, reduction="none") / math.log(2),
+        "minus": lambda: -F.cross_entropy(scores, wanted, reduction="none"),
+        "smooth": lambda: F.cross_entropy(scores, wanted, reduction="none", label_smoothing=0.1),
+        "binary": lambda: F.binary_cross_entropy_with_logits(scores, F.one_hot(wanted, V).to(scores.dtype),
+                                                             reduction="none").mean(dim=1),
+        "squares": lambda: (scores - F.one_hot(wanted, V)).square().mean(dim=1),
+    }  # fmt: skip
+    kind = knobs.get("kind", "cross entropy")
+    each = kinds[kind]() if kind in kinds else F.cross_entropy(scores, wanted, reduction="none")  # (N)
+    return reduce(each, wanted, B, T, knobs.get("reduce", "mean"))
+
+
+def reduce(each: Tensor, wanted: Tensor, B: int, T: int, how: str) -> Tensor:
+    """The losses of all pairs (N) -> one number."""
+    ways: dict[str, Callable[[], Tensor]] = {
+        "sum": lambda: each.sum(),
+        "over T": lambda: each.sum() / T,
+        "over B": lambda: each.sum() / B,
+        "none": lambda: each,
+        "no zeros": lambda: each[wanted != 0].mean(),
+        "zeros count": lambda: (each * (wanted != 0)).mean(),
+        "perplexity": lambda: each.mean().exp(),
+        "median": lambda: torch.median(each),
+    }
+    return ways[how]() if how in ways else each.mean()
+
+
+NEXT = "F.cross_entropy(logits.view(-1, V), targets.view(-1)), where targets[:, t] is the token after ids[:, t]"
+SHIFT = "F.cross_entropy(logits[:, :-1].reshape(-1, V), ids[:, 1:].reshape(-1))"
+
+
+def common_bugs(fix: str) -> list[Bug]:
+    """What goes wrong in the loss, wherever its targets come from."""
+    return [
+        Bug({"kind": "softmax"}, "a softmax is applied before cross entropy, which takes one itself: the loss can "
+            "hardly fall", fix),
+        Bug({"kind": "sigmoid"}, "a sigmoid is applied before cross entropy, which takes a softmax itself", fix),
+        Bug({"kind": "no log"}, "the loss is minus the probability of the next token: the logarithm is missing", fix),
+        Bug({"kind": "scores"}, "nll_loss is given the logits: log_softmax is missing", fix),
+        Bug({"kind": "rows"}, "the softmax of the loss goes over the positions, not over the vocabulary", fix),
+        Bug({"kind": "bits"}, "the loss is divided by ln 2, in bits; cross entropy is in nats", fix),
+        Bug({"kind": "minus"}, "the loss has the wrong sign", fix),
+        Bug({"kind": "smooth"}, "the loss has label_smoothing=0.1: it is not the cross entropy of the text", fix),
+        Bug({"kind": "binary"}, "binary cross entropy, {V} separate yes-or-no questions, instead of one choice among "
+            "{V} tokens", fix),
+        Bug({"kind": "squares"}, "squared errors from one-hot vectors instead of cross entropy", fix),
+        Bug({"order": "reshaped"}, "the logits are reshaped to (B, V, T) instead of transposed: view mixes positions "
+            "and vocabulary", "logits.transpose(1, 2), or logits.view(-1, V)"),
+        Bug({"order": "transposed"}, "the logits are flattened position by position, the targets sequence by sequence: "
+            "they belong to different tokens", "flatten both in the same order"),
+        Bug({"reduce": "sum"}, "the loss is the sum over all tokens, not their mean: it grows with B and T", fix),
+        Bug({"reduce": "over T"}, "the loss is summed over the batch and divided by T only", fix),
+        Bug({"reduce": "over B"}, "the loss is summed over the positions and divided by B only: it grows with T", fix),
+        Bug({"reduce": "none"}, "the losses of all tokens are returned; their mean is missing", fix),
+        Bug({"reduce": "no zeros"}, "the token 0 is left out of the loss, as if it were padding", "leave ignore_index "
+            "out", ({"reduce": "zeros count"},)),
+        Bug({"reduce": "perplexity"}, "the perplexity, exp(loss), is returned instead of the loss", fix),
+        Bug({"align": "last"}, "the loss is that of the last position only", fix),
+        Bug({"align": "back"}, "the loss is shifted the wrong way: each position is compared with the token before",
+            fix),
+    ]  # fmt: skip
+
+
+LOSS_BUGS = [
+    Bug({"align": "shifted"}, "the targets are shifted once more inside the loss: they hold the next tokens already, "
+        "so each position learns the token after the next", NEXT),
+    Bug({"align": "rolled"}, "the targets are rolled by one inside the loss, and they hold the next tokens already",
+        NEXT),
+    Bug({"align": "ids"}, "the loss compares with the ids, not with the targets: each position learns itself", NEXT),
+    Bug({"align": "ids shifted"}, "the loss takes the ids, shifted by one, and leaves the targets unused", NEXT),
+    Bug({"align": "two"}, "the targets are shifted by two inside the loss", NEXT),
+    *common_bugs(NEXT),
+]  # fmt: skip
+
+OWN_LOSS_BUGS = [
+    Bug({"align": "same"}, "the loss is not shifted: each position is compared with its own token, which it sees",
+        SHIFT),
+    Bug({"align": "two"}, "the loss is shifted twice: each position learns the token after the next", SHIFT),
+    Bug({"align": "rolled"}, "the ids are rolled by one: the last position is compared with the first token", SHIFT),
+    *(bug for bug in common_bugs(SHIFT) if bug.knobs != {"align": "last"}),
+]  # fmt: skip

@@ -1,0 +1,89 @@
+"""The norms of a block and of a model, with a knob for everything that goes wrong in one that is written by hand.
+
+LayerNorm is from arXiv 1607.06450, RMSNorm from arXiv 1910.07467.
+
+B batch, T positions, D model width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from minigpt.grading.target import Bug, Convention, Knobs, Parameters
+
+EPSILON = 1e-5  # nn.LayerNorm's
+
+
+def norm(x: Tensor, parameters: Parameters, name: str, knobs: Knobs, layer: str = "") -> Tensor:
+    """x (B, T, D) -> normed (B, T, D). A knob with the norm's own name says which one is used, or "none"."""
+    used = knobs.get(name, name)
+    if used == "none":
+        return x
+    y = normalised(x, knobs.get("norm", "layer"), knobs.get("eps", EPSILON))  # (B, T, D)
+    if "plain norms" in knobs:
+        return y
+    bias = parameters.get(f"{used}{layer}_bias")  # (D)
+    y = y * parameters[f"{used}{layer}"]  # (B, T, D)
+    return y if bias is None else y + bias
+
+
+def normalised(x: Tensor, kind: str, eps: float) -> Tensor:
+    """x (B, T, D) with mean 0 and variance 1 over the features, or what else was made of it."""
+    axes: dict[str, int | tuple[int, ...]] = {"positions": 1, "both": (1, 2), "batch": 0}
+    over = axes.get(kind, -1)
+    mean = x.mean(dim=over, keepdim=True)  # (B, T, 1)
+    far = x - mean  # (B, T, D)
+    variance = far.square().mean(dim=over, keepdim=True)  # (B, T, 1)
+    D = x.shape[-1]
+    ways: dict[str, Callable[[], Tensor]] = {
+        "rms": lambda: x * (x.square().mean(dim=-1, keepdim=True) + eps).rsqrt(),
+        "unbiased": lambda: far / (variance * D / (D - 1) + eps).sqrt(),
+        "outside": lambda: far / (variance.sqrt() + eps),
+        "unbiased outside": lambda: far / ((variance * D / (D - 1)).sqrt() + eps),
+        "no root": lambda: far / (variance + eps),
+        "mean only": lambda: far,
+        "mean left": lambda: x / (variance + eps).sqrt(),
+        "length": lambda: x / (x.norm(dim=-1, keepdim=True) + eps),
+    }
+    return ways[kind]() if kind in ways else far / (variance + eps).sqrt()
+
+
+LAYER = "F.layer_norm, or (x - mean) / sqrt(variance + 1e-5), both over the last axis, then * weight + bias"
+
+
+def norm_bugs() -> list[Bug]:
+    """What goes wrong inside a norm."""
+    large = {0.1: "0.1", 0.01: "0.01", 1e-3: "0.001"}
+    return [
+        Bug({"norm": "unbiased"}, "the norm divides by the variance over D - 1 = {D-1}, which x.var() gives; "
+            "nn.LayerNorm divides by the one over D = {D}", "x.var(dim=-1, keepdim=True, unbiased=False)",
+            ({"norm": "unbiased", "eps": 1e-6}, {"norm": "unbiased", "eps": 1e-8}, {"norm": "unbiased", "eps": 0.0})),
+        Bug({"norm": "no root"}, "the norm divides by the variance, not by its root", LAYER),
+        Bug({"norm": "mean only"}, "the norm subtracts the mean and divides by nothing", LAYER),
+        Bug({"norm": "mean left"}, "the norm divides by the standard deviation but does not subtract the mean", LAYER),
+        Bug({"norm": "length"}, "the norm divides by the length of x, which is sqrt(D) times too much", LAYER,
+            ({"norm": "length", "eps": 1e-12}, {"norm": "length", "eps": 0.0})),
+        Bug({"norm": "positions"}, "the norm goes over the positions (dim=1), not over the features: later tokens "
+            "are seen", LAYER),
+        Bug({"norm": "both"}, "the norm goes over positions and features at once: later tokens are seen", LAYER),
+        Bug({"norm": "batch"}, "the norm goes over the batch (dim=0), not over the features: sequences are mixed",
+            LAYER),
+        Bug({"eps": 0.0}, "the norm has no epsilon: a token whose features are all equal is divided by zero",
+            "sqrt(variance + 1e-5)", ({"norm": "rms", "eps": 0.0},)),
+        *(Bug({"eps": eps}, f"the norm's epsilon is {word}, which is too large: small inputs stay small",
+              "sqrt(variance + 1e-5)", ({"norm": "rms", "eps": eps},)) for eps, word in large.items()),
+    ]  # fmt: skip
+
+
+def norm_conventions() -> list[Convention]:
+    """Norms that are right too."""
+    return [
+        Convention({"norm": "rms"}, "the norm is RMSNorm: no mean is subtracted, as in LLaMA"),
+        Convention({"eps": 1e-6}, "the norm's epsilon is 1e-6; nn.LayerNorm's is 1e-5"),
+        Convention({"norm": "unbiased outside", "eps": 1e-6}, "the norm divides by the standard deviation over D - 1, "
+                   "plus 1e-6, as in the Annotated Transformer; nn.LayerNorm takes the one over D"),
+        Convention({"norm": "outside"}, "the norm's epsilon is added behind the root"),
+        Convention({"plain norms": True}, "the norms have no weight and no bias"),
+    ]  # fmt: skip

@@ -1,0 +1,301 @@
+"""A whole model: where its blocks are, how wide they are, how it is called, and which parameter plays which role.
+
+The parameters of one block are bound like those of any module, and the same way is taken for all; what lies outside of
+the blocks are embeddings, the final norm and the head.
+
+B batch, T positions, C longest context, V vocabulary, D model width, L layers, W width of the MLP's hidden layer.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from minigpt.grading.bind import Binding, Unit, bindings, single_units, units_of
+from minigpt.grading.call import Call, CannotCall, fixed_arguments, is_mask, make_mask, mask_forms, parameters_of
+from minigpt.grading.load import ARGUMENTS
+from minigpt.grading.naming import Outputs, bases, equal
+from minigpt.grading.sizes import attribute, head_widths, heads, hidden_widths
+from minigpt.grading.target import Convention, Knobs, Parameters, Probe, Reference, Sizes, Steps, Target
+from minigpt.grading.targets import block, gpt
+
+FEWEST = 4  # matrices in a block: query, key and value joined, an output projection, two of an MLP
+MOST_INNER, MOST = 24, 60  # bindings of one block; of a whole model
+MOST_LIKELY, FEW = 40, 3  # that are right for one token; where none is
+GIVEN = ("targets", "target", "labels", "label", "y", "tgt", "trg", "next_ids", "next_tokens", "targ")
+EPSILONS = ("eps", "epsilon", "variance_epsilon")
+
+
+def is_model(target: Target) -> bool:
+    """Whether a target is a whole model, which is given ids."""
+    return target.takes == ("ids",)
+
+
+def blocks_of(model: nn.Module) -> list[nn.Module]:
+    """The blocks in order; one that is used in several layers stands there several times. None found: []."""
+
+    def wide(module: nn.Module | None) -> bool:
+        return module is not None and sum(p.dim() >= 2 for p in module.parameters()) >= FEWEST
+
+    for inner in model.modules():
+        if isinstance(inner, (nn.ModuleList, nn.Sequential)):
+            listed = [child for child in inner._modules.values() if child is not None]
+            if listed and all(wide(child) for child in listed):
+                return listed
+    for inner in model.modules():
+        for first in inner.children():
+            alike = [child for child in inner._modules.values() if type(child) is type(first) and child is not None]
+            embeds = any(isinstance(part, nn.Embedding) for part in first.modules())
+            if len(alike) > 1 and wide(first) and not embeds:
+                return alike
+    return []
+
+
+def outer_units(model: nn.Module, blocks: Sequence[nn.Module]) -> list[Unit]:
+    """The units that lie outside of the blocks; (1, C, D) becomes (C, D)."""
+    inside = {id(parameter) for module in blocks for parameter in module.parameters()}
+    found = [unit for unit in single_units(model) if not any(id(parameter) in inside for parameter in unit.parameters)]
+    for unit in found:
+        if unit.weight is not None and unit.weight.dim() == 3 and unit.weight.shape[0] == 1:
+            unit.weight = unit.weight[0]
+    return found
+
+
+def settle(thing: Any, target: Target) -> Target:
+    """The target with the conventions that can be read off a module: its activation, its norms, their epsilon."""
+    if not isinstance(thing, nn.Module) or target.name not in ("block", "gpt", "mlp"):
+        return target
+    settled: list[Convention] = []
+    kinds = {type(inner) for inner in thing.modules()}
+    options = {convention.knobs.get("activation"): convention for convention in target.conventions}
+    tanh = any(isinstance(inner, nn.GELU) and inner.approximate == "tanh" for inner in thing.modules())
+    if tanh or (nn.ReLU in kinds and nn.GELU not in kinds):
+        settled.append(options["tanh gelu" if tanh else "relu"])
+    norms = [inner for inner in thing.modules() if "norm" in type(inner).__name__.lower()]
+    if target.name != "mlp" and norms:
+        if all("rms" in type(inner).__name__.lower() for inner in norms):
+            settled += [convention for convention in target.conventions if convention.knobs == {"norm": "rms"}]
+        found = {value for inner in norms for value in epsilons(inner)}
+        if len(found) == 1 and 0 < (eps := found.pop()) <= 1e-4 and eps != 1e-5:
+            settled.append(Convention({"eps": eps}, f"the norm's epsilon is {eps:.1g}; nn.LayerNorm's is 1e-5"))
+    assumed = {name: value for convention in settled for name, value in convention.knobs.items()}
+    left = [convention for convention in target.conventions if convention not in settled]
+    reference = partial(assume, target.reference, assumed)
+    return replace(target, reference=reference, conventions=left, settled=settled) if settled else target
+
+
+def assume(reference: Reference, assumed: Knobs, probe: Probe, parameters: Parameters, sizes: Sizes,
+           knobs: Knobs) -> Steps:  # fmt: skip
+    """The reference with some knobs set, unless they are given."""
+    return reference(probe, parameters, sizes, {**assumed, **knobs})
+
+
+def epsilons(norm: nn.Module) -> list[float]:
+    """The epsilon that a norm keeps; RMSNorm's None is that of the type."""
+    if isinstance(norm, nn.RMSNorm) and norm.eps is None:
+        return [torch.finfo(torch.float64).eps]
+    return [value for name in EPSILONS if isinstance(value := getattr(norm, name, None), float)]
+
+
+def targets_argument(model: Any) -> str:
+    """The argument that takes the next tokens; "" if there is none."""
+    names = [entry.name for entry in parameters_of(model)][1:]
+    return next((name for name in names if name.lower() in GIVEN), "")
+
+
+def prepared(thing: Any, target: Target) -> Target:
+    """The target for this very answer: with the loss that it has, and the conventions that can be read off it."""
+    if is_model(target) and isinstance(thing, nn.Module):
+        name = targets_argument(thing)
+        mode = loss_mode(thing, name)
+        target = gpt.gpt(target.options, mode, labels=name.startswith("label"))
+    return settle(thing, target)
+
+
+def loss_mode(model: Any, name: str) -> int:
+    """Whether a model returns a loss, and what it takes for it: tried with three tokens."""
+    ids = torch.zeros(2, 3, dtype=torch.long)  # (2, 3)
+    first = parameters_of(model)[0].name
+    for given in ({name: ids}, {}) if name else ({},):
+        try:
+            floats = tensors(model(**{first: ids, **given}))
+        except Exception:  # the learner's code: anything
+            continue
+        scalars, others = [x for x in floats if x.dim() < 2], [x for x in floats if x.dim() >= 2]
+        if scalars:
+            return gpt.OWN if not given and others else gpt.TARGETS if others else gpt.ONLY
+    return gpt.NO_LOSS
+
+
+def tensors(result: Any) -> list[Tensor]:
+    """The tensors of numbers in what a model returned: one, a tuple, a mapping or an object with fields."""
+    if isinstance(result, Tensor):
+        return [result] if result.is_floating_point() else []
+    if isinstance(result, Mapping):
+        values = list(result.values())
+    elif isinstance(result, (tuple, list)):
+        values = list(result)
+    else:
+        values = [getattr(result, name, None) for name in ("logits", "loss")]
+    return [value for value in values if isinstance(value, Tensor) and value.is_floating_point()]
+
+
+def model_sizes(model: Any, target: Target) -> Iterator[Sizes]:
+    """The sizes that fit a model, the likeliest first."""
+    blocks = blocks_of(model)
+    if not blocks:
+        raise CannotCall("no blocks were found: put them into an nn.ModuleList")
+    tables = [unit.weight for unit in outer_units(model, blocks) if unit.weight is not None and unit.weight.dim() == 2]
+    embeddings = [inner.num_embeddings for inner in model.modules() if isinstance(inner, nn.Embedding)]
+    named = [value for value in attribute(model, ARGUMENTS["V"]) if any(value in table.shape for table in tables)]
+    vocabularies = list(dict.fromkeys([*named, *embeddings, *(table.shape[0] for table in tables)]))[:3]
+    for V in vocabularies:
+        D = next(table.shape[1] for table in tables if table.shape[0] == V)
+        rows = [table.shape[0] for table in tables if table.shape[0] != V and table.shape[1] == D]
+        lengths = [*rows[:1], *attribute(model, ARGUMENTS["T"]), 11]
+        for H in heads(model, target, D) if attribute(model, ARGUMENTS["H"]) else heads(blocks[0], target, D):
+            for d in head_widths(blocks[0], target, D, H)[:2]:
+                for W in hidden_widths(blocks[0], D):
+                    yield {**target.sizes, "V": V, "D": D, "C": lengths[0], "H": H, "G": H, "d": d, "e": d, "W": W,
+                           "L": len(blocks)}  # fmt: skip
+
+
+def model_calls(model: Any, target: Target, sizes: Sizes) -> Iterator[Call]:
+    """The ways to call a model with ids. Raises CannotCall."""
+    listed = parameters_of(model)
+    if not listed:
+        raise CannotCall("its forward takes nothing; expected the ids")
+    given = targets_argument(model)
+    others = [entry for entry in listed[1:] if entry.name != given]
+    fixed = fixed_arguments(others, target)
+    needed = any(entry.name == given and entry.default is inspect.Parameter.empty for entry in listed)
+    masks = [entry for entry in others if is_mask(entry)]
+    short = bool(given) and not needed and only_last(model, listed[0].name, given)
+    note = "without targets it returns the last position's logits only" if short else ""
+    for mask in mask_forms(masks, target):
+        yield model_call(listed[0].name, (given, needed or short), fixed, mask, sizes["V"], note)
+
+
+def only_last(model: Any, first: str, given: str) -> bool:
+    """Whether a model returns all logits with targets, and the last position's only without."""
+    ids = torch.zeros(2, 3, dtype=torch.long)  # (2, 3)
+    try:
+        without, with_targets = (tensors(model(**{first: ids, **more}))[0] for more in ({}, {given: ids}))
+    except Exception:  # the learner's code: anything
+        return False
+    return without.numel() * 3 == with_targets.numel()
+
+
+def model_call(first: str, given: tuple[str, bool], fixed: Mapping[str, Any], mask: tuple[str, str, str] | None,
+               V: int, note: str) -> Call:  # fmt: skip
+    """A call with everything decided. `given` is the name of the targets, and whether they are always passed."""
+    name, always = given
+
+    def run(model: Any, probe: Probe) -> Tensor:
+        ids = probe.inputs["ids"].clone()  # (B, T)
+        B, T = ids.shape
+        arguments: dict[str, Any] = {first: ids, **fixed}
+        if mask:
+            arguments[mask[0]] = make_mask(mask[1], mask[2], B, T, T, 0, False)
+        if "targets" in probe.inputs:
+            arguments[name] = probe.inputs["targets"].clone()
+        elif name and always:
+            arguments[name] = ids.roll(-1, dims=1)
+        found = tensors(model(**arguments))
+        if probe.name.startswith("the loss"):
+            return the_loss(found, B, T, V)
+        return the_logits(found, B, T, V)
+
+    shown = "".join(f", {key}={value}" for key, value in fixed.items())
+    shown += f", {name}=..." if name and always else ""
+    shown += f", {mask[0]}={mask[2]}, {mask[1]}" if mask else ""
+    return Call(f"called: ({first}=ids{shown})", run, note, "(B, T)", mask is not None)
+
+
+def the_logits(found: list[Tensor], B: int, T: int, V: int) -> Tensor:
+    """The logits (B, T, V) among what a model returned; (B T, V) is unflattened, (B, V) is one position."""
+    logits = next((x for x in found if x.dim() >= 2), None)
+    if logits is None:
+        raise TypeError("no logits were returned, expected (B, T, V)")
+    if logits.dim() == 2 and logits.shape[-1] == V:
+        return logits.view(B, T, V) if len(logits) == B * T else logits[:, None]
+    return logits.detach()
+
+
+def the_loss(found: list[Tensor], B: int, T: int, V: int) -> Tensor:
+    """The loss among what a model returned: a number, or one for every pair (N)."""
+    losses = [x for x in found if x.numel() == 1] or [x for x in found if x.numel() in (B * T, B * (T - 1))]
+    if not losses:
+        raise TypeError("no loss was returned")
+    flat = losses[-1].detach().flatten()
+    return flat[0] if len(flat) == 1 else flat
+
+
+def model_bindings(model: nn.Module, sizes: Sizes, matters: Callable[[Unit], bool]) -> list[Binding]:
+    """The ways to give all parameters of a model their roles."""
+    blocks = blocks_of(model)
+    outer = outer_units(model, blocks)
+    around = bindings(outer, gpt.OUTER, sizes, {unit.name for unit in outer if not matters(unit)})
+    inner = inner_bindings(blocks, sizes, matters)
+    shared = len({id(module) for module in blocks}) < len(blocks)
+    fault = ((f"all {len(blocks)} layers are one and the same block: they share their weights",
+              "nn.ModuleList(Block(...) for _ in range(n_layer)): a new block for every layer"),)  # fmt: skip
+    found = []
+    for first in around:
+        for second in inner:
+            how = [*first.how, *(() if "head" in first.parameters else ("head = token (tied)",)),
+                   *(f"{entry}, in every block" for entry in second.how)]  # fmt: skip
+            found.append(Binding({**first.parameters, **second.parameters}, how, (*first.missing, *second.missing),
+                                 (*first.unused, *second.unused), fault if shared else ()))  # fmt: skip
+    return found[:MOST]
+
+
+def likely(target: Target, sizes: Sizes, found: Sequence[Binding],
+           working: Sequence[tuple[Call, Outputs]]) -> list[tuple[Binding, Call, Outputs]]:  # fmt: skip
+    """Of all bindings and calls, those that are right for the shortest probe in some convention; else the first few.
+
+    A block has many parameters, and so many bindings; one token tells most of them apart for little.
+    """
+    probes = working[0][1].probes
+    lengths = [next(iter(probe.inputs.values())).shape[1] for probe in probes]
+    shortest = min(range(len(probes)), key=lambda i: (probes[i].size != 1, lengths[i]))
+    kept: dict[tuple[int, int], tuple[Binding, Call, Outputs]] = {}
+    for knobs, conventions in bases(target):
+        for i, binding in enumerate(found) if len(conventions) < 2 else ():
+            try:
+                expected = target.output(probes[shortest], binding.parameters, sizes, knobs)
+            except (RuntimeError, KeyError, IndexError, ValueError):  # a missing role
+                continue
+            for j, (call, outputs) in enumerate(working):
+                if equal(outputs[shortest], expected, probes[shortest]):
+                    kept[i, j] = (binding, call, outputs)
+    few = [(binding, call, outputs) for binding in found[:FEW] for call, outputs in working]
+    return list(kept.values())[:MOST_LIKELY] or few
+
+
+def inner_bindings(blocks: Sequence[nn.Module], sizes: Sizes, matters: Callable[[Unit], bool]) -> list[Binding]:
+    """The ways to bind the parameters of a block, the same way for all; "query" of block 2 becomes "query.2"."""
+    readings = [units_of(module, [sizes["H"]]) for module in blocks]  # a list of units for each reading, by block
+    found = []
+    for number in range(min(map(len, readings))):
+        units = [reading[number] for reading in readings]
+        used = [[unit.name for unit in own if matters(unit)] for own in units]
+        idle = {unit.name for unit in units[0]} - {name for names in used for name in names}
+        idle = set() if not any(used) else idle  # no block is used
+        each = [bindings(own, block.ROLES, sizes, idle) for own in units]
+        for same in zip(*(options[:MOST_INNER] for options in each)):
+            parameters = {renamed(role, i): value for i, binding in enumerate(same)
+                          for role, value in binding.parameters.items()}  # fmt: skip
+            found.append(Binding(parameters, same[0].how, same[0].missing, same[0].unused, same[0].faults))
+    return sorted(found, key=lambda binding: len(binding.missing))
+
+
+def renamed(role: str, number: int) -> str:
+    """ "query_bias" of block 2 -> "query.2_bias"."""
+    return f"{role[: -len('_bias')]}.{number}_bias" if role.endswith("_bias") else f"{role}.{number}"
