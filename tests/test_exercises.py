@@ -15,6 +15,7 @@ import pytest
 from running import furnish, script
 from solutions import SOLUTIONS, solved
 
+from minigpt.grading import confined as confinement
 from minigpt.grading.classroom import Grade, grade_all, grade_exercise, table, tasks_of, write_csv
 from minigpt.grading.confined import Confined, Limits
 from minigpt.grading.exercises import EXERCISES, begun, exercise_file, hand_out, hint, template
@@ -214,6 +215,24 @@ def test_a_file_that_cannot_be_read_is_a_row_too(tmp_path: Path, confined: Confi
     assert "UTF-8" in said["cache"].sentence
     assert "no file" in said["window"].sentence
     assert "larger than 1,000,000 bytes" in said["rotary"].sentence
+
+
+def test_without_fork_each_file_has_a_server_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Windows, which has no fork."""
+    monkeypatch.setattr(confinement, "FORKS", False)
+    monkeypatch.setattr(confinement, "SERVE", f"import os; del os.fork; {confinement.SERVE}")
+    files = {"right": "", "leaves": "import os; os._exit(0)", "reads": "input()", "says": "print('{}' * 10)"}
+    said = {}
+    with Confined(QUICK) as confined:
+        for name, first in files.items():
+            path = write(tmp_path / f"{name}.py", f"{first}\n{solved('running_mean_loop')}")
+            said[name] = grade_exercise((path, "running_mean_loop", "ana"), confined)
+    assert {name: grade.verdict for name, grade in said.items()} == {
+        "right": "right",
+        "leaves": "stopped",
+        "reads": "wrong",
+        "says": "right",
+    }
 
 
 def test_a_folder_without_exercises_is_a_mistake_of_the_caller(tmp_path: Path) -> None:

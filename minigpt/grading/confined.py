@@ -155,14 +155,26 @@ def copy_beside(path: Path, folder: Path) -> Path:
 
 def serve() -> None:
     """The server: a request a line on stdin, an outcome a line on stdout."""
-    answers, sys.stdout = os.fdopen(os.dup(1), "w", encoding="utf-8"), sys.stderr
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    silence(1)
     for line in sys.stdin:
         request = json.loads(line)
         limits = Limits(**request["limits"])
-        outcome = forked(request, limits) if FORKS else inside(request, limits, lambda: None)
+        if FORKS:
+            outcome = forked(request, limits)
+        else:
+            silence(0)  # the file would read the next request
+            outcome = inside(request, limits, lambda: None)
         answers.write(json.dumps(outcome) + "\n")
         answers.flush()
     os._exit(0)  # without searching all of torch for garbage
+
+
+def silence(*streams: int) -> None:
+    """Lead streams of this process nowhere."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in streams:
+        os.dup2(null, stream)
 
 
 def inside(request: Request, limits: Limits, loaded: Callable[[], None]) -> dict[str, Any]:
@@ -275,9 +287,7 @@ def wait_for_the_end(child: int) -> None:
 def become(request: Request, limits: Limits, writing: int) -> NoReturn:
     """Be the fork: no terminal, no stdin, nothing printed; the answer goes into the pipe."""
     os.setsid()
-    null = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(null, stream)
+    silence(0, 1, 2)
     try:
         with os.fdopen(writing, "w", encoding="utf-8") as pipe:
             answer = inside(request, limits, lambda: print("loaded", file=pipe, flush=True))
