@@ -3,6 +3,7 @@
     python tests/bank/table.py                  every program, about six minutes on one core
     python tests/bank/table.py rotary window    those whose target or name contains a word
     python tests/bank/table.py --show           with each program's verdict
+    python tests/bank/table.py --write          puts the table into README.md, and what went wrong into gaps.txt
 
 A program stands in `learners/*.py` between two lines `# === name`, below a header of `# key: value` lines:
 
@@ -106,6 +107,11 @@ class Judged:
             return "measured" if self.measured else "named"
         return "caught, not named" if self.measured or not self.sentences else "misnamed"
 
+    @property
+    def well(self) -> bool:
+        """Whether a wrong program was named, and a right one passed."""
+        return self.result in ("named", "measured", "passed")
+
 
 def judge(program: Program, confined: Confined) -> Judged:
     """Check a program as a user's file is checked, in a process of its own."""
@@ -159,23 +165,36 @@ def table(judged: list[Judged]) -> str:
     )
 
 
+def write(judged: list[Judged]) -> None:
+    """Put the table between the README's marks, and the programs that were judged wrongly into gaps.txt."""
+    readme, gaps = LEARNERS.with_name("README.md"), LEARNERS.with_name("gaps.txt")
+    before, mark, rest = readme.read_text(encoding="utf-8").partition("<!-- table -->\n")
+    _, end, after = rest.partition("<!-- end -->")
+    readme.write_text(f"{before}{mark}{table(judged)}\n{end}{after}", encoding="utf-8")
+    gaps.write_text(
+        "".join(sorted(f"{one.result}: {one.program.name}\n" for one in judged if not one.well)), encoding="utf-8"
+    )
+
+
 def main() -> None:
     """Judge, and print."""
     parser = argparse.ArgumentParser(description="How the checker does on the bank of learners' programs.")
     parser.add_argument("words", nargs="*", help="only targets or names that contain one of these")
     parser.add_argument("--show", action="store_true", help="show what is said of each program")
+    parser.add_argument("--write", action="store_true", help="put the table into README.md, the gaps into gaps.txt")
     arguments = parser.parse_args()
     chosen = [p for p in bank() if not arguments.words or any(w in (p.target + " " + p.name) for w in arguments.words)]
     judged = judge_all(chosen)
     for one in judged:
-        expected = ("named", "measured") if one.program.truth == "wrong" else ("passed",)
-        if arguments.show or one.result not in expected:
+        if arguments.show or not one.well:
             print(f"{one.result}: {one.program.name} ({one.program.target}; {one.program.truth}: {one.program.about})")
             print(
                 "".join(f"    said: {sentence}\n" for sentence in one.sentences) or f"    said: {one.verdict}\n", end=""
             )
     print()
     print(table(judged))
+    if arguments.write and not arguments.words:
+        write(judged)
 
 
 if __name__ == "__main__":

@@ -782,35 +782,20 @@ attention = A(48, 6, window=4)
 #-        s = torch.einsum("bthd,bshd->bhts", q, k) / math.sqrt(q.shape[-1])
 #+        s = torch.einsum("bthd,bshd->bhts", q, k) / math.sqrt(x.shape[-1])
 
-# === rotary_function
-# target: multi_head,rotary
-# right: the rotation alone, as a function of queries or keys (B, H, T, d)
-import torch
-
-def rotate(x):
-    T, d = x.shape[-2:]
-    theta = torch.outer(torch.arange(T).to(x.dtype), 10000.0 ** (-2 * torch.arange(d // 2).to(x.dtype) / d))
-    a, b = x[..., 0::2], x[..., 1::2]
-    return torch.stack((a * theta.cos() - b * theta.sin(), a * theta.sin() + b * theta.cos()), dim=-1).flatten(-2)
-
-attention = rotate
-
-# === rotary_function_overwrites
+# === rotary_overwrites
 # target: multi_head,rotary
 # wrong: in place: the even features are overwritten before the odd ones read them
 # words: overwrit|in place|first|already|odd
-import torch
-
-def rotate(x):
-    T, d = x.shape[-2:]
-    theta = torch.outer(torch.arange(T).to(x.dtype), 10000.0 ** (-2 * torch.arange(d // 2).to(x.dtype) / d))
-    x = x.clone()
-    a, b = x[..., 0::2], x[..., 1::2]
-    x[..., 0::2] = a * theta.cos() - b * theta.sin()
-    x[..., 1::2] = a * theta.sin() + b * theta.cos()
-    return x
-
-attention = rotate
+# like: rotary_query_only
+#-    e, o = x[..., ::2], x[..., 1::2]
+#-    return torch.stack((e * th.cos() - o * th.sin(), e * th.sin() + o * th.cos()), -1).flatten(-2)
+#+    x = x.clone()
+#+    e, o = x[..., ::2], x[..., 1::2]
+#+    x[..., ::2] = e * th.cos() - o * th.sin()
+#+    x[..., 1::2] = e * th.sin() + o * th.cos()
+#+    return x
+#-        q = rope(q)
+#+        q, k = rope(q), rope(k)
 
 # === window_sign
 # target: multi_head,window=4
