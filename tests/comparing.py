@@ -38,14 +38,14 @@ def small(folder: Path, text: str = SMALL, overrides: tuple[str, ...] = ()) -> C
 
 
 def finished(
-    comparison: Comparison, plugins: tuple[Path, ...] = (), processes: bool = False
+    comparison: Comparison, plugins: tuple[Path, ...] = (), processes: bool = False, allow_leak: bool = False
 ) -> tuple[dict[str, Any], list[str]]:
     """Run a comparison, with or without worker processes. Returns its summary and the lines that it printed."""
     said: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         if not processes:
             patch.setattr(WorkerPool, "work", work_here)
-        summary = Experiment(comparison, plugins, False, said.append).run("a test")
+        summary = Experiment(comparison, plugins, allow_leak, said.append).run("a test")
     assert json.loads((comparison.folder / "results.json").read_text("utf-8")) == json.loads(json.dumps(summary))
     return summary, said
 

@@ -74,12 +74,19 @@ def _in_code(error: BaseException, calls: Calls) -> Found | None:
 
 
 def _in_object(error: BaseException, calls: Calls) -> Found | None:
-    """A class of a plugin in what the innermost call of minigpt works on: what it has returned may not fit."""
-    ours = [frame for frame, _ in calls if _computes(frame)]
-    for thing in ours[-1].f_locals.values() if ours else ():
-        for part in thing.modules() if isinstance(thing, nn.Module) else (thing,):
-            if of_plugin(type(part)):
-                return _class_line(type(part)), calls
+    """A class of a plugin in what the innermost call of minigpt works on: what it has returned may not fit.
+
+    Of a check, that is the model that is checked.
+    """
+    for frame in (frame for frame, _ in reversed(calls) if _is_ours(frame)):
+        owner = frame.f_locals.get("self")
+        parts = vars(owner).values() if _looks(frame) and hasattr(owner, "__dict__") else ()
+        for thing in (*frame.f_locals.values(), *parts):
+            for part in thing.modules() if isinstance(thing, nn.Module) else (thing,):
+                if of_plugin(type(part)):
+                    return _class_line(type(part)), calls
+        if not _looks(frame):
+            break
     return None
 
 
@@ -92,7 +99,7 @@ def _class_line(cls: type) -> str:
 
 def _context(called: Calls) -> str:
     """Which call of minigpt led there, and in which layer."""
-    codes = [frame.f_code for frame, _ in called if _computes(frame)]
+    codes = [frame.f_code for frame, _ in called if _is_ours(frame) and not _looks(frame)]
     names = [
         f"called by {getattr(code, 'co_qualname', code.co_name)}" for code in codes[-1:]
     ]  # Python 3.10: the last word
@@ -101,15 +108,19 @@ def _context(called: Calls) -> str:
     return f" ({words})" if words else ""
 
 
-def _computes(frame: FrameType) -> bool:
-    """Whether a call is one of a function of minigpt's, but for those that only look at others."""
-    name, named = str(frame.f_globals.get("__name__")), frame.f_code.co_name.isidentifier()  # <genexpr> is not
-    return named and name.startswith("minigpt.") and not name.startswith(("minigpt.inspection.", "minigpt.checks."))
+def _is_ours(frame: FrameType) -> bool:
+    """Whether a call is one of a function of minigpt."""
+    return str(frame.f_globals.get("__name__")).startswith("minigpt.") and frame.f_code.co_name.isidentifier()
+
+
+def _looks(frame: FrameType) -> bool:
+    """Whether a call of minigpt only looks at what others compute."""
+    return frame.f_globals["__name__"].startswith(("minigpt.inspection.", "minigpt.checks."))
 
 
 def _layer(frame: FrameType, calls: Calls) -> int | None:
     """The layer that a call of minigpt is about, if it is about one."""
-    if not str(frame.f_globals.get("__name__")).startswith("minigpt."):
+    if not _is_ours(frame):
         return None
     layer, block = frame.f_locals.get("layer"), frame.f_locals.get("self")
     if isinstance(block, Block) and layer is None:
