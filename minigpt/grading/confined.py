@@ -177,7 +177,7 @@ def silence(*streams: int) -> None:
         os.dup2(null, stream)
 
 
-def inside(request: Request, limits: Limits, loaded: Callable[[], None]) -> dict[str, Any]:
+def inside(request: Request, limits: Limits, loaded: Callable[[], object]) -> dict[str, Any]:
     """Check a file in this process: what may be done is limited, and whatever it raises is the reason."""
     path, target = Path(request["path"]), request["target"]
     os.chdir(path.parent)
@@ -289,8 +289,8 @@ def become(request: Request, limits: Limits, writing: int) -> NoReturn:
     os.setsid()
     silence(0, 1, 2)
     try:
-        with os.fdopen(writing, "w", encoding="utf-8") as pipe:
-            answer = inside(request, limits, lambda: print("loaded", file=pipe, flush=True))
+        with os.fdopen(writing, "w", buffering=1, encoding="utf-8") as pipe:  # a line leaves at its end
+            answer = inside(request, limits, lambda: pipe.write("loaded\n"))
             json.dump(answer, pipe)
     finally:
         os._exit(0)
