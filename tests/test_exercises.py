@@ -8,11 +8,15 @@ from __future__ import annotations
 import codecs
 import csv
 import re
-from collections.abc import Iterator
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from running import furnish, script
+from running import command_line, environment, furnish, script
 from solutions import SOLUTIONS, solved
 
 from minigpt.grading import confined as confinement
@@ -168,6 +172,8 @@ def hostile_class(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[
     root = tmp_path_factory.mktemp("hostile")
     classroom, touched = root / "class", root / "touched"
     write(classroom / "ana" / "running_mean_loop.py", solved("running_mean_loop"))
+    prints = "print('\\x1b[2J' * 10_000_000)\n"
+    write(classroom / "prints" / "running_mean_loop.py", prints + solved("running_mean_loop"))
     for learner, (code, _) in HOSTILE.items():
         code = code.replace("TOUCHED", str(touched)).replace("CLASS", str(classroom))
         write(classroom / learner / "running_mean_loop.py", code)
@@ -186,8 +192,10 @@ def test_a_hostile_file_is_a_row_that_says_so(learner: str, hostile_class: tuple
     assert grade.verdict in ("stopped", "wrong")
 
 
-def test_it_harms_no_other_row(hostile_class: tuple[Path, list[Grade]]) -> None:
-    assert [grade.learner for grade in hostile_class[1] if grade.right] == ["ana"]
+def test_it_harms_no_other_row_and_what_is_printed_goes_nowhere(
+    hostile_class: tuple[Path, list[Grade]],
+) -> None:
+    assert [grade.learner for grade in hostile_class[1] if grade.right] == ["ana", "prints"]
 
 
 def test_what_is_printed_cannot_act_on_a_terminal(hostile_class: tuple[Path, list[Grade]], tmp_path: Path) -> None:
@@ -293,3 +301,37 @@ def test_exercises_are_written_and_hints_are_printed(tmp_path: Path) -> None:
     assert script("exercises.py", cwd=tmp_path).code == 2
     write(tmp_path / "taken", "")
     assert "is no folder" in script("exercises.py", "--out", "taken", cwd=tmp_path).err
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc")
+def test_ctrl_c_ends_the_command_and_all_that_it_started(tmp_path: Path) -> None:
+    for learner in ("ana", "ben", "cem"):
+        write(tmp_path / "class" / learner / "cache.py", f"MARK = {str(tmp_path)!r}\nimport time\ntime.sleep(10_000)")
+    command = command_line("check.py", "class")
+    started = subprocess.Popen(
+        command, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
+    )
+    wait_until(lambda: len(descendants(started.pid)) >= 2)  # a server, and its fork
+    family = descendants(started.pid)
+    started.send_signal(signal.SIGINT)
+    _, said = started.communicate(timeout=60)
+    assert (started.returncode, said.decode().splitlines()[-1]) == (130, "stopped")
+    wait_until(lambda: not any(Path("/proc", str(pid)).exists() for pid in family))
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that a process has started, and those that they have started."""
+    with suppress(OSError):
+        threads = Path("/proc", str(pid), "task").iterdir()
+        own = [int(word) for thread in threads for word in (thread / "children").read_text().split()]
+        return own + [further for each in own for further in descendants(each)]
+    return []
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    """Wait, generously."""
+    for _ in range(1200):
+        if true():
+            return
+        time.sleep(0.05)
+    raise AssertionError("waited a minute")

@@ -15,6 +15,7 @@ import re
 import select
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -84,6 +85,7 @@ class Confined:
     def __init__(self, limits: Limits = LIMITS):
         self.limits = limits
         self.server: JsonProcess | None = None
+        self.ended, self.lock = False, threading.Lock()
 
     def check(self, path: Path, target: str) -> Outcome:
         """Check a copy of a file as a target."""
@@ -95,32 +97,40 @@ class Confined:
             return self._ask({"path": str(copy), "target": target, "limits": asdict(self.limits)})
 
     def _ask(self, request: Request) -> Outcome:
-        server = self.server = self.server or JsonProcess(SERVE, quiet=True, variables={"OMP_NUM_THREADS": "1"})
+        with self.lock:
+            if self.ended:
+                return Outcome(None, "was not checked")
+            server = self.server = self.server or JsonProcess(SERVE, quiet=True, variables={"OMP_NUM_THREADS": "1"})
         watch = threading.Timer(self.limits.seconds + 30, server.process.kill)  # where the server does not fork
         watch.start()
         try:
             server.send(request)
             said = server.receive()
-        except ValueError:
+        except ValueError:  # its pipe is closed, or what it wrote is no JSON
             said = None
         finally:
             watch.cancel()
         if said is None or not FORKS:
-            self.end()
+            self._end_server()
         if said is None:
             return Outcome(None, f"ended the process, or took longer than {self.limits.seconds} s")
         return Outcome(said.get("answer"), str(said.get("reason", "")))
 
     def end(self) -> None:
-        """End the server; a check that is under way is killed."""
-        if self.server is not None:
-            assert self.server.process.stdin
+        """End the server, also from another thread: a check that is under way is killed, and none follows."""
+        self.ended = True
+        self._end_server()
+
+    def _end_server(self) -> None:
+        with self.lock:
+            server, self.server = self.server, None
+        if server is not None:
+            assert server.process.stdin
             with suppress(BrokenPipeError):
-                self.server.process.stdin.close()  # the server then kills the fork before it ends itself
-            with suppress(Exception):
-                self.server.process.wait(2)
-            self.server.end()
-            self.server = None
+                server.process.stdin.close()  # the server then kills the fork before it ends itself
+            with suppress(subprocess.TimeoutExpired):
+                server.process.wait(2)
+            server.end()
 
     def __enter__(self) -> Confined:
         return self
