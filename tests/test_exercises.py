@@ -120,11 +120,13 @@ def test_half_an_exercise_is_not_finished(exercise: str, confined: Confined, tmp
 
 SLIPS = {  # exercise: a piece of the right solution, what a learner writes instead, and words of the sentence
     "running_mean_loop": (".mean(dim=1)", ".sum(dim=1)", "sum"),
-    "dot_product": (".tril(S - T)", ".tril()", "with a cache"),
+    "dot_product": (".tril(S - T)", ".tril()", "with fewer queries than keys"),
     "attention_weights": ("** 0.5", "** 1", "sqrt"),
     "linear_attention": ("total = total + key[:, :, t]", "total = key[:, :, t]", "with a cache"),
     "multi_head": ("/ d**0.5", "/ (query.shape[1] * d) ** 0.5", "width of the model"),
     "window": ("behind < self", "behind <= self", "window"),
+    "cache": ("(self.keys, key)", "(key, self.keys)", "cache"),
+    "single_head": ("mixed.squeeze(1)", "mixed.view(1)", "it raises"),
 }
 
 
