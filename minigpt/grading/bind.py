@@ -152,8 +152,8 @@ def score(name: str, role: Role) -> float:
     return 1.0 if any(len(word) > 2 and word in spaced for word in role.words) else 0.0
 
 
-def forms(unit: Unit, roles: Sequence[Role], sizes: Sizes, swapped: bool) -> list[Form]:
-    """All readings of a unit. `swapped`: the rows of a matrix count heads last, (d, H) for (H, d)."""
+def forms(unit: Unit, roles: Sequence[Role], sizes: Sizes) -> list[Form]:
+    """All readings of a unit."""
     assert unit.weight is not None
     found: list[Form] = []
     weight = unit.weight
@@ -171,68 +171,50 @@ def forms(unit: Unit, roles: Sequence[Role], sizes: Sizes, swapped: bool) -> lis
     matrices = [(weight, "")] if unit.oriented else [(weight, ""), (weight.mT, ", transposed")]
     for matrix, turned in matrices:
         if matrix.dim() == 2:
-            found += matrix_forms(unit, matrix, turned, roles, sizes, swapped)
-        elif matrix.dim() == 3 and not swapped:
+            found += matrix_forms(unit, matrix, turned, roles, sizes)
+        elif matrix.dim() == 3:
             found += stacked_forms(unit, matrix, turned, roles, sizes)
-    if not unit.oriented and weight.dim() >= 3 and not swapped:
+    if not unit.oriented and weight.dim() >= 3:
         found += bare_forms(unit, weight, roles, sizes)
     return found
 
 
-def order(role: Role, sizes: Sizes, axes: tuple[str, ...], swapped: bool) -> Tensor:
-    """Where each number of (axes) stands in a flat axis: in order, or with the axes of a pair exchanged."""
-    shape = tuple(sizes[axis] for axis in axes)
-    if not swapped or len(shape) != 2:
-        return torch.arange(int(torch.tensor(shape).prod()) if shape else 1)
-    return torch.arange(shape[0] * shape[1]).view(shape[1], shape[0]).mT.flatten()
+Part = tuple[str, Tensor, Tensor | None]
 
 
-def take(
-    unit: Unit, matrix: Tensor, role: Role, rows: Tensor, sizes: Sizes, swapped: bool
-) -> tuple[str, Tensor, Tensor | None]:
+def take(unit: Unit, matrix: Tensor, role: Role, rows: Tensor, sizes: Sizes) -> Part:
     """A role from these rows of a matrix."""
-    columns = order(role, sizes, role.into, swapped)
-    weight = matrix[rows][:, columns].reshape(role.shape(sizes))
+    weight = matrix[rows].reshape(role.shape(sizes))
     bias = None
     if unit.bias is not None and unit.bias.numel() == matrix.shape[0]:
         bias = unit.bias.flatten()[rows].reshape(tuple(sizes[axis] for axis in role.out))
     return role.name, weight, bias
 
 
-def matrix_forms(
-    unit: Unit, matrix: Tensor, turned: str, roles: Sequence[Role], sizes: Sizes, swapped: bool
-) -> Iterator[Form]:
+def matrix_forms(unit: Unit, matrix: Tensor, turned: str, roles: Sequence[Role], sizes: Sizes) -> Iterator[Form]:
     """A matrix (rows, columns) as one role, or as several joined ones."""
     fitting = [role for role in roles if role.into and role.columns(sizes) == matrix.shape[1]]
     for role in fitting:
         if role.rows(sizes) == matrix.shape[0]:
-            part = take(unit, matrix, role, order(role, sizes, role.out, swapped), sizes, swapped)
-            yield Form((part,), f"{unit.name} = {role.name}{turned}", score(unit.name, role) - 0.3 * swapped)
+            part = take(unit, matrix, role, torch.arange(matrix.shape[0]), sizes)
+            yield Form((part,), f"{unit.name} = {role.name}{turned}", score(unit.name, role))
     for count in (2, 3):
         for chosen in permutations(fitting, count):
             if sum(role.rows(sizes) for role in chosen) == matrix.shape[0] and len({r.into for r in chosen}) == 1:
-                yield from joined_forms(unit, matrix, turned, chosen, sizes, swapped)
+                yield from joined_forms(unit, matrix, turned, chosen, sizes)
+    yield from faulty_forms(unit, matrix, turned, roles, sizes)
 
 
-def joined_forms(
-    unit: Unit, matrix: Tensor, turned: str, chosen: Sequence[Role], sizes: Sizes, swapped: bool
-) -> Iterator[Form]:
+def joined_forms(unit: Unit, matrix: Tensor, turned: str, chosen: Sequence[Role], sizes: Sizes) -> Iterator[Form]:
     """Several roles in one matrix: one after the other, or head by head."""
-    names = "+".join(role.name for role in chosen)
-    usual = sum(score(unit.name, role) for role in chosen) / 10 - 0.1 * (
-        names
-        != "+".join(
-            sorted(
-                (role.name for role in chosen), key=[*("query", "key", "value"), *(role.name for role in chosen)].index
-            )
-        )
-    )
+    names, usual = [role.name for role in chosen], [*("query", "key", "value"), *(role.name for role in chosen)]
+    rank = sum(score(unit.name, role) for role in chosen) / 10 - 0.1 * (names != sorted(names, key=usual.index))
     start, parts = 0, []
     for role in chosen:
-        rows = start + order(role, sizes, role.out, swapped)
-        parts.append(take(unit, matrix, role, rows, sizes, False))
+        parts.append(take(unit, matrix, role, start + torch.arange(role.rows(sizes)), sizes))
         start += role.rows(sizes)
-    yield Form(tuple(parts), f"{unit.name} = {names}{turned}", 3 + usual - 0.3 * swapped)
+    words = f"{unit.name} = {'+'.join(names)}{turned}"
+    yield Form(tuple(parts), words, 3 + rank)
     if len({role.out for role in chosen}) == 1 and len(chosen[0].out) == 2:
         H, d = (sizes[axis] for axis in chosen[0].out)
         n, index = len(chosen), torch.arange(matrix.shape[0])
@@ -242,16 +224,48 @@ def joined_forms(
             "feature by feature": index.view(d, n, H).permute(1, 2, 0),
             "feature by feature, heads first": index.view(d, H, n).permute(2, 1, 0),
         }
-        for words, view in views.items() if not swapped else ():
-            split = tuple(take(unit, matrix, role, view[i].flatten(), sizes, False) for i, role in enumerate(chosen))
-            yield Form(split, f"{unit.name} = {names}, {words}{turned}", 2 + usual)
-    elif len(chosen) == 3 and not swapped and "G" in chosen[-1].out:
+        for how, view in views.items():
+            split = tuple(take(unit, matrix, role, view[i].flatten(), sizes) for i, role in enumerate(chosen))
+            yield Form(split, f"{words}, {how}", 2 + rank)
+    elif set(names) == {"query", "key", "value"} and "G" in chosen[-1].out:
         H, G, d = sizes["H"], sizes["G"], sizes["d"]
         grouped = torch.arange(matrix.shape[0]).view(G, H // G + 2, d)
         at = {"query": grouped[:, : H // G], "key": grouped[:, H // G], "value": grouped[:, H // G + 1]}
-        if {role.name for role in chosen} == set(at):
-            split = tuple(take(unit, matrix, role, at[role.name].flatten(), sizes, False) for role in chosen)
-            yield Form(split, f"{unit.name} = {names}, group by group{turned}", 1 + usual)
+        split = tuple(take(unit, matrix, role, at[role.name].flatten(), sizes) for role in chosen)
+        yield Form(split, f"{words}, group by group", 1 + rank)
+
+
+SHARED = (
+    "all heads have the same matrix: the list holds one head {H} times, as in [Head()] * H",
+    "[Head() for _ in range(H)] makes H of them",
+)
+NARROW = (
+    "each head sees only its own {d} of the {D} features, through one small matrix (d, d) that all heads share",
+    "project x (B, T, D) with nn.Linear(D, H * d), then split the heads",
+)
+SUMMED = (
+    "the outputs of the heads are added instead of joined: the projection reads d = {d} numbers, not H d = {H*d}",
+    "torch.cat(heads, dim=-1), and nn.Linear(H * d, D)",
+)
+
+
+def faulty_forms(unit: Unit, matrix: Tensor, turned: str, roles: Sequence[Role], sizes: Sizes) -> Iterator[Form]:
+    """Readings that are bugs by themselves: one matrix for all heads."""
+    for role in roles:
+        heads = sizes[role.out[0]] if len(role.out) == 2 else 0
+        if heads > 1 and role.into == ("D",) and matrix.shape == (sizes[role.out[1]], sizes["D"]):
+            bias = None if unit.bias is None else unit.bias.expand(heads, -1)
+            part = (role.name, matrix.expand(heads, *matrix.shape), bias)
+            yield Form((part,), f"{unit.name} = {role.name} of every head{turned}", score(unit.name, role), SHARED)
+        if heads > 1 and role.into == ("D",) and matrix.shape == (sizes[role.out[1]],) * 2:
+            weight = torch.block_diag(*[matrix] * heads)  # (H d, H d)
+            if weight.shape[1] == sizes["D"]:
+                bias = None if unit.bias is None else unit.bias.expand(heads, -1)
+                part = (role.name, weight.view(role.shape(sizes)), bias)
+                yield Form((part,), f"{unit.name} = {role.name} of every head{turned}", score(unit.name, role), NARROW)
+        if role.into == ("H", "d") and sizes["H"] > 1 and matrix.shape == (role.rows(sizes), sizes["d"]):
+            weight = matrix[:, None].expand(-1, sizes["H"], -1)  # (D, H, d)
+            yield Form(((role.name, weight, unit.bias),), f"{unit.name} = {role.name}", score(unit.name, role), SUMMED)
 
 
 def stacked_forms(unit: Unit, matrix: Tensor, turned: str, roles: Sequence[Role], sizes: Sizes) -> Iterator[Form]:
@@ -304,13 +318,10 @@ def bare_forms(unit: Unit, weight: Tensor, roles: Sequence[Role], sizes: Sizes) 
 def bindings(units: Sequence[Unit], roles: Sequence[Role], sizes: Sizes, idle: set[str]) -> list[Binding]:
     """All ways to fill the roles, the likeliest first. Units in `idle` do not change the output and may be left out."""
     found: list[tuple[float, Binding]] = []
-    for swapped in (False, True):
-        choices = [sorted(forms(unit, roles, sizes, swapped), key=lambda form: -form.score) for unit in units]
-        for total, chosen in assignments(units, choices, idle):
-            found.append((total, make_binding(units, chosen, roles, sizes)))
-            if len(found) >= MOST * (1 + swapped):
-                break
-        if not any(len(role.out) == 2 or len(role.into) == 2 for role in roles):
+    choices = [sorted(forms(unit, roles, sizes), key=lambda form: -form.score) for unit in units]
+    for total, chosen in assignments(units, choices, idle):
+        found.append((total, make_binding(units, chosen, roles, sizes)))
+        if len(found) >= MOST:
             break
     found.sort(key=lambda pair: (len(pair[1].missing), len(pair[1].faults), -pair[0]))
     return [binding for _, binding in found]
@@ -344,5 +355,5 @@ def make_binding(units: Sequence[Unit], chosen: Sequence[Form | None], roles: Se
                 parameters[f"{role}_bias"] = bias.double()
     missing = tuple(role.name for role in roles if role.needed and role.name not in parameters)
     unused = tuple(unit.name for unit, form in zip(units, chosen) if form is None)
-    faults = tuple(form.fault for form in chosen if form and form.fault)
+    faults = tuple(dict.fromkeys(form.fault for form in chosen if form and form.fault))
     return Binding(parameters, [form.how for form in chosen if form], missing, unused, faults)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from minigpt.attention import Attention
+from minigpt.grading import chunks
 from minigpt.grading.target import Probe, Target
 from minigpt.grading.targets.scores import allowed
 
@@ -35,8 +35,13 @@ class Call:
     note: str = ""
     """Not empty: a convention that the report mentions, like (T, B, D)."""
     layout: str = "(B, T, D)"
-    masked: bool = False
-    """Whether the causal mask is given from outside."""
+    mask: str = ""
+    """In which meaning the causal mask is given from outside; "" where it is not."""
+
+    @property
+    def masked(self) -> bool:
+        """Whether the causal mask is given from outside."""
+        return bool(self.mask)
 
 
 class CannotCall(Exception):
@@ -78,11 +83,13 @@ def fixed_arguments(listed: list[inspect.Parameter], target: Target) -> dict[str
             values[entry.name] = not target.options.full
         elif name in ("window", "window_size", "sliding_window") and target.options.window:
             values[entry.name] = target.options.window
-        elif name in ("start", "start_pos", "offset", "position", "pos_offset") and entry.default is entry.empty:
+        elif name in chunks.STARTS and entry.default is entry.empty:
             values[entry.name] = 0
+        elif name in chunks.SWITCHES and entry.default is entry.empty:
+            values[entry.name] = False
         elif name in ("dropout", "dropout_p", "p") and entry.default is entry.empty:
             values[entry.name] = 0.0
-        elif name in ("past", "cache", "kv_cache", "layer_past", "past_kv") and entry.default is entry.empty:
+        elif name in chunks.CACHES and entry.default is entry.empty:
             values[entry.name] = None
         elif entry.default is entry.empty and not is_mask(entry):
             raise CannotCall(
@@ -101,7 +108,34 @@ def calls(thing: Any, target: Target) -> Iterator[Call]:
     fixed = fixed_arguments(others, target)
     masks = [entry for entry in others if is_mask(entry)]
     for layout, mask in product(layouts(thing, target), mask_forms(masks, target)):
-        yield make_call(inputs, fixed, mask, layout, target)
+        whole = make_call(inputs, fixed, mask, layout, target)
+        if not target.options.cache:
+            yield whole
+        elif layout == "(B, T, D)":
+            for protocol in chunks.protocols(thing, listed):
+                yield in_chunks(whole, protocol, listed, list(inputs), mask, target)
+
+
+def in_chunks(
+    whole: Call, protocol: str, listed: list[inspect.Parameter], inputs: list[str], mask: tuple[str, str, str] | None,
+    target: Target,
+) -> Call:  # fmt: skip
+    """The same call, but probes with chunks are given in chunks."""
+
+    def run(thing: Any, probe: Probe) -> Tensor:
+        if not probe.chunks:
+            return whole.run(thing, probe)
+        x = probe.inputs["x"]  # (B, T, D)
+
+        def mask_of(T: int, S: int) -> Mapping[str, Any]:
+            return (
+                {mask[0]: make_mask(mask[1], mask[2], x.shape[0], T, S, target.options.window, False)} if mask else {}
+            )
+
+        return chunks.run_chunks(thing, protocol, listed, inputs, x, probe.chunks, mask_of, pick)
+
+    how = f"{whole.how}; in chunks with {chunks.PROTOCOLS[protocol]}"
+    return Call(how, run, whole.note, whole.layout, whole.mask)
 
 
 def mask_forms(masks: list[inspect.Parameter], target: Target) -> list[tuple[str, str, str] | None]:
@@ -156,7 +190,7 @@ def make_call(inputs: Mapping[str, str], fixed: Mapping[str, Any], mask: tuple[s
     names = ", ".join(name if name == take else f"{name}={take}" for name, take in inputs.items())
     how = f"called: ({names}{given})" + ("" if layout == "(B, T, D)" else f" with inputs {layout}")
     note = "the sequence is the first axis: x is (T, B, D)" if layout == "(T, B, D)" else ""
-    return Call(how, run, note, layout, mask is not None)
+    return Call(how, run, note, layout, mask[1] if mask else "")
 
 
 def arrange(x: Tensor, layout: str) -> Tensor:
@@ -185,8 +219,3 @@ def pick(result: Any) -> Tensor:
             if isinstance(value, Tensor):
                 return value.detach()
     raise TypeError(f"it returned {type(result).__name__}, expected a tensor")
-
-
-def is_kind(thing: Any) -> bool:
-    """Whether the answer is a kind for minigpt, which takes its past beside x."""
-    return isinstance(thing, Attention)

@@ -19,14 +19,18 @@ REMEMBERS = Bug({}, "the same input gives another output after other inputs: som
                 "keep nothing in self between calls but a cache that the caller asked for")  # fmt: skip
 
 
+def drops(thing: Any, call: Call, probe: Probe) -> Bug | None:
+    """The bug of an answer whose output is random in evaluation mode."""
+    first, second = call.run(thing, probe), call.run(thing, probe)
+    return None if torch.allclose(first, second, equal_nan=True) else RANDOM
+
+
 def habits(thing: Any, call: Call, reading: Reading) -> list[Bug]:
     """The bugs of this sort that the answer has."""
     probe, first = reading.outputs.probes[0], reading.outputs[0]
     assert isinstance(first, Tensor)
     if probe.chunks:
         return []
-    if not torch.equal(call.run(thing, probe), call.run(thing, probe)):
-        return [RANDOM]
     if not torch.allclose(call.run(thing, probe), first, rtol=1e-9, atol=1e-12, equal_nan=True):
         return [REMEMBERS]
     return [WRITES] if writes(thing, call, probe) else []

@@ -65,6 +65,28 @@ class Recorder(TorchFunctionMode):
         return result
 
 
+class Float32(TorchFunctionMode):
+    """Notices results of less precision than float64."""
+
+    seen = False
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor) and result.is_floating_point() and result.dtype != torch.float64:
+            self.seen = True
+        return result
+
+
+def uses_float32(run: Callable[[], Any]) -> bool:
+    """Whether a call computes something in less than float64."""
+    watch = Float32()
+    with watch:
+        run()
+    return watch.seen
+
+
 def line_in(frame: FrameType | None, path: str) -> int:
     """The line of a file that is being run, innermost first; 0 if there is none."""
     while frame is not None:
@@ -142,4 +164,4 @@ def source_line(path: Path, number: int) -> str:
     return linecache.getline(str(path), number).strip()
 
 
-__all__ = ["Place", "locate", "record", "source_line"]
+__all__ = ["Place", "locate", "record", "source_line", "uses_float32"]

@@ -66,7 +66,7 @@ class Answer:
 
 
 def run_file(path: Path) -> dict[str, Any]:
-    """The names that a learner's file defines. Whatever it raises goes through: see `child`."""
+    """The names that a learner's file defines. Whatever it raises goes through: see `confined`."""
     name = f"learner_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:

@@ -17,7 +17,7 @@ from minigpt.grading.bind import Binding
 from minigpt.grading.target import Bug, Convention, Knobs, Probe, Sizes, Target
 
 STRICT, LOOSE = 1e-11, 3e-6  # float64; float32 somewhere inside
-LARGEST_LOOSE = 8.0  # inputs times more than this leave nothing of float32's precision in a softmax
+LARGEST_LOOSE = 100.0  # inputs times more than this leave nothing of float32's precision in a softmax
 SINGLES, PAIRS = 5_000, 5_000  # evaluations of the reference, so that a name does not depend on the machine's load
 
 
@@ -45,7 +45,7 @@ def equal(answer: Tensor | Exception, expected: Tensor, probe: Probe, loose: boo
     return float((answer - expected).abs().max()) <= tolerance(probe, loose) * max(largest, 1e-300)
 
 
-@dataclass
+@dataclass(eq=False)
 class Outputs:
     """What an answer returns for each probe, computed when it is first asked for."""
 
@@ -67,7 +67,7 @@ class Outputs:
         return self.kept[number]
 
 
-@dataclass
+@dataclass(eq=False)
 class Reading:
     """One way to read an answer: its sizes, its roles, and how it was called."""
 
@@ -77,6 +77,8 @@ class Reading:
     outputs: Outputs
     budget: list[int]
     loose: bool = False
+    masked: bool = False
+    """Whether the mask comes from outside; nothing can be wrong with it then, but that it is not used."""
 
     def order(self) -> list[int]:
         """The probes from the shortest to the largest: the first ones tell most readings apart for little."""
@@ -141,6 +143,11 @@ def bases(target: Target) -> Iterator[tuple[Knobs, list[Convention]]]:
 
 def missing_bugs(reading: Reading) -> list[Bug]:
     """What the roles that nothing fills mean."""
+    return [bug for bug in lacking(reading) if isinstance(bug, Bug)]
+
+
+def lacking(reading: Reading) -> list[Bug | Convention]:
+    """The bugs and the conventions that missing roles mean."""
     return [reading.target.without[role] for role in reading.binding.missing]
 
 
@@ -148,11 +155,18 @@ def accept(readings: Sequence[Reading]) -> Found | None:
     """The first reading under which the answer is right, or right in another convention."""
     if not readings:
         return None
-    whole = [reading for reading in readings if not reading.binding.missing and not reading.binding.faults]
-    for knobs, conventions in bases(readings[0].target):
-        for reading in whole:
-            if reading.equals(knobs):
-                return Found(reading, knobs, [], conventions)
+    whole = [reading for reading in readings if not missing_bugs(reading) and not reading.binding.faults]
+    groups: dict[tuple[tuple[str, int], ...], list[Reading]] = {}
+    for reading in whole:
+        groups.setdefault(tuple(reading.sizes.items()), []).append(reading)
+    for number, group in enumerate(groups.values()):
+        for knobs, conventions in bases(readings[0].target):
+            if number and len(conventions) > 1:
+                break  # unlikely sizes: no two conventions at once
+            for reading in group:
+                if reading.equals(knobs):
+                    without = [entry for entry in lacking(reading) if isinstance(entry, Convention)]
+                    return Found(reading, knobs, [], [*conventions, *without])
     return None
 
 
@@ -177,6 +191,8 @@ def name_in(reading: Reading, base: Knobs) -> list[tuple[Bug, Knobs]]:
     """All bugs that the answer equals in this reading, with their settings."""
     found = []
     for bug in reading.target.bugs:
+        if reading.masked and bug.knobs.get("mask", "none") != "none":
+            continue
         for setting in bug.settings():
             merged = merge(base, setting)
             if merged is not None and reading.equals(merged):

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 from minigpt.grading.bind import Binding, Unit, bindings, units_of
 from minigpt.grading.call import Call, calls
+from minigpt.grading.lines import uses_float32
 from minigpt.grading.load import Answer
 from minigpt.grading.naming import SINGLES, Outputs, Reading
 from minigpt.grading.report import Report
@@ -26,7 +28,7 @@ from minigpt.grading.sizes import possible_sizes
 from minigpt.grading.target import Probe, Sizes, Target
 from minigpt.grading.whole import is_model, likely, model_bindings, model_calls, model_sizes, prepared
 
-MOST_READINGS, MOST_NATURAL = 400, 6
+MOST_READINGS, MOST_NATURAL, MOST_SIZES = 400, 4, 4
 
 
 @dataclass
@@ -39,6 +41,7 @@ class Attempt:
     errors: list[str] = field(default_factory=list)
     readings: list[Reading] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
+    idle: dict[tuple[str, int], bool] = field(default_factory=dict)
     homeless: list[str] = field(default_factory=list)
     budget: list[int] = field(default_factory=lambda: [SINGLES])
 
@@ -60,13 +63,13 @@ def find_readings(attempt: Attempt) -> None:
             first = outputs[0]
             if isinstance(first, Exception):
                 attempt.errors.append(explain(first, attempt.answer.path))
-            else:
+            elif not working or call.layout in (working[0][0].layout, "(T, B, D)"):
                 working.append((call, outputs))
         if not working:
             continue
         found = find_bindings(attempt, sizes, working[0][1])
         pairs = [(binding, call, outputs) for binding in found for call, outputs in working]
-        for binding, call, outputs in likely(target, sizes, found, working) if "W" in sizes and found else pairs:
+        for binding, call, outputs in likely(target, sizes, found, working) if "W" in target.sizes and found else pairs:
             attempt.readings.append(Reading(target, sizes, binding, outputs, attempt.budget))
             attempt.calls.append(call)
         attempt.calls = attempt.calls or [call for call, _ in working]
@@ -95,7 +98,10 @@ def find_bindings(attempt: Attempt, sizes: Sizes, outputs: Outputs) -> list[Bind
         listed = model_bindings(attempt.thing, sizes, lambda unit: matters(unit, outputs))
         return [binding for binding in listed if all(role in attempt.target.without for role in binding.missing)]
     for units in units_of(attempt.thing, copies):
-        idle = {unit.name for unit in units if not matters(unit, outputs)}
+        for unit in units:
+            if (unit.name, sizes["D"]) not in attempt.idle:
+                attempt.idle[unit.name, sizes["D"]] = not matters(unit, outputs)
+        idle = {unit.name for unit in units if attempt.idle[unit.name, sizes["D"]]}
         here = bindings(units, attempt.target.roles, sizes, idle)
         found += [binding for binding in here if all(role in attempt.target.without for role in binding.missing)]
         if not here:
@@ -127,56 +133,64 @@ def describe(unit: Unit) -> str:
     return f"{unit.name or 'weight'} {tuple(unit.weight.shape)}"
 
 
-def loosened(reading: Reading) -> Reading:
-    """The same reading for an answer with float32 inside."""
-    return Reading(reading.target, reading.sizes, reading.binding, reading.outputs, [SINGLES // 3], loose=True)
+def loosened(readings: Sequence[Reading]) -> list[Reading]:
+    """The same readings for answers that compute something in float32; none for the others."""
+    watched: dict[int, bool] = {}
+    for reading in readings:
+        outputs = reading.outputs
+        if id(outputs) not in watched:
+            watched[id(outputs)] = uses_float32(partial(outputs.run, outputs.probes[0]))
+    budget = [SINGLES]
+    chosen = [reading for reading in readings if watched[id(reading.outputs)]]
+    return [Reading(r.target, r.sizes, r.binding, r.outputs, budget, loose=True) for r in chosen]
 
 
-def inexact(readings: Sequence[Reading]) -> list[Reading]:
-    """The likeliest reading, if the shortest probe is right to float32's precision and no further."""
-    reading = loosened(readings[0])
-    shortest = reading.order()[0]
-    return [reading] if reading.agrees({}, shortest) and not readings[0].agrees({}, shortest) else []
+def natural_readings(attempt: Attempt) -> list[list[Reading]]:
+    """The readings in which a bug is looked for, by call: the likeliest bindings of each.
 
-
-def natural_readings(attempt: Attempt) -> list[Reading]:
-    """The readings in which a bug is looked for: one call, and the likeliest bindings.
-
-    Where the mask comes from outside, a call in which later tokens change earlier rows was given a mask in a meaning
-    that the answer does not have, or the answer does not use it. Where sequences of the batch change each other, the
-    first axis may be the sequence.
+    The first sizes come first. With one token all bugs on the way of the weights are invisible, so that the bindings
+    that are right there are likely.
     """
-    call = natural_call(attempt)
-    readings = [reading for reading, other in zip(attempt.readings, attempt.calls) if other is call]
-    shortest = readings[0].order()[0]
-    agreeing = [reading for reading in readings if reading.agrees({}, shortest)]
-    chosen = agreeing[:MOST_NATURAL] or readings[: 2 * MOST_NATURAL]
-    budget = [SINGLES // 4 if is_model(attempt.target) else SINGLES]
-    for reading in chosen:
-        reading.budget = budget
-    return chosen
+    found = []
+    for call in natural_calls(attempt):
+        readings = [reading for reading, other in zip(attempt.readings, attempt.calls) if other is call]
+        shortest, chosen = readings[0].order()[0], list[Reading]()
+        for sizes in list(dict.fromkeys(tuple(reading.sizes.items()) for reading in readings))[:MOST_SIZES]:
+            here = [reading for reading in readings if tuple(reading.sizes.items()) == sizes]
+            agreeing = [reading for reading in here if reading.agrees({}, shortest)]
+            chosen += [*agreeing[:MOST_NATURAL], *(r for r in here[:2] if r not in agreeing)] if agreeing else here[:12]
+        budget = [SINGLES // 4 if is_model(attempt.target) else SINGLES]
+        for reading in chosen:
+            reading.budget, reading.masked = budget, call.masked
+        found.append(chosen)
+    return found
 
 
-def natural_call(attempt: Attempt) -> Call:
-    """The call in which the answer most likely was meant to be used."""
+def natural_calls(attempt: Attempt) -> list[Call]:
+    """The calls in which the answer may have been meant to be used, the likeliest first.
+
+    Where sequences of the batch change each other, the first axis may be the sequence. Where the mask comes from
+    outside, its meaning may be the one with which no later token changes an earlier row.
+    """
     outputs = {call: reading.outputs for reading, call in zip(attempt.readings, attempt.calls)}
     calls = list(outputs)
     apart = [call for call in calls if not mixes(outputs[call])]
     layout = (apart or calls)[0].layout
     here = [call for call in calls if call.layout == layout]
-    blind = [call for call in here if not leaks(outputs[call])]
-    return (blind or [call for call in here if not call.masked] or here)[0]
+    meanings = {call.mask: call for call in reversed(here)}  # the first shape of each meaning that can be called
+    tried = sorted(meanings.values(), key=lambda call: (leaks(outputs[call]), not call.masked, here.index(call)))
+    return tried[:3]
 
 
 def mixes(outputs: Outputs) -> bool:
     """Whether a sequence of the batch changes the output of another one, in the first probe."""
-
-    def other_sequence(x: Tensor) -> Tensor:
-        return torch.cat((x[:1], x[1:].flip(1)))
-
-    before, after = outputs[0], changed(outputs, other_sequence)
+    before = outputs[0]
     assert isinstance(before, Tensor)
-    return after is not None and not alike(after[:1], before[:1])
+    first = changed(outputs, lambda x: torch.cat((x[:1].flip(1), x[1:])))
+    last = changed(outputs, lambda x: torch.cat((x[:1], x[1:].flip(1))))
+    if first is None or last is None:
+        return False
+    return not alike(first[1:], before[1:]) or not alike(last[:1], before[:1])
 
 
 def changed(outputs: Outputs, change: Callable[[Tensor], Tensor]) -> Tensor | None:

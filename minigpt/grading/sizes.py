@@ -14,7 +14,7 @@ from torch import nn
 from minigpt.grading.load import ARGUMENTS
 from minigpt.grading.target import Sizes, Target
 
-MOST_HEADS = 8  # numbers of heads that are tried where none is announced
+MOST_HEADS = 10  # numbers of heads that are tried where none is announced
 
 
 def attribute(module: nn.Module, names: tuple[str, ...]) -> list[int]:
@@ -58,13 +58,13 @@ def heads(module: nn.Module, target: Target, D: int) -> list[int]:
     if target.sizes.get("H", 1) == 1:
         return [1]
     named = attribute(module, ARGUMENTS["H"])
-    if named:
-        return named[:3]
-    one = [1] if target.name == "linear_attention" else []  # it may have one head or several
-    lists = [len(inner) for inner in module.modules() if isinstance(inner, nn.ModuleList)]
+    lists = [len(inner) for inner in module.modules() if isinstance(inner, (nn.ModuleList, nn.ParameterList))]
     bare = [parameter.shape[0] for parameter in module.parameters() if parameter.dim() == 3]
+    kept = [value for inner in module.modules() for value in vars(inner).values() if type(value) is int]
     divisors = [H for H in range(2, D) if D % H == 0]
-    return list(dict.fromkeys([*lists, *one, *bare, *divisors]))[:MOST_HEADS]
+    one = [1] if target.name == "linear_attention" and not named else []  # it may have one head or several
+    fitting = [*(H for H in lists if H in divisors), *one, *(H for H in (*bare, *kept) if H in divisors)]
+    return list(dict.fromkeys([*named, *fitting, *divisors]))[:MOST_HEADS]
 
 
 def head_widths(module: nn.Module, target: Target, D: int, H: int) -> list[int]:

@@ -128,7 +128,7 @@ class Target:
     roles: tuple[Role, ...] = ()
     """Empty: a plain function, which has no parameters."""
     options: Options = field(default_factory=Options)
-    without: Mapping[str, Bug] = field(default_factory=dict)
+    without: Mapping[str, Bug | Convention] = field(default_factory=dict)
     """What a missing role means, for the reference can do without it: "output" is the projection that was left out."""
     tiny: Callable[[], tuple[Sizes, Parameters, Probe]] | None = None
     """Three tokens with numbers for a calculation by hand, to show a bug on."""

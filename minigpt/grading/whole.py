@@ -215,7 +215,7 @@ def model_call(first: str, given: tuple[str, bool], fixed: Mapping[str, Any], ma
     shown = "".join(f", {key}={value}" for key, value in fixed.items())
     shown += f", {name}=..." if name and always else ""
     shown += f", {mask[0]}={mask[2]}, {mask[1]}" if mask else ""
-    return Call(f"called: ({first}=ids{shown})", run, note, "(B, T)", mask is not None)
+    return Call(f"called: ({first}=ids{shown})", run, note, "(B, T)", mask[1] if mask else "")
 
 
 def the_logits(found: list[Tensor], B: int, T: int, V: int) -> Tensor:

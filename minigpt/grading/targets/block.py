@@ -228,6 +228,7 @@ def without() -> dict[str, Bug]:
     return {
         role: replace(bug, sentence=f"in the attention: {bug.sentence}")
         for role, bug in head_bugs.without(many=True).items()
+        if isinstance(bug, Bug)
     }
 
 

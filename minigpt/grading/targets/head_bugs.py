@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from minigpt.grading.target import Bug, Knobs, Options, Sizes
+from minigpt.grading.target import Bug, Convention, Knobs, Options, Sizes
 from minigpt.grading.targets.rotation import alibi_bugs, rotary_bugs, rotate, turn
 from minigpt.grading.targets.score_bugs import (
     compare_bugs,
@@ -25,7 +25,23 @@ from minigpt.grading.targets.score_bugs import (
 SPLIT = "x.view(B, T, H, d).transpose(1, 2): (B, H, T, d)"
 JOIN = "mixed.transpose(1, 2).reshape(B, T, H * d)"
 SHARE = "key.repeat_interleave(H // G, dim=1)"
+FUSED = ("(3, B, H, T, d)", "(B, 3, H, T, d)", "(B, H, T, 3 d)", "(3, B, T, H, d)")
 Kept = tuple[Tensor, Tensor]
+
+
+def fused(flat: dict[str, Tensor], H: int, shape: str) -> tuple[Tensor, Tensor, Tensor]:
+    """query, key and value (B, T, H d), computed as one, that were taken apart in a wrong way: (B, H, T, d) each."""
+    joined = torch.cat(tuple(flat.values()), dim=2)  # (B, T, 3 H d)
+    B, T, d = *joined.shape[:2], joined.shape[2] // 3 // H
+    if shape == "(3, B, H, T, d)":
+        query, key, value = joined.reshape(3, B, H, T, d)
+    elif shape == "(B, 3, H, T, d)":
+        query, key, value = joined.reshape(B, 3, H, T, d).unbind(1)
+    elif shape == "(3, B, T, H, d)":
+        query, key, value = joined.reshape(3, B, T, H, d).transpose(2, 3)
+    else:
+        query, key, value = joined.reshape(B, H, T, 3 * d).chunk(3, dim=-1)
+    return query, key, value
 
 
 def append(key: Tensor, value: Tensor, past: Kept | None, knobs: Knobs) -> tuple[Tensor, Tensor, Kept]:
@@ -70,7 +86,7 @@ def rotated_again(keys: Tensor, sizes: Sizes, knobs: Knobs) -> Tensor:
     return turn(keys, torch.arange(keys.shape[2], dtype=keys.dtype), sizes, knobs)
 
 
-def split_bugs() -> list[Bug]:
+def split_bugs(grouped: bool) -> list[Bug]:
     """Between (B, T, D) and (B, H, T, d)."""
     one = "{0} alone are split with view(B, H, T, d), which mixes positions and heads"
     joins = {
@@ -90,6 +106,9 @@ def split_bugs() -> list[Bug]:
             "positions and heads", JOIN),
         *(Bug({"merge": kind}, f"the heads are joined after {words}, so that positions are mixed", JOIN)
           for kind, words in joins.items()),
+        *(Bug({"fused": shape}, f"the joined projection of query, key and value is reshaped to {shape}, which mixes "
+              "positions and heads", "qkv.view(B, T, 3, H, d).permute(2, 0, 3, 1, 4)")
+          for shape in (() if grouped else FUSED)),
         Bug({"head_axis": True, "mask": "none"}, "the heads attend to each other inside every position: transpose(1, "
             "2) is missing, (B, T, H, d) @ (B, T, d, H)", SPLIT, ({"head_axis": True},)),
         Bug({"one_head": 0}, "all heads give the result of the first one", "use every head once"),
@@ -143,6 +162,10 @@ def grouped_bugs() -> list[Bug]:
     """Query heads that share heads of keys and values."""
     return [
         Bug({"share": "first"}, "all query heads use the first head of keys and values", SHARE),
+        Bug({"share_keys": "first"}, "all query heads use the first head of the keys (each its own of the values)",
+            SHARE),
+        Bug({"share_values": "first"}, "all query heads use the first head of the values (each its own of the keys)",
+            SHARE),
         Bug({"share": "last"}, "all query heads use the last head of keys and values", SHARE),
         Bug({"share": "mean"}, "the heads of keys and values are averaged", SHARE),
         Bug({"share": "features"}, "repeat_interleave repeats single features, not whole heads: it is applied before "
@@ -215,7 +238,7 @@ def cache_bugs(options: Options) -> list[Bug]:
 
 def all_bugs(options: Options, many: bool, grouped: bool) -> list[Bug]:
     """The bugs of a module with these options."""
-    width = ("D", "H", "H whole", "3 D", "D whole") if not many else ()
+    width = ("H", "H whole") if not many else ()
     scales = [bug for bug in scale_bugs() if bug.knobs.get("scale") not in width]
     scores = [*scales, *compare_bugs(), *softmax_bugs(), *projection_bugs(many, grouped)]
     if options.window:  # every row hides something, and -inf / -inf is NaN as in other bugs
@@ -224,7 +247,7 @@ def all_bugs(options: Options, many: bool, grouped: bool) -> list[Bug]:
     return [
         *masks,
         *scores,
-        *([head_softmax_bug(), *split_bugs()] if many else []),
+        *([head_softmax_bug(), *split_bugs(grouped)] if many else []),
         *(grouped_bugs() if grouped else []),
         *(rotary_bugs() if options.rotary else []),
         *(alibi_bugs() if options.alibi else []),
@@ -233,11 +256,13 @@ def all_bugs(options: Options, many: bool, grouped: bool) -> list[Bug]:
     ]
 
 
-def without(many: bool) -> dict[str, Bug]:
-    """What it means that a module has no matrix for a role."""
-    no_output = "there is no output projection" + (": the heads are joined and returned as they are" if many else "")
+def without(many: bool) -> dict[str, Bug | Convention]:
+    """What it means that a module has no matrix for a role. A single head may leave the projection to others."""
+    project = "self.output = nn.Linear(H * d, D), and return self.output(joined)"
     return {
-        "output": Bug({}, no_output, "self.output = nn.Linear(H * d, D), and return self.output(joined)"),
+        "output": Bug({}, "there is no output projection: the heads are joined and returned as they are", project)
+        if many
+        else Convention({}, "the head has no output projection: it returns (B, T, d), for others to project"),
         "query": Bug({}, "there is no query projection: x itself is the query", "self.query = nn.Linear(D, H * d)"),
         "key": Bug({}, "there is no key projection: x itself is the key", "self.key = nn.Linear(D, H * d)"),
         "value": Bug({}, "there is no value projection: x itself is the value", "self.value = nn.Linear(D, H * d)"),

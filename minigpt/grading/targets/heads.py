@@ -13,7 +13,7 @@ from torch import Tensor
 from minigpt.grading.probes import cache_probes, sequence_probes
 from minigpt.grading.target import Convention, Knobs, Options, Parameters, Probe, Role, Sizes, Steps, Target, only
 from minigpt.grading.targets import head_bugs
-from minigpt.grading.targets.rotation import ALIBI_CONVENTIONS, ROTARY_CONVENTIONS, alibi
+from minigpt.grading.targets.rotation import ALIBI_CONVENTIONS, ROTARY_CONVENTIONS, alibi, frequencies
 from minigpt.grading.targets.scores import weigh
 
 ROLES = (
@@ -104,11 +104,14 @@ def layer(
     ways = {role: how if knobs.get("split_only", role) == role else "right" for role in flat}
     query = split(flat["query"], H, ways["query"])  # (B, H, T, d)
     key, value = split(flat["key"], G, ways["key"]), split(flat["value"], G, ways["value"])  # (B, G, T, d)
+    if "fused" in knobs:
+        query, key, value = head_bugs.fused(flat, H, knobs["fused"])
     if knobs.get("head_axis"):
         query, key, value = (heads.transpose(1, 2) for heads in (query, key, value))  # (B, T, H, d)
     steps |= {"query": query, "key": key, "value": value}
     if options.rotary:
         query, key, value = head_bugs.rotated(query, key, value, start, past, sizes, knobs)
+        steps |= {"frequencies": frequencies(knobs.get("frequencies", "2i/d"), sizes["d"], sizes["D"])}
         steps |= {"rotated query": query, "rotated key": key}
     all_keys, all_values, kept = head_bugs.append(key, value, past, knobs)
     all_keys = head_bugs.rotated_again(all_keys, sizes, knobs) if options.rotary else all_keys

@@ -66,6 +66,8 @@ def reference(probe: Probe, parameters: Parameters, sizes: Sizes, knobs: Knobs) 
     if "transposed" in knobs:
         weights = weights.mT
     output = weights @ x  # (B, T, D)
+    if "late" in knobs:  # sums first, then the division: x / 0 is infinite, where 0 / 0 in the matrix is not a number
+        output = (triangle @ x) / divisors[knobs["by"]]()
     return {"weights": weights, "output": AFTER[knobs.get("after", "as it is")](output, x)}
 
 
@@ -96,6 +98,7 @@ AFTER: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "features": lambda mean, x: x.cumsum(dim=2) / torch.arange(1, x.shape[2] + 1, dtype=x.dtype),
     "over_features": lambda mean, x: mean.mean(dim=2, keepdim=True).expand_as(mean),
     "over_batch": lambda mean, x: x.cumsum(dim=0) / torch.arange(1, len(x) + 1, dtype=x.dtype)[:, None, None],
+    "over_batch_by_steps": lambda mean, x: x.cumsum(dim=0) / steps_of(x),
     "batch_mean": lambda mean, x: mean.mean(dim=0, keepdim=True).expand_as(mean),
     "first_sequence": lambda mean, x: mean[:1].expand_as(mean),
     "carried": lambda mean, x: running_total(x, reset=False) / steps_of(x),
@@ -148,7 +151,7 @@ BUGS = [
     Bug({"by": "T"}, "you divide every sum by T = {T} instead of t + 1, the number of tokens that position t sees",
         "divide row t by t + 1"),
     Bug({"by": "t"}, "you divide the sum of t + 1 tokens by t: the first position is divided by zero",
-        "divide row t by t + 1"),
+        "divide row t by t + 1", ({"by": "t", "late": True},)),
     Bug({"by": "t_or_1"}, "you divide the sum of t + 1 tokens by t (by 1 at the first position)",
         "divide row t by t + 1"),
     Bug({"by": "t + 2"}, "you divide the sum of t + 1 tokens by t + 2", "divide row t by t + 1"),
@@ -168,7 +171,7 @@ BUGS = [
     Bug({"after": "over_features"}, "the mean is taken over the positions and over the features: one number a position",
         "mean(dim=1) of (B, t + 1, D) keeps the features"),
     Bug({"after": "over_batch"}, "the running mean goes along the batch (dim=0) instead of the positions (dim=1)",
-        "dim=1 is the position"),
+        "dim=1 is the position", ({"after": "over_batch_by_steps"},)),
     Bug({"after": "batch_mean"}, "sequences of the batch are averaged with each other", "mean over dim=1 only"),
     Bug({"after": "first_sequence"}, "every sequence of the batch gets the result of the first one",
         "use x[b], or x[:, : t + 1]"),

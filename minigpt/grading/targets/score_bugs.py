@@ -37,21 +37,22 @@ def scale_bugs() -> list[Bug]:
         "3 d": "sqrt(3 d) = sqrt({3*d})",
         "d/2": "sqrt(d // 2) = sqrt({d//2})",
         "d - 1": "sqrt(d - 1) = sqrt({d-1})",
-        "T": "sqrt(T), the number of queries,",
+        "T": "sqrt(T), the number of tokens,",
         "B": "sqrt(B), the size of the batch,",
         "d whole": "d = {d} (or twice by sqrt(d))",
         "D whole": "D = {D}, the width of the model,",
         "H whole": "H = {H}, the number of heads,",
-        "T whole": "T, the number of queries,",
+        "T whole": "T, the number of tokens,",
         "fourth": "the fourth root of d = {d} (once, or d**-0.25 on one of query and key only)",
         "square": "d squared",
         "three halves": "d**1.5: by sqrt(d) and once more by d",
         "8": "8, which is sqrt(64), a number of another model,",
         "integer": "int(sqrt(d)): the root of {d} is rounded down",
     }
+    other = {"T": ({"scale": "S"},), "T whole": ({"scale": "S whole"},)}
     bugs = [
         Bug({"scale": kind}, f"you divide the scores by {words} instead of sqrt(d) = sqrt({{d}}), the width of a head",
-            DIVIDE)
+            DIVIDE, other.get(kind, ()))
         for kind, words in roots.items()
     ]  # fmt: skip
     return [
@@ -68,6 +69,11 @@ def scale_bugs() -> list[Bug]:
 
 FILL = "scores.masked_fill(~mask, -torch.inf), before the softmax"
 TRIL = "torch.ones(T, T).tril(): row t has ones up to column t"
+
+
+def early(value: float) -> tuple[Knobs, ...]:
+    """Filled before the scores are scaled."""
+    return ({"fill": value, "scale_at": "after_mask"},)
 
 
 def leak_forms(value: float) -> tuple[Knobs, ...]:
@@ -95,9 +101,9 @@ def mask_bugs() -> list[Bug]:
         Bug({"mask": "itself"}, "a position sees only itself", TRIL),
         Bug({"mask": "first_row"}, "only the first row is masked", TRIL),
         Bug({"fill": 0.0}, "hidden scores become 0 before the softmax, and exp(0) = 1 is still a weight", FILL),
-        Bug({"fill": 1e-9}, "hidden scores become 1e-9, which is almost 0, where you meant -1e9", FILL),
-        Bug({"fill": -1e-9}, "hidden scores become -1e-9, which is almost 0, where you meant -1e9", FILL),
-        Bug({"fill": 1.0}, "hidden scores become 1 before the softmax, which is still a weight", FILL),
+        Bug({"fill": 1e-9}, "hidden scores become 1e-9, which is almost 0, where you meant -1e9", FILL, early(1e-9)),
+        Bug({"fill": -1e-9}, "hidden scores become -1e-9, which is almost 0, where you meant -1e9", FILL, early(-1e-9)),
+        Bug({"fill": 1.0}, "hidden scores become 1 before the softmax, which is still a weight", FILL, early(1.0)),
         Bug({"fill": 1e9}, "hidden scores become +1e9: the future gets all the weight; the sign is missing", FILL,
             ({"fill": 1e4}, {"fill": -torch_min()})),
         *(
@@ -121,7 +127,7 @@ def corner_bugs() -> list[Bug]:
     lower = "torch.ones(T, S).tril(S - T): the last query sees all keys"
     return [
         Bug({"mask": "corner"}, "with fewer queries than keys the mask is aligned to the upper left corner: query t "
-            "stands at S - T + t, and torch.ones(T, S).tril() takes it for t", lower),
+            "stands at S - T + t, and torch.ones(T, S).tril(), like is_causal=True, takes it for t", lower),
         Bug({"mask": "other_corner"}, "with fewer queries than keys the mask is moved the wrong way: tril(T - S)",
             lower,
             emptied(mask="other_corner")),

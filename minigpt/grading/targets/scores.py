@@ -37,6 +37,7 @@ def scale(kind: str, sizes: Sizes, T: int, S: int) -> float:
         "T": lambda: T**-0.5,
         "T whole": lambda: 1 / T,
         "S": lambda: S**-0.5,
+        "S whole": lambda: 1 / S,
         "B": lambda: sizes["B"] ** -0.5,
         "times": lambda: d**0.5,
         "times d": lambda: float(d),

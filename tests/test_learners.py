@@ -1,0 +1,174 @@
+"""Learners' answers: right ones in many styles are right, and each mutant gets its sentence."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from learner_styles import MUTANTS, STYLES, TARGETS
+from torch import nn
+
+import minigpt
+from minigpt.grading.grade import grade_answer
+from minigpt.grading.load import find_answer, run_file
+from minigpt.grading.report import Report
+from minigpt.grading.targets import find_target
+from minigpt.system.errors import UserError
+
+CONVENTIONS = {
+    "gq_tile": "tiled",
+    "mh_dh": "interleaved",
+    "mh_tbd": "first axis",
+    "rot_hf": "i + d/2",
+    "sh_karpathy": "no output projection",
+}
+ONE_SEQUENCE = "mean_1d"  # right for (T, D) only
+
+
+def target_of(style: str) -> str:
+    return TARGETS[style.split("_")[0]]
+
+
+def check(source: str, announced: str, folder: Path) -> Report:
+    """The report on a source, without a process of its own."""
+    path, target = folder / "answer.py", find_target(announced)
+    path.write_text(source, encoding="utf-8")
+    return grade_answer(find_answer(run_file(path), target, path), target)
+
+
+@pytest.mark.parametrize("style", [style for style in STYLES if style != ONE_SEQUENCE])
+def test_a_right_answer_is_right_in_any_style(style: str, tmp_path: Path) -> None:
+    report = check(STYLES[style], target_of(style), tmp_path)
+    if style in CONVENTIONS:
+        assert report.verdict == "right, in another convention" and CONVENTIONS[style] in " ".join(report.names)
+    else:
+        assert report.verdict == "right", report
+    assert report.exit_code == 0 and report.how
+
+
+@pytest.mark.parametrize("number", range(len(MUTANTS)))
+def test_a_mutant_gets_its_sentence(number: int, tmp_path: Path) -> None:
+    style, old, new, words = MUTANTS[number]
+    assert old in STYLES[style]
+    report = check(STYLES[style].replace(old, new), target_of(style), tmp_path)
+    assert report.verdict == "wrong" and report.exit_code == 2, report
+    assert len(report.names) == 1 and words in report.names[0], report
+    assert len(report.fixes) == 1 and not report.measured
+
+
+LINES = [  # (style, old, new, the line that is shown)
+    ("mh_rasbt", "keys.shape[-1]**0.5", "self.d_out**0.5", "self.d_out**0.5"),
+    ("mh_rasbt", "(attn_weights @ values).transpose(1, 2)", "(attn_weights @ values)", "context_vec ="),
+    ("mh_rasbt", "dim=-1)", "dim=-2)", "dim=-2)"),
+    ("mh_sdpa", "is_causal=True", "is_causal=True, scale=c ** -0.5", "scale=c ** -0.5"),
+    ("mh_einsum", "/ self.d ** 0.5", "* self.d ** 0.5", "* self.d ** 0.5"),
+    ("rot_complex", "torch.arange(0, d, 2) / d", "torch.arange(0, d // 2) / d", "freqs ="),
+    ("weights_ok", "+ S - T", "", "masked_fill"),
+]
+
+
+@pytest.mark.parametrize(("style", "old", "new", "shown"), LINES)
+def test_the_line_of_the_first_wrong_number_is_shown(
+    style: str, old: str, new: str, shown: str, tmp_path: Path
+) -> None:
+    report = check(STYLES[style].replace(old, new), target_of(style), tmp_path)
+    assert shown in report.code, report
+
+
+def renamed(source: str, names: list[str]) -> str:
+    """The same with every name of a parameter replaced by a letter and a number."""
+    for number, name in enumerate(names):
+        source = re.sub(rf"\bself\.{name}\b", f"self.z{number}", source)
+    return source
+
+
+BLIND = ["W_query", "W_key", "W_value", "out_proj", "qkv", "out", "q", "k", "v", "o", "num_heads", "heads", "head_dim"]
+
+
+@pytest.mark.parametrize("style", ["mh_rasbt", "mh_sdpa", "cache_tuple", "rot_complex"])
+def test_names_of_parameters_decide_nothing(style: str, tmp_path: Path) -> None:
+    source = renamed(STYLES[style], BLIND)
+    assert source != STYLES[style]
+    assert check(source, target_of(style), tmp_path).verdict == "right"
+
+
+def test_a_name_does_not_depend_on_names_of_parameters(tmp_path: Path) -> None:
+    source = renamed(STYLES["mh_rasbt"], BLIND)
+    for old, new, words in [
+        ("keys.shape[-1]**0.5", "self.d_out**0.5", "sqrt(D)"),
+        ("dim=-1)", "dim=-2)", "over the queries"),
+        ("(attn_weights @ values).transpose(1, 2)", "(attn_weights @ values)", "joined without"),
+    ]:
+        assert old in source
+        report = check(source.replace(old, new), "multi_head", tmp_path)
+        assert report.verdict == "wrong" and words in report.names[0], report
+
+
+@pytest.mark.parametrize("sizes", ["28, 4", "60, 10", "84, 7"])
+def test_names_are_the_same_with_other_sizes(sizes: str, tmp_path: Path) -> None:
+    source = STYLES["mh_sdpa"].replace("MultiHead(48, 6)", f"MultiHead({sizes})")
+    assert check(source, "multi_head", tmp_path).verdict == "right"
+    for old, new, words in [
+        ("is_causal=True", "is_causal=True, scale=c ** -0.5", "sqrt(D)"),
+        ("is_causal=True", "is_causal=False", "no causal mask"),
+        ("y.transpose(1, 2).flatten(2)", "y.reshape(b, t, c)", "without transpose"),
+    ]:
+        report = check(source.replace(old, new), "multi_head", tmp_path)
+        assert report.verdict == "wrong" and words in report.names[0], report
+
+
+def test_two_bugs_at_once_are_both_named(tmp_path: Path) -> None:
+    source = STYLES["mh_rasbt"].replace("keys.shape[-1]**0.5", "self.d_out**0.5")
+    source = source.replace("(attn_weights @ values).transpose(1, 2)", "(attn_weights @ values)")
+    report = check(source, "multi_head", tmp_path)
+    assert len(report.names) == 2 and "sqrt(D)" in report.names[0] and "joined without" in report.names[1], report
+
+
+def test_a_parameter_without_a_place_is_not_called_wrong(tmp_path: Path) -> None:
+    source = STYLES["mh_sdpa"].replace("self.heads = heads", "self.heads = heads; self.mix = nn.Linear(heads, heads)")
+    source = source.replace("y = F.", "q = self.mix(q.transpose(1, 3)).transpose(1, 3); y = F.")
+    report = check(source, "multi_head", tmp_path)
+    assert report.verdict == "cannot tell" and "mix (6, 6)" in report.names[0], report
+
+
+def test_a_position_that_was_not_announced_is_not_called_wrong(tmp_path: Path) -> None:
+    report = check(STYLES["rot_complex"], "multi_head", tmp_path)
+    assert report.verdict == "cannot tell" and "--as multi_head,rotary" in report.names[0], report
+
+
+def test_what_an_answer_does_beside_its_numbers(tmp_path: Path) -> None:
+    writes = "def attend(q, k, v):\n    q *= q.shape[-1] ** -0.5\n    T, S = q.shape[1], k.shape[1]\n    s = q @ k.mT\n"
+    writes += "    m = torch.ones(T, S).tril(S - T) == 0\n    return s.masked_fill(m, -torch.inf).softmax(-1) @ v\n"
+    report = check("import torch\n" + writes, "attend", tmp_path)
+    assert report.verdict == "wrong" and "writes into its input" in report.names[0], report
+    assert check("import torch\n" + writes.replace("q *= ", "q = q * "), "attend", tmp_path).verdict == "right"
+
+
+def test_the_smallest_input_is_shown_with_theirs_and_right(tmp_path: Path) -> None:
+    report = check("def average(x):\n    return x.cumsum(1) / x.shape[1]\n", "running_mean", tmp_path)
+    assert "[8.0, 6.0], [5.0, 2.0], [4.0, 4.0]" in report.example  # the ladder's own example
+    assert re.search(r"2\.6667 +2\.0000 +8\.0000 +6\.0000", report.example), report.example
+
+
+def test_a_notebook_gets_the_same_report_and_its_module_stays(tmp_path: Path) -> None:
+    scope: dict[str, object] = {}
+    exec(STYLES["mh_sdpa"].replace("is_causal=True", "is_causal=False"), scope)
+    module = scope["attention"]
+    assert isinstance(module, nn.Module)
+    before = [parameter.clone() for parameter in module.parameters()]
+    report = minigpt.check(module, as_="multi_head")
+    assert report.verdict == "wrong" and "no causal mask" in report.names[0]
+    assert all(torch.equal(old, new) for old, new in zip(before, module.parameters()))
+    assert module.training and next(module.parameters()).dtype == torch.float32
+    assert minigpt.check(type(module), as_="multi_head").how[0].startswith("built: MultiHead(dim=70, heads=5)")
+    with pytest.raises(UserError, match="no target"):
+        minigpt.check(module, as_="many_heads")
+
+
+def test_a_report_survives_json(tmp_path: Path) -> None:
+    report = check(STYLES["mh_sdpa"].replace("is_causal=True", "is_causal=False"), "multi_head", tmp_path)
+    assert Report.from_json(report.to_json()) == report
+    with pytest.raises(ValueError, match="not a report"):
+        Report.from_json({"verdict": "perhaps"})
