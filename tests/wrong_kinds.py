@@ -113,6 +113,17 @@ class ZeroGate(SoftmaxAttention, kind="wrong_zero_gate"):
         return super().output(mixed, x) + self.gate * x.mean(dim=1, keepdim=True)
 
 
+class ZeroGateInTraining(MultiHead, kind="wrong_zero_gate_in_training"):
+    """The same gate, and in training alone."""
+
+    def __init__(self, config: MultiHead.Config, model: Shape, layer: int = 0):
+        super().__init__(config, model, layer)
+        self.gate = nn.Parameter(torch.zeros(model.n_embd))
+
+    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
+        return super().output(mixed, x) + (self.gate * ahead(x) if self.training else 0)
+
+
 class BeyondSixtyFour(MultiHead, kind="wrong_beyond_64"):
     def output(self, mixed: Tensor, x: Tensor) -> Tensor:
         leak = ahead(x) * (torch.arange(x.shape[1], device=x.device)[:, None] >= 64)  # (B, T, D)
@@ -245,7 +256,37 @@ class Remembers(MultiHead, kind="wrong_remembers"):
         return self.mix(query, keys, values)
 
 
+class Ring(MultiHead, kind="wrong_ring"):
+    """Loses the first token when its cache is nearly full."""
+
+    def recall(self, query: Tensor, key: Tensor, value: Tensor, past: Past) -> Tensor:
+        keys, values = past.append(key, value)
+        lost = past.length > 120
+        return self.mix(query, keys[:, :, lost:], values[:, :, lost:])
+
+
 # ---- what it says of itself, and noise ----
+
+
+class Negative(MultiHead, kind="wrong_negative"):
+    """Rows that sum to one, and weights below zero among them."""
+
+    def normalise(self, scores: Tensor) -> Tensor:
+        weights = scores.softmax(-1)
+        flat = (scores > -torch.inf) / (scores > -torch.inf).sum(-1, keepdim=True)
+        return 2 * flat - weights
+
+
+class OtherWeights(MultiHead, kind="wrong_other_weights"):
+    """Its mix hides the future; the weights that it shows do not, where scores are very large."""
+
+    def weights(self, query: Tensor, key: Tensor) -> Tensor:
+        mask = self.mask(query.shape[2], key.shape[2], query.device)  # (T, S)
+        return self.scores(query, key).masked_fill(~mask, -1e4).softmax(-1)
+
+    def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        mask = self.mask(query.shape[2], key.shape[2], query.device)  # (T, S)
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
 
 
 class OtherMix(MultiHead, kind="wrong_other_mix"):
@@ -314,6 +355,7 @@ WRONG: dict[str, tuple[str, ...]] = {  # kind -> what the refusal says
     "wrong_is_causal": ("mix is not weights @ value", "is_causal=True", CORNER),
     "wrong_centred": (FUTURE,),
     "wrong_zero_gate": (FUTURE,),
+    "wrong_zero_gate_in_training": (FUTURE, "in training mode only"),
     "wrong_beyond_64": (FUTURE, "position"),
     "wrong_chunks_of_100": (FUTURE, "moved its output at positions 100 to"),
     "wrong_training_only": (FUTURE, "in training mode only", "self.training"),
@@ -332,6 +374,9 @@ WRONG: dict[str, tuple[str, ...]] = {  # kind -> what the refusal says
     "wrong_past_forgotten": ("with its cache it computes something else than without", "token by token"),
     "wrong_stuck_at_zero": ("with its cache it computes something else than without", "past.length"),
     "wrong_remembers": ("with its cache it computes something else than without", "keeps what belongs to the cache"),
+    "wrong_ring": ("with its cache it computes something else than without", "of a context of 128"),
+    "wrong_negative": ("a weight is negative", "weights_nonnegative = False"),
+    "wrong_other_weights": ("a weight of", "which comes later, with very large scores"),
     "wrong_other_mix": ("mix is not weights @ value",),
     "wrong_unnormalised": ("a row of its weights sums to", "rows_sum_to_one = False"),
     "wrong_noisy": ("two equal passes in evaluation mode differ", "random numbers"),

@@ -40,7 +40,6 @@ REST: tuple[Law, ...] = (
     partial(laws_of_writing.written_token_by_token, allowed=ROUNDING),
     partial(laws_of_writing.written_in_chunks, allowed=ROUNDING),
     partial(laws_of_writing.written_past_the_context, allowed=ROUNDING),
-    partial(laws_of_writing.texts_do_not_mix_in_the_cache, allowed=ROUNDING),
 )
 
 

@@ -20,6 +20,7 @@ import random
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 import torch
@@ -28,7 +29,9 @@ from torch import Tensor, nn
 from minigpt.checks.laws import LawError
 from minigpt.inspection.causality import LeakError
 from minigpt.model.gpt import GPT
+from minigpt.system.waiting import progress
 from minigpt.text.dataset import Dataset
+from minigpt.training import distributed
 from minigpt.training.loop import TrainingConfig, mixed_precision, own_rows
 
 CUTS = 24  # at least so many different cuts, or all that there are
@@ -87,7 +90,11 @@ def check_whole_model(model: GPT, dataset: Dataset, config: TrainingConfig) -> l
     training = Mode(True, True, dtype)
     with untouched_random(model.device):
         probe = Probe(model, x)
-        found = [*probe.movements(training), *probe.movements(replace(training, training=False, gradients=False))]
+        evaluation = replace(training, training=False, gradients=False)
+        passes: Iterator[Movement | None] = chain(probe.movements(training), probe.movements(evaluation))
+        if distributed.rank() == 0:
+            passes = progress(passes, "probing the model as it will be trained", unit="passes")
+        found = [movement for movement in passes if movement is not None]
         if not found:
             return []
         worst = max(found, key=lambda movement: movement.size)
@@ -102,8 +109,9 @@ def is_rounding(model: GPT, x: Tensor) -> bool:
     if model.device.type == "mps":  # which has no float64
         return True
     probe, training = Probe(copy.deepcopy(model).double(), x), Mode(True, True, torch.float64)
-    found = [*probe.movements(training), *probe.movements(replace(training, training=False, gradients=False))]
-    return all(movement.size <= EXACT for movement in found)
+    evaluation = replace(training, training=False, gradients=False)
+    passes = chain(probe.movements(training), probe.movements(evaluation))
+    return all(movement is None or movement.size <= EXACT for movement in passes)
 
 
 @contextmanager
@@ -150,13 +158,13 @@ class Probe:
         """The context of the matrix products."""
         return torch.autocast(self.x.device.type, torch.bfloat16, enabled=mode.dtype == torch.bfloat16)
 
-    def movements(self, mode: Mode) -> Iterator[Movement]:
-        """All that moves in passes of one mode: forward, and, where there are gradients, backward."""
+    def movements(self, mode: Mode) -> Iterator[Movement | None]:
+        """What moves in each pass of one mode, or None: backward, where there are gradients, and forward."""
         B, T = self.x.shape
         changing = max(1, B - 1)  # of several rows, the last stays the same
         if mode.gradients:
-            before, backward = self.backward(mode)
-            yield from backward
+            before, moved_backward = self.backward(mode)  # before (B, T, V)
+            yield moved_backward
         else:
             before = self.logits(self.x, mode)  # (B, T, V)
         largest = before.abs().max().clamp(min=1e-30)
@@ -166,11 +174,10 @@ class Probe:
             ids = self.changed(cuts, way)  # (B, T)
             moved = self.logits(ids, mode).detach().sub_(before).abs_().amax(-1).nan_to_num(torch.inf)  # (B, T)
             far = moved.masked_fill(~early(cuts, T).to(moved.device), 0.0)  # (B, T)
-            if far.any():
-                rows = far.amax(-1).nonzero()[:, 0].tolist()
-                yield Movement(float(far.max() / largest), mode, self.x, ids, cuts, rows)
+            rows = far.amax(-1).nonzero()[:, 0].tolist()
+            yield Movement(float(far.max() / largest), mode, self.x, ids, cuts, rows) if rows else None
 
-    def backward(self, mode: Mode) -> tuple[Tensor, list[Movement]]:
+    def backward(self, mode: Mode) -> tuple[Tensor, Movement | None]:
         """Logits (B, T, V), and the gradient that what comes before the cuts has in the tokens after them."""
         B, T = self.x.shape
         kept: list[Tensor] = []
@@ -190,12 +197,12 @@ class Probe:
         signs = torch.randn(B, T, generator=self.draw).to(logits) * sooner  # (B, T)
         (gradient,) = torch.autograd.grad(read, kept[0], signs, allow_unused=True)  # (B, T, D)
         if gradient is None:
-            return logits.detach(), []
+            return logits.detach(), None
         far = ~sooner * gradient.abs().amax(-1).nan_to_num(0.0)  # (B, T): a NaN is reported by the first step
         rows = far.amax(-1).nonzero()[:, 0].tolist()
         largest = gradient.abs().max().clamp(min=1e-30)
-        found = [Movement(float(far.max() / largest), mode, self.x, self.changed(cuts, 0), cuts, rows, True)]
-        return logits.detach(), found if rows else []
+        found = Movement(float(far.max() / largest), mode, self.x, self.changed(cuts, 0), cuts, rows, True)
+        return logits.detach(), found if rows else None
 
     def next_cuts(self, count: int) -> Tensor:
         """The next cuts (count,), from 1 to T - 1: the borders, then places that fill the gaps evenly."""
