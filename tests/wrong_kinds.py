@@ -144,6 +144,13 @@ class TrainingOnly(MultiHead, kind="wrong_training_only"):
         return super().output(mixed, x) + (ahead(x) if self.training else 0)
 
 
+class Faint(MultiHead, kind="wrong_faint"):
+    """A leak in training as small as rounding is, and as large in float64."""
+
+    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
+        return super().output(mixed, x) + (1e-6 * ahead(x) if self.training else 0)
+
+
 class EvaluationOnly(MultiHead, kind="wrong_evaluation_only"):
     """Trains honestly, and is evaluated on what it should not know: in the type in which it is evaluated."""
 
@@ -256,6 +263,13 @@ class Remembers(MultiHead, kind="wrong_remembers"):
         return self.mix(query, keys, values)
 
 
+class Chunks(MultiHead, kind="wrong_chunks"):
+    """Right token by token; of several new tokens each sees as if they were the first."""
+
+    def recall(self, query: Tensor, key: Tensor, value: Tensor, past: Past) -> Tensor:
+        return F.scaled_dot_product_attention(query, *past.append(key, value), is_causal=query.shape[2] > 1)
+
+
 class Ring(MultiHead, kind="wrong_ring"):
     """Loses the first token when its cache is nearly full."""
 
@@ -359,6 +373,7 @@ WRONG: dict[str, tuple[str, ...]] = {  # kind -> what the refusal says
     "wrong_beyond_64": (FUTURE, "position"),
     "wrong_chunks_of_100": (FUTURE, "moved its output at positions 100 to"),
     "wrong_training_only": (FUTURE, "in training mode only", "self.training"),
+    "wrong_faint": (FUTURE, "in training mode only"),
     "wrong_evaluation_only": (FUTURE, "in evaluation mode only", "self.training"),
     "wrong_gradients_only": (FUTURE, "with gradients only", "torch.is_grad_enabled()"),
     "wrong_float32_only": (FUTURE, "in float32 only"),
@@ -374,6 +389,7 @@ WRONG: dict[str, tuple[str, ...]] = {  # kind -> what the refusal says
     "wrong_past_forgotten": ("with its cache it computes something else than without", "token by token"),
     "wrong_stuck_at_zero": ("with its cache it computes something else than without", "past.length"),
     "wrong_remembers": ("with its cache it computes something else than without", "keeps what belongs to the cache"),
+    "wrong_chunks": ("with its cache it computes something else than without: in chunks of", CORNER),
     "wrong_ring": ("with its cache it computes something else than without", "of a context of 128"),
     "wrong_negative": ("a weight is negative", "weights_nonnegative = False"),
     "wrong_other_weights": ("a weight of", "which comes later, with very large scores"),
