@@ -137,7 +137,7 @@ class Probe:
                 noise = NOISE * torch.randn(parameter.shape, generator=self.draw)
                 parameter.add_(noise.to(parameter))
         self.buffers = [buffer.clone() for buffer in self.model.buffers()]
-        if not self.logits(x, Mode(False, False, torch.float32)).isfinite().all():  # is the noise at fault?
+        if not self.logits(x[:1], Mode(False, False, torch.float32)).isfinite().all():  # is the noise at fault?
             self.model = copy.deepcopy(model)
         self.taken = 0  # how many of the cuts have been used
         self.least = 0.0  # what counts as moved, relative to the largest number
