@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from minigpt.grading.confined import LIMITS, Confined, Limits, Outcome
@@ -106,6 +106,8 @@ def judge(outcome: Outcome) -> Judged:
         return "stopped", "gave an answer that is no report", 0, None
     if unwritten := UNWRITTEN.search(sentence):
         return "not finished", "something is still to be written here", int(unwritten[1] or 0), report
+    if report.verdict == "cannot tell" and sentence.startswith("it raises"):
+        report = replace(report, verdict="wrong")  # how an exercise is built and called is no guess
     return report.verdict, sentence, int(report.line), report
 
 
