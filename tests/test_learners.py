@@ -48,7 +48,10 @@ def test_a_right_answer_is_right_in_any_style(style: str, tmp_path: Path) -> Non
     assert report.exit_code == 0 and report.how
 
 
-@pytest.mark.parametrize("number", range(len(MUTANTS)))
+SAMPLED = [n if n % 2 else pytest.param(n, marks=pytest.mark.slow) for n in range(len(MUTANTS))]  # half run quickly
+
+
+@pytest.mark.parametrize("number", SAMPLED)
 def test_a_mutant_gets_its_sentence(number: int, tmp_path: Path) -> None:
     style, old, new, words = MUTANTS[number]
     assert old in STYLES[style]
@@ -165,6 +168,25 @@ def test_a_notebook_gets_the_same_report_and_its_module_stays(tmp_path: Path) ->
     assert minigpt.check(type(module), as_="multi_head").how[0].startswith("built: MultiHead(dim=70, heads=5)")
     with pytest.raises(UserError, match="no target"):
         minigpt.check(module, as_="many_heads")
+
+
+MEASURED = [  # (style, old, new, what is measured)
+    ("mh_rasbt", "keys.shape[-1]**0.5", "2.5", "multiplied by 0.4"),
+    ("mh_rasbt", "keys.shape[-1]**0.5", "keys.shape[-1]**0.6", "multiplied by 0.2052"),
+    ("mh_rasbt", "attn_weights = self.dropout(attn_weights)", "attn_weights = attn_weights * 0.9", "sum to 0.9000"),
+    ("attend_ok", "scores, dim=-1) @ V", "scores, dim=-1).square() @ V", "rows of the weights sum"),
+    ("attend_ok", "/ math.sqrt(Q.size(-1))", "/ 1.23", "multiplied by 0.81301"),
+    ("mean_ok", "torch.arange(1, x.shape[1] + 1)", "torch.arange(3, x.shape[1] + 3)", "sum to 0.3333, 0.5000"),
+    ("weights_ok", "> torch.arange(T)[:, None] + S - T", "== 2", "token 0 gives weight"),
+]
+
+
+@pytest.mark.parametrize(("style", "old", "new", "words"), MEASURED)
+def test_what_has_no_name_is_measured(style: str, old: str, new: str, words: str, tmp_path: Path) -> None:
+    assert old in STYLES[style]
+    report = check(STYLES[style].replace(old, new), target_of(style), tmp_path)
+    assert report.verdict == "wrong" and report.measured, report
+    assert any(words in sentence for sentence in report.names), report
 
 
 def test_a_report_survives_json(tmp_path: Path) -> None:

@@ -109,7 +109,9 @@ class Reading:
 
     def equals(self, knobs: Knobs) -> bool:
         """Whether the answer equals the reference with these knobs on every probe."""
-        return self.budget[0] > 0 and all(self.agrees(knobs, number) for number in self.usable())
+        first, *others = self.usable()
+        order = [others[0], first, *others[1:]] if others else [first]  # one token alone tells few bugs apart
+        return self.budget[0] > 0 and all(self.agrees(knobs, number) for number in order)
 
 
 @dataclass

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -55,16 +55,13 @@ def find_readings(attempt: Attempt) -> None:
     """Every call that returns something, with every binding of its parameters."""
     thing, attempt.target = attempt.thing, prepared(attempt.thing, attempt.target)
     target = attempt.target
+    called: dict[object, list[tuple[Call, Outputs]]] = {}  # what an answer returns depends on D alone
     for sizes in model_sizes(thing, target) if is_model(target) else possible_sizes(thing, target):
-        probes = target.probes(sizes)
-        working = list[tuple[Call, Outputs]]()
-        for call in model_calls(thing, target, sizes) if is_model(target) else calls(thing, target):
-            outputs = Outputs(runner(attempt, call), probes)
-            first = outputs[0]
-            if isinstance(first, Exception):
-                attempt.errors.append(explain(first, attempt.answer.path))
-            elif not working or call.layout in (working[0][0].layout, "(T, B, D)"):
-                working.append((call, outputs))
+        key = tuple(sizes.items()) if is_model(target) else sizes["D"] if target.roles else 0
+        if key not in called:
+            listed = model_calls(thing, target, sizes) if is_model(target) else calls(thing, target)
+            called[key] = working_calls(attempt, listed, target.probes(sizes))
+        working = called[key]
         if not working:
             continue
         found = find_bindings(attempt, sizes, working[0][1])
@@ -73,6 +70,19 @@ def find_readings(attempt: Attempt) -> None:
             attempt.readings.append(Reading(target, sizes, binding, outputs, attempt.budget))
             attempt.calls.append(call)
         attempt.calls = attempt.calls or [call for call, _ in working]
+
+
+def working_calls(attempt: Attempt, listed: Iterable[Call], probes: Sequence[Probe]) -> list[tuple[Call, Outputs]]:
+    """The calls that return something for the first probe; other layouts only where the first cannot be used."""
+    working: list[tuple[Call, Outputs]] = []
+    for call in listed:
+        outputs = Outputs(runner(attempt, call), probes)
+        first = outputs[0]
+        if isinstance(first, Exception):
+            attempt.errors.append(explain(first, attempt.answer.path))
+        elif not working or call.layout in (working[0][0].layout, "(T, B, D)"):
+            working.append((call, outputs))
+    return working
 
 
 def runner(attempt: Attempt, call: Call) -> Any:

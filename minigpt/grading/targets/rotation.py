@@ -6,6 +6,7 @@ B batch, H heads, T query positions, S key positions, d width of a head, n = d /
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from minigpt.grading.targets.scores import distances
 BASE = 10_000.0
 
 
+@cache
 def frequencies(kind: str, d: int, D: int) -> Tensor:
     """How far each pair turns a position: (n,). Right is base^(-2i/d)."""
     i = torch.arange(d // 2, dtype=torch.float64)  # (n,)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -56,6 +57,7 @@ def distances(T: int, S: int) -> Tensor:
     return torch.arange(S - T, S)[:, None] - torch.arange(S)  # (T, S)
 
 
+@cache
 def allowed(kind: str, T: int, S: int, window: int) -> Tensor:
     """Which keys a query sees: (T, S)."""
     far, s, t = distances(T, S), torch.arange(S), torch.arange(T)[:, None]  # (T, S), (S,), (T, 1)
