@@ -125,7 +125,7 @@ SLIPS = {  # exercise: a piece of the right solution, what a learner writes inst
     "linear_attention": ("total = total + key[:, :, t]", "total = key[:, :, t]", "with a cache"),
     "multi_head": ("/ d**0.5", "/ (query.shape[1] * d) ** 0.5", "width of the model"),
     "window": ("behind < self", "behind <= self", "window"),
-    "cache": ("(self.keys, key)", "(key, self.keys)", "cache"),
+    "cache": (".tril(S - T)", ".tril()", "upper left"),
     "single_head": ("mixed.squeeze(1)", "mixed.view(1)", "it raises"),
 }
 
