@@ -59,7 +59,9 @@ def check_before_training(model: GPT, dataset: Dataset, config: TrainingConfig, 
             notes += check_whole_model(model, dataset, config)
             obey(plugin, REST)
     if config.compile:
-        notes.append("the model was checked as it is before torch.compile")
+        notes.append(
+            "torch.compile compiles in the first step, for a minute or more; the model was checked as it is before"
+        )
     return notes
 
 
