@@ -102,7 +102,7 @@ attention = average
 # === slice_stops_too_early
 # target: running_mean
 # wrong: the mean of position t leaves out t itself
-# words: itself|own|before
+# words: itself|own|before|which it may see
 import torch
 
 def average(x):
