@@ -6,8 +6,10 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from minigpt.grading.grade import grade_answer
+from minigpt.grading.load import Answer
 from minigpt.grading.naming import equal
 from minigpt.grading.target import Bug, Knobs, Probe, Target, fill
 from minigpt.grading.targets import TARGETS, find_target
@@ -83,3 +85,37 @@ def test_sentences_are_filled_with_numbers(announced: str) -> None:
         assert "{" not in fill(bug.sentence + bug.fix, target.sizes)
     sentences = [bug.sentence for bug in target.bugs]
     assert len(sentences) == len(set(sentences))
+
+
+MODULES = ["single_head", "multi_head", "grouped_query", "multi_head,rotary", "multi_head,alibi", "multi_head,window=4"]
+
+
+class Wrapped(nn.Module):
+    """The reference with knobs, as a learner's module. In a bank of real answers it would prove nothing; here it shows
+    that every sentence can be reached through calls, bindings and all other sentences."""
+
+    def __init__(self, target: Target, knobs: Knobs):
+        super().__init__()
+        self.target, self.knobs = [target], [knobs]  # in lists: no modules
+        self.n_head, self.n_kv_head, self.head_dim = (target.sizes[axis] for axis in "HGd")
+        for role in target.roles:
+            layer = nn.Linear(role.columns(target.sizes), role.rows(target.sizes))
+            setattr(self, role.name, layer)
+
+    def forward(self, x: Tensor) -> Tensor:
+        (target,), (knobs,), given = self.target, self.knobs, dict[str, Tensor]()
+        for role in target.roles:
+            layer, shape = getattr(self, role.name), role.shape(target.sizes)
+            given[role.name] = layer.weight.view(shape)
+            given[f"{role.name}_bias"] = layer.bias.view(shape[: len(role.out)])
+        return target.output(Probe("any", {"x": x}), given, target.sizes, knobs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("announced", MODULES)
+def test_every_sentence_is_given_where_it_is_true(announced: str) -> None:
+    target = find_target(announced)
+    for bug in target.bugs:
+        report = grade_answer(Answer(Wrapped(target, bug.knobs), "checked: the reference with a bug"), target)
+        assert report.verdict == "wrong", (bug, report)
+        assert fill(bug.sentence, target.sizes) in report.names[0] or bug.equal, (bug, report)

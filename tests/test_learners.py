@@ -189,6 +189,57 @@ def test_what_has_no_name_is_measured(style: str, old: str, new: str, words: str
     assert any(words in sentence for sentence in report.names), report
 
 
+SPLIT = "self.W_{0}(x).view(b, num_tokens, self.num_heads, self.head_dim).transpose(1, 2)"
+FLAT = "self.W_{0}(x).view(b * self.num_heads, -1, self.head_dim).unflatten(0, (b, self.num_heads))"
+PUBLIC: dict[str, tuple[str, list[tuple[str, str]], list[str]]] = {  # the thread: style, changes, what is named
+    "aladdinpersson/Machine-Learning-Collection#65": (
+        "mh_rasbt", [("keys.shape[-1]**0.5", "self.d_out**0.5")], ["sqrt(D)"],
+    ),
+    "aladdinpersson/Machine-Learning-Collection#3": (
+        "rot_complex",
+        [(f"self.{n} = nn.Linear(D, D)", f"self.{n} = nn.Linear(D // H, D // H)") for n in "qkv"]
+        + [("l(x).view(B, T, self.H, self.d)", "l(x.view(B, T, self.H, self.d))")],
+        ["only its own 10 of the 60 features"],
+    ),
+    "jsbaan/transformer-from-scratch#4": (
+        "mh_rasbt", [("(attn_weights @ values).transpose(1, 2)", "(attn_weights @ values)")], ["without transpose"],
+    ),
+    "reczoo/FuxiCTR#30": (
+        "mh_rasbt",
+        [(SPLIT.format(name), FLAT.format(name)) for name in ("query", "key", "value")]
+        + [("(attn_weights @ values).transpose(1, 2)", "(attn_weights @ values)")],
+        ["split with view", "joined without transpose"],
+    ),
+    "hyunwoongko/transformer#10": ("mh_rasbt", [("-torch.inf)", "-1e-9)")], ["-1e-9, which is almost 0"]),
+    "labmlai/annotated_deep_learning_paper_implementations#146": (
+        "sh_proj", [("s.softmax(-1)", "s.softmax(1)")], ["over the queries"],
+    ),
+    "PetrochukM/PyTorch-NLP#2": ("mh_einsum", [("s.softmax(-1)", "s.softmax(0)")], ["over the batch"]),
+    "datawhalechina/llms-from-scratch-cn#54": (
+        "attend_ok", [("scores, dim=-1", "scores, dim=1")], ["right for one sequence"],
+    ),
+    "pytorch/pytorch#103082": ("weights_ok", [("+ S - T", "")], ["upper left corner"]),
+    "rasbt/LLMs-from-scratch#1061": (
+        "mh_sdpa", [("is_causal=True", "attn_mask=torch.ones(t, t).triu(1).bool()")], ["inverted"],
+    ),
+    "pytorch/pytorch#21518": (
+        "mh_sdpa", [("is_causal=True", "attn_mask=torch.ones(t, t).tril()")], ["the mask of ones and zeros"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("thread", PUBLIC)
+def test_bugs_that_were_reported_in_public_are_named(thread: str, tmp_path: Path) -> None:
+    style, changes, words = PUBLIC[thread]
+    source = STYLES[style]
+    for old, new in changes:
+        assert old in source, old
+        source = source.replace(old, new)
+    report = check(source, target_of(style), tmp_path)
+    assert report.verdict == "wrong" and len(report.names) == len(words), report
+    assert all(word in sentence for word, sentence in zip(words, report.names)), report
+
+
 def test_a_report_survives_json(tmp_path: Path) -> None:
     report = check(STYLES["mh_sdpa"].replace("is_causal=True", "is_causal=False"), "multi_head", tmp_path)
     assert Report.from_json(report.to_json()) == report
