@@ -149,6 +149,12 @@ def test_what_an_answer_does_beside_its_numbers(tmp_path: Path) -> None:
     assert check("import torch\n" + writes.replace("q *= ", "q = q * "), "attend", tmp_path).verdict == "right"
 
 
+def test_what_float64_hides_is_found_in_float32(tmp_path: Path) -> None:
+    source = STYLES["weights_ok"].replace("query @ key.mT", "((query * 1e-25) @ (key * 1e-25).mT * 1e50)")
+    report = check(source, "attention_weights", tmp_path)
+    assert report.verdict == "wrong" and "right in float64 and wrong in float32" in report.names[0], report
+
+
 def test_the_smallest_input_is_shown_with_theirs_and_right(tmp_path: Path) -> None:
     report = check("def average(x):\n    return x.cumsum(1) / x.shape[1]\n", "running_mean", tmp_path)
     assert "[8.0, 6.0], [5.0, 2.0], [4.0, 4.0]" in report.example  # the ladder's own example

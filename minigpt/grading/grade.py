@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from minigpt.grading.bind import overwrite
 from minigpt.grading.call import CannotCall, calls
 from minigpt.grading.example import show_function, show_output, show_steps
-from minigpt.grading.habits import drops, habits
+from minigpt.grading.habits import SINGLE, drops, habits, wrong_in_float32
 from minigpt.grading.lines import Place, locate, record, source_line
 from minigpt.grading.load import Answer, build
 from minigpt.grading.measure import measure
@@ -167,6 +167,9 @@ def right(attempt: Attempt, found: Found) -> None:
     report, call = attempt.report, call_of(attempt, found.reading)
     say_how(attempt, found.reading)
     spoiled = habits(attempt.thing, call, found.reading)
+    single = wrong_in_float32(attempt.thing, call, found.reading)
+    spoiled += [SINGLE] if single else []
+    report.unchecked += ["float32"] if single is None else []
     if spoiled:
         report.verdict, report.names, report.fixes = "wrong", [spoiled[0].sentence], [spoiled[0].fix]
         return

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from minigpt.grading.call import Call
 from minigpt.grading.naming import Reading
@@ -17,6 +18,30 @@ WRITES = Bug({}, "it writes into its input: the caller's tensor is changed after
              "use masked_fill, not masked_fill_, and x = x + y, not x += y")  # fmt: skip
 REMEMBERS = Bug({}, "the same input gives another output after other inputs: something is left behind by earlier calls",
                 "keep nothing in self between calls but a cache that the caller asked for")  # fmt: skip
+
+
+SINGLE = Bug(
+    {},
+    "it is right in float64 and wrong in float32, in which models are trained: a number is too large or too small for it",
+    "hide with -inf or torch.finfo(scores.dtype).min, and keep all factors near one",
+)
+
+
+def wrong_in_float32(thing: Any, call: Call, reading: Reading) -> bool | None:
+    """Whether the output is another one in float32, far beyond rounding; None where it cannot be computed."""
+    probe, expected = reading.outputs.probes[0], reading.outputs[0]
+    assert isinstance(expected, Tensor)
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        module = copy.deepcopy(thing).float() if isinstance(thing, nn.Module) else thing
+        inputs = {name: x.float() if x.is_floating_point() else x for name, x in probe.inputs.items()}
+        found = call.run(module, Probe(probe.name, inputs, probe.size, probe.chunks))
+    except Exception:  # the learner's code: a table that was built in float64, for example
+        return None
+    finally:
+        torch.set_default_dtype(default)
+    return not torch.allclose(found.double(), expected.double(), rtol=1e-2, atol=1e-2 * float(expected.abs().max()))
 
 
 def drops(thing: Any, call: Call, probe: Probe) -> Bug | None:
