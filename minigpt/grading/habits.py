@@ -22,7 +22,7 @@ REMEMBERS = Bug({}, "the same input gives another output after other inputs: som
 
 SINGLE = Bug(
     {},
-    "it is right in float64 and wrong in float32, in which models are trained: a number is too large or too small for it",
+    "it is right in float64 and wrong in float32, in which models are trained: a number is too large or small for it",
     "hide with -inf or torch.finfo(scores.dtype).min, and keep all factors near one",
 )
 
