@@ -75,6 +75,8 @@ SHORT = {  # a long text shows nothing new to these, or they have one of their o
     laws.only_distances_matter,
     laws.dropout_acts_in_training_only,
     laws.huge_scores_leave_numbers,
+    laws_of_writing.caches_begin_empty,
+    laws_of_writing.two_texts_in_turns,
     laws_of_writing.texts_do_not_mix_in_the_cache,
     laws_of_writing.a_state_is_replaced,
     laws_of_writing.bfloat16_stays_near,

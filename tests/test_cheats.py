@@ -14,7 +14,7 @@ from torch import Tensor
 
 from minigpt.attention import Attention
 from minigpt.attention.averages.average_matrix import AverageMatrix
-from minigpt.attention.cache import Past, State
+from minigpt.attention.cache import KVCache, Past, State
 from minigpt.attention.position import Alibi, NoPosition, Position, Rotary, distance
 from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.checks import laws
@@ -265,6 +265,39 @@ class NoisyFar(MultiHead):
         return super().output(mixed + (1e-3 if x.shape[1] > FAR else 0.0) * torch.randn_like(mixed), x)
 
 
+class SharedCache(MultiHead):
+    """One cache for all texts and layers."""
+
+    shared = KVCache(1000)
+
+    def make_cache(self, length: int) -> Past:
+        return self.shared
+
+
+class FromTheEnd(MultiHead):
+    """Counts positions from the end of the text."""
+
+    def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
+        return super().qkv(x * torch.arange(x.shape[1], 0, -1)[:, None], past)
+
+
+class FromTheEndFar(MultiHead):
+    def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
+        end = torch.arange(x.shape[1], 0, -1)[:, None]  # (T, 1)
+        return super().qkv(x * end if x.shape[1] > FAR else x, past)
+
+
+class KeptByTheLayer(MultiHead):
+    """Keeps keys and values itself, and forgets them where a text begins: right for one text at a time."""
+
+    def recall(self, query: Tensor, key: Tensor, value: Tensor, past: Past) -> Tensor:
+        if past.length:
+            key, value = torch.cat((self.kept[0], key), dim=2), torch.cat((self.kept[1], value), dim=2)
+        self.kept = key, value
+        past.length += query.shape[2]
+        return self.mix(query, key, value)
+
+
 class NearFar(MultiHead):
     """A window of 64 positions, undeclared."""
 
@@ -304,6 +337,9 @@ CHEATS: list[tuple[Law, type[Attention], type[Position]]] = [
     (laws.queries_may_come_alone, WrongCorner, NoPosition),
     (laws.equal_passes_are_equal, Noisy, NoPosition),
     (writing.texts_do_not_mix_in_the_cache, CacheMixed, NoPosition),
+    (writing.caches_begin_empty, SharedCache, NoPosition),
+    (writing.the_length_does_not_matter, FromTheEnd, NoPosition),
+    (writing.two_texts_in_turns, KeptByTheLayer, NoPosition),
 ]
 BEYOND: list[tuple[Law, type[Attention], type[Position]]] = [
     (laws.rows_sum_to_one, UnnormalisedFar, NoPosition),
@@ -317,6 +353,7 @@ BEYOND: list[tuple[Law, type[Attention], type[Position]]] = [
     (laws.batch_elements_do_not_mix, BatchMixedFar, NoPosition),
     (laws.equal_passes_are_equal, NoisyFar, NoPosition),
     (laws.the_order_of_the_past, NearFar, NoPosition),
+    (writing.the_length_does_not_matter, FromTheEndFar, NoPosition),
     (writing.written_token_by_token, StuckFar, Rotary),
     (writing.written_in_chunks, WrongCornerFar, NoPosition),
 ]

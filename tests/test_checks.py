@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from wrong_kinds import KINDS, POSITIONS, WRONG
 
 from minigpt.attention import Attention
-from minigpt.attention.cache import Past
+from minigpt.attention.cache import KVCache, Past
 from minigpt.attention.position import Learned, NoPosition, Position, Rotary, Shape
 from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.checks.before_training import check_before_training, has_plugin
@@ -116,6 +116,54 @@ def test_dropout_is_no_leak_and_hides_none() -> None:
     assert check_whole_model(make_model(MultiHead.Config(), dropout=0.3), make_dataset(128), STEPS) == []
     with pytest.raises(LeakError, match="in training mode only"):
         check_whole_model(make_model(KINDS["wrong_training_only"].Config(), dropout=0.3), make_dataset(128), STEPS)
+
+
+class FromRight(MultiHead):
+    """A sum from the right, outside the weights: no mask is wrong."""
+
+    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
+        return super().output(mixed, x) + x.flip(1).cumsum(1).flip(1)
+
+
+class RollsLargeBatches(MultiHead):
+    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
+        return super().output(mixed, x) + (x.roll(1, dims=0) if x.shape[0] > 4 else 0)
+
+
+class SharedCache(MultiHead):
+    shared = KVCache(1000)
+
+    def make_cache(self, length: int) -> Past:
+        return self.shared
+
+
+class FromTheEnd(MultiHead):
+    def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
+        return super().qkv(x * torch.arange(x.shape[1], 0, -1)[:, None], past)
+
+
+class KeptByTheLayer(MultiHead):
+    def recall(self, query: Tensor, key: Tensor, value: Tensor, past: Past) -> Tensor:
+        if past.length:
+            key, value = torch.cat((self.kept[0], key), dim=2), torch.cat((self.kept[1], value), dim=2)
+        self.kept = key, value
+        past.length += query.shape[2]
+        return self.mix(query, key, value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (FromRight, "not the mask, which hides the future, but a mean, norm, softmax, sort, shift or convolution over"),
+        (RollsLargeBatches, "mixes the texts of a batch: a change in other rows moved a row"),
+        (SharedCache, "make_cache returned the same cache twice"),
+        (FromTheEnd, "something counts from the end of the text"),
+        (KeptByTheLayer, "two texts that are written in turns, each with its own cache, mix"),
+    ],
+)
+def test_the_reason_of_a_refusal_is_true(kind: type[Attention], reason: str) -> None:
+    with pytest.raises(UserError, match=reason):
+        check_before_training(make_model(kind.Config()), make_dataset(128), STEPS)
 
 
 # ---- what passes ----

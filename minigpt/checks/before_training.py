@@ -28,6 +28,7 @@ ROUNDING = 1e-5  # what a kind that computes in float32 whatever it is given may
 CONTEXT, VOCABULARY, LAYERS = 256, 64, 2  # at most, of the model that the laws look at
 
 FIRST: tuple[Law, ...] = (  # without these, the other checks would give a wrong reason
+    laws_of_writing.caches_begin_empty,
     laws.equal_passes_are_equal,
     partial(laws.batch_elements_do_not_mix, allowed=ROUNDING),
 )
@@ -37,9 +38,11 @@ REST: tuple[Law, ...] = (
     partial(laws.weights_are_not_negative, allowed=ROUNDING),
     partial(laws.mix_is_weights_times_values, allowed=ROUNDING),
     partial(laws.queries_may_come_alone, allowed=ROUNDING),
+    partial(laws_of_writing.the_length_does_not_matter, allowed=ROUNDING),
     partial(laws_of_writing.written_token_by_token, allowed=ROUNDING),
     partial(laws_of_writing.written_in_chunks, allowed=ROUNDING),
     partial(laws_of_writing.written_past_the_context, allowed=ROUNDING),
+    partial(laws_of_writing.two_texts_in_turns, allowed=ROUNDING),
 )
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from minigpt.attention.cache import State
-from minigpt.checks.laws import EXACT, LONG, Law, LawError, View, off, tokens, views
+from minigpt.checks.laws import EXACT, LONG, Law, LawError, View, longest, off, tokens, views
 from minigpt.model.gpt import GPT
 from minigpt.model.sampling import window_start
 
@@ -57,6 +57,49 @@ def hold_against(model: GPT, sizes: Sequence[int], allowed: float, how: str, cau
     what = f"with its cache it computes something else than without: {how}, the logits are off by {far:.2g}"
     cause = cause if t else KEEPS
     raise LawError(f"{kinds(model)}: {what}, from position {t} on. Likely cause: {cause}")
+
+
+@torch.no_grad()
+def caches_begin_empty(model: GPT) -> None:
+    """Every call of `make_cache` makes a new cache, which is empty; no two layers have the same one."""
+    caches = model.make_cache(), model.make_cache()
+    pasts = [past for cache in caches for past in cache]
+    cause = "make_cache returns one that is kept somewhere; let it return a new one, such as KVCache(length)"
+    for place, past in enumerate(pasts):
+        view = View(model, place % len(caches[0]))
+        if any(past is other for other in pasts[:place]):
+            raise view.broken("make_cache returned the same cache twice", cause)
+        if past.length:
+            raise view.broken(f"a new cache begins at position {past.length}, expected 0", cause)
+
+
+@torch.no_grad()
+def the_length_does_not_matter(model: GPT, allowed: float = EXACT) -> None:
+    """What a position computes does not depend on how many come after it."""
+    T = min(longest(model), model.config.block_size)
+    ids = ids_of(model, 2, T)  # (B, T)
+    together = model(ids)  # (B, T, V)
+    for t in sorted({1, -(-T // 3), T - 1} - {0}):
+        alone = model(ids[:, :t])  # (B, t, V)
+        if (far := off(together[:, :t], alone)) > allowed:
+            what = f"the first {t} of {T} positions come to other logits when they come alone: off by {far:.2g}"
+            cause = "something counts from the end of the text or divides by its length; count from past.length"
+            raise LawError(f"{kinds(model)}: {what}. Likely cause: {cause}")
+
+
+@torch.no_grad()
+def two_texts_in_turns(model: GPT, allowed: float = EXACT) -> None:
+    """Two texts, each with its cache, are written in turns: what one cache holds is not in the other."""
+    T = min(4, model.config.block_size)
+    texts = ids_of(model, 1, T), ids_of(model, 1, T, seed=1)  # (1, T) each
+    caches = model.make_cache(), model.make_cache()
+    for t in range(T):
+        for ids, cache in zip(texts, caches):
+            written, expected = model(ids[:, t : t + 1], cache)[:, -1], model(ids[:, : t + 1])[:, -1]  # (1, V) each
+            if (far := off(written, expected)) > allowed:
+                what = f"two texts that are written in turns, each with its own cache, mix: off by {far:.2g}"
+                cause = "the layer keeps what belongs to the cache (self.key = ...); keep it in past"
+                raise LawError(f"{kinds(model)}: {what}. Likely cause: {cause}")
 
 
 @torch.no_grad()
@@ -143,9 +186,12 @@ def bfloat16_stays_near(model: GPT) -> None:
 
 
 LAWS_OF_WRITING: tuple[Law, ...] = (
+    caches_begin_empty,
+    the_length_does_not_matter,
     written_token_by_token,
     written_in_chunks,
     written_past_the_context,
+    two_texts_in_turns,
     texts_do_not_mix_in_the_cache,
     a_state_is_replaced,
     bfloat16_stays_near,

@@ -142,6 +142,11 @@ class _Probe:
                 f"random numbers (dropout belongs to `if self.training`), or keeps something between passes"
             )
         probe = int(leaks.any(-1).nonzero()[0])
+        if self.rows_mix(out, x, past, 1 + probe):
+            raise LeakError(
+                f"{self.name} mixes the texts of a batch: a change in other rows moved a row. Likely cause: a mean, "
+                f"norm, softmax, shift or reshape over the batch, dimension 0. --allow-leak trains it anyway"
+            )
         positions = leaks[probe].nonzero()[:, 0].tolist()
         span = f"position {positions[0]}" if len(positions) == 1 else f"positions {positions[0]} to {positions[-1]}"
         if not getattr(self.attention.config, "causal", True):
@@ -149,13 +154,31 @@ class _Probe:
         elif scale > ORDINARY:
             cause = "its mask is a finite number such as -1e4, which large scores outweigh; fill with -inf"
         else:
-            cause = "its mask is missing, transposed, or aligned to the wrong corner"
+            cause = self.where(x, past)
         what = f"a change of token {int(changed[probe])} moved the output at {span}"
         scores = "very large" if scale > ORDINARY else "ordinary"
         raise LeakError(
             f"{self.name} sees the future: {what}, with {scores} scores. Likely cause: {cause}. "
             f"--allow-leak trains it anyway"
         )
+
+    def rows_mix(self, out: Tensor, x: Tensor, past: Past, row: int) -> bool:
+        """Whether this row of x (P, T, D), as the others make it, differs between the probes and equal rows."""
+        same, others = x[:1].expand_as(x), x.clone()  # (P, T, D) each
+        others[row] = x[0]
+        moved = self.run(self.noisy, others, past)[row] - self.run(self.noisy, same, past)[row]  # (T, D)
+        return bool(moved.abs().max() > TOLERANCE * out.abs().max())
+
+    def where(self, x: Tensor, past: Past) -> str:
+        """The likely cause of a leak: the mask, if there is a weight on the future, else what runs over positions."""
+        over = "a mean, norm, softmax, sort, shift or convolution over positions"
+        try:
+            weights = self.noisy.weights(*self.noisy.qkv(x, past)[:2])  # (P, H, T, T)
+        except Exception:  # a kind with a forward of its own need not have any
+            return f"its mask, or {over}"
+        if bool((weights.triu(1) != 0).any()):
+            return "its mask is missing, transposed, or aligned to the wrong corner"
+        return f"not the mask, which hides the future, but {over}"
 
 
 @torch.no_grad()
