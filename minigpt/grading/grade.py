@@ -289,6 +289,7 @@ def check_here(thing: Any, announced: str) -> Report:
     answer = Answer(thing, f"checked: {type(thing).__name__ if isinstance(thing, nn.Module) else thing.__name__}", path)
     if not isinstance(thing, nn.Module):
         return grade_answer(answer, target)
+    answer.float32 = any(parameter.dtype != torch.float64 for parameter in thing.parameters())
     try:
         answer.thing = copy.deepcopy(thing)
     except Exception:  # it keeps tensors of an earlier pass

@@ -74,7 +74,8 @@ class Float32(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        if isinstance(result, Tensor) and result.is_floating_point() and result.dtype != torch.float64:
+        real = isinstance(result, Tensor) and (result.is_floating_point() or result.is_complex())
+        if real and result.dtype not in (torch.float64, torch.complex128):
             self.seen = True
         return result
 

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from minigpt.attention import Attention
+from minigpt.grading.lines import Float32
 from minigpt.grading.target import Sizes, Target
 from minigpt.model.config import ModelConfig
 from minigpt.system.errors import UserError
@@ -51,6 +52,7 @@ CONSTANTS = {"dropout": 0.0, "p": 0.0, "dropout_rate": 0.0, "drop": 0.0, "attn_d
              "attn_pdrop": 0.0, "resid_pdrop": 0.0, "dropout_p": 0.0, "bias": True, "qkv_bias": True, "causal": True,
              "is_causal": True, "batch_first": True, "proj_drop": 0.0, "attn_drop": 0.0}  # fmt: skip
 CONTEXT = 64  # positions that a module that asks for a longest length is built for
+FLOAT32 = "__float32__"  # among the names of a file: whether it made numbers in float32 when it was run
 
 
 @dataclass
@@ -63,6 +65,8 @@ class Answer:
     path: Path | None = None
     rebuild: Callable[[], Any] | None = None
     """A fresh one, for a check that must not see what earlier calls left behind."""
+    float32: bool = False
+    """Whether it was built with numbers in float32, as tables of angles often are."""
 
 
 def run_file(path: Path) -> dict[str, Any]:
@@ -75,11 +79,13 @@ def run_file(path: Path) -> dict[str, Any]:
     sys.modules[name] = module  # dataclasses look there
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
+    watch = Float32()
     try:
-        spec.loader.exec_module(module)
+        with watch:
+            spec.loader.exec_module(module)
     finally:
         torch.set_default_dtype(default)
-    return dict(vars(module))
+    return dict(vars(module)) | {FLOAT32: watch.seen}
 
 
 def own(value: Any, names: dict[str, Any]) -> bool:
@@ -89,6 +95,13 @@ def own(value: Any, names: dict[str, Any]) -> bool:
 
 def find_answer(names: dict[str, Any], target: Target, path: Path | None = None) -> Answer:
     """What the file offers for this target. Raises UserError where there is nothing."""
+    answer = offered(names, target, path)
+    answer.float32 = bool(names.get(FLOAT32))
+    return answer
+
+
+def offered(names: dict[str, Any], target: Target, path: Path | None) -> Answer:
+    """The surest of what the file defines. Raises UserError where there is nothing."""
     wanted = (*FUNCTIONS.get(target.name, ()), target.name, *ANNOUNCED)
     for name in wanted:
         thing = names.get(name)

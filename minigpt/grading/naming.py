@@ -51,6 +51,8 @@ class Outputs:
 
     run: Callable[[Probe], Tensor]
     probes: Sequence[Probe]
+    float32: bool = False
+    """Whether the answer was built with tables in float32."""
     kept: dict[int, Tensor | Exception] = field(default_factory=dict)
     order: list[int] = field(default_factory=list)
 

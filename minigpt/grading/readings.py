@@ -76,13 +76,18 @@ def working_calls(attempt: Attempt, listed: Iterable[Call], probes: Sequence[Pro
     """The calls that return something for the first probe; other layouts only where the first cannot be used."""
     working: list[tuple[Call, Outputs]] = []
     for call in listed:
-        outputs = Outputs(runner(attempt, call), probes)
+        outputs = Outputs(runner(attempt, call), probes, attempt.answer.float32 and has_tables(attempt.target))
         first = outputs[0]
         if isinstance(first, Exception):
             attempt.errors.append(explain(first, attempt.answer.path))
         elif not working or call.layout in (working[0][0].layout, "(T, B, D)"):
             working.append((call, outputs))
     return working
+
+
+def has_tables(target: Target) -> bool:
+    """Whether an answer may multiply with a table of its own, like sines and cosines; a mask's numbers are exact."""
+    return is_model(target) or target.options.rotary or target.options.alibi
 
 
 def runner(attempt: Attempt, call: Call) -> Any:
@@ -149,7 +154,7 @@ def loosened(readings: Sequence[Reading]) -> list[Reading]:
     for reading in readings:
         outputs = reading.outputs
         if id(outputs) not in watched:
-            watched[id(outputs)] = uses_float32(partial(outputs.run, outputs.probes[0]))
+            watched[id(outputs)] = outputs.float32 or uses_float32(partial(outputs.run, outputs.probes[0]))
     budget = [SINGLES]
     chosen = [reading for reading in readings if watched[id(reading.outputs)]]
     return [Reading(r.target, r.sizes, r.binding, r.outputs, budget, loose=True) for r in chosen]

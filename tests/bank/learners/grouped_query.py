@@ -254,3 +254,88 @@ class GQA(nn.Module):
         return self.wo((s.softmax(-1) @ v).transpose(1, 2).reshape(b, t, d))
 
 attention = GQA(48, 6, 2)
+
+# === meta_llama
+# target: grouped_query,rotary
+# right: the Llama of Meta: complex rotary, repeat_kv by expand, grouped queries
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+def precompute_freqs_cis(dim: int, end: int, theta: float = 10000.0):
+    freqs = 1.0 / (theta ** (torch.arange(0, dim, 2)[: (dim // 2)].float() / dim))
+    t = torch.arange(end, dtype=torch.float32)
+    freqs = torch.outer(t.double(), freqs.double())
+    return torch.polar(torch.ones_like(freqs), freqs)
+
+
+def apply_rotary_emb(x, freqs_cis):
+    x_ = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2))
+    return torch.view_as_real(x_ * freqs_cis[None, :, None, :]).flatten(3).type_as(x)
+
+
+def repeat_kv(x, n_rep):
+    bs, slen, n_kv_heads, head_dim = x.shape
+    if n_rep == 1:
+        return x
+    return x[:, :, :, None, :].expand(bs, slen, n_kv_heads, n_rep, head_dim).reshape(bs, slen, n_kv_heads * n_rep, head_dim)
+
+
+class Attention(nn.Module):
+    def __init__(self, dim, n_heads, n_kv_heads, max_seq_len=512):
+        super().__init__()
+        self.n_heads, self.n_kv_heads = n_heads, n_kv_heads
+        self.n_rep = n_heads // n_kv_heads
+        self.head_dim = dim // n_heads
+        self.wq = nn.Linear(dim, n_heads * self.head_dim, bias=False)
+        self.wk = nn.Linear(dim, n_kv_heads * self.head_dim, bias=False)
+        self.wv = nn.Linear(dim, n_kv_heads * self.head_dim, bias=False)
+        self.wo = nn.Linear(n_heads * self.head_dim, dim, bias=False)
+        self.freqs_cis = precompute_freqs_cis(self.head_dim, max_seq_len)
+
+    def forward(self, x):
+        bsz, seqlen, _ = x.shape
+        xq = self.wq(x).view(bsz, seqlen, self.n_heads, self.head_dim)
+        xk = self.wk(x).view(bsz, seqlen, self.n_kv_heads, self.head_dim)
+        xv = self.wv(x).view(bsz, seqlen, self.n_kv_heads, self.head_dim)
+        freqs = self.freqs_cis[:seqlen]
+        xq, xk = apply_rotary_emb(xq, freqs), apply_rotary_emb(xk, freqs)
+        keys = repeat_kv(xk, self.n_rep)
+        values = repeat_kv(xv, self.n_rep)
+        xq, keys, values = xq.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2)
+        scores = torch.matmul(xq, keys.transpose(2, 3)) / math.sqrt(self.head_dim)
+        mask = torch.triu(torch.full((seqlen, seqlen), float("-inf")), diagonal=1)
+        scores = F.softmax(scores + mask, dim=-1)
+        output = torch.matmul(scores, values).transpose(1, 2).contiguous().view(bsz, seqlen, -1)
+        return self.wo(output)
+
+
+attention = Attention(48, 6, 2)
+
+# === meta_llama_values_turned
+# target: grouped_query,rotary
+# wrong: the values are rotated too
+# words: value
+# like: meta_llama
+#-        keys = repeat_kv(xk, self.n_rep)
+#+        xv = apply_rotary_emb(xv, freqs)
+#+        keys = repeat_kv(xk, self.n_rep)
+
+# === meta_llama_queries_only
+# target: grouped_query,rotary
+# wrong: only the queries are rotated
+# words: key
+# like: meta_llama
+#-        xq, xk = apply_rotary_emb(xq, freqs), apply_rotary_emb(xk, freqs)
+#+        xq = apply_rotary_emb(xq, freqs)
+
+# === meta_llama_values_tiled
+# target: grouped_query,rotary
+# wrong: keys are repeated side by side, values are tiled
+# words: value
+# like: meta_llama
+#-        values = repeat_kv(xv, self.n_rep)
+#+        values = xv.repeat(1, 1, self.n_rep, 1)
