@@ -1,5 +1,7 @@
 """Settings for all tests: one thread, one seed, and the same hypothesis examples in every run."""
 
+import signal
+
 import hypothesis
 import pytest
 import torch
@@ -7,6 +9,8 @@ import torch
 pytest.register_assert_rewrite(
     "laws", "small_configs", "running", "benchmarking"
 )  # so that a failing law shows its numbers
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell; the commands would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)  # the models here are tiny: threads would cost more than they bring
 hypothesis.settings.register_profile("course", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("course")

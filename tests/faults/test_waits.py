@@ -196,7 +196,7 @@ def test_a_large_file_that_is_hashed(signum: int, tmp_path: Path) -> None:
 
 def test_variants_whose_speed_takes_long_to_measure(tmp_path: Path) -> None:
     written(tmp_path, COMPARISON.replace("seeds: [1, 2]", "seeds: [1]"))
-    slow = "from minigpt.comparison import measurement\nmeasurement.check_causal = lambda _: time.sleep(60)\n"
+    slow = "from minigpt.comparison import measurement\nmeasurement.check_before_training = lambda *_: time.sleep(60)\n"
     (tmp_path / "wait.py").write_text(f"import time\n{slow}", encoding="utf-8")
     command = command_line("compare.py", "--config", "small.yaml", "--plugin", "wait.py")
     stopped(command, tmp_path, "measuring the speed: ", signal.SIGINT)
