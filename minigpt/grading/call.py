@@ -9,6 +9,7 @@ B batch, T query positions, S key positions, D model width, H heads.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -16,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from minigpt.grading import chunks
 from minigpt.grading.target import Probe, Target
@@ -24,6 +26,7 @@ from minigpt.grading.targets.scores import allowed
 CAUSAL_FLAGS = ("causal", "is_causal", "use_causal", "causal_mask", "apply_mask", "use_mask", "masked", "mask")
 MASK_SHAPES = ("(T, S)", "(1, 1, T, S)", "(1, T, S)", "(B, T, S)", "(B, 1, T, S)")
 MEANINGS = ("true keeps", "true hides", "added, 0 and -inf", "1 keeps, 0 hides")
+MIXED_TYPES = re.compile("dtype|scalar type")  # in torch's errors
 
 
 @dataclass(frozen=True)
@@ -180,9 +183,11 @@ def make_call(inputs: Mapping[str, str], fixed: Mapping[str, Any], mask: tuple[s
             given[mask[0]] = make_mask(mask[1], mask[2], B, T, S, target.options.window, target.options.full)
         arranged = {name: arrange(probe.inputs[take].clone(), layout) for name, take in inputs.items()}
         if layout == "(T, D)":
-            rows = [pick(thing(**{n: x[b] for n, x in arranged.items()}, **given)) for b in range(B)]  # B of (T, D)
+            rows = [
+                pick(result(thing, {n: x[b] for n, x in arranged.items()} | given)) for b in range(B)
+            ]  # B of (T, D)
             return torch.stack(rows)
-        return arrange_back(pick(thing(**arranged, **given)), layout)
+        return arrange_back(pick(result(thing, arranged | given)), layout)
 
     given = "".join(f", {name}={value}" for name, value in fixed.items())
     if mask:
@@ -191,6 +196,35 @@ def make_call(inputs: Mapping[str, str], fixed: Mapping[str, Any], mask: tuple[s
     how = f"called: ({names}{given})" + ("" if layout == "(B, T, D)" else f" with inputs {layout}")
     note = "the sequence is the first axis: x is (T, B, D)" if layout == "(T, B, D)" else ""
     return Call(how, run, note, layout, mask[1] if mask else "")
+
+
+def result(thing: Any, arguments: Mapping[str, Any]) -> Any:
+    """What the answer returns. It is given float64; where it says `.float()`, as for a mask, that means float64 too."""
+    try:
+        return thing(**arguments)
+    except RuntimeError as error:
+        if not MIXED_TYPES.search(str(error)):
+            raise
+    with Doubled():
+        return thing(**arguments)
+
+
+class Doubled(TorchFunctionMode):
+    """Where float32 is asked for, there is float64."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        func = torch.Tensor.double if func is torch.Tensor.float else func
+        named = {name: doubled(value) for name, value in (kwargs or {}).items()}
+        return func(*map(doubled, args), **named)
+
+
+def doubled(value: Any) -> Any:
+    """float64 for float32, complex128 for complex64, and any other argument as it is."""
+    if isinstance(value, torch.dtype):
+        return {torch.float32: torch.float64, torch.complex64: torch.complex128}.get(value, value)
+    return value
 
 
 def arrange(x: Tensor, layout: str) -> Tensor:
