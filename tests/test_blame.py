@@ -262,7 +262,7 @@ def test_in_the_process_of_a_comparison(tmp_path: Path) -> None:
         "    def late(self):\n        self.steps = getattr(self, 'steps', 0) + 1\n        return self.steps > 8\n"
     )
     ended = ended_with(tmp_path, late, "training.max_steps=12", name="compare.py", config=small)
-    assert "run 1 of 2: mean, seed 1: failed: mine.py:10 in output (called by " in ended.out
+    assert re.search(r"run \d of 2: mean, seed 1: failed: mine\.py:10 in output \(called by ", ended.out), ended.out
     check(ended, "mean, seed 1: mine.py:10 in output (called by forward, layer 0): NameError: name")
 
 

@@ -120,7 +120,7 @@ def test_a_training_that_was_stopped_goes_on_as_if_it_had_not_been(home: Path, s
 def test_a_run_has_one_holder_and_a_second_ctrl_c_does_not_wait_for_the_step(tmp_path: Path) -> None:
     furnish(tmp_path)
     (tmp_path / "sleeper.py").write_text(SLEEPER, encoding="utf-8")
-    sleepy = ("--plugin", "sleeper.py", "model.attention=sleeper", "model.n_embd=16")
+    sleepy = ("--skip-checks", "--plugin", "sleeper.py", "model.attention=sleeper", "model.n_embd=16")
     with started("train.py", "--config", "small.yaml", *sleepy, cwd=tmp_path) as training:
         wait_until((tmp_path / "asleep").exists)
         other = script("train.py", "--plugin", "sleeper.py", "--resume", "small", cwd=tmp_path)

@@ -114,8 +114,8 @@ def _is_ours(frame: FrameType) -> bool:
 
 
 def _looks(frame: FrameType) -> bool:
-    """Whether a call of minigpt only looks at what others compute."""
-    return frame.f_globals["__name__"].startswith(("minigpt.inspection.", "minigpt.checks."))
+    """Whether a call of minigpt only looks at what others compute, or waits for it."""
+    return frame.f_globals["__name__"].startswith(("minigpt.inspection.", "minigpt.checks.", "minigpt.system.waiting"))
 
 
 def _layer(frame: FrameType, calls: Calls) -> int | None:
