@@ -110,7 +110,7 @@ def find_bindings(attempt: Attempt, sizes: Sizes, outputs: Outputs) -> list[Bind
     copies = [sizes[axis] for axis in ("H", "G") if axis in sizes]
     found = list[Binding]()
     if is_model(attempt.target):
-        listed = model_bindings(attempt.thing, sizes, lambda unit: matters(unit, outputs))
+        listed = model_bindings(attempt.thing, attempt.target, sizes, lambda unit: matters(unit, outputs))
         return [binding for binding in listed if all(role in attempt.target.without for role in binding.missing)]
     for units in units_of(attempt.thing, copies):
         for unit in units:

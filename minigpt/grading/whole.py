@@ -9,12 +9,14 @@ B batch, T positions, C longest context, V vocabulary, D model width, L layers, 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minigpt.grading.bind import Binding, Unit, bindings, single_units, units_of
@@ -22,12 +24,12 @@ from minigpt.grading.call import Call, CannotCall, fixed_arguments, is_mask, mak
 from minigpt.grading.load import ARGUMENTS
 from minigpt.grading.naming import Outputs, bases, equal
 from minigpt.grading.sizes import attribute, head_widths, heads, hidden_widths
-from minigpt.grading.target import Convention, Knobs, Parameters, Probe, Reference, Sizes, Steps, Target
-from minigpt.grading.targets import block, gpt
+from minigpt.grading.target import Convention, Knobs, Parameters, Probe, Reference, Role, Sizes, Steps, Target
+from minigpt.grading.targets import block, gpt, mlp
 
 FEWEST = 4  # matrices in a block: query, key and value joined, an output projection, two of an MLP
 MOST_INNER, MOST = 24, 60  # bindings of one block; of a whole model
-MOST_LIKELY, FEW = 40, 3  # that are right for one token; where none is
+MOST_LIKELY, FEW = 12, 3  # that are right for one token; where none is
 GIVEN = ("targets", "target", "labels", "label", "y", "tgt", "trg", "next_ids", "next_tokens", "targ")
 EPSILONS = ("eps", "epsilon", "variance_epsilon")
 
@@ -67,16 +69,18 @@ def outer_units(model: nn.Module, blocks: Sequence[nn.Module]) -> list[Unit]:
     return found
 
 
-def settle(thing: Any, target: Target) -> Target:
+def settle(thing: Any, target: Target, settled: list[Convention]) -> Target:
     """The target with the conventions that can be read off a module: its activation, its norms, their epsilon."""
     if not isinstance(thing, nn.Module) or target.name not in ("block", "gpt", "mlp"):
         return target
-    settled: list[Convention] = []
-    kinds = {type(inner) for inner in thing.modules()}
+    if gated(thing):
+        usual, *others = mlp.gate_conventions()
+        settled.append(usual)
+        target = replace(target, roles=(*target.roles, mlp.GATE), conventions=[*others, *target.conventions],
+                         bugs=[*target.bugs, *mlp.gate_bugs()])  # fmt: skip
     options = {convention.knobs.get("activation"): convention for convention in target.conventions}
-    tanh = any(isinstance(inner, nn.GELU) and inner.approximate == "tanh" for inner in thing.modules())
-    if tanh or (nn.ReLU in kinds and nn.GELU not in kinds):
-        settled.append(options["tanh gelu" if tanh else "relu"])
+    if (word := activation(thing)) in options:
+        settled.append(options[word])
     norms = [inner for inner in thing.modules() if "norm" in type(inner).__name__.lower()]
     if target.name != "mlp" and norms:
         if all("rms" in type(inner).__name__.lower() for inner in norms):
@@ -88,6 +92,25 @@ def settle(thing: Any, target: Target) -> Target:
     left = [convention for convention in target.conventions if convention not in settled]
     reference = partial(assume, target.reference, assumed)
     return replace(target, reference=reference, conventions=left, settled=settled) if settled else target
+
+
+def activation(thing: nn.Module) -> str:
+    """The activation of a module, as its layers or the source of its classes say; "gelu" where they do not."""
+    parts = [inner for inner in thing.modules() if not type(inner).__module__.startswith("torch.")]
+    text = "".join(source(type(inner)) for inner in parts)
+    kinds = {type(inner) for inner in thing.modules()}
+    if "tanh" in text or any(isinstance(inner, nn.GELU) and inner.approximate == "tanh" for inner in thing.modules()):
+        return "tanh gelu"
+    relu = nn.ReLU in kinds or re.search(r"\brelu\b", text) is not None
+    return "relu" if relu and nn.GELU not in kinds and "gelu" not in text.lower() else "gelu"
+
+
+def source(kind: type) -> str:
+    """The source of a class, "" where there is none."""
+    try:
+        return inspect.getsource(kind)
+    except (OSError, TypeError):
+        return ""
 
 
 def assume(reference: Reference, assumed: Knobs, probe: Probe, parameters: Parameters, sizes: Sizes,
@@ -114,8 +137,10 @@ def prepared(thing: Any, target: Target) -> Target:
     if is_model(target) and isinstance(thing, nn.Module):
         name = targets_argument(thing)
         mode = loss_mode(thing, name)
-        target = gpt.gpt(target.options, mode, labels=name.startswith("label"))
-    return settle(thing, target)
+        first = parameters_of(thing)[0].name
+        own = mode == gpt.TARGETS and name == "labels" and (first == "input_ids" or shifts(thing, name))
+        return settle(thing, gpt.gpt(target.options, gpt.OWN if own else mode), [gpt.INSIDE] if own else [])
+    return settle(thing, target, [])
 
 
 def loss_mode(model: Any, name: str) -> int:
@@ -131,6 +156,25 @@ def loss_mode(model: Any, name: str) -> int:
         if scalars:
             return gpt.OWN if not given and others else gpt.TARGETS if others else gpt.ONLY
     return gpt.NO_LOSS
+
+
+def shifts(model: Any, name: str) -> bool:
+    """Whether the loss takes labels as the ids themselves: seen from its value for two sequences."""
+    ids = torch.tensor([[0, 1, 1, 0], [1, 0, 1, 1]])  # (B, 4)
+    try:
+        found = tensors(model(**{parameters_of(model)[0].name: ids, name: ids}))
+        logits, loss = next(x for x in found if x.dim() >= 2), next(x for x in found if x.dim() < 2)
+        logits = logits.view(2, 4, -1)  # (B, 4, V)
+    except Exception:  # the learner's code: anything
+        return False
+    return bool((loss - F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())).abs() < 1e-9)
+
+
+def gated(thing: nn.Module) -> bool:
+    """Whether the MLP of a module has two matrices (W, D) and one (D, W), or nothing but these joined."""
+    first = (blocks_of(thing) or [thing])[0]
+    shapes = [tuple(parameter.shape) for parameter in first.parameters() if parameter.dim() == 2]
+    return any(n != m and shapes.count((n, m)) == 2 and shapes.count((m, n)) == 1 for n, m in shapes)
 
 
 def tensors(result: Any) -> list[Tensor]:
@@ -203,8 +247,8 @@ def model_call(first: str, given: tuple[str, bool], fixed: Mapping[str, Any], ma
         arguments: dict[str, Any] = {first: ids, **fixed}
         if mask:
             arguments[mask[0]] = make_mask(mask[1], mask[2], B, T, T, 0, False)
-        if "targets" in probe.inputs:
-            arguments[name] = probe.inputs["targets"].clone()
+        if probe.name.startswith("the loss") and name:
+            arguments[name] = probe.inputs.get("targets", ids).clone()
         elif name and always:
             arguments[name] = ids.roll(-1, dims=1)
         found = tensors(model(**arguments))
@@ -237,12 +281,13 @@ def the_loss(found: list[Tensor], B: int, T: int, V: int) -> Tensor:
     return flat[0] if len(flat) == 1 else flat
 
 
-def model_bindings(model: nn.Module, sizes: Sizes, matters: Callable[[Unit], bool]) -> list[Binding]:
+def model_bindings(model: nn.Module, target: Target, sizes: Sizes, matters: Callable[[Unit], bool]) -> list[Binding]:
     """The ways to give all parameters of a model their roles."""
     blocks = blocks_of(model)
     outer = outer_units(model, blocks)
     around = bindings(outer, gpt.OUTER, sizes, {unit.name for unit in outer if not matters(unit)})
-    inner = inner_bindings(blocks, sizes, matters)
+    roles = (*block.ROLES, *(role for role in target.roles if role is mlp.GATE))
+    inner = inner_bindings(blocks, roles, sizes, matters)
     shared = len({id(module) for module in blocks}) < len(blocks)
     fault = ((f"all {len(blocks)} layers are one and the same block: they share their weights",
               "nn.ModuleList(Block(...) for _ in range(n_layer)): a new block for every layer"),)  # fmt: skip
@@ -279,7 +324,8 @@ def likely(target: Target, sizes: Sizes, found: Sequence[Binding],
     return list(kept.values())[:MOST_LIKELY] or few
 
 
-def inner_bindings(blocks: Sequence[nn.Module], sizes: Sizes, matters: Callable[[Unit], bool]) -> list[Binding]:
+def inner_bindings(blocks: Sequence[nn.Module], roles: Sequence[Role], sizes: Sizes,
+                   matters: Callable[[Unit], bool]) -> list[Binding]:  # fmt: skip
     """The ways to bind the parameters of a block, the same way for all; "query" of block 2 becomes "query.2"."""
     readings = [units_of(module, [sizes["H"]]) for module in blocks]  # a list of units for each reading, by block
     found = []
@@ -288,7 +334,7 @@ def inner_bindings(blocks: Sequence[nn.Module], sizes: Sizes, matters: Callable[
         used = [[unit.name for unit in own if matters(unit)] for own in units]
         idle = {unit.name for unit in units[0]} - {name for names in used for name in names}
         idle = set() if not any(used) else idle  # no block is used
-        each = [bindings(own, block.ROLES, sizes, idle) for own in units]
+        each = [bindings(own, roles, sizes, idle) for own in units]
         for same in zip(*(options[:MOST_INNER] for options in each)):
             parameters = {renamed(role, i): value for i, binding in enumerate(same)
                           for role, value in binding.parameters.items()}  # fmt: skip

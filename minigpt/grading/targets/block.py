@@ -127,8 +127,6 @@ def formula_bugs() -> list[Bug]:
             FIRST),
         bug("no second residual", "the second residual is missing: you return mlp(norm2(h)) without adding h", SECOND),
         bug("no residuals", "both residuals are missing: nothing is added to what attention and MLP compute"),
-        bug("post", "the norms stand behind the sums, norm(x + part(x)): post-norm, as in the first Transformer; a "
-            "pre-norm block norms what a part reads"),
         bug("first post", "the first norm stands behind the sum, norm1(x + attention(x)); it must norm what attention "
             "reads", FIRST),
         bug("second post", "the second norm stands behind the sum, norm2(h + mlp(h)); it must norm what the MLP reads",
@@ -210,9 +208,11 @@ def inner_bugs(options: Options, where: str) -> list[Bug]:
 
 def conventions() -> list[Convention]:
     """What may be otherwise in a block."""
-    return [*feed_forward.activation_conventions(), *norm_conventions()]
+    return [POST, *feed_forward.activation_conventions(), *norm_conventions()]
 
 
+POST = Convention({"formula": "post"}, "post-norm, norm(x + part(x)), as in the first Transformer; GPT-2 is pre-norm: "
+                  "it norms what a part reads")  # fmt: skip
 NORMS = (
     Role("norm1", ("D",), (), ("norm1", "ln1", "ln_1", "attn_norm", "attention_norm", "input_layernorm", "norm_1"),
          needed=False),

@@ -33,6 +33,7 @@ from minigpt.grading.target import (
 from minigpt.grading.targets import block
 from minigpt.grading.targets.loss import LOSS_BUGS, OWN_LOSS_BUGS, loss
 from minigpt.grading.targets.norm import norm
+from minigpt.grading.targets.rotation import ROTARY_CONVENTIONS
 
 NO_LOSS, TARGETS, OWN, ONLY = 0, 1, 2, 3  # sizes["loss"]: none; of given targets; of the ids; of targets, no logits
 
@@ -75,11 +76,17 @@ def embed(ids: Tensor, parameters: Parameters, sizes: Sizes, knobs: Knobs, optio
     kind = knobs.get("positions", "none" if options.rotary or options.alibi else "learned")
     added = positions(ids, parameters, sizes, kind)  # (T, D)
     how = knobs.get("added", "once")
-    x = {"once": lambda: tokens + added, "times": lambda: tokens * added, "twice": lambda: tokens + added + added,
-         "alone": lambda: tokens * 0 + added, "late": lambda: tokens, "every": lambda: tokens}[how]()  # fmt: skip
+    ways: dict[str, Callable[[], Tensor]] = {
+        "times": lambda: tokens * added,
+        "twice": lambda: tokens + added + added,
+        "alone": lambda: tokens * 0 + added,
+        "late": lambda: tokens,
+        "every": lambda: tokens,
+    }
+    x = ways[how]() if how in ways else tokens + added  # (B, T, D)
     x = x * {"as it is": 1.0, "sqrt(D)": root, "divided": 1 / root}[knobs.get("sum", "as it is")]
     steps = {"the token embeddings": tokens, "the embeddings": x}
-    return steps | ({"added later": tokens * 0 + added} if how in ("late", "every") else {})
+    return steps | ({"added later": tokens * 0 + added} if how in ("late", "every", "every again") else {})
 
 
 def stack(x: Tensor, later: Tensor | None, parameters: Parameters, sizes: Sizes, knobs: Knobs,
@@ -96,6 +103,9 @@ def stack(x: Tensor, later: Tensor | None, parameters: Parameters, sizes: Sizes,
         "last repeated": [L - 1] * L,
         "twice": [*range(L), *range(L)],
     }
+    B, T, D = x.shape
+    axes = knobs.get("axes", "right")
+    x = x.reshape(T, B, D) if axes == "viewed" else x.transpose(0, 1) if axes == "exchanged" else x  # (B, T, D)
     start = x
     for i in orders.get(how, list(range(L))):
         read = start if how in ("each reads x", "sum") else x if later is None else x + later
@@ -106,17 +116,19 @@ def stack(x: Tensor, later: Tensor | None, parameters: Parameters, sizes: Sizes,
         x = x + y if how in ("residual", "sum") else y
         if knobs.get("ending") == "every":
             x = norm(x, parameters, "final", {}, "")
+    x = x.reshape(B, T, D) if axes == "viewed" else x.transpose(0, 1) if axes == "exchanged" else x  # (B, T, D)
     return steps | {"the last block's output": x}
 
 
 def reference(probe: Probe, parameters: Parameters, sizes: Sizes, knobs: Knobs, options: Options) -> Steps:
     """ids (B, T) -> every step to the logits (B, T, V); for a probe of the loss, to the loss."""
     ids = probe.inputs["ids"]  # (B, T)
+    options = replace(options, rotary=True) if "rotary" in knobs else options
     steps = embed(ids, parameters, sizes, knobs, options)
     x, later = steps["the embeddings"], steps.pop("added later", None)
     ending = knobs.get("ending", "right")
     x = norm(x, parameters, "final", knobs) if ending == "early" else x
-    steps |= stack(x, later if knobs.get("added") == "every" else None, parameters, sizes, knobs, options)
+    steps |= stack(x, later if knobs.get("added", "").startswith("every") else None, parameters, sizes, knobs, options)
     x = steps["the last block's output"]  # (B, T, D)
     x = x + later if later is not None and knobs.get("added") == "late" else x
     if ending not in ("early", "every"):
@@ -178,7 +190,8 @@ def embedding_bugs() -> list[Bug]:
         Bug({"added": "twice"}, "the position embeddings are added twice", SUM),
         Bug({"added": "alone"}, "the token embeddings are overwritten: the blocks read the positions alone", SUM),
         Bug({"added": "late"}, "the position embeddings are added behind the blocks, which never see them", SUM),
-        Bug({"added": "every"}, "the position embeddings are added again before every block", SUM),
+        Bug({"added": "every"}, "the position embeddings are added again before every block", SUM,
+            ({"added": "every again"},)),
         Bug({"tokens": "divided"}, "the token embeddings are divided by sqrt(D) = sqrt({D})", scale),
         Bug({"sum": "sqrt(D)"}, "the sum of token and position embeddings is multiplied by sqrt(D) = sqrt({D})", scale),
         Bug({"sum": "divided"}, "the sum of token and position embeddings is divided by sqrt(D) = sqrt({D})", scale),
@@ -206,6 +219,10 @@ def stack_bugs() -> list[Bug]:
         Bug({"stack": "residual"}, "x is added to what every block returns, and the block has added it already", CHAIN,
             equal="x twice"),
         Bug({"stack": "sum"}, "every block reads the embeddings, and their outputs are summed up", CHAIN),
+        Bug({"axes": "viewed"}, "x.view(T, B, D) is no transpose: tokens of different sequences of the batch are mixed",
+            "keep x as (B, T, D)"),
+        Bug({"axes": "exchanged"}, "the blocks take the batch for the sequence: a position attends to other sequences "
+            "of the batch", "batch_first=True, or x.transpose(0, 1) before and after the blocks"),
         Bug({"final": "none"}, "the final norm is missing before the head", END),
         Bug({"ending": "early"}, "the final norm is applied to the embeddings, not behind the last block", END),
         Bug({"ending": "every"}, "the final norm is applied behind every block", END),
@@ -284,27 +301,34 @@ def probes(sizes: Sizes) -> list[Probe]:
     return found
 
 
-def conventions(options: Options, labels: bool) -> list[Convention]:
+def conventions(options: Options) -> list[Convention]:
     """What may be otherwise in a GPT."""
-    inside = Convention({"align": "shifted"}, "labels are the ids themselves, and the loss shifts them by one, as in "
-                        "Hugging Face's models")  # fmt: skip
     sines = [
         Convention({"positions": "sines by turns"}, "the positions are sines and cosines, as in the first Transformer"),
         Convention({"positions": "sines in halves"}, "the positions are sines, then cosines"),
     ]
     scaled = Convention({"tokens": "sqrt(D)"}, "the token embeddings are multiplied by sqrt(D), as in the first "
                         "Transformer; GPT-2 leaves them")  # fmt: skip
-    embedded = [] if options.rotary or options.alibi else [*sines, scaled]
-    return [*([inside] if labels else []), *embedded, *block.conventions()]
+    turned = [Convention({**found.knobs, "rotary": True, "positions": "none"}, f"{ROTARY}; {found.note}")
+              for found in ROTARY_CONVENTIONS]  # fmt: skip
+    rotary = Convention({"rotary": True, "positions": "none"}, ROTARY)
+    bare = Convention(
+        {**block.POST.knobs, "final": "none"}, f"{block.POST.note}; and no norm before the head, as in GPT-1"
+    )
+    embedded = [] if options.rotary or options.alibi else [*sines, scaled, rotary, *turned]
+    return [*embedded, *block.conventions(), bare]
 
 
-def gpt(options: Options, mode: int = TARGETS, labels: bool = False) -> Target:
+ROTARY = "the positions are rotary, inside the attention; GPT-2 adds a table of them"
+INSIDE = Convention({}, "labels are the ids themselves, and the loss shifts them by one, as in Hugging Face's models")
+
+
+def gpt(options: Options, mode: int = TARGETS) -> Target:
     """ids (B, T) -> logits (B, T, V), or logits and loss."""
     only("gpt", options, "rotary", "alibi")
     turned = options.rotary or options.alibi
     early = [bug for bug in embedding_bugs() if not turned or "tokens" in bug.knobs]
     losses = {NO_LOSS: [], TARGETS: LOSS_BUGS, OWN: OWN_LOSS_BUGS, ONLY: LOSS_BUGS}[mode]
-    losses = [bug for bug in losses if not (labels and bug.knobs == {"align": "shifted"})]
     return Target(
         "gpt",
         "embeddings of tokens and positions, pre-norm blocks, a final norm, a head; the mean loss of the next tokens",
@@ -314,7 +338,7 @@ def gpt(options: Options, mode: int = TARGETS, labels: bool = False) -> Target:
         {**SIZES, "loss": mode},
         [*early, *([] if turned else [no_position_bug()]), *stack_bugs(), *losses,
          *block_bugs(options)],
-        conventions(options, labels),
+        conventions(options),
         (*OUTER, *layer_roles(SIZES["L"])),
         options,
         block.without(),

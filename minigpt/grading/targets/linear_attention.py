@@ -73,6 +73,9 @@ def numerator(query: Tensor, key: Tensor, value: Tensor, products: Tensor, seen:
         return query * (key * value).cumsum(dim=2)
     if outer == "transposed":
         return ((query @ value.mT) * seen) @ key
+    if "axis" in knobs:
+        memory = (key[..., :, None] * value[..., None, :]).cumsum(dim=knobs["axis"])  # (B, H, T, d, e)
+        return (query[..., None, :] @ memory).squeeze(-2)
     if knobs.get("carry") in ("both", "state"):
         memory = carried(key[..., :, None] * value[..., None, :], knobs, "state")  # (B, H, T, d, e)
         return (query[..., None, :] @ memory).squeeze(-2)
@@ -100,9 +103,12 @@ def denominator(query: Tensor, key: Tensor, raw: tuple[Tensor, Tensor], products
         "heads": lambda: (products * seen).sum(dim=(1, 3))[:, None, :, None],
         "length": lambda: (products * seen).norm(dim=-1, keepdim=True),
         "root": lambda: (products * seen).sum(dim=-1, keepdim=True).sqrt(),
+        "times": lambda: 1 / (products * seen).sum(dim=-1, keepdim=True),
+        "axis": lambda: (query * key.cumsum(dim=knobs["axis"])).sum(dim=-1, keepdim=True),
         "carried": lambda: (query * carried(key, knobs, "normaliser")).sum(dim=-1, keepdim=True),
     }
     kind = "carried" if knobs.get("carry") in ("both", "normaliser") else knobs.get("by", "past")
+    kind = "axis" if "axis" in knobs else kind
     if "fill" in knobs:
         return products.masked_fill(~seen, knobs["fill"]).sum(dim=-1, keepdim=True)
     return ways[kind]() + knobs.get("eps", 0.0)
@@ -147,7 +153,7 @@ def reference(probe: Probe, parameters: Parameters, sizes: Sizes, knobs: Knobs) 
         steps |= {"sums over the past": top, "normalisers": below}
         out = top / below  # (B, H, T, e)
     if "empty" in knobs:
-        out = out.nan_to_num(nan=0.0)
+        out = out.where(~out.isnan(), value if knobs["empty"] == "value" else torch.zeros_like(value))  # (B, H, T, e)
     if knobs.get("scale") == "late":
         out = out / math.sqrt(d)
     return steps | {"output": finish(probe, out, parameters)}
@@ -178,7 +184,7 @@ FEATURE_BUGS = [
     Bug({"key": "elu"}, "the + 1 is missing on the keys: elu alone can be negative", PHI),
     Bug({"feature": "relu"}, "the feature map is relu, not elu + 1: features that are zero give no gradient, and a row "
         "of them is divided by zero", PHI,
-        ({"feature": "relu", "empty": 0}, *({"feature": "relu", "eps": eps} for eps in EPSILONS[4:]))),
+        ({"feature": "relu", "empty": "zero"}, *({"feature": "relu", "eps": eps} for eps in EPSILONS[4:]))),
     Bug({"feature": "relu + 1"}, "the feature map is relu + 1, not elu + 1: below zero all inputs look the same", PHI),
     Bug({"feature": "exp"}, "the feature map is exp, not elu + 1", PHI),
     Bug({"feature": "softmax"}, "the feature map is a softmax over the features, not elu + 1", PHI),
@@ -207,6 +213,7 @@ NORMALISER_BUGS = [
     Bug({"by": "raw key"}, "the normaliser sums the raw keys: the feature map is missing there", DIVIDE),
     Bug({"by": "raw query"}, "the normaliser takes the raw query: the feature map is missing there", DIVIDE),
     Bug({"by": "length"}, "each row is divided by its length (norm), not by its sum", DIVIDE),
+    Bug({"by": "times"}, "the output is multiplied by the normaliser, not divided by it", DIVIDE),
     Bug({"by": "root"}, "each row is divided by the square root of its sum", DIVIDE),
     Bug({"divides": "none"}, "the normaliser sums over all keys, later ones too: it is not causal, and rows do not sum "
         "to one", TRIL),
@@ -227,7 +234,8 @@ STATE_BUGS = [
     Bug({"sees": "none", "divides": "right"}, "the state is summed over the whole sequence, later tokens too; only "
         "the normaliser is causal", TRIL),
     Bug({"sees": "strict"}, "a position does not see itself: the state is read before the token is added to it", UPDATE,
-        ({"sees": "strict", "empty": 0}, *({"sees": "strict", "eps": eps} for eps in EPSILONS))),
+        ({"sees": "strict", "empty": "zero"}, {"sees": "strict", "empty": "value"},
+         *({"sees": "strict", "eps": eps} for eps in EPSILONS))),
     Bug({"sees": "strict", "divides": "right"}, "the state is read before the token is added, the normaliser after: "
         "a position divides by a weight that it does not use", UPDATE,
         tuple({"sees": "strict", "divides": "right", "eps": eps} for eps in EPSILONS)),
@@ -236,6 +244,7 @@ STATE_BUGS = [
     Bug({"sees": "itself"}, "a position sees only itself: state and normaliser are overwritten, not summed up", UPDATE),
     Bug({"sees": "itself", "divides": "right"}, "the state holds the newest token only: it is overwritten, not summed "
         "up, while the normaliser is", UPDATE),
+    Bug({"axis": 0}, "the sums run over the batch (dim=0), not over the positions", UPDATE),
     Bug({"carry": "both"}, "state and normaliser are not set back to zero between the sequences of the batch",
         "start with zeros for every sequence"),
     Bug({"carry": "state"}, "the state is not set back to zero between the sequences of the batch",
@@ -256,6 +265,7 @@ SQUARE_BUGS = [  # where keys and values are as wide as each other
 ]  # fmt: skip
 
 HEAD_BUGS = [
+    Bug({"axis": 1}, "the sums run over the heads, not over the positions: cumsum has the wrong dim", UPDATE),
     Bug({"heads": "one"}, "the features are not split into {H} heads: queries and keys are compared over all {H*d}",
         "view(B, T, {H}, {d}).transpose(1, 2)"),
     Bug({"by": "heads"}, "the normaliser sums over the heads too: each head must have its own", DIVIDE),

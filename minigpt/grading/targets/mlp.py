@@ -50,6 +50,16 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh without root": lambda x: 0.5 * x * (1 + torch.tanh(2 / torch.pi * (x + 0.044715 * x**3))),
     "cdf": lambda x: torch.special.ndtr(x),
 }
+GATES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {  # gate and hidden layer, (B, T, W) each
+    "silu": lambda gate, up: F.silu(gate) * up,
+    "gelu": lambda gate, up: F.gelu(gate) * up,
+    "sigmoid": lambda gate, up: gate.sigmoid() * up,
+    "relu": lambda gate, up: gate.relu() * up,
+    "none": lambda gate, up: gate * up,
+    "both": lambda gate, up: F.silu(gate) * F.silu(up),
+    "late": lambda gate, up: F.silu(gate * up),
+    "sum": lambda gate, up: F.silu(gate) + up,
+}
 
 
 def feed(x: Tensor, parameters: Parameters, knobs: Knobs, layer: str = "") -> Steps:
@@ -63,6 +73,9 @@ def feed(x: Tensor, parameters: Parameters, knobs: Knobs, layer: str = "") -> St
     place = knobs.get("acts", "hidden")
     hidden = linear(act(x) if place in ("input", "every") else x, "up")  # (B, T, W)
     active = act(hidden) if place not in ("input", "output") else hidden  # (B, T, W)
+    if "gated" in knobs:
+        gate = linear(x, "gate")  # (B, T, W)
+        active = GATES[knobs["gated"]](gate, hidden)  # (B, T, W)
     active = {
         "": lambda: active,
         "residual": lambda: active + hidden,
@@ -121,6 +134,27 @@ def activation_bugs() -> list[Bug]:
     ]  # fmt: skip
 
 
+def gate_bugs() -> list[Bug]:
+    """What goes wrong in an MLP with a gate: SwiGLU."""
+    fix = "down(F.silu(gate(x)) * up(x))"
+    return [
+        Bug({"gated": "none"}, "the gate has no activation: gate(x) * up(x), where SiLU is missing", fix),
+        Bug({"gated": "both"}, "SiLU is applied to both factors, the gate and the hidden layer", fix),
+        Bug({"gated": "late"}, "SiLU is applied to the product of gate and hidden layer, not to the gate", fix),
+        Bug({"gated": "sum"}, "gate and hidden layer are added instead of multiplied", fix),
+    ]  # fmt: skip
+
+
+def gate_conventions() -> list[Convention]:
+    """Gates ("GLU Variants Improve Transformer", arXiv 2002.05202); the first is the usual one."""
+    return [
+        Convention({"gated": "silu"}, "the MLP has a gate: SwiGLU, as in LLaMA; GPT-2 has GELU without one"),
+        Convention({"gated": "gelu"}, "the MLP has a gate with GELU: GeGLU"),
+        Convention({"gated": "sigmoid"}, "the MLP has a gate with a sigmoid: GLU"),
+        Convention({"gated": "relu"}, "the MLP has a gate with ReLU: ReGLU"),
+    ]
+
+
 def outer_bugs() -> list[Bug]:
     """What the MLP alone may do beside."""
     return [
@@ -141,8 +175,9 @@ def activation_conventions() -> list[Convention]:
     ]  # fmt: skip
 
 
-UP = ("up", "fc", "c_fc", "fc1", "linear1", "w1", "in", "expand", "lin1", "0")
+UP = ("up", "fc", "c_fc", "fc1", "linear1", "w1", "in", "expand", "lin1", "w3", "0")
 DOWN = ("down", "proj", "c_proj", "fc2", "linear2", "w2", "out", "contract", "lin2", "project", "2")
+GATE = Role("gate", ("W",), ("D",), ("gate", "w1", "gate_proj", "fc1", "linear1"))
 ROLES = (Role("up", ("W",), ("D",), UP), Role("down", ("D",), ("W",), DOWN))
 
 
