@@ -61,8 +61,8 @@ def test_float_means_the_precision_of_the_check() -> None:
 
 
 @pytest.mark.slow
-def test_the_whole_bank_is_named_or_passes_but_for_the_known_gaps() -> None:
-    assert failures(PROGRAMS) == []
+def test_the_bank_is_named_or_passes_but_for_the_known_gaps(whole: bool) -> None:
+    assert failures(PROGRAMS if whole else PROGRAMS[1::3]) == []
 
 
 def test_the_gaps_are_of_the_bank() -> None:

@@ -113,9 +113,9 @@ class Wrapped(nn.Module):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("announced", MODULES)
-def test_every_sentence_is_given_where_it_is_true(announced: str) -> None:
+def test_every_sentence_is_given_where_it_is_true(announced: str, whole: bool) -> None:
     target = find_target(announced)
-    for bug in target.bugs:
+    for bug in target.bugs if whole else target.bugs[::4]:
         report = grade_answer(Answer(Wrapped(target, bug.knobs), "checked: the reference with a bug"), target)
         assert report.verdict == "wrong", (bug, report)
         assert fill(bug.sentence, target.sizes) in report.names[0] or bug.equal, (bug, report)

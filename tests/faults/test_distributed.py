@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -251,7 +252,7 @@ def test_a_crash_of_one_stops_both_within_seconds(act: str, alone: Path, tmp_pat
     assert "another of the 2 processes has ended" in ended.err and "--resume" in ended.err, ended.err
     assert "this is a bug" not in ended.err
     if "raise" in act:
-        assert "input/output error: the cable was pulled" in ended.err
+        assert re.search(r"input/output error: .*the cable was pulled", ended.err), ended.err
     assert newest(tmp_path).state["step"] in (4, 5) and leftovers(tmp_path) == []
     assert torchrun(tmp_path, "--resume", "small").code == 0
     agree(tmp_path, alone)
