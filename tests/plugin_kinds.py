@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minigpt.attention import Attention
-from minigpt.attention.cache import KVCache, Past, State
+from minigpt.attention.cache import KVCache, Past, Shared, State
 from minigpt.attention.position import Position, Shape, distance
 from minigpt.attention.softmax.multi_head import MultiHead, split_heads
 from minigpt.config.options import Count
@@ -170,19 +170,11 @@ class Sharing(MultiHead, kind="plugin_sharing"):
         query, key, value = super().qkv(x, past)
         if self.layer:
             assert past.below is not None and past.below.seen is not None
-            key, value = past.below.seen  # (B, H, S, d), (B, H, S, e)
+            key, value = past.below.seen  # (B, H, T, d), (B, H, T, e)
         return query, key, value
 
-    def recall(self, query: Tensor, key: Tensor, value: Tensor, past: Past) -> Tensor:
-        if not self.layer:
-            return super().recall(query, key, value, past)
-        assert isinstance(past, State)
-        past.replace((), query.shape[2])
-        past.seen = key, value
-        return self.mix(query, key, value)  # (B, H, T, e)
-
     def make_cache(self, length: int) -> Past:
-        return State() if self.layer else KVCache(length)
+        return Shared() if self.layer else KVCache(length)
 
 
 class LearnedBias(Position, kind="plugin_learned_bias"):

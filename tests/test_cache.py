@@ -5,6 +5,8 @@ B batch, G key heads, T new positions, S positions so far, d width of a key, e w
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from laws import KINDS
@@ -12,13 +14,15 @@ from torch import Tensor
 
 from minigpt.attention import Attention
 from minigpt.attention.averages.average_loop import AverageLoop
-from minigpt.attention.cache import KVCache, Past, State
+from minigpt.attention.cache import KVCache, Past, Shared, State
 from minigpt.attention.position import Shape
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.config.options import hints
 from minigpt.fast import make_fast
+from minigpt.inspection.cost import bytes_of
 from minigpt.model import GPT, ModelConfig, chain
+from minigpt.system.errors import UserError
 
 
 def keys(B: int, T: int, G: int = 2, d: int = 3, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -49,7 +53,8 @@ def test_what_was_seen_can_be_read_from_above() -> None:
     )
     layer(x, past)
     layer(x, past)
-    assert past.seen is not None and past.seen[0].shape[2] == 8  # with a cache: all that came so far
+    assert past.seen is not None and past.seen[0].shape[2] == 4  # with a cache: the new ones too
+    assert [made.shape[2] for made in past.kept()] == [8, 8]  # and all that came so far
 
 
 @torch.no_grad()
@@ -59,6 +64,75 @@ def test_a_prompt_that_sees_its_future_sees_it_with_a_cache(kind: type[Attention
     model = GPT(ModelConfig(n_layer=2, n_embd=16, block_size=12, attention=kind.Config(causal=False)), 30)
     model, ids = model.double().eval(), torch.randint(30, (2, 9))
     torch.testing.assert_close(model(ids, model.make_cache()), model(ids), rtol=1e-12, atol=1e-12)
+
+
+# ---- what came before ----
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 5])
+@pytest.mark.parametrize("make", [lambda: KVCache(9), State, Shared])
+def test_what_came_before_is_kept_by_what_keeps(make: Callable[[], Past], n: int) -> None:
+    x, past = torch.randn(2, 9, 3), make()
+    padded = torch.cat((torch.zeros(2, n, 3), x), dim=1)  # (B, n + T, D)
+    for start, end in ((0, 1), (1, 4), (4, 5), (5, 9)):
+        assert torch.equal(past.before(x[:, start:end], n), padded[:, start : start + n])
+        last = x[:, start - 1 : start] if start else torch.zeros(2, 1, 3)  # (B, 1, D)
+        assert torch.equal(past.before(x[:, start:end], 1, of="another"), last)
+    assert bytes_of(past) == 2 * (n + 1) * 3 * 4
+
+
+def test_before_a_training_pass_there_is_nothing() -> None:
+    x, past = torch.randn(2, 4, 3), Past()
+    for _ in range(2):
+        assert torch.equal(past.before(x, 3), torch.zeros(2, 3, 3))
+    assert bytes_of(past) == 0
+
+
+def test_a_copy_of_what_came_before_is_a_snapshot() -> None:
+    past = State()
+    past.before(torch.ones(1, 2, 3), 2)
+    copied = dict(past.tails)
+    past.before(torch.zeros(1, 2, 3), 2)
+    assert copied[""].eq(1).all() and past.tails[""].eq(0).all()
+
+
+def test_before_another_batch_size_is_refused() -> None:
+    past = KVCache(4)
+    past.before(torch.ones(2, 1, 3), 2)
+    with pytest.raises(ValueError, match="a batch of 2, now 1 came"):
+        past.before(torch.ones(1, 1, 3), 2)
+
+
+# ---- keys and values of another layer ----
+
+
+def test_shared_keys_are_those_of_the_layer_that_keeps_them() -> None:
+    """Through any number of layers, with nothing of their own."""
+    below, past, above = chain([KVCache(4), Shared(), Shared()])
+    for T in (3, 1):
+        key, value = keys(1, T), keys(1, T)
+        kept = below.append(key, value)
+        for shared in (past, above):
+            assert all(map(torch.equal, shared.append(key, value), kept))
+            assert shared.length == below.length
+    assert bytes_of(past) == bytes_of(above) == 0
+
+
+def test_a_state_has_no_keys_to_share() -> None:
+    _, past = chain([State(), Shared()])
+    with pytest.raises(UserError, match="keeps a state of fixed size instead; put a kind that keeps them below it"):
+        past.append(keys(1, 2), keys(1, 2))
+
+
+def test_the_first_layer_has_no_keys_to_share() -> None:
+    with pytest.raises(UserError, match="the first layer has no layer below"):
+        Shared().append(keys(1, 2), keys(1, 2))
+
+
+def test_before_the_first_pass_there_are_no_keys() -> None:
+    for past in (Past(), KVCache(4)):
+        with pytest.raises(UserError, match="there are no keys and values yet"):
+            past.kept()
 
 
 # ---- keys and values ----
@@ -71,7 +145,7 @@ def test_it_returns_all_that_came_so_far() -> None:
         assert torch.equal(all_keys, key[:, :, :end])
         assert torch.equal(all_values, value[:, :, :end])
         assert cache.length == end
-        assert cache.seen == (all_keys, all_values)
+        assert all(map(torch.equal, cache.kept(), (all_keys, all_values)))
 
 
 def test_keys_and_values_may_differ_in_heads_and_width() -> None:

@@ -54,7 +54,10 @@ def make_dataset(block: int) -> Dataset:
 
 
 def make_model(
-    attention: Attention.Config, position: Position.Config = LEARNED, block: int = 128, dropout: float = 0.0
+    attention: Attention.Config | tuple[Attention.Config, ...],
+    position: Position.Config = LEARNED,
+    block: int = 128,
+    dropout: float = 0.0,
 ) -> GPT:
     torch.manual_seed(0)
     shape = {"n_layer": 2, "n_embd": 16, "block_size": block, "dropout": dropout}
@@ -164,6 +167,40 @@ class KeptByTheLayer(MultiHead):
 def test_the_reason_of_a_refusal_is_true(kind: type[Attention], reason: str) -> None:
     with pytest.raises(UserError, match=reason):
         check_before_training(make_model(kind.Config()), make_dataset(128), STEPS)
+
+
+class KeptOtherwise(MultiHead):
+    """With a cache its values are negative, and what is mixed of them is turned back: right as long as it is alone."""
+
+    __module__ = "minigpt.attention.softmax.kept_otherwise"  # no plugin
+
+    def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
+        query, key, value = super().qkv(x, past)
+        return query, key, -value if past.keeps else value
+
+    def recall(self, query: Tensor, key: Tensor, value: Tensor, past: Past) -> Tensor:
+        return -super().recall(query, key, value, past)
+
+
+class ReadsBelow(MultiHead):
+    """Adds the values of the layer below to its own."""
+
+    __module__ = "minigpt.attention.softmax.reads_below"
+
+    def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
+        query, key, value = super().qkv(x, past)
+        return query, key, value + past.below.seen[1] if past.below and past.below.seen else value
+
+
+@pytest.mark.parametrize("block", [8, 128])
+def test_kinds_that_are_right_alone_and_wrong_together_are_refused(block: int) -> None:
+    kinds = KeptOtherwise.Config(), ReadsBelow.Config()
+    for attention in (kinds[0], kinds[1], (kinds[1], kinds[0]), (kinds[1], MultiHead.Config())):
+        assert check_before_training(make_model(attention, block=block), make_dataset(block), STEPS) == []
+    model = make_model(kinds, block=block)
+    assert not has_plugin(model)
+    with pytest.raises(LawError, match=r"with its cache it computes something else .* from the layer below what the"):
+        check_before_training(model, make_dataset(block), STEPS)
 
 
 # ---- what passes ----

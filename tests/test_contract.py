@@ -12,7 +12,7 @@ from plugin_kinds import PLUGIN_KINDS
 
 from minigpt.attention.averages.average_loop import AverageLoop
 from minigpt.attention.averages.average_softmax import AverageSoftmax
-from minigpt.attention.cache import KVCache, State
+from minigpt.attention.cache import KVCache, Shared
 from minigpt.attention.position import NoPosition, Position, Rotary
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import MultiHead
@@ -53,7 +53,7 @@ def test_a_layer_reads_the_keys_of_the_layer_below() -> None:
     model = make_model(Case(sharing, Rotary.Config()), n_layer=3)
     ids = torch.randint(V, (1, BLOCK))
     before, cache = model(ids), model.make_cache()
-    assert [type(past) for past in cache] == [KVCache, State, State]
+    assert [type(past) for past in cache] == [KVCache, Shared, Shared]
     for attention in model.attentions()[1:]:
         attention.key.weight.zero_()
     assert torch.equal(model(ids), before)

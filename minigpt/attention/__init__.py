@@ -13,7 +13,7 @@ from minigpt.attention.averages.average_loop import AverageLoop
 from minigpt.attention.averages.average_matrix import AverageMatrix
 from minigpt.attention.averages.average_softmax import AverageSoftmax
 from minigpt.attention.base import Attention, SoftmaxAttention
-from minigpt.attention.cache import KVCache, Past, State
+from minigpt.attention.cache import KVCache, Past, Shared, State
 from minigpt.attention.norm import RMSNorm
 from minigpt.attention.position import Position, Shape, distance
 from minigpt.attention.softmax.dot_product import DotProduct
@@ -37,6 +37,7 @@ __all__ = [
     "Position",
     "RMSNorm",
     "Shape",
+    "Shared",
     "SingleHead",
     "SoftmaxAttention",
     "State",

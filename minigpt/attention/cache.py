@@ -1,20 +1,25 @@
-"""What decoding keeps of earlier tokens: nothing (a training pass), keys and values, or a state of fixed size.
+"""What decoding keeps of earlier tokens: nothing (a training pass), keys and values, those of the layer below, or a
+state of fixed size.
 
 A cache belongs to the caller, one a layer (`GPT.make_cache`), and is filled by `Attention.forward`.
 
-B batch, G key heads, T new positions, S all positions so far, d width of a key, e width of a value.
+B batch, G key heads, T new positions, S all positions so far, D model width, d width of a key, e width of a value.
 """
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
+
+from minigpt.system.errors import UserError
 
 
 class Past:
     """No cache: the past of a training pass is empty, and nothing is kept.
 
-    `length` is how many positions came before, which is the position of the first new one; `below` is the past of the
-    layer below, and `seen` the keys and values of the pass under way, for kinds that share them between layers.
+    `length` is how many positions came before, which is the position of the first new one. `below` is the past of the
+    layer below. `seen` are the keys and values of the new positions, whatever the cache, as `Attention.qkv` made them;
+    `kept()` are those of all positions so far. Kinds that share keys or values between layers read them there.
     """
 
     keeps = False
@@ -24,6 +29,7 @@ class Past:
         self.below: Past | None = None
         self.seen: tuple[Tensor, Tensor] | None = None
         self.batch: int | None = None
+        self.tails: dict[str, Tensor] = {}
 
     def expect(self, batch: int) -> None:
         """Refuse another batch size than before, with ValueError: broadcasting would be silent."""
@@ -34,6 +40,26 @@ class Past:
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """All keys and values so far: with nothing before them, the new ones."""
         return key, value
+
+    def kept(self) -> tuple[Tensor, Tensor]:
+        """The keys (B, G, S, d) and values (B, G, S, e) of all positions so far: in a training pass, the new ones.
+
+        Raises UserError where the cache does not have them.
+        """
+        if self.seen is None:
+            raise UserError("there are no keys and values yet: the layer below has not been called")
+        return self.seen
+
+    def before(self, x: Tensor, n: int, of: str = "") -> Tensor:
+        """The n vectors that came before x (B, T, D), zeros where there were fewer: (B, n, D).
+
+        A cache keeps the last n of what it is asked with, so ask once a pass; `of` names x where a layer has several.
+        """
+        tail = self.tails.get(of, x.new_zeros(x.shape[0], n, x.shape[2]))  # (B, n, D)
+        if self.keeps:
+            self.expect(x.shape[0])
+            self.tails[of] = torch.cat((tail, x), dim=1)[:, x.shape[1] :].clone()  # (B, n, D)
+        return tail
 
 
 class KVCache(Past):
@@ -66,8 +92,31 @@ class KVCache(Past):
         keys.narrow(2, start, T).copy_(key)
         values.narrow(2, start, T).copy_(value)
         self.length = end
-        self.seen = keys.narrow(2, 0, end), values.narrow(2, 0, end)  # (B, G, S, d), (B, G, S, e)
-        return self.seen
+        return self.kept()
+
+    def kept(self) -> tuple[Tensor, Tensor]:
+        """Views of the buffers: (B, G, S, d) and (B, G, S, e)."""
+        if self.buffers is None:
+            return super().kept()
+        keys, values = self.buffers
+        return keys.narrow(2, 0, self.length), values.narrow(2, 0, self.length)
+
+
+class Shared(Past):
+    """Nothing but its length: the keys and values are those that the layer below keeps."""
+
+    keeps = True
+
+    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Key (B, G, T, d) and value (B, G, T, e) are there already: returns (B, G, S, d) and (B, G, S, e)."""
+        self.length += key.shape[2]
+        return self.kept()
+
+    def kept(self) -> tuple[Tensor, Tensor]:
+        """What the layer below keeps."""
+        if self.below is None:
+            raise UserError("the first layer has no layer below whose keys and values it could share")
+        return self.below.kept()
 
 
 class State(Past):
@@ -89,3 +138,10 @@ class State(Past):
             raise ValueError(f"the state was of shapes {before}, now {after} came")
         self.tensors = tensors
         self.length += T
+
+    def kept(self) -> tuple[Tensor, Tensor]:
+        """Raises UserError: a state does not have the keys and values of single positions."""
+        raise UserError(
+            "a layer shares the keys and values of all positions with the layer below, which keeps a state of fixed "
+            "size instead; put a kind that keeps them below it, such as multi_head"
+        )

@@ -1,9 +1,11 @@
 """All that is checked before the first step of a run, in about half a second.
 
 Every model: each attention is causal (`inspection/causality.py`), and so is the whole model as it will be trained
-(`whole_model.py`). A model with a kind or a position from outside this package, a plugin's or a notebook's, also obeys
-the laws below, which the contract suite asks of the built-in ones. That the shapes are those of the contract is checked
-earlier, where a model is made (`inspection/shapes.py`).
+(`whole_model.py`). A model whose layers are of several kinds also writes with a cache as it does without: a kind may
+read what the layer below keeps, and the contract suite cannot try every mixture. A model with a kind or a position from
+outside this package, a plugin's or a notebook's, also obeys the laws below, which the contract suite asks of the
+built-in ones. That the shapes are those of the contract is checked earlier, where a model is made
+(`inspection/shapes.py`).
 """
 
 from __future__ import annotations
@@ -32,15 +34,20 @@ FIRST: tuple[Law, ...] = (  # without these, the other checks would give a wrong
     laws.equal_passes_are_equal,
     partial(laws.batch_elements_do_not_mix, allowed=ROUNDING),
 )
-REST: tuple[Law, ...] = (
+WEIGHTS: tuple[Law, ...] = (
     laws.weights_do_not_see_the_future,
     partial(laws.rows_sum_to_one, allowed=ROUNDING),
     partial(laws.weights_are_not_negative, allowed=ROUNDING),
     partial(laws.mix_is_weights_times_values, allowed=ROUNDING),
     partial(laws.queries_may_come_alone, allowed=ROUNDING),
-    partial(laws_of_writing.the_length_does_not_matter, allowed=ROUNDING),
+)
+TOGETHER: tuple[Law, ...] = (
     partial(laws_of_writing.written_token_by_token, allowed=ROUNDING),
     partial(laws_of_writing.written_in_chunks, allowed=ROUNDING),
+)
+WRITING: tuple[Law, ...] = (
+    partial(laws_of_writing.the_length_does_not_matter, allowed=ROUNDING),
+    *TOGETHER,
     partial(laws_of_writing.written_past_the_context, allowed=ROUNDING),
     partial(laws_of_writing.two_texts_in_turns, allowed=ROUNDING),
 )
@@ -60,7 +67,8 @@ def check_before_training(model: GPT, dataset: Dataset, config: TrainingConfig, 
         if not allow_leak:
             notes += check_causal(model)
             notes += check_whole_model(model, dataset, config)
-            obey(plugin, REST)
+            obey(plugin, (*WEIGHTS, *WRITING))
+            obey(small_copy(model, config.fast) if is_mixed(model) and not plugin else None, TOGETHER)
     if config.compile:
         notes.append(
             "torch.compile compiles in the first step, for a minute or more; the model was checked as it is before"
@@ -72,6 +80,11 @@ def has_plugin(model: GPT) -> bool:
     """Whether a kind of attention or a position is from outside this package."""
     parts = [*model.attentions(), model.position]
     return not all(type(part).__module__.startswith("minigpt.") for part in parts)
+
+
+def is_mixed(model: GPT) -> bool:
+    """Whether the layers differ in their kind of attention or its options."""
+    return len({attention.config for attention in model.attentions()}) > 1
 
 
 def small_copy(model: GPT, fast: bool) -> GPT:

@@ -20,6 +20,7 @@ from minigpt.model.gpt import GPT
 from minigpt.model.sampling import window_start
 
 KEEPS = "the layer keeps what belongs to the cache, so that a new text begins with the one before"
+MIXED = "; or a kind reads from the layer below what the kind there does not keep for it (past.seen, past.kept())"
 
 
 def kinds(model: GPT) -> str:
@@ -56,6 +57,7 @@ def hold_against(model: GPT, sizes: Sequence[int], allowed: float, how: str, cau
     t = next(t for t in range(ids.shape[1]) if off(cached[:, t], expected[:, t]) > allowed)
     what = f"with its cache it computes something else than without: {how}, the logits are off by {far:.2g}"
     cause = cause if t else KEEPS
+    cause += MIXED if ", " in kinds(model) else ""
     raise LawError(f"{kinds(model)}: {what}, from position {t} on. Likely cause: {cause}")
 
 
