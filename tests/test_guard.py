@@ -19,7 +19,7 @@ from minigpt.attention.averages.average_loop import AverageLoop
 from minigpt.attention.averages.average_matrix import AverageMatrix
 from minigpt.attention.averages.average_softmax import AverageSoftmax
 from minigpt.attention.cache import KVCache, Past, State
-from minigpt.attention.position import NoPosition
+from minigpt.attention.position import NoPosition, Position
 from minigpt.attention.softmax.dot_product import DotProduct
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import MultiHead
@@ -388,3 +388,65 @@ def test_a_kind_that_says_nothing_about_its_weights_is_told_so() -> None:
 
     with pytest.raises(TypeError, match=r"Mine does not say where its weights come from: define weights"):
         layer_of(Mine)(tokens())
+
+
+# ---- methods that say one thing in two forms ----
+
+
+class Doubled(MultiHead):
+    """Its mix is right as long as `half` and `double` change together."""
+
+    def half(self) -> float:
+        return 0.5
+
+    def double(self) -> float:
+        return 2.0
+
+    @shortcut(together=("half", "double"))
+    def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return Attention.mix(self, query, key, value)
+
+
+def test_a_form_stays_where_all_that_belongs_together_changes_and_goes_where_only_some_does() -> None:
+    class Both(Doubled):
+        def half(self) -> float:
+            return 0.25
+
+        def double(self) -> float:
+            return 4.0
+
+    class One(Doubled):
+        def half(self) -> float:
+            return 0.25
+
+    assert fitting(Both, "mix") is Doubled.mix
+    assert fitting(One, "mix") is kernels.mix
+
+
+# ---- positions that a kind cannot honour ----
+
+
+def test_a_position_that_a_kind_cannot_honour_is_left_out() -> None:
+    class Mine(MultiHead):
+        unsuited: ClassVar[dict[str, str]] = {"rotate": "a rotation does not commute with its decay"}
+
+    for name, left_out in {"rotary": True, "alibi": False, "learned": False}.items():
+        shape = ModelConfig(n_layer=1, n_embd=16, position=Position.kinds[name].Config())
+        assert isinstance(Mine(Mine.Config(), shape).position, NoPosition) == left_out
+
+
+# ---- steps for people who look ----
+
+
+@torch.no_grad()
+def test_the_last_stage_is_the_weights_in_a_kind_that_changes_them_too() -> None:
+    class Mine(MultiHead):
+        def weights(self, query: Tensor, key: Tensor) -> Tensor:
+            return super().weights(query, key).square()
+
+    for kind, names in {Mine: 4, AverageLoop: 1, DotProduct: 4}.items():
+        layer = layer_of(kind)
+        query, key, _ = layer.qkv(tokens(), Past())
+        stages = layer.stages(query, key)
+        assert len(stages) == names and [*stages][-1] == "weights"
+        assert torch.equal(stages["weights"], layer.weights(query, key))

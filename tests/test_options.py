@@ -392,3 +392,21 @@ def test_what_is_written_is_complete() -> None:
     assert list(written) == [field.name for field in fields(ModelConfig)]
     assert written["position"] == {"kind": "sinusoidal"}
     assert list(written["attention"]) == ["kind", *(field.name for field in fields(MultiHead.Config))]
+
+
+def test_an_option_that_would_do_nothing_is_unknown() -> None:
+    class Mine(MultiHead, kind="without_scale"):
+        @dataclass(frozen=True, kw_only=True)
+        class Config(MultiHead.Config):
+            without = ("scaled", "qk_norm")
+
+    try:
+        with pytest.raises(ConfigError, match="unknown key"):
+            from_dict(ModelConfig, {"attention": {"kind": "without_scale", "scaled": False}})
+        with pytest.raises(ConfigError, match="scaled: this kind has no such option"):
+            Mine.Config(scaled=False)
+        written = yaml.safe_load(to_yaml(ModelConfig(attention=Mine.Config(n_head=2))))["attention"]
+        assert written == {"kind": "without_scale", "n_head": 2, "causal": True, "head_dim": None}
+        assert MultiHead.Config(scaled=False).scaled is False
+    finally:
+        del Attention.kinds["without_scale"]

@@ -22,7 +22,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minigpt.attention.cache import KVCache, Past
-from minigpt.attention.position import Shape, distance
+from minigpt.attention.edge import Edge
+from minigpt.attention.position import NoPosition, Position, Shape, distance
 from minigpt.config.options import Component
 from minigpt.system.errors import Mistake
 
@@ -42,6 +43,9 @@ class Attention(nn.Module, Component):
     rows_sum_to_one: ClassVar[bool] = True
     weights_nonnegative: ClassVar[bool] = True
     order_blind: ClassVar[bool] = True  # the order of the past does not change the last row (no position)
+    chooses: ClassVar[bool] = False  # it picks some of the keys, so that rounding can change which
+    unsuited: ClassVar[Mapping[str, str]] = {}  # {"rotate" or "bias": why positions that act so are left out here}
+    edges: ClassVar[tuple[Edge, ...]] = ()  # where it equals a kind above it, or comes near
     muon: ClassVar[Mapping[str, bool]] = {}  # {parameter: whether Muon steps it}, where that is not as usual
 
     @dataclass(frozen=True, kw_only=True)
@@ -56,7 +60,12 @@ class Attention(nn.Module, Component):
         super().__init__()
         self.config = config
         self.dropout = model.dropout
-        self.position = model.position.component(model.position, model, layer)
+        position: Position = model.position.component(model.position, model, layer)
+        self.position = NoPosition(NoPosition.Config(), model) if self.leaves_out(position) else position
+
+    def leaves_out(self, position: Position) -> str:
+        """Why this kind goes without a position; empty where it honours it."""
+        return "; ".join(why for method, why in self.unsuited.items() if position.acts_by(method))
 
     def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
         """x (B, T, D) -> query (B, H, T, d), key (B, G, T, d), value (B, G, T, e): here x itself, as one head.
@@ -70,6 +79,10 @@ class Attention(nn.Module, Component):
     def weights(self, query: Tensor, key: Tensor) -> Tensor:
         """Who attends to whom: (B, H, T, S). Query t is at position S - T + t. This is what is plotted and tested."""
         raise TypeError(f"{type(self).__name__} does not say where its weights come from: define weights(query, key)")
+
+    def stages(self, query: Tensor, key: Tensor) -> dict[str, Tensor]:
+        """The steps from queries and keys to the weights, for people who look: by name, in order, the weights last."""
+        return {"weights": self.weights(query, key)}  # (B, H, T, S)
 
     def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """The weighted mean of the values: (B, H, T, e)."""
@@ -136,3 +149,9 @@ class SoftmaxAttention(Attention):
         scores = self.scores(query, key) + self.position.bias(query, key)  # (B, H, T, S)
         mask = self.mask(query.shape[2], key.shape[2], query.device)  # (T, S)
         return self.normalise(scores.masked_fill(~mask, -torch.inf))  # (B, H, T, S)
+
+    def stages(self, query: Tensor, key: Tensor) -> dict[str, Tensor]:
+        scores = self.scores(query, key)  # (B, H, T, S)
+        biased = scores + self.position.bias(query, key)  # (B, H, T, S)
+        masked = biased.masked_fill(~self.mask(query.shape[2], key.shape[2], query.device), -torch.inf)  # (B, H, T, S)
+        return {"scores": scores, "with bias": biased, "masked": masked, **super().stages(query, key)}

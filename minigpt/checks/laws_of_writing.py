@@ -182,7 +182,7 @@ def bfloat16_stays_near(model: GPT) -> None:
                 rough = torch.cat([layer(chunk, past) for chunk in inputs.split([150, 1, 140, 1, 8], dim=1)], dim=1)
             if not cast and rough.dtype != torch.bfloat16:
                 raise view.broken(f"x of bfloat16 becomes {rough.dtype}", "cast the result back to the type of x")
-            if (far := float((rough.float() - exact).norm() / exact.norm())) > 0.03:
+            if not view.layer.chooses and (far := float((rough.float() - exact).norm() / exact.norm())) > 0.03:
                 cause = "angles, gates or sums in bfloat16; make them in float32"
                 raise view.broken(f"in bfloat16, 300 positions are off by {far:.2g} of their length", cause)
 

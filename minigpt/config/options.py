@@ -69,8 +69,11 @@ class Options:
     The constructor raises ConfigError, so that a notebook gets the same messages as a YAML file.
     """
 
+    without: ClassVar[tuple[str, ...]] = ()
+    """Options of the parent that would do nothing here. They are unknown, and keep their defaults."""
+
     def __post_init__(self) -> None:
-        found = list(_field_mistakes(type(self), vars(self))) or list(self.mistakes())
+        found = [*_without_effect(self), *_field_mistakes(type(self), vars(self))] or list(self.mistakes())
         if found:
             raise ConfigError([(f"{type(self).__qualname__}.{field}", what) for field, what in found])
 
@@ -121,7 +124,7 @@ class Component:
 def hints(schema: type[Options]) -> dict[str, Any]:
     """The annotation of every option of a dataclass, without class variables."""
     found = get_type_hints(schema, include_extras=True)
-    return {field.name: found[field.name] for field in fields(schema)}
+    return {field.name: found[field.name] for field in fields(schema) if field.name not in schema.without}
 
 
 def _is_options(hint: Any) -> bool:
@@ -171,6 +174,13 @@ def _describe(hint: Any) -> str:
 def _show(value: Any) -> str:
     text = {"True": "true", "False": "false", "None": "null"}.get(repr(value), repr(value))
     return text if len(text) <= 60 else f"{text[:50]}... ({len(text)} characters)"
+
+
+def _without_effect(options: Options) -> Iterator[Mistake]:
+    """Values given to options that a class is without."""
+    for field in fields(options):
+        if field.name in options.without and getattr(options, field.name) != field.default:
+            yield field.name, "this kind has no such option"
 
 
 def _field_mistakes(schema: type[Options], values: dict[str, Any]) -> Iterator[Mistake]:
@@ -356,7 +366,8 @@ def to_python(value: Any) -> Any:
     """Options as plain dicts and lists, `kind` first."""
     if isinstance(value, Options):
         kind = {"kind": value.component.kind} if isinstance(value, Component.Config) else {}
-        return kind | {field.name: to_python(getattr(value, field.name)) for field in fields(value)}
+        names = [field.name for field in fields(value) if field.name not in value.without]
+        return kind | {name: to_python(getattr(value, name)) for name in names}
     return [to_python(item) for item in value] if isinstance(value, tuple) else value
 
 

@@ -19,6 +19,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 METHODS = ("mix", "recall", "make_cache")
 LAWS = {"rows_sum_to_one", "weights_nonnegative", "order_blind"}
 HARMLESS = LAWS | {"__init__", "__init_subclass__", "qkv", "output", "Config", "config", "kind", "muon"}
+HARMLESS |= {"chooses", "unsuited", "edges", "stages"}
 HARMLESS |= {"__doc__", "__module__", "__qualname__", "__annotations__", "__firstlineno__", "__static_attributes__"}
 
 
@@ -33,27 +34,36 @@ class Form:
 FORMS: dict[tuple[type, str], Form] = {}
 
 
-def shortcut(*honours: str, needs: tuple[str, ...] = ()) -> Callable[[Function], Function]:
+def shortcut(
+    *honours: str, needs: tuple[str, ...] = (), together: tuple[str, ...] = ()
+) -> Callable[[Function], Function]:
     """Mark a `mix`, `recall` or `make_cache` of a kind of your own as a faster form of the plain one, equal to it.
 
     A subclass keeps it only if all that it changes is listed in `honours` or cannot matter (`qkv`, `output`, options,
-    unless the form `needs` them as they are). `fast: false` leaves it out.
+    unless the form `needs` them as they are). Methods that say one thing in two forms are listed in `together`: a
+    subclass may change all of them, but not some. `fast: false` leaves the form out.
     """
 
     def mark(function: Function) -> Function:
         function.harmless = (HARMLESS | set(honours)) - set(needs)  # type: ignore[attr-defined]
+        function.together = set(together)  # type: ignore[attr-defined]
         return function
 
     return mark
 
 
 def faster(
-    owner: type, method: str, trick: str, honours: tuple[str, ...] = (), needs: tuple[str, ...] = ()
+    owner: type,
+    method: str,
+    trick: str,
+    honours: tuple[str, ...] = (),
+    needs: tuple[str, ...] = (),
+    together: tuple[str, ...] = (),
 ) -> Callable[[Function], Function]:
     """Register a faster form of a textbook class's method, from outside."""
 
     def register(function: Function) -> Function:
-        FORMS[owner, method] = Form(shortcut(*honours, needs=needs)(function), trick)
+        FORMS[owner, method] = Form(shortcut(*honours, needs=needs, together=together)(function), trick)
         return function
 
     return register
@@ -77,6 +87,9 @@ def _still_holds(function: Callable[..., Any], method: str, parent: type, cls: t
     known = {attribute for c in ours for attribute in vars(c)}
     changed = {a for a in known if getattr(cls, a, None) is not getattr(parent, a, None)}
     harmless = getattr(function, "harmless", HARMLESS) | {method}
+    together: set[str] = getattr(function, "together", set())
+    if together <= changed:
+        harmless = harmless | together
     if method == "mix":  # which neither remembers nor is told how that is done
         harmless = harmless | {"recall", "make_cache"}
     return parent is Attention or changed <= harmless

@@ -183,7 +183,7 @@ class _Probe:
 
 @torch.no_grad()
 def idle_positions(model: GPT) -> list[str]:
-    """A line for each effect of the position that an attention does not use, such as rotary in an average."""
+    """A line for each kind that leaves the position out, or has no use for it, such as rotary in an average."""
     kind, idle = model.config.position.component.kind, dict[str, set[str]]()
     noise = torch.Generator().manual_seed(0)
     pasts = chain([Past() for _ in model.blocks])
@@ -199,9 +199,13 @@ def idle_positions(model: GPT) -> list[str]:
         for method in set(acts) - used:
             idle.setdefault(method, set()).add(attention.kind)
     lacks = {"rotate": "no queries and keys to rotate", "bias": "no scores to bias"}
+    reasons = {attention.kind: attention.leaves_out(model.position) for attention in model.attentions()}
     return [
-        f"position {kind} does nothing in {', '.join(sorted(kinds))}: there are {lacks[method]}"
-        for method, kinds in idle.items()
+        *(f"position {kind} is left out of {name}: {reason}" for name, reason in reasons.items() if reason),
+        *(
+            f"position {kind} does nothing in {', '.join(sorted(kinds))}: there are {lacks[method]}"
+            for method, kinds in idle.items()
+        ),
     ]
 
 
