@@ -156,7 +156,7 @@ def test_a_cache_of_its_own_keeps_the_fast_kernel(parent: type[SoftmaxAttention]
 
 def test_a_kind_that_shares_keys_between_layers_keeps_it_too() -> None:
     sharing = PLUGIN_KINDS["plugin_sharing"]
-    assert {"recall", "make_cache"} <= set(vars(sharing))
+    assert "make_cache" in vars(sharing)
     assert fitting(sharing, "mix") is kernels.mix
 
 

@@ -7,14 +7,19 @@ B batch, T query positions, S key positions.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from minigpt.attention.averages.average import Average
+from minigpt.attention.edge import Edge
 from minigpt.attention.position import distance
 
 
 class AverageMatrix(Average, kind="average_matrix"):
     """The weights are a lower triangle."""
+
+    edges: ClassVar[tuple[Edge, ...]] = (Edge("average_loop", "always"),)
 
     def weights(self, query: Tensor, key: Tensor) -> Tensor:
         past = distance(query.shape[2], key.shape[2], query.device) >= 0  # (T, S)

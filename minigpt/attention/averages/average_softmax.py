@@ -5,14 +5,19 @@ New against the matrix: this is the form that can learn to choose, once the scor
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from minigpt.attention.averages.average import Average
 from minigpt.attention.base import SoftmaxAttention
+from minigpt.attention.edge import Edge
 
 
 class AverageSoftmax(SoftmaxAttention, Average, kind="average_softmax"):
     """The scores are products of queries and keys of width zero."""
+
+    edges: ClassVar[tuple[Edge, ...]] = (Edge("average_matrix", "always"),)
 
     def scale(self, query: Tensor) -> float:
         return 1.0  # 1/sqrt(0) is not a number

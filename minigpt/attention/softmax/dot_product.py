@@ -10,16 +10,22 @@ T query positions, S key positions.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from minigpt.attention.base import SoftmaxAttention
+from minigpt.attention.edge import Edge
 from minigpt.attention.position import distance
 
 
 class DotProduct(SoftmaxAttention, kind="dot_product"):
     """query = key = value = x (`qkv` of the base), and the scores as they are."""
+
+    edges: ClassVar[tuple[Edge, ...]] = (
+        Edge("average_softmax", "x small, so that every score is near 0", size=1e-3, error=1e-4),
+    )
 
     @dataclass(frozen=True, kw_only=True)
     class Config(SoftmaxAttention.Config):

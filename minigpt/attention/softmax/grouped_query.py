@@ -8,15 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
+from minigpt.attention.edge import Edge
 from minigpt.attention.position import Shape
 from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.config.options import Size
 from minigpt.system.errors import Mistake
 
 
+def repeat_each_head_of_keys(mine: GroupedQuery, theirs: MultiHead) -> None:
+    """The heads that share a head of keys and values get it as their own."""
+    for ours, other in ((mine.key, theirs.key), (mine.value, theirs.value)):
+        for name, weight in ours.named_parameters():  # (G d, D) or (G d)
+            heads = weight.unflatten(0, (mine.n_kv_head, -1)).repeat_interleave(mine.n_head // mine.n_kv_head, dim=0)
+            other.get_parameter(name).copy_(heads.flatten(0, 1))
+
+
 class GroupedQuery(MultiHead, kind="grouped_query"):
     """`n_head` heads of queries over `n_kv_head` heads of keys and values."""
+
+    edges: ClassVar[tuple[Edge, ...]] = (
+        Edge("multi_head", "n_kv_head = n_head"),
+        Edge("multi_head", "the same keys in several heads", {"n_kv_head": 2}, prepare=repeat_each_head_of_keys),
+    )
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MultiHead.Config):

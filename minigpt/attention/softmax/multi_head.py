@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor, nn
 
 from minigpt.attention.base import SoftmaxAttention
 from minigpt.attention.cache import Past
+from minigpt.attention.edge import Edge
 from minigpt.attention.norm import RMSNorm
 from minigpt.attention.position import Shape
 from minigpt.attention.softmax.single_head import SingleHead
@@ -24,6 +26,8 @@ from minigpt.system.errors import Mistake
 
 class MultiHead(SoftmaxAttention, kind="multi_head"):
     """`n_head` heads, and one projection of all their outputs, concatenated."""
+
+    edges: ClassVar[tuple[Edge, ...]] = (Edge("single_head", "n_head = 1", mine={"n_head": 1}),)
 
     @dataclass(frozen=True, kw_only=True)
     class Config(SingleHead.Config):

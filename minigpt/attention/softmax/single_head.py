@@ -9,18 +9,31 @@ B batch, T positions, D model width, d width of the head.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor, nn
 
 from minigpt.attention.base import SoftmaxAttention
 from minigpt.attention.cache import Past
+from minigpt.attention.edge import Edge
 from minigpt.attention.norm import RMSNorm
 from minigpt.attention.position import Shape
 from minigpt.config.options import Size
 
 
+def look_at_x_itself(mine: SingleHead, theirs: SoftmaxAttention) -> None:
+    """Query, key and value are x, and the output stays as it is."""
+    for layer in (mine.query, mine.key, mine.value, mine.project):
+        nn.init.eye_(layer.weight)
+        nn.init.zeros_(layer.bias)
+
+
 class SingleHead(SoftmaxAttention, kind="single_head"):
     """One head as wide as the model. Linear layers named `project` write to the residual stream (see GPT)."""
+
+    edges: ClassVar[tuple[Edge, ...]] = (
+        Edge("dot_product", "four identities, unscaled", mine={"scaled": False}, prepare=look_at_x_itself),
+    )
 
     @dataclass(frozen=True, kw_only=True)
     class Config(SoftmaxAttention.Config):
