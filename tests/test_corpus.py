@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from minigpt.languages.language import Stories, StoriesConfig
 from minigpt.system.errors import UserError
 from minigpt.text import corpus as corpora
-from minigpt.text.corpus import StoriesConfig, decode_text, download, open_corpus, tell_stories
+from minigpt.text.corpus import decode_text, download, open_corpus
 
 
 @pytest.fixture(autouse=True)
@@ -168,7 +169,7 @@ def test_the_stories_are_a_megabyte_of_documents_that_begin_with_a_line_end() ->
 
 
 def test_validation_stories_are_new_and_do_not_change_with_the_number_of_the_others() -> None:
-    few, many = (tell_stories(StoriesConfig(count=count, validation=1500)) for count in (3000, 9000))
+    few, many = (Stories(StoriesConfig(count=count, validation=1500)).texts() for count in (3000, 9000))
     assert len(set(many)) == 9000
     assert set(many[-1500:]) & set(many[:-1500]) == set()
     assert few[-1500:] == many[-1500:]
@@ -177,8 +178,8 @@ def test_validation_stories_are_new_and_do_not_change_with_the_number_of_the_oth
 
 def test_a_story_that_was_told_before_is_no_validation_story(monkeypatch: pytest.MonkeyPatch) -> None:
     told = {0: ["a", "b", "c"], -1: ["b", "d", "d", "a", "e", "f", "g", "h", "i", "j"]}
-    monkeypatch.setattr(corpora, "stories", lambda seed, count, *rest: told[seed][:count])
-    assert tell_stories(StoriesConfig(count=6, validation=3)) == ["a", "b", "c", "d", "e", "f"]
+    monkeypatch.setattr("minigpt.languages.language.stories", lambda seed, count, *rest: told[seed][:count])
+    assert Stories(StoriesConfig(count=6, validation=3)).texts() == ["a", "b", "c", "d", "e", "f"]
 
 
 # ---------------------------------------------------------------------------------------------- downloads

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from small_corpora import DOCUMENTS, RANDOM, ROOT, SHUFFLED, corpus_of, numbered, own_data
 
 from minigpt.config.options import build, from_python
+from minigpt.languages.language import StoriesConfig
 from minigpt.system.errors import ConfigError, UserError
 from minigpt.text import dataset as datasets
-from minigpt.text.corpus import StoriesConfig, open_corpus
+from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import IGNORED, DataConfig, Dataset
 from minigpt.text.tokenizer import Byte, Char
 

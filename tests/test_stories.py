@@ -12,7 +12,8 @@ import pytest
 from minigpt.languages import reader as story_reader
 from minigpt.languages import stories as language
 from minigpt.languages.reader import TAKES, floor, follow, read, tally
-from minigpt.languages.stories import Choice, Words, stories, story, tell, words_of
+from minigpt.languages.stories import Words, stories, story, words_of
+from minigpt.languages.tale import Choice, tell
 
 ALL = Words()
 KNOBS = [(1, False), (2, False), (1, True), (2, True)]  # scenes, made_up_names

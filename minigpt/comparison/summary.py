@@ -18,7 +18,6 @@ from minigpt.comparison.results import Job
 from minigpt.comparison.statistics import paired
 from minigpt.comparison.variants import Comparison
 from minigpt.config.options import to_python
-from minigpt.languages.reader import TAKES
 from minigpt.system.terminal import one_line
 from minigpt.training.floor import example, explain_impossible, is_impossible
 
@@ -43,7 +42,7 @@ def summarise(comparison: Comparison, results: Sequence[tuple[Job, Result]], com
         "compared": list(comparison.differing),
         "unit": "nats a character",
         "metric": metric,
-        "names": [name for name in TAKES if any(name in row["accuracy"] for row in rows)],
+        "names": list(dict.fromkeys(name for row in rows for name in row["accuracy"])),
         "floor": _common(rows, "floor"),
         "forgetful": None if _common(rows, "floor") is None else _common(rows, "forgetful"),
         "variants": rows,
@@ -66,7 +65,7 @@ def _row(name: str, runs: Sequence[Result], base: Sequence[Result], metric: str,
     row |= {key: _mean([run.get(key) for run in done]) for key in MEANS}
     row |= {key: runs[0].get(key) for key in ("parameters", "flops_per_token", "cache_bytes_per_token")}
     row["steps"] = runs[0].get("steps") if done else None
-    names = [name for name in TAKES if any(name in run["names"] for run in done)]
+    names = list(dict.fromkeys(name for run in done for name in run["names"]))
     for what in ("accuracy", "gap", "remembered"):
         row[what] = {n: _mean([run["names"].get(n, {}).get(what) for run in done]) for n in names}
     row["curve"] = _mean_curve([run["curve"] for run in done], metric)

@@ -20,7 +20,8 @@ from functools import cache
 from math import log
 from typing import NamedTuple
 
-from minigpt.languages.stories import Choice, Known, Point, Tale, TrieNode, story, words_of
+from minigpt.languages.stories import story, words_of
+from minigpt.languages.tale import Choice, Known, Point, Tale, TrieNode
 
 # What it takes to predict a character. free: a random choice; local: only the characters just before it; the others are
 # kinds of memory: recall: a name or what someone is; copy: the taste and the fruit; latest: the last of the places;

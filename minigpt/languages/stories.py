@@ -9,9 +9,7 @@ Two people meet, the first does something (the set-up), the answer of the second
 them again. Late words depend on early ones, so a model that averages over the past has a high loss. A story of two
 scenes has both openings and set-ups first, and then both answers and endings.
 
-A story is a coroutine. It yields points: fixed text (`str`), a free choice (`Choice`), or a word that follows from an
-earlier choice (`Known`). To tell a story, `tell` samples from the choices; to read one, `reader.py` walks down their
-tries, which gives the exact probability of every next character. Two rules make these probabilities easy to interpret:
+A story is a coroutine (`tale.py`). Two rules make the probabilities of its characters easy to interpret:
 
 - no word of a choice is a prefix of another one, so there is only one way to read a text;
 - two words of one type in a story (people, places, things) never have the same first letter, so a character is either
@@ -23,78 +21,16 @@ characters, and are made in a fraction of a second.
 
 from __future__ import annotations
 
-from bisect import bisect
-from collections.abc import Callable, Generator, Iterable, Sequence
-from functools import cached_property, lru_cache
-from itertools import accumulate
+from collections.abc import Callable, Generator
+from functools import lru_cache
 from random import Random
 from string import Formatter
 from typing import NamedTuple
 
+from minigpt.languages.tale import Choice, Known, Point, Tale, tell
 from minigpt.system.waiting import progress
 
-# ---------------------------------------------------------------------------------------------------------- choices
-
-
-class TrieNode:
-    """A node of a trie: the probability of each next character, and its node. A leaf has no next character."""
-
-    def __init__(self, words: Iterable[tuple[str, float]]) -> None:
-        branches: dict[str, list[tuple[str, float]]] = {}
-        for word, weight in words:
-            branches.setdefault(word[:1], []).append((word[1:], weight))
-        if "" in branches and len(branches) > 1:
-            raise ValueError(f"a word is a prefix of another one, which continues with {max(branches)!r}")
-        branches.pop("", None)
-        weights = {letter: sum(weight for _, weight in branch) for letter, branch in branches.items()}
-        self.odds = {letter: weight / sum(weights.values()) for letter, weight in weights.items()}
-        self.next = {letter: TrieNode(branch) for letter, branch in branches.items()}
-
-
-class Choice:
-    """Words from which a story samples one, each with a weight."""
-
-    def __init__(self, words: Iterable[str], weights: Sequence[float] = (), whole: Choice | None = None) -> None:
-        self.words = tuple(words)
-        self.weights = tuple(weights) or (1,) * len(self.words)
-        self.whole = whole or self  # the choice as the forgetful reader sees it
-        self.upto = tuple(accumulate(self.weights))
-        self.fewer: dict[frozenset[str], Choice] = {}
-
-    @classmethod
-    def of(cls, words: str) -> Choice:
-        """A choice of words with equal weights, given as one text."""
-        return cls(words.split())
-
-    def draw(self, random: Random) -> str:
-        """Sample a word in proportion to its weight."""
-        return self.words[bisect(self.upto, random.random() * self.upto[-1], 0, len(self.words) - 1)]
-
-    def without(self, taken: Iterable[str]) -> Choice:
-        """The choice without the words that have the same first letter as one of `taken`."""
-        letters = frozenset(word[0] for word in taken)
-        if letters not in self.fewer:
-            left = [i for i, word in enumerate(self.words) if word[0] not in letters]
-            self.fewer[letters] = Choice([self.words[i] for i in left], [self.weights[i] for i in left], self.whole)
-        return self.fewer[letters]
-
-    @cached_property
-    def trie(self) -> TrieNode:
-        """The words as a trie."""
-        return TrieNode(zip(self.words, self.weights, strict=True))
-
-
-class Known(NamedTuple):
-    """A word that follows from an earlier choice: the kind of memory it takes, the word, and the choice it replaces."""
-
-    takes: str
-    word: str
-    choice: Choice
-
-
-Point = str | Choice | Known
-Tale = Generator[Point, str, None]  # yields points; receives the word of each free choice
-Setup = Generator[Point, str, Tale]  # the same; returns the coroutine of the answer
+Setup = Generator[Point, str, Tale]  # a coroutine as a Tale; returns that of the answer
 
 # ------------------------------------------------------------------------------------------------------------ words
 
@@ -325,25 +261,6 @@ SETUPS: dict[str, Callable[[Words, Cast], Setup]] = dict(zip(PLANS, (hide, find,
 
 
 # ---------------------------------------------------------------------------------------------------------- telling
-
-
-def tell(tale: Tale, random: Random) -> str:
-    """Tell one story, with a random word at every free choice."""
-    told: list[str] = []
-    word = None
-    try:
-        while True:
-            point = next(tale) if word is None else tale.send(word)
-            word = None
-            if isinstance(point, str):
-                told.append(point)
-            elif isinstance(point, Known):
-                told.append(point.word)
-            else:
-                word = point.draw(random)
-                told.append(word)
-    except StopIteration:
-        return "".join(told)
 
 
 def stories(seed: int, count: int, scenes: int = 1, made_up_names: bool = False) -> list[str]:

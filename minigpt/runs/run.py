@@ -69,15 +69,15 @@ class Run:
         return torch.tensor([ids], device=self.model.device)  # (1, n)
 
     def context_ids(self, prompt: str) -> Tensor:
-        """The ids to continue, (1, n). A built-in story follows a line end, so one is put before its prompt."""
+        """The ids to continue, (1, n). A built-in text follows a line end, so one is put before its prompt."""
         ids = self.prompt_ids(prompt)  # (1, n)
-        if self.tells_stories() and prompt and not prompt.startswith("\n"):
+        if self.tells() and prompt and not prompt.startswith("\n"):
             ids = torch.cat((self.prompt_ids(""), ids), dim=1)  # (1, n + 1)
         return ids
 
-    def tells_stories(self) -> bool:
-        """Whether the model was trained on the built-in stories, one on each line."""
-        return self.config.data.source == "stories"
+    def tells(self) -> bool:
+        """Whether the model was trained on a built-in language, one text on each line."""
+        return self.config.data.language is not None
 
     def stream(self, prompt: str = "", use_cache: bool = True, **options: Any) -> Iterator[str]:
         """The continuation of a prompt, piece by piece, never half a character.
@@ -89,7 +89,7 @@ class Run:
         generator = torch.Generator(self.model.device).manual_seed(config.seed)
         model = prepare(self.model, config.weights) if self.config.training.fast else self.model
         tokens = generate(model, self.context_ids(prompt), config, generator, use_cache)
-        stop = config.stop or ("\n" if self.tells_stories() else "")
+        stop = config.stop or ("\n" if self.tells() else "")
         return until(self.tokenizer.stream(int(token) for token in tokens), stop)
 
     def generate(self, prompt: str = "", **options: Any) -> str:

@@ -20,11 +20,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import starmap
 from pathlib import Path
-from typing import Annotated, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
-from minigpt.config.options import Natural, Options, Range, suggest
-from minigpt.languages.stories import stories
-from minigpt.system.errors import Mistake, UserError
+from minigpt.config.options import suggest
+from minigpt.languages.language import Language, Stories, StoriesConfig
+from minigpt.system.errors import UserError
 from minigpt.system.folder import sha256_of
 from minigpt.system.memory import free_memory
 from minigpt.system.terminal import one_line
@@ -35,32 +35,13 @@ DATA = Path(os.environ.get("MINIGPT_DATA") or ROOT / "data")  # downloads, and t
 CHUNK = 1 << 20  # bytes of a file that are read at a time
 WHOLE = 4  # bytes of memory for a byte of a text that is tokenized as a whole, at least: pieces, text, bytes, ids
 SUFFIXES = (".txt", ".text", ".md")  # text files in a folder; a file that is named may have any suffix
-NAMES = ("stories", "shakespeare")
+NAMES = (Stories.name, "shakespeare")
+DEFAULT = StoriesConfig()
 
 SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 SHAKESPEARE_BYTES = 1_115_394
 PACKET = 1 << 16  # bytes of a download that are read at a time
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoriesConfig(Options):
-    """Which stories the built-in corpus contains."""
-
-    count: Annotated[int, Range(1, 1_000_000)] = 10_000
-    """The number of stories, with those for validation; a story of one scene has about 120 characters."""
-    validation: Annotated[int, Range(1, 20_000)] = 1_500
-    """The number of stories for validation. All are new: none of them is among the training stories."""
-    scenes: Annotated[int, Range(1, 4)] = 1
-    """The number of scenes in a story: one fits into a context of 128 characters, two into 256."""
-    made_up_names: bool = False
-    """True: names are made from syllables (1820 names). False: they come from a list of 64."""
-    seed: Natural = 0
-    """Equal seeds give equal stories. Those for validation do not change with `count`."""
-
-    def mistakes(self) -> Iterator[Mistake]:
-        if self.validation >= self.count:
-            yield "validation", f"{self.validation} of {self.count} stories for validation leave none to train on"
 
 
 @dataclass(frozen=True)
@@ -76,8 +57,8 @@ class Corpus:
     pieces: Callable[[], Iterator[Iterable[str]]]
     """Reads the documents in order, each in pieces of about a mebibyte; none is empty. Raises UserError if a file has
     changed since."""
-    stories: StoriesConfig | None = None
-    """The options of the built-in stories. Their last `validation` documents are for validation."""
+    language: Language | None = None
+    """The built-in language of the documents. Its last `validation` documents are for validation."""
     largest: int = 0
     """Bytes of the largest document."""
 
@@ -91,14 +72,14 @@ class Corpus:
         return map("".join, self.pieces())
 
 
-def open_corpus(source: str, told: StoriesConfig = StoriesConfig()) -> Corpus:
+def open_corpus(source: str, told: StoriesConfig = DEFAULT) -> Corpus:
     """The corpus of a name (`stories`, with options `told`; `shakespeare`), or of the path of a file, folder or glob.
 
     A relative path is looked up in the current directory, then in the repository. Raises UserError for a text that is
     missing, empty, binary or not UTF-8, and OSError for one that must not be read.
     """
-    if source == "stories":
-        return _built_in(told)
+    if language := language_of(source, told):
+        return _built_in(language)
     if source == "shakespeare":
         return _from_files(source, [shakespeare()])
     return _from_files(source, find_texts(source))
@@ -108,24 +89,17 @@ def _digest(digests: Iterable[str]) -> str:
     return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
-def _built_in(told: StoriesConfig) -> Corpus:
-    texts = tell_stories(told)
+def language_of(source: str, told: StoriesConfig = DEFAULT) -> Language | None:
+    """The built-in language of a source; None for a text."""
+    return Stories(told) if source == Stories.name else None
+
+
+def _built_in(language: Language) -> Corpus:
+    texts = language.texts()
     raw = [text.encode() for text in texts]
-    description = f"{len(raw):,} stories made by minigpt/languages/stories.py, {sum(map(len, raw)):,} bytes"
+    description = f"{len(raw):,} {language.plural} made by {language.file}, {sum(map(len, raw)):,} bytes"
     digest = _digest(hashlib.sha256(text).hexdigest() for text in raw)
-    return Corpus("stories", description, digest, lambda: ([text] for text in texts), told)
-
-
-def tell_stories(told: StoriesConfig) -> list[str]:
-    """The stories for training, and after them new ones for validation, made from another seed (a negative one)."""
-    training = stories(told.seed, told.count - told.validation, told.scenes, told.made_up_names)
-    known, new = set(training), dict[str, None]()
-    candidates = told.validation
-    while len(new) < told.validation:
-        later = stories(-1 - told.seed, candidates, told.scenes, told.made_up_names)
-        new = dict.fromkeys(text for text in later if text not in known)
-        candidates += candidates // 10 + 1
-    return training + list(new)[: told.validation]
+    return Corpus(language.name, description, digest, lambda: ([text] for text in texts), language)
 
 
 class Checked(NamedTuple):

@@ -28,11 +28,12 @@ import numpy.typing as npt
 import torch
 
 from minigpt.config.options import Options, Range
+from minigpt.languages.language import Language, StoriesConfig
 from minigpt.system.errors import Mistake, UserError
 from minigpt.system.folder import sha256_of
 from minigpt.system.waiting import progress
 from minigpt.text import corpus as corpora
-from minigpt.text.corpus import Corpus, StoriesConfig
+from minigpt.text.corpus import Corpus
 from minigpt.text.tokenizer import Char, Tokenizer, by_pieces
 
 FORMAT = 1  # of the files in data/cache: increase it when their contents change
@@ -60,6 +61,11 @@ class DataConfig(Options):
     """Where windows start. `random`: anywhere. `shuffled`: side by side in a random order, each once in an epoch; every
     epoch has another offset and another order. `documents`: at the start of a document, then side by side up to its
     end, so that no window contains text of two documents."""
+
+    @property
+    def language(self) -> Language | None:
+        """The built-in language of the source; None for a text."""
+        return corpora.language_of(self.source, self.stories)
 
     def mistakes(self) -> Iterator[Mistake]:
         """An empty path would mean the current directory."""
@@ -91,15 +97,15 @@ class Dataset:
 
     def _cut(self, corpus: Corpus) -> int:
         """The index of the first id for validation: that of the first new story, or by the fraction of another text."""
-        config, told = self.config, corpus.stories
-        if told is None:
+        config, language = self.config, corpus.language
+        if language is None:
             return _cut(len(self.ids), self.document_starts, config.validation)
         if config.validation != DataConfig.validation:
-            hint = f"set data.stories.validation, now {told.validation:,} stories"
-            raise UserError(f"data.validation: the stories have new stories for validation: {hint}")
-        if told != config.stories:
+            hint = f"set data.stories.validation, now {language.config.validation:,} {language.plural}"
+            raise UserError(f"data.validation: the {language.plural} have new ones for validation: {hint}")
+        if language != config.language:
             raise ValueError("the corpus has other options: use open_corpus(config.source, config.stories)")
-        return int(self.document_starts[-told.validation])
+        return int(self.document_starts[-language.config.validation])
 
     def batch(self, split: Split, n: int, batch_size: int, seed: int, rows: slice = ALL) -> Batch:
         """Batch number n: x and y, (B,T) int64. It depends only on n and the seed, on every machine.

@@ -1,6 +1,6 @@
-"""Above the floor: how far a model is from the best possible reader of the stories, and what it does not remember.
+"""Above the floor: how far a model is from the best possible reader of a language, and what it does not remember.
 
-Every character of the validation stories has a name (what it takes to predict it) and two known losses, those of the
+Every character of the validation texts has a name (what it takes to predict it) and two known losses, those of the
 ideal and of the forgetful reader (`languages/reader.py`). So a model's loss, in nats a character, is split exactly:
 
     loss = floor + above           floor: the loss of the ideal reader
@@ -24,7 +24,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from minigpt.languages.reader import TAKES, Reading, read
+from minigpt.languages.reader import Reading
 from minigpt.model.eval_mode import eval_mode
 from minigpt.model.gpt import GPT
 from minigpt.system.errors import UserError
@@ -35,15 +35,16 @@ from minigpt.text.tokenizer import Tokenizer
 from minigpt.training.loop import TrainingConfig, mixed_precision
 
 Numbers = npt.NDArray[np.float64]
-MEMORY = tuple(takes for takes in TAKES if takes not in ("free", "local"))  # names for which forgetting has a price
+NO_MEMORY = ("free", "local")  # for all other names, forgetting has a price
 CHANCE = 1e-6  # of a warning about a model that is right, at one evaluation
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What both readers predict for each target of the validation stories."""
+    """What both readers predict for each target of the validation texts."""
 
-    takes: npt.NDArray[np.int64]  # (N,): the name of each target, as its place in TAKES
+    names: tuple[str, ...]  # what it can take to predict a target
+    takes: npt.NDArray[np.int64]  # (N,): the name of each target, as its place in `names`
     ideal: Numbers  # (N,): the ideal reader's loss, in nats
     forgetful: Numbers  # (N,): the forgetful reader's loss, in nats
     support: npt.NDArray[np.bool_]  # (N, V): the characters to which the ideal reader gives a probability
@@ -55,7 +56,7 @@ class Expected:
 
     def first(self, n: int) -> Expected:
         """The same for the first n targets."""
-        return Expected(self.takes[:n], self.ideal[:n], self.forgetful[:n], self.support[:n])
+        return Expected(self.names, self.takes[:n], self.ideal[:n], self.forgetful[:n], self.support[:n])
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Remembered:
     accuracy: float  # how often its likeliest character is right; of `free` targets, what it gives to all possible ones
     gap: float  # nats a character above the ideal reader
     price: float  # nats a character by which the forgetful reader is above the ideal one
-    remembered: float | None  # 1 - gap / price; None for names outside MEMORY
+    remembered: float | None  # 1 - gap / price; None for those of NO_MEMORY
 
 
 @dataclass(frozen=True)
@@ -122,29 +123,29 @@ def explain_impossible(above: float) -> str:
 
 
 def expectations(corpus: Corpus, tokenizer: Tokenizer) -> Expected | None:
-    """What the readers predict for the validation stories; None for another corpus, or if an id is not a character.
+    """What the readers predict for the validation texts; None for another corpus, or if an id is not a character.
 
-    The targets are all characters of the validation stories but the newline that begins the first.
+    The targets are all characters of the validation texts but the newline that begins the first.
     """
-    stories = corpus.stories
-    if stories is None:
+    language = corpus.language
+    if language is None:
         return None
-    texts = list(corpus.documents())[-stories.validation :]
+    texts = list(corpus.documents())[-language.config.validation :]
     ids = [tokenizer.encode(text) for text in texts]  # (characters,) each
     if any(len(i) != len(text) for i, text in zip(ids, texts)):
         return None
-    shown = progress(texts, "reading the validation stories", len(texts), "stories")
-    readings = [read(text, stories.scenes, stories.made_up_names) for text in shown]
+    shown = progress(texts, f"reading the validation {language.plural}", len(texts), language.plural)
+    readings = [language.read(text) for text in shown]
     letters = _ids_of({letter for reading in readings for options in reading.support for letter in options}, tokenizer)
     support, place = np.zeros((sum(map(len, texts)), tokenizer.vocab_size), np.bool_), 0  # (N + 1, V)
-    for reading in progress(readings, "listing the possible characters", len(readings), "stories"):
+    for reading in progress(readings, "listing the possible characters", len(readings), language.plural):
         for options in reading.support:
             support[place, [letters[letter] for letter in options if letter in letters]] = True
             place += 1
-    takes = np.array([TAKES.index(name) for reading in readings for name in reading.takes])  # (N + 1,)
+    takes = np.array([language.takes.index(name) for reading in readings for name in reading.takes])  # (N + 1,)
     ideal = -np.log([p for reading in readings for p in reading.ideal])  # (N + 1,)
     forgetful = -np.log([p for reading in readings for p in reading.forgetful])  # (N + 1,)
-    return Expected(takes[1:], ideal[1:], forgetful[1:], support[1:])
+    return Expected(language.takes, takes[1:], ideal[1:], forgetful[1:], support[1:])
 
 
 def _ids_of(letters: set[str], tokenizer: Tokenizer) -> dict[str, int]:
@@ -198,7 +199,7 @@ def score(predictions: Predictions, expected: Expected | None, characters: int |
         return Score(loss, characters or n)
     seen = expected.first(n)
     floor, forgetful = float(seen.ideal.sum()) / n, float(seen.forgetful.sum()) / n
-    names = {name: _remembered(predictions, seen, seen.takes == place, name) for place, name in enumerate(TAKES)}
+    names = {name: _remembered(predictions, seen, seen.takes == place, name) for place, name in enumerate(seen.names)}
     return Score(loss, n, floor, forgetful - floor, loss - floor, {k: row for k, row in names.items() if row})
 
 
@@ -226,13 +227,13 @@ def _remembered(
     accuracy = predictions.possible[mine].mean() if name == "free" else predictions.hit[mine].mean()
     gap = (predictions.losses[mine] - expected.ideal[mine]).mean()
     price = (expected.forgetful[mine] - expected.ideal[mine]).mean()
-    remembered = float(1 - gap / price) if name in MEMORY else None
+    remembered = float(1 - gap / price) if name not in NO_MEMORY else None
     return Remembered(count, float(accuracy), float(gap), float(price), remembered)
 
 
 @torch.no_grad()
 def character_probabilities(model: GPT, tokenizer: Tokenizer, text: str) -> list[float]:
-    """The probability that a model gives to each character of a story after the first (its newline)."""
+    """The probability that a model gives to each character of a text after the first (its newline)."""
     ids = torch.from_numpy(tokenizer.encode(text)).long()[None].to(model.device)  # (1, T)
     with eval_mode(model):
         p = model(ids[:, :-1]).float().softmax(-1)  # (1, T - 1, V)
@@ -240,9 +241,9 @@ def character_probabilities(model: GPT, tokenizer: Tokenizer, text: str) -> list
 
 
 def example(corpus: Corpus) -> tuple[str, Reading] | None:
-    """The first validation story, and how the readers read it."""
-    stories = corpus.stories
-    if stories is None:
+    """The first validation text, and how the readers read it."""
+    language = corpus.language
+    if language is None:
         return None
-    text = list(corpus.documents())[-stories.validation]
-    return text, read(text, stories.scenes, stories.made_up_names)
+    text = list(corpus.documents())[-language.config.validation]
+    return text, language.read(text)

@@ -18,6 +18,7 @@ from stopping import furnished, metrics, newest, train, train_until
 from minigpt.comparison.experiment import Experiment
 from minigpt.comparison.matching import match_parameters
 from minigpt.inspection.causality import check_causal
+from minigpt.languages.language import StoriesConfig
 from minigpt.model import GPT, ModelConfig
 from minigpt.runs import checkpoint
 from minigpt.runs.profiler import take_profile
@@ -25,7 +26,7 @@ from minigpt.runs.report import read_metrics
 from minigpt.system import waiting
 from minigpt.system.folder import refuse_links, sha256_of
 from minigpt.text import corpus as corpora
-from minigpt.text.corpus import StoriesConfig, open_corpus
+from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import DataConfig, Dataset
 from minigpt.text.tokenizer import Char
 from minigpt.training.floor import expectations

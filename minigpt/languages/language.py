@@ -1,0 +1,103 @@
+"""A built-in language: it tells texts, and it reads them, with the exact probability of every character.
+
+`data.source` names one. Everything that knows a best possible loss asks a language: the floor, a training's "above the
+floor", a comparison's table and page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from minigpt.config.options import Natural, Options, Range
+from minigpt.languages.reader import TAKES, Reading, read
+from minigpt.languages.stories import stories
+from minigpt.system.errors import Mistake
+
+
+@dataclass(frozen=True)
+class Language:
+    """The base of the languages. Two with equal options are equal, and tell the same texts."""
+
+    config: Any
+    """Its options; `count` is the number of texts, `validation` how many of them are for validation, `seed` theirs."""
+
+    name: ClassVar[str]
+    """`data.source` of the config."""
+    plural: ClassVar[str]
+    """What its texts are called."""
+    file: ClassVar[str]
+    """Where they are made."""
+
+    @property
+    def takes(self) -> tuple[str, ...]:
+        """The names of what it takes to predict a character; `free` and `local` are the first two."""
+        raise TypeError(f"{type(self).__name__} must define takes")
+
+    def tell(self, seed: int, count: int) -> list[str]:
+        """Texts for training, each with its leading newline; text number i depends only on `seed` and i."""
+        raise TypeError(f"{type(self).__name__} must define tell(seed, count)")
+
+    def tell_new(self, seed: int, count: int, known: Sequence[str]) -> list[str]:
+        """Texts for validation, where `known` are those for training."""
+        raise TypeError(f"{type(self).__name__} must define tell_new(seed, count, known)")
+
+    def read(self, text: str) -> Reading:
+        """Read a text, or the beginning of one, as the ideal and the forgetful reader do."""
+        raise TypeError(f"{type(self).__name__} must define read(text)")
+
+    def texts(self) -> list[str]:
+        """The texts for training, and after them those for validation, made from another seed (a negative one)."""
+        config = self.config
+        training = self.tell(config.seed, config.count - config.validation)
+        return training + self.tell_new(-1 - config.seed, config.validation, training)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoriesConfig(Options):
+    """Which stories the built-in corpus contains."""
+
+    count: Annotated[int, Range(1, 1_000_000)] = 10_000
+    """The number of stories, with those for validation; a story of one scene has about 120 characters."""
+    validation: Annotated[int, Range(1, 20_000)] = 1_500
+    """The number of stories for validation. All are new: none of them is among the training stories."""
+    scenes: Annotated[int, Range(1, 4)] = 1
+    """The number of scenes in a story: one fits into a context of 128 characters, two into 256."""
+    made_up_names: bool = False
+    """True: names are made from syllables (1820 names). False: they come from a list of 64."""
+    seed: Natural = 0
+    """Equal seeds give equal stories. Those for validation do not change with `count`."""
+
+    def mistakes(self) -> Iterator[Mistake]:
+        if self.validation >= self.count:
+            yield "validation", f"{self.validation} of {self.count} stories for validation leave none to train on"
+
+
+@dataclass(frozen=True)
+class Stories(Language):
+    """The stories of `stories.py`."""
+
+    config: StoriesConfig = StoriesConfig()
+
+    name = plural = "stories"
+    file = "minigpt/languages/stories.py"
+
+    @property
+    def takes(self) -> tuple[str, ...]:
+        return TAKES
+
+    def tell(self, seed: int, count: int) -> list[str]:
+        return stories(seed, count, self.config.scenes, self.config.made_up_names)
+
+    def tell_new(self, seed: int, count: int, known: Sequence[str]) -> list[str]:
+        """New stories: none of them is among the known ones."""
+        before, new = set(known), dict[str, None]()
+        candidates = count
+        while len(new) < count:
+            new = dict.fromkeys(text for text in self.tell(seed, candidates) if text not in before)
+            candidates += candidates // 10 + 1
+        return list(new)[:count]
+
+    def read(self, text: str) -> Reading:
+        return read(text, self.config.scenes, self.config.made_up_names)
