@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from laws import EVERY, SHORT, Case, make_model, obey
+from laws import EVERY, SHORT, Case, asked_of, broken_laws, make_model, obey
 from plugin_kinds import Window
 from torch import Tensor
 
@@ -365,8 +365,10 @@ def name(cheat: object) -> str:
 
 @pytest.mark.parametrize(("law", "cheat", "position"), [*CHEATS, *BEYOND], ids=name)
 def test_a_cheat_is_caught_and_told_in_one_line(law: Law, cheat: type[Attention], position: type[Position]) -> None:
+    case = Case(cheat.Config(), position.Config())
+    far = dict(asked_of(case))[law]  # the contract suite asks this law of such a case
     with pytest.raises(LawError) as refused:
-        obey(law, Case(cheat.Config(), position.Config()))
+        obey(law, case, far)
     message = str(refused.value)
     assert cheat.__name__ in message or cheat is MultiHead
     assert ". Likely cause: " in message and "\n" not in message
@@ -377,6 +379,12 @@ def test_what_is_wrong_beyond_position_64_is_right_in_a_short_text(
     law: Law, cheat: type[Attention], position: type[Position]
 ) -> None:
     law(make_model(Case(cheat.Config(), position.Config())))
+
+
+def test_the_suite_lists_the_laws_that_a_kind_breaks() -> None:
+    found = broken_laws(Case(Unnormalised.Config(), Rotary.Config()))
+    assert [line.split(":")[0] for line in found] == ["rows_sum_to_one"]
+    assert "a row of its weights sums to 0.9" in found[0]
 
 
 def test_every_law_has_a_cheat_that_it_catches() -> None:

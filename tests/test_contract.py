@@ -7,23 +7,44 @@ from __future__ import annotations
 
 import pytest
 import torch
-from laws import BLOCK, CASES, EVERY, POSITIONS, Case, V, make_model, obey
+from laws import (
+    ATTENTIONS,
+    BLOCK,
+    CASES,
+    POSITIONS,
+    Case,
+    V,
+    broken_laws,
+    make_layer,
+    make_model,
+    obey,
+    tokens,
+)
 from plugin_kinds import PLUGIN_KINDS
 
+from minigpt.attention import Attention
 from minigpt.attention.averages.average_loop import AverageLoop
 from minigpt.attention.averages.average_softmax import AverageSoftmax
 from minigpt.attention.cache import KVCache, Shared
-from minigpt.attention.position import NoPosition, Position, Rotary
+from minigpt.attention.position import Learned, NoPosition, Position, Rotary, Sinusoidal
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import MultiHead
-from minigpt.checks.laws import Law
 from minigpt.checks.laws_of_writing import written_in_chunks, written_past_the_context, written_token_by_token
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.parametrize("law", EVERY, ids=lambda law: law.__name__)
-def test_contract(law: Law, case: Case) -> None:
-    obey(law, case)
+def test_contract(case: Case) -> None:
+    assert broken_laws(case) == []
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("attention", ATTENTIONS, ids=lambda attention: str(Case(attention, NoPosition.Config())))
+def test_what_a_position_adds_to_the_embeddings_leaves_the_attention_as_it_is(attention: Attention.Config) -> None:
+    """Which is why the laws of one attention are asked without positions, and not with these again."""
+    x = tokens(2, BLOCK)
+    expected = make_layer(Case(attention, NoPosition.Config()))(x)
+    for position in (Learned.Config(), Sinusoidal.Config()):
+        assert torch.equal(make_layer(Case(attention, position))(x), expected)
 
 
 # ---- layers that differ ----

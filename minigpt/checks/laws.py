@@ -335,7 +335,7 @@ def huge_scores_leave_numbers(model: GPT) -> None:
 
 
 @torch.no_grad()
-def dropout_acts_in_training_only(model: GPT, draws: int = 4000) -> None:
+def dropout_acts_in_training_only(model: GPT, draws: int = 1000) -> None:
     """Not training, nothing is dropped; training, the weights are, and keep their mean. For a model with dropout."""
     plain = GPT(replace(model.config, dropout=0.0), model.vocab_size).double().eval()
     plain.load_state_dict(model.state_dict())
