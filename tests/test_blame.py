@@ -176,7 +176,7 @@ def test_an_attention(tmp_path: Path, body: str, expected: str) -> None:
 OTHERS = [
     (
         "a position",
-        'class Mine(Position, kind="mine"):\n    def embed(self, x, start):\n        return x + torch.ones(7)\n',
+        'class Mine(Position, kind="mine"):\n    def embed(self, x, past):\n        return x + torch.ones(7)\n',
         "model.position=mine",
         "mine.py:10 in embed (called by hidden): RuntimeError: The size of tensor a (16) must match",
     ),
@@ -188,7 +188,7 @@ OTHERS = [
     ),
     (
         "a position of another width",
-        'class Mine(Position, kind="mine"):\n    def embed(self, x, start):\n        return x[..., :3]\n',
+        'class Mine(Position, kind="mine"):\n    def embed(self, x, past):\n        return x[..., :3]\n',
         "model.position=mine",
         "mine.py:8 in Mine (called by forward, layer 0): RuntimeError: ",
     ),

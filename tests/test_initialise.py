@@ -15,7 +15,7 @@ from laws import KINDS
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-from minigpt.attention import Attention, MultiHead, Position, Shape
+from minigpt.attention import Attention, MultiHead, Past, Position, Shape
 from minigpt.config.options import CONFIGS, load
 from minigpt.model import GPT, ModelConfig
 from minigpt.model.initialise import LAYERS
@@ -176,8 +176,8 @@ class Table(Position):
         self.table = nn.Embedding(model.block_size, model.n_embd)
         nn.init.constant_(self.table.weight, 0.25)
 
-    def embed(self, x: Tensor, start: int) -> Tensor:
-        return x + self.table.weight[start : start + x.shape[1]]  # (B, T, D)
+    def embed(self, x: Tensor, past: Past) -> Tensor:
+        return x + self.table.weight[past.length : past.length + x.shape[1]]  # (B, T, D)
 
 
 def test_a_position_keeps_its_own_embedding() -> None:

@@ -12,7 +12,18 @@ import torch
 from torch import Tensor
 
 from minigpt.attention.averages.average_loop import AverageLoop
-from minigpt.attention.position import Alibi, Learned, NoPosition, Position, Rotary, Shape, Sinusoidal, distance
+from minigpt.attention.cache import KVCache, Past
+from minigpt.attention.position import (
+    Alibi,
+    Convolution,
+    Learned,
+    NoPosition,
+    Position,
+    Rotary,
+    Shape,
+    Sinusoidal,
+    distance,
+)
 from minigpt.model import GPT, ModelConfig
 
 SHAPE = Shape(n_layer=2, n_embd=6, block_size=10)
@@ -22,8 +33,15 @@ def made(kind: type[Position], layer: int | None = 0, **options: float) -> Posit
     return kind(kind.Config(**options), SHAPE, layer)
 
 
+def after(length: int) -> Past:
+    """The past of a pass that begins at a position."""
+    past = Past()
+    past.length = length
+    return past
+
+
 def model_with(position: Position.Config, **options: object) -> GPT:
-    return GPT(ModelConfig(n_layer=2, n_embd=16, block_size=8, position=position, **options), 5)
+    return GPT(ModelConfig(**{"n_layer": 2, "n_embd": 16, "block_size": 8, "position": position, **options}), 5)
 
 
 # ---- who stands where ----
@@ -42,12 +60,13 @@ def test_distance_of_the_last_two_queries_among_four() -> None:
 def test_a_kind_acts_by_what_it_overrides() -> None:
     acts = {
         kind.kind: {method for method in ("embed", "rotate", "bias") if made(kind).acts_by(method)}
-        for kind in (NoPosition, Learned, Sinusoidal, Rotary, Alibi)
+        for kind in (NoPosition, Learned, Sinusoidal, Convolution, Rotary, Alibi)
     }
     assert acts == {
         "none": set(),
         "learned": {"embed"},
         "sinusoidal": {"embed"},
+        "convolution": {"embed"},
         "rotary": {"rotate"},
         "alibi": {"bias"},
     }
@@ -57,7 +76,10 @@ def test_a_kind_acts_by_what_it_overrides() -> None:
 def test_a_position_that_starts_later_is_the_rest_of_one_that_starts_at_zero(kind: type[Position]) -> None:
     embedding, attending = made(kind, layer=None), made(kind, layer=0)
     x, heads = torch.randn(2, 8, 6, dtype=torch.float64), torch.randn(2, 3, 8, 4, dtype=torch.float64)
-    torch.testing.assert_close(embedding.embed(x[:, 5:], 5), embedding.embed(x, 0)[:, 5:])
+    past = KVCache(8)
+    first = embedding.embed(x[:, :5], past)
+    past.length = 5
+    torch.testing.assert_close(torch.cat((first, embedding.embed(x[:, 5:], past)), dim=1), embedding.embed(x, Past()))
     torch.testing.assert_close(attending.rotate(heads[:, :, 5:], 5), attending.rotate(heads, 0)[:, :, 5:])
     bias = attending.bias(heads, heads)
     torch.testing.assert_close(attending.bias(heads[:, :, 5:], heads), bias[:, 5:])
@@ -80,7 +102,7 @@ def test_learned_adds_its_row() -> None:
     position, x = made(Learned, layer=None), torch.randn(2, 3, 6)
     assert isinstance(position, Learned)
     expected = torch.stack([x[:, t] + position.table.weight[4 + t] for t in range(3)], dim=1)
-    assert torch.equal(position.embed(x, 4), expected)
+    assert torch.equal(position.embed(x, after(4)), expected)
 
 
 # ---- sinusoidal ----
@@ -90,7 +112,7 @@ def test_learned_adds_its_row() -> None:
 def test_sinusoidal_is_the_formula_of_the_paper(D: int) -> None:
     """PE(t, 2i) = sin(t / 10000^(2i/D)), PE(t, 2i + 1) = cos of the same, and as large as fresh embeddings are."""
     even = D + D % 2  # an odd width is the next even one without its last wave
-    waves = made(Sinusoidal, layer=None).embed(torch.zeros(1, 5, D, dtype=torch.float64), 3)[0]  # (T, D)
+    waves = made(Sinusoidal, layer=None).embed(torch.zeros(1, 5, D, dtype=torch.float64), after(3))[0]  # (T, D)
     for t in range(5):
         for feature in range(D):
             angle = (3 + t) / 10_000 ** (2 * (feature // 2) / even)
@@ -99,8 +121,42 @@ def test_sinusoidal_is_the_formula_of_the_paper(D: int) -> None:
 
 
 def test_sinusoidal_waves_are_as_large_as_fresh_embeddings() -> None:
-    waves = made(Sinusoidal, layer=None).embed(torch.zeros(1, 1000, 64), 0)
+    waves = made(Sinusoidal, layer=None).embed(torch.zeros(1, 1000, 64), Past())
     assert waves.square().mean().sqrt().item() == pytest.approx(0.02, rel=1e-4)
+
+
+# ---- convolution ----
+
+
+def test_a_convolution_adds_shares_of_the_few_before() -> None:
+    position, x = made(Convolution, layer=None, width=3), torch.randn(2, 4, 6)
+    assert isinstance(position, Convolution)
+    one, two = position.shares
+    expected = [x[:, 0], x[:, 1] + one * x[:, 0], *(x[:, t] + one * x[:, t - 1] + two * x[:, t - 2] for t in (2, 3))]
+    torch.testing.assert_close(position.embed(x, Past()), torch.stack(expected, dim=1))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("width", [2, 4, 20])
+def test_a_convolution_computes_the_same_in_pieces(width: int) -> None:
+    """Also where it is wider than the text, and in pieces that are shorter than what it looks back at."""
+    model = model_with(Convolution.Config(width=width)).double().eval()
+    ids, cache = torch.randint(5, (2, 8)), model.make_cache()
+    pieces = torch.cat([model(piece, cache) for piece in ids.split([1, 2, 1, 4], dim=1)], dim=1)
+    torch.testing.assert_close(pieces, model(ids), rtol=1e-12, atol=1e-12)
+
+
+@torch.no_grad()
+def test_a_convolution_binds_a_value_to_its_key() -> None:
+    """Without it, another order of the past changes nothing in a layer without positions."""
+    plain, mixing = (model_with(kind.Config(), n_layer=1).double().eval() for kind in (NoPosition, Convolution))
+    ids, other = torch.tensor([[0, 1, 2, 3, 4]]), torch.tensor([[0, 3, 2, 1, 4]])
+    torch.testing.assert_close(plain(ids)[:, -1], plain(other)[:, -1])
+    assert not torch.allclose(mixing(ids)[:, -1], mixing(other)[:, -1])
+
+
+def test_a_convolution_is_saved_once() -> None:
+    assert [n for n in model_with(Convolution.Config()).state_dict() if "position" in n] == ["position.shares"]
 
 
 # ---- rotary ----

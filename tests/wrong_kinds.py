@@ -338,12 +338,12 @@ class OwnDice(MultiHead, kind="wrong_own_dice"):
 
 
 class FutureEmbedding(Position, kind="wrong_embed"):
-    def embed(self, x: Tensor, start: int) -> Tensor:
+    def embed(self, x: Tensor, past: Past) -> Tensor:
         return x + 0.1 * ahead(x)
 
 
 class FutureEmbeddingInTraining(Position, kind="wrong_embed_in_training"):
-    def embed(self, x: Tensor, start: int) -> Tensor:
+    def embed(self, x: Tensor, past: Past) -> Tensor:
         return x + (x.mean(dim=1, keepdim=True) if self.training else 0)
 
 

@@ -1,4 +1,5 @@
-"""Positions: how a model is told where a token is. `none`, `learned`, `sinusoidal`, `rotary`, `alibi`.
+"""Positions: how a model is told where a token is. `none`, `learned`, `sinusoidal`, `convolution`,
+`rotary`, `alibi`.
 
 Attention alone does not depend on the order of the past. A position can act in three places: `embed` adds to the
 embeddings, once, in the model; `rotate` rotates queries and keys, and `bias` is added to the scores, both in every
@@ -15,6 +16,7 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor, nn
 
+from minigpt.attention.cache import Past
 from minigpt.config.options import Component, Options, Positive, Range, Rate, Size
 
 
@@ -46,8 +48,8 @@ class Position(nn.Module, Component):
         super().__init__()
         self.config = config
 
-    def embed(self, x: Tensor, start: int) -> Tensor:
-        """Add to the embeddings x (B, T, D), whose first position is `start`."""
+    def embed(self, x: Tensor, past: Past) -> Tensor:
+        """Add to the embeddings x (B, T, D), whose first position is `past.length`."""
         return x
 
     def rotate(self, x: Tensor, start: int) -> Tensor:
@@ -75,8 +77,8 @@ class Learned(Position, kind="learned"):
         if layer is None:
             self.table = nn.Embedding(model.block_size, model.n_embd)
 
-    def embed(self, x: Tensor, start: int) -> Tensor:
-        return x + self.table.weight[start : start + x.shape[1]]  # (B, T, D)
+    def embed(self, x: Tensor, past: Past) -> Tensor:
+        return x + self.table.weight[past.length : past.length + x.shape[1]]  # (B, T, D)
 
 
 class Sinusoidal(Position, kind="sinusoidal"):
@@ -87,11 +89,42 @@ class Sinusoidal(Position, kind="sinusoidal"):
 
     AMPLITUDE: ClassVar[float] = 0.02 * 2**0.5  # root mean square 0.02, the spread of fresh embeddings
 
-    def embed(self, x: Tensor, start: int) -> Tensor:
+    def embed(self, x: Tensor, past: Past) -> Tensor:
         T, D = x.shape[1:]
-        waves = angles(start, T, D + D % 2, 10_000.0, x.device)  # (T, D/2)
+        waves = angles(past.length, T, D + D % 2, 10_000.0, x.device)  # (T, D/2)
         waves = torch.stack((waves.sin(), waves.cos()), dim=-1).flatten(1)[:, :D]  # (T, D): sin, cos, sin, cos, ...
         return x + self.AMPLITUDE * waves.to(x.dtype)  # (B, T, D)
+
+
+class Convolution(Position, kind="convolution"):
+    """Adds to each embedding a share of the few before it: a causal convolution of each feature by itself.
+
+    It tells what came just before, and not where: attention without positions can then look for a token by its
+    neighbour, as for a value by its key. H3 (arXiv 2212.14052), Mamba (2312.00752) and DeltaNet (2406.06484) have one
+    in every layer. The shares start at random, each feature's its own, so that neighbours can be told apart at once.
+    """
+
+    START: ClassVar[float] = 0.5  # how much of an embedding comes from its neighbours; from 0, they are found later
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Position.Config):
+        width: Annotated[int, Range(2, 1024)] = 2
+        """How many embeddings are mixed, the position's own included."""
+
+    config: Convolution.Config
+
+    def __init__(self, config: Convolution.Config, model: Shape, layer: int | None = None):
+        super().__init__(config, model, layer)
+        if layer is None:
+            n = config.width - 1
+            self.shares = nn.Parameter(self.START / n**0.5 * torch.randn(n, model.n_embd))  # (n, D)
+
+    def embed(self, x: Tensor, past: Past) -> Tensor:
+        T, n = x.shape[1], self.config.width - 1
+        text = torch.cat((past.before(x, n, of="embeddings"), x), dim=1)  # (B, n + T, D)
+        for i, share in enumerate(self.shares, start=1):
+            x = x + share * text[:, n - i : n - i + T]  # (B, T, D): what came i positions before
+        return x
 
 
 class Rotary(Position, kind="rotary"):
@@ -151,4 +184,4 @@ class Shape(Options):
     bias: bool = True
     """Whether linear layers and layer norms add a learned constant."""
     position: Position.Config = Learned.Config()
-    """How the model is told where a token is: none, learned, sinusoidal, rotary, alibi."""
+    """How the model is told where a token is: none, learned, sinusoidal, convolution, rotary, alibi."""

@@ -88,7 +88,7 @@ class GPT(nn.Module):
         start, T = pasts[0].length, ids.shape[1]
         if start + T > self.config.block_size:
             raise ValueError(f"{start + T} positions do not fit into the context of {self.config.block_size}")
-        x = self.position.embed(self.tokens(ids), start)  # (B, T, D)
+        x = self.position.embed(self.tokens(ids), pasts[0])  # (B, T, D)
         x = self.dropout(self.embedding_norm(x))  # (B, T, D)
         for block, past in zip(self.blocks, pasts):
             x = block(x, past)  # (B, T, D)
