@@ -44,22 +44,22 @@ def bars_svg(values: Mapping[str, float], title: str, mark: tuple[str, float], t
     def across(value: float) -> float:
         return left + value / axis[-1] * (WIDTH - left - right)
 
-    parts = _open(bottom + 34, title, theme)
+    parts = open_svg(bottom + 34, title, theme)
     for tick in axis:
         parts.append(f'<path d="M{across(tick):.1f} {top}V{bottom}" stroke="{theme.faint}"/>')
-        parts.append(_text(across(tick), bottom + 18, f"{tick:g}", theme.soft, "middle"))
+        parts.append(text_svg(across(tick), bottom + 18, f"{tick:g}", theme.soft, "middle"))
     for place, (name, value) in enumerate(values.items()):
         y = top + row * place
-        parts.append(_text(left - 10, y + 22, name, theme.ink, "end"))
+        parts.append(text_svg(left - 10, y + 22, name, theme.ink, "end"))
         size = f'width="{across(value) - left:.1f}" height="{row - 12}"'
         parts.append(f'<rect x="{left}" y="{y + 6}" {size} fill="{theme.bar}"/>')
         inside = value > 0.8 * axis[-1]
         ends = (across(value) - 8, theme.ground, "end") if inside else (across(value) + 8, theme.ink, "start")
-        parts.append(_text(ends[0], y + 22, f"{value:.4f}", ends[1], ends[2]))
+        parts.append(text_svg(ends[0], y + 22, f"{value:.4f}", ends[1], ends[2]))
     x = across(mark[1])
     parts.append(f'<path d="M{x:.1f} {top - 4}V{bottom}" stroke="{theme.ink}" stroke-dasharray="3 4"/>')
-    parts.append(_text(x, top - 10, f"{mark[0]}: {mark[1]:.4f}", theme.soft, "middle"))
-    return _close(parts)
+    parts.append(text_svg(x, top - 10, f"{mark[0]}: {mark[1]:.4f}", theme.soft, "middle"))
+    return close_svg(parts)
 
 
 def map_svg(weights: Tensor, labels: Sequence[str], title: str, theme: Theme) -> str:
@@ -67,11 +67,11 @@ def map_svg(weights: Tensor, labels: Sequence[str], title: str, theme: Theme) ->
     left, top, cell = 160, 66, 17
     T, S = weights.shape
     names = [visible(label) for label in labels]
-    parts = _open(top + cell * T + 30, title, theme)
+    parts = open_svg(top + cell * T + 30, title, theme)
     for place, name in enumerate(names[:S]):
-        parts.append(_text(left + cell * (place + 0.5), top - 8, name, theme.ink, "middle"))
+        parts.append(text_svg(left + cell * (place + 0.5), top - 8, name, theme.ink, "middle"))
     for place, name in enumerate(names[S - T :]):
-        parts.append(_text(left - 8, top + cell * (place + 0.5) + 4, name, theme.ink, "end"))
+        parts.append(text_svg(left - 8, top + cell * (place + 0.5) + 4, name, theme.ink, "end"))
     frame = f'x="{left}" y="{top}" width="{cell * S}" height="{cell * T}"'
     parts.append(f'<rect {frame} fill="none" stroke="{theme.faint}"/><g fill="{theme.bar}">')
     for i, row in enumerate(weights.tolist()):
@@ -80,8 +80,8 @@ def map_svg(weights: Tensor, labels: Sequence[str], title: str, theme: Theme) ->
                 where = f'x="{left + cell * j}" y="{top + cell * i}" width="{cell}" height="{cell}"'
                 parts.append(f'<rect {where} opacity="{weight:.2f}"/>')
     what = "each row is a query, each column a key"
-    parts.append("</g>" + _text(left + cell * S / 2, top + cell * T + 20, what, theme.soft, "middle"))
-    return _close(parts)
+    parts.append("</g>" + text_svg(left + cell * S / 2, top + cell * T + 20, what, theme.soft, "middle"))
+    return close_svg(parts)
 
 
 def readers_svg(text: str, readers: Mapping[str, Sequence[float]], title: str, theme: Theme, line: int = 64) -> str:
@@ -93,7 +93,7 @@ def readers_svg(text: str, readers: Mapping[str, Sequence[float]], title: str, t
     lines = broken(text, line)
     height = top + len(lines) * (row * len(readers) + 14)
     parts = [
-        *_open(height, title, theme),
+        *open_svg(height, title, theme),
         f'<g font-family="ui-monospace,Menlo,Consolas,monospace" fill="{theme.ink}">',
     ]
     y = top
@@ -105,10 +105,10 @@ def readers_svg(text: str, readers: Mapping[str, Sequence[float]], title: str, t
                 parts.append(f'<rect {place} fill="{theme.heat}" opacity="{0.85 * heat:.2f}"/>')
             where = f'x="{left}" y="{y}" textLength="{step * (end - start):.1f}" xml:space="preserve"'
             parts.append(f"<text {where}>{escape(text[start:end])}</text>")
-            parts.append(_text(left - 12, y, name, theme.soft, "end", ' font-family="system-ui,sans-serif"'))
+            parts.append(text_svg(left - 12, y, name, theme.soft, "end", ' font-family="system-ui,sans-serif"'))
             y += row
         y += 14
-    return _close([*parts, "</g>"])
+    return close_svg([*parts, "</g>"])
 
 
 def broken(text: str, line: int) -> list[tuple[int, int]]:
@@ -123,20 +123,23 @@ def broken(text: str, line: int) -> list[tuple[int, int]]:
     return lines
 
 
-def _open(height: float, title: str, theme: Theme) -> list[str]:
+def open_svg(height: float, title: str, theme: Theme) -> list[str]:
+    """The first parts of a figure: its size, ground and title."""
     size = f'width="{WIDTH}" height="{height:.0f}" viewBox="0 0 {WIDTH} {height:.0f}"'
     return [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="system-ui,sans-serif" font-size="13" role="img">',
         f"<title>{escape(title)}</title>",
         f'<rect width="100%" height="100%" rx="8" fill="{theme.ground}"/>',
-        _text(20, 26, title, theme.ink, "start", ' font-size="15" font-weight="600"'),
+        text_svg(20, 26, title, theme.ink, "start", ' font-size="15" font-weight="600"'),
     ]
 
 
-def _text(x: float, y: float, text: str, colour: str, anchor: str, more: str = "") -> str:
+def text_svg(x: float, y: float, text: str, colour: str, anchor: str, more: str = "") -> str:
+    """A text at a place; `more` are further attributes."""
     where = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}"{more}'
     return f"<text {where}>{escape(text)}</text>"
 
 
-def _close(parts: Sequence[str]) -> str:
+def close_svg(parts: Sequence[str]) -> str:
+    """The whole figure."""
     return "\n".join([*parts, "</svg>\n"])

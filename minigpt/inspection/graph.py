@@ -8,8 +8,6 @@ B batch, T positions, D model width.
 
 from __future__ import annotations
 
-import inspect
-import sys
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -152,10 +150,3 @@ def family(kind: type[Attention]) -> str:
     """The folder that a kind stands in; the file of a plugin's."""
     parts = kind.__module__.split(".")
     return parts[2] if parts[:2] == ["minigpt", "attention"] else parts[-1]
-
-
-def idea(kind: type[Attention]) -> str:
-    """The first sentence of the file of a kind."""
-    text = inspect.getdoc(sys.modules[kind.__module__]) or ""
-    first = " ".join(text.split("\n\n")[0].split())
-    return first.split(". ")[0].rstrip(".")

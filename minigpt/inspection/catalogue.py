@@ -1,0 +1,150 @@
+"""All kinds of attention as a tree: which one is which other one, with which option; as text, a table and a picture.
+
+The tree is read from the files of the kinds: what each opens with, and its edges (`attention/edge.py`). A kind hangs on
+the first of its edges; the others are listed beside it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+
+from minigpt.attention import Attention
+from minigpt.config.options import hints
+from minigpt.inspection.figures import THEMES, Theme, close_svg, open_svg, text_svg
+from minigpt.inspection.graph import Step, all_steps, family, gap, path, positions_of
+from minigpt.system.errors import UserError
+
+PAPER = re.compile(r"\b\d{4}\.\d{5}\b")
+COLOURS = {  # of a family, in a light and a dark theme
+    "averages": ("#57606a", "#9aa5b1"),
+    "softmax": ("#2563eb", "#7aa7ff"),
+    "compact": ("#0f766e", "#4fd1c5"),
+    "sparse": ("#b45309", "#f0a75a"),
+    "linear": ("#a21caf", "#e08aee"),
+}
+
+
+def text_of(kind: type[Attention]) -> str:
+    """What the file of a kind opens with."""
+    return inspect.getdoc(sys.modules[kind.__module__]) or ""
+
+
+def idea(kind: type[Attention]) -> str:
+    """The first sentence of the file of a kind, without its papers."""
+    first = " ".join(text_of(kind).split("\n\n")[0].split())
+    return re.sub(r" \([^()]*arXiv[^()]*\)", "", first).split(". ")[0].rstrip(".")
+
+
+def papers(kind: type[Attention]) -> list[str]:
+    """The arXiv ids that the file of a kind names before its first class, in order."""
+    return list(dict.fromkeys(PAPER.findall(text_of(kind))))
+
+
+def children(steps: list[Step]) -> dict[str, list[Step]]:
+    """The tree: for each kind the edges on which others hang; under '' the kinds without an edge."""
+    tree: dict[str, list[Step]] = {}
+    seen = set()
+    for step in steps:
+        if step.kind not in seen:
+            tree.setdefault(step.edge.to, []).append(step)
+            seen.add(step.kind)
+    return tree
+
+
+def walk(tree: dict[str, list[Step]], kind: str, depth: int = 0) -> Iterator[tuple[int, Step]]:
+    """The edges below a kind, each with its depth, in the order in which the tree is drawn."""
+    for step in tree.get(kind, []):
+        yield depth + 1, step
+        yield from walk(tree, step.kind, depth + 1)
+
+
+def rows() -> list[tuple[int, str, str]]:
+    """(depth, kind, which edge it hangs on and where else it equals a kind), in the order of the tree."""
+    steps = all_steps()
+    tree, found = children(steps), list[tuple[int, str, str]]()
+    hung = {step.kind for step in steps}
+    for root in (name for name in Attention.kinds if name not in hung):
+        found.append((0, root, ""))
+        for depth, step in walk(tree, root):
+            others = [other for other in steps if other.kind == step.kind and other is not step]
+            also = "".join(f"; {sign(other)} {other.edge.to}: {other.edge.when}" for other in others)
+            found.append((depth, step.kind, f"{sign(step)} {step.edge.to}: {step.edge.when}{also}"))
+    return found
+
+
+def sign(step: Step) -> str:
+    """Equal, or near."""
+    return "~" if step.is_limit else "="
+
+
+def as_text() -> str:
+    """The tree, a line for each kind."""
+    lines = [(f"{'  ' * depth}{name}", what) for depth, name, what in rows()]
+    width = max(len(name) for name, _ in lines)
+    return "\n".join(f"{name:<{width}}  {what}".rstrip() for name, what in lines)
+
+
+def as_markdown() -> str:
+    """A table of all kinds: the idea, the papers, and every edge."""
+    steps = all_steps()
+    lines = ["| family | kind | idea | arXiv | equals |", "|---|---|---|---|---|"]
+    for name, kind in Attention.kinds.items():
+        links = ", ".join(f"[{paper}](https://arxiv.org/abs/{paper})" for paper in papers(kind))
+        edges = "; ".join(f"{sign(s)} {s.edge.to}: {s.edge.when}" for s in steps if s.kind == name)
+        file = f"[{name}]({'/'.join(kind.__module__.split('.')[2:])}.py)"
+        lines.append(f"| {family(kind)} | {file} | {idea(kind)} | {links} | {edges} |".replace("||", "\\|\\|"))
+    return "\n".join(lines)
+
+
+def as_svg(theme: Theme) -> str:
+    """The tree as a picture: a row for each kind, in the colour of its family, with the edge that it hangs on."""
+    top, row, indent, dark = 70, 22, 18, theme is THEMES["dark"]
+    found = rows()
+    parts = open_svg(top + row * len(found) + 16, "Kinds of attention: what each one is, with which option", theme)
+    for place, (name, colours) in enumerate(COLOURS.items()):
+        parts.append(f'<circle cx="{26 + 110 * place}" cy="46" r="5" fill="{colours[dark]}"/>')
+        parts.append(text_svg(36 + 110 * place, 50, name, theme.soft, "start"))
+    last: dict[int, float] = {}  # depth -> y of the last kind there
+    for place, (depth, name, what) in enumerate(found):
+        x, y = 26 + indent * depth, top + row * place + 10
+        colour = COLOURS.get(family(Attention.kinds[name]), (theme.ink, theme.ink))[dark]
+        if depth:
+            parts.append(
+                f'<path d="M{x - indent} {last[depth - 1] + 6:.0f}V{y}H{x - 6}" fill="none" stroke="{theme.faint}"/>'
+            )
+        parts.append(f'<circle cx="{x}" cy="{y}" r="5" fill="{colour}"/>')
+        parts.append(text_svg(x + 12, y + 4, name, theme.ink, "start", ' font-weight="600"'))
+        parts.append(text_svg(360, y + 4, shortened(what, 56), theme.soft, "start", ' font-size="12"'))
+        last[depth] = y
+    return close_svg(parts)
+
+
+def shortened(text: str, length: int) -> str:
+    """The first edge of a line, cut to a length."""
+    first = text.split("; ")[0]
+    return first if len(first) <= length else f"{first[: length - 3]}..."
+
+
+def describe(name: str) -> str:
+    """One kind: what its file opens with, its options, its laws, its edges as measured now, the way from the mean."""
+    if name not in Attention.kinds:
+        raise UserError(f"no kind {name!r} (known: {', '.join(Attention.kinds)})")
+    kind, steps = Attention.kinds[name], all_steps()
+    lines = [f"{name} ({kind.__module__.replace('.', '/')}.py)", "", text_of(kind).rstrip(), "", "options:"]
+    default = kind.Config()
+    lines += [f"    {option} = {getattr(default, option)}" for option in hints(kind.Config)] or ["    none"]
+    lines += ["", "what holds:"]
+    lines.append(f"    its rows of weights {'sum' if kind.rows_sum_to_one else 'need not sum'} to one")
+    lines.append(f"    its weights are {'never' if kind.weights_nonnegative else 'sometimes'} negative")
+    lines.append(f"    without positions, the order of the past {'does not matter' if kind.order_blind else 'matters'}")
+    lines += [f"    a position that acts by `{method}` is left out: {why}" for method, why in kind.unsuited.items()]
+    lines += ["", "edges, as measured now in float64 over every position:"]
+    for step in (step for step in steps if name in (step.kind, step.edge.to)):
+        far = max(gap(step, position) for position in positions_of(step))
+        lines.append(f"    {step}: off by {far:.1g}" + (f", allowed {step.edge.error:g}" if step.is_limit else ""))
+    way = path(steps, "average_loop", name)
+    lines += ["", "from the running mean:", *(f"    {step}" for step in way)]
+    return "\n".join(lines)

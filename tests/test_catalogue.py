@@ -1,0 +1,61 @@
+"""The kinds as a tree: every kind in it once, what hangs where, and one kind looked at closely."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+from running import script
+
+from minigpt.attention import Attention
+from minigpt.inspection.catalogue import as_markdown, as_svg, as_text, describe, idea, papers, rows
+from minigpt.inspection.figures import THEMES
+from minigpt.inspection.graph import all_steps
+from minigpt.system.errors import UserError
+
+
+def test_every_kind_is_in_the_tree_once() -> None:
+    assert sorted(name for _, name, _ in rows()) == sorted(Attention.kinds)
+    assert len(as_text().splitlines()) == len(Attention.kinds)
+
+
+def test_a_kind_hangs_below_the_kind_that_its_first_edge_names() -> None:
+    above: dict[int, str] = {}
+    for depth, name, what in rows():
+        if depth:
+            assert what[2:].startswith(f"{above[depth - 1]}: ")
+        above[depth] = name
+
+
+@pytest.mark.parametrize("kind", Attention.kinds.values(), ids=Attention.kinds)
+def test_the_file_of_a_kind_opens_with_its_idea(kind: type[Attention]) -> None:
+    assert 10 < len(idea(kind)) < 150
+    assert "arXiv" not in idea(kind)
+
+
+def test_the_table_has_each_edge_and_paper() -> None:
+    table = as_markdown()
+    assert "[multi_head](softmax/multi_head.py)" in table and papers(Attention.kinds["multi_head"]) == ["1706.03762"]
+    for step in all_steps():
+        assert f"{step.edge.to}: {step.edge.when}".replace("||", "\\|\\|") in table
+
+
+@pytest.mark.parametrize("theme", THEMES.values(), ids=THEMES)
+def test_the_picture_has_a_row_for_each_kind(theme: object) -> None:
+    texts = [text.text for text in ElementTree.fromstring(as_svg(theme)).iter("{http://www.w3.org/2000/svg}text")]
+    assert set(Attention.kinds) <= set(texts)
+
+
+def test_one_kind_is_described_with_its_edges_measured() -> None:
+    text = describe("grouped_query")
+    assert "2305.13245" in text and "n_kv_head = None" in text
+    assert "grouped_query = multi_head (n_kv_head = n_head): off by" in text
+    assert text.splitlines()[-1].strip() == "grouped_query = multi_head (n_kv_head = n_head)"
+    with pytest.raises(UserError, match="no kind 'multihead'"):
+        describe("multihead")
+
+
+def test_the_command_prints_the_tree(tmp_path: Path) -> None:
+    done = script("kinds.py", cwd=tmp_path)
+    assert done.code == 0 and "= single_head: n_head = 1" in done.out
