@@ -27,7 +27,15 @@ from minigpt.system.errors import Mistake
 class MultiHead(SoftmaxAttention, kind="multi_head"):
     """`n_head` heads, and one projection of all their outputs, concatenated."""
 
-    edges: ClassVar[tuple[Edge, ...]] = (Edge("single_head", "n_head = 1", mine={"n_head": 1}),)
+    edges: ClassVar[tuple[Edge, ...]] = (
+        Edge("single_head", "n_head = 1", {"n_head": 1}),
+        Edge(
+            "single_head",
+            "n_head = 1, unscaled, normed",
+            {"n_head": 1, "scaled": False, "qk_norm": True},
+            {"scaled": False, "qk_norm": True},
+        ),
+    )
 
     @dataclass(frozen=True, kw_only=True)
     class Config(SingleHead.Config):
