@@ -11,7 +11,7 @@ PLUGIN = """
 import atexit, sys
 
 atexit.register(lambda: print("imported:", *(name for name in HEAVY if name in sys.modules)))
-HEAVY = ("torch._dynamo", "torch._inductor", "transformers", "matplotlib")
+HEAVY = ("torch._dynamo", "torch._inductor", "sympy", "transformers", "matplotlib")
 """
 
 

@@ -195,7 +195,8 @@ class Probe:
         sooner = early(cuts, T).to(logits.device)  # (B, T)
         read = logits @ torch.randn(logits.shape[-1], generator=self.draw).to(logits)  # (B, T): what losses would read
         signs = torch.randn(B, T, generator=self.draw).to(logits) * sooner  # (B, T)
-        (gradient,) = torch.autograd.grad(read, kept[0], signs, allow_unused=True)  # (B, T, D)
+        loss = (read * signs).sum()  # a number: with `signs` as grad_outputs, torch would import sympy
+        (gradient,) = torch.autograd.grad(loss, kept[0], allow_unused=True)  # (B, T, D)
         if gradient is None:
             return logits.detach(), None
         far = ~sooner * gradient.abs().amax(-1).nan_to_num(0.0)  # (B, T): a NaN is reported by the first step
