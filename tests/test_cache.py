@@ -14,10 +14,12 @@ from torch import Tensor
 
 from minigpt.attention import Attention
 from minigpt.attention.averages.average_loop import AverageLoop
-from minigpt.attention.cache import KVCache, Past, Shared, State
+from minigpt.attention.cache import KVCache, Past, Shared, State, WindowCache
 from minigpt.attention.position import Shape
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import MultiHead
+from minigpt.attention.sparse.sliding_window import SlidingWindow
+from minigpt.attention.sparse.streaming import Streaming
 from minigpt.config.options import hints
 from minigpt.fast import make_fast
 from minigpt.inspection.cost import bytes_of
@@ -186,10 +188,44 @@ def test_a_full_cache_refuses_more() -> None:
 @pytest.mark.parametrize(("first", "then"), [(2, 1), (1, 2), (2, 3)])
 def test_another_batch_size_is_refused(first: int, then: int) -> None:
     """A batch of one would be broadcast over the others in silence."""
-    cache = KVCache(4)
-    cache.append(keys(first, 1), keys(first, 1))
-    with pytest.raises(ValueError, match=f"a batch of {first}, now {then} came"):
-        cache.append(keys(then, 1), keys(then, 1))
+    for cache in (KVCache(4), WindowCache(4)):
+        cache.append(keys(first, 1), keys(first, 1))
+        with pytest.raises(ValueError, match=f"a batch of {first}, now {then} came"):
+            cache.append(keys(then, 1), keys(then, 1))
+
+
+# ---- a window ----
+
+
+@pytest.mark.parametrize("sinks", [0, 1, 3])
+@pytest.mark.parametrize("window", [1, 2, 4])
+def test_a_window_returns_what_new_positions_may_see(window: int, sinks: int) -> None:
+    """The first ones, and the last ones in order, before what is new; of no more than it promises."""
+    key, value = keys(2, 23, d=3), keys(2, 23, d=5)
+    past, start = WindowCache(window, sinks), 0
+    for T in (1, 2, 1, 1, 1, 5, 1, 7, 1, 1, 1, 1):
+        before = sorted({*range(min(sinks, start)), *range(max(0, start - window), start)})
+        places = [*before, *range(start, start + T)]
+        found = past.append(key[:, :, start : start + T], value[:, :, start : start + T])
+        assert all(torch.equal(ours, x[:, :, places]) for ours, x in zip(found, (key, value)))
+        start += T
+        assert past.length == start
+        assert bytes_of(past) == 2 * 2 * (sinks + window) * (3 + 5) * 4
+    assert start == 23
+
+
+def test_a_window_as_it_lies_holds_the_same_in_another_order() -> None:
+    past, key = WindowCache(3, sinks=1), torch.arange(6.0)[None, None, :, None]  # (1, 1, 6, 1)
+    for p in range(6):
+        kept, _ = past.write(key[:, :, p : p + 1], key[:, :, p : p + 1])
+    assert kept.flatten().tolist() == [0, 4, 5, 3]
+    assert past.append(key[:, :, :1], key[:, :, :1])[0].flatten().tolist() == [0, 3, 4, 5, 0]
+
+
+def test_a_window_does_not_have_the_keys_of_all_positions() -> None:
+    _, past = chain([WindowCache(3), Shared()])
+    with pytest.raises(UserError, match="keeps only a window of them; put a kind that keeps all below it"):
+        past.append(keys(1, 2), keys(1, 2))
 
 
 # ---- a state ----
@@ -237,7 +273,7 @@ def kept(attention: object, tokens: int, block_size: int = 32) -> int:
     (past,) = cache
     if isinstance(past, State):
         return sum(tensor.numel() for tensor in past.tensors)
-    assert isinstance(past, KVCache)
+    assert isinstance(past, (KVCache, WindowCache))
     assert past.buffers is not None
     return sum(buffer.numel() for buffer in past.buffers)
 
@@ -251,6 +287,13 @@ def test_grouped_heads_shrink_the_cache_by_their_ratio(n_kv_head: int) -> None:
 
 def test_an_average_keeps_one_sum_however_long_the_past() -> None:
     assert kept(AverageLoop.Config(), 1) == kept(AverageLoop.Config(), 32) == 3 * 16
+
+
+def test_a_window_keeps_as_many_positions_as_it_sees() -> None:
+    for tokens in (1, 32):
+        assert kept(SlidingWindow.Config(window=5, n_kv_head=2), tokens) == 2 * 3 * 5 * 8
+        assert kept(Streaming.Config(window=5, sinks=3), tokens) == 2 * 3 * 8 * 16
+        assert kept(Streaming.Config(window=30, sinks=3), tokens) == 2 * 3 * 32 * 16  # no more than the context
 
 
 @torch.no_grad()

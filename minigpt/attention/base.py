@@ -120,7 +120,7 @@ def repeat_kv(x: Tensor, H: int) -> Tensor:
 
 
 class SoftmaxAttention(Attention):
-    """Weights are the softmax of scores: `scale`, `scores`, `mask` and `normalise`, each to be changed alone."""
+    """Weights are the softmax of scores: `scale`, `scores`, `bias`, `mask`, `normalise`, each to be changed alone."""
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Attention.Config):
@@ -137,6 +137,10 @@ class SoftmaxAttention(Attention):
         """How well query (B, H, T, d) and key (B, G, S, d) match: (B, H, T, S)."""
         return query @ repeat_kv(key, query.shape[1]).mT * self.scale(query)
 
+    def bias(self, query: Tensor, key: Tensor) -> Tensor:
+        """What is added to the scores of query (B, H, T, d) and key (B, G, S, d): (H, T, S), the position's."""
+        return self.position.bias(query, key)
+
     def mask(self, T: int, S: int, device: torch.device) -> Tensor:
         """Who may look where: (T, S), true where query t may see key s. Made from `distance`."""
         return distance(T, S, device) >= (0 if self.config.causal else -S)
@@ -146,12 +150,12 @@ class SoftmaxAttention(Attention):
         return scores.softmax(dim=-1)
 
     def weights(self, query: Tensor, key: Tensor) -> Tensor:
-        scores = self.scores(query, key) + self.position.bias(query, key)  # (B, H, T, S)
+        scores = self.scores(query, key) + self.bias(query, key)  # (B, H, T, S)
         mask = self.mask(query.shape[2], key.shape[2], query.device)  # (T, S)
         return self.normalise(scores.masked_fill(~mask, -torch.inf))  # (B, H, T, S)
 
     def stages(self, query: Tensor, key: Tensor) -> dict[str, Tensor]:
         scores = self.scores(query, key)  # (B, H, T, S)
-        biased = scores + self.position.bias(query, key)  # (B, H, T, S)
+        biased = scores + self.bias(query, key)  # (B, H, T, S)
         masked = biased.masked_fill(~self.mask(query.shape[2], key.shape[2], query.device), -torch.inf)  # (B, H, T, S)
         return {"scores": scores, "with bias": biased, "masked": masked, **super().stages(query, key)}

@@ -1,5 +1,5 @@
-"""What decoding keeps of earlier tokens: nothing (a training pass), keys and values, those of the layer below, or a
-state of fixed size.
+"""What decoding keeps of earlier tokens: nothing (a training pass), keys and values of all of them or of the last few,
+those of the layer below, or a state of fixed size.
 
 A cache belongs to the caller, one a layer (`GPT.make_cache`), and is filled by `Attention.forward`.
 
@@ -100,6 +100,70 @@ class KVCache(Past):
             return super().kept()
         keys, values = self.buffers
         return keys.narrow(2, 0, self.length), values.narrow(2, 0, self.length)
+
+
+class WindowCache(Past):
+    """The keys and values of the last `window` positions, and of the first `sinks`: as large however long the past.
+
+    A ring: a position is written over the one `window` positions before it. `append` returns what was kept, in the
+    order of the text, and then what is new. A mask that is made of distances stays right: what was dropped, no new
+    position sees any more.
+    """
+
+    keeps = True
+
+    def __init__(self, window: int, sinks: int = 0):
+        super().__init__()
+        self.window, self.sinks = window, sinks
+        self.buffers: tuple[Tensor, Tensor] | None = None
+
+    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Keep key (B, G, T, d) and value (B, G, T, e); returns (B, G, S, d) and (B, G, S, e), of what was kept too."""
+        self.expect(key.shape[0])
+        kept = self.in_order() if self.buffers else ([], [])
+        keys, values = torch.cat([*kept[0], key], dim=2), torch.cat([*kept[1], value], dim=2)
+        self.write(key, value)
+        return keys, values
+
+    def in_order(self) -> tuple[list[Tensor], list[Tensor]]:
+        """The pieces of the buffers, from the first position to the last: of the keys, and of the values."""
+        assert self.buffers is not None
+        s, n = self.sinks, self.length
+        if n <= s + self.window:
+            keys, values = ([buffer[:, :, :n]] for buffer in self.buffers)  # (B, G, n, d), (B, G, n, e)
+        else:
+            oldest = self.slot(n)  # the next position would be written over it
+            pieces = slice(s), slice(oldest, None), slice(s, oldest)
+            keys, values = ([buffer[:, :, piece] for piece in pieces] for buffer in self.buffers)
+        return keys, values
+
+    def slot(self, position: int) -> int:
+        """Where a position is kept."""
+        s = self.sinks
+        return position if position < s else s + (position - s) % self.window
+
+    def write(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Keep key (B, G, T, d) and value (B, G, T, e), each in its place; returns all that is kept, as it lies."""
+        self.expect(key.shape[0])
+        start, end, size = self.length, self.length + key.shape[2], self.sinks + self.window
+        if self.buffers is None:
+            self.buffers = (
+                key.new_empty(*key.shape[:2], size, key.shape[3]),  # (B, G, s + w, d)
+                value.new_empty(*value.shape[:2], size, value.shape[3]),  # (B, G, s + w, e)
+            )
+        stay = [p for p in range(start, end) if p < self.sinks or p >= end - self.window]
+        for buffer, new in zip(self.buffers, (key, value)):
+            buffer[:, :, [self.slot(p) for p in stay]] = new[:, :, [p - start for p in stay]]
+        self.length = end
+        keys, values = self.buffers
+        return keys[:, :, :end], values[:, :, :end]  # (B, G, at most s + w, d), (B, G, at most s + w, e)
+
+    def kept(self) -> tuple[Tensor, Tensor]:
+        """Raises UserError: it does not have those of all positions."""
+        raise UserError(
+            "a layer shares the keys and values of all positions with the layer below, which keeps only a window of "
+            "them; put a kind that keeps all below it, such as multi_head"
+        )
 
 
 class Shared(Past):

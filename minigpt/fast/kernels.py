@@ -1,6 +1,6 @@
 """Softmax attention in one kernel: scores, mask, softmax and mean without the (T, S) weights ever being in memory.
 
-"FlashAttention" (arXiv 2205.14135), as torch has it. A kind that changes only `scale` or `mask` (a window is one line)
+"FlashAttention" (arXiv 2205.14135), as torch has it. A kind that changes only `scale`, `bias` or `mask`
 keeps it.
 
 B batch, H query heads, G key heads, T query positions, S key positions, d width of a query, e width of a value.
@@ -17,13 +17,13 @@ from minigpt.attention.base import repeat_kv
 from minigpt.fast.guard import faster
 
 
-@faster(SoftmaxAttention, "mix", "fused attention", honours=("scale", "mask"))
+@faster(SoftmaxAttention, "mix", "fused attention", honours=("scale", "bias", "mask"))
 def mix(self: SoftmaxAttention, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """The weighted mean of the values: (B, H, T, e)."""
-    (B, H, T, d), (_, G, S, _) = query.shape, key.shape
+    T, S = query.shape[2], key.shape[2]
     if explicit_is_faster(query, key):
         return explicit(self, query, key, value)
-    bias = self.position.bias(query, key) if self.position.acts_by("bias") else None  # (H, T, S)
+    bias = self.bias(query, key) if has_bias(self) else None  # (H, T, S)
     triangle = type(self).mask is SoftmaxAttention.mask and self.config.causal and bias is None
     if triangle and T in (1, S):
         mask = None  # the kernel's own mask aligns to the upper left: right for T = S; for T = 1 none is needed
@@ -31,10 +31,24 @@ def mix(self: SoftmaxAttention, query: Tensor, key: Tensor, value: Tensor) -> Te
         mask = self.mask(T, S, query.device)  # (T, S)
     if bias is not None and mask is not None:
         mask = bias.masked_fill(~mask, -torch.inf).to(query.dtype)  # (H, T, S)
+    return fused(self, query, key, value, mask)
+
+
+def has_bias(self: SoftmaxAttention) -> bool:
+    """Whether anything is added to the scores."""
+    return self.position.acts_by("bias") or type(self).bias is not SoftmaxAttention.bias
+
+
+def fused(self: SoftmaxAttention, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+    """The kernel: (B, H, T, e). `mask` is true or finite where a query may look; None is the causal mask of T = S, or a
+    single query that sees all."""
+    (B, H, T, d), G, e, scale = query.shape, key.shape[1], value.shape[3], self.scale(query)
     if mask is None and T == 1 and G < H:  # query heads that share a key head become positions: no key is copied
         query = query.reshape(B, G, -1, d)  # (B, G, H/G, d)
     elif G < H:
         key, value = repeat_kv(key, H), repeat_kv(value, H)  # (B, H, S, d), (B, H, S, e)
+    if d != e and T > 1 and query.device.type == "cpu":  # the kernel for CPUs takes equal widths only
+        query, key, value = (F.pad(x, (0, max(d, e) - x.shape[3])) for x in (query, key, value))
     mixed = F.scaled_dot_product_attention(
         query,
         key,
@@ -42,9 +56,9 @@ def mix(self: SoftmaxAttention, query: Tensor, key: Tensor, value: Tensor) -> Te
         attn_mask=mask,
         dropout_p=self.dropout if self.training else 0.0,  # the kernel drops in evaluation mode too
         is_causal=mask is None and T > 1,
-        scale=self.scale(query),
+        scale=scale,
     )
-    return mixed if G == H else mixed.reshape(B, H, T, -1)  # (B, H, T, e)
+    return (mixed if mixed.shape[1:3] == (H, T) else mixed.reshape(B, H, T, -1))[..., :e]  # (B, H, T, e)
 
 
 def explicit_is_faster(query: Tensor, key: Tensor) -> bool:
@@ -62,8 +76,8 @@ def explicit(self: SoftmaxAttention, query: Tensor, key: Tensor, value: Tensor) 
     if key.shape[1] < H:
         key, value = repeat_kv(key, H), repeat_kv(value, H)  # (B, H, S, d), (B, H, S, e)
     scores = (query * self.scale(query)) @ key.mT  # (B, H, T, S)
-    if self.position.acts_by("bias"):
-        scores = scores + self.position.bias(query, key)
+    if has_bias(self):
+        scores = scores + self.bias(query, key)
     barrier = torch.where(self.mask(T, S, query.device), 0.0, -torch.inf).to(scores.dtype)  # (T, S)
     weights = F.dropout((scores + barrier).softmax(dim=-1), self.dropout, self.training)  # (B, H, T, S)
     return weights.to(value.dtype) @ value  # (B, H, T, e)

@@ -24,6 +24,7 @@ from minigpt.model.gpt import chain
 
 ROUNDING = 1e-9  # what an identity may be off in float64, relative to the largest number
 B, T, D, LAYERS = 2, 11, 16, 2
+ZERO = 1e-4  # what is smaller is noise about a zero, as the gradient of a constant that is added to all keys
 STIR = 0.3  # the size of the noise on every parameter, so that no zero hides what it multiplies
 
 
@@ -128,7 +129,7 @@ def results(stack: list[Attention], x: Tensor, shared: list[list[str]]) -> list[
 
 def far(ours: Tensor, theirs: Tensor) -> float:
     """The largest difference, relative to the largest number; infinite where something is not a number."""
-    largest = torch.maximum(ours.abs().max(), theirs.abs().max()).clamp(min=1e-12)
+    largest = torch.maximum(ours.abs().max(), theirs.abs().max()).clamp(min=ZERO)
     return float(((ours - theirs).abs().max() / largest).nan_to_num(torch.inf))
 
 

@@ -1,0 +1,65 @@
+"""Attention sinks: a query sees the last w positions, and the first s of the text.
+
+    weights_t = softmax over s' of (q_t . k_s' / sqrt(d)),   s' < s or t - w < s' <= t
+
+"Efficient Streaming Language Models with Attention Sinks" (arXiv 2309.17453). A softmax has to put its weight
+somewhere, and trained models put what they do not need on the first tokens: with a window alone these are lost, and a
+model that was trained without a window falls apart. New against the sliding window: the first `sinks` positions stay.
+
+Cost: T (s + w) d for a training pass, (s + w) d for a written token. Cache: the first s and a ring of the last w keys
+and values, 2 (s + w) G d numbers. StreamingLLM gives it to models that were trained without it.
+
+As in the paper, a position that biases by distance (alibi) counts places in the cache: a sink is never farther than
+s + w - 1 places away. Keys of rotary positions are kept as they were rotated, at their places in the text; the paper
+rotates them again at their places in the cache, which matters only beyond the context of the training.
+
+B batch, H query heads, G key heads, T query positions, S key positions, d width of a head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from minigpt.attention.cache import KVCache, Past, WindowCache
+from minigpt.attention.edge import Edge
+from minigpt.attention.position import distance
+from minigpt.attention.sparse.sliding_window import SlidingWindow
+from minigpt.config.options import Natural
+
+
+class Streaming(SlidingWindow, kind="streaming"):
+    """A window, and the first `sinks` positions."""
+
+    edges: ClassVar[tuple[Edge, ...]] = (
+        Edge("sliding_window", "no sinks", mine={"window": 3, "sinks": 0}, theirs={"window": 3}),
+        Edge("multi_head", "window >= T", mine={"window": 1000}),
+        Edge("multi_head", "sinks >= T", mine={"window": 1, "sinks": 1000}),
+    )
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(SlidingWindow.Config):
+        sinks: Natural = 4
+        """How many of the first positions every query sees."""
+
+    config: Streaming.Config
+
+    def mask(self, T: int, S: int, device: torch.device) -> Tensor:
+        first = torch.arange(S, device=device) < self.config.sinks  # (S,)
+        past = distance(T, S, device) >= (0 if self.config.causal else -S)  # (T, S)
+        return super().mask(T, S, device) | (past & first)  # (T, S)
+
+    def bias(self, query: Tensor, key: Tensor) -> Tensor:
+        T, S, farthest = query.shape[2], key.shape[2], self.config.sinks + self.window - 1
+        column = torch.arange(S, device=query.device)  # (S,)
+        moved = (column < self.config.sinks) & (distance(T, S, query.device) > farthest - column)  # (T, S)
+        last = super().bias(query[:, :, -1:], key)  # (H, 1, S): for the distances S - 1, ..., 1, 0
+        in_cache = last[:, :, (S - 1 - farthest + column).clamp(0, S - 1)]  # (H, 1, S): distance farthest - column
+        return torch.where(moved, in_cache, super().bias(query, key))  # (H, T, S)
+
+    def make_cache(self, length: int) -> Past:
+        size = self.config.sinks + self.window
+        return WindowCache(self.window, self.config.sinks) if size < length else KVCache(length)

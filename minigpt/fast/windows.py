@@ -1,0 +1,72 @@
+"""Windows by blocks: T (w + b) scores instead of T^2, in training; and the ring as it lies, in writing.
+
+The text is cut into blocks of b positions. A block of queries is given its own keys, those of the block before it, and
+the sinks: what its cache would hold. So the mask and the bias of the kind are right as they are, and one call of the
+fused kernel computes all blocks, as a batch.
+
+B batch, H query heads, G key heads, T query positions, N blocks of b positions, s sinks, d and e widths of heads.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from minigpt.attention import Attention, Past
+from minigpt.attention.cache import WindowCache
+from minigpt.attention.position import Alibi, Position
+from minigpt.attention.sparse.sliding_window import SlidingWindow
+from minigpt.attention.sparse.streaming import Streaming
+from minigpt.fast import kernels
+from minigpt.fast.guard import faster
+
+NARROWEST = 64  # of blocks: narrower ones are slower, as measured in windows of 16 to 128
+FEWEST = 4  # blocks; with fewer, one masked call is as fast
+
+
+def mix(self: SlidingWindow, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """The weighted mean of the values: (B, H, T, e)."""
+    T, S, s = query.shape[2], key.shape[2], getattr(self.config, "sinks", 0)
+    b = max(self.window, s, NARROWEST)
+    counts_distances = type(self.position).bias in (Position.bias, Alibi.bias)
+    if T != S or FEWEST * b > T or not (self.config.causal and counts_distances):
+        return kernels.mix(self, query, key, value)
+    head, tail = 2 * b, T - T % b  # blocks of a whole length lie between; a sink is before all that they see
+    first = kernels.mix(self, *(x[:, :, :head] for x in (query, key, value)))  # (B, H, 2b, e)
+    near = (with_sinks(x, s, pairs(x[:, :, b:tail], b)) for x in (key, value))  # (B N, G, s + 2b, d), ... e)
+    among = kernels.mix(self, blocks(query[:, :, head:tail], b), *near)  # (B N, H, b, e)
+    among = among.unflatten(0, (len(query), -1)).transpose(1, 2).flatten(2, 3)  # (B, H, N b, e)
+    if tail == T:
+        return torch.cat((first, among), dim=2)
+    seen = (with_sinks(x, s, x[:, :, tail - b :]) for x in (key, value))  # (B, G, s + b + T - tail, d), ... e)
+    return torch.cat((first, among, kernels.mix(self, query[:, :, tail:], *seen)), dim=2)
+
+
+def blocks(x: Tensor, b: int) -> Tensor:
+    """x (B, H, N b, d) as a batch of blocks: (B N, H, b, d)."""
+    return x.unflatten(2, (-1, b)).transpose(1, 2).flatten(0, 1)
+
+
+def pairs(x: Tensor, b: int) -> Tensor:
+    """Each block of x (B, G, (N + 1) b, d) but the first, with the one before it: (B N, G, 2 b, d)."""
+    each = x.unflatten(2, (-1, b)).transpose(1, 2)  # (B, N + 1, G, b, d)
+    return torch.cat((each[:, :-1], each[:, 1:]), dim=3).flatten(0, 1)
+
+
+def with_sinks(x: Tensor, s: int, near: Tensor) -> Tensor:
+    """The first s positions of x (B, G, T, d), then those `near`, (B N, G, n, d): (B N, G, s + n, d)."""
+    first = x[:, :, :s].repeat_interleave(len(near) // len(x), dim=0)  # (B N, G, s, d)
+    return torch.cat((first, near), dim=2) if s else near
+
+
+def recall(self: SlidingWindow, query: Tensor, key: Tensor, value: Tensor, past: Past) -> Tensor:
+    """One written token sees all that the ring holds, in any order: (B, H, 1, e)."""
+    if not isinstance(past, WindowCache) or query.shape[2] > 1 or self.position.acts_by("bias"):
+        return Attention.recall(self, query, key, value, past)
+    keys, values = past.write(key, value)  # (B, G, S, d), (B, G, S, e)
+    return kernels.fused(self, query, keys, values, None)
+
+
+for _kind in (SlidingWindow, Streaming):
+    faster(_kind, "mix", "windows by blocks", honours=("scale",))(mix)
+    faster(_kind, "recall", "windows by blocks", honours=("scale",))(recall)
