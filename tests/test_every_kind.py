@@ -1,5 +1,6 @@
-"""Every kind as a user swaps it in, by one word: it trains, writes alike with and without its cache, is drawn, profiled,
-written in fewer bits and compared. The commands are the real ones, with a small model.
+"""Every kind as a user swaps it in, by one word: the real commands, with a small model.
+
+It trains, writes the same with its cache as without, is drawn, profiled, stored in fewer bits and compared.
 """
 
 from __future__ import annotations
