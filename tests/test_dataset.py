@@ -53,13 +53,13 @@ def test_validation_begins_at_a_document_where_one_begins_nearby() -> None:
 
 @pytest.mark.parametrize("config", [RANDOM, DOCUMENTS])
 def test_a_validation_split_shorter_than_one_window_is_refused(config: DataConfig) -> None:
-    with pytest.raises(UserError, match=r"the val split of stories has 9 of its 89 ids.*block_size \+ 1 = 10:"):
+    with pytest.raises(UserError, match=r"the val split of a test has 9 of its 89 ids.*block_size \+ 1 = 10:"):
         Dataset(config, corpus_of("x" * 89), Byte(), block_size=9)
     assert len(list(Dataset(config, corpus_of("x" * 92), Byte(), block_size=9).windows("val", 1))) == 1
 
 
 def test_a_short_training_split_is_refused_too() -> None:
-    with pytest.raises(UserError, match="the train split of stories has 9 of its 100 ids"):
+    with pytest.raises(UserError, match="the train split of a test has 9 of its 100 ids"):
         Dataset(DataConfig(validation=0.9), corpus_of("x" * 100), Byte(), block_size=9)
 
 

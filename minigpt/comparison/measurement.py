@@ -30,6 +30,7 @@ from minigpt.runs.assemble import RunConfig, assemble
 from minigpt.runs.run import CHECKPOINTS, CONFIG, TOKENIZER, seal
 from minigpt.system.errors import UserError
 from minigpt.system.folder import write_whole
+from minigpt.text.corpus import Corpus
 from minigpt.text.dataset import Dataset, check_size
 from minigpt.text.tokenizer import Tokenizer
 from minigpt.training.floor import Score, character_probabilities, example, predict, score
@@ -68,12 +69,12 @@ def try_out(config: RunConfig, allow_leak: bool, share: int | None = None, skip_
         seconds = [record.seconds for record in train(model, dataset, optimizer, few)]
     except Diverged:  # the run itself will report it
         seconds = [1.0]
-    batches = math.ceil(CURVE_WINDOWS / config.training.batch_size)
-    expected = expected_of(config.data)
+    every = math.ceil(aligned.window_count("val") / config.training.batch_size)
+    batches = min(every, math.ceil(CURVE_WINDOWS / config.training.batch_size))
     began = perf_counter()
-    windows = len(predict(model, aligned, config.training, expected, batches).losses)
+    predict(model, aligned, config.training, expected_of(config.data), batches)
     curve = perf_counter() - began
-    whole = curve * len(aligned.splits["val"]) / windows
+    whole = curve * every / batches
     return {"step": median(seconds[2:] or seconds), "curve": curve, "whole": whole, "notes": notes}
 
 
@@ -138,7 +139,8 @@ def sampling_speed(model: GPT) -> float:
 
 def read_example(model: GPT, config: RunConfig, tokenizer: Tokenizer) -> dict[str, Any] | None:
     """How the model reads the example story: the probability of each character, and its attention maps as PNGs."""
-    found = example(text_and_tokenizer(config.data)[0])
+    corpus = text_and_tokenizer(config.data)[0]
+    found = example(corpus)
     if found is None or expected_of(config.data) is None or len(found[0]) > config.model.block_size:
         return None
     ids = torch.from_numpy(tokenizer.encode(found[0])).long()[None].to(model.device)  # (1, T)
@@ -147,9 +149,15 @@ def read_example(model: GPT, config: RunConfig, tokenizer: Tokenizer) -> dict[st
     except UserError:  # this kind has no attention weights
         maps = []
     return {
-        "probabilities": [round(p, 5) for p in character_probabilities(model, tokenizer, found[0])],
+        "probabilities": _of_answers(corpus, found[0], character_probabilities(model, tokenizer, found[0])),
         "attention": maps,
     }
+
+
+def _of_answers(corpus: Corpus, text: str, probabilities: list[float]) -> list[float | None]:
+    """The probabilities of the characters after the first that are asked, rounded; None for the others."""
+    asked = range(len(text))[(corpus.language and corpus.language.answers(text)) or slice(None)]
+    return [round(p, 5) if place in asked else None for place, p in enumerate(probabilities, 1)]
 
 
 def platform_facts() -> dict[str, Any]:

@@ -216,8 +216,10 @@ def _story(summary: Summary) -> Iterator[str]:
         yield "</table></div>"
 
 
-def _letter(letter: str, takes: str, probability: float) -> str:
+def _letter(letter: str, takes: str, probability: float | None) -> str:
     shown = "&nbsp;" if letter == " " else escape(letter)
+    if probability is None:
+        return f'<td class="soft" title="{escape(visible(letter))}: not asked">{shown}</td>'
     title = f"{escape(visible(letter))}: {probability:.3f}, {escape(takes)}"
     return f'<td title="{title}" style="background:rgba(var(--heat),{0.85 * (1 - probability):.2f})">{shown}</td>'
 

@@ -82,7 +82,7 @@ FINISHED = RAN | {  # the keys of a run that did not diverge
     **{"loss": float, "floor": float | None, "forgetful": float | None, "above": float | None, "names": {str: SCORE}},
     **{"seconds": float, "training_tokens_per_second": float, "sampling_tokens_per_second": float},
 }
-EXAMPLE = {"probabilities": [float], "attention": [[str]]}  # of the example story, if there is one
+EXAMPLE = {"probabilities": [float | None], "attention": [[str]]}  # of the example story, if there is one
 
 
 def is_result(values: Any) -> bool:

@@ -217,6 +217,8 @@ def _convert(hint: Any, node: Node, path: str, mistakes: list[Mistake], default:
         items = [_convert(get_args(lists[0])[0], item, f"{path}[{i}]", mistakes) for i, item in enumerate(node.value)]
         return INVALID if any(item is INVALID for item in items) else tuple(items)
     if groups and hasattr(groups[0], "component") and isinstance(node.value, (dict, str)):
+        if str in members and isinstance(node.value, str) and node.value not in groups[0].component.kinds:
+            return node.value  # a text that is not the name of a kind
         return _convert_kind(groups[0].component.kinds, as_mapping(node), path, mistakes, default)
     if groups and isinstance(node.value, dict):
         return _convert_group(groups[0], node, path, mistakes)

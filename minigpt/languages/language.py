@@ -47,6 +47,14 @@ class Language:
         """Read a text, or the beginning of one, as the ideal and the forgetful reader do."""
         raise TypeError(f"{type(self).__name__} must define read(text)")
 
+    def answers(self, text: str) -> slice | None:
+        """The characters of a whole text that are asked of a model; None: all of them."""
+        return None
+
+    def question(self, seed: int) -> tuple[str, int] | None:
+        """The beginning of a new text up to an answer, and how many characters that has; None: nothing is asked."""
+        return None
+
     def texts(self) -> list[str]:
         """The texts for training, and after them those for validation, made from another seed (a negative one)."""
         config = self.config

@@ -31,12 +31,16 @@ TAKES = ("free", "local", "recall", "copy", "latest", "order", "quote", "count",
 
 @dataclass(frozen=True)
 class Reading:
-    """A story as both readers see it; each list has one entry for each character."""
+    """A text as both readers see it; each list has one entry for each character."""
 
     takes: list[str] = field(default_factory=list)  # what it takes to predict the character: one of TAKES
     ideal: list[float] = field(default_factory=list)  # its probability under the ideal reader
     forgetful: list[float] = field(default_factory=list)  # and under the forgetful reader
     support: list[dict[str, float]] = field(default_factory=list)  # the ideal reader's: character -> its probability
+
+    def part(self, asked: slice) -> Reading:
+        """The same of some of the characters."""
+        return Reading(self.takes[asked], self.ideal[asked], self.forgetful[asked], self.support[asked])
 
 
 def read(story_text: str, scenes: int = 1, made_up_names: bool = False) -> Reading:

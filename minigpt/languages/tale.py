@@ -30,6 +30,16 @@ class TrieNode:
         self.odds = {letter: weight / sum(weights.values()) for letter, weight in weights.items()}
         self.next = {letter: TrieNode(branch) for letter, branch in branches.items()}
 
+    @classmethod
+    def of_letters(cls, odds: dict[str, float]) -> TrieNode:
+        """The trie of single characters, from the probability of each."""
+        node = cls(())
+        node.odds, node.next = odds, dict.fromkeys(odds, LEAF)
+        return node
+
+
+LEAF = TrieNode(())
+
 
 class Choice:
     """Words from which a text samples one, each with a weight."""

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ class Run:
         return self.config.data.language is not None
 
     def stream(self, prompt: str = "", use_cache: bool = True, **options: Any) -> Iterator[str]:
-        """The continuation of a prompt, piece by piece, never half a character.
+        """The continuation of a prompt, piece by piece, never half a character. Without a prompt, a task asks itself.
 
         `options` are those of SamplingConfig (temperature, top_k, max_tokens, stop, seed, ...); the run's own are the
         defaults. Raises UserError.
@@ -88,9 +89,13 @@ class Run:
         config = replace(self.config.sampling, **options)
         generator = torch.Generator(self.model.device).manual_seed(config.seed)
         model = prepare(self.model, config.weights) if self.config.training.fast else self.model
+        language, asked = self.config.data.language, ""
+        if language is not None and not prompt and (question := language.question(config.seed)):
+            prompt = asked = question[0]
+            config = replace(config, max_tokens=min(config.max_tokens, question[1]))
         tokens = generate(model, self.context_ids(prompt), config, generator, use_cache)
-        stop = config.stop or ("\n" if self.tells() else "")
-        return until(self.tokenizer.stream(int(token) for token in tokens), stop)
+        stop = config.stop or ("\n" if language is not None else "")
+        return chain([asked.lstrip("\n")], until(self.tokenizer.stream(int(token) for token in tokens), stop))
 
     def generate(self, prompt: str = "", **options: Any) -> str:
         """A prompt and its continuation as one text; `options` as for `stream`."""

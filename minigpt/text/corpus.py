@@ -24,6 +24,7 @@ from typing import NamedTuple, NoReturn
 
 from minigpt.config.options import suggest
 from minigpt.languages.language import Language, Stories, StoriesConfig
+from minigpt.languages.tasks import Task
 from minigpt.system.errors import UserError
 from minigpt.system.folder import sha256_of
 from minigpt.system.memory import free_memory
@@ -35,7 +36,7 @@ DATA = Path(os.environ.get("MINIGPT_DATA") or ROOT / "data")  # downloads, and t
 CHUNK = 1 << 20  # bytes of a file that are read at a time
 WHOLE = 4  # bytes of memory for a byte of a text that is tokenized as a whole, at least: pieces, text, bytes, ids
 SUFFIXES = (".txt", ".text", ".md")  # text files in a folder; a file that is named may have any suffix
-NAMES = (Stories.name, "shakespeare")
+NAMES = (Stories.name, *Task.kinds, "shakespeare")
 DEFAULT = StoriesConfig()
 
 SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -72,14 +73,15 @@ class Corpus:
         return map("".join, self.pieces())
 
 
-def open_corpus(source: str, told: StoriesConfig = DEFAULT) -> Corpus:
-    """The corpus of a name (`stories`, with options `told`; `shakespeare`), or of the path of a file, folder or glob.
+def open_corpus(source: str | Task.Config, told: StoriesConfig = DEFAULT) -> Corpus:
+    """The corpus of a name (`stories`, with options `told`; a task; `shakespeare`), or of a file, folder or glob.
 
     A relative path is looked up in the current directory, then in the repository. Raises UserError for a text that is
     missing, empty, binary or not UTF-8, and OSError for one that must not be read.
     """
     if language := language_of(source, told):
         return _built_in(language)
+    assert isinstance(source, str)
     if source == "shakespeare":
         return _from_files(source, [shakespeare()])
     return _from_files(source, find_texts(source))
@@ -89,8 +91,13 @@ def _digest(digests: Iterable[str]) -> str:
     return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
-def language_of(source: str, told: StoriesConfig = DEFAULT) -> Language | None:
+def language_of(source: str | Task.Config, told: StoriesConfig = DEFAULT) -> Language | None:
     """The built-in language of a source; None for a text."""
+    if isinstance(source, str) and source in Task.kinds:
+        source = Task.kinds[source].Config()
+    if isinstance(source, Task.Config):
+        task: Task = source.component(source)
+        return task
     return Stories(told) if source == Stories.name else None
 
 

@@ -5,7 +5,8 @@ next run starts at once. Batch number n is a pure function of (seed, n). The win
 target of their split exactly once.
 
 N ids of the corpus   B windows of a batch   T ids of a window (`block_size`)   W windows of a split
-y[:, t] is the id that follows x[:, t] in the text, or IGNORED where the window is longer than the text.
+y[:, t] is the id that follows x[:, t] in the text, or IGNORED where the window is longer than the text. Of the texts of
+a task only the answers are targets, all others are IGNORED; T is then the length of the longest text in the batch.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import torch
 
 from minigpt.config.options import Options, Range
 from minigpt.languages.language import Language, StoriesConfig
+from minigpt.languages.tasks import Task
 from minigpt.system.errors import Mistake, UserError
 from minigpt.system.folder import sha256_of
 from minigpt.system.waiting import progress
@@ -49,8 +51,9 @@ ALL = slice(None)
 class DataConfig(Options):
     """The text, the tokenizer and the windows."""
 
-    source: str = "stories"
-    """A name (stories, shakespeare), or the path of a text file, a folder of text files, or a glob."""
+    source: str | Task.Config = "stories"
+    """A name (stories, shakespeare), a task with its options ({kind: recall, pairs: [4, 8]}, or its name alone), or the
+    path of a text file, a folder of text files, or a glob."""
     tokenizer: Tokenizer.Config = Char.Config()
     """How text becomes ids."""
     stories: StoriesConfig = StoriesConfig()
@@ -68,9 +71,11 @@ class DataConfig(Options):
         return corpora.language_of(self.source, self.stories)
 
     def mistakes(self) -> Iterator[Mistake]:
-        """An empty path would mean the current directory."""
-        if not self.source.strip():
+        """An empty path would mean the current directory; half a text of a task asks what nobody can know."""
+        if isinstance(self.source, str) and not self.source.strip():
             yield "source", f"expected a name ({', '.join(corpora.NAMES)}) or a path, found an empty text"
+        if isinstance(self.language, Task) and self.windows != "documents":
+            yield "windows", f"the texts of a task are seen whole: expected documents, found {self.windows}"
 
 
 class Dataset:
@@ -84,11 +89,12 @@ class Dataset:
         """Tokenizes the corpus unless its ids are on disk. Raises UserError if a split is shorter than a window."""
         self.config, self.block_size = config, block_size
         self.ids, self.document_starts = ids_on_disk(corpus, tokenizer)  # (N,), (documents,)
+        self.asked = None if corpus.language is None else self._answers(corpus, corpus.language)  # (N,)
         cut = self._cut(corpus)
         self.splits = {"train": range(cut), "val": range(cut, len(self.ids))}
         for split, where in self.splits.items():
             if len(where) < block_size + 1:
-                what = f"the {split} split of {config.source} has {len(where):,} of its {len(self.ids):,} ids"
+                what = f"the {split} split of {corpus.source} has {len(where):,} of its {len(self.ids):,} ids"
                 need = f"one window takes model.block_size + 1 = {block_size + 1:,}"
                 hint = f"give it more text, a smaller block_size, or another data.validation than {config.validation:g}"
                 raise UserError(f"data.source: {what}, and {need}: {hint}")
@@ -101,11 +107,29 @@ class Dataset:
         if language is None:
             return _cut(len(self.ids), self.document_starts, config.validation)
         if config.validation != DataConfig.validation:
-            hint = f"set data.stories.validation, now {language.config.validation:,} {language.plural}"
+            option = "source" if isinstance(language, Task) else "stories"
+            hint = f"set data.{option}.validation, now {language.config.validation:,} {language.plural}"
             raise UserError(f"data.validation: the {language.plural} have new ones for validation: {hint}")
         if language != config.language:
             raise ValueError("the corpus has other options: use open_corpus(config.source, config.stories)")
         return int(self.document_starts[-language.config.validation])
+
+    def _answers(self, corpus: Corpus, language: Language) -> npt.NDArray[np.bool_] | None:
+        """Which ids are asked of a model, (N,); None: all. Raises UserError if a text is longer than a window."""
+        texts = list(corpus.documents())
+        if language.answers(texts[0]) is None:
+            return None
+        lengths = np.diff(self.document_starts, append=len(self.ids))  # (documents,)
+        if lengths.tolist() != list(map(len, texts)):
+            what = f"the answers of {corpus.source} are single characters"
+            raise UserError(f"data.tokenizer: {what}, which need an id each: use data.tokenizer=char")
+        if (longest := int(lengths.max())) > self.block_size:
+            what = f"a text of {corpus.source} has {longest} characters"
+            raise UserError(f"model.block_size: {what}, {self.block_size} fit into the context: set it to {longest}")
+        asked = np.zeros(len(self.ids), np.bool_)  # (N,)
+        for start, text in zip(self.document_starts, texts):
+            asked[start : start + len(text)][language.answers(text)] = True
+        return asked
 
     def batch(self, split: Split, n: int, batch_size: int, seed: int, rows: slice = ALL) -> Batch:
         """Batch number n: x and y, (B,T) int64. It depends only on n and the seed, on every machine.
@@ -163,11 +187,14 @@ class Dataset:
 
     def _gather(self, starts: Numbers, stops: Numbers) -> Batch:
         check_size(self.ids)
-        places = starts[:, None] + np.arange(self.block_size + 1)  # (B,T+1)
+        T = self.block_size if self.asked is None else int((stops - starts).max())  # the longest text of a task
+        places = starts[:, None] + np.arange(T + 1)  # (B,T+1)
         window = self.ids[np.minimum(places, stops[:, None])].astype(np.int64)  # (B,T+1)
         x, y = window[:, :-1].copy(), window[:, 1:].copy()  # (B,T), (B,T)
         beyond = places[:, :-1] >= stops[:, None]  # (B,T): padding of a window that is longer than its text
         x[beyond], y[beyond] = 0, IGNORED
+        if self.asked is not None:
+            y[~self.asked[np.minimum(places, stops[:, None])[:, 1:]]] = IGNORED
         return torch.from_numpy(x), torch.from_numpy(y)
 
 

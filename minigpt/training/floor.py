@@ -125,7 +125,8 @@ def explain_impossible(above: float) -> str:
 def expectations(corpus: Corpus, tokenizer: Tokenizer) -> Expected | None:
     """What the readers predict for the validation texts; None for another corpus, or if an id is not a character.
 
-    The targets are all characters of the validation texts but the newline that begins the first.
+    The targets are the characters that are asked: the answers of a task; of other texts all, but for the newline that
+    begins the first.
     """
     language = corpus.language
     if language is None:
@@ -135,17 +136,19 @@ def expectations(corpus: Corpus, tokenizer: Tokenizer) -> Expected | None:
     if any(len(i) != len(text) for i, text in zip(ids, texts)):
         return None
     shown = progress(texts, f"reading the validation {language.plural}", len(texts), language.plural)
-    readings = [language.read(text) for text in shown]
+    asked = [language.answers(text) or slice(not number, None) for number, text in enumerate(texts)]
+    readings = [language.read(text).part(some) for text, some in zip(shown, asked)]
     letters = _ids_of({letter for reading in readings for options in reading.support for letter in options}, tokenizer)
-    support, place = np.zeros((sum(map(len, texts)), tokenizer.vocab_size), np.bool_), 0  # (N + 1, V)
+    targets = sum(len(reading.takes) for reading in readings)
+    support, place = np.zeros((targets, tokenizer.vocab_size), np.bool_), 0  # (N, V)
     for reading in progress(readings, "listing the possible characters", len(readings), language.plural):
         for options in reading.support:
             support[place, [letters[letter] for letter in options if letter in letters]] = True
             place += 1
-    takes = np.array([language.takes.index(name) for reading in readings for name in reading.takes])  # (N + 1,)
-    ideal = -np.log([p for reading in readings for p in reading.ideal])  # (N + 1,)
-    forgetful = -np.log([p for reading in readings for p in reading.forgetful])  # (N + 1,)
-    return Expected(language.takes, takes[1:], ideal[1:], forgetful[1:], support[1:])
+    takes = np.array([language.takes.index(name) for reading in readings for name in reading.takes])  # (N,)
+    ideal = -np.log([p for reading in readings for p in reading.ideal])  # (N,)
+    forgetful = -np.log([p for reading in readings for p in reading.forgetful])  # (N,)
+    return Expected(language.takes, takes, ideal, forgetful, support)
 
 
 def _ids_of(letters: set[str], tokenizer: Tokenizer) -> dict[str, int]:

@@ -202,7 +202,7 @@ def train(
             )
         take_step(optimizer, factor, step)
         lr = optimizer.parts[-1].param_groups[0]["lr"]
-        tokens = config.batch_size * dataset.block_size
+        tokens = config.batch_size * x.shape[1]
         yield Record(step + 1, loss, lr, norm, tokens, perf_counter() - began)
 
 

@@ -1,0 +1,177 @@
+"""Tasks of memory: to find something again by its name, by its place, or over a distance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from minigpt.config.options import Range
+from minigpt.languages.tale import Known, Tale
+from minigpt.languages.tasks.base import BAR, LETTERS, VALUES, Letters, Size, Task, ending, until_the_end
+
+Keys = Annotated[int, Range(2, len(LETTERS))]
+Values = Annotated[int, Range(2, len(VALUES))]
+Questions = Annotated[int, Range(1, len(LETTERS))]
+
+
+class Recall(Task, kind="recall"):
+    """`eTbAkQ|bAkQ`: the value of a key. Multi-query associative recall (Zoology, arXiv 2312.04927)."""
+
+    size, label, answers_at = "pairs", "{} pairs", (2, 2)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Task.Config):
+        pairs: tuple[Size, ...] = (4, 8, 16)
+        """How many pairs of a key and its value a text tells; all keys differ."""
+        questions: Questions = 8
+        """How many keys are asked for, each once; a text with fewer pairs asks for all of them."""
+        keys: Keys = 64
+        """How many keys there are to choose from."""
+        values: Values = len(VALUES)
+        """How many values there are to choose from."""
+
+    config: Config
+
+    @property
+    def possible(self) -> tuple[int, int]:
+        return 1, self.config.keys
+
+    def tale(self, sizes: Sequence[int]) -> Tale:
+        keys, values = LETTERS[: self.config.keys], Letters(VALUES[: self.config.values])
+        told: dict[str, str] = {}
+        yield "\n"
+        while len(told) < max(sizes):
+            left = "".join(key for key in keys if key not in told)
+            key = yield Letters(left, ending(len(told), sizes))
+            if key == BAR:
+                break
+            told[key] = yield values
+        else:
+            yield BAR
+        yield from questions(told, self.config.questions, self.label.format(len(told)), values)
+
+
+def questions(told: dict[str, str], count: int, name: str, values: Letters) -> Tale:
+    """Ask for the values of some keys, each once: a free choice of the key, and the value that was told of it."""
+    left = list(told)
+    for _ in range(min(count, len(told))):
+        key = yield Letters("".join(left))
+        left.remove(key)
+        yield Known(name, told[key], values)
+
+
+class Latest(Task, kind="latest"):
+    """`aTbAaQbK|aQbK`: the value that was last written to a key. What was written before has to be forgotten."""
+
+    size, label, answers_at = "writes", "{} writes", (2, 2)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Task.Config):
+        writes: tuple[Size, ...] = (8, 16, 24)
+        """How many times a value is written to a key."""
+        questions: Questions = 8
+        """How many keys are asked for, each once; fewer where fewer were written to."""
+        keys: Keys = 8
+        """How many keys there are."""
+        values: Values = len(VALUES)
+        """How many values there are to choose from."""
+
+    config: Config
+
+    def tale(self, sizes: Sequence[int]) -> Tale:
+        keys, values = LETTERS[: self.config.keys], Letters(VALUES[: self.config.values])
+        told: dict[str, str] = {}
+        yield "\n"
+        for writes in range(max(sizes)):
+            key = yield Letters(keys, ending(writes, sizes))
+            if key == BAR:
+                break
+            told[key] = yield values
+        else:
+            writes = max(sizes)
+            yield BAR
+        yield from questions(told, self.config.questions, self.label.format(writes), values)
+
+
+class Induction(Task, kind="induction"):
+    """`kpazeh|azeh`: what followed this letter? All letters differ (induction heads, arXiv 2209.11895)."""
+
+    answers_at = (2, 1)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Task.Config):
+        length: tuple[Size, ...] = (8, 16, 32)
+        """How many letters a text tells."""
+        span: Annotated[int, Range(1, len(LETTERS) - 1)] = 4
+        """How many letters are asked for after the one that is given."""
+        vocabulary: Keys = 64
+        """How many letters there are to choose from."""
+
+    config: Config
+
+    @property
+    def possible(self) -> tuple[int, int]:
+        return self.config.span + 1, self.config.vocabulary
+
+    def tale(self, sizes: Sequence[int]) -> Tale:
+        letters, told = LETTERS[: self.config.vocabulary], ""
+        yield "\n"
+        while len(told) < max(sizes):
+            letter = yield Letters("".join(x for x in letters if x not in told), ending(len(told), sizes))
+            if letter == BAR:
+                break
+            told += letter
+        else:
+            yield BAR
+        given = yield Letters(told[: len(told) - self.config.span])
+        first = told.index(given) + 1
+        for letter in told[first : first + self.config.span]:
+            yield Known(self.label.format(len(told)), letter, Letters(letters))
+
+
+class Copying(Task, kind="copying"):
+    """`kpapz|kpapz`: the same again, from the beginning (arXiv 2402.01032)."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Task.Config):
+        length: tuple[Size, ...] = (4, 8, 16)
+        """How many letters a text tells; a letter may come again."""
+        vocabulary: Keys = 26
+        """How many letters there are to choose from."""
+
+    config: Config
+
+    def tale(self, sizes: Sequence[int]) -> Tale:
+        letters = LETTERS[: self.config.vocabulary]
+        yield "\n"
+        told = yield from until_the_end(letters, sizes)
+        for letter in told:
+            yield Known(self.label.format(len(told)), letter, Letters(letters))
+
+
+class Needle(Task, kind="needle"):
+    """`sr=Qkdjfo|Q`: one value among letters that do not matter, some distance before the question."""
+
+    size, label = "distance", "distance {}"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Task.Config):
+        distance: tuple[Size, ...] = (4, 16, 32)
+        """How many letters are between the value and the question."""
+        before: Annotated[int, Range(0, 4096)] = 8
+        """At most so many letters come before the value."""
+        vocabulary: Keys = 26
+        """How many letters there are to choose from."""
+        values: Values = len(VALUES)
+        """How many values there are to choose from."""
+
+    config: Config
+
+    def tale(self, sizes: Sequence[int]) -> Tale:
+        letters, values = LETTERS[: self.config.vocabulary], Letters(VALUES[: self.config.values])
+        yield "\n"
+        yield from until_the_end(letters, range(self.config.before + 1), "=")
+        needle = yield values
+        distance = yield from until_the_end(letters, sizes)
+        yield Known(self.label.format(len(distance)), needle, values)
