@@ -48,8 +48,9 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 
 def test_every_picture_is_small_and_drawn_for_both_themes() -> None:
-    dark, light = (re.findall(rf"data/pictures/(\w+)-{theme}\.svg", README) for theme in ("dark", "light"))
-    assert len(light) == 3 and dark == light
+    pages = README + (ROOT / "minigpt" / "attention" / "README.md").read_text(encoding="utf-8")
+    dark, light = (re.findall(rf"data/pictures/(\w+)-{theme}\.svg", pages) for theme in ("dark", "light"))
+    assert len(light) == 4 and dark == light
     files = sorted((ROOT / "data" / "pictures").iterdir())
     assert [path.name for path in files] == sorted(
         f"{name}-{theme}.svg" for name in light for theme in ("dark", "light")
