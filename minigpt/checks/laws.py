@@ -336,20 +336,23 @@ def huge_scores_leave_numbers(model: GPT) -> None:
 
 @torch.no_grad()
 def dropout_acts_in_training_only(model: GPT, draws: int = 1000) -> None:
-    """Not training, nothing is dropped; training, the weights are, and keep their mean. For a model with dropout."""
+    """Not training, nothing is dropped; training, the weights are, and `mix` keeps its mean. For a model with dropout.
+
+    `output` may norm what is mixed, and the mean of what is normed is another.
+    """
     plain = GPT(replace(model.config, dropout=0.0), model.vocab_size).double().eval()
     plain.load_state_dict(model.state_dict())
     dropping = copy.deepcopy(model).train()
     for evaluated, trained, exact in zip(views(model), views(dropping), views(plain)):
         x = tokens(model, 1, min(5, longest(model)))
-        expected = exact.out(x)  # (1, T, D)
-        if (far := off(evaluated.out(x), expected)) > EXACT:
+        if (far := off(evaluated.out(x), exact.out(x))) > EXACT:
             raise evaluated.broken(f"in evaluation mode something is dropped: off by {far:.2g}", DROPS)
+        expected = Attention.mix(exact.layer, *exact.parts(x, x.shape[1]))  # (1, H, T, e)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            drawn = trained.out(x.expand(draws, -1, -1))  # (draws, T, D)
-        spread, mean = drawn.std(dim=0), drawn.mean(dim=0)  # (T, D) each
-        if not (spread[1:].amax(dim=-1) > 0).all():
+            drawn = trained.layer.mix(*trained.parts(x.expand(draws, -1, -1), x.shape[1]))  # (draws, H, T, e)
+        spread, mean = drawn.std(dim=0), drawn.mean(dim=0)  # (H, T, e) each
+        if not (spread[:, 1:].amax(dim=(0, 2)) > 0).all():
             raise evaluated.broken(
                 f"in training nothing is dropped, and model.dropout is {model.config.dropout}", DROPS
             )

@@ -7,6 +7,8 @@
     windows         a block of queries with the keys near it, and nothing else
     running_sum     averages as running sums
     rotary          rotations as products of complex numbers
+    chunks          linear attention: a matrix within each chunk, a state between them
+    recurrence      recurrent kinds in chunks, and writing with a state of fixed size
     switch          `make_fast`: puts all of these into one model, or takes them out
     joined          linear layers of one input as one layer
     packed          weights in blocks, or in fewer bits

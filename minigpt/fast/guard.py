@@ -41,7 +41,7 @@ def shortcut(
 
     A subclass keeps it only if all that it changes is listed in `honours` or cannot matter (`qkv`, `output`, options,
     unless the form `needs` them as they are). Methods that say one thing in two forms are listed in `together`: a
-    subclass may change all of them, but not some. `fast: false` leaves the form out.
+    subclass may change all of them, in one class, but not some. `fast: false` leaves the form out.
     """
 
     def mark(function: Function) -> Function:
@@ -81,6 +81,11 @@ def fitting(cls: type[Attention], method: str, fast: bool = True, without: Colle
     raise TypeError(f"{cls.__name__} has no {method}")
 
 
+def definer(cls: type, attribute: str) -> type | None:
+    """The class, nearest to `cls`, that says what an attribute is."""
+    return next((parent for parent in cls.__mro__ if attribute in vars(parent)), None)
+
+
 def _still_holds(function: Callable[..., Any], method: str, parent: type, cls: type) -> bool:
     """Whether a form that was written for `parent` is right for `cls`: all that differs between them cannot matter."""
     ours = [c for c in parent.__mro__ if issubclass(c, Attention)]
@@ -88,7 +93,7 @@ def _still_holds(function: Callable[..., Any], method: str, parent: type, cls: t
     changed = {a for a in known if getattr(cls, a, None) is not getattr(parent, a, None)}
     harmless = getattr(function, "harmless", HARMLESS) | {method}
     together: set[str] = getattr(function, "together", set())
-    if together <= changed:
+    if together <= changed and len({definer(cls, a) for a in together}) == 1:
         harmless = harmless | together
     if method == "mix":  # which neither remembers nor is told how that is done
         harmless = harmless | {"recall", "make_cache"}

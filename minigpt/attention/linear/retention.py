@@ -1,0 +1,73 @@
+"""Retention: linear attention that forgets, each head at its own constant rate.
+
+    w_ts = a^(t - s) q_t . k_s        S_t = a S_(t-1) + k_t v_t'        out_t = q_t S_t
+
+"Retentive Network: A Successor to Transformer for Large Language Models" (arXiv 2307.08621), where head h has
+a = 1 - 2^-(5 + h); with ALiBi's slopes it is the Lightning Attention of MiniMax-01 (arXiv 2501.08313). New against
+linear: the decay, and a norm of each head's output in the place of a sum of one. The paper's gate on the output is left
+out: what it does can be seen in the kind `gated`.
+Cost in T: O(T d D) in training, O(d D) for a written token. Kept: H d e numbers a layer, whatever the context.
+Used by: RetNet, MiniMax-01, Ling 2.5.
+
+B batch, H heads, T query positions, S key positions, d width of a query and a key, e width of a value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from minigpt.attention.edge import Edge
+from minigpt.attention.linear.recurrent import Recurrent, outer, products, read
+
+
+@torch.no_grad()
+def large_values(mine: Any, linear: Any) -> None:
+    """The norm adds a small number to its mean square, beside which the values are large."""
+    for kind in (mine, linear):
+        kind.value.weight.mul_(1e6)
+        kind.value.bias.mul_(1e6)
+
+
+class Retention(Recurrent, kind="retention"):
+    """Products of queries and keys that fade with the distance."""
+
+    edges = (
+        Edge(
+            "linear",
+            "nothing is forgotten, and both are normed",
+            {"decay": "none", "features": "elu"},
+            {"normed": True},
+            large_values,
+            without=("rotary",),
+        ),
+    )
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Recurrent.Config):
+        decay: Literal["retnet", "alibi", "none"] = "retnet"
+        """What a token leaves of the state: 1 - 1/32, 1 - 1/64, ... a head; exp of ALiBi's slopes; or all."""
+
+    config: Retention.Config
+
+    def decays(self, like: Tensor) -> Tensor:
+        """The logarithm of what a token leaves of the state of each head: (H,)."""
+        head = torch.arange(self.n_head, dtype=like.dtype, device=like.device)  # (H,)
+        if self.config.decay == "alibi":
+            return -(2.0 ** (-8.0 * (head + 1) / self.n_head))  # (H,)
+        return torch.log1p(-(2.0 ** (-5 - head))) * (self.config.decay == "retnet")  # (H,)
+
+    def gates(self, x: Tensor) -> Tensor:
+        none = super().gates(x)  # (B, H, T, 0)
+        return self.decays(none)[:, None, None].expand(*none.shape[:3], 1)  # (B, H, T, 1)
+
+    def weights(self, query: Tensor, key: Tensor) -> Tensor:
+        return products(query, *self.ungated(key))  # (B, H, T, S)
+
+    def advance(self, state: Tensor, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        key, log_decay = self.ungated(key)  # (B, H, d), (B, H, 1)
+        state = state * log_decay.exp()[..., None] + outer(key, value)  # (B, H, d, e)
+        return state, read(state, query)  # (B, H, e)

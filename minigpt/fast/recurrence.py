@@ -1,0 +1,92 @@
+"""Recurrent kinds in their faster forms: training in chunks (`chunks.py`), writing with a state of fixed size.
+
+Where dropout drops weights, they have to be there: the textbook's form is used.
+
+B batch, H heads, T query positions, S key positions, d width of a query and a key, e width of a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minigpt.attention import Attention, Past, State
+from minigpt.attention.linear.linear import Linear
+from minigpt.attention.linear.recurrent import Recurrent
+from minigpt.attention.linear.retention import Retention
+from minigpt.fast.chunks import chunked
+from minigpt.fast.guard import faster
+
+CHUNKS, STATES = "chunks", "states of fixed size"
+HELPERS = ("gates", "view", "empty", "decays")  # a form asks for these, so a subclass may change them
+Spread = Callable[[Any, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def make_cache(self: Recurrent, length: int) -> Past:
+    """A state."""
+    return State()
+
+
+def recall(self: Recurrent, query: Tensor, key: Tensor, value: Tensor, past: Past) -> Tensor:
+    """The recurrence, token by token: (B, H, T, e)."""
+    return remember(self, query, key, value, past, step_by_step)
+
+
+def step_by_step(self: Recurrent, query: Tensor, key: Tensor, value: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """What each token reads (B, H, T, e), and the state after the last."""
+    mixed = list[Tensor]()
+    for token in zip(query.unbind(2), key.unbind(2), value.unbind(2)):
+        state, read = self.advance(state, *token)  # (B, H, d, e), (B, H, e)
+        mixed.append(read)
+    return torch.stack(mixed, dim=2), state
+
+
+def remember(self: Recurrent, query: Tensor, key: Tensor, value: Tensor, past: Past, spread: Spread) -> Tensor:
+    """What new tokens read while decoding: (B, H, T, e)."""
+    if not isinstance(past, State):
+        return Attention.recall(self, query, key, value, past)
+    with torch.autocast(query.device.type, enabled=False):
+        state = past.tensors[0] if past.tensors else self.empty(key, value)
+        mixed, state = spread(self, query, key, value.to(query.dtype), state)
+    past.replace((state,), query.shape[2])
+    return mixed.to(value.dtype)  # (B, H, T, e)
+
+
+def spread_over(kind: type[Recurrent], spread: Spread) -> None:
+    """Register the chunks of a kind, for its training and for the prompts that it reads."""
+
+    def mix(self: Recurrent, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        if query.shape[2] < key.shape[2] or (self.training and self.dropout > 0):
+            return Attention.mix(self, query, key, value)
+        with torch.autocast(query.device.type, enabled=False):
+            mixed, _ = spread(self, query, key, value.to(query.dtype), self.empty(key, value))
+        return mixed.to(value.dtype)  # (B, H, T, e)
+
+    def recall(self: Recurrent, query: Tensor, key: Tensor, value: Tensor, past: Past) -> Tensor:
+        return remember(self, query, key, value, past, spread if query.shape[2] > 1 else step_by_step)
+
+    faster(kind, "mix", CHUNKS, honours=HELPERS)(mix)
+    faster(kind, "recall", STATES, honours=HELPERS)(recall)
+
+
+def linear(self: Linear, query: Tensor, key: Tensor, value: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """The sums of values and the sums of ones, one divided by the other."""
+    sums, memory = chunked(query, key, value, state[..., :-1])  # (B, H, T, e), (B, H, d, e)
+    totals = state[..., None, :, -1] + key.cumsum(dim=2)  # (B, H, T, d)
+    state = torch.cat((memory, totals[:, :, -1, :, None]), dim=-1)  # (B, H, d, e + 1)
+    return sums / (query * totals).sum(dim=-1, keepdim=True), state  # (B, H, T, e)
+
+
+def retention(self: Retention, query: Tensor, key: Tensor, value: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """Decays of a whole head, or of each channel."""
+    key, log_decay = self.ungated(key)  # (B, H, T, d), (B, H, T, g)
+    return chunked(query, key, value, state, log_decay)
+
+
+for _form in (recall, make_cache):
+    faster(Recurrent, _form.__name__, STATES, honours=HELPERS, together=("weights", "advance"))(_form)
+spread_over(Linear, linear)
+spread_over(Retention, retention)

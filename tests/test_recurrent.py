@@ -1,0 +1,189 @@
+"""Recurrent kinds: the matrix, the chunks and the recurrence are one computation, and the state has a fixed size.
+
+B batch, H heads, T positions, D model width.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from laws import POSITIONS, Case, D, make_layer, model_config, stir
+from torch import Tensor
+
+from minigpt.attention import Attention
+from minigpt.attention.cache import Past, State
+from minigpt.attention.linear.recurrent import Recurrent
+from minigpt.attention.linear.retention import Retention
+from minigpt.attention.position import NoPosition, Position, Rotary
+from minigpt.checks.laws import off
+from minigpt.fast import chunks, make_fast
+from minigpt.fast.guard import fitting
+from minigpt.fast.recurrence import step_by_step
+from minigpt.inspection.cost import bytes_of
+
+RECURRENT = {name: kind for name, kind in Attention.kinds.items() if issubclass(kind, Recurrent)}
+every = pytest.mark.parametrize("kind", RECURRENT.values(), ids=RECURRENT)
+FORMS = ("matrix", "chunks", "recurrence")
+
+
+def layer_of(kind: type[Attention], position: type[Position] = NoPosition) -> Recurrent:
+    layer = make_layer(Case(kind.Config(), position.Config()))
+    assert isinstance(layer, Recurrent)
+    return layer
+
+
+def tokens(T: int, B: int = 2) -> Tensor:
+    return torch.randn(B, T, D, dtype=torch.float64, generator=torch.Generator().manual_seed(T))  # (B, T, D)
+
+
+def computed(layer: Recurrent, x: Tensor, form: str) -> Tensor:
+    """What one of the three forms makes of x (B, T, D): (B, T, D)."""
+    query, key, value = layer.qkv(x, Past())
+    if form == "matrix":
+        mixed = Attention.mix(layer, query, key, value)  # (B, H, T, e)
+    elif form == "chunks":
+        mixed = layer.mix(query, key, value)  # (B, H, T, e)
+    else:
+        mixed, _ = step_by_step(layer, query, key, value.to(query.dtype), layer.empty(key, value))  # (B, H, T, e)
+    return layer.output(mixed.to(value.dtype), x)
+
+
+def with_gradients(layer: Recurrent, x: Tensor, form: str) -> list[Tensor]:
+    """The output of a form, and the gradients of x and of all parameters."""
+    x = x.clone().requires_grad_()
+    output = computed(layer, x, form)  # (B, T, D)
+    direction = torch.linspace(-1, 1, output.numel(), dtype=output.dtype).view_as(output)  # (B, T, D)
+    wanted = [x, *layer.parameters()]
+    return [output.detach(), *torch.autograd.grad((output * direction).sum(), wanted, materialize_grads=True)]
+
+
+# ---- three forms ----
+
+
+@every
+@pytest.mark.parametrize("size", [1, 3, 16, 64])
+def test_the_three_forms_are_one_computation(kind: type[Attention], size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With gradients, in chunks of any size, over several segments, and where the last chunk is not full."""
+    monkeypatch.setattr(chunks, "SIZE", size)
+    monkeypatch.setattr(chunks, "SIZE_OF_CHANNELS", size)
+    monkeypatch.setattr(chunks, "SEGMENT", 50)
+    layer, x = layer_of(kind), tokens(70)
+    matrix = with_gradients(layer, x, "matrix")
+    for form in ("chunks", "recurrence"):
+        assert max(map(off, with_gradients(layer, x, form), matrix)) < 1e-9, form
+
+
+@every
+@pytest.mark.parametrize("position", POSITIONS.values(), ids=POSITIONS)
+def test_the_three_forms_are_one_computation_in_any_position(kind: type[Attention], position: type[Position]) -> None:
+    layer, x = layer_of(kind, position), tokens(9)
+    matrix = with_gradients(layer, x, "matrix")
+    for form in ("chunks", "recurrence"):
+        assert max(map(off, with_gradients(layer, x, form), matrix)) < 1e-9, form
+
+
+@every
+@torch.no_grad()
+def test_in_float32_each_form_is_near_the_exact_one(kind: type[Attention]) -> None:
+    layer, x = layer_of(kind), tokens(300)
+    exact, rough = computed(layer, x, "matrix"), layer.float()
+    for form in FORMS:
+        assert off(computed(rough, x.float(), form).double(), exact) < 2e-5, form
+
+
+@every
+def test_each_form_is_used(kind: type[Attention]) -> None:
+    """Training takes the chunks, writing the recurrence, and the plain model the matrix."""
+    for method in ("mix", "recall"):
+        assert fitting(kind, method).__module__ == "minigpt.fast.recurrence"
+        assert fitting(kind, method, fast=False) is getattr(Attention, method)
+
+
+# ---- the state ----
+
+
+@every
+@torch.no_grad()
+def test_the_state_has_a_fixed_size(kind: type[Attention]) -> None:
+    layer, x = layer_of(kind, Rotary), tokens(40)
+    past, sizes = layer.make_cache(40), set()
+    assert isinstance(past, State)
+    for chunk in x.split([1, 3, 1, 20, 15], dim=1):
+        layer(chunk, past)
+        sizes.add(bytes_of(past))
+    assert len(sizes) == 1 and past.length == 40
+
+
+@every
+@torch.no_grad()
+def test_gates_and_states_are_float32_at_least(kind: type[Attention]) -> None:
+    for dtype, precise in ((torch.bfloat16, torch.float32), (torch.float32,) * 2, (torch.float64,) * 2):
+        layer, x = layer_of(kind).to(dtype), tokens(5).to(dtype)
+        query, key, _ = layer.qkv(x, Past())
+        assert query.dtype == key.dtype == layer.gates(x).dtype == precise
+        for chunk_sizes in ([5], [1] * 5):
+            past = layer.make_cache(5)
+            assert isinstance(past, State)
+            made = [layer(chunk, past) for chunk in x.split(chunk_sizes, dim=1)]
+            assert {out.dtype for out in made} == {dtype} and past.tensors[0].dtype == precise
+
+
+@every
+@torch.no_grad()
+def test_a_state_is_copied_by_reference(kind: type[Attention]) -> None:
+    layer, x = layer_of(kind), tokens(6)
+    past = layer.make_cache(6)
+    assert isinstance(past, State)
+    layer(x[:, :4], past)
+    held = past.tensors[0]
+    before = held.clone()
+    layer(x[:, 4:], past)
+    assert torch.equal(held, before) and past.tensors[0] is not held
+
+
+# ---- what a subclass may change ----
+
+
+def test_weights_that_change_alone_lose_the_chunks_and_the_recurrence() -> None:
+    class Mine(Retention):
+        def weights(self, query: Tensor, key: Tensor) -> Tensor:
+            return 2 * super().weights(query, key)
+
+    for method in ("mix", "recall", "make_cache"):
+        assert fitting(Mine, method) is getattr(Attention, method)
+
+
+def test_a_recurrence_that_changes_with_the_weights_is_used_for_writing() -> None:
+    class Mine(Retention):
+        def weights(self, query: Tensor, key: Tensor) -> Tensor:
+            return 2 * super().weights(query, key)
+
+        def advance(self, state: Tensor, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+            state, mixed = super().advance(state, query, key, value)
+            return state, 2 * mixed
+
+    assert fitting(Mine, "mix") is Attention.mix
+    assert fitting(Mine, "recall") is not Attention.recall and fitting(Mine, "make_cache") is not Attention.make_cache
+    case = Case(Mine.Config(normed=False), NoPosition.Config())
+    layer, x, past = make_layer(case).requires_grad_(False), tokens(6), State()
+    cached = torch.cat([layer(chunk, past) for chunk in x.split([1, 2, 3], dim=1)], dim=1)  # (B, T, D)
+    assert off(cached, layer(x)) < 1e-12
+
+
+def test_gates_of_its_own_keep_both() -> None:
+    class Mine(Retention):
+        def gates(self, x: Tensor) -> Tensor:
+            return 3 * super().gates(x)
+
+    for method in ("mix", "recall", "make_cache"):
+        assert fitting(Mine, method) is fitting(Retention, method)
+
+
+@torch.no_grad()
+def test_dropout_drops_weights_which_only_the_matrix_has() -> None:
+    torch.manual_seed(0)
+    case = Case(Retention.Config(), NoPosition.Config(), dropout=0.5)
+    layer = make_fast(Retention(Retention.Config(), model_config(case))).double()
+    stir(layer)
+    x = tokens(20)
+    assert off(layer(x), layer.eval()(x)) > 0.1
