@@ -25,29 +25,18 @@ HELPERS = ("gates", "view", "empty", "decays")  # a form asks for these, so a su
 Spread = Callable[[Any, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
+@faster(Recurrent, "make_cache", STATES, honours=HELPERS, together=("weights", "advance"))
 def make_cache(self: Recurrent, length: int) -> Past:
     """A state."""
     return State()
 
 
+@faster(Recurrent, "recall", STATES, honours=HELPERS, together=("weights", "advance"))
 def recall(self: Recurrent, query: Tensor, key: Tensor, value: Tensor, past: Past) -> Tensor:
-    """The recurrence, token by token: (B, H, T, e)."""
-    return remember(self, query, key, value, past, step_by_step)
-
-
-def step_by_step(self: Recurrent, query: Tensor, key: Tensor, value: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """What each token reads (B, H, T, e), and the state after the last."""
-    mixed = list[Tensor]()
-    for token in zip(query.unbind(2), key.unbind(2), value.unbind(2)):
-        state, read = self.advance(state, *token)  # (B, H, d, e), (B, H, e)
-        mixed.append(read)
-    return torch.stack(mixed, dim=2), state
-
-
-def remember(self: Recurrent, query: Tensor, key: Tensor, value: Tensor, past: Past, spread: Spread) -> Tensor:
-    """What new tokens read while decoding: (B, H, T, e)."""
+    """What new tokens read while decoding: (B, H, T, e); many at once in chunks, where the kind has them."""
     if not isinstance(past, State):
         return Attention.recall(self, query, key, value, past)
+    spread: Spread = getattr(self.mix, "spread", step_by_step) if query.shape[2] > 1 else step_by_step
     with torch.autocast(query.device.type, enabled=False):
         state = past.tensors[0] if past.tensors else self.empty(key, value)
         mixed, state = spread(self, query, key, value.to(query.dtype), state)
@@ -55,23 +44,34 @@ def remember(self: Recurrent, query: Tensor, key: Tensor, value: Tensor, past: P
     return mixed.to(value.dtype)  # (B, H, T, e)
 
 
-def spread_over(kind: type[Recurrent], spread: Spread) -> None:
-    """Register the chunks of a kind, for its training and for the prompts that it reads."""
-
-    def mix(self: Recurrent, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        if query.shape[2] < key.shape[2] or (self.training and self.dropout > 0):
-            return Attention.mix(self, query, key, value)
-        with torch.autocast(query.device.type, enabled=False):
-            mixed, _ = spread(self, query, key, value.to(query.dtype), self.empty(key, value))
-        return mixed.to(value.dtype)  # (B, H, T, e)
-
-    def recall(self: Recurrent, query: Tensor, key: Tensor, value: Tensor, past: Past) -> Tensor:
-        return remember(self, query, key, value, past, spread if query.shape[2] > 1 else step_by_step)
-
-    faster(kind, "mix", CHUNKS, honours=HELPERS)(mix)
-    faster(kind, "recall", STATES, honours=HELPERS)(recall)
+def step_by_step(self: Recurrent, query: Tensor, key: Tensor, value: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """The recurrence: what each token reads (B, H, T, e), and the state after the last."""
+    mixed = list[Tensor]()
+    for token in zip(query.unbind(2), key.unbind(2), value.unbind(2)):
+        state, read = self.advance(state, *token)  # (B, H, d, e), (B, H, e)
+        mixed.append(read)
+    return torch.stack(mixed, dim=2), state
 
 
+def in_chunks(kind: type[Recurrent]) -> Callable[[Spread], Spread]:
+    """Register the chunks of a kind: a function of queries, keys, values and a state, as `step_by_step`."""
+
+    def register(spread: Spread) -> Spread:
+        def mix(self: Recurrent, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            if query.shape[2] < key.shape[2] or (self.training and self.dropout > 0):
+                return Attention.mix(self, query, key, value)
+            with torch.autocast(query.device.type, enabled=False):
+                mixed, _ = spread(self, query, key, value.to(query.dtype), self.empty(key, value))
+            return mixed.to(value.dtype)  # (B, H, T, e)
+
+        mix.spread = spread  # type: ignore[attr-defined]
+        faster(kind, "mix", CHUNKS, honours=HELPERS)(mix)
+        return spread
+
+    return register
+
+
+@in_chunks(Linear)
 def linear(self: Linear, query: Tensor, key: Tensor, value: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """The sums of values and the sums of ones, one divided by the other."""
     sums, memory = chunked(query, key, value, state[..., :-1])  # (B, H, T, e), (B, H, d, e)
@@ -80,13 +80,8 @@ def linear(self: Linear, query: Tensor, key: Tensor, value: Tensor, state: Tenso
     return sums / (query * totals).sum(dim=-1, keepdim=True), state  # (B, H, T, e)
 
 
+@in_chunks(Retention)
 def retention(self: Retention, query: Tensor, key: Tensor, value: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """Decays of a whole head, or of each channel."""
     key, log_decay = self.ungated(key)  # (B, H, T, d), (B, H, T, g)
     return chunked(query, key, value, state, log_decay)
-
-
-for _form in (recall, make_cache):
-    faster(Recurrent, _form.__name__, STATES, honours=HELPERS, together=("weights", "advance"))(_form)
-spread_over(Linear, linear)
-spread_over(Retention, retention)
