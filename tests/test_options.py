@@ -326,9 +326,9 @@ def configs_of(draw: st.DrawFn, schema: type[Options]) -> Options:
     """Any right options of a dataclass, each field left at its default half of the time."""
     known = hints(schema)
     values = {}
-    for field in fields(schema):
+    for name, hint in known.items():
         if draw(st.booleans()):
-            values[field.name] = draw(values_of(known[field.name]))
+            values[name] = draw(values_of(hint))
     try:
         return schema(**values)
     except ConfigError:
