@@ -17,7 +17,7 @@ import torch
 from laws import BLOCK, CASES, Case, V, model_config, stir
 from torch import Tensor
 
-from minigpt.attention import MultiHead, SingleHead
+from minigpt.attention import MultiHead, Shape, SingleHead
 from minigpt.attention.position import Rotary
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.checks.laws_of_writing import chunks, decode
@@ -82,6 +82,22 @@ def test_the_modern_shape_computes_the_same(kind: SingleHead.Config) -> None:
 @pytest.mark.parametrize("d", [1, 3, 5])
 def test_heads_of_odd_widths_compute_the_same(d: int) -> None:
     check_equal(*plain_and_fast(Case(MultiHead.Config(head_dim=d), Rotary.Config())))
+
+
+@pytest.mark.parametrize("e", [2, 4, 9])
+def test_values_of_another_width_stay_in_the_fused_kernel(e: int) -> None:
+    """torch's kernel for CPUs takes equal widths; for others it makes all weights, without a word."""
+    layer = make_fast(MultiHead(MultiHead.Config(n_head=2), Shape(n_embd=8)))
+    query, key, value = (torch.randn(3, 2, 6, d, requires_grad=True) for d in (4, 4, e))
+    with torch.autograd.profiler.profile() as profiled:
+        mixed = layer.mix(query, key, value)  # (B, H, T, e)
+    names = [event.name for event in profiled.function_events]
+    assert "aten::_scaled_dot_product_flash_attention_for_cpu" in names
+    torch.testing.assert_close(mixed, layer.weights(query, key) @ value)
+    found = torch.autograd.grad(mixed.square().sum(), (query, key, value))
+    explicit = (layer.weights(query, key) @ value).square().sum()
+    for ours, theirs in zip(found, torch.autograd.grad(explicit, (query, key, value))):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
 def methods(model: GPT) -> Iterator[str]:

@@ -18,7 +18,7 @@ import torch
 from running import data_folder, furnish, process, small_text
 from torch import Tensor
 
-from minigpt.attention import Attention
+from minigpt.attention import Attention, MultiHead, Past
 from minigpt.model import GPT, ModelConfig
 from minigpt.model.sampling import SamplingConfig, generate
 from minigpt.runs import checkpoint
@@ -111,6 +111,48 @@ def test_micro_batches_add_up_to_the_whole_batch(micro_batch_size: int) -> None:
     scale = max(gradient.abs().max().item() for gradient in expected)
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=2e-7 * scale)  # the loss is made in float32
+
+
+class OwnLoss(MultiHead):
+    """Wants its keys to be small, and says so in a loss of its own, alike for each row."""
+
+    own: Tensor | None = None
+
+    def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
+        query, key, value = super().qkv(x, past)
+        self.own = key.square().mean() if self.training else None
+        return query, key, value
+
+    def extra_loss(self) -> Tensor | None:
+        own, self.own = self.own, None
+        return own
+
+
+@pytest.mark.parametrize("size", [None, 1, 2, 3])
+def test_a_loss_of_the_kinds_own_is_added_to_the_gradients_and_not_to_what_is_shown(size: int | None) -> None:
+    """The mean over all rows, however many there are at a time."""
+    x, y = torch.randint(30, (2, 5, BLOCK))
+    y[0, 3:], y[4, :] = IGNORED, IGNORED
+    torch.manual_seed(0)
+    shape = ModelConfig(n_layer=2, n_embd=16, block_size=BLOCK, attention=OwnLoss.Config())
+    with_own, without = GPT(shape, 30).double(), make_model().double()
+    without.load_state_dict(with_own.state_dict())
+    shown = [accumulate(model, x, y, settings(micro_batch_size=size)) for model in (with_own, without)]
+    assert shown[0] == shown[1]
+    added = [a.grad - b.grad for a, b in zip(with_own.parameters(), without.parameters())]  # type: ignore[operator]
+    with_own(x)
+    extras = [extra for attention in with_own.attentions() if (extra := attention.extra_loss()) is not None]
+    assert len(extras) == 2
+    expected = torch.autograd.grad(sum(extras), [*with_own.parameters()], allow_unused=True)
+    for found, wanted in zip(added, expected):
+        torch.testing.assert_close(found, torch.zeros_like(found) if wanted is None else wanted, rtol=0, atol=1e-8)
+
+
+def test_a_loss_of_the_kinds_own_is_not_in_the_validation_loss(dataset: Dataset) -> None:
+    shape = ModelConfig(n_layer=2, n_embd=16, block_size=BLOCK, attention=OwnLoss.Config())
+    model, plain = GPT(shape, 30), make_model()
+    plain.load_state_dict(model.state_dict())
+    assert evaluate(model, dataset, "val", settings()) == evaluate(plain, dataset, "val", settings())
 
 
 def test_the_whole_batch_is_the_mean_over_its_targets() -> None:

@@ -97,6 +97,14 @@ class Attention(nn.Module, Component):
         """(B, H, T, e) -> (B, T, D): concatenate the heads. x (B, T, D) is what `qkv` was given, for gates."""
         return mixed.transpose(1, 2).flatten(2)  # (B, T, H e)
 
+    def extra_loss(self) -> Tensor | None:
+        """A loss of the kind's own, made in the last pass of training, as a mean over its positions; None: it has none.
+
+        Training adds it to the loss of the next tokens, which alone is shown. Let go of it here: it is asked once a
+        pass.
+        """
+        return None
+
     def make_cache(self, length: int) -> Past:
         """An empty cache for decoding up to `length` positions."""
         return KVCache(length)

@@ -193,7 +193,7 @@ def train(
         torch.manual_seed((config.seed * 1_000_003 + step + (distributed.rank() << 40)) % 2**63)  # for dropout
         factor = schedule(step, config.max_steps, config.warmup_steps, config.schedule, config.final_rate)
         x, y = dataset.batch("train", step, config.batch_size, config.seed, own_rows())  # (B, T), (B, T)
-        loss = accumulate(forward, x.to(model.device), y.to(model.device), config, precision)
+        loss = accumulate(model, x.to(model.device), y.to(model.device), config, precision, forward)
         distributed.add_up(parameter.grad for parameter in model.parameters() if parameter.grad is not None)
         norm = clip(model, config.grad_clip)
         if not math.isfinite(loss + norm):
@@ -257,23 +257,27 @@ def compiled(model: GPT, config: TrainingConfig) -> Callable[[Tensor], Tensor]:
 
 
 def accumulate(
-    forward: Callable[[Tensor], Tensor],
+    model: GPT,
     x: Tensor,
     y: Tensor,
     config: TrainingConfig,
     precision: AbstractContextManager[None] = FLOAT32,
+    forward: Callable[[Tensor], Tensor] | None = None,
 ) -> float:
     """Add up the gradients of a batch x, y (B, T), a micro-batch at a time; returns the mean loss of the batch.
 
-    The mean is over the targets of all processes, so gradients and losses of all of them are simply added up.
+    The mean is over the targets of all processes, so gradients and losses of all of them are simply added up. Losses
+    of the kinds' own, means over the rows of a micro-batch, count by its share of all rows; they are not returned.
+    `forward` is the model as it is called: compiled, or itself.
     """
     size, total = config.micro_batch_size or len(x), 0.0
-    [targets] = distributed.total(float((y != IGNORED).sum()))
+    targets, rows = distributed.total(float((y != IGNORED).sum()), float(len(x)))
     for inputs, outputs in zip(x.split(size), y.split(size)):
         with precision:
-            logits = forward(inputs)  # (micro-batch, T, V)
+            logits = (forward or model)(inputs)  # (micro-batch, T, V)
         loss = next_token_loss(logits, outputs, reduction="sum") / targets
-        loss.backward()
+        extras = [extra for attention in model.attentions() if (extra := attention.extra_loss()) is not None]
+        sum((len(inputs) / rows * extra for extra in extras), loss).backward()
         total += loss.item()
     return distributed.total(total)[0]
 
