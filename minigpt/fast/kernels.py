@@ -47,7 +47,7 @@ def fused(self: SoftmaxAttention, query: Tensor, key: Tensor, value: Tensor, mas
         query = query.reshape(B, G, -1, d)  # (B, G, H/G, d)
     elif G < H:
         key, value = repeat_kv(key, H), repeat_kv(value, H)  # (B, H, S, d), (B, H, S, e)
-    if d != e and T > 1 and query.device.type == "cpu":  # the kernel for CPUs takes equal widths only
+    if d != e and query.device.type == "cpu":  # the kernel for CPUs takes equal widths only
         query, key, value = (F.pad(x, (0, max(d, e) - x.shape[3])) for x in (query, key, value))
     mixed = F.scaled_dot_product_attention(
         query,
