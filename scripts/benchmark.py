@@ -77,7 +77,7 @@ def run_suite(setting: Setting, given: argparse.Namespace) -> Report:
             raise UserError(f"--neighbours: expected numbers of 0 to {MOST_NEIGHBOURS:,}, as in 0,1,2")
         return shared.run(setting, given.neighbours)
     if given.suite == "attention":
-        return attention.run(setting, given.contexts, given.limit)
+        return attention.run(setting, given.contexts, given.limit, given.kinds, given.precision)
     if given.suite == "tricks":
         return tricks.run(setting, given.steps, given.tokens)
     return startup.run(setting, find_text(given.text), given.config)
@@ -86,6 +86,11 @@ def run_suite(setting: Setting, given: argparse.Namespace) -> Report:
 def lengths(text: str) -> list[int]:
     """The numbers in `64,128,256`."""
     return [int(word) for word in text.split(",")]
+
+
+def words(text: str) -> list[str]:
+    """The names in `linear,mamba2`."""
+    return text.split(",")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -133,6 +138,8 @@ def parser() -> argparse.ArgumentParser:
     kinds, every = added["attention"], list(attention.CONTEXTS)
     kinds.add_argument("--contexts", type=lengths, default=every, metavar="T,T,...", help="default: 64 to 4096")
     kinds.add_argument("--limit", type=float, default=20.0, metavar="S", help="most seconds for one cell (default: 20)")
+    kinds.add_argument("--kinds", type=words, default=(), metavar="K,K,...", help="beside multi_head (default: all)")
+    kinds.add_argument("--precision", default="auto", choices=["auto", "float32", "bfloat16"], help="of the products")
     return made
 
 

@@ -274,6 +274,7 @@ class Mine(MultiHead, kind="mine"):
     pass
 """
 BRIEF = ("--square", "64")
+GROUPED = [f"grouped_query, n_kv_head={n}" for n in (1, 2, 4)]
 
 
 @pytest.mark.slow
@@ -284,13 +285,22 @@ def test_attention_measures_every_kind(home: Path) -> None:
     cells, growth, decoded = (table["rows"] for table in found["tables"])
     kinds = {row["kind"] for row in decoded}
     shipped = {kind for kind in Attention.kinds if Attention.kinds[kind].__module__.startswith("minigpt.attention.")}
-    assert kinds == (shipped - {"grouped_query"}) | {"mine"} | {f"grouped_query, {n} key heads" for n in (1, 2, 4)}
+    assert {kind.split(",")[0] for kind in kinds} == shipped | {"mine"} and set(GROUPED) <= kinds
     assert [row["context"] for row in cells] == [8, 16, 32] * len(kinds)
     assert {row["kind"] for row in growth} == kinds
     by_kind = {row["kind"]: row for row in decoded}
     assert by_kind["average_matrix"]["near_bytes"] == by_kind["average_matrix"]["far_bytes"] == 128 * 4
-    assert [by_kind[f"grouped_query, {n} key heads"]["smaller"] for n in (1, 2, 4)] == [4.0, 2.0, 1.0]
+    assert [by_kind[name]["smaller"] for name in GROUPED] == [4.0, 2.0, 1.0]
     assert by_kind["multi_head"]["bytes_per_token"] == 2 * 128 * 4
+    assert all(row["ratio"]["median"] == 1 for row in cells if row["kind"] == "multi_head")
+
+
+def test_attention_measures_some_kinds_beside_multi_head(home: Path) -> None:
+    few = ("--contexts", "8", "--repeat", "1", "--kinds", "sliding_window", "--precision", "float32", *BRIEF)
+    found = numbers(script("benchmark.py", "attention", *few, cwd=home), home, "attention")
+    assert [row["kind"] for row in found["tables"][2]["rows"]] == ["multi_head", "sliding_window, window=64"]
+    ended = script("benchmark.py", "attention", "--kinds", "sliding_windw", *BRIEF, cwd=home)
+    assert ended.code == 2 and "did you mean 'sliding_window'?" in ended.err
 
 
 def test_memory_grows_with_the_pass() -> None:
@@ -305,7 +315,7 @@ def test_a_kind_that_takes_too_long_stops(home: Path) -> None:
     ended = script("benchmark.py", "attention", "--contexts", "8,16", "--repeat", "1", "--limit", "0", *BRIEF, cwd=home)
     cells = numbers(ended, home, "attention")["tables"][0]["rows"]
     assert {row["context"] for row in cells if row["ms"] is not None} == {8}
-    assert all(re.search(r"16 +- +- +-$", line) for line in ended.out.splitlines() if re.match(r"\w+ +16 ", line))
+    assert all(re.search(r"16 +- +- +- +-$", line) for line in ended.out.splitlines() if re.match(r"\w+ +16 ", line))
 
 
 @pytest.mark.slow

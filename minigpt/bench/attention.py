@@ -1,7 +1,7 @@
 """Attention: what every kind costs in training and in decoding as the context grows. Plugins are measured too.
 
-One layer, forward and backward, without positions. Averages take O(T) time in training and O(1) a token in decoding.
-The other kinds compare every pair of positions: O(T^2) and O(T). Grouped queries make the cache smaller.
+One layer, forward and backward, without positions. Averages and linear kinds take O(T) time in training and O(1) a
+token in decoding, and so does a window of a fixed width. The others compare every pair of positions: O(T^2) and O(T).
 
 B batch (1 here), T positions, D model width.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,18 +22,24 @@ from torch.utils.flop_counter import FlopCounterMode
 from minigpt.attention import Attention
 from minigpt.attention.cache import Past
 from minigpt.attention.position import NoPosition, Shape
-from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.bench.hardware import seconds
 from minigpt.bench.ledger import Report, Row, Spread
 from minigpt.bench.processes import in_turn
 from minigpt.bench.setting import Setting
+from minigpt.config.options import hints, suggest
 from minigpt.fast import make_fast
 from minigpt.inspection.cost import CUSTOM, bytes_of
 from minigpt.system.errors import UserError
 from minigpt.training.loop import has_bfloat16
 
 CONTEXTS = (64, 128, 256, 512, 1024, 2048, 4096)
-WIDTH, KEY_HEADS = 128, (1, 2, 4)
+WIDTH, BASELINE = 128, "multi_head"
+VARIANTS: dict[
+    str, tuple[dict[str, Any], ...]
+] = {  # an option, and the values with which kinds that have it are measured
+    "n_kv_head": ({"n_kv_head": 1}, {"n_kv_head": 2}, {"n_kv_head": 4}),
+    "window": ({"window": 64},),
+}
 BLOCK = 0.05  # seconds that a measurement takes, at least
 LONGEST = 2**20  # context
 FITTED = 3  # the growth is fitted to so many of the longest contexts
@@ -43,6 +49,7 @@ TRAIN = {
     "kind": ("kind", ""),
     "T": ("context", ",d"),
     "ms": ("ms", ".3f"),
+    "x multi_head": ("ratio", ".2f"),
     "peak MiB": ("peak_mib", ",.2f"),
     "MFU": ("mfu", ".1%"),
 }
@@ -56,6 +63,7 @@ class Kind:
     name: str
     config: Attention.Config
     device: torch.device
+    low: bool = False  # whether matrix products are in bfloat16
     pace: float = 0.0  # seconds for each pair of positions, at the last context; predicts the next cell
 
     def layer(self, length: int) -> Attention:
@@ -65,14 +73,21 @@ class Kind:
         return make_fast(layer)
 
 
-def run(setting: Setting, contexts: Sequence[int] = CONTEXTS, limit: float = 20.0) -> Report:
-    """Measure every kind at every context; cells that would take more than `limit` seconds are left out."""
+def run(
+    setting: Setting,
+    contexts: Sequence[int] = CONTEXTS,
+    limit: float = 20.0,
+    names: Sequence[str] = (),
+    precision: str = "auto",
+) -> Report:
+    """Measure every kind, or some, at every context; cells that would take more than `limit` seconds are left out."""
     if not contexts or min(contexts) < 1 or max(contexts) > LONGEST:
         raise UserError(f"--contexts: expected lengths of 1 to {LONGEST:,}, as in 64,128,256")
     contexts = sorted(set(contexts))
     report = setting.report("attention", shapes=[(contexts[-1], WIDTH, WIDTH)])
-    kinds = every_kind(setting.device)
-    precision = "bfloat16" if has_bfloat16(setting.device) else "float32"  # the default of training
+    if precision == "auto":
+        precision = "bfloat16" if has_bfloat16(setting.device) else "float32"  # the default of training
+    kinds = every_kind(setting.device, names, precision == "bfloat16")
     cells = []
     for T in contexts:
         report.begin(f"{len(kinds)} kinds at a context of {T}")
@@ -88,6 +103,7 @@ def run(setting: Setting, contexts: Sequence[int] = CONTEXTS, limit: float = 20.
     on = "torch.cuda.max_memory_allocated" if setting.device.type == "cuda" else "torch.profiler's allocations added up"
     report.notes += [
         f"peak MiB: the most memory of the pass's tensors at one time ({on}), without parameters and inputs",
+        f"x {BASELINE}: the time over that of {BASELINE} in the same round",
         f"ms: the median (smallest..largest); a dash where a step might take more than {limit:g} s",
         "T^p: p is 1 for linear and 2 for quadratic growth; at short contexts, the overhead of the calls dominates",
         "cache: bytes in the cache of one layer after so many tokens; `times smaller` is relative to multi_head",
@@ -98,19 +114,29 @@ def run(setting: Setting, contexts: Sequence[int] = CONTEXTS, limit: float = 20.
     return report
 
 
-def every_kind(device: torch.device) -> list[Kind]:
-    """All registered kinds with their defaults; grouped queries with 1, 2 and 4 key heads. Raises UserError."""
+def every_kind(device: torch.device, names: Sequence[str] = (), low: bool = False) -> list[Kind]:
+    """All registered kinds, or those named and the baseline, with the options of VARIANTS. Raises UserError."""
+    for name in names:
+        if name not in Attention.kinds:
+            raise UserError(f"--kinds: no kind {name!r}{suggest(name, Attention.kinds)}")
     shape = Shape(n_embd=WIDTH, position=NoPosition.Config())
     made = []
     for name, component in Attention.kinds.items():
-        configs: dict[str, Any] = {name: component.Config()}
-        if component is GroupedQuery:
-            configs = {f"{name}, {n} key heads": GroupedQuery.Config(n_kv_head=n) for n in KEY_HEADS}
-        for called, config in configs.items():
+        if names and name not in (*names, BASELINE):
+            continue
+        for options in variants(component):
+            config = component.Config(**options)
+            called = ", ".join([name, *(f"{option}={value}" for option, value in options.items())])
             for option, what in config.mistakes_within(shape):
                 raise UserError(f"{called}.{option}: {what}")
-            made.append(Kind(called, config, device))
+            made.append(Kind(called, config, device, low))
     return made
+
+
+def variants(kind: type[Attention]) -> Sequence[Mapping[str, Any]]:
+    """The options with which a kind is measured: of a window its width, of grouped queries their number."""
+    known = hints(kind.Config)
+    return next((VARIANTS[option] for option in ("window", "n_kv_head") if option in known), ({},))
 
 
 # ---------------------------------------------------------------------------------------------- training
@@ -119,7 +145,7 @@ def every_kind(device: torch.device) -> list[Kind]:
 def train(kinds: Sequence[Kind], T: int, repeat: int, limit: float) -> list[Row]:
     """A row for each kind at one context. All kinds take turns in each round."""
     steps: dict[str, Callable[[], None]] = {}
-    rows = {kind.name: Row(kind=kind.name, context=T, ms=None, peak_mib=None) for kind in kinds}
+    rows = {kind.name: Row(kind=kind.name, context=T, ms=None, ratio=None, peak_mib=None) for kind in kinds}
     for kind in kinds:
         if kind.pace * T**2 > limit:  # as if the time grew with the square of the context
             continue
@@ -134,6 +160,7 @@ def train(kinds: Sequence[Kind], T: int, repeat: int, limit: float) -> list[Row]
             took[name].append(seconds(steps[name], counts[name], kinds[0].device) / counts[name])
     for name, values in took.items():
         rows[name]["ms"] = Spread(tuple(1e3 * value for value in values))
+        rows[name]["ratio"] = Spread(tuple(values)).over(Spread(tuple(took[BASELINE]))) if BASELINE in took else None
         rows[name]["flops_per_second"] = Spread(tuple(rows[name]["flops"] / value for value in values))
     return list(rows.values())
 
@@ -143,7 +170,7 @@ def one_step(kind: Kind, T: int) -> Callable[[], None]:
     layer, x = kind.layer(T), torch.randn(1, T, WIDTH, device=kind.device, requires_grad=True)  # (1, T, D)
 
     def step() -> None:
-        with torch.autocast(kind.device.type, dtype=torch.bfloat16, enabled=has_bfloat16(kind.device)):
+        with torch.autocast(kind.device.type, dtype=torch.bfloat16, enabled=kind.low):
             y = layer(x)  # (1, T, D)
         y.sum().backward()
         x.grad = None
@@ -226,7 +253,7 @@ def decode(kinds: Sequence[Kind], near: int, far: int, repeat: int) -> list[Row]
         row = Row(kind=kind.name, near_ms=near_ms, far_ms=far_ms, ratio=far_ms.over(near_ms))
         row |= {"near_bytes": bytes_of(filled(kind, near)[1]), "far_bytes": bytes_of(filled(kind, far)[1])}
         rows.append(row | {"bytes_per_token": row["far_bytes"] / far})
-    largest = next((row["far_bytes"] for row in rows if row["kind"] == "multi_head"), None)
+    largest = next((row["far_bytes"] for row in rows if row["kind"] == BASELINE), None)
     return [row | {"smaller": largest / row["far_bytes"] if largest else None} for row in rows]
 
 
