@@ -10,7 +10,7 @@ B batch, H query heads, G key heads, T query positions, S key positions, D model
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -42,9 +42,11 @@ class View:
         self.name = f"layer {index} ({self.layer.kind or type(self.layer).__name__})"
         self.index = index
 
-    def past(self, x: Tensor) -> Past:
-        """The past of a training pass over x (B, S, D)."""
+    def past(self, x: Tensor, start: int = 0) -> Past:
+        """The past of a training pass over x (B, S, D), whose first position is `start`."""
         pasts = chain([Past() for _ in self.model.blocks])
+        for past in pasts:
+            past.length = start
         for attention, past in zip(self.model.attentions()[: self.index], pasts):
             attention(x, past)
         return pasts[self.index]
@@ -52,6 +54,14 @@ class View:
     def out(self, x: Tensor) -> Tensor:
         """What it makes of x (B, S, D): (B, S, D)."""
         return self.layer(x, self.past(x))
+
+    def written(self, x: Tensor, sizes: Sequence[int]) -> Tensor:
+        """The same in chunks of these sizes, with a cache."""
+        layers, made = self.model.attentions()[: self.index + 1], list[Tensor]()
+        pasts = chain([layer.make_cache(x.shape[1]) for layer in layers])
+        for chunk in x.split(list(sizes), dim=1):
+            made.append([layer(chunk, past) for layer, past in zip(layers, pasts)][-1])  # (B, T, D)
+        return torch.cat(made, dim=1)  # (B, S, D)
 
     def parts(self, x: Tensor, T: int) -> tuple[Tensor, Tensor, Tensor]:
         """The last T queries, and all keys and values, of x (B, S, D)."""
@@ -234,10 +244,8 @@ def only_distances_matter(model: GPT, allowed: float = 1e-9) -> None:
     """No weight changes when all positions move by the same number."""
     for view in views(model):
         x = tokens(model, 2, min(6, longest(model)))
-        later = view.past(x)
-        later.length = 100
         here = view.layer.weights(*view.layer.qkv(x, view.past(x))[:2])
-        there = view.layer.weights(*view.layer.qkv(x, later)[:2])
+        there = view.layer.weights(*view.layer.qkv(x, view.past(x, start=100))[:2])
         if (far := off(there, here)) > allowed:
             what = f"its weights change by {far:.2g} when all positions move by 100"
             raise view.broken(what, "queries and keys are not rotated by the same rule, or not both")

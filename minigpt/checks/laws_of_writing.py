@@ -175,11 +175,10 @@ def bfloat16_stays_near(model: GPT) -> None:
     for view in views(copy.deepcopy(model).float()):
         x = tokens(model, 1, 300).float()  # (1, 300, D)
         exact = view.out(x)  # (1, 300, D)
-        for layer, cast in ((copy.deepcopy(view.layer).bfloat16(), False), (view.layer, True)):
-            past = view.layer.make_cache(300)
+        rounded = View(copy.deepcopy(view.model).bfloat16(), view.index)
+        for written, cast in ((rounded, False), (view, True)):
             with torch.autocast("cpu", torch.bfloat16, enabled=cast):
-                inputs = x if cast else x.bfloat16()
-                rough = torch.cat([layer(chunk, past) for chunk in inputs.split([150, 1, 140, 1, 8], dim=1)], dim=1)
+                rough = written.written(x if cast else x.bfloat16(), [150, 1, 140, 1, 8])  # (1, 300, D)
             if not cast and rough.dtype != torch.bfloat16:
                 raise view.broken(f"x of bfloat16 becomes {rough.dtype}", "cast the result back to the type of x")
             if not view.layer.chooses and (far := float((rough.float() - exact).norm() / exact.norm())) > 0.03:
