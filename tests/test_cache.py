@@ -122,7 +122,7 @@ def test_shared_keys_are_those_of_the_layer_that_keeps_them() -> None:
 
 def test_a_state_has_no_keys_to_share() -> None:
     _, past = chain([State(), Shared()])
-    with pytest.raises(UserError, match="keeps a state of fixed size instead; put a kind that keeps them below it"):
+    with pytest.raises(UserError, match="keeps a state of fixed size instead; put a kind that keeps them all below it"):
         past.append(keys(1, 2), keys(1, 2))
 
 
@@ -224,7 +224,7 @@ def test_a_window_as_it_lies_holds_the_same_in_another_order() -> None:
 
 def test_a_window_does_not_have_the_keys_of_all_positions() -> None:
     _, past = chain([WindowCache(3), Shared()])
-    with pytest.raises(UserError, match="keeps only a window of them; put a kind that keeps all below it"):
+    with pytest.raises(UserError, match="keeps a window of them only; put a kind that keeps them all below it"):
         past.append(keys(1, 2), keys(1, 2))
 
 

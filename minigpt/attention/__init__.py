@@ -1,7 +1,8 @@
 """Attention as a textbook. Read `ladder.py` first, then `cache`, `position`, `norm` and `base.py`, then a family:
 
     averages/   the mean of the past, three ways: a loop, a matrix, a softmax of masked zeros
-    softmax/    scores and a softmax: dot_product, single_head, multi_head, grouped_query
+    softmax/    scores and a softmax: dot_product, single_head, multi_head, grouped_query, and what changes one thing
+    compact/    fewer numbers to keep: a latent, factors, or another layer's keys and values
 
 A new kind is ONE new file in a family's folder and nothing else: it is found by itself.
 """

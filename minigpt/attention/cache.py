@@ -13,6 +13,9 @@ from torch import Tensor
 
 from minigpt.system.errors import UserError
 
+SHARES = "a layer shares the keys and values of all positions with the layer below"
+INSTEAD = "put a kind that keeps them all below it, such as multi_head"
+
 
 class Past:
     """No cache: the past of a training pass is empty, and nothing is kept.
@@ -160,10 +163,7 @@ class WindowCache(Past):
 
     def kept(self) -> tuple[Tensor, Tensor]:
         """Raises UserError: it does not have those of all positions."""
-        raise UserError(
-            "a layer shares the keys and values of all positions with the layer below, which keeps only a window of "
-            "them; put a kind that keeps all below it, such as multi_head"
-        )
+        raise UserError(f"{SHARES}, which keeps a window of them only; {INSTEAD}")
 
 
 class Shared(Past):
@@ -172,9 +172,15 @@ class Shared(Past):
     keeps = True
 
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Key (B, G, T, d) and value (B, G, T, e) are there already: returns (B, G, S, d) and (B, G, S, e)."""
+        """Key (B, G, T, d) and value (B, G, T, e) are there already: returns (B, G, S, d) and (B, G, S, e).
+
+        Raises UserError where the layer below keeps something else, from which it makes them.
+        """
         self.length += key.shape[2]
-        return self.kept()
+        kept = self.kept()
+        if any(mine.shape[1::2] != theirs.shape[1::2] for mine, theirs in zip((key, value), kept)):
+            raise UserError(f"{SHARES}, which keeps them in a form of its own; {INSTEAD}")
+        return kept
 
     def kept(self) -> tuple[Tensor, Tensor]:
         """What the layer below keeps."""
@@ -205,7 +211,4 @@ class State(Past):
 
     def kept(self) -> tuple[Tensor, Tensor]:
         """Raises UserError: a state does not have the keys and values of single positions."""
-        raise UserError(
-            "a layer shares the keys and values of all positions with the layer below, which keeps a state of fixed "
-            "size instead; put a kind that keeps them below it, such as multi_head"
-        )
+        raise UserError(f"{SHARES}, which keeps a state of fixed size instead; {INSTEAD}")

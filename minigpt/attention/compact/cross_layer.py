@@ -1,0 +1,73 @@
+"""Several layers share one layer's keys and values. Only the first of them makes and keeps any.
+
+    layer 0, s, 2s, ...: q, k, v = W_q x, W_k x, W_v x        the layers between: q = W_q x, and k, v of the layer below
+
+"Reducing Transformer Key-Value Cache Size with Cross-Layer Attention" (arXiv 2405.12981).
+New against grouped_query: it shares keys over layers, where that shares them over heads; both go together.
+Cost: that of multi_head without the projections of keys and values, O(T^2) in training and O(T) a written token.
+Cache: 2 G d / s numbers a token a layer.
+Used in: Hunyuan-Large (s = 2), and Gemma 3n's upper layers.
+
+B batch, H query heads, G key heads, T positions, d width of a head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from minigpt.attention.cache import KVCache, Past, Shared
+from minigpt.attention.edge import Edge
+from minigpt.attention.position import Shape
+from minigpt.attention.softmax.grouped_query import GroupedQuery
+from minigpt.attention.softmax.multi_head import split_heads
+from minigpt.config.options import Count
+from minigpt.system.errors import UserError
+
+
+class CrossLayer(GroupedQuery, kind="cross_layer"):
+    """Layer n has keys and values of its own if n is a multiple of `share`."""
+
+    edges: ClassVar[tuple[Edge, ...]] = (
+        Edge("multi_head", "share = 1", mine={"share": 1}),
+        Edge("grouped_query", "share = 1", mine={"share": 1, "n_kv_head": 2}, theirs={"n_kv_head": 2}),
+    )
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(GroupedQuery.Config):
+        share: Count = 2
+        """How many layers share keys and values: one that makes them, and those above it."""
+
+    config: CrossLayer.Config
+
+    def __init__(self, config: CrossLayer.Config, model: Shape, layer: int = 0):
+        super().__init__(config, model, layer)
+        self.layer, self.reads_below = layer, layer % config.share > 0
+        if self.reads_below:
+            del self.key, self.value, self.key_norm
+
+    def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
+        if not self.reads_below:
+            return super().qkv(x, past)
+        query = self.query_norm(split_heads(self.query(x), self.n_head))  # (B, H, T, d)
+        return self.position.rotate(query, past.length), *self.of_the_layer_below(query, past)
+
+    def of_the_layer_below(self, query: Tensor, past: Past) -> tuple[Tensor, Tensor]:
+        """Keys and values (B, G, T, d) for the new positions. Raises UserError where they do not fit the queries."""
+        d, seen = query.shape[3], past.below.seen if past.below else None
+        if seen is None:
+            raise UserError(
+                f"cross_layer in layer {self.layer} reads keys and values of the layer below, which has none"
+            )
+        if any(made.shape[3] != d or self.n_head % made.shape[1] for made in seen):
+            found = " and ".join(f"{made.shape[1]} heads of width {made.shape[3]}" for made in seen)
+            raise UserError(
+                f"cross_layer in layer {self.layer} has {self.n_head} query heads of width {d}, and the layer below "
+                f"keys and values of {found}, which do not fit; put a kind with heads of the same width below it"
+            )
+        return seen
+
+    def make_cache(self, length: int) -> Past:
+        return Shared() if self.reads_below else KVCache(length)

@@ -1,0 +1,115 @@
+"""Keys and values of all heads are read from one small vector a token, the latent, and only that is kept.
+
+    c = norm(W_c x)      k_h = [K_h c, rotated(W_p x)]      v_h = V_h c      q_h = [Q_h x, rotated(P_h x)]
+
+"DeepSeek-V2" (arXiv 2405.04434), where it is called multi-head latent attention, MLA. A rotation cannot go through
+K_h, so p more channels, one head for all, are rotated; the rest has no position.
+New against grouped_query: the heads share a latent, and each reads it by matrices of its own.
+Cost: O(T^2) in training as multi_head, with p more channels. A written token takes O(T H (2 r + p)): q_h' K_h c is
+(K_h' q_h)' c, so the matrices are multiplied into the query, once, and latents are compared and mixed as they are; V_h
+comes after the mean. No key and no value of a head is made again.
+Cache: r + p numbers a token a layer, in place of 2 H d.
+Used in: DeepSeek-V2 to -V3.2, Kimi K2 and Kimi Linear, GLM-5.
+
+B batch, H heads, T new positions, S positions so far, D model width, d width of a head, r of the latent, p rotated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from minigpt.attention.base import SoftmaxAttention
+from minigpt.attention.cache import Past
+from minigpt.attention.edge import Edge
+from minigpt.attention.norm import RMSNorm
+from minigpt.attention.position import Shape
+from minigpt.attention.softmax.multi_head import MultiHead, split_heads
+from minigpt.config.options import Natural, Size
+
+
+def go_through_the_latent(mine: Latent, theirs: MultiHead) -> None:
+    """Keys and values are one matrix of x each, the product of two."""
+    for up, layer in ((mine.key, theirs.key), (mine.value, theirs.value)):
+        layer.weight.copy_(up.weight @ mine.latent.weight)  # (H d, D)
+        layer.bias.copy_(up.weight @ mine.latent.bias)  # (H d)
+
+
+PLAIN = {"rotated": 0, "latent_norm": False}
+
+
+class Up(nn.Linear):
+    """From the latent to the heads, without a bias. A class of its own: `prepare` leaves its weight as it is."""
+
+
+class Latent(SoftmaxAttention, kind="latent"):
+    """In training the keys and values are made; with a cache their matrices are absorbed, and latents are kept."""
+
+    edges: ClassVar[tuple[Edge, ...]] = (
+        Edge("multi_head", "r = D, p = 0", {**PLAIN, "latent": 16}, {}, go_through_the_latent, without=("rotary",)),
+        Edge(
+            "multi_head",
+            "keys of rank r, p = 0",
+            {**PLAIN, "latent": 5},
+            {},
+            go_through_the_latent,
+            without=("rotary",),
+        ),
+    )
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(MultiHead.Config):
+        without = ("qk_norm",)
+
+        latent: Size | None = None
+        """The width r of the latent; by default a quarter of the model's."""
+        rotated: Natural | None = None
+        """How many channels p are rotated; by default half as many as a head has. With 0, no position is rotated."""
+        latent_norm: bool = True
+        """Whether the latent is RMS-normalised."""
+
+    config: Latent.Config
+
+    def __init__(self, config: Latent.Config, model: Shape, layer: int = 0):
+        super().__init__(config, model, layer)
+        H, D, d = config.n_head, model.n_embd, config.head_dim or model.n_embd // config.n_head
+        r = config.latent or max(D // 4, 1)
+        p = config.rotated if config.rotated is not None else d // 2
+        self.n_head, self.d, self.r, self.p = H, d, r, p
+        self.query = nn.Linear(D, H * (d + p), bias=model.bias)
+        self.latent = nn.Linear(D, r + p, bias=model.bias)
+        self.latent_norm = RMSNorm(r) if config.latent_norm else nn.Identity()
+        self.key, self.value = Up(r, H * d, bias=False), Up(r, H * d, bias=False)
+        self.project = nn.Linear(H * d, D, bias=model.bias)
+
+    def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
+        query, aim = split_heads(self.query(x), self.n_head).split((self.d, self.p), dim=-1)  # (B, H, T, d), .. p)
+        latent, sign = self.latent(x).unsqueeze(1).split((self.r, self.p), dim=-1)  # (B, 1, T, r), (B, 1, T, p)
+        latent = self.latent_norm(latent)  # (B, 1, T, r)
+        if self.p:
+            aim, sign = self.position.rotate(aim, past.length), self.position.rotate(sign, past.length)
+        if past.keeps:
+            query = query @ self.by_head(self.key)  # (B, H, T, r)
+            key, value = latent, latent[..., :0]  # (B, 1, T, r), (B, 1, T, 0)
+        else:
+            key, value = latent @ self.by_head(self.key).mT, latent @ self.by_head(self.value).mT  # (B, H, T, d) each
+        sign = sign.expand(-1, key.shape[1], -1, -1)  # (B, H or 1, T, p)
+        return torch.cat((query, aim), dim=-1), torch.cat((key, sign), dim=-1), value
+
+    def by_head(self, layer: nn.Linear) -> Tensor:
+        """The matrix of every head: (H, d, r)."""
+        return layer.weight.view(self.n_head, self.d, self.r)
+
+    def recall(self, query: Tensor, key: Tensor, value: Tensor, past: Past) -> Tensor:
+        key, _ = past.append(key, value)  # (B, 1, S, r + p)
+        mixed = self.mix(query, key, key)[..., : self.r]  # (B, H, T, r): the keys are the values
+        return mixed @ self.by_head(self.value).mT  # (B, H, T, d)
+
+    def scale(self, query: Tensor) -> float:
+        return (self.d + self.p) ** -0.5 if self.config.scaled else 1.0
+
+    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
+        return self.project(super().output(mixed, x))  # (B, T, D)

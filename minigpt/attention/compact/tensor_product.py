@@ -1,0 +1,111 @@
+"""Queries, keys and values are short sums of products: a vector over the heads times a vector over a head's features.
+
+    k = 1/R  sum_r  a_r(x) b_r(x)'      a_r (H), b_r (d), both linear in x; q and v likewise
+
+"Tensor Product Attention Is All You Need" (arXiv 2501.06425). Positions rotate the b_r, which rotates the heads.
+New against grouped_query: which heads share a head of keys is a number that the token decides; where the a_r are fixed
+to ones and zeros, it is grouped_query.
+Cost: O(T^2) in training as multi_head, with smaller projections; O(T) a written token, with R times the products, since
+the factors that are kept are multiplied out.
+Cache: 2 R (H + d) numbers a token a layer, in place of 2 H d.
+Used in: the paper's T6 models.
+
+B batch, H heads, R rank, T new positions, S positions so far, D model width, d width of a head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from minigpt.attention.base import SoftmaxAttention
+from minigpt.attention.cache import Past
+from minigpt.attention.edge import Edge
+from minigpt.attention.position import Shape
+from minigpt.attention.softmax.grouped_query import GroupedQuery
+from minigpt.attention.softmax.multi_head import MultiHead, split_heads
+from minigpt.config.options import Size
+
+
+def fix_the_heads(mine: TensorProduct, theirs: GroupedQuery) -> None:
+    """Each product goes to the heads of one group, whatever the token; then its features are those of the group."""
+    parts = ((mine.query, theirs.query), (mine.key, theirs.key), (mine.value, theirs.value))
+    for product, layer in parts:
+        group = torch.arange(mine.n_head) * product.rank // mine.n_head  # (H,)
+        nn.init.zeros_(product.heads.weight)
+        product.heads.bias.copy_(product.rank * (group == torch.arange(product.rank)[:, None]).flatten())  # (R H)
+        layer.load_state_dict(product.features.state_dict())
+
+
+def in_groups(n: int) -> Edge:
+    """The identity with n groups of heads; with as many groups as heads, it is multi-head attention."""
+    options = {"rank": n, "query_rank": 4, "n_head": 4}
+    return Edge("grouped_query", f"fixed heads, {n} groups", options, {"n_kv_head": n}, prepare=fix_the_heads)
+
+
+class Product(nn.Module):
+    """The two factors of queries, keys or values: x (B, T, D) -> (B, R, T, H) and (B, R, T, d)."""
+
+    def __init__(self, model: Shape, rank: int, n_head: int, d: int):
+        super().__init__()
+        self.rank = rank
+        self.heads = nn.Linear(model.n_embd, rank * n_head, bias=model.bias)
+        self.features = nn.Linear(model.n_embd, rank * d, bias=model.bias)
+        for layer in (self.heads, self.features):  # larger than GPT-2's start: a product of two small numbers vanishes
+            nn.init.xavier_uniform_(layer.weight)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return split_heads(self.heads(x), self.rank), split_heads(self.features(x), self.rank)
+
+
+class TensorProduct(SoftmaxAttention, kind="tensor_product"):
+    """In training the products are multiplied out at once; with a cache their factors are kept, side by side."""
+
+    edges: ClassVar[tuple[Edge, ...]] = tuple(in_groups(n) for n in (1, 2, 4))
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(MultiHead.Config):
+        without = ("qk_norm",)
+
+        rank: Size = 2
+        """How many products make up the keys of a token, and its values."""
+        query_rank: Size = 6
+        """How many products make up its queries, of which nothing is kept."""
+
+    config: TensorProduct.Config
+
+    def __init__(self, config: TensorProduct.Config, model: Shape, layer: int = 0):
+        super().__init__(config, model, layer)
+        self.n_head, d = config.n_head, config.head_dim or model.n_embd // config.n_head
+        self.query = Product(model, config.query_rank, self.n_head, d)
+        self.key = Product(model, config.rank, self.n_head, d)
+        self.value = Product(model, config.rank, self.n_head, d)
+        self.project = nn.Linear(self.n_head * d, model.n_embd, bias=model.bias)
+
+    def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
+        made = []
+        for product, turns in ((self.query, True), (self.key, True), (self.value, False)):
+            heads, features = product(x)  # (B, R, T, H), (B, R, T, d)
+            features = self.position.rotate(features, past.length) if turns else features  # (B, R, T, d)
+            made.append(torch.cat((heads, features), dim=-1))  # (B, R, T, H + d)
+        query, key, value = made
+        return (self.out(query), key, value) if past.keeps else (self.out(query), self.out(key), self.out(value))
+
+    def out(self, factors: Tensor) -> Tensor:
+        """Multiplied out: (B, R, S, H + d) -> (B, H, S, d)."""
+        heads, features = factors.split((self.n_head, factors.shape[-1] - self.n_head), dim=-1)
+        return torch.einsum("brsh,brsd->bhsd", heads, features) / factors.shape[1]  # (B, H, S, d)
+
+    def recall(self, query: Tensor, key: Tensor, value: Tensor, past: Past) -> Tensor:
+        T, keys, values = query.shape[2], *map(self.out, past.append(key, value))  # (B, H, S, d) each
+        past.seen = keys[:, :, -T:], values[:, :, -T:]  # for the layers above, as in training
+        return self.mix(query, keys, values)  # (B, H, T, d)
+
+    def scale(self, query: Tensor) -> float:
+        return super().scale(query) if self.config.scaled else 1.0
+
+    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
+        return self.project(super().output(mixed, x))  # (B, T, D)
