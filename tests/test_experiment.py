@@ -190,8 +190,42 @@ def test_a_plugin_is_compared_and_a_change_of_it_noticed(tmp_path: Path) -> None
     assert summary["variants"][0]["runs"] == 1
     assert "one pair has no confidence interval" in summary["variants"][0]["difference"]["sentence"]
     plugin.write_text(PLUGIN.replace(".tanh()", ".sin()"))
+    load_plugin(plugin)
     said = finished(small(tmp_path, text), (plugin,))[1]
     assert "mean, seed 3: its config or a plugin has changed; it is trained again" in said
+
+
+def test_what_was_loaded_at_the_start_is_what_ran_though_the_plugin_is_edited_meanwhile(tmp_path: Path) -> None:
+    """The workers are real. All of them get the code of the start, also one that starts after the edit."""
+    plugin, said = tmp_path / "compare_edited.py", list[str]()
+    plugin.write_text(PLUGIN.replace('"mine"', '"mine3"').replace('"deadly"', '"deadly3"'))
+    load_plugin(plugin)
+    text = SMALL.replace("average_softmax", "{kind: mine3, n_head: 2}")
+    dies = "  dies: {model.attention: deadly3, training.micro_batch_size: 5}\n  one head: {"
+    text = text.replace("  one head: {", dies).replace("seeds: [1, 2]", "seeds: [1, 2], processes: 1")
+    comparison = small(tmp_path, text)
+
+    def edit(line: str) -> None:
+        said.append(line)
+        if "runs to do" in line:
+            plugin.write_text("raise RuntimeError('half written')")
+
+    experiment = Experiment(comparison, (plugin,), False, edit, skip_checks=True)
+    speed = {"step": 1.0, "curve": 1.0, "whole": 1.0, "notes": []}  # to measure it, the deadly one would take steps
+    comparison.folder.mkdir(parents=True)
+    speeds = {experiment.key(config): speed for config in comparison.variants.values()}
+    (comparison.folder / "speeds.json").write_text(json.dumps(speeds))
+    with pytest.raises(UserError, match="dies, seed 1: its process ended with code 7; dies, seed 2: "):
+        experiment.run("a test")
+    summary = json.loads((comparison.folder / "results.json").read_text("utf-8"))
+    assert [(row["variant"], row["runs"]) for row in summary["variants"]] == [("mean", 2), ("one head", 2)]
+    [note] = summary["notes"]
+    assert note.startswith(f"{plugin} was edited while the runs were under way; the results are those of the plugin as")
+    assert f"note: {note}" in said and note in (comparison.folder / "page.html").read_text("utf-8")
+    assert len(experiment.unfinished()) == 2  # the results are found again under what was loaded
+    plugin.write_text(PLUGIN.replace('"mine"', '"mine3"').replace('"deadly"', '"deadly3"').replace("tanh", "sin"))
+    load_plugin(plugin)
+    assert len(experiment.unfinished()) == 6  # and not under another plugin
 
 
 def test_a_worker_that_dies_loses_only_its_run(tmp_path: Path) -> None:

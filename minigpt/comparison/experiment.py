@@ -27,6 +27,7 @@ from minigpt.runs.report import Say, say
 from minigpt.system.errors import UserError
 from minigpt.system.folder import first_lines, read_start, refuse_links, write_whole
 from minigpt.system.memory import free_memory
+from minigpt.system.plugin import was_edited
 from minigpt.system.strict_json import has_form, parse_json
 from minigpt.system.waiting import interruptible, progress
 from minigpt.training.floor import height
@@ -66,12 +67,17 @@ class Experiment:
         with WorkerPool(workers, self.plugins) as pool:
             self.measure_speeds(pool)
             failures = self.train(pool)
-        results = [(job, result) for job, result, _ in self.results() if result]
+        notes = self.edits()
+        for note in notes:
+            self.say(f"note: {note}")
+        found = list(self.results())
+        results = [(job, result) for job, result, _ in found if result]
         finished = {job.variant for job, _ in results}
         if self.comparison.settings.baseline not in finished:
-            raise UserError(f"no run of the baseline could be finished; {'; '.join(first_lines(failures))}")
+            reasons = failures or [f"{job.variant}, seed {job.seed}: {why}" for job, _, why in found if why]
+            raise UserError(f"no run of the baseline could be finished; {'; '.join(first_lines(reasons))}")
         variants = {name: config for name, config in self.comparison.variants.items() if name in finished}
-        summary = summarise(replace(self.comparison, variants=variants), results, command)
+        summary = summarise(replace(self.comparison, variants=variants), results, command, notes)
         write_whole(folder / "results.json", json.dumps(summary, indent=1, allow_nan=False))
         write_whole(folder / "results.csv", to_csv(summary))
         write_whole(folder / "page.html", page(summary))
@@ -79,6 +85,12 @@ class Experiment:
             what = "; ".join(first_lines(failures))
             raise UserError(f"{what}; the other runs are in {folder}, and the same command tries the failed ones again")
         return summary
+
+    def edits(self) -> list[str]:
+        """A line for each plugin that was edited since it was loaded: it is not what ran."""
+        ran = "while the runs were under way; the results are those of the plugin as it was at the start"
+        again = "the same command trains again with what it is now"
+        return [f"{path} was edited {ran}, and {again}" for path in self.plugins if was_edited(path)]
 
     def jobs(self) -> list[Job]:
         """All runs of the comparison."""

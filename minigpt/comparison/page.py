@@ -52,6 +52,7 @@ def page(summary: Summary) -> str:
         f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body>',
         f"<h1>{title}</h1><p>{escape(summary['held_equal'])}</p>",
         f'<p class="soft">Made by <code>{escape(summary["command"])}</code></p>',
+        *(f"<p><b>Note</b>: {escape(note)}</p>" for note in summary["notes"]),
         *_answers(summary),
         *_main_table(summary),
         *_curves(summary),

@@ -1,7 +1,8 @@
 """A pool of worker processes for the runs of an experiment: one run at a time in each, on one thread.
 
 A worker is a process that executes `worker.main`. It reads a task from each line of its stdin and writes its answers to
-stdout, as JSON. If a worker dies, only the run that it was doing is lost: the next task gets a new worker.
+stdout, as JSON. If a worker dies, only the run that it was doing is lost: the next task gets a new worker. The first
+line has the code of the plugins as it was loaded at the start: all workers run the same, also when a file is edited.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
+from minigpt.system.plugin import code_of
 from minigpt.system.process import JsonProcess
 
 Task = dict[str, Any]
 Answer = dict[str, Any]
 OnAnswer = Callable[[Task, Answer], None]
 
-MAIN = "from minigpt.comparison.worker import main; main(sys.argv[1:])"
+MAIN = "from minigpt.comparison.worker import main; main()"
 RETRY = 1.0  # seconds until a run that another experiment is doing is asked for again
 
 
@@ -28,7 +30,7 @@ class WorkerPool:
     """At most `size` workers. All of them are killed when the `with` ends."""
 
     def __init__(self, size: int, plugins: Sequence[Path] = ()):
-        self.size, self.plugins = size, [str(path) for path in plugins]
+        self.size, self.plugins = size, [(str(path), code_of(path).decode("latin-1")) for path in plugins]
         self.workers: list[JsonProcess] = []  # all that were started
         self.idle: list[JsonProcess] = []
         self.lock, self.ended = threading.Lock(), False
@@ -86,7 +88,8 @@ class WorkerPool:
                 return None
             if self.idle:
                 return self.idle.pop()
-            self.workers.append(JsonProcess(MAIN, *self.plugins, variables={"OMP_NUM_THREADS": "1"}))
+            self.workers.append(JsonProcess(MAIN, variables={"OMP_NUM_THREADS": "1"}))
+            self.workers[-1].send(self.plugins)
             return self.workers[-1]
 
     def _ask(self, worker: JsonProcess, task: Task, on_answer: OnAnswer) -> Answer:

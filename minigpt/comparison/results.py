@@ -20,6 +20,7 @@ from minigpt.comparison.variants import Comparison, slug
 from minigpt.config.options import to_python
 from minigpt.runs.assemble import RunConfig
 from minigpt.system.folder import read_start, write_whole
+from minigpt.system.plugin import code_of
 from minigpt.system.strict_json import has_form, parse_json
 
 RESULT, MAX_RESULT = "result.json", 1 << 28  # bytes; most of them are attention maps
@@ -37,11 +38,14 @@ class Job:
 
 
 def config_key(config: RunConfig, plugins: Sequence[Path], allow_leak: bool = False, skip_checks: bool = False) -> str:
-    """A hash of the config, of how it was checked, and of the plugins' code. A result with another key is not used."""
+    """A hash of the config, of how it was checked, and of the plugins' code as it was loaded.
+
+    A result with another key is not used.
+    """
     checked = [allow_leak, "skip checks"] if skip_checks else [allow_leak]
     digest = hashlib.sha256(json.dumps([to_python(config), *checked], sort_keys=True).encode())
     for plugin in plugins:
-        digest.update(hashlib.sha256(plugin.read_bytes()).digest())
+        digest.update(hashlib.sha256(code_of(plugin)).digest())
     return digest.hexdigest()[:32]
 
 

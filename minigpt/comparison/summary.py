@@ -26,8 +26,10 @@ Result = Mapping[str, Any]
 MEANS = ("loss", "floor", "above", "forgetful", "seconds", "training_tokens_per_second", "sampling_tokens_per_second")
 
 
-def summarise(comparison: Comparison, results: Sequence[tuple[Job, Result]], command: str) -> dict[str, Any]:
-    """All results of a comparison: the content of results.json."""
+def summarise(
+    comparison: Comparison, results: Sequence[tuple[Job, Result]], command: str, notes: Sequence[str] = ()
+) -> dict[str, Any]:
+    """All results of a comparison: the content of results.json. `notes`: what a reader of them has to know."""
     by_variant = {name: [r for job, r in results if job.variant == name] for name in comparison.variants}
     metric = "above" if all(r.get("above") is not None for _, r in results if r["status"] == "done") else "loss"
     base = by_variant[comparison.settings.baseline]
@@ -35,6 +37,7 @@ def summarise(comparison: Comparison, results: Sequence[tuple[Job, Result]], com
     return {
         "comparison": comparison.name,
         "command": command,
+        "notes": list(notes),
         "baseline": comparison.settings.baseline,
         "seeds": list(comparison.settings.seeds),
         "match": comparison.settings.match,

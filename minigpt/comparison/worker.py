@@ -1,6 +1,7 @@
 """The worker process: it reads a task from each line of its stdin and writes its answers to stdout, as JSON.
 
-pool.py starts it. A task is "try" (a few steps, to measure a variant's speed) or "run" (a whole run).
+pool.py starts it, and sends the plugins first. A task is "try" (a few steps, to measure a variant's speed) or "run" (a
+whole run).
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import queue
 import shutil
 import sys
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,13 +58,14 @@ def do(task: dict[str, Any], send: Send) -> dict[str, Any]:
     return {"event": "done"}
 
 
-def main(arguments: Sequence[str]) -> None:
+def main() -> None:
     """Load the plugins and answer tasks. When stdin ends, exit at once: the process that asked has ended."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a plugin prints goes to stderr
     torch.set_num_threads(1)
-    for plugin in arguments:
-        load_plugin(Path(plugin))
+    code_digest()  # of what was imported now, whatever is edited later
+    for path, code in json.loads(sys.stdin.readline() or "[]"):
+        load_plugin(Path(path), code.encode("latin-1"))
 
     def send(message: dict[str, Any]) -> None:
         answers.write(json.dumps(message) + "\n")

@@ -12,6 +12,7 @@ from typing import Any
 from minigpt.system.errors import UserError
 
 PLUGINS: dict[str, Path] = {}  # those that are loaded: the names of their modules, and their files
+CODE: dict[Path, bytes] = {}  # what such a file contained when it was loaded; it may have been edited since
 
 
 def module_name(path: Path) -> str:
@@ -19,27 +20,41 @@ def module_name(path: Path) -> str:
     return f"minigpt_plugin_{path.stem}"
 
 
-def load_plugin(path: Path) -> None:
-    """Run a user's file, whose classes register their kinds as the built-in ones do.
+def load_plugin(path: Path, code: bytes | None = None) -> None:
+    """Run a user's file, whose classes register their kinds as the built-in ones do; or `code`, as what it contained.
 
     Only a file named on the command line, or by a notebook's own call, comes here. Raises UserError.
     """
-    if not path.is_file():
+    if code is None and not path.is_file():
         raise UserError(f"--plugin {path}: no such file")
     name = module_name(path)
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise UserError(f"--plugin {path}: not a Python file (its name must end in .py)")
     module = importlib.util.module_from_spec(spec)
+    CODE[path] = path.read_bytes() if code is None else code
     sys.modules[name], PLUGINS[name] = module, path
     try:
-        spec.loader.exec_module(module)
+        exec(compile(CODE[path], str(module.__file__), "exec", dont_inherit=True), module.__dict__)
     except (Exception, SystemExit) as error:
         lines = [line for frame, line in walk_tb(error.__traceback__) if is_frame_of_plugin(frame)]
         line = error.lineno if isinstance(error, SyntaxError) and not lines else lines[-1]
         del sys.modules[name], PLUGINS[name]
         what = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
         raise UserError(f"--plugin {path}:{line}: {what}") from error
+
+
+def code_of(path: Path) -> bytes:
+    """What a plugin's file contained when it was loaded; what it contains now, if it was not. Raises OSError."""
+    return CODE[path] if path in CODE else path.read_bytes()
+
+
+def was_edited(path: Path) -> bool:
+    """Whether a plugin's file is no longer what was loaded."""
+    try:
+        return path.read_bytes() != code_of(path)
+    except OSError:
+        return True
 
 
 def is_frame_of_plugin(frame: FrameType) -> bool:
