@@ -91,8 +91,11 @@ def test_muon_takes_exactly_the_matrices_inside_the_blocks(tied_head: bool) -> N
 def test_of_what_ships_muon_takes_every_matrix_inside_the_blocks_in_their_order(kind: type[Attention]) -> None:
     for mlp in ("gelu", "swiglu"):
         model = GPT(ModelConfig(n_layer=2, n_embd=16, block_size=8, attention=kind.Config(), mlp=mlp), vocab_size=11)
-        found = feature_matrices(model.blocks)
-        assert [id(p) for p in found] == [id(p) for p in model.blocks.parameters() if p.ndim == 2]
+        linear = {id(part.weight) for part in model.blocks.modules() if isinstance(part, nn.Linear)}
+        linear -= {id(a.get_parameter(name)) for a in model.attentions() for name in a.muon if not a.muon[name]}
+        assert [id(p) for p in feature_matrices(model.blocks)] == [
+            id(p) for p in model.blocks.parameters() if id(p) in linear
+        ]
 
 
 class Talking(MultiHead):
