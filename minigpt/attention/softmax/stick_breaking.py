@@ -1,0 +1,72 @@
+"""Stick-breaking: the nearest key takes its share first, and each one further back a share of what is left.
+
+    weights[t, s] = b[t, s] product over s < j < t of (1 - b[t, j]),    b = sigmoid(score)
+
+The most recent match wins, so that no position is needed. What nobody takes is lost: rows sum to less than one.
+Paper: "Scaling Stick-Breaking Attention: An Efficient Implementation and In-depth Study" (arXiv 2410.17980), where a
+token does not see itself, and the first one nothing. `include_self` gives it the first share.
+New against sigmoid: what nearer keys have taken is gone. While all b are small, nothing is, and the two are equal.
+
+Cost: T^2 D for a text, T D for a written token. Cache: 2 D numbers a token. Used in IBM's research models.
+
+B batch, H heads, T query positions, S key positions.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from minigpt.attention.edge import Edge
+from minigpt.attention.position import distance
+from minigpt.attention.softmax.multi_head import MultiHead
+from minigpt.attention.softmax.sigmoid import Sigmoid
+
+
+def faint(mine: StickBreaking, theirs: Sigmoid) -> None:
+    """Scores that are lower by 30, and projections that make up for it."""
+    theirs.offset.zero_()
+    for layer in (mine, theirs):
+        d = layer.query.out_features // layer.n_head
+        for part, sign in ((layer.query, 1), (layer.key, -1)):
+            part.weight[::d] = 0.0
+            part.bias[::d] = sign * (30 * d**0.5) ** 0.5
+        layer.project.weight.mul_(math.exp(27.0))
+
+
+class StickBreaking(MultiHead, kind="stick_breaking"):
+    """Multi-head attention in which near keys come before far ones."""
+
+    rows_sum_to_one = order_blind = False
+    edges = (
+        Edge(
+            "sigmoid",
+            "scores -> -inf, own token seen",
+            mine={"include_self": True},
+            prepare=faint,
+            error=1e-8,
+            size=0.1,
+            without=("rotary",),
+        ),
+    )
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(MultiHead.Config):
+        include_self: bool = False
+        """Whether a position takes a share of itself, the first one."""
+
+    config: StickBreaking.Config
+
+    def mask(self, T: int, S: int, device: torch.device) -> Tensor:
+        mask = super().mask(T, S, device)  # (T, S)
+        return mask if self.config.include_self else mask & (distance(T, S, device) != 0)  # (T, S)
+
+    def normalise(self, scores: Tensor) -> Tensor:
+        precise = scores.to(torch.promote_types(scores.dtype, torch.float32))  # (B, H, T, S)
+        left = F.logsigmoid(-precise)[..., 1:]  # (B, H, T, S - 1): ln (1 - b) of the next key and all after it
+        nearer = F.pad(left.flip(-1).cumsum(dim=-1).flip(-1), (0, 1))  # (B, H, T, S): the sum over those after s
+        return (F.logsigmoid(precise) + nearer).exp().to(scores.dtype)  # (B, H, T, S)
