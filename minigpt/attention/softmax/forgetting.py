@@ -1,0 +1,59 @@
+"""Forgetting attention (FoX): each token says, for each head, how much of all that came before it still counts.
+
+    score[t, s] = query[t] . key[s] / sqrt(d) + sum over s < j <= t of ln f[j],    f = sigmoid(forget(x))
+
+Paper: "Forgetting Transformer: Softmax Attention with a Forget Gate" (arXiv 2503.02130).
+New against multi_head: `scores`. With one f for all tokens a head is a head of alibi with the slope -ln f; here the
+slope is made of what is read, so that no position is needed. ln f rides in the key, one channel a head.
+Every f starts near n / (n + 1), n the context: a whole context is remembered, and forgetting is what is learned. From a
+half, only two or three tokens would count at first.
+
+Cost: T^2 D for a text, T D for a written token. Cache: 2 D + H numbers a token. Used by FoX.
+
+B batch, H heads, T query positions, S key positions, d width of a head.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from minigpt.attention.cache import Past
+from minigpt.attention.edge import Edge
+from minigpt.attention.position import Shape
+from minigpt.attention.softmax.multi_head import MultiHead
+
+
+def remembering(mine: Forgetting, theirs: MultiHead) -> None:
+    """f = 1, whatever the token."""
+    mine.forget.weight.zero_()
+    mine.forget.bias.fill_(1e4)
+
+
+class Forgetting(MultiHead, kind="forgetting"):
+    """Multi-head attention with a past that fades as the tokens say."""
+
+    order_blind = False
+    muon: ClassVar[Mapping[str, bool]] = {"forget.weight": False}  # a row for each head, not a map of features
+    edges = (Edge("multi_head", "f = 1", prepare=remembering),)
+
+    def __init__(self, config: MultiHead.Config, model: Shape, layer: int = 0):
+        super().__init__(config, model, layer)
+        self.forget = nn.Linear(model.n_embd, config.n_head)
+        nn.init.constant_(self.forget.bias, math.log(model.block_size))
+
+    def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
+        query, key, value = super().qkv(x, past)
+        kept = F.logsigmoid(self.forget(x)).mT[..., None]  # (B, H, T, 1)
+        return query, torch.cat((key, kept), dim=-1), value  # the key is (B, H, T, d + 1)
+
+    def scores(self, query: Tensor, key: Tensor) -> Tensor:
+        precise = torch.promote_types(key.dtype, torch.float32)  # a sum of many in bfloat16 would stand still
+        kept = key[..., -1].cumsum(dim=-1, dtype=precise)  # (B, H, S)
+        faded = kept[:, :, -query.shape[2] :, None] - kept[:, :, None, :]  # (B, H, T, S)
+        return super().scores(query, key[..., :-1]) + faded  # (B, H, T, S)
