@@ -1,0 +1,55 @@
+"""Selective attention: a token can vote that an earlier one is not needed any more, by all tokens after it.
+
+    score[t, s] := score[t, s] - sum over s < j < t of votes[j, s],    votes = max(score of head 0, 0)
+
+Paper: "Selective Attention Improves Transformer" (arXiv 2410.02703). Head 0 votes with its scores as they are; no token
+votes about itself, and none about the first.
+New against multi_head: `scores`, and no new parameter. While head 0 has no score above zero, the two are equal.
+A later query must know all votes before it. So the query of head 0 rides in the keys, a part of it in each head's, and
+the votes are made again from the cache.
+
+Cost: T^2 D for a text, T^2 d for a written token. Cache: 2 D + d numbers a token.
+
+B batch, H heads, T query positions, S key positions, d width of a head.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from minigpt.attention.cache import Past
+from minigpt.attention.edge import Edge
+from minigpt.attention.position import distance
+from minigpt.attention.softmax.multi_head import MultiHead, split_heads
+
+
+def silent(mine: Selective, theirs: MultiHead) -> None:
+    """Head 0 asks nothing, so that its scores are zero."""
+    for layer in (mine, theirs):
+        for parameter in layer.query.parameters():
+            parameter[: len(parameter) // layer.n_head] = 0.0
+
+
+class Selective(MultiHead, kind="selective"):
+    """Multi-head attention that can let tokens be forgotten."""
+
+    order_blind = False
+    edges = (Edge("multi_head", "no votes", prepare=silent),)
+
+    def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
+        query, key, value = super().qkv(x, past)  # (B, H, T, d) each
+        H, d = query.shape[1], query.shape[3]
+        voter = F.pad(query[:, 0], (0, -d % H))  # (B, T, d), and zeros up to a multiple of H
+        return query, torch.cat((key, split_heads(voter, H)), dim=-1), value  # the key is (B, H, T, d + d/H)
+
+    def scores(self, query: Tensor, key: Tensor) -> Tensor:
+        T, S, d = query.shape[2], key.shape[2], query.shape[3]
+        voter = key[..., d:].transpose(1, 2).flatten(2)[:, None, :, :d]  # (B, 1, S, d)
+        votes = super().scores(voter, key[:, :1, :, :d]).relu()  # (B, 1, S, S)
+        may = distance(S, S, key.device) > 0  # (S, S)
+        may[:, 0] = False
+        precise = torch.promote_types(votes.dtype, torch.float32)
+        votes = F.pad(votes.masked_fill(~may, 0.0), (0, 0, 1, 0))[:, :, :-1]  # (B, 1, S, S): row t has those of t - 1
+        return super().scores(query, key[..., :d]) - votes.cumsum(dim=2, dtype=precise)[:, :, S - T :]  # (B, H, T, S)
