@@ -1,0 +1,66 @@
+"""The synthesizer: a token alone says how far back to look; no key is asked.
+
+    score[t, s] = row (t - s) of table . relu(query[t])
+
+Paper: "Synthesizer: Rethinking Self-Attention in Transformer Models" (arXiv 2005.00743), its dense form. There the
+table has a row for each place in the text, here for each distance, so that a text means the same wherever it begins.
+New against multi_head: the dot product of query and key, which was thought to be the heart of it, is gone. What a token
+looks at does not depend on what stands there: it cannot find anything, but it can count back.
+
+Cost: T^2 D for a text, T D for a written token. Cache: D numbers a token, the values. Used in research only.
+
+B batch, H heads, T query positions, S key positions, n the context, d width of a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from minigpt.attention.averages.average_softmax import AverageSoftmax
+from minigpt.attention.cache import Past
+from minigpt.attention.edge import Edge
+from minigpt.attention.position import Shape, distance
+from minigpt.attention.softmax.multi_head import MultiHead, split_heads
+
+
+def empty(mine: Synthesizer, theirs: AverageSoftmax) -> None:
+    """A table of zeros, and values as they come."""
+    mine.table.zero_()
+    for layer in (mine.value, mine.project):
+        nn.init.zeros_(layer.bias)
+        nn.init.eye_(layer.weight)
+
+
+class Synthesizer(MultiHead, kind="synthesizer"):
+    """Multi-head attention to distances."""
+
+    order_blind = False
+    unsuited: ClassVar[Mapping[str, str]] = {"rotate": "there are no keys to rotate"}
+    edges = (Edge("average_softmax", "table = 0", mine={"n_head": 1}, prepare=empty),)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(MultiHead.Config):
+        without = ("qk_norm", "scaled")
+
+    config: Synthesizer.Config
+
+    def __init__(self, config: Synthesizer.Config, model: Shape, layer: int = 0):
+        super().__init__(config, model, layer)
+        del self.key
+        d = self.query.out_features // config.n_head
+        self.table = nn.Parameter(0.02 * torch.randn(config.n_head, model.block_size, d))  # (H, n, d)
+
+    def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
+        query = split_heads(self.query(x).relu(), self.n_head)  # (B, H, T, d)
+        return query, query[..., :0], split_heads(self.value(x), self.n_head)  # the key is (B, H, T, 0)
+
+    def scores(self, query: Tensor, key: Tensor) -> Tensor:
+        T, S, n = query.shape[2], key.shape[2], self.table.shape[1]
+        back = distance(T, S, query.device).clamp(0, n - 1)  # (T, S)
+        each = query @ self.table.to(query.dtype).mT  # (B, H, T, n): a score for each distance
+        return each.gather(-1, back.expand(*query.shape[:2], T, S))  # (B, H, T, S)
