@@ -41,7 +41,7 @@ class Attempt:
     errors: list[str] = field(default_factory=list)
     readings: list[Reading] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
-    idle: dict[tuple[str, int], bool] = field(default_factory=dict)
+    used: dict[tuple[int, ...], bool] = field(default_factory=dict)
     homeless: list[str] = field(default_factory=list)
     budget: list[int] = field(default_factory=lambda: [SINGLES])
 
@@ -109,14 +109,18 @@ def find_bindings(attempt: Attempt, sizes: Sizes, outputs: Outputs) -> list[Bind
         return [Binding({}, [], (), ())]
     copies = [sizes[axis] for axis in ("H", "G") if axis in sizes]
     found = list[Binding]()
+
+    def used(unit: Unit) -> bool:  # which depends on these sizes alone: a model is read with many
+        key = (sizes["D"], sizes.get("V", 0), *map(id, unit.parameters))
+        if key not in attempt.used:
+            attempt.used[key] = matters(unit, outputs)
+        return attempt.used[key]
+
     if is_model(attempt.target):
-        listed = model_bindings(attempt.thing, attempt.target, sizes, lambda unit: matters(unit, outputs))
+        listed = model_bindings(attempt.thing, attempt.target, sizes, used)
         return [binding for binding in listed if all(role in attempt.target.without for role in binding.missing)]
     for units in units_of(attempt.thing, copies):
-        for unit in units:
-            if (unit.name, sizes["D"]) not in attempt.idle:
-                attempt.idle[unit.name, sizes["D"]] = not matters(unit, outputs)
-        idle = {unit.name for unit in units if attempt.idle[unit.name, sizes["D"]]}
+        idle = {unit.name for unit in units if not used(unit)}
         here = bindings(units, attempt.target.roles, sizes, idle)
         found += [binding for binding in here if all(role in attempt.target.without for role in binding.missing)]
         if not here:
