@@ -20,6 +20,7 @@ from minigpt.attention.cache import Past
 from minigpt.attention.compact.cross_layer import CrossLayer
 from minigpt.attention.compact.latent import Latent
 from minigpt.attention.compact.tensor_product import TensorProduct
+from minigpt.attention.linear.long_convolution import LongConvolution
 from minigpt.attention.position import NoPosition, Position, Rotary, Shape, angles
 from minigpt.attention.softmax.token_shift import TokenShift
 from minigpt.attention.softmax.value_residual import ValueResidual
@@ -205,3 +206,41 @@ def test_latent_is_hugging_faces_deepseek(sizes: list[int]) -> None:
     past = ours.make_cache(T) if len(sizes) > 1 else Past()
     found = torch.cat([ours(part, past) for part in x.split(sizes, dim=1)], dim=1)  # (B, T, D)
     torch.testing.assert_close(found, expected, **EXACT)
+
+
+# ---- a long convolution ----
+
+
+def filter_of(layer: Attention, h: int, n: int) -> float:
+    """h(n) of one head: a sum of fading waves."""
+    begin = 0.1 ** (1 + 2 * h / (H - 1))  # from a step of 0.1 to one of 0.001
+    total = 0.0
+    for i in range(layer.waves):
+        rate = begin / 2 * math.exp(float(layer.rates[h * layer.waves + i]))
+        turn = math.pi * i * begin * math.exp(float(layer.turns[h * layer.waves + i]))
+        b, c = float(layer.shares[h, i]), float(layer.shares[h, layer.waves + i])
+        total += math.exp(-rate * n) * (b * math.cos(turn * n) + c * math.sin(turn * n))
+    return total
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("gated", [False, True])
+def test_a_long_convolution_is_its_formula(gated: bool) -> None:
+    layer, x = made(LongConvolution.Config(waves=3, gated=gated)), tokens()
+    filters = torch.tensor([[filter_of(layer, h, n) for n in range(T)] for h in range(H)], dtype=torch.float64)
+    for b in range(B):
+        values = [layer.value(x[b, t]) * (layer.gate_in(x[b, t]) if gated else 1) for t in range(T)]
+        rows = []
+        for t in range(T):
+            rows.append(
+                torch.cat([sum(filters[h, t - s] * head(values[s], h) for s in range(t + 1)) for h in range(H)])
+            )
+            rows[-1] = layer.project(rows[-1] * (layer.gate_out(x[b, t]) if gated else 1))
+        torch.testing.assert_close(layer(x)[b], torch.stack(rows), **EXACT)
+    weights = layer.weights(*layer.qkv(x, Past())[:2])  # (B, H, T, T)
+    assert all(
+        float(weights[0, h, t, s]) == pytest.approx(filter_of(layer, h, t - s) if s <= t else 0.0, abs=1e-12)
+        for h in range(H)
+        for t in range(T)
+        for s in range(T)
+    )

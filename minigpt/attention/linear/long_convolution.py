@@ -1,0 +1,144 @@
+"""A long convolution: what a token is worth to a later one depends on the distance between them, and on nothing else.
+
+    out_t = sum_s h(t - s) v_s        h(n) = sum_i exp(-a_i n) (b_i cos(w_i n) + c_i sin(w_i n))
+
+One filter h for each head, of waves that fade, with a, b, c and w learned. "On the Parameterization and Initialization
+of Diagonal State Space Models", S4D (arXiv 2206.11893); with gates before and after it, linear in x, it is the operator
+of "Hyena Hierarchy" (arXiv 2302.10866), whose filters are made by a small network.
+New against retention: no queries and no keys, so nothing is looked for; and the filter may go up and down. Its map is
+the filter: honest, and the same for every text.
+Cost: O(T log T) in training, by FFT; a written token takes O(m D), since each wave is a recurrence of two numbers.
+Cache: a state of 2 m D numbers, however long the past.
+Used in: StripedHyena and Evo 2, beside attention, with gates.
+
+B batch, H heads, T query positions, S key positions, D model width, d width of a head, m waves of a head.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from minigpt.attention.base import Attention
+from minigpt.attention.cache import Past
+from minigpt.attention.edge import Edge
+from minigpt.attention.linear.retention import Retention
+from minigpt.attention.position import Shape, distance
+from minigpt.attention.softmax.multi_head import split_heads
+from minigpt.config.options import Size
+from minigpt.system.errors import Mistake
+
+
+def ask_alike_of_all(mine: LongConvolution, theirs: Retention) -> None:
+    """One wave, which only fades, as fast as theirs; their queries and keys are constant, of product one."""
+    fading = -theirs.decays(mine.shares)  # (H,): 0 where nothing is forgotten
+    mine.rates.copy_((fading / mine.start(mine.shares)[0][:, 0]).log())
+    mine.shares.copy_(torch.tensor([1.0, 0.0]).expand_as(mine.shares))
+    for layer in (theirs.query, theirs.key):
+        nn.init.zeros_(layer.weight)
+        nn.init.constant_(layer.bias, theirs.d**-0.25)
+    if mine.config.gated:
+        for gate in (mine.gate_in, mine.gate_out):
+            nn.init.zeros_(gate.weight)
+            nn.init.ones_(gate.bias)
+
+
+class LongConvolution(Attention, kind="long_convolution"):
+    """The waves of a head begin as in S4D-Lin: of frequencies 0, pi, 2 pi, ... over the time in which they fade.
+
+    What is learned of rates and frequencies is the logarithm of a factor: in bfloat16 it stays exact enough.
+    """
+
+    rows_sum_to_one = weights_nonnegative = order_blind = False
+    unsuited: ClassVar[Mapping[str, str]] = {
+        "rotate": "it has no queries and keys to rotate",
+        "bias": "it has no scores to which a bias could be added",
+    }
+    edges: ClassVar[tuple[Edge, ...]] = tuple(
+        Edge("retention", when, {"waves": 1, "gated": gated}, {"decay": decay, "normed": False}, ask_alike_of_all)
+        for when, gated, decay in (
+            ("one wave that does not fade, a running sum: constant queries and keys", False, "none"),
+            ("one wave that fades: constant queries and keys", False, "retnet"),
+            ("the same, with gates of one", True, "alibi"),
+        )
+    )
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Attention.Config):
+        n_head: Size = 4
+        """How many filters there are, each for its part of the features."""
+        waves: Size = 16
+        """How many waves make up a filter."""
+        gated: bool = False
+        """Whether what enters and what leaves is multiplied by a linear view of the token, as in Hyena."""
+
+        def mistakes_within(self, model: Shape) -> Iterator[Mistake]:
+            yield from super().mistakes_within(model)
+            if model.n_embd % self.n_head:
+                yield "n_head", f"{self.n_head} heads do not divide n_embd, {model.n_embd}"
+
+    config: LongConvolution.Config
+
+    def __init__(self, config: LongConvolution.Config, model: Shape, layer: int = 0):
+        super().__init__(config, model, layer)
+        self.n_head, self.waves, D = config.n_head, config.waves, model.n_embd
+        self.value = nn.Linear(D, D, bias=model.bias)
+        self.project = nn.Linear(D, D, bias=model.bias)
+        if config.gated:
+            self.gate_in, self.gate_out = nn.Linear(D, D, bias=model.bias), nn.Linear(D, D, bias=model.bias)
+        self.rates, self.turns = (nn.Parameter(torch.zeros(self.n_head * self.waves)) for _ in range(2))  # (H m,) each
+        fading, _ = self.start(self.rates)  # (H, m)
+        size = (2 * fading / self.waves).sqrt().repeat(1, 2)  # (H, 2 m): then a filter's squares sum to about one
+        self.shares = nn.Parameter(size * torch.randn(self.n_head, 2 * self.waves))  # (H, 2 m): b and c
+
+    def start(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """The rates and frequencies with which the waves begin, (H, m) each: from steps of 0.1 down to 0.001."""
+        like = like.to(torch.promote_types(like.dtype, torch.float32))
+        steps = torch.logspace(-1, -3, self.n_head, dtype=like.dtype, device=like.device)[:, None]  # (H, 1)
+        order = torch.arange(self.waves, dtype=like.dtype, device=like.device)  # (m,)
+        return (steps / 2).expand(-1, self.waves), math.pi * order * steps  # (H, m) each
+
+    def faded(self, length: int, first: int = 0) -> tuple[Tensor, Tensor]:
+        """exp(-a n) cos(w n) and exp(-a n) sin(w n) for n = first, first + 1, ...: (H, m, length) each."""
+        rates, turns = (
+            begin * factor.to(begin.dtype).view_as(begin).exp()
+            for begin, factor in zip(self.start(self.rates), (self.rates, self.turns))
+        )  # (H, m) each
+        n = torch.arange(first, first + length, device=rates.device, dtype=rates.dtype)  # (length,)
+        size, angle = (-rates[..., None] * n).exp(), turns[..., None] * n  # (H, m, length) each
+        return size * angle.cos(), size * angle.sin()
+
+    def filter(self, length: int) -> Tensor:
+        """h at the distances 0 to length - 1: (H, length)."""
+        waves = torch.cat(self.faded(length), dim=1)  # (H, 2 m, length)
+        return torch.einsum("hi, hin -> hn", self.shares.to(waves.dtype), waves)
+
+    def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
+        nothing = x.new_empty(x.shape[0], 1, x.shape[1], 0)  # (B, 1, T, 0)
+        value = self.value(x) * self.gate_in(x) if self.config.gated else self.value(x)  # (B, T, D)
+        return nothing, nothing, split_heads(value, self.n_head)  # the value is (B, H, T, d)
+
+    def weights(self, query: Tensor, key: Tensor) -> Tensor:
+        T, S = query.shape[2], key.shape[2]
+        behind = distance(T, S, query.device)  # (T, S)
+        weights = self.filter(S)[:, behind.clamp(min=0)].masked_fill(behind < 0, 0.0)  # (H, T, S)
+        return weights.expand(query.shape[0], -1, -1, -1)  # (B, H, T, S)
+
+    def advance(self, state: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """One token: the state before it (B, H, 2 m, d), its value (B, H, d) -> the state after it, what comes out.
+
+        The state is the past as each wave weighs it, by its cosine and by its sine: turned by one step, and the new.
+        """
+        cos, sin = (wave[..., 0, None] for wave in self.faded(1, first=1))  # (H, m, 1) each: of one step
+        old, older = state.chunk(2, dim=2)  # (B, H, m, d) each
+        state = torch.cat((cos * old - sin * older + value[:, :, None], sin * old + cos * older), dim=2)
+        return state, torch.einsum("hi, bhid -> bhd", self.shares.to(state.dtype), state)
+
+    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
+        joined = super().output(mixed, x)  # (B, T, D)
+        return self.project(joined * self.gate_out(x) if self.config.gated else joined)  # (B, T, D)
