@@ -13,6 +13,7 @@ import atexit
 import json
 import os
 import random
+import re
 import runpy
 import signal
 import subprocess
@@ -36,9 +37,15 @@ sampling: {max_tokens: 20}
 """
 
 
+# What a busy machine adds to stderr: lines that say, after two seconds, that something still goes on.
+WAITING = re.compile(
+    r"^(.*: ([\d,]+( of [\d,]+)? [\w ]+, )?\d+ s|.*; a second Ctrl-C or SIGTERM ends it at once)\n", re.M
+)
+
+
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended, and what it said."""
+    """How a process ended, and what it said; `err` is without WAITING."""
 
     code: int
     out: str
@@ -94,7 +101,7 @@ def process(name: str, *arguments: object, cwd: Path, **env: str) -> Ended:
         capture_output=True,
         timeout=120,
     )
-    return Ended(ended.returncode, ended.stdout.decode("utf-8"), ended.stderr.decode("utf-8"))
+    return Ended(ended.returncode, ended.stdout.decode("utf-8"), WAITING.sub("", ended.stderr.decode("utf-8")))
 
 
 def script(
@@ -112,7 +119,7 @@ def script(
         asked.flush()
         code = int(answers.readline())
         said, complained = (path.read_bytes() if path.exists() else b"" for path in (out, err))
-        return Ended(code, said.decode(encoding), complained.decode("utf-8"))
+        return Ended(code, said.decode(encoding), WAITING.sub("", complained.decode("utf-8")))
 
 
 @cache

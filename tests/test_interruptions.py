@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from running import CONFIG, command_line, environment, furnish, process, script
+from running import CONFIG, WAITING, command_line, environment, furnish, process, script
 
 from minigpt.runs import checkpoint
 from minigpt.runs.checkpoint import Checkpoint
@@ -104,8 +104,9 @@ def test_a_training_that_was_stopped_goes_on_as_if_it_had_not_been(home: Path, s
     done = steps(run)
     assert 60 < len(done) < STEPS  # or there was nothing to resume
     if code > 0:
-        assert err.decode().startswith(f"stopped by {signal.Signals(signum).name}; a checkpoint is written: ")
-        assert err.count(b"\n") == 1
+        line = WAITING.sub("", err.decode())
+        assert line.startswith(f"stopped by {signal.Signals(signum).name}; a checkpoint is written: ")
+        assert line.count("\n") == 1
         assert last_checkpoint(run).state["step"] == done[-1]
     resumed = script("train.py", "--resume", run.name, cwd=home)
     assert (resumed.code, resumed.err) == (0, "")
@@ -131,7 +132,7 @@ def test_a_run_has_one_holder_and_a_second_ctrl_c_does_not_wait_for_the_step(tmp
         assert training.poll() is None  # the first one waits for the end of the step
         training.send_signal(signal.SIGINT)
         _, err = training.communicate(timeout=10)
-    assert training.returncode == -signal.SIGINT  # a shell reports 130
+    assert training.returncode == 130
     assert b"Traceback" not in err
 
 

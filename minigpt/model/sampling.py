@@ -6,6 +6,7 @@ B batch, V vocabulary, n tokens so far.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -16,6 +17,7 @@ from minigpt.config.options import Count, Fraction, Natural, NonNegative, Option
 from minigpt.model.eval_mode import eval_mode
 from minigpt.model.gpt import GPT
 from minigpt.system.errors import UserError
+from minigpt.system.waiting import heartbeat
 
 OVERFLOW = "the model's scores are NaN or infinite: its weights are so large that they overflow"
 
@@ -99,15 +101,16 @@ def generate(
     """
     if ids.shape[1] == 0:
         raise ValueError("there is nothing to continue: give at least one token")
-    start = -1
+    prompt, start = ids.shape[1], -1
     with eval_mode(model):
-        for n in range(ids.shape[1], ids.shape[1] + config.max_tokens):
+        for n in range(prompt, prompt + config.max_tokens):
             restarts = start != window_start(n, model.config.block_size) or not use_cache
             if restarts:
                 start = window_start(n, model.config.block_size)
                 cache = model.make_cache() if use_cache else None
                 unread = ids[:, start:]  # (B, n - start)
-            logits = model.head(model.last(unread, cache))  # (B, V): prefill, step and restart are this line
+            with heartbeat("reading the prompt") if n == prompt else nullcontext():
+                logits = model.head(model.last(unread, cache))  # (B, V): prefill, step and restart are this line
             if restarts and not logits.isfinite().all():
                 raise UserError(OVERFLOW)
             chosen = next_token(logits, config, generator)  # (B,)

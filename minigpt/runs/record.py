@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
 import sys
 from collections.abc import Iterator, Sequence
@@ -28,7 +27,7 @@ from minigpt.config.options import to_yaml
 from minigpt.runs.report import Say, read_metrics
 from minigpt.runs.run import CHANGES, CONFIG, ENVIRONMENT, PLUGINS, RUNS, TOKENIZER, Run, seal
 from minigpt.system.errors import UserError
-from minigpt.system.folder import sync, write_whole
+from minigpt.system.folder import fsync, sync, write_whole
 
 Change = tuple[str, Any, Any]  # key, before, after
 MAX_METRICS = 1 << 30  # bytes: the lines of four million steps
@@ -100,7 +99,7 @@ def announce(folder: Path, line: dict[str, Any]) -> None:
         cut = file.read(1) not in (b"", b"\n")  # the last line, by a full disk or a crash
         file.write(b"\n" * cut + json.dumps(line).encode() + b"\n")
         file.flush()
-        os.fsync(file.fileno())
+        fsync(file.fileno(), CHANGES)
     sync(folder)
 
 

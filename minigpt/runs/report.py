@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from minigpt.fast.threads import sharing_note
 from minigpt.inspection.pictures import curve_svg, smooth
-from minigpt.system.folder import write_whole
+from minigpt.system.folder import fsync, write_whole
 from minigpt.system.strict_json import has_form, parse_json
 from minigpt.system.terminal import complain, give_up, printable
 from minigpt.system.waiting import progress
@@ -78,7 +78,7 @@ class Log:
                 self.close()
                 self.file = self.path.open("a+b", buffering=0)
                 self.say(f"warning: {self.path}: it was removed or replaced, and is written again")
-            os.fsync(self.file.fileno())
+            fsync(self.file.fileno(), self.path.name)
         except OSError as error:
             self.say(f"warning: {self.path}: {error}; training goes on")
 

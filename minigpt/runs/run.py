@@ -33,6 +33,7 @@ from minigpt.system.errors import ConfigError, UserError
 from minigpt.system.folder import read_start, refuse_links, sha256_of
 from minigpt.system.plugin import module_name
 from minigpt.system.terminal import complain, one_line
+from minigpt.system.waiting import heartbeat
 from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import Dataset
 from minigpt.text.tokenizer import Tokenizer
@@ -88,7 +89,8 @@ class Run:
         """
         config = replace(self.config.sampling, **options)
         generator = torch.Generator(self.model.device).manual_seed(config.seed)
-        model = prepare(self.model, config.weights) if self.config.training.fast else self.model
+        with heartbeat("preparing the weights"):
+            model = prepare(self.model, config.weights) if self.config.training.fast else self.model
         language, asked = self.config.data.language, ""
         if language is not None and not prompt and (question := language.question(config.seed)):
             prompt = asked = question[0]
@@ -109,8 +111,9 @@ class Run:
         data, T = self.config.data, self.config.model.block_size
         dataset = Dataset(data, open_corpus(data.source, data.stories), self.tokenizer, T)
         settings = replace(self.config.training, precision="float32", batch_size=max(1, 20_000 // T))
-        models = self.model, prepare(self.model, weights)
-        plain, other = (evaluate(model, dataset, "val", settings, batches=1) for model in models)
+        with heartbeat(f"measuring the loss with {weights} weights"):
+            models = self.model, prepare(self.model, weights)
+            plain, other = (evaluate(model, dataset, "val", settings, batches=1) for model in models)
         return plain, other
 
     def attention(self, text: str) -> list[Tensor]:
@@ -119,7 +122,8 @@ class Run:
         if ids.shape[1] > self.config.model.block_size:
             raise UserError(f"the text has {ids.shape[1]} tokens; the context holds {self.config.model.block_size}")
         check_memory(map_parts(self.config.model, self.tokenizer.vocab_size, ids.shape[1]), "looking at this text")
-        maps = [weights[0] for weights in attention_maps(self.model, ids)]
+        with heartbeat("computing the attention"):
+            maps = [weights[0] for weights in attention_maps(self.model, ids)]
         if not all(weights.isfinite().all() for weights in maps):
             raise UserError(OVERFLOW)
         return maps

@@ -27,7 +27,7 @@ from minigpt.runs.report import Log, Reporter, Say, loss_curves
 from minigpt.runs.run import CHECKPOINTS, METRICS, Run
 from minigpt.system.errors import UserError
 from minigpt.system.folder import Lock, write_whole
-from minigpt.system.signals import SIGPIPE, Stopped, signals
+from minigpt.system.signals import SIGPIPE, Stopped, Terminated, signals
 from minigpt.system.waiting import progress
 from minigpt.text.dataset import Dataset
 from minigpt.training import distributed
@@ -84,6 +84,10 @@ class Trainer:
                     self.loop(reporter, metrics)
             except Diverged:
                 self.save_diverged()
+                raise
+            except RuntimeError:
+                if self.received and config.compile:  # Ctrl-C also ended the C++ compiler that torch.compile started
+                    raise Terminated(self.received[0]) from None
                 raise
 
     def loop(self, reporter: Reporter, metrics: Log) -> None:

@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 from minigpt.system.errors import UserError
 from minigpt.system.strict_json import parse_json
 from minigpt.system.terminal import one_line
-from minigpt.system.waiting import progress
+from minigpt.system.waiting import interruptible, progress
 
 if sys.platform != "win32":
     import fcntl
@@ -107,13 +107,18 @@ def _holder(folder: Path) -> str:
         return "another process"
 
 
+def fsync(descriptor: int, name: str) -> None:
+    """`os.fsync`, which can take minutes for a large file: after two seconds it is shown, and Ctrl-C ends the wait."""
+    interruptible(lambda: os.fsync(descriptor), f"waiting until {name} is on the disk")
+
+
 def sync(path: Path) -> None:
     """Wait until a file, or the list of names of a folder, is on disk (fsync). Windows cannot open folders."""
     if sys.platform == "win32" and path.is_dir():
         return
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        fsync(descriptor, path.name)
     finally:
         os.close(descriptor)
 
@@ -160,7 +165,7 @@ def write_whole(path: Path, contents: str | bytes) -> None:
         with temporary.open("xb") as file:
             file.write(contents.encode("utf-8") if isinstance(contents, str) else contents)
             file.flush()
-            os.fsync(file.fileno())
+            fsync(file.fileno(), path.name)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -1,11 +1,21 @@
-"""SIGINT, SIGTERM and SIGHUP: each raises an exception; training first finishes its step and saves a checkpoint."""
+"""SIGINT, SIGTERM and SIGHUP: each raises an exception; training first finishes its step and saves a checkpoint.
+
+Python runs a handler between two calls of a library, and a product or a backward pass of torch can take minutes. A
+thread therefore learns of each signal at once, and ends the process where a handler cannot.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Iterator
+import socket
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
+
+from minigpt.system.terminal import complain
+from minigpt.system.waiting import QUIET_SECONDS
 
 
 class Terminated(KeyboardInterrupt):
@@ -19,17 +29,61 @@ SIGHUP, SIGPIPE = getattr(signal, "SIGHUP", 1), getattr(signal, "SIGPIPE", 13)  
 ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
-def _terminate(signum: int, frame: Any) -> NoReturn:
-    raise Terminated(signum)
+class Watch:
+    """Calls a function in a thread, with a socket on which each signal arrives as one byte, until `close`."""
+
+    def __init__(self, watch: Callable[[socket.socket], None]):
+        inbox, self.outbox = socket.socketpair()
+        self.outbox.setblocking(False)
+        self.before = signal.set_wakeup_fd(self.outbox.fileno(), warn_on_full_buffer=False)
+        threading.Thread(target=watch, args=(inbox,), daemon=True).start()
+
+    def close(self) -> None:
+        """End the thread."""
+        signal.set_wakeup_fd(self.before)
+        self.outbox.close()
+
+
+def _ending(inbox: socket.socket) -> Iterator[int]:
+    """The signals that end a process, as they arrive."""
+    with inbox:
+        while byte := inbox.recv(1):
+            if byte[0] in ENDING:
+                yield byte[0]
+
+
+def _end(signum: int, line: str) -> NoReturn:
+    """End the process from any thread; what it holds is released by the system, as after SIGKILL."""
+    complain(line)
+    os._exit(128 + signum)
+
+
+handled = threading.Event()  # a handler has run: the main thread is ending
+watches: list[Watch] = []  # of this process, at most one
+
+
+def _interrupt(signum: int, frame: Any) -> NoReturn:
+    handled.set()
+    raise KeyboardInterrupt if signum == signal.SIGINT else Terminated(signum)
+
+
+def _end_if_busy(inbox: socket.socket) -> None:
+    """End the process at a signal if the main thread is within one call and does not handle it in two seconds."""
+    for signum in _ending(inbox):
+        if not handled.wait(QUIET_SECONDS):
+            _end(signum, "stopped")
 
 
 def receive_signals() -> None:
-    """Make SIGINT, SIGTERM and SIGHUP raise exceptions. A SIGHUP that is ignored, as under nohup, stays ignored."""
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    for signum in ENDING[1:]:
-        if signum != SIGHUP or signal.getsignal(signum) is not signal.SIG_IGN:
-            signal.signal(signum, _terminate)
+    """Make SIGINT, SIGTERM and SIGHUP raise exceptions. A SIGHUP that is ignored, as under nohup, stays ignored.
+
+    A process that is within one long call of a library then ends after two seconds, without an exception.
+    """
+    for signum in ENDING:
+        if signum == signal.SIGTERM or signal.getsignal(signum) is not signal.SIG_IGN:
+            signal.signal(signum, _interrupt)
+    if not watches:
+        watches.append(Watch(_end_if_busy))
 
 
 class Stopped(Exception):
@@ -40,27 +94,41 @@ class Stopped(Exception):
         self.signum = signum
 
 
+def _end_at_the_second(inbox: socket.socket) -> None:
+    """Say after two seconds that the step goes on, and end the process at the second SIGINT or SIGTERM.
+
+    A second SIGHUP is ignored: a terminal that closes may send several.
+    """
+    reminder: threading.Timer | None = None
+    for signum in _ending(inbox):
+        name = signal.Signals(signum).name
+        if reminder is None:
+            line = f"{name}: the step is finished and saved first; a second Ctrl-C or SIGTERM ends it at once"
+            reminder = threading.Timer(QUIET_SECONDS, complain, [line])
+            reminder.daemon = True
+            reminder.start()
+        elif signum != SIGHUP:
+            _end(signum, f"stopped at once by {name}; the steps after the last checkpoint are lost")
+    if reminder is not None:
+        reminder.cancel()
+
+
 @contextmanager
 def signals() -> Iterator[list[int]]:
-    """Append SIGINT, SIGTERM and SIGHUP to a list, so that a step can finish; a second one ends the process.
+    """Append SIGINT, SIGTERM and SIGHUP to a list, so that a step can finish; a second one ends the process at once.
 
-    A second SIGHUP is ignored: a terminal that closes may send several. A SIGHUP that is ignored already, as under
-    nohup, stays ignored.
+    A SIGHUP that is ignored already, as under nohup, stays ignored.
     """
     received: list[int] = []
     before = {signum: signal.getsignal(signum) for signum in ENDING}
     if before.get(SIGHUP) is signal.SIG_IGN:
         del before[SIGHUP]
-
-    def note(signum: int, frame: Any) -> None:
-        received.append(signum)
-        for number in before:  # the next SIGINT or SIGTERM ends the process at once
-            signal.signal(number, signal.SIG_IGN if number == SIGHUP else signal.SIG_DFL)
-
     for signum in before:
-        signal.signal(signum, note)
+        signal.signal(signum, lambda signum, frame: received.append(signum))
+    watch = Watch(_end_at_the_second)
     try:
         yield received
     finally:
+        watch.close()
         for signum, handler in before.items():
             signal.signal(signum, signal.SIG_IGN if signum == SIGHUP and signum in received else handler)

@@ -1,7 +1,7 @@
 """Waiting: what takes longer than two seconds reports its progress, and Ctrl-C stops it.
 
 Loops of this package go through `progress`. A call into a library that does not check for signals goes through
-`interruptible`.
+`interruptible`; one that must stay in its thread, such as torch's, is shown by `heartbeat`, and `signals.py` ends it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import math
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from time import perf_counter
 from typing import TypeVar
 
@@ -79,3 +80,21 @@ def interruptible(call: Callable[[], Result], what: str, limit: float = math.inf
     if errors:
         raise errors[0]
     return results[0]
+
+
+@contextmanager
+def heartbeat(what: str) -> Iterator[None]:
+    """While the block runs, show from another thread that it goes on, as `progress` does."""
+    finished = threading.Event()
+
+    def tell() -> None:
+        for _ in progress(iter(lambda: finished.wait(1.0), True), what):
+            pass
+
+    telling = threading.Thread(target=tell, daemon=True)
+    telling.start()
+    try:
+        yield
+    finally:
+        finished.set()
+        telling.join()

@@ -26,7 +26,7 @@ from minigpt.config.options import suggest
 from minigpt.languages.language import Language, Stories, StoriesConfig
 from minigpt.languages.tasks import Task
 from minigpt.system.errors import UserError
-from minigpt.system.folder import sha256_of
+from minigpt.system.folder import fsync, sha256_of
 from minigpt.system.memory import free_memory
 from minigpt.system.terminal import one_line
 from minigpt.system.waiting import interruptible, progress
@@ -270,7 +270,7 @@ def download(url: str, path: Path, size: int, sha256: str, timeout: float = 10) 
                 digest.update(chunk)
                 got += len(chunk)
             file.flush()
-            os.fsync(file.fileno())
+            fsync(file.fileno(), path.name)
         if digest.hexdigest() != sha256:
             much = f"more than {size:,}" if got > size else f"{got:,} of {size:,}"
             raise UserError(f"{url} sent something else: {much} bytes, SHA-256 {digest.hexdigest()}")

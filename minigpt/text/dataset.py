@@ -32,7 +32,7 @@ from minigpt.config.options import Options, Range
 from minigpt.languages.language import Language, StoriesConfig
 from minigpt.languages.tasks import Task
 from minigpt.system.errors import Mistake, UserError
-from minigpt.system.folder import sha256_of
+from minigpt.system.folder import fsync, sha256_of
 from minigpt.system.waiting import progress
 from minigpt.text import corpus as corpora
 from minigpt.text.corpus import Corpus
@@ -332,5 +332,5 @@ def _write(path: Path, chunks: Iterable[bytes]) -> str:
             file.write(chunk)
             digest.update(chunk)
         file.flush()
-        os.fsync(file.fileno())
+        fsync(file.fileno(), path.name)
     return digest.hexdigest()

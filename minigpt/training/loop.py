@@ -27,7 +27,7 @@ from minigpt.fast.threads import use_threads
 from minigpt.model.eval_mode import eval_mode
 from minigpt.model.gpt import GPT
 from minigpt.system.errors import Mistake, UserError
-from minigpt.system.waiting import progress
+from minigpt.system.waiting import heartbeat, progress
 from minigpt.text.dataset import IGNORED, Dataset, Split
 from minigpt.training import distributed
 from minigpt.training.memory import EVALUATED
@@ -193,7 +193,9 @@ def train(
         torch.manual_seed((config.seed * 1_000_003 + step + (distributed.rank() << 40)) % 2**63)  # for dropout
         factor = schedule(step, config.max_steps, config.warmup_steps, config.schedule, config.final_rate)
         x, y = dataset.batch("train", step, config.batch_size, config.seed, own_rows())  # (B, T), (B, T)
-        loss = accumulate(model, x.to(model.device), y.to(model.device), config, precision, forward)
+        first = "compiling the model in the first step" if config.compile else "the first step"
+        with heartbeat(first) if step == start else nullcontext():
+            loss = accumulate(model, x.to(model.device), y.to(model.device), config, precision, forward)
         distributed.add_up(parameter.grad for parameter in model.parameters() if parameter.grad is not None)
         norm = clip(model, config.grad_clip)
         if not math.isfinite(loss + norm):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 import torch
-from running import data_folder, script, small_text
-from stopping import PLUGIN, STEPS, furnished, leftovers, metrics, newest, resume, same, train, train_until
+from running import command_line, data_folder, environment, script, small_text
+from stopping import DEAF, PLUGIN, STEPS, furnished, leftovers, metrics, newest, resume, same, train, train_until
 
 PHASES = {  # where the signal comes, and the step after which the run stops
     "a step": ("minigpt.training.loop", "accumulate", 3, 3),
@@ -88,10 +90,43 @@ def test_a_second_one_stops_at_once_and_leaves_the_last_checkpoint_whole(
     furnished(tmp_path)
     twice = f"os.kill(os.getpid(), {int(signal.SIGINT)}); os.kill(os.getpid(), {int(signal.SIGTERM)})"
     stopped = train_until(tmp_path, twice, owner, name, nth, "training.checkpoint_every=2")
-    assert stopped.code == -signal.SIGTERM  # as a shell reports: 143
+    assert (stopped.code, stopped.err) == (
+        143,
+        "stopped at once by SIGTERM; the steps after the last checkpoint are lost\n",
+    )
     assert newest(tmp_path).state["step"] == 2
     assert resume(tmp_path, "training.checkpoint_every=4").code == 0
     assert metrics(tmp_path) == metrics(straight) and same(newest(tmp_path), newest(straight))
+
+
+def test_a_second_one_ends_a_call_of_a_library_too(straight: Path, tmp_path: Path) -> None:
+    """Python runs no handler before the call returns; the first signal is answered by a line."""
+    plugin = PLUGIN.format(act=DEAF, owner="minigpt.training.loop", name="accumulate", nth=7)
+    (furnished(tmp_path) / "happening.py").write_text(plugin, encoding="utf-8")
+    command = command_line("train.py", "--config", "small.yaml", "--plugin", "happening.py")
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stderr
+        while not (tmp_path / "deaf").exists():
+            time.sleep(0.01)
+        for signum, said in (
+            (signal.SIGINT, "SIGINT: the step is finished and saved first; a second Ctrl-C or SIGTERM ends it at once"),
+            (signal.SIGINT, "stopped at once by SIGINT; the steps after the last checkpoint are lost"),
+        ):
+            running.send_signal(signum)
+            assert any(line == f"{said}\n" for line in running.stderr)
+        assert running.wait(20) == 130
+    assert newest(tmp_path).state["step"] == 4
+    assert resume(tmp_path).code == 0
+    assert metrics(tmp_path) == metrics(straight) and same(newest(tmp_path), newest(straight))
+
+
+def test_ctrl_c_that_ends_the_compiler_too(tmp_path: Path) -> None:
+    """In a terminal it reaches g++, which torch.compile started, and the step cannot be finished."""
+    act = "os.kill(os.getpid(), signal.SIGINT); raise RuntimeError('C++ compile error')"
+    ended = train_until(furnished(tmp_path), act, *PHASES["a step"][:2], 1, "training.compile=true")
+    assert (ended.code, ended.err) == (130, "stopped\n")
 
 
 def test_a_second_sighup_does_not_hurry(tmp_path: Path) -> None:

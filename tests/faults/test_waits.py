@@ -10,10 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from comparing import SMALL as COMPARISON
 from comparing import small, written
 from running import command_line, environment
-from stopping import furnished, metrics, newest, train, train_until
+from stopping import DEAF, furnished, metrics, newest, train, train_until
 
 from minigpt.comparison.experiment import Experiment
 from minigpt.comparison.matching import match_parameters
@@ -28,7 +29,8 @@ from minigpt.system.folder import refuse_links, sha256_of
 from minigpt.text import corpus as corpora
 from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import DataConfig, Dataset
-from minigpt.text.tokenizer import Char
+from minigpt.text.tokenizer import Byte, Char
+from minigpt.training import loop
 from minigpt.training.floor import expectations
 from minigpt.training.loop import TrainingConfig
 
@@ -40,8 +42,10 @@ def slow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """A folder of the test's own, and a clock on which each look takes a second."""
     monkeypatch.setattr(corpora, "DATA", tmp_path / "data")
     monkeypatch.chdir(tmp_path)
-    clock = iter(range(1_000_000))
-    monkeypatch.setattr(waiting, "perf_counter", lambda: float(next(clock)))
+    clock, this = iter(range(1_000_000)), threading.current_thread()
+    monkeypatch.setattr(
+        waiting, "perf_counter", lambda: float(next(clock)) if threading.current_thread() is this else 0.0
+    )
     yield tmp_path
 
 
@@ -128,12 +132,14 @@ def test_a_loop_says_how_far_it_is(said: str, slow: Path, capsys: pytest.Capture
 
 # ---- calls of a library, which does not look for signals ----
 
-# While system() waits, a process handles no signal. The shell becomes a process that has none of our streams.
-DEAF = """
-import ctypes
+PATCH = """
 import {module} as module
+from pathlib import Path
 
-module.{name} = lambda *_, **__: ctypes.CDLL(None).system(b"exec sleep 30 < /dev/null > /dev/null 2>&1")
+def deaf(*_, **__):
+    {act}
+
+module.{name} = deaf
 """
 
 
@@ -155,19 +161,25 @@ def stopped(command: list[str], folder: Path, said: str, signum: int, **env: str
     assert (running.returncode, err.splitlines()[-1]) == (128 + signum, "stopped")
 
 
+SAMPLE, SHOW = ("sample.py",), ("show_attention.py", "--text", "--prompt", "the")
 CALLS = {
-    "reading model.safetensors: ": ("minigpt.runs.checkpoint", "load_file"),
-    "reading tokenizer.json: ": ("minigpt.text.tokenizer", "Tokenizer.from_json"),
-    "making the model: ": ("minigpt.runs.assemble", "GPT"),
+    "reading model.safetensors: ": ("minigpt.runs.checkpoint", "load_file", SAMPLE),
+    "reading tokenizer.json: ": ("minigpt.text.tokenizer", "Tokenizer.from_json", SAMPLE),
+    "making the model: ": ("minigpt.runs.assemble", "GPT", SAMPLE),
+    "preparing the weights: ": ("minigpt.runs.run", "prepare", SAMPLE),
+    "reading the prompt: ": ("minigpt.attention", "Attention.forward", SAMPLE),
+    "measuring the loss with int8 weights: ": ("minigpt.runs.run", "evaluate", (*SAMPLE, "--weights", "int8")),
+    "computing the attention: ": ("minigpt.attention", "Attention.forward", SHOW),
 }
 
 
 @pytest.mark.parametrize("said", CALLS)
 def test_a_call_that_takes_long_says_so_and_ends_at_a_signal(said: str, trained: Path, tmp_path: Path) -> None:
-    module, name = CALLS[said]
-    (tmp_path / "deaf.py").write_text(DEAF.format(module=module, name=name), encoding="utf-8")
-    command = command_line("sample.py", "--run", trained / "runs" / "small", "--plugin", "deaf.py")
-    stopped(command, tmp_path, said, signal.SIGTERM)
+    """Also where the call is in the main thread, in which no handler runs before it returns."""
+    module, name, words = CALLS[said]
+    (tmp_path / "deaf.py").write_text(PATCH.format(module=module, name=name, act=DEAF), encoding="utf-8")
+    command = command_line(*words, "--run", trained / "runs" / "small", "--plugin", "deaf.py")
+    stopped(command, furnished(tmp_path), said, signal.SIGTERM)
 
 
 def test_a_checkpoint_that_is_written_slowly_says_so(
@@ -179,6 +191,32 @@ def test_a_checkpoint_that_is_written_slowly_says_so(
     monkeypatch.setattr(checkpoint, "save_file", lambda *given: later.wait(1.2) or write(*given))
     checkpoint.save(tmp_path / "checkpoints", 1, GPT(replace(MODEL, n_layer=1), 60), {}, {})
     assert "writing model.safetensors: 1 s\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["as it is", "compiled"])
+def test_a_first_step_that_takes_long_says_so(
+    compiled: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """It stays in its thread, whose modes torch looks at; compiling takes a minute or more."""
+    monkeypatch.chdir(furnished(tmp_path))
+    monkeypatch.setattr(corpora, "DATA", tmp_path / "data")
+    monkeypatch.setattr(torch, "compile", lambda model, mode: model)
+    later, plain = threading.Event(), loop.accumulate
+    monkeypatch.setattr(loop, "accumulate", lambda *given: later.wait(1.2) or plain(*given))
+    config = TrainingConfig(batch_size=2, max_steps=2, device="cpu", compile=compiled)
+    model, corpus = GPT(replace(MODEL, n_layer=1), 256), open_corpus("text.txt")
+    dataset = Dataset(DataConfig(source="text.txt"), corpus, Byte(), 16)
+    monkeypatch.setattr(waiting, "QUIET_SECONDS", 0.0)
+    for _ in loop.train(model, dataset, config.optimizer.component(config.optimizer, model), config):
+        pass
+    what = "compiling the model in the first step" if compiled else "the first step"
+    assert capsys.readouterr().err == f"{what}: 1 s\n"
+
+
+def test_a_disk_that_is_slow_says_so_and_ends_at_a_signal(trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "deaf.py").write_text(PATCH.format(module="os", name="fsync", act=DEAF), encoding="utf-8")
+    command = command_line("train.py", "--config", furnished(tmp_path) / "small.yaml", "--plugin", "deaf.py")
+    stopped(command, tmp_path, "waiting until ", signal.SIGINT, MINIGPT_DATA=str(tmp_path / "data"))
 
 
 # ---- whole commands ----
