@@ -237,7 +237,7 @@ def test_a_worker_that_dies_loses_only_its_run(tmp_path: Path) -> None:
     experiment = Experiment(comparison, (plugin,), False, lambda line: None)
     experiment.speeds = {name: {"step": 1.0, "curve": 1.0, "whole": 1.0} for name in comparison.variants}
     with WorkerPool(2, (plugin,)) as pool:
-        failures = experiment.train(pool)
+        failures = experiment.do(pool, experiment.jobs())
     assert failures == [f"mean, seed {seed}: its process ended with code 7" for seed in (1, 2)]
     assert [job.variant for job in experiment.unfinished()] == ["mean", "mean"]
 

@@ -20,6 +20,7 @@ from minigpt.comparison.page import page
 from minigpt.comparison.pool import WorkerPool
 from minigpt.comparison.results import Job, code_digest, config_key, jobs, load_result
 from minigpt.comparison.summary import summarise, to_csv
+from minigpt.comparison.tuning import best, losses_of, notes_on, summary_of, trials, tuned
 from minigpt.comparison.variants import Comparison
 from minigpt.config.options import MOST, to_yaml
 from minigpt.runs.assemble import RunConfig
@@ -49,6 +50,7 @@ class Experiment:
     speeds: dict[str, dict[str, Any]] = field(default_factory=dict)  # of each variant, by name
     share: int | None = None  # bytes of memory that each worker may use; None: unknown
     skip_checks: bool = False  # the models are trained unchecked
+    tuning: dict[str, Any] | None = None  # the trials of `compare.tune`, and what was taken
 
     def run(self, command: str) -> dict[str, Any]:
         """Do the runs that are left, write results.json, results.csv and page.html, and return the results.
@@ -66,18 +68,19 @@ class Experiment:
         self.share = None if free is None else free // workers
         with WorkerPool(workers, self.plugins) as pool:
             self.measure_speeds(pool)
-            failures = self.train(pool)
-        notes = self.edits()
+            notes = self.tune(pool)
+            failures = self.do(pool, self.jobs())
+        notes += self.edits()
         for note in notes:
             self.say(f"note: {note}")
         found = list(self.results())
         results = [(job, result) for job, result, _ in found if result]
         finished = {job.variant for job, _ in results}
         if self.comparison.settings.baseline not in finished:
-            reasons = failures or [f"{job.variant}, seed {job.seed}: {why}" for job, _, why in found if why]
+            reasons = failures or [f"{job.who}: {why}" for job, _, why in found if why]
             raise UserError(f"no run of the baseline could be finished; {'; '.join(first_lines(reasons))}")
         variants = {name: config for name, config in self.comparison.variants.items() if name in finished}
-        summary = summarise(replace(self.comparison, variants=variants), results, command, notes)
+        summary = summarise(replace(self.comparison, variants=variants), results, command, notes, self.tuning)
         write_whole(folder / "results.json", json.dumps(summary, indent=1, allow_nan=False))
         write_whole(folder / "results.csv", to_csv(summary))
         write_whole(folder / "page.html", page(summary))
@@ -96,13 +99,13 @@ class Experiment:
         """All runs of the comparison."""
         return jobs(self.comparison, self.plugins, self.allow_leak, self.skip_checks)
 
-    def unfinished(self) -> list[Job]:
+    def unfinished(self, every: Sequence[Job] | None = None) -> list[Job]:
         """The runs that have no result yet."""
-        return [job for job, result, _ in self.results() if result is None]
+        return [job for job, result, _ in self.results(every) if result is None]
 
-    def results(self) -> Iterator[tuple[Job, dict[str, Any] | None, str]]:
-        """Each run, its result, and why that cannot be used; see `load_result`."""
-        every = self.jobs()
+    def results(self, every: Sequence[Job] | None = None) -> Iterator[tuple[Job, dict[str, Any] | None, str]]:
+        """Each run, its result, and why that cannot be used; see `load_result`. `every`: these, not all runs."""
+        every = self.jobs() if every is None else every
         for job in progress(every, "reading the results", len(every), "runs"):
             yield job, *load_result(job.folder, job.key)
 
@@ -159,34 +162,51 @@ class Experiment:
             free_at[0] += self.seconds(job)
         return max(free_at)
 
-    # ---- the runs ----
+    # ---- the trials and the runs ----
 
-    def train(self, pool: WorkerPool) -> list[str]:
-        """Do all runs that are left. Returns a line for each run that failed."""
-        self.say_what_is_reused()
-        left, total = self.unfinished(), len(self.jobs())
+    def tune(self, pool: WorkerPool) -> list[str]:
+        """Try the values of `compare.tune`, and give each variant the one that suits it. Returns notes on these."""
+        tune = self.comparison.settings.tune
+        if tune is None:
+            return []
+        every = trials(self.comparison, self.plugins, self.allow_leak, self.skip_checks)
+        later = duration(self.estimate(self.jobs(), pool.size))
+        self.say(f"each variant is tried with {tune.key} = {', '.join(f'{v:g}' for v in tune.values)}; the runs after")
+        self.say(f"that take about {later}")
+        failures = self.do(pool, every, "trials")
+        losses = losses_of([(job, result) for job, result, _ in self.results(every)])
+        self.comparison = tuned(self.comparison, {name: best(tried) for name, tried in losses.items()})
+        self.tuning = summary_of(self.comparison, losses)
+        notes = [*failures, *notes_on(losses, tune.key)]
+        for note in notes:
+            self.say(f"note: {note}")
+        return notes
+
+    def do(self, pool: WorkerPool, every: Sequence[Job], what: str = "runs") -> list[str]:
+        """Do all of these runs that are left. Returns a line for each run that failed."""
+        self.say_what_is_reused(every)
+        left, total = self.unfinished(every), len(every)
         if not left:
-            self.say(f"all {total} runs are finished already")
+            self.say(f"all {total} {what} are finished already")
             return []
         about = duration(self.estimate(left, pool.size))
-        self.say(f"{len(left)} of {total} runs to do, {pool.size} at a time: about {about}")
-        shown = Progress(self, left, total)
+        self.say(f"{len(left)} of {total} {what} to do, {pool.size} at a time: about {about}")
+        shown = Progress(self, left, total, what)
         try:
             answers = pool.work([self.task("run", job) for job in left], shown.on_answer)
         except KeyboardInterrupt:
-            self.say(f"stopped; the same command goes on with the {len(self.unfinished())} runs that are left")
+            self.say(f"stopped; the same command goes on with the {len(self.unfinished(every))} {what} that are left")
             raise
         finally:
             shown.bar.close()
-        pairs = zip(left, answers)
-        return [f"{job.variant}, seed {job.seed}: {a['message']}" for job, a in pairs if a["event"] != "done"]
+        return [f"{job.who}: {answer['message']}" for job, answer in zip(left, answers) if answer["event"] != "done"]
 
-    def say_what_is_reused(self) -> None:
+    def say_what_is_reused(self, every: Sequence[Job]) -> None:
         """Say which results cannot be used, and how many were made by another version of the code."""
         older, again = 0, []
-        for job, result, why in self.results():
+        for job, result, why in self.results(every):
             if why:
-                again.append(f"{job.variant}, seed {job.seed}: {why}; it is trained again")
+                again.append(f"{job.who}: {why}; it is trained again")
             older += result is not None and result.get("code") != code_digest()
         for line in first_lines(again):
             self.say(line)
@@ -198,13 +218,14 @@ class Experiment:
 class Progress:
     """One progress bar over all runs, in seconds of work, and a line for each run that has ended."""
 
-    def __init__(self, experiment: Experiment, left: Sequence[Job], total: int):
+    def __init__(self, experiment: Experiment, left: Sequence[Job], total: int, what: str = "runs"):
         self.experiment, self.total, self.done = experiment, total, total - len(left)
-        self.jobs = {(job.variant, job.seed): job for job in left}
+        self.what = what.removesuffix("s")
+        self.jobs = {str(job.folder): job for job in left}
         self.part = dict.fromkeys(self.jobs, 0.0)  # how much of each run is done, from 0 to 1
         self.bar: tqdm[Any] = tqdm(
             total=sum(map(experiment.seconds, left)),
-            desc=f"run {self.done + 1} of {total}",
+            desc=f"{self.what} {self.done + 1} of {total}",
             file=sys.stderr,
             disable=not sys.stderr.isatty(),
             bar_format="{desc} |{bar}| {percentage:3.0f} % {elapsed}, {remaining} left",
@@ -212,7 +233,7 @@ class Progress:
 
     def on_answer(self, task: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
         """Move the bar. If the run has ended, say how."""
-        who = task["variant"], task["seed"]
+        who = task["folder"]
         job = self.jobs[who]
         ended = answer["event"] in ("done", "failed")
         now = 1.0 if ended else answer.get("step", 0) / (job.config.training.max_steps + 1)
@@ -220,8 +241,8 @@ class Progress:
         self.part[who] = now
         if ended:
             self.done += 1
-            self.bar.set_description(f"run {min(self.done + 1, self.total)} of {self.total}")
-            line = f"run {self.done} of {self.total}: {job.variant}, seed {job.seed}: {self.outcome(job, answer)}"
+            self.bar.set_description(f"{self.what} {min(self.done + 1, self.total)} of {self.total}")
+            line = f"{self.what} {self.done} of {self.total}: {job.who}: {self.outcome(job, answer)}"
             with tqdm.external_write_mode(file=sys.stdout):  # the bar stays below
                 self.experiment.say(line)
 

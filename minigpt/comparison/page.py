@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from minigpt.comparison.summary import COLUMNS, cells, lines, marked, number, rows_of, sentences
+from minigpt.comparison.summary import COLUMNS, cells, lines, marked, number, rows_of, sentences, tried
 from minigpt.inspection.pictures import log_ticks, ticks, visible
 
 Summary = Mapping[str, Any]
@@ -55,6 +55,7 @@ def page(summary: Summary) -> str:
         *(f"<p><b>Note</b>: {escape(note)}</p>" for note in summary["notes"]),
         *_answers(summary),
         *_main_table(summary),
+        *_trials(summary),
         *_curves(summary),
         *_names_table(summary),
         *_story(summary),
@@ -129,6 +130,17 @@ def _main_table(summary: Summary) -> Iterator[str]:
         note += f" The floor, the best possible mean loss on these characters, is {floor:.4f}. The forgetful"
         note += " reader knows the grammar and remembers nothing of the story."
     yield f'<p class="soft">{note}</p>'
+
+
+def _trials(summary: Summary) -> Iterator[str]:
+    """The trials of `compare.tune`: what was tried, and what was taken."""
+    tuning = summary["tuning"]
+    if not tuning:
+        return
+    yield f"<h2>Trials: {escape(tuning['key'])}</h2>"
+    yield _table(tried(summary), name="trials")
+    seeds = ", ".join(map(str, tuning["seeds"]))
+    yield f'<p class="soft">Validation loss in nats a character, seed {seeds}. Taken: {escape(tuning["rule"])}.</p>'
 
 
 def _curves(summary: Summary) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 runs/compare/ladder/
     results.json  results.csv  page.html                   written by experiment.py from the results of all runs
+    tuning/one-head-0.003-seed-101/                        a trial, if `compare.tune` asks for them: as a run
     one-head-seed-1/                                       a run folder as train.py makes it
         result.json                                        the result of this run, with its SHA-256
 """
@@ -28,13 +29,20 @@ RESULT, MAX_RESULT = "result.json", 1 << 28  # bytes; most of them are attention
 
 @dataclass(frozen=True)
 class Job:
-    """One run: a variant with a seed, the key of its config, and its folder."""
+    """One run, or one trial before the runs: a variant with a seed, the key of its config, and its folder."""
 
     variant: str
     seed: int
     config: RunConfig
     key: str
     folder: Path
+    value: float | None = None  # of the option that is tuned, in a trial
+
+    @property
+    def who(self) -> str:
+        """What is run, as text."""
+        tried = "" if self.value is None else f" with {self.value:g}"
+        return f"{self.variant}{tried}, seed {self.seed}"
 
 
 def config_key(config: RunConfig, plugins: Sequence[Path], allow_leak: bool = False, skip_checks: bool = False) -> str:

@@ -27,9 +27,16 @@ MEANS = ("loss", "floor", "above", "forgetful", "seconds", "training_tokens_per_
 
 
 def summarise(
-    comparison: Comparison, results: Sequence[tuple[Job, Result]], command: str, notes: Sequence[str] = ()
+    comparison: Comparison,
+    results: Sequence[tuple[Job, Result]],
+    command: str,
+    notes: Sequence[str] = (),
+    tuning: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """All results of a comparison: the content of results.json. `notes`: what a reader of them has to know."""
+    """All results of a comparison: the content of results.json.
+
+    `notes`: what a reader of them has to know. `tuning`: the trials, if there were any.
+    """
     by_variant = {name: [r for job, r in results if job.variant == name] for name in comparison.variants}
     metric = "above" if all(r.get("above") is not None for _, r in results if r["status"] == "done") else "loss"
     base = by_variant[comparison.settings.baseline]
@@ -38,6 +45,7 @@ def summarise(
         "comparison": comparison.name,
         "command": command,
         "notes": list(notes),
+        "tuning": tuning,
         "baseline": comparison.settings.baseline,
         "seeds": list(comparison.settings.seeds),
         "match": comparison.settings.match,
@@ -132,6 +140,11 @@ def sentence(name: str, baseline: str, difference: Mapping[str, Any]) -> str:
 
 def held_equal(comparison: Comparison, rows: Sequence[Mapping[str, Any]]) -> str:
     """One line: what was equal for all variants, and what was not."""
+    tune = comparison.settings.tune
+    return _held_equal(comparison, rows) + (f" Chosen for each variant by trials: {tune.key}." if tune else "")
+
+
+def _held_equal(comparison: Comparison, rows: Sequence[Mapping[str, Any]]) -> str:
     configs = list(comparison.variants.values())
     shapes = {(c.data, c.training.batch_size, c.model.block_size) for c in configs}
     steps = sorted({c.training.max_steps for c in configs})
@@ -222,8 +235,17 @@ def table(summary: Mapping[str, Any]) -> str:
             [r["variant"], *(number(r["accuracy"].get(n), ".3f") for n in summary["names"])] for r in rows_of(summary)
         ]
         parts += aligned([head, *body])
+    if summary["tuning"]:
+        parts += ["", f"loss of the trials by {summary['tuning']['key']}:", *aligned(tried(summary))]
     parts += ["", *(one_line(f"{row['variant']}: {row['trouble']}") for row in summary["variants"] if row["trouble"])]
     return "\n".join([*parts, *map(one_line, sentences(summary))])
+
+
+def tried(summary: Mapping[str, Any]) -> list[list[str]]:
+    """The cells of the table of trials: titles, and for each variant its losses and what was taken."""
+    tuning = summary["tuning"]
+    body = [[row["variant"], *map(number, row["losses"]), number(row["taken"], "g")] for row in tuning["variants"]]
+    return [["variant", *(f"{value:g}" for value in tuning["values"]), "taken"], *body]
 
 
 def rows_of(summary: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -15,19 +15,37 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from minigpt.config.options import Options, Positive, Range, Seed, build, find, override, put, suggest
-from minigpt.config.strict_yaml import Node, parse_yaml, read_text
+from minigpt.config.options import Options, Positive, Range, Seed, build, find, override, put, suggest, to_python
+from minigpt.config.strict_yaml import Node, from_python, parse_yaml, read_text
 from minigpt.runs.assemble import RunConfig
 from minigpt.runs.run import RUNS
 from minigpt.system.errors import ConfigError, Mistake
 from minigpt.system.folder import check_name
 
 ONE_THREAD = "every run of a comparison has one thread; compare.processes sets how many runs train at the same time"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneConfig(Options):
+    """An option that is chosen for each variant before its runs (`tuning.py`)."""
+
+    key: str = "training.optimizer.learning_rate"
+    """The option."""
+    values: tuple[Positive, ...] = (0.001, 0.003, 0.01)
+    """Every variant is tried with each."""
+    seeds: tuple[Seed, ...] = (101,)
+    """The seeds of the trials; those of the runs are others."""
+
+    def mistakes(self) -> Iterator[Mistake]:
+        if len(set(self.values)) < max(2, len(self.values)):
+            yield "values", f"expected two or more, all different, found {list(self.values)}"
+        if len(set(self.seeds)) < len(self.seeds):
+            yield "seeds", f"{list(self.seeds)} has a seed more than once: a repeated trial adds no information"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +60,8 @@ class CompareConfig(Options):
     """What is equal for all variants: steps; steps and parameters (model.mlp_width is changed); or training time."""
     seconds: Positive | None = None
     """The training time of every run, with `match: seconds`."""
+    tune: TuneConfig | None = None
+    """An option that is chosen for each variant by trials with other seeds; null: none."""
     processes: Annotated[int, Range(1, 1024)] = 2
     """How many runs train at the same time, each on one thread."""
 
@@ -50,6 +70,11 @@ class CompareConfig(Options):
             yield "seeds", f"{list(self.seeds)} has a seed more than once: a repeated run adds no information"
         if (self.match == "seconds") != (self.seconds is not None):
             yield "seconds", "give `match: seconds` and `seconds: N` together, or neither"
+        if self.tune is not None and (both := sorted({*self.tune.seeds} & {*self.seeds})):
+            yield (
+                "tune.seeds",
+                f"{both[0]} is also a seed of the runs: what is chosen on it cannot be tested on it",
+            )
 
 
 @dataclass(frozen=True)
@@ -81,6 +106,7 @@ def load_comparison(file: str, overrides: Sequence[str] = (), name: str = "") ->
     settings_node, variants_node = tree.value.pop("compare"), tree.value.pop("variants")
     settings = build(CompareConfig, settings_node)
     variants, keys = _variants(tree, variants_node, mistakes)
+    mistakes += _untunable(settings, settings_node, variants, keys)
     if settings.baseline not in variants_node.value:
         found = f"found {settings.baseline!r}{suggest(settings.baseline, variants_node.value)}"
         mistakes.append((settings_node.where, f"compare.baseline: expected a variant, {found}"))
@@ -115,6 +141,29 @@ def _variants(tree: Node, node: Node, mistakes: list[Mistake]) -> tuple[dict[str
         except ConfigError as error:
             mistakes += error.mistakes
     return variants, tuple(keys)
+
+
+def _untunable(
+    settings: CompareConfig, node: Node, variants: Mapping[str, RunConfig], keys: Sequence[str]
+) -> Iterator[Mistake]:
+    """Why the option of `compare.tune` cannot be set to one of its values in a variant."""
+    if settings.tune is None:
+        return
+    if settings.tune.key in keys:
+        yield node.where, f"compare.tune: {settings.tune.key} is set by a variant, and would be chosen over it"
+    for name, config in variants.items():
+        for value in settings.tune.values:
+            try:
+                with_option(config, settings.tune.key, value)
+            except ConfigError as error:
+                yield from ((node.where, f"compare.tune: {name}: {what}") for _, what in error.mistakes)
+
+
+def with_option(config: RunConfig, key: str, value: float) -> RunConfig:
+    """The config with another value of one option, group.key. Raises ConfigError."""
+    tree = from_python(to_python(config), "compare.tune")
+    put(tree, key, from_python(value, "compare.tune"), "compare.tune")
+    return build(RunConfig, tree)
 
 
 def slug(name: str) -> str:

@@ -105,6 +105,6 @@ def test_and_so_are_the_bad_results_of_a_comparison(tmp_path: Path, monkeypatch:
             raise KeyboardInterrupt
 
     with contextlib.suppress(KeyboardInterrupt):
-        experiment.train(cast(WorkerPool, Stopped()))
+        experiment.do(cast(WorkerPool, Stopped()), experiment.jobs())
     again = [line for line in said if "trained again" in line or "more like these" in line]
     assert len(again) == 4 and again[-1] == "and 97 more like these"

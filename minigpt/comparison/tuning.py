@@ -1,0 +1,93 @@
+"""`compare.tune`: an option that suits one variant may not suit another, so each variant gets the value that suits it.
+
+Before the runs, every variant is trained with every value, on seeds that the runs do not have: the trials. All variants
+have the same number of them. The rule: of the values whose trials all have a loss, the one with the lowest mean
+validation loss is taken; of equal ones, the smallest. A trial is a run like any other, with a folder and a result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from minigpt.comparison.results import Job, config_key
+from minigpt.comparison.variants import Comparison, slug, with_option
+
+TRIALS = "tuning"  # the folder of the trials, in that of the comparison
+RULE = "the lowest mean validation loss over these seeds, which the runs do not have; of equals the smallest value"
+
+
+def trials(
+    comparison: Comparison, plugins: Sequence[Path], allow_leak: bool = False, skip_checks: bool = False
+) -> list[Job]:
+    """All trials of a comparison, ordered by seed and value."""
+    tune, found = comparison.settings.tune, list[Job]()
+    if tune is None:
+        return found
+    for seed, value in product(tune.seeds, tune.values):
+        for variant, config in comparison.variants.items():
+            tried = with_option(config, tune.key, value)
+            seeded = replace(tried, training=replace(tried.training, seed=seed))
+            folder = comparison.folder / TRIALS / f"{slug(variant)}-{value:g}-seed-{seed}"
+            key = config_key(seeded, plugins, allow_leak, skip_checks)
+            found.append(Job(variant, seed, seeded, key, folder, value))
+    return found
+
+
+def losses_of(found: Sequence[tuple[Job, Mapping[str, Any] | None]]) -> dict[str, dict[float, float | None]]:
+    """For each variant and value, the mean loss of its trials; None if one of them has none."""
+    every: dict[str, dict[float, list[float | None]]] = {}
+    for job, result in found:
+        assert job.value is not None
+        loss = result["loss"] if result is not None and result["status"] == "done" else None
+        every.setdefault(job.variant, {}).setdefault(job.value, []).append(loss)
+    return {name: {value: _mean(some) for value, some in tried.items()} for name, tried in every.items()}
+
+
+def _mean(losses: Sequence[float | None]) -> float | None:
+    known = [loss for loss in losses if loss is not None]
+    return math.fsum(known) / len(known) if len(known) == len(losses) else None
+
+
+def best(losses: Mapping[float, float | None]) -> float | None:
+    """The value that the rule takes; None if no value has a loss."""
+    known = [(loss, value) for value, loss in losses.items() if loss is not None]
+    return min(known)[1] if known else None
+
+
+def tuned(comparison: Comparison, taken: Mapping[str, float | None]) -> Comparison:
+    """The comparison with the value that was taken for each variant; where there is none, its config stays."""
+    tune, variants = comparison.settings.tune, dict(comparison.variants)
+    for name, value in taken.items():
+        if tune is not None and value is not None:
+            variants[name] = with_option(variants[name], tune.key, value)
+    return replace(comparison, variants=variants)
+
+
+def notes_on(losses: Mapping[str, Mapping[float, float | None]], key: str) -> list[str]:
+    """What a reader has to know: a variant without a value, and values at the edge of those that were tried."""
+    found = []
+    for name, tried in losses.items():
+        value = best(tried)
+        if value is None:
+            found.append(f"{name}: no trial has a loss, {key} stays as it is")
+        elif value in (edge := (min(tried), max(tried))):
+            word = ("smallest", "smaller") if value == edge[0] else ("largest", "larger")
+            found.append(f"{name}: the {key} taken, {value:g}, is the {word[0]} tried; a {word[1]} one may be better")
+    return found
+
+
+def summary_of(comparison: Comparison, losses: Mapping[str, Mapping[float, float | None]]) -> dict[str, Any] | None:
+    """What results.json says of the trials; None if there were none."""
+    tune = comparison.settings.tune
+    if tune is None:
+        return None
+    rows = [
+        {"variant": name, "losses": [tried[value] for value in tune.values], "taken": best(tried)}
+        for name, tried in losses.items()
+    ]
+    return {"key": tune.key, "values": list(tune.values), "seeds": list(tune.seeds), "rule": RULE, "variants": rows}

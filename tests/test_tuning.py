@@ -1,0 +1,106 @@
+"""`compare.tune`: each variant gets its own value, by a rule, from as many trials as the others, on other seeds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from comparing import SMALL, finished, small
+
+from minigpt.comparison import variants as compare
+from minigpt.comparison.summary import table
+from minigpt.comparison.tuning import best, losses_of, notes_on, trials, tuned
+from minigpt.comparison.variants import with_option
+from minigpt.system.errors import ConfigError
+
+TUNE = "seeds: [1], tune: {values: [0.01, 1.0e-9], seeds: [7, 8]}"
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minigpt.text.corpus.DATA", tmp_path / "data")
+    monkeypatch.setattr(compare, "RUNS", tmp_path / "runs")
+
+
+def text(tune: str = TUNE) -> str:
+    return SMALL.replace("seeds: [1, 2]", tune)
+
+
+def test_the_lowest_mean_is_taken_and_of_equals_the_smallest_value() -> None:
+    assert best({0.1: 2.0, 0.3: 1.5, 0.9: 1.7}) == 0.3
+    assert best({0.9: 1.5, 0.3: 1.5, 0.1: None}) == 0.3
+    assert best({0.9: None, 0.3: None}) is None
+
+
+def test_every_variant_has_the_same_trials_on_seeds_that_the_runs_do_not_have(tmp_path: Path) -> None:
+    comparison = small(tmp_path, text())
+    every = trials(comparison, ())
+    assert len(every) == 2 * 2 * 2 == len({job.folder for job in every}) == len({job.key for job in every})
+    assert {job.seed for job in every} == {7, 8}
+    for job in every:
+        assert job.value is not None
+        mine = with_option(comparison.variants[job.variant], "training.optimizer.learning_rate", job.value)
+        assert job.config == replace(mine, training=replace(mine.training, seed=job.seed))
+        assert job.config.training.optimizer.learning_rate == job.value
+
+
+def test_a_mean_is_that_of_all_trials_or_there_is_none(tmp_path: Path) -> None:
+    every = trials(small(tmp_path, text()), ())
+    results = [{"status": "done", "loss": float(job.seed * (1 + (job.value or 0)))} for job in every]
+    found = losses_of(list(zip(every, results)))
+    assert found["mean"] == {0.01: pytest.approx(7.5 * 1.01), 1e-9: pytest.approx(7.5)}
+    results[0] |= {"status": "diverged"}
+    assert losses_of(list(zip(every, results)))["mean"] == {0.01: None, 1e-9: pytest.approx(7.5)}
+    assert losses_of([(job, None) for job in every])["one head"] == {0.01: None, 1e-9: None}
+
+
+def test_what_is_taken_is_told_where_it_is_at_the_edge() -> None:
+    tried = {"low": {1.0: 1.0, 2.0: 2.0, 3.0: 3.0}, "middle": {1.0: 2.0, 2.0: 1.0, 3.0: 3.0}, "none": {1.0: None}}
+    low, none = notes_on(tried, "x.y")
+    assert low == "low: the x.y taken, 1, is the smallest tried; a smaller one may be better"
+    assert none == "none: no trial has a loss, x.y stays as it is"
+
+
+def test_without_a_value_a_config_stays_as_it_is(tmp_path: Path) -> None:
+    comparison = small(tmp_path, text())
+    after = tuned(comparison, {"mean": None, "one head": 0.5})
+    assert after.variants["mean"] == comparison.variants["mean"]
+    assert after.variants["one head"].training.optimizer.learning_rate == 0.5
+
+
+def test_a_comparison_tries_then_runs_with_what_it_took_and_shows_both(tmp_path: Path) -> None:
+    comparison = small(tmp_path, text())
+    summary, said = finished(comparison)
+    assert "8 of 8 trials to do" in " ".join(said) and "2 of 2 runs to do" in " ".join(said)
+    assert sum(line.startswith("trial ") for line in said) == 8
+    tuning = summary["tuning"]
+    assert tuning["values"] == [0.01, 1e-9] and tuning["seeds"] == [7, 8]
+    for row in tuning["variants"]:
+        assert row["losses"][0] < row["losses"][1] and row["taken"] == 0.01  # next to nothing is learned with the other
+        assert summary["config"][row["variant"]]["training"]["optimizer"]["learning_rate"] == 0.01
+    assert any("is the largest tried" in note for note in summary["notes"])
+    assert summary["held_equal"].endswith("Chosen for each variant by trials: training.optimizer.learning_rate.")
+    page = (comparison.folder / "page.html").read_text("utf-8")
+    assert 'id="trials"' in page and f"{tuning['variants'][0]['losses'][1]:.4f}" in page
+    assert f"{tuning['variants'][0]['losses'][1]:.4f}" in table(summary)
+    again, said = finished(small(tmp_path, text()))
+    assert "all 8 trials are finished already" in said and "all 2 runs are finished already" in said
+    assert again == summary
+
+
+@pytest.mark.parametrize(
+    ("tune", "what"),
+    [
+        ("seeds: [1, 7], tune: {seeds: [7]}", "tune.seeds: 7 is also a seed of the runs"),
+        ("seeds: [1], tune: {values: [0.1]}", "values: expected two or more, all different, found [0.1]"),
+        ("seeds: [1], tune: {values: [0.1, 0.1]}", "expected two or more, all different"),
+        ("seeds: [1], tune: {values: [0.1, -1]}", "expected a list, each a number above 0"),
+        ("seeds: [1], tune: {key: training.rate}", "compare.tune: mean: training.rate: unknown key"),
+        ("seeds: [1], tune: {key: model.attention}", "is set by a variant"),
+    ],
+)
+def test_trials_that_say_nothing_are_refused(tmp_path: Path, tune: str, what: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        small(tmp_path, text(tune))
+    assert what in str(refused.value)
