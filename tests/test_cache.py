@@ -14,10 +14,11 @@ from torch import Tensor
 
 from minigpt.attention import Attention
 from minigpt.attention.averages.average_loop import AverageLoop
-from minigpt.attention.cache import KVCache, Past, Shared, State, WindowCache
+from minigpt.attention.cache import ChunkCache, KVCache, Past, Shared, State, WindowCache
 from minigpt.attention.position import Shape
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import MultiHead
+from minigpt.attention.sparse.chunked import Chunked
 from minigpt.attention.sparse.sliding_window import SlidingWindow
 from minigpt.attention.sparse.streaming import Streaming
 from minigpt.config.options import hints
@@ -214,6 +215,16 @@ def test_a_window_returns_what_new_positions_may_see(window: int, sinks: int) ->
     assert start == 23
 
 
+@pytest.mark.parametrize("chunk", [1, 2, 5])
+def test_a_chunk_begins_anew(chunk: int) -> None:
+    key, past, start = keys(2, 23), ChunkCache(chunk), 0
+    for T in (1, 2, 1, 1, 1, 5, 1, 7, 1, 1, 1, 1):
+        found, _ = past.append(key[:, :, start : start + T], key[:, :, start : start + T])
+        assert torch.equal(found, key[:, :, start - start % chunk : start + T])
+        start += T
+        assert bytes_of(past) == 2 * 2 * 2 * chunk * 3 * 4
+
+
 def test_a_window_as_it_lies_holds_the_same_in_another_order() -> None:
     past, key = WindowCache(3, sinks=1), torch.arange(6.0)[None, None, :, None]  # (1, 1, 6, 1)
     for p in range(6):
@@ -291,6 +302,7 @@ def test_an_average_keeps_one_sum_however_long_the_past() -> None:
 
 def test_a_window_keeps_as_many_positions_as_it_sees() -> None:
     for tokens in (1, 32):
+        assert kept(Chunked.Config(chunk=5), tokens) == 2 * 3 * 5 * 16
         assert kept(SlidingWindow.Config(window=5, n_kv_head=2), tokens) == 2 * 3 * 5 * 8
         assert kept(Streaming.Config(window=5, sinks=3), tokens) == 2 * 3 * 8 * 16
         assert kept(Streaming.Config(window=30, sinks=3), tokens) == 2 * 3 * 32 * 16  # no more than the context

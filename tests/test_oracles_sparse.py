@@ -12,17 +12,25 @@ import pytest
 import torch
 from laws import stir
 from torch import Tensor
-from transformers import Gemma2Config, MistralConfig
-from transformers.masking_utils import create_sliding_window_causal_mask
+from transformers import Gemma2Config, Llama4TextConfig, MistralConfig
+from transformers.masking_utils import create_chunked_causal_mask, create_sliding_window_causal_mask
 from transformers.models.gemma2.modeling_gemma2 import Gemma2Attention
 from transformers.models.mistral.modeling_mistral import MistralAttention
 
 from minigpt.attention import Attention
 from minigpt.attention.cache import Past, WindowCache
-from minigpt.attention.position import NoPosition, Position, Rotary, Shape, angles
+from minigpt.attention.position import Alibi, NoPosition, Position, Rotary, Shape, angles
 from minigpt.attention.softmax.multi_head import MultiHead
+from minigpt.attention.sparse.block_top_k import BlockTopK
+from minigpt.attention.sparse.choice import best
+from minigpt.attention.sparse.chunked import Chunked
 from minigpt.attention.sparse.sliding_window import SlidingWindow
 from minigpt.attention.sparse.streaming import Streaming
+from minigpt.attention.sparse.strided import Strided
+from minigpt.attention.sparse.top_k import TopK
+from minigpt.checks.laws_of_writing import decode
+from minigpt.fast import make_fast
+from minigpt.model import GPT, ModelConfig
 
 T, D, H = 23, 16, 4
 EXACT = {"rtol": 0, "atol": 1e-10}
@@ -58,7 +66,19 @@ def softmax_over(
 SEEN: dict[MultiHead.Config, Callable[[int, int, int, Sequence[float]], Sequence[int]]] = {
     SlidingWindow.Config(window=6): lambda b, h, t, scores: range(max(0, t - 5), t + 1),
     Streaming.Config(window=5, sinks=3): lambda b, h, t, scores: [s for s in range(t + 1) if s < 3 or s > t - 5],
+    Strided.Config(stride=4): lambda b, h, t, scores: [s for s in range(t + 1) if t - s < 4 or (t - s) % 4 == 0],
+    Chunked.Config(chunk=6): lambda b, h, t, scores: range(t // 6 * 6, t + 1),
+    TopK.Config(k=3): lambda b, h, t, scores: sorted(range(t + 1), key=lambda s: -scores[s])[:3],
+    BlockTopK.Config(block=3, k=2): lambda b, h, t, scores: best_blocks(scores, 3, 2),
 }
+
+
+def best_blocks(scores: Sequence[float], m: int, k: int) -> list[int]:
+    """MoBA for the query after len(scores) - 1 others: its own block, and k - 1 of those before it."""
+    own = (len(scores) - 1) // m
+    means = {i: sum(scores[i * m : (i + 1) * m]) / m for i in range(own)}
+    chosen = [own, *sorted(means, key=lambda i: -means[i])[: k - 1]]
+    return [s for s in range(len(scores)) if s // m in chosen]
 
 
 @torch.no_grad()
@@ -67,6 +87,20 @@ def test_a_kind_is_its_formula_as_a_loop(config: MultiHead.Config) -> None:
     layer, x = made(config, Rotary), tokens()
     parts = layer.qkv(x, Past())
     torch.testing.assert_close(layer.mix(*parts), softmax_over(*parts, SEEN[config]), **EXACT)
+
+
+@torch.no_grad()
+def test_with_alibi_a_sink_is_as_far_as_its_place_in_the_cache() -> None:
+    """StreamingLLM counts places among what is kept: of 3 sinks and 4 others, the query is the seventh at most."""
+    layer, x = made(Streaming.Config(window=4, sinks=3), Alibi), tokens()
+    query, key, value = layer.qkv(x, Past())
+    for h in range(H):
+        slope = 2.0 ** (-8.0 * (h + 1) / H)
+        for t in range(T):
+            kept = [s for s in range(t + 1) if s < 3 or s > t - 4]
+            scores = [query[0, h, t] @ key[0, h, s] / 2 - slope * (len(kept) - 1 - i) for i, s in enumerate(kept)]
+            expected = torch.stack(scores).softmax(dim=0) @ value[0, h, kept]  # (d,)
+            torch.testing.assert_close(layer.mix(query, key, value)[0, h, t], expected, **EXACT)
 
 
 # ---- transformers' windows ----
@@ -126,3 +160,53 @@ def test_a_window_is_theirs(kind: type[torch.nn.Module]) -> None:
     assert isinstance(past, WindowCache)
     written = torch.cat([ours(token, past) for token in x.split(1, dim=1)], dim=1)  # (B, T, D)
     torch.testing.assert_close(written, expected, **EXACT)
+
+
+def test_a_chunk_is_llama_4s() -> None:
+    """Its mask, for a prompt: the layer around it has norms and temperatures of its own."""
+    shape = {**THEIR_SHAPE, "attention_chunk_size": 6, "intermediate_size": 8, "intermediate_size_mlp": 8}
+    shape.pop("sliding_window")
+    theirs = create_chunked_causal_mask(Llama4TextConfig(**shape), tokens(), None, None)
+    assert theirs is not None
+    ours = made(Chunked.Config(chunk=6))
+    assert isinstance(ours, Chunked)
+    assert torch.equal(ours.mask(T, T, torch.device("cpu")), theirs[0, 0])
+
+
+# ---- the choice ----
+
+
+def test_the_best_by_hand() -> None:
+    inf = torch.inf
+    scores = torch.tensor([[3.0, 1.0, 2.0, 2.0, -inf], [1.0, 1.0, 1.0, 1.0, 1.0], [2.0, -inf, -inf, -inf, -inf]])
+    expected = [[1, 0, 0, 1, 0], [0, 0, 0, 1, 1], [1, 0, 0, 0, 0]]  # of equal ones, the later
+    assert best(scores, 2).int().tolist() == expected
+    assert best(scores, 9).int().tolist() == [[1, 1, 1, 1, 0], [1] * 5, [1, 0, 0, 0, 0]]
+    assert best(torch.tensor([-inf, 1.0, inf]), 2).tolist() == [False, True, True]
+    assert not best(torch.full((3,), -inf), 2).any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e6])
+def test_rounding_does_not_choose(size: float, dtype: torch.dtype) -> None:
+    """Of many equal scores with noise in their last bits, the same are chosen as without the noise."""
+    noise = torch.Generator().manual_seed(0)
+    exact = size * torch.randint(-3, 4, (200, 20), generator=noise).to(dtype)
+    rounded = exact * (1 + 8 * torch.finfo(dtype).eps * (2 * torch.rand(200, 20, generator=noise).to(dtype) - 1))
+    assert not torch.equal(exact, rounded)
+    for k in (1, 3, 8):
+        assert torch.equal(best(rounded, k), best(exact, k))
+        assert (best(rounded, k).sum(dim=-1) == k).all()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("kind", [TopK, BlockTopK])
+def test_equal_tokens_are_chosen_alike_with_a_cache(kind: type[Attention], fast: bool) -> None:
+    """A text of two words: most keys match alike, and which of them are taken shows in their distance."""
+    shape = ModelConfig(n_layer=2, n_embd=D, block_size=40, attention=kind.Config(), position=Alibi.Config())
+    torch.manual_seed(0)
+    model = make_fast(GPT(shape, 2).double().eval(), fast)
+    ids = torch.randint(2, (3, 40))
+    for sizes in ([1] * 40, [7, 1, 20, 1, 1, 10]):
+        torch.testing.assert_close(decode(model, ids, sizes), model(ids), **EXACT)

@@ -1,4 +1,4 @@
-"""Windows by blocks and the ring as it lies equal the mask: in texts of many blocks, whole or not, and in writing.
+"""Windows and chunks by blocks, and the ring as it lies, equal the mask: in texts of many blocks and in writing.
 
 B batch, T positions, D model width.
 """
@@ -14,6 +14,7 @@ from laws import POSITIONS
 
 from minigpt.attention import Attention, Shape
 from minigpt.attention.position import Alibi, NoPosition, Position, Rotary
+from minigpt.attention.sparse.chunked import Chunked
 from minigpt.attention.sparse.sliding_window import SlidingWindow
 from minigpt.attention.sparse.streaming import Streaming
 from minigpt.fast import kernels, make_fast
@@ -25,6 +26,7 @@ KINDS = [
     Streaming.Config(window=5),
     Streaming.Config(window=3, sinks=80, n_kv_head=1),
     Streaming.Config(window=70, sinks=0),
+    Chunked.Config(chunk=80, n_kv_head=2),
 ]
 
 

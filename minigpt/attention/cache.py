@@ -166,6 +166,19 @@ class WindowCache(Past):
         raise UserError(f"{SHARES}, which keeps a window of them only; {INSTEAD}")
 
 
+class ChunkCache(WindowCache):
+    """The keys and values of the chunk under way: the text is cut every `window` positions, and what is kept with it.
+
+    Whole chunks are dropped, so a mask that is made of chunks stays right too.
+    """
+
+    def in_order(self) -> tuple[list[Tensor], list[Tensor]]:
+        """The filled part of the buffers: of the keys, and of the values."""
+        assert self.buffers is not None
+        keys, values = ([buffer[:, :, : self.length % self.window]] for buffer in self.buffers)
+        return keys, values  # (B, G, n, d), (B, G, n, e)
+
+
 class Shared(Past):
     """Nothing but its length: the keys and values are those that the layer below keeps."""
 

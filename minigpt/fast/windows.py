@@ -1,8 +1,8 @@
-"""Windows by blocks: T (w + b) scores instead of T^2, in training; and the ring as it lies, in writing.
+"""Windows and chunks by blocks: T (w + b) scores instead of T^2, in training; and the ring as it lies, in writing.
 
 The text is cut into blocks of b positions. A block of queries is given its own keys, those of the block before it, and
 the sinks: what its cache would hold. So the mask and the bias of the kind are right as they are, and one call of the
-fused kernel computes all blocks, as a batch.
+fused kernel computes all blocks, as a batch. A chunk is a block that needs no other.
 
 B batch, H query heads, G key heads, T query positions, N blocks of b positions, s sinks, d and e widths of heads.
 """
@@ -15,6 +15,7 @@ from torch import Tensor
 from minigpt.attention import Attention, Past
 from minigpt.attention.cache import WindowCache
 from minigpt.attention.position import Alibi, Position
+from minigpt.attention.sparse.chunked import Chunked
 from minigpt.attention.sparse.sliding_window import SlidingWindow
 from minigpt.attention.sparse.streaming import Streaming
 from minigpt.fast import kernels
@@ -28,18 +29,40 @@ def mix(self: SlidingWindow, query: Tensor, key: Tensor, value: Tensor) -> Tenso
     """The weighted mean of the values: (B, H, T, e)."""
     T, S, s = query.shape[2], key.shape[2], getattr(self.config, "sinks", 0)
     b = max(self.window, s, NARROWEST)
-    counts_distances = type(self.position).bias in (Position.bias, Alibi.bias)
-    if T != S or FEWEST * b > T or not (self.config.causal and counts_distances):
+    if T != S or FEWEST * b > T or not (self.config.causal and counts_distances(self)):
         return kernels.mix(self, query, key, value)
     head, tail = 2 * b, T - T % b  # blocks of a whole length lie between; a sink is before all that they see
     first = kernels.mix(self, *(x[:, :, :head] for x in (query, key, value)))  # (B, H, 2b, e)
     near = (with_sinks(x, s, pairs(x[:, :, b:tail], b)) for x in (key, value))  # (B N, G, s + 2b, d), ... e)
     among = kernels.mix(self, blocks(query[:, :, head:tail], b), *near)  # (B N, H, b, e)
-    among = among.unflatten(0, (len(query), -1)).transpose(1, 2).flatten(2, 3)  # (B, H, N b, e)
+    among = joined(among, len(query))  # (B, H, N b, e)
     if tail == T:
         return torch.cat((first, among), dim=2)
     seen = (with_sinks(x, s, x[:, :, tail - b :]) for x in (key, value))  # (B, G, s + b + T - tail, d), ... e)
     return torch.cat((first, among, kernels.mix(self, query[:, :, tail:], *seen)), dim=2)
+
+
+def mix_chunks(self: Chunked, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """The weighted mean of the values: (B, H, T, e)."""
+    parts, (T, S), b = (query, key, value), (query.shape[2], key.shape[2]), self.chunk
+    if T != S or b < NARROWEST or 2 * b > T or not (self.config.causal and counts_distances(self)):
+        return kernels.mix(self, *parts)
+    tail = T - T % b  # the chunks up to here are whole
+    mixed = kernels.mix(self, *(blocks(x[:, :, :tail], b) for x in parts))  # (B N, H, b, e)
+    mixed = joined(mixed, len(query))  # (B, H, N b, e)
+    if tail == T:
+        return mixed
+    return torch.cat((mixed, kernels.mix(self, *(x[:, :, tail:] for x in parts))), dim=2)
+
+
+def counts_distances(self: Attention) -> bool:
+    """Whether its position biases by the distance alone, so that it can be asked about a block by itself."""
+    return type(self.position).bias in (Position.bias, Alibi.bias)
+
+
+def joined(x: Tensor, B: int) -> Tensor:
+    """The batch of blocks x (B N, H, b, d) as texts again: (B, H, N b, d)."""
+    return x.unflatten(0, (B, -1)).transpose(1, 2).flatten(2, 3)
 
 
 def blocks(x: Tensor, b: int) -> Tensor:
@@ -70,3 +93,4 @@ def recall(self: SlidingWindow, query: Tensor, key: Tensor, value: Tensor, past:
 for _kind in (SlidingWindow, Streaming):
     faster(_kind, "mix", "windows by blocks", honours=("scale",))(mix)
     faster(_kind, "recall", "windows by blocks", honours=("scale",))(recall)
+faster(Chunked, "mix", "windows by blocks", honours=("scale",))(mix_chunks)

@@ -48,8 +48,12 @@ class SlidingWindow(GroupedQuery, kind="sliding_window"):
         super().__init__(config, model, layer)
         self.window = config.window or max(1, model.block_size // 4)
 
+    def near(self, T: int, S: int, device: torch.device) -> Tensor:
+        """What of the past is in sight: (T, S)."""
+        return distance(T, S, device) < self.window  # (T, S)
+
     def mask(self, T: int, S: int, device: torch.device) -> Tensor:
-        return super().mask(T, S, device) & (distance(T, S, device) < self.window)  # (T, S)
+        return super().mask(T, S, device) & self.near(T, S, device)  # (T, S)
 
     def make_cache(self, length: int) -> Past:
         return WindowCache(self.window) if self.window < length else super().make_cache(length)

@@ -38,6 +38,7 @@ class Streaming(SlidingWindow, kind="streaming"):
         Edge("sliding_window", "no sinks", mine={"window": 3, "sinks": 0}, theirs={"window": 3}),
         Edge("multi_head", "window >= T", mine={"window": 1000}),
         Edge("multi_head", "sinks >= T", mine={"window": 1, "sinks": 1000}),
+        Edge("multi_head", "window + sinks >= T", mine={"window": 8, "sinks": 3}),
     )
 
     @dataclass(frozen=True, kw_only=True)
@@ -47,10 +48,8 @@ class Streaming(SlidingWindow, kind="streaming"):
 
     config: Streaming.Config
 
-    def mask(self, T: int, S: int, device: torch.device) -> Tensor:
-        first = torch.arange(S, device=device) < self.config.sinks  # (S,)
-        past = distance(T, S, device) >= (0 if self.config.causal else -S)  # (T, S)
-        return super().mask(T, S, device) | (past & first)  # (T, S)
+    def near(self, T: int, S: int, device: torch.device) -> Tensor:
+        return super().near(T, S, device) | (torch.arange(S, device=device) < self.config.sinks)  # (T, S)
 
     def bias(self, query: Tensor, key: Tensor) -> Tensor:
         T, S, farthest = query.shape[2], key.shape[2], self.config.sinks + self.window - 1
