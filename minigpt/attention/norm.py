@@ -14,11 +14,12 @@ EPSILON = 1e-6  # keeps a vector of zeros from being divided by zero
 class RMSNorm(nn.Module):
     """x (..., d) -> (..., d), of the type that arrives; with `weights`, a learned scale for each feature."""
 
-    def __init__(self, d: int, weights: bool = True):
+    def __init__(self, d: int, weights: bool = True, epsilon: float = EPSILON):
         super().__init__()
+        self.epsilon = epsilon
         self.weight = nn.Parameter(torch.ones(d)) if weights else None
 
     def forward(self, x: Tensor) -> Tensor:
         precise = x.to(torch.promote_types(x.dtype, torch.float32))  # (..., d)
-        y = precise * torch.rsqrt(precise.square().mean(dim=-1, keepdim=True) + EPSILON)  # (..., d)
+        y = precise * torch.rsqrt(precise.square().mean(dim=-1, keepdim=True) + self.epsilon)  # (..., d)
         return (y if self.weight is None else y * self.weight).to(x.dtype)  # (..., d)

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from minigpt.attention import Attention, Past, State
+from minigpt.attention.linear.delta_net import DeltaNet
+from minigpt.attention.linear.gated_delta_net import GatedDeltaNet
 from minigpt.attention.linear.linear import Linear
 from minigpt.attention.linear.recurrent import Recurrent
 from minigpt.attention.linear.retention import Retention
@@ -21,7 +23,7 @@ from minigpt.fast.chunks import chunked
 from minigpt.fast.guard import faster
 
 CHUNKS, STATES = "chunks", "states of fixed size"
-HELPERS = ("gates", "view", "empty", "decays")  # a form asks for these, so a subclass may change them
+HELPERS = ("gates", "ungated", "view", "empty", "decays")  # a form asks for these, so a subclass may change them
 Spread = Callable[[Any, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
@@ -85,3 +87,12 @@ def retention(self: Retention, query: Tensor, key: Tensor, value: Tensor, state:
     """Decays of a whole head, or of each channel."""
     key, log_decay = self.ungated(key)  # (B, H, T, d), (B, H, T, g)
     return chunked(query, key, value, state, log_decay)
+
+
+@in_chunks(DeltaNet)
+@in_chunks(GatedDeltaNet)
+def delta(self: DeltaNet, query: Tensor, key: Tensor, value: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """Writes that replace, without a decay, or with one of a whole head or of each channel."""
+    key, gates = self.ungated(key)  # (B, H, T, d), (B, H, T, g)
+    log_decay = gates[..., 1:] if gates.shape[-1] > 1 else None  # (B, H, T, g - 1)
+    return chunked(query, key, value, state, log_decay, gates[..., :1])

@@ -43,7 +43,9 @@ class Linear(Recurrent, kind="linear"):
         **Recurrent.unsuited,
         "rotate": "rotated features are not positive, and a row could sum to zero",
     }
-    edges = (Edge("average_matrix", "all keys alike", {"n_head": 1}, prepare=all_keys_alike, without=("alibi",)),)
+    edges: ClassVar[tuple[Edge, ...]] = (
+        Edge("average_matrix", "all keys alike", {"n_head": 1}, prepare=all_keys_alike, without=("alibi",)),
+    )
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Recurrent.Config):

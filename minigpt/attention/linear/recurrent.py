@@ -39,6 +39,8 @@ from minigpt.system.errors import Mistake
 
 Features = Literal["identity", "elu", "silu", "unit"]
 SMALLEST = 1e-6  # keeps a sum of features above zero where elu(x) + 1 is rounded to zero
+FAINT = 1e-12  # added to the mean square of an output: states that have just begun, or fade, are small
+FASTEST = -5.0  # log of what a channel with a gate of its own leaves at least: `fast/chunks.py` divides by such gates
 
 
 class Recurrent(Attention):
@@ -77,7 +79,7 @@ class Recurrent(Attention):
         self.key = nn.Linear(D, self.n_head * d, bias=model.bias)
         self.value = nn.Linear(D, self.n_head * d, bias=model.bias)
         self.project = nn.Linear(self.n_head * d, D, bias=model.bias)
-        self.norm = RMSNorm(d, weights=False) if config.normed else nn.Identity()
+        self.norm = RMSNorm(d, weights=False, epsilon=FAINT) if config.normed else nn.Identity()
 
     def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
         """x (B, T, D) -> query (B, H, T, d), key (B, H, T, d + g), value (B, H, T, e)."""
@@ -97,7 +99,7 @@ class Recurrent(Attention):
         return x.new_empty(x.shape[0], self.n_head, x.shape[1], 0, dtype=precise)  # (B, H, T, 0)
 
     def ungated(self, key: Tensor) -> tuple[Tensor, Tensor]:
-        """A key with its gates (..., d + g) -> the key (..., d), the gates (..., g)."""
+        """A key with its gates (..., d + g) -> the key as it is written (..., d), the gates (..., g)."""
         return key[..., : self.d], key[..., self.d :]
 
     def advance(self, state: Tensor, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -112,6 +114,11 @@ class Recurrent(Attention):
 
     def output(self, mixed: Tensor, x: Tensor) -> Tensor:
         return self.project(super().output(self.norm(mixed), x))  # (B, T, D)
+
+
+def opposite_of_softplus(y: Tensor) -> Tensor:
+    """The x whose softplus, log(1 + exp(x)), is y > 0: for gates that start at a given value."""
+    return y + torch.log(-torch.expm1(-y))
 
 
 def features(x: Tensor, name: Features) -> Tensor:

@@ -15,7 +15,7 @@ B batch, H heads, T query positions, S key positions, d width of a query and a k
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -24,25 +24,20 @@ from minigpt.attention.edge import Edge
 from minigpt.attention.linear.recurrent import Recurrent, outer, products, read
 
 
-@torch.no_grad()
-def large_values(mine: Any, linear: Any) -> None:
-    """The norm adds a small number to its mean square, beside which the values are large."""
-    for kind in (mine, linear):
-        kind.value.weight.mul_(1e6)
-        kind.value.bias.mul_(1e6)
+def slow_decays(n_head: int) -> Tensor:
+    """log(1 - 1/32), log(1 - 1/64), ...: what a token leaves of the state of each head, in RetNet: (H,)."""
+    return torch.log1p(-(2.0 ** (-5 - torch.arange(n_head, dtype=torch.float64))))
 
 
 class Retention(Recurrent, kind="retention"):
     """Products of queries and keys that fade with the distance."""
 
-    edges = (
+    edges: ClassVar[tuple[Edge, ...]] = (
         Edge(
             "linear",
             "nothing is forgotten, and both are normed",
             {"decay": "none", "features": "elu"},
             {"normed": True},
-            large_values,
-            without=("rotary",),
         ),
     )
 
@@ -55,10 +50,11 @@ class Retention(Recurrent, kind="retention"):
 
     def decays(self, like: Tensor) -> Tensor:
         """The logarithm of what a token leaves of the state of each head: (H,)."""
-        head = torch.arange(self.n_head, dtype=like.dtype, device=like.device)  # (H,)
-        if self.config.decay == "alibi":
-            return -(2.0 ** (-8.0 * (head + 1) / self.n_head))  # (H,)
-        return torch.log1p(-(2.0 ** (-5 - head))) * (self.config.decay == "retnet")  # (H,)
+        if self.config.decay == "none":
+            return like.new_zeros(self.n_head)  # (H,)
+        if self.config.decay == "retnet":
+            return slow_decays(self.n_head).to(like)  # (H,)
+        return -(2.0 ** (-8.0 * torch.arange(1, self.n_head + 1, dtype=like.dtype, device=like.device) / self.n_head))
 
     def gates(self, x: Tensor) -> Tensor:
         none = super().gates(x)  # (B, H, T, 0)

@@ -1,0 +1,105 @@
+"""The delta rule: a token replaces what the state holds for its key, and does not only add to it.
+
+    S_t = S_(t-1) + b_t k_t (v_t - k_t S_(t-1))'        b_t = sigmoid(W x_t)        |k_t| = 1
+
+"Linear Transformers Are Secretly Fast Weight Programmers" (arXiv 2102.11174); its chunks are those of "Parallelizing
+Linear Transformers with the Delta Rule over Sequence Length" (arXiv 2406.06484). New against linear: b_t, the share of
+the old value that goes, so one key can be given a new value. In the weights each token's write is corrected by all
+writes after it: with L_ts = b_t k_t . k_s for s < t they are tril(Q K') (1 + L)^-1 diag(b). With b up to two, a state
+can also change its sign, which counts modulo two (arXiv 2411.12537). Small b make linear attention; equal keys and
+b = 1 leave the last value only.
+Cost in T: O(T d D) in training, O(d D) for a written token. Kept: H d e numbers a layer, whatever the context.
+Used by: DeltaNet; with gates in Qwen3-Next and Kimi Linear.
+
+B batch, H heads, T query positions, S key positions, D model width, d width of a query and a key, e width of a value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from minigpt.attention.edge import Edge
+from minigpt.attention.linear.recurrent import Features, Recurrent, outer, products, read
+from minigpt.attention.position import Shape
+from minigpt.config.options import Range
+
+
+def weak_writes(mine: Any, other: Any) -> None:
+    """Every write has the same small strength; the values are so large that no norm sees it."""
+    nn.init.zeros_(mine.write.weight)
+    nn.init.constant_(mine.write.bias, -14)  # b is about 1e-6
+    for kind in (mine, other):
+        kind.value.weight.mul_(1e6)
+        kind.value.bias.mul_(1e6)
+
+
+def one_key_for_all(mine: Any, window: Any) -> None:
+    """All queries and keys are one vector of length one, each write is complete, and values make up for 1/sqrt(d)."""
+    for layer in (mine.query, mine.key):
+        nn.init.zeros_(layer.weight)
+        nn.init.constant_(layer.bias, 1e6)
+    nn.init.zeros_(mine.write.weight)
+    nn.init.constant_(mine.write.bias, 1e3)
+    mine.value.weight.mul_(mine.d**0.5)
+    mine.value.bias.mul_(mine.d**0.5)
+
+
+class DeltaNet(Recurrent, kind="delta_net"):
+    """One gate rides with a key: how much of the old value is replaced."""
+
+    edges: ClassVar[tuple[Edge, ...]] = (
+        Edge(
+            "retention",
+            "b -> 0, nothing is forgotten",
+            theirs={"decay": "none", "features": "unit"},
+            prepare=weak_writes,
+            error=1e-4,
+        ),
+        Edge(
+            "sliding_window",
+            "equal keys, b = 1; a window of 1",
+            {"normed": False},
+            {"window": 1},
+            one_key_for_all,
+            without=("rotary", "alibi"),
+        ),
+    )
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Recurrent.Config):
+        without = ("features",)
+        features: Features = "unit"
+        strength: Annotated[float, Range(0, 2, open_low=True)] = 1.0
+        """The largest b. Above one, a write can turn the sign of what it replaces."""
+
+    config: DeltaNet.Config
+
+    def __init__(self, config: DeltaNet.Config, model: Shape, layer: int = 0):
+        super().__init__(config, model, layer)
+        self.write = nn.Linear(model.n_embd, config.n_head)
+
+    def gates(self, x: Tensor) -> Tensor:
+        write = self.write(x).to(torch.promote_types(x.dtype, torch.float32))  # (B, T, H)
+        return self.config.strength * write.sigmoid().mT[..., None]  # (B, H, T, 1)
+
+    def weights(self, query: Tensor, key: Tensor) -> Tensor:
+        key, strength = self.ungated(key)  # (B, H, S, d), (B, H, S, 1)
+        return replaced(products(query, key), products(key, key), strength)  # (B, H, T, S)
+
+    def advance(self, state: Tensor, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        key, strength = self.ungated(key)  # (B, H, d), (B, H, 1)
+        state = state + outer(key, strength * (value - read(state, key)))  # (B, H, d, e)
+        return state, read(state, query)  # (B, H, e)
+
+
+def replaced(found: Tensor, known: Tensor, strength: Tensor) -> Tensor:
+    """The weights of the delta rule, from what queries find of keys (B, H, T, S), what keys find of one another
+    (B, H, S, S), and strengths (B, H, S, 1): (B, H, T, S).
+    """
+    earlier = (strength * known).tril(-1)  # (B, H, S, S)
+    solved = torch.linalg.solve_triangular(earlier, found, upper=False, left=False, unitriangular=True)  # (B, H, T, S)
+    return solved * strength.mT  # (B, H, T, S)

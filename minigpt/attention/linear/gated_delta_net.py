@@ -1,0 +1,73 @@
+"""Gated DeltaNet: the state fades, and then a token replaces what is left of the value of its key.
+
+    S_t = a_t S_(t-1) + b_t k_t (v_t - k_t a_t S_(t-1))'        a_t = exp(-exp(r) softplus(W x_t + c))
+
+"Gated Delta Networks: Improving Mamba2 with Delta Rule" (arXiv 2412.06464). New against DeltaNet: the decay a_t, which
+is Mamba-2's and can forget all at once, where a write replaces one key; against Mamba-2: the write. Decays of one make
+DeltaNet, small b make Mamba-2. The paper's short convolution and its gate on the output are left out.
+Cost in T: O(T d D) in training, O(d D) for a written token. Kept: H d e numbers a layer, whatever the context.
+Used by: Qwen3-Next, Qwen3.5, three layers of four.
+
+B batch, H heads, T query positions, S key positions, D model width, d width of a query and a key, e width of a value.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from minigpt.attention.edge import Edge
+from minigpt.attention.linear.delta_net import DeltaNet, replaced
+from minigpt.attention.linear.recurrent import opposite_of_softplus, products
+from minigpt.attention.linear.retention import slow_decays
+from minigpt.attention.position import Shape
+
+
+def nothing_forgotten(mine: Any, delta_net: Any) -> None:
+    """exp(rate) is zero."""
+    nn.init.constant_(mine.rate, -1e3)
+
+
+def writes_that_are_steps(mine: Any, mamba2: Any) -> None:
+    """The strength of a write is Mamba-2's step, where softplus and sigmoid are alike; the rate makes up for it."""
+    mamba2.step.weight.mul_(0.1)
+    nn.init.constant_(mamba2.step.bias, -14)
+    nn.init.constant_(mamba2.rate, 11)
+    mine.rate.copy_(mamba2.rate)
+    for layer in (mine.write, mine.forget):
+        layer.load_state_dict(mamba2.step.state_dict())
+    for kind in (mine, mamba2):
+        kind.value.weight.mul_(1e6)
+        kind.value.bias.mul_(1e6)
+
+
+class GatedDeltaNet(DeltaNet, kind="gated_delta_net"):
+    """Two gates ride with a key: how much is replaced, and the logarithm of the decay."""
+
+    edges: ClassVar[tuple[Edge, ...]] = (
+        Edge("delta_net", "a = 1", prepare=nothing_forgotten),
+        Edge("mamba2", "b -> 0, and is the step", {}, {"features": "unit"}, writes_that_are_steps, error=1e-4),
+    )
+
+    def __init__(self, config: DeltaNet.Config, model: Shape, layer: int = 0):
+        super().__init__(config, model, layer)
+        self.forget = nn.Linear(model.n_embd, config.n_head)
+        self.rate = nn.Parameter(torch.zeros(config.n_head))  # (H,): exp(rate) is one
+        self.forget.bias.data.copy_(opposite_of_softplus(-slow_decays(config.n_head)))  # (H,): as retention at first
+
+    def gates(self, x: Tensor) -> Tensor:
+        strength = super().gates(x)  # (B, H, T, 1)
+        forget = F.softplus(self.forget(x).to(strength.dtype)).mT[..., None]  # (B, H, T, 1)
+        return torch.cat((strength, -self.rate.exp()[:, None, None] * forget), dim=-1)  # (B, H, T, 2)
+
+    def weights(self, query: Tensor, key: Tensor) -> Tensor:
+        key, gates = self.ungated(key)  # (B, H, S, d), (B, H, S, g)
+        strength, log_decay = gates[..., :1], gates[..., 1:]  # (B, H, S, 1), (B, H, S, g - 1)
+        return replaced(products(query, key, log_decay), products(key, key, log_decay), strength)  # (B, H, T, S)
+
+    def advance(self, state: Tensor, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        key, log_decay = key[..., : self.d + 1], key[..., self.d + 1 :]  # (B, H, d + 1), (B, H, g - 1)
+        return super().advance(state * log_decay.exp()[..., None], query, key, value)  # (B, H, d, e), (B, H, e)

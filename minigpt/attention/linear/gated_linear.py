@@ -1,0 +1,77 @@
+"""Gated linear attention: each channel of a key forgets at a rate of its own, which each token chooses.
+
+    a_t = sigmoid(W2 W1 x_t + c)^(1/16)        S_t = diag(a_t) S_(t-1) + k_t v_t'
+
+"Gated Linear Attention Transformers with Hardware-Efficient Training" (arXiv 2312.06635). New against Mamba-2: a gate
+for each of the d channels, not one a head, and a token is written as strongly whatever the gate; against retention: the
+gate is computed. Gates that are all alike make retention. The exponent 1/16 keeps them near one, where most of the past
+is remembered; here no gate falls below e^-5. The paper's gate on the output is left out.
+Cost in T: O(T d D) in training, O(d D) for a written token. Kept: H d e numbers a layer, whatever the context.
+Used by: GLA; its gates are those of HGRN2 and of Kimi Linear's attention.
+
+B batch, H heads, T query positions, S key positions, D model width, d width of a query and a key, r rank of the gates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from minigpt.attention.edge import Edge
+from minigpt.attention.linear.recurrent import FASTEST, Recurrent
+from minigpt.attention.linear.retention import Retention, slow_decays
+from minigpt.attention.position import Shape
+from minigpt.attention.softmax.multi_head import split_heads
+
+RANK, ROOT = 16, 16
+
+
+def bias_for(decay: Tensor) -> Tensor:
+    """The bias with which sigmoid(bias)^(1/16) is exp(decay)."""
+    return torch.logit((decay * ROOT).exp())
+
+
+def same_gates(mine: Any, retention: Any) -> None:
+    """Whatever the token, each channel has the gate that its head has in retention."""
+    nn.init.zeros_(mine.up.weight)
+    mine.up.bias.copy_(bias_for(slow_decays(mine.n_head)).repeat_interleave(mine.d))
+
+
+def open_gates(mine: Any, retention: Any) -> None:
+    """Nothing is forgotten."""
+    nn.init.zeros_(mine.up.weight)
+    nn.init.constant_(mine.up.bias, 1e9)
+
+
+class GatedLinear(Retention, kind="gated_linear"):
+    """As many gates as channels ride with a key."""
+
+    unsuited: ClassVar[Mapping[str, str]] = {
+        **Recurrent.unsuited,
+        "rotate": "a rotation mixes two channels that forget at different rates",
+    }
+    edges: ClassVar[tuple[Edge, ...]] = (
+        Edge("retention", "the gates of a head are alike and constant", prepare=same_gates),
+        Edge("retention", "every gate is one", theirs={"decay": "none"}, prepare=open_gates),
+    )
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Retention.Config):
+        without = ("decay",)
+
+    def __init__(self, config: GatedLinear.Config, model: Shape, layer: int = 0):
+        super().__init__(config, model, layer)
+        self.down = nn.Linear(model.n_embd, RANK, bias=False)
+        self.up = nn.Linear(RANK, config.n_head * self.d)
+        start = bias_for(slow_decays(config.n_head))  # (H,): forgets as retention does
+        self.up.bias.data.copy_(start.repeat_interleave(self.d))  # (H d,)
+
+    def gates(self, x: Tensor) -> Tensor:
+        gates = split_heads(self.up(self.down(x)), self.n_head)  # (B, H, T, d)
+        precise = gates.to(torch.promote_types(x.dtype, torch.float32))  # (B, H, T, d)
+        return (F.logsigmoid(precise) / ROOT).clamp(min=FASTEST)  # (B, H, T, d)

@@ -1,0 +1,78 @@
+"""Kimi delta attention: Gated DeltaNet in which each channel of a key fades at a rate of its own.
+
+    S_t = A_t S_(t-1) + b_t k_t (v_t - k_t A_t S_(t-1))'        A_t = diag(exp(-exp(r) softplus(W2 W1 x_t + c)))
+
+"Kimi Linear: An Expressive, Efficient Attention Architecture" (arXiv 2510.26692). New against Gated DeltaNet: a decay
+for each of the d channels, as in gated linear attention; equal decays make Gated DeltaNet, small b gated linear
+attention. Here no channel leaves less than e^-5 of itself. The paper's short convolution and its gate on the output are
+left out.
+Cost in T: O(T d D) in training, O(d D) for a written token. Kept: H d e numbers a layer, whatever the context.
+Used by: Kimi Linear, three layers of four.
+
+B batch, H heads, T positions, D model width, d width of a query and a key.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from minigpt.attention.edge import Edge
+from minigpt.attention.linear.delta_net import DeltaNet, weak_writes
+from minigpt.attention.linear.gated_delta_net import GatedDeltaNet, nothing_forgotten
+from minigpt.attention.linear.gated_linear import ROOT
+from minigpt.attention.linear.recurrent import FASTEST, Recurrent
+from minigpt.attention.position import Shape
+from minigpt.attention.softmax.multi_head import split_heads
+
+
+def same_decays(mine: Any, gated_delta_net: Any) -> None:
+    """Every channel of a head has the decay that the head has there: the first H rows of the rank are the heads."""
+    H, d = mine.n_head, mine.d
+    mine.down.weight[:H] = gated_delta_net.forget.weight
+    nn.init.zeros_(mine.forget.weight)
+    for head in range(H):
+        mine.forget.weight[head * d : (head + 1) * d, head] = 1
+    mine.forget.bias.copy_(gated_delta_net.forget.bias.repeat_interleave(d))
+
+
+def weak_writes_and_its_gates(mine: Any, gated_linear: Any) -> None:
+    """log sigmoid(z) / 16 is -softplus(-z) / 16."""
+    weak_writes(mine, gated_linear)
+    nn.init.constant_(mine.rate, -math.log(ROOT))
+    gated_linear.down.weight[: mine.d] = mine.down.weight
+    nn.init.zeros_(gated_linear.up.weight)
+    gated_linear.up.weight[:, : mine.d] = -mine.forget.weight
+    gated_linear.up.bias.copy_(-mine.forget.bias)
+
+
+class KimiDelta(GatedDeltaNet, kind="kimi_delta"):
+    """1 + d gates ride with a key. The gates of the channels have the rank of a head's width."""
+
+    unsuited: ClassVar[Mapping[str, str]] = {
+        **Recurrent.unsuited,
+        "rotate": "a rotation mixes two channels that fade at different rates",
+    }
+    edges: ClassVar[tuple[Edge, ...]] = (
+        Edge("gated_delta_net", "the decays of a head are alike", prepare=same_decays),
+        Edge("delta_net", "a = 1", prepare=nothing_forgotten),
+        Edge("gated_linear", "b -> 0", theirs={"features": "unit"}, prepare=weak_writes_and_its_gates, error=1e-4),
+    )
+
+    def __init__(self, config: DeltaNet.Config, model: Shape, layer: int = 0):
+        super().__init__(config, model, layer)
+        start = self.forget.bias.data.repeat_interleave(self.d)  # (H d,): each channel as its head
+        self.down = nn.Linear(model.n_embd, self.d, bias=False)
+        self.forget = nn.Linear(self.d, config.n_head * self.d)
+        self.forget.bias.data.copy_(start)
+
+    def gates(self, x: Tensor) -> Tensor:
+        strength = DeltaNet.gates(self, x)  # (B, H, T, 1)
+        forget = F.softplus(split_heads(self.forget(self.down(x)), self.n_head).to(strength.dtype))  # (B, H, T, d)
+        decays = (-self.rate.exp()[:, None, None] * forget).clamp(min=FASTEST)  # (B, H, T, d)
+        return torch.cat((strength, decays), dim=-1)  # (B, H, T, 1 + d)
