@@ -118,7 +118,8 @@ def test_darker_is_more_attention() -> None:
 
 
 @pytest.mark.parametrize(
-    ("token", "shown"), [(" ", "␣"), ("a\tb", "a⇥b"), ("\n\n", "↵↵"), ("", "∅"), ("\ufffd", "\ufffd"), ("é", "é")]
+    ("token", "shown"),
+    [(" ", "␣"), ("a\tb", "a⇥b"), ("\n\n", "↵↵"), ("", "∅"), ("\ufffd", "\ufffd"), ("é", "é"), ("\x1b[", "\\x1b[")],
 )
 def test_a_token_is_shown_with_what_one_would_not_see(token: str, shown: str) -> None:
     assert visible(token) == shown

@@ -30,6 +30,19 @@ def test_a_process_that_ends_has_no_answer(statement: str) -> None:
         assert process.receive() is None
 
 
+def test_it_imports_from_the_folders_of_its_parent_wherever_it_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relative folder of `sys.path`, or "", would be one of the folder that a process has changed to."""
+    for folder in ("here", "there"):
+        (tmp_path / folder / "modules").mkdir(parents=True)
+        (tmp_path / folder / "modules" / "whose.py").write_text(f'print(\'{{"whose": "{folder}"}}\', flush=True)')
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.syspath_prepend("modules")
+    with JsonProcess("import os; os.chdir('../there'); import whose") as process:
+        assert process.receive() == {"whose": "here"}
+
+
 def test_it_ignores_ctrl_c_and_has_the_environment_and_arguments_it_is_given(tmp_path: Path) -> None:
     statement = (
         "import json, os; sys.stdin.readline(); print(json.dumps([os.environ['OURS'], sys.argv[1]]), flush=True)"

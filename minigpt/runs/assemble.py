@@ -18,7 +18,7 @@ from minigpt.text.dataset import DataConfig, Dataset
 from minigpt.text.tokenizer import Tokenizer, by_pieces
 from minigpt.training import distributed
 from minigpt.training.loop import TrainingConfig, choose_device
-from minigpt.training.memory import check_memory, training_parts
+from minigpt.training.memory import check_device, training_parts
 from minigpt.training.optimizer import Optimizer
 
 
@@ -57,12 +57,12 @@ def assemble(
     """Dataset, model and optimizer, on the config's device.
 
     Raises UserError where the device is not there, where the memory is too small, and where a method of an attention
-    returns another shape than it should; `purpose` and `free` are those of `check_memory`.
+    returns another shape than it should; `purpose` and `free` are those of `check_device`.
     """
     settings, device = config.training, choose_device(config.training.device)
     rows = -(-settings.batch_size // distributed.world())  # of this process
     parts = training_parts(config.model, tokenizer.vocab_size, rows, settings.micro_batch_size)
-    check_memory(parts, purpose, free)
+    check_device(parts, purpose, config.model, tokenizer.vocab_size, device, free)
     dataset = Dataset(config.data, corpus, tokenizer, config.model.block_size)
     model = build_model(config, tokenizer).to(device)
     check_shapes(model)

@@ -38,7 +38,7 @@ from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import Dataset
 from minigpt.text.tokenizer import Tokenizer
 from minigpt.training.loop import choose_device, evaluate
-from minigpt.training.memory import check_memory, map_parts, outline, sampling_parts
+from minigpt.training.memory import check_device, map_parts, outline, sampling_parts
 
 RUNS = Path("runs")
 CONFIG, TOKENIZER, METRICS, CHANGES = "config.yaml", "tokenizer.json", "metrics.jsonl", "changes.jsonl"
@@ -121,7 +121,9 @@ class Run:
         ids = self.prompt_ids(text)
         if ids.shape[1] > self.config.model.block_size:
             raise UserError(f"the text has {ids.shape[1]} tokens; the context holds {self.config.model.block_size}")
-        check_memory(map_parts(self.config.model, self.tokenizer.vocab_size, ids.shape[1]), "looking at this text")
+        config, size = self.config.model, self.tokenizer.vocab_size
+        parts = map_parts(config, size, ids.shape[1])
+        check_device(parts, "looking at this text", config, size, self.model.device)
         with heartbeat("computing the attention"):
             maps = [weights[0] for weights in attention_maps(self.model, ids)]
         if not all(weights.isfinite().all() for weights in maps):
@@ -154,10 +156,11 @@ def load(folder: str | Path, device: str = "auto", fast: bool = True) -> Run:
     config = config if fast else replace(config, training=replace(config.training, fast=False))
     tokenizer = Tokenizer.load(folder / TOKENIZER)
     checkpoint.check_fit(outline(config.model, tokenizer.vocab_size), saved.model, saved.path)
-    check_memory(sampling_parts(config.model, tokenizer.vocab_size), "writing")
+    where, size = choose_device(device), tokenizer.vocab_size
+    check_device(sampling_parts(config.model, size), "writing", config.model, size, where)
     model = build_model(config, tokenizer)
     checkpoint.fill(model, saved.model, saved.path)
-    model.to(choose_device(device)).eval()
+    model.to(where).eval()
     return Run(folder, config, tokenizer, model, saved.state["step"], notes)
 
 

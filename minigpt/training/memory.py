@@ -129,14 +129,34 @@ def map_parts(config: ModelConfig, vocab_size: int, T: int) -> Parts:
     return {MODEL: NUMBER * parameter_count(config, vocab_size), MAPS: NUMBER * every * T * T}
 
 
-def check_memory(parts: Parts, purpose: str, free: int | None = None) -> None:
+def check_device(
+    parts: Parts, purpose: str, config: ModelConfig, vocab_size: int, device: torch.device, free: int | None = None
+) -> None:
+    """`check_memory` for a model that is moved to a device.
+
+    A CUDA device has its own memory; the machine's must then hold the weights, which are made there.
+    """
+    if device.type == "cuda":
+        check_memory(parts, purpose, free_on(device), f" on {device}")
+        parts = {MODEL: NUMBER * parameter_count(config, vocab_size)}
+    check_memory(parts, purpose, free)
+
+
+def free_on(device: torch.device) -> int:
+    """Bytes that are free on a CUDA device, with those that torch keeps there for later."""
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + kept
+
+
+def check_memory(parts: Parts, purpose: str, free: int | None = None, where: str = "") -> None:
     """Raises UserError, which names the largest part, for what does not fit into memory.
 
-    `free` is this process's share where several processes divide the memory; by default, all that is free.
+    `free` is this process's share where several processes divide the memory, or what is free on a device; by default,
+    all that is free on this machine.
     """
     needed, free = sum(parts.values()), free_memory() if free is None else free
     if free is None or needed <= free:
         return
     largest = max(parts, key=lambda part: parts[part])
-    what = f"{purpose} would need {needed:,} bytes, most of them for {largest}, and {free:,} are free"
+    what = f"{purpose} would need {needed:,} bytes, most of them for {largest}, and {free:,} are free{where}"
     raise UserError(f"not enough memory: {what}: lower {LOWER[largest]}")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from running import SCRIPTS, command_line, environment, script
+from running import SCRIPTS, command_line, environment, script, small_text
 from stopping import PLUGIN, STEPS, furnished, leftovers, metrics, newest, resume, train
 
 ROUNDING = 2e-5  # float32: gradients are added in another order; losses here are about 3
@@ -169,6 +169,28 @@ def test_a_signal_to_one_of_them_stops_both_at_one_step(signum: int, alone: Path
     assert newest(tmp_path).state["step"] == 6 and leftovers(tmp_path) == []
     assert torchrun(tmp_path, "--resume", "small").code == 0
     agree(tmp_path, alone)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_signal_to_one_within_an_evaluation(rank: int, tmp_path: Path) -> None:
+    """Both leave it, though one has a signal; so they do when they make up for it; in the end no loss is missing."""
+    folder, other = furnished(tmp_path / "two"), furnished(tmp_path / "one")
+    for each in (folder, other):
+        (each / "text.txt").write_text(small_text(2000), encoding="utf-8")
+    options = "--config", "small.yaml", "data.validation=0.5", "training.sample_every=0"
+    for arguments, nth in ((options, 6), (("--resume", "small"), 2)):  # one loss in a step, then one in each batch
+        act = f"if os.environ.get('RANK') == '{rank}': os.kill(os.getpid(), {int(signal.SIGTERM)})"
+        text = PLUGIN.format(act=act, owner="minigpt.training.loop", name="next_token_loss", nth=nth)
+        (folder / "happening.py").write_text(text, encoding="utf-8")
+        ended = torchrun(folder, *arguments, "--plugin", "happening.py")
+        assert ended.code != 0 and ended.err.count("stopped by SIGTERM; a checkpoint is written") == 2, ended.err
+        assert [line["step"] for line in metrics(folder)] == [1, 2, 3, 4] and "val/loss" not in metrics(folder)[3]
+        assert newest(folder).state["evaluations"] == [] and newest(folder).state["step"] == 4
+    assert torchrun(folder, "--resume", "small").code == 0
+    assert script("train.py", *options, cwd=other).code == 0
+    agree(folder, other)
+    assert [evaluation[0] for evaluation in newest(folder).state["evaluations"]] == [4, 8, 12]
 
 
 @contextmanager

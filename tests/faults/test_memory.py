@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 import untrusted
 from running import Ended, script
 from stopping import furnished, train
@@ -17,9 +19,13 @@ from minigpt.attention.position import Alibi
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.model import GPT, ModelConfig
+from minigpt.runs import assemble as assembling
 from minigpt.runs import run as runs
+from minigpt.runs.assemble import RunConfig
 from minigpt.runs.checkpoint import CheckpointError
 from minigpt.system.errors import UserError
+from minigpt.text.corpus import open_corpus
+from minigpt.text.tokenizer import Byte
 from minigpt.training import memory
 from minigpt.training.memory import NUMBER, check_memory, map_parts, parameter_count, sampling_parts, training_parts
 
@@ -51,6 +57,31 @@ def test_the_limit_is_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     check_memory(parts, "training", free=needed)
     monkeypatch.setattr(memory, "free_memory", lambda: None)  # a system that does not say
     check_memory(parts, "training")
+
+
+def test_a_gpu_has_its_own_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A stand-in for a GPU that says how much is free on it; the machine's memory must only hold the weights."""
+    gpu, parts = torch.device("cuda", 0), training_parts(SMALL, 50, 8, None)
+    needed, weights = sum(parts.values()), 4 * parameter_count(SMALL, 50)
+    for on_gpu, here, wrong in (
+        (needed, weights, ""),
+        (needed - 1, 1 << 40, f"would need {needed:,} bytes, .* and {needed - 1:,} are free on cuda:0: lower "),
+        (
+            1 << 40,
+            weights - 1,
+            f"would need {weights:,} bytes, .* for the weights, and {weights - 1:,} are free: lower ",
+        ),
+    ):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, on_gpu=on_gpu: (on_gpu, 1 << 40))
+        monkeypatch.setattr(memory, "free_memory", lambda here=here: here)
+        with pytest.raises(UserError, match=wrong) if wrong else nullcontext():
+            memory.check_device(parts, "training", SMALL, 50, gpu)
+    monkeypatch.setattr(memory, "free_memory", lambda: 1 << 40)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 1 << 40))
+    corpus = open_corpus(str(furnished(tmp_path) / "text.txt"))
+    monkeypatch.setattr(assembling, "choose_device", lambda name: gpu)
+    with pytest.raises(UserError, match=r"training would need .* and 1,000 are free on cuda:0"):
+        assembling.assemble(RunConfig(model=SMALL), corpus, Byte())
 
 
 def test_each_part_grows_with_what_it_is_made_of() -> None:
@@ -155,6 +186,11 @@ def test_a_cache_that_does_not_fit(trained: Path, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(memory, "free_memory", lambda: 1 << 30)
     with pytest.raises(UserError, match=r"not enough memory: writing would need .* for the cache, .* model.block_size"):
         runs.load(home / "runs" / "small")
+    monkeypatch.setattr(memory, "free_memory", lambda: 1 << 40)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 30, 1 << 40))
+    monkeypatch.setattr(runs, "choose_device", torch.device)
+    with pytest.raises(UserError, match=r"writing would need .* are free on cuda: lower model.block_size"):
+        runs.load(home / "runs" / "small", "cuda")
 
 
 def altered(trained: Path, folder: Path, before: str, after: str) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import signal
@@ -93,6 +94,25 @@ def test_learning_says_that_it_is_under_way_and_ends_at_a_signal(tmp_path: Path)
             _, err = running.communicate(timeout=60)
             assert (running.returncode, err.splitlines()[-1]) == (code, "stopped")
     assert not (tmp_path / "runs").exists()
+
+
+def test_ctrl_c_in_a_terminal_is_no_error_of_the_learner(tmp_path: Path) -> None:
+    """It reaches every process of the group."""
+    (furnish(tmp_path) / "dna.txt").write_text(DNA, encoding="utf-8")
+    words = ["--config", "small.yaml", "data.source=dna.txt", "data.tokenizer={kind: bpe, vocab_size: 50000}"]
+    with subprocess.Popen(
+        command_line("train.py", *words),
+        cwd=tmp_path,
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as running:
+        assert running.stderr
+        assert any(line.startswith("training the tokenizer: ") for line in running.stderr)
+        os.killpg(running.pid, signal.SIGINT)
+        _, err = running.communicate(timeout=60)
+    assert running.returncode == 130 and re.sub("training the tokenizer: .*\n", "", err) == "stopped\n"
 
 
 def test_learning_ends_with_whoever_asked_for_it(tmp_path: Path) -> None:
