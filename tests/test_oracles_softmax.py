@@ -19,8 +19,8 @@ from transformers.models.gemma2.modeling_gemma2 import Gemma2Attention
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssAttention
 from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextAttention
 
-from minigpt.attention import Attention, MultiHead
-from minigpt.attention.position import Alibi, NoPosition, Position, Shape
+from minigpt.attention import Attention
+from minigpt.attention.position import NoPosition, Position, Shape
 from minigpt.attention.softmax.cosine import Cosine
 from minigpt.attention.softmax.differential import Differential
 from minigpt.attention.softmax.forgetting import Forgetting
@@ -174,18 +174,6 @@ def test_forgetting_is_its_formula() -> None:
         return [[share / sum(row) for share in row] for row in shares]
 
     check(layer, rows_of)
-
-
-@torch.no_grad()
-def test_one_rate_of_forgetting_is_alibi() -> None:
-    """f[h] = e^-slope[h] for every token: the scores fall by the slope with each position."""
-    fading, sloped = made(Forgetting.Config()), made(MultiHead.Config(), Alibi)
-    sloped.load_state_dict({name: value for name, value in fading.state_dict().items() if "forget" not in name})
-    fading.forget.weight.zero_()
-    for h in range(H):
-        f = math.exp(-(2.0 ** (-8 * (h + 1) / H)))
-        fading.forget.bias[h] = math.log(f / (1 - f))
-    torch.testing.assert_close(fading(tokens()), sloped(tokens()), **EXACT)
 
 
 @torch.no_grad()

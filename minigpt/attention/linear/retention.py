@@ -22,11 +22,23 @@ from torch import Tensor
 
 from minigpt.attention.edge import Edge
 from minigpt.attention.linear.recurrent import Recurrent, outer, products, read
+from minigpt.attention.softmax.stick_breaking import StickBreaking
 
 
 def slow_decays(n_head: int) -> Tensor:
     """log(1 - 1/32), log(1 - 1/64), ...: what a token leaves of the state of each head, in RetNet: (H,)."""
     return torch.log1p(-(2.0 ** (-5 - torch.arange(n_head, dtype=torch.float64))))
+
+
+def one_share(mine: Retention, theirs: StickBreaking) -> None:
+    """Whatever the tokens: a key takes the share 1 - a of what nearer ones left, and has that product with a query."""
+    d, share = mine.d, -torch.expm1(mine.decays(mine.query.bias))  # share is (H,)
+    for part in (mine.query, mine.key, theirs.query, theirs.key):
+        part.weight.zero_()
+        part.bias.zero_()
+    mine.key.bias[::d], mine.query.bias[::d] = d**0.25, d**0.25 * share
+    theirs.key.bias[::d], theirs.query.bias[::d] = -(d**0.25), -(d**0.25) * share.logit()
+    theirs.query.weight[1::d] = theirs.key.weight[2::d] = 1.0  # features that the other one of the two does not have
 
 
 class Retention(Recurrent, kind="retention"):
@@ -38,6 +50,14 @@ class Retention(Recurrent, kind="retention"):
             "nothing is forgotten, and both are normed",
             {"decay": "none", "features": "elu"},
             {"normed": True},
+        ),
+        Edge(
+            "stick_breaking",
+            "every score is one number",
+            mine={"decay": "alibi", "normed": False},
+            theirs={"include_self": True},
+            prepare=one_share,
+            without=("rotary",),
         ),
     )
 

@@ -37,7 +37,15 @@ def as_sharp(mine: Cosine, theirs: MultiHead) -> None:
 class Cosine(MultiHead, kind="cosine"):
     """Multi-head attention that does not see how long queries and keys are."""
 
-    edges = (Edge("multi_head", "sharpness = sqrt(d): qk_norm", theirs={"qk_norm": True}, prepare=as_sharp),)
+    edges = (
+        Edge(
+            "multi_head",
+            "sharpness = sqrt(d): qk_norm",
+            mine={"n_head": 2},
+            theirs={"n_head": 2, "qk_norm": True},
+            prepare=as_sharp,
+        ),
+    )
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MultiHead.Config):

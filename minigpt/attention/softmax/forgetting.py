@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from minigpt.attention.cache import Past
 from minigpt.attention.edge import Edge
-from minigpt.attention.position import Shape
+from minigpt.attention.position import Alibi, Shape
 from minigpt.attention.softmax.multi_head import MultiHead
 
 
@@ -35,12 +35,23 @@ def remembering(mine: Forgetting, theirs: MultiHead) -> None:
     mine.forget.bias.fill_(1e4)
 
 
+def at_one_rate(mine: Forgetting, theirs: MultiHead) -> None:
+    """Whatever the token, each head forgets at the rate of its slope in alibi, the position of the other one."""
+    theirs.position = Alibi(Alibi.Config(), Shape(), layer=0)
+    slopes = 2.0 ** (-8.0 * torch.arange(1, mine.n_head + 1, dtype=torch.float64) / mine.n_head)  # (H,)
+    mine.forget.weight.zero_()
+    mine.forget.bias.copy_(-torch.expm1(slopes).log())  # the sigmoid of which is exp(-slope)
+
+
 class Forgetting(MultiHead, kind="forgetting"):
     """Multi-head attention with a past that fades as the tokens say."""
 
     order_blind = False
     muon: ClassVar[Mapping[str, bool]] = {"forget.weight": False}  # a row for each head, not a map of features
-    edges = (Edge("multi_head", "f = 1", prepare=remembering),)
+    edges = (
+        Edge("multi_head", "f = 1", prepare=remembering),
+        Edge("multi_head", "f = exp(-slope): alibi", prepare=at_one_rate, without=("rotary", "alibi")),
+    )
 
     def __init__(self, config: MultiHead.Config, model: Shape, layer: int = 0):
         super().__init__(config, model, layer)

@@ -36,7 +36,7 @@ class Selective(MultiHead, kind="selective"):
     """Multi-head attention that can let tokens be forgotten."""
 
     order_blind = False
-    edges = (Edge("multi_head", "no votes", prepare=silent),)
+    edges = (Edge("multi_head", "no votes", mine={"head_dim": 5}, theirs={"head_dim": 5}, prepare=silent),)
 
     def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
         query, key, value = super().qkv(x, past)  # (B, H, T, d) each

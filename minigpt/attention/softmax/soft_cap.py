@@ -16,17 +16,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from minigpt.attention.averages.average_softmax import AverageSoftmax
 from minigpt.attention.edge import Edge
 from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.config.options import Positive
 
 
+def values_as_they_come(mine: SoftCap, theirs: AverageSoftmax) -> None:
+    """Values and outputs are x itself."""
+    for layer in (mine.value, mine.project):
+        nn.init.zeros_(layer.bias)
+        nn.init.eye_(layer.weight)
+
+
 class SoftCap(MultiHead, kind="soft_cap"):
     """Multi-head attention with scores between -cap and cap."""
 
-    edges = (Edge("multi_head", "cap -> inf", mine={"cap": 1e6}, error=1e-5),)
+    edges = (
+        Edge("multi_head", "cap -> inf", mine={"cap": 1e6}, error=1e-5),
+        Edge("average_softmax", "cap -> 0", mine={"cap": 1e-9, "n_head": 1}, prepare=values_as_they_come, error=1e-6),
+    )
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MultiHead.Config):

@@ -14,6 +14,7 @@ B batch, H heads, T query positions, S key positions, n the context, d width of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -26,6 +27,7 @@ from minigpt.attention.cache import Past
 from minigpt.attention.edge import Edge
 from minigpt.attention.position import Shape, distance
 from minigpt.attention.softmax.multi_head import MultiHead, split_heads
+from minigpt.attention.softmax.path import Path
 
 
 def empty(mine: Synthesizer, theirs: AverageSoftmax) -> None:
@@ -36,12 +38,29 @@ def empty(mine: Synthesizer, theirs: AverageSoftmax) -> None:
         nn.init.eye_(layer.weight)
 
 
+def fading(mine: Synthesizer, theirs: Path) -> None:
+    """Every score is r^distance, r = 1/2: PaTH's queries, keys and directions are one feature of each head."""
+    n, d = mine.table.shape[1:]
+    for part in (mine.query, theirs.query, theirs.key, theirs.direction, theirs.strength):
+        part.weight.zero_()
+        part.bias.zero_()
+    for part in (theirs.query, theirs.key, theirs.direction):
+        part.bias[::d] = d**0.25  # a direction is made as long as one
+    theirs.query.weight[1::d] = 1.0  # which no key answers
+    theirs.strength.bias.fill_(-math.log(3.0))  # b = 2 sigmoid(-ln 3) = 1/2
+    mine.query.bias.fill_(1 / d)
+    mine.table.copy_(0.5 ** torch.arange(n)[:, None].expand(n, d))
+
+
 class Synthesizer(MultiHead, kind="synthesizer"):
     """Multi-head attention to distances."""
 
     order_blind = False
     unsuited: ClassVar[Mapping[str, str]] = {"rotate": "there are no keys to rotate"}
-    edges = (Edge("average_softmax", "table = 0", mine={"n_head": 1}, prepare=empty),)
+    edges = (
+        Edge("average_softmax", "table = 0", mine={"n_head": 1}, prepare=empty),
+        Edge("path", "table = r^distance; one direction, b = 1 - r", prepare=fading),
+    )
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MultiHead.Config):

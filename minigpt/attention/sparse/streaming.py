@@ -27,8 +27,17 @@ from torch import Tensor
 from minigpt.attention.cache import KVCache, Past, WindowCache
 from minigpt.attention.edge import Edge
 from minigpt.attention.position import distance
+from minigpt.attention.softmax.selective import Selective
 from minigpt.attention.sparse.sliding_window import SlidingWindow
 from minigpt.config.options import Natural
+
+
+def voted_away(mine: Streaming, theirs: Selective) -> None:
+    """Head 0 votes against all but the first token and itself, so that the first, the last and the next stay."""
+    for layer in (mine, theirs):
+        for part in (layer.query, layer.key):
+            head = slice(0, part.out_features // mine.n_head)
+            part.weight[head], part.bias[head] = 0.0, 30.0
 
 
 class Streaming(SlidingWindow, kind="streaming"):
@@ -39,6 +48,13 @@ class Streaming(SlidingWindow, kind="streaming"):
         Edge("multi_head", "window >= T", mine={"window": 1000}),
         Edge("multi_head", "sinks >= T", mine={"window": 1, "sinks": 1000}),
         Edge("multi_head", "window + sinks >= T", mine={"window": 8, "sinks": 3}),
+        Edge(
+            "selective",
+            "every token votes against all",
+            mine={"window": 2, "sinks": 1},
+            prepare=voted_away,
+            without=("rotary", "alibi"),
+        ),
     )
 
     @dataclass(frozen=True, kw_only=True)
