@@ -9,6 +9,7 @@
     rotary          rotations as products of complex numbers
     chunks          linear attention: a matrix within each chunk, a state between them
     recurrence      recurrent kinds in chunks, and writing with a state of fixed size
+    levels          log-linear attention in chunks
     switch          `make_fast`: puts all of these into one model, or takes them out
     joined          linear layers of one input as one layer
     packed          weights in blocks, or in fewer bits

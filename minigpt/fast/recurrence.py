@@ -15,15 +15,17 @@ from torch import Tensor
 
 from minigpt.attention import Attention, Past, State
 from minigpt.attention.linear.delta_net import DeltaNet
+from minigpt.attention.linear.delta_product import DeltaProduct
 from minigpt.attention.linear.gated_delta_net import GatedDeltaNet
 from minigpt.attention.linear.linear import Linear
 from minigpt.attention.linear.recurrent import Recurrent
 from minigpt.attention.linear.retention import Retention
+from minigpt.attention.linear.taylor import Taylor, second_order
 from minigpt.fast.chunks import chunked
 from minigpt.fast.guard import faster
 
 CHUNKS, STATES = "chunks", "states of fixed size"
-HELPERS = ("gates", "ungated", "view", "empty", "decays")  # a form asks for these, so a subclass may change them
+HELPERS = ("gates", "ungated", "view", "empty", "decays", "in_turn")  # asked by the forms: a subclass may change them
 Spread = Callable[[Any, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
@@ -55,12 +57,19 @@ def step_by_step(self: Recurrent, query: Tensor, key: Tensor, value: Tensor, sta
     return torch.stack(mixed, dim=2), state
 
 
-def in_chunks(kind: type[Recurrent]) -> Callable[[Spread], Spread]:
-    """Register the chunks of a kind: a function of queries, keys, values and a state, as `step_by_step`."""
+def needs_weights(self: Recurrent, query: Tensor, key: Tensor) -> bool:
+    """Whether the weights have to be there: for dropout, or because some of the queries come alone."""
+    return query.shape[2] < key.shape[2] or (self.training and self.dropout > 0)
+
+
+def in_chunks(kind: type[Recurrent], least: Callable[[Any], int] = lambda self: 0) -> Callable[[Spread], Spread]:
+    """Register the chunks of a kind: a function of queries, keys, values and a state, as `step_by_step`. Texts of fewer
+    positions than `least` are mixed by the explicit weights.
+    """
 
     def register(spread: Spread) -> Spread:
         def mix(self: Recurrent, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            if query.shape[2] < key.shape[2] or (self.training and self.dropout > 0):
+            if needs_weights(self, query, key) or query.shape[2] < least(self):
                 return Attention.mix(self, query, key, value)
             with torch.autocast(query.device.type, enabled=False):
                 mixed, _ = spread(self, query, key, value.to(query.dtype), self.empty(key, value))
@@ -96,3 +105,19 @@ def delta(self: DeltaNet, query: Tensor, key: Tensor, value: Tensor, state: Tens
     key, gates = self.ungated(key)  # (B, H, T, d), (B, H, T, g)
     log_decay = gates[..., 1:] if gates.shape[-1] > 1 else None  # (B, H, T, g - 1)
     return chunked(query, key, value, state, log_decay, gates[..., :1])
+
+
+@in_chunks(DeltaProduct)
+def product(self: DeltaProduct, query: Tensor, key: Tensor, value: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """All writes in turn, of which the last of each token is read; the groups of heads share what is read."""
+    n = self.config.writes
+    key, strength = self.ungated(self.in_turn(key))  # (B, H, T n, d), (B, H, T n, 1)
+    query = query[:, : self.n_head].repeat_interleave(n, dim=2)  # (B, H, T n, d)
+    mixed, state = chunked(query, key, self.in_turn(value), state, None, strength)  # (B, H, T n, e)
+    return mixed[:, :, n - 1 :: n].repeat(1, n, 1, 1) / n, state  # (B, n H, T, e)
+
+
+@in_chunks(Taylor, least=lambda self: self.features)
+def taylor(self: Taylor, query: Tensor, key: Tensor, value: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """Linear attention of more features; with fewer positions than features, the explicit weights cost less."""
+    return linear(self, second_order(query), second_order(key), value, state)

@@ -83,13 +83,13 @@ class Recurrent(Attention):
 
     def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
         """x (B, T, D) -> query (B, H, T, d), key (B, H, T, d + g), value (B, H, T, e)."""
-        query, key = (self.view(layer, x, past) for layer in (self.query, self.key))  # (B, H, T, d) each
+        query, key = (self.view(layer, x, past, self.n_head) for layer in (self.query, self.key))  # (B, H, T, d) each
         value = split_heads(self.value(x), self.n_head)  # (B, H, T, e)
         return query * self.d**-0.5, torch.cat((key, self.gates(x)), dim=-1), value
 
-    def view(self, layer: nn.Module, x: Tensor, past: Past) -> Tensor:
-        """The features of a projection of x (B, T, D), in float32 at least, rotated: (B, H, T, d)."""
-        seen = split_heads(layer(x), self.n_head)  # (B, H, T, d)
+    def view(self, layer: nn.Module, x: Tensor, past: Past, H: int) -> Tensor:
+        """The features of H heads of a projection of x (B, T, D), in float32 at least, rotated: (B, H, T, d)."""
+        seen = split_heads(layer(x), H)  # (B, H, T, d)
         made = features(seen.to(torch.promote_types(x.dtype, torch.float32)), self.config.features)  # (B, H, T, d)
         return self.position.rotate(made, past.length)  # (B, H, T, d)
 

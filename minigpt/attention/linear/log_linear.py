@@ -1,0 +1,98 @@
+"""Log-linear attention: not one state but one for each scale of the past, from the last token to its first half.
+
+    w_ts = c_t[l(t, s)] a_(s+1) ... a_t q_t . (d_s k_s)        l(t, s) = the highest bit in which t and s differ
+
+"Log-Linear Attention" (arXiv 2506.04761), over Mamba-2. New against it: the past of token t is divided into stretches
+of 1, 1, 2, 4, 8, ... tokens, the nearer the finer (those of a Fenwick tree), each with a state of its own, and the
+token says by c_t how much each counts. Levels that all count alike, or a single one, make Mamba-2.
+Cost in T: O(T log T d D) in training, O(log T d D) for a written token. Kept: H d e numbers for each of log2(T) + 1
+levels, a layer.
+Used by: research models.
+
+B batch, H heads, T query positions, S key positions, D model width, d width of a query and a key, e width of a value,
+L levels.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from minigpt.attention.cache import Past
+from minigpt.attention.edge import Edge
+from minigpt.attention.linear.mamba2 import Mamba2
+from minigpt.attention.linear.recurrent import outer, read
+from minigpt.attention.position import Shape
+from minigpt.attention.softmax.multi_head import split_heads
+from minigpt.config.options import Size
+
+
+def levels_alike(mine: Any, mamba2: Any) -> None:
+    """Every level counts once, whatever the token."""
+    nn.init.zeros_(mine.level.weight)
+    nn.init.constant_(mine.level.bias, ONE)
+
+
+ONE = math.log(math.expm1(1))  # its softplus is one
+
+
+class LogLinear(Mamba2, kind="log_linear"):
+    """How much each level counts rides with the query; the position, which says what moves up, with the key."""
+
+    edges: ClassVar[tuple[Edge, ...]] = (
+        Edge("mamba2", "every level counts alike", prepare=levels_alike),
+        Edge("mamba2", "one level", {"levels": 1}, prepare=levels_alike),
+    )
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Mamba2.Config):
+        levels: Size | None = None
+        """How many states there are at most; by default enough for the context."""
+
+    config: LogLinear.Config
+
+    def __init__(self, config: LogLinear.Config, model: Shape, layer: int = 0):
+        super().__init__(config, model, layer)
+        most = (model.block_size - 1).bit_length() + 1
+        self.levels = min(config.levels or most, most)
+        self.level = nn.Linear(model.n_embd, config.n_head * self.levels)
+        nn.init.constant_(self.level.bias, ONE)  # each level counts about once: as Mamba-2 at first
+
+    def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
+        query, key, value = super().qkv(x, past)
+        counts = F.softplus(split_heads(self.level(x), self.n_head).to(query.dtype))  # (B, H, T, L)
+        position = torch.arange(past.length, past.length + x.shape[1], dtype=key.dtype, device=key.device)  # (T,)
+        key = torch.cat((key, position[:, None].expand(*key.shape[:3], 1)), dim=-1)  # (B, H, T, d + 3)
+        return torch.cat((query, counts), dim=-1), key, value  # the query is (B, H, T, d + L)
+
+    def weights(self, query: Tensor, key: Tensor) -> Tensor:
+        query, counts = query[..., : self.d], query[..., self.d :]  # (B, H, T, d), (B, H, T, L)
+        T, S = query.shape[2], key.shape[2]
+        level = levels(S, self.levels, key.device)[S - T :]  # (T, S)
+        return super().weights(query, key) * counts.gather(3, level.expand(*query.shape[:2], -1, -1))  # (B, H, T, S)
+
+    def advance(self, state: Tensor, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        t = int(key[0, 0, -1])
+        key, log_decay = self.ungated(key)  # (B, H, d), (B, H, 1)
+        state = state * log_decay.exp()[..., None, None]  # (B, H, L, d, e)
+        if t:  # as in counting, the levels below the lowest bit of t are full: their sum moves up, and they are empty
+            up = min((t & -t).bit_length(), self.levels - 1)
+            full = state[:, :, : up + 1].sum(dim=2, keepdim=True)  # (B, H, 1, d, e)
+            state = torch.cat((torch.zeros_like(state[:, :, :up]), full, state[:, :, up + 1 :]), dim=2)
+        state = torch.cat((state[:, :, :1] + outer(key, value)[:, :, None], state[:, :, 1:]), dim=2)  # (B, H, L, d, e)
+        counts = query[..., self.d :, None, None]  # (B, H, L, 1, 1)
+        return state, read((counts * state).sum(dim=2), query[..., : self.d])  # (B, H, e)
+
+    def empty(self, key: Tensor, value: Tensor) -> Tensor:
+        return super().empty(key, value)[:, :, None].expand(-1, -1, self.levels, -1, -1)  # (B, H, L, d, e)
+
+
+def levels(S: int, L: int, device: torch.device) -> Tensor:
+    """How many bits t and s have up to the highest in which they differ, L - 1 at most: (S, S)."""
+    t = torch.arange(S, device=device)  # (S,)
+    return torch.frexp((t[:, None] ^ t).double()).exponent.clamp(max=L - 1).long()  # (S, S)
