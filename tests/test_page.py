@@ -222,3 +222,15 @@ def test_the_browser_would_report_it(folder: Path, tmp_path: Path, what: str, po
     _, console, addresses = visit(tmp_path / "page.html", tmp_path / "net.json")
     assert bool(console) == (policy or what == "a script with a mistake")  # a missing picture is no error
     assert ("http://127.0.0.1:9/x.png" in addresses) == (what == "a picture from outside" and not policy)
+
+
+def test_a_curve_has_the_spread_of_its_seeds(folder: Path) -> None:
+    results = json.loads((folder / "results.json").read_text("utf-8"))
+    for row in results["variants"]:
+        mine = [run["curve"] for run in results["runs"] if run["variant"] == row["variant"]]
+        for number, (step, low, high) in enumerate(row["spread"]):
+            above = [curve[number][-1] for curve in mine]
+            assert (step, low, high) == (mine[0][number][0], min(above), max(above))
+            assert low < row["curve"][number][2] < high
+    text = (folder / "page.html").read_text("utf-8")
+    assert text.count("<polygon") == text.count("<polyline") == len(results["variants"])

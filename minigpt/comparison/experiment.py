@@ -170,9 +170,8 @@ class Experiment:
         if tune is None:
             return []
         every = trials(self.comparison, self.plugins, self.allow_leak, self.skip_checks)
-        later = duration(self.estimate(self.jobs(), pool.size))
-        self.say(f"each variant is tried with {tune.key} = {', '.join(f'{v:g}' for v in tune.values)}; the runs after")
-        self.say(f"that take about {later}")
+        values, later = ", ".join(f"{v:g}" for v in tune.values), duration(self.estimate(self.jobs(), pool.size))
+        self.say(f"trials: each variant with {tune.key} = {values}; the runs after that take about {later}")
         failures = self.do(pool, every, "trials")
         losses = losses_of([(job, result) for job, result, _ in self.results(every)])
         self.comparison = tuned(self.comparison, {name: best(tried) for name, tried in losses.items()})

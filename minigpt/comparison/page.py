@@ -144,10 +144,13 @@ def _trials(summary: Summary) -> Iterator[str]:
 
 
 def _curves(summary: Summary) -> Iterator[str]:
-    """The compared loss by step, on the first validation windows; one curve for each variant that is possible."""
+    """The compared loss by step, on the first validation windows, with the spread of the seeds as a band.
+
+    One curve for each variant that is possible.
+    """
     shown = [row for row in summary["variants"] if row["curve"] and not row["impossible"]]
     curves = {row["variant"]: [(p[0], p[2]) for p in row["curve"]] for row in shown}
-    values = [max(y, 1e-4) for curve in curves.values() for _, y in curve]
+    values = [max(y, 1e-4) for row in shown for _, low, high in row["spread"] for y in (low, high)]
     if not values:
         return
     line = summary["forgetful"] if summary["metric"] == "above" else None
@@ -170,6 +173,11 @@ def _curves(summary: Summary) -> Iterator[str]:
         place = f'x="{at(x, marks[0])[0]:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle"'
         yield f'<text class="soft" {place}>{x:g}</text>'
     labels = [(at(0, curve[-1][1])[1], name, colour(place)) for place, (name, curve) in enumerate(curves.items())]
+    for (_, _, style), row in zip(labels, shown):
+        edge = [(step, low) for step, low, _ in row["spread"]] + [(step, high) for step, _, high in row["spread"][::-1]]
+        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(*point) for point in edge))
+        fill = style.split(";")[0].replace("stroke", "fill")
+        yield f'<polygon points="{points}" style="{fill}" fill-opacity=".15"/>'
     for (_, _, style), curve in zip(labels, curves.values()):
         points = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(*point) for point in curve))
         yield f'<polyline points="{points}" fill="none" stroke-width="2" style="{style}"/>'

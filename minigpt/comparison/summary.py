@@ -80,6 +80,7 @@ def _row(name: str, runs: Sequence[Result], base: Sequence[Result], metric: str,
     for what in ("accuracy", "gap", "remembered"):
         row[what] = {n: _mean([run["names"].get(n, {}).get(what) for run in done]) for n in names}
     row["curve"] = _mean_curve([run["curve"] for run in done], metric)
+    row["spread"] = _spread([run["curve"] for run in done], metric)
     comparable = name != c.settings.baseline and not any(map(_is_impossible, [*done, *base]))
     row["difference"] = _difference(name, done, base, metric, c) if comparable else None
     return row
@@ -112,6 +113,13 @@ def _mean_curve(curves: Sequence[Sequence[Sequence[float]]], metric: str) -> lis
     compared = -1 if metric == "above" else 2  # [step, training loss, loss] and, if known, above the floor
     chosen = [[(*point[:2], point[compared]) for point in curve] for curve in curves]
     return [[math.fsum(column) / len(column) for column in zip(*points)] for points in zip(*chosen)]
+
+
+def _spread(curves: Sequence[Sequence[Sequence[float]]], metric: str) -> list[list[float]]:
+    """[step, lowest, highest of what is compared] at each evaluation, over the seeds."""
+    compared = -1 if metric == "above" else 2
+    chosen = [[(point[0], point[compared]) for point in curve] for curve in curves]
+    return [[at[0][0], min(y for _, y in at), max(y for _, y in at)] for at in zip(*chosen)]
 
 
 def _difference(
