@@ -5,6 +5,7 @@ B batch, H heads, T positions, D model width, d width of a head, w window, s sin
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 
@@ -12,8 +13,9 @@ import pytest
 import torch
 from laws import stir
 from torch import Tensor
-from transformers import Gemma2Config, Llama4TextConfig, MistralConfig
+from transformers import DeepseekV32Config, Gemma2Config, Llama4TextConfig, MistralConfig
 from transformers.masking_utils import create_chunked_causal_mask, create_sliding_window_causal_mask
+from transformers.models.deepseek_v32.modeling_deepseek_v32 import DeepseekV32Indexer
 from transformers.models.gemma2.modeling_gemma2 import Gemma2Attention
 from transformers.models.mistral.modeling_mistral import MistralAttention
 
@@ -24,6 +26,8 @@ from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.attention.sparse.block_top_k import BlockTopK
 from minigpt.attention.sparse.choice import best
 from minigpt.attention.sparse.chunked import Chunked
+from minigpt.attention.sparse.indexer import Indexer
+from minigpt.attention.sparse.native_sparse import NativeSparse
 from minigpt.attention.sparse.sliding_window import SlidingWindow
 from minigpt.attention.sparse.streaming import Streaming
 from minigpt.attention.sparse.strided import Strided
@@ -87,6 +91,130 @@ def test_a_kind_is_its_formula_as_a_loop(config: MultiHead.Config) -> None:
     layer, x = made(config, Rotary), tokens()
     parts = layer.qkv(x, Past())
     torch.testing.assert_close(layer.mix(*parts), softmax_over(*parts, SEEN[config]), **EXACT)
+
+
+def explicit_softmax(scores: dict[int, float]) -> dict[int, float]:
+    total = sum(map(math.exp, scores.values()))
+    return {s: math.exp(score) / total for s, score in scores.items()}
+
+
+@torch.no_grad()
+def test_native_sparse_is_its_three_views_as_a_loop() -> None:
+    """Compressed blocks, the best of them in full and a window, for two query heads that choose together."""
+    m, k, w, G = 3, 2, 4, 2
+    layer, x = made(NativeSparse.Config(block=m, k=k, window=w, n_kv_head=G), Rotary), tokens()[:1]
+    assert isinstance(layer, NativeSparse)
+    query, key, value = (part[0] for part in layer.qkv(x, Past()))  # (3H, T, d), (3G, T, d) twice
+    of_key, of_value = (explicit_softmax(dict(enumerate(row.tolist()))) for row in layer.places)
+    gate = layer.gate(x[0]).sigmoid()  # (T, 3H)
+    expected = torch.zeros(T, H, 4, dtype=torch.float64)
+    for t in range(T):
+        blocks, share = range((t + 1) // m), {}
+        for h in range(H):
+            g = h * G // H
+            short = {i: sum(of_key[j] * float(query[h, t] @ key[g, i * m + j]) / 2 for j in range(m)) for i in blocks}
+            share[h] = explicit_softmax(short) if short else {}
+            for i, weight in share[h].items():
+                summary = sum(of_value[j] * value[g, i * m + j] for j in range(m))
+                expected[t, h] += gate[t, h] * weight * summary
+        for h in range(H):
+            g = h * G // H
+            group = range(g * H // G, (g + 1) * H // G)
+            others = sorted((i for i in blocks if i != t // m), key=lambda i: -sum(share[n][i] for n in group))
+            full = [s for s in range(t + 1) if s // m in [t // m, *others[: k - 1]]]
+            near = range(max(0, t - w + 1), t + 1)
+            for view, seen in ((1, full), (2, near)):
+                scores = {s: float(query[h, t] @ key[view * G + g, s]) / 2 for s in seen}
+                for s, weight in explicit_softmax(scores).items():
+                    expected[t, h] += gate[t, view * H + h] * weight * value[view * G + g, s]
+    torch.testing.assert_close(layer(x)[0], layer.project(expected.flatten(1)), **EXACT)
+
+
+# ---- the indexer ----
+
+INDEXER = Indexer.Config(k=3, n_index_head=2, index_dim=8)
+
+
+@torch.no_grad()
+def test_the_indexer_is_its_formula_as_a_loop() -> None:
+    """Small heads of one key a token choose, for all heads alike; the loss is a sum over positions, divided by them."""
+    layer, x = made(INDEXER), tokens()[:1]
+    assert isinstance(layer, Indexer)
+    query, key, value = (part(x[0]).view(T, H, 4) for part in (layer.query, layer.key, layer.value))
+    small, weight = layer.index_query(x[0]).view(T, 2, 8), layer.index_weight(x[0])  # (T, I, c), (T, I)
+    small_key = layer.index_key(x[0])  # (T, c)
+    mixed, loss = torch.zeros(T, H, 4, dtype=torch.float64), 0.0
+    for t in range(T):
+        index = {
+            s: sum(float(weight[t, j]) * max(0.0, float(small[t, j] @ small_key[s])) for j in range(2)) / 4
+            for s in range(t + 1)
+        }
+        chosen = sorted(index, key=lambda s: (-index[s], -s))[:3]
+        wanted = dict.fromkeys(index, 0.0)
+        for h in range(H):
+            scores = {s: float(query[t, h] @ key[s, h]) / 2 for s in index}
+            for s, share in explicit_softmax(scores).items():
+                wanted[s] += share / H
+            for s, share in explicit_softmax({s: scores[s] for s in chosen}).items():
+                mixed[t, h] += share * value[s, h]
+        told = explicit_softmax(index)
+        loss += sum(wanted[s] * math.log(wanted[s] / told[s]) for s in index) / T
+    torch.testing.assert_close(layer(x)[0], layer.project(mixed.flatten(1)), **EXACT)
+    with torch.enable_grad():
+        layer.train()(x)
+    own = layer.extra_loss()
+    assert own is not None and own.item() == pytest.approx(loss, rel=1e-10)
+
+
+@torch.no_grad()
+def test_the_indexer_chooses_as_deepseeks() -> None:
+    """transformers' indexer with our weights; of it a norm of the keys is left out, and it scores in float32."""
+    shape = {"hidden_size": D, "index_n_heads": 8, "index_head_dim": 8, "qk_rope_head_dim": 4, "q_lora_rank": D}
+    theirs = DeepseekV32Indexer(DeepseekV32Config(**shape, index_topk=3), 0).double()
+    theirs.k_norm = torch.nn.Identity()
+    ours, x = made(Indexer.Config(k=3, n_index_head=8, index_dim=8)), tokens()
+    for name, their_name in {"index_query": "wq_b", "index_key": "wk", "index_weight": "weights_proj"}.items():
+        theirs.get_submodule(their_name).weight.copy_(ours.get_submodule(name).weight)
+        ours.get_submodule(name).bias.zero_()
+    still = torch.ones(1, T, 4, dtype=torch.float64), torch.zeros(1, T, 4, dtype=torch.float64)  # turned by no angle
+    past = torch.ones(1, T, T, dtype=torch.bool).tril()
+    places = theirs(x, x, still, past, None).long()  # (B, T, k)
+    chosen = torch.zeros(2, T, T, dtype=torch.bool).scatter(2, places, True) & past
+    weights = ours.weights(*ours.qkv(x, Past())[:2])  # (B, H, T, S)
+    assert torch.equal(weights > 0, chosen[:, None].expand_as(weights))
+
+
+def test_the_indexer_learns_from_its_own_loss_and_from_nothing_else() -> None:
+    layer, x = made(INDEXER).train(), tokens().requires_grad_()
+    output = layer(x)  # (B, T, D)
+    own, small = layer.extra_loss(), {n: p for n, p in layer.named_parameters() if n.startswith("index")}
+    large = [x, *(parameter for name, parameter in layer.named_parameters() if name not in small)]
+    assert own is not None and len(small) == 6
+    for loss, others in ((own, large), (output.sum(), [*small.values()])):
+        found = torch.autograd.grad(loss, others, retain_graph=True, allow_unused=True)
+        assert not any(g is not None and g.any() for g in found)
+    assert all(g.abs().max() > 0 for g in torch.autograd.grad(own, small.values()))
+    assert layer.extra_loss() is None  # it is let go of
+    layer.eval()(x)
+    assert layer.extra_loss() is None
+    copy.deepcopy(layer)
+
+
+def test_an_indexer_learns_to_choose_what_the_heads_would_weigh_most() -> None:
+    """Its loss falls, and with it what the choice leaves out of the weights that the heads would give."""
+    layer, x = made(INDEXER).train(), tokens()
+    assert isinstance(layer, Indexer)
+    small = [parameter for name, parameter in layer.named_parameters() if name.startswith("index")]
+    optimizer, left_out = torch.optim.Adam(small, 0.03), list[float]()
+    for _ in range(150):
+        query, key, _ = layer.qkv(x, Past())
+        with torch.no_grad():
+            full = layer.normalise(layer.masked(layer.scores(query, key)))  # (B, H, T, S)
+            left_out.append(full.masked_fill(layer.weights(query, key) > 0, 0.0).sum(dim=-1).mean().item())
+        optimizer.zero_grad()
+        layer.loss_of_the_choice(query, key).backward()
+        optimizer.step()
+    assert left_out[-1] < 0.8 * left_out[0]
 
 
 @torch.no_grad()
@@ -201,7 +329,7 @@ def test_rounding_does_not_choose(size: float, dtype: torch.dtype) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("fast", [True, False])
-@pytest.mark.parametrize("kind", [TopK, BlockTopK])
+@pytest.mark.parametrize("kind", [TopK, BlockTopK, NativeSparse, Indexer])
 def test_equal_tokens_are_chosen_alike_with_a_cache(kind: type[Attention], fast: bool) -> None:
     """A text of two words: most keys match alike, and which of them are taken shows in their distance."""
     shape = ModelConfig(n_layer=2, n_embd=D, block_size=40, attention=kind.Config(), position=Alibi.Config())

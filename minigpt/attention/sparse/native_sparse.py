@@ -1,0 +1,135 @@
+"""Three views of the past: every block in short, the best blocks in full, and a window.
+
+    compressed  softmax over the blocks that are over, each with one key and one value, a mean of its own
+    chosen      softmax over the own block and the k - 1 blocks that the compressed view weighs most
+    window      softmax over the last w positions
+    o_t = sum over the views of sigmoid(gate_t) * view_t
+
+"Native Sparse Attention" (NSA, arXiv 2502.11089). New against block top-k: the choice is learned, since the compressed
+view, which makes it, is itself part of the output; heads that share keys choose together, so that what they read is
+loaded once; and a window takes what is near, so that the others need not. Each view has keys and values of its own. The
+mean over a block is learned, one weight for each place in it, where the paper has a small network; blocks that are
+compressed and blocks that are chosen are the same here, and the first block is not always read.
+
+Cost: T (T / m + k m + w) d for a training pass with a kernel for blocks (here masked, T^2 d), T / m + k m + w products
+for a written token. Cache: 6 G d numbers a token, of which only the chosen view needs all positions. DeepSeek trained a
+model of 27 billion parameters with it.
+
+B batch, H query heads, G key heads, T query positions, S key positions, N blocks of m positions, d width of a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from minigpt.attention.base import repeat_kv
+from minigpt.attention.cache import Past
+from minigpt.attention.edge import Edge
+from minigpt.attention.position import Shape, distance
+from minigpt.attention.softmax.grouped_query import GroupedQuery
+from minigpt.attention.softmax.multi_head import MultiHead
+from minigpt.attention.sparse.choice import best
+from minigpt.config.options import Count
+
+
+def only(view: int, mine: NativeSparse, theirs: MultiHead) -> None:
+    """One gate is open and the others are closed, and the other kind has the keys and values of that view."""
+    mine.gate.weight.zero_()
+    mine.gate.bias.fill_(-1e3).chunk(3)[view].fill_(1e3)
+    for ours, other in ((mine.key, theirs.key), (mine.value, theirs.value)):
+        other.weight.copy_(ours.weight.chunk(3)[view])
+        other.bias.copy_(ours.bias.chunk(3)[view])
+
+
+def only_compressed(mine: NativeSparse, theirs: MultiHead) -> None:
+    """The compressed view alone."""
+    only(0, mine, theirs)
+
+
+def only_chosen(mine: NativeSparse, theirs: MultiHead) -> None:
+    """The chosen view alone, chosen by the mean of the very keys that it reads."""
+    mine.places.zero_()
+    for part in (mine.key.weight, mine.key.bias):
+        part.chunk(3)[0].copy_(part.chunk(3)[1])
+    only(1, mine, theirs)
+
+
+def only_window(mine: NativeSparse, theirs: MultiHead) -> None:
+    """The window alone."""
+    only(2, mine, theirs)
+
+
+class NativeSparse(GroupedQuery, kind="native_sparse"):
+    """Of each head three: compressed, chosen and window, added up by gates. All weights are those of single tokens."""
+
+    order_blind = False  # blocks and the window depend on where a key is
+    rows_sum_to_one = False  # before the first block is over, the compressed view is empty
+    chooses = True
+    muon: ClassVar[Mapping[str, bool]] = {"gate.weight": False}
+    edges: ClassVar[tuple[Edge, ...]] = (
+        Edge("multi_head", "only compressed, blocks of one", mine={"block": 1}, prepare=only_compressed),
+        Edge("block_top_k", "only chosen", mine={"block": 2}, theirs={"block": 2}, prepare=only_chosen),
+        Edge("sliding_window", "only the window", mine={"window": 3}, theirs={"window": 3}, prepare=only_window),
+    )
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(GroupedQuery.Config):
+        block: Count | None = None
+        """How many positions a block has; by default a sixteenth of the context, and at least two."""
+        k: Count = 3
+        """How many blocks are read in full, the own one included."""
+        window: Count | None = None
+        """How many positions the window has; by default a quarter of the context."""
+
+    config: NativeSparse.Config
+
+    def __init__(self, config: NativeSparse.Config, model: Shape, layer: int = 0):
+        G = config.n_kv_head or config.n_head
+        MultiHead.__init__(self, config, model, layer, 3 * G)
+        self.block = config.block or max(2, model.block_size // 16)
+        self.window = config.window or max(1, model.block_size // 4)
+        self.places = nn.Parameter(torch.zeros(2, self.block))  # in the means of keys and of values: all alike at first
+        self.gate = nn.Linear(model.n_embd, 3 * config.n_head)
+
+    def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
+        query, key, value = super().qkv(x, past)  # (B, H, T, d), (B, 3G, T, d) twice
+        return query.repeat(1, 3, 1, 1), key, value  # the query is (B, 3H, T, d)
+
+    def weights(self, query: Tensor, key: Tensor) -> Tensor:
+        past = self.mask(query.shape[2], key.shape[2], query.device)  # (T, S)
+        query, keys = query[:, : self.n_head], key.chunk(3, dim=1)  # (B, H, T, d), (B, G, S, d) three times
+        short, full, near = (self.scores(query, k) + self.bias(query, k) for k in keys)  # (B, H, T, S) each
+        compressed, share = self.compressed(short, past)  # (B, H, T, S), (B, H, T, N)
+        chosen = repeat_kv(self.chosen(share, past), self.n_head)  # (B, H, T, S)
+        window = distance(query.shape[2], key.shape[2], past.device) < self.window  # (T, S)
+        full, near = (s.masked_fill(~(past & seen), -torch.inf) for s, seen in ((full, chosen), (near, window)))
+        return torch.cat((compressed, self.normalise(full), self.normalise(near)), dim=1)  # (B, 3H, T, S)
+
+    def compressed(self, scores: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
+        """The weights of the blocks, spread over their places (B, H, T, S), and as logarithms (B, H, T, N)."""
+        S, m = scores.shape[3], self.block
+        of_key, of_value = self.places.to(scores.dtype).softmax(dim=-1)  # (m,) each
+        over = F.pad(past, (0, -S % m)).unflatten(1, (-1, m)).all(dim=-1)  # (T, N): all of the block is past
+        match = F.pad(scores, (0, -S % m)).unflatten(3, (-1, m)) @ of_key  # (B, H, T, N): the query's with the mean key
+        hidden = ~over & over.any(dim=-1, keepdim=True)  # (T, N): a softmax over nothing would not be a number
+        share = match.masked_fill(hidden, -torch.inf).log_softmax(dim=-1)  # (B, H, T, N)
+        spread = share.exp().masked_fill(~over, 0.0)[..., None] * of_value  # (B, H, T, N, m)
+        return spread.flatten(3)[..., :S], share.masked_fill(~over, -torch.inf)
+
+    def chosen(self, share: Tensor, past: Tensor) -> Tensor:
+        """Whether the heads that share a key head read key s in full: (B, G, T, S)."""
+        T, S = past.shape
+        number = torch.arange(S, device=share.device) // self.block  # (S,): the block of each position
+        own = number[S - T :, None] == number[:: self.block]  # (T, N)
+        together = share.unflatten(1, (self.n_kv_head // 3, -1)).logsumexp(dim=2)  # (B, G, T, N)
+        return best(together.masked_fill(own, torch.inf), self.config.k)[..., number]  # (B, G, T, S)
+
+    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
+        gated = mixed * self.gate(x).sigmoid().mT[..., None]  # (B, 3H, T, d)
+        return super().output(gated.unflatten(1, (3, -1)).sum(dim=1), x)  # (B, T, D)
