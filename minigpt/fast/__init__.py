@@ -4,6 +4,7 @@
     threads         how threads wait for one another where other programs use the CPUs
     guard           which faster form a class may use: the one that was written for its mathematics
     kernels         scores, softmax and mean in one fused kernel
+    channels        kinds whose part of the scores is one more channel for the kernel
     windows         a block of queries with the keys near it, and nothing else
     running_sum     averages as running sums
     rotary          rotations as products of complex numbers

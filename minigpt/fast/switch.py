@@ -9,7 +9,16 @@ from typing import TypeVar
 from torch import nn
 
 from minigpt.attention import Attention
-from minigpt.fast import convolution, kernels, levels, recurrence, rotary, running_sum, windows  # noqa: F401 (they register)
+from minigpt.fast import (  # noqa: F401 (they register their forms)
+    channels,
+    convolution,
+    kernels,
+    levels,
+    recurrence,
+    rotary,
+    running_sum,
+    windows,
+)
 from minigpt.fast.allocator import keep_memory
 from minigpt.fast.guard import FORMS, METHODS, fitting
 from minigpt.fast.threads import share_cpus

@@ -25,14 +25,14 @@ from minigpt.attention.softmax.multi_head import MultiHead
 
 def closed(mine: Sink, theirs: MultiHead) -> None:
     """A sink that takes nothing."""
-    mine.sink.fill_(-torch.inf)
+    mine.sink.fill_(-1e4)  # the exponential of which is 0
 
 
 class Sink(MultiHead, kind="sink"):
     """Multi-head attention that may attend to nobody."""
 
     rows_sum_to_one = False
-    edges = (Edge("multi_head", "sink = -inf", prepare=closed),)
+    edges = (Edge("multi_head", "sink -> -inf", prepare=closed),)
 
     def __init__(self, config: MultiHead.Config, model: Shape, layer: int = 0):
         super().__init__(config, model, layer)

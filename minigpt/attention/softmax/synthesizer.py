@@ -49,6 +49,8 @@ def fading(mine: Synthesizer, theirs: Path) -> None:
     theirs.query.weight[1::d] = 1.0  # which no key answers
     theirs.strength.bias.fill_(-math.log(3.0))  # b = 2 sigmoid(-ln 3) = 1/2
     mine.query.bias.fill_(1 / d)
+    mine.query.bias[::2] *= -1  # half the features are off
+    mine.query.bias[1::2] *= 2
     mine.table.copy_(0.5 ** torch.arange(n)[:, None].expand(n, d))
 
 
