@@ -27,15 +27,16 @@ def main(arguments: argparse.Namespace) -> None:
         raise UserError("--png and --text: give one of them")
     run = load(newest_run(arguments.run), "cpu")
     maps, labels = run.attention(arguments.prompt), run.labels(arguments.prompt)
-    kinds = [attention.kind for attention in run.model.attentions()]
+    kinds = [type(attention) for attention in run.model.attentions()]
     if arguments.png or (can_plot() and not arguments.text):
         path = arguments.png or run.folder / "attention.png"
         attention_png(maps, labels, kinds, path)
         say(f"wrote {path}: a row for each layer, a map for each head")
         return
     for layer, (weights, kind) in enumerate(zip(maps, kinds)):
+        signs = "@ is the largest weight" if kind.weights_nonnegative else "digits are negative weights, in tenths"
         for head, head_weights in enumerate(weights):
-            say(f"layer {layer}, head {head} ({kind}): rows are queries, columns are keys, @ is the largest weight\n")
+            say(f"layer {layer}, head {head} ({kind.kind}): rows are queries, columns are keys, {signs}\n")
             say(heat_map(head_weights, labels) + "\n")
 
 

@@ -35,6 +35,13 @@ def test_a_cell_is_as_dark_as_its_weight() -> None:
     assert picture.count(">a</text>") == picture.count(">␣</text>") == 2
 
 
+def test_a_negative_weight_has_a_colour_of_its_own_and_the_largest_is_opaque() -> None:
+    picture = map_svg(torch.tensor([[2.0, -4.0], [-1.0, 0.0]]), ["a", "b"], "title", LIGHT)
+    assert numbers(picture, "opacity") == [0.5, 1.0, 0.25]
+    assert picture.count(f'fill="{LIGHT.heat}"') == 2 and "orange is below zero" in picture
+    assert "orange" not in map_svg(torch.eye(2), ["a", "b"], "title", LIGHT)
+
+
 def test_a_character_is_as_hot_as_it_was_unexpected() -> None:
     picture = readers_svg("ab", {"one": [1.0, 0.0], "two": [0.5, 0.99]}, "title", LIGHT)
     assert numbers(picture, "opacity") == [0.85, 0.42]

@@ -14,6 +14,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minigpt.attention.averages.average_loop import AverageLoop
+from minigpt.attention.linear.linear import Linear
+from minigpt.attention.softmax.differential import Differential
+from minigpt.attention.softmax.multi_head import MultiHead
+from minigpt.attention.softmax.sigmoid import Sigmoid
 from minigpt.inspection.pictures import (
     BOTTOM,
     HEIGHT,
@@ -21,10 +26,12 @@ from minigpt.inspection.pictures import (
     RIGHT,
     TOP,
     WIDTH,
+    Scale,
     attention_png,
     can_plot,
     curve_svg,
     heat_map,
+    scales,
     small_png,
     smooth,
     ticks,
@@ -111,6 +118,11 @@ def test_a_heat_map_by_hand() -> None:
     ]
 
 
+def test_negative_weights_are_digits() -> None:
+    weights = torch.tensor([[0.5, -1.0, 0.0], [-0.31, 0.0, 1.0]])
+    assert heat_map(weights, ["a", "b", "c"]).splitlines()[1:] == ["a |+9 |", "b |3 @|"]
+
+
 def test_darker_is_more_attention() -> None:
     shades = heat_map(torch.linspace(0, 1, 101)[None], ["x"]).splitlines()[1][3:-1]
     assert shades[0] == " " and shades[-1] == "@"
@@ -133,7 +145,7 @@ def test_a_png_is_written_whatever_the_tokens(tmp_path: Path, labels: list[str])
     """matplotlib reads what stands between two dollars as a formula, and fails on most."""
     pytest.importorskip("matplotlib")
     maps = [torch.eye(2)[None], torch.eye(2).expand(3, 2, 2)]  # layers may have different numbers of heads
-    attention_png(maps, labels, ["average_loop", "multi_head"], tmp_path / "maps.any ending")
+    attention_png(maps, labels, [AverageLoop, MultiHead], tmp_path / "maps.any ending")
     raw = (tmp_path / "maps.any ending").read_bytes()
     assert raw.startswith(b"\x89PNG\r\n\x1a\n")
     assert (
@@ -142,10 +154,31 @@ def test_a_png_is_written_whatever_the_tokens(tmp_path: Path, labels: list[str])
     assert [path.name for path in tmp_path.iterdir()] == ["maps.any ending"]
 
 
+def test_the_scale_of_a_map_is_that_of_its_kind() -> None:
+    """Weights below zero need colours that diverge from it; that rows sum to one is said where all of them do."""
+    kinds = [MultiHead, Sigmoid, Differential, Linear]
+    maps = [torch.eye(2)[None], torch.full((1, 2, 2), 0.9), torch.tensor([[[3.0, -4.0]]]), torch.full((1, 2, 2), 0.5)]
+    assert scales(maps[:1], kinds[:1]) == [Scale(0, 1, "magma_r", "weight (each row sums to 1)")]
+    positive = Scale(0, 1, "magma_r", "weight (each row need not sum to 1)")
+    assert scales(maps[:3], kinds[:3]) == [positive, positive, Scale(-4, 4, "RdBu", positive.label)]
+    assert scales([5 * maps[0]], [Sigmoid])[0].high == 5
+
+
+def test_a_png_of_negative_weights_has_two_colours(tmp_path: Path) -> None:
+    """Red below zero and blue above it, both as large as a cell."""
+    pytest.importorskip("matplotlib")
+    image = pytest.importorskip("PIL.Image")
+    attention_png([torch.tensor([[[-1.0, 0.0], [1.0, 0.0]]])], ["a", "b"], [Differential], tmp_path / "maps.png")
+    with image.open(tmp_path / "maps.png") as picture:
+        pixels = torch.frombuffer(bytearray(picture.convert("RGB").tobytes()), dtype=torch.uint8).view(-1, 3).int()
+    red, _, blue = pixels.unbind(1)
+    assert (red > blue + 60).sum() > 1000 and (blue > red + 60).sum() > 1000
+
+
 def test_without_matplotlib_one_is_told_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UserError, match=r'PNG pictures need matplotlib: pip install -e "\.\[plot\]"'):
-        attention_png([torch.eye(2)[None]], ["a", "b"], ["multi_head"], tmp_path / "maps.png")
+        attention_png([torch.eye(2)[None]], ["a", "b"], [MultiHead], tmp_path / "maps.png")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -164,9 +197,18 @@ def test_the_pixels_of_a_small_png_are_the_weights() -> None:
     assert pixels == [(37, 99, 235, opacity) for opacity in (255, 0, 127, 220)]
 
 
+def test_the_pixels_of_a_small_png_tell_the_sign_and_are_scaled_to_one() -> None:
+    image = pytest.importorskip("PIL.Image")
+    raw = base64.b64decode(small_png(torch.tensor([[4.0, -1.0], [0.0, -4.0]])))
+    with image.open(io.BytesIO(raw)) as picture:
+        pixels = [picture.getpixel((x, y)) for y in (0, 1) for x in (0, 1)]
+    blue, orange = (37, 99, 235), (234, 88, 12)
+    assert pixels == [(*blue, 255), (*orange, 127), (*blue, 0), (*orange, 255)]
+
+
 @pytest.mark.parametrize(("layers", "heads", "tokens"), [(1000, 2, 2), (2, 300, 2), (17, 16, 8), (2, 2, 1000)])
 def test_a_picture_that_would_take_minutes_is_refused(layers: int, heads: int, tokens: int, tmp_path: Path) -> None:
     maps = [torch.zeros(heads, tokens, tokens)] * layers
     with pytest.raises(UserError, match=f"{layers} layers of {heads} heads, {tokens} tokens each: too much"):
-        attention_png(maps, ["a"] * tokens, ["multi_head"] * layers, tmp_path / "maps.png")
+        attention_png(maps, ["a"] * tokens, [MultiHead] * layers, tmp_path / "maps.png")
     assert not list(tmp_path.iterdir())

@@ -250,7 +250,8 @@ def _attention(summary: Summary) -> Iterator[str]:
     if not summary["example"]:
         return
     yield "<h2>Attention in that story</h2>"
-    yield '<p class="soft">Rows are queries, columns are keys, in the order of the story; the bluer, the larger.</p>'
+    colours = "the stronger, the larger: blue above zero, orange below"
+    yield f'<p class="soft">Rows are queries, columns are keys, in the order of the story; {colours}.</p>'
     for name, look in summary["example"]["variants"].items():
         if not look["attention"]:
             yield f"<p>{escape(name)}: it has no attention weights to show</p>"

@@ -63,8 +63,12 @@ def bars_svg(values: Mapping[str, float], title: str, mark: tuple[str, float], t
 
 
 def map_svg(weights: Tensor, labels: Sequence[str], title: str, theme: Theme) -> str:
-    """Weights (T, S) of one head: a row for each query, a column for each key, both with their tokens."""
-    left, top, cell = 160, 66, 17
+    """Weights (T, S) of one head: a row for each query, a column for each key, both with their tokens.
+
+    The darker a cell the larger its weight; the largest is opaque where it is above one. Negative ones have a colour of
+    their own.
+    """
+    left, top, cell, most = 160, 66, 17, max(1.0, float(weights.abs().max()))
     T, S = weights.shape
     names = [visible(label) for label in labels]
     parts = open_svg(top + cell * T + 30, title, theme)
@@ -74,12 +78,13 @@ def map_svg(weights: Tensor, labels: Sequence[str], title: str, theme: Theme) ->
         parts.append(text_svg(left - 8, top + cell * (place + 0.5) + 4, name, theme.ink, "end"))
     frame = f'x="{left}" y="{top}" width="{cell * S}" height="{cell * T}"'
     parts.append(f'<rect {frame} fill="none" stroke="{theme.faint}"/><g fill="{theme.bar}">')
+    below = f' fill="{theme.heat}"'
     for i, row in enumerate(weights.tolist()):
         for j, weight in enumerate(row):
-            if weight >= LEAST:
+            if abs(weight) / most >= LEAST:
                 where = f'x="{left + cell * j}" y="{top + cell * i}" width="{cell}" height="{cell}"'
-                parts.append(f'<rect {where} opacity="{weight:.2f}"/>')
-    what = "each row is a query, each column a key"
+                parts.append(f'<rect {where} opacity="{abs(weight) / most:.2f}"{below if weight < 0 else ""}/>')
+    what = "each row is a query, each column a key" + ("; orange is below zero" if weights.min() < 0 else "")
     parts.append("</g>" + text_svg(left + cell * S / 2, top + cell * T + 20, what, theme.soft, "middle"))
     return close_svg(parts)
 
