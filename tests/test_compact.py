@@ -122,17 +122,14 @@ def test_keys_that_are_shared_are_kept_once_and_not_by_the_layers_that_read_them
         ((TensorProduct.Config(), CrossLayer.Config()), "which keeps them in a form of its own; put a kind that keeps"),
         (
             (Latent.Config(rotated=0, latent_norm=False), CrossLayer.Config()),
-            "of width 4, and the layer below keys and values of 1 heads of width 4 and 1 heads of width 0",
+            r"of width 4, and the layer below keys and values \(2, 1, 5, 4\) and \(2, 1, 5, 0\), of other heads",
         ),
         (
             (Latent.Config(), CrossLayer.Config()),
-            "cross_layer in layer 1 has 4 query heads of width 4, and the layer below keys and values of 4 heads of",
+            r"cross_layer in layer 1 has 4 query heads of width 4, and the layer below keys and values \(2, 4, 5, 6\)",
         ),
-        (
-            (MultiHead.Config(head_dim=8), CrossLayer.Config()),
-            "4 heads of width 8 and 4 heads of width 8, which do not",
-        ),
-        ((GroupedQuery.Config(n_head=3, head_dim=4), CrossLayer.Config()), "3 heads of width 4 and 3 heads of width 4"),
+        ((MultiHead.Config(head_dim=8), CrossLayer.Config()), r"\(2, 4, 5, 8\), of other heads; put a kind with heads"),
+        ((GroupedQuery.Config(n_head=3, head_dim=4), CrossLayer.Config()), r"\(2, 3, 5, 4\) and \(2, 3, 5, 4\), of"),
         (
             (MultiHead.Config(n_head=2), ValueResidual.Config()),
             r"\(2, 4, 5, 4\), with the first layer's, which makes v",

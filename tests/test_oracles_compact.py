@@ -213,11 +213,11 @@ def test_latent_is_hugging_faces_deepseek(sizes: list[int]) -> None:
 
 def filter_of(layer: Attention, h: int, n: int) -> float:
     """h(n) of one head: a sum of fading waves."""
-    begin = 0.1 ** (1 + 2 * h / (H - 1))  # from a step of 0.1 to one of 0.001
+    begin = 0.1 ** (1.3 + 2 * h / (H - 1))  # from a rate of 0.05 to one of 0.0005
     total = 0.0
     for i in range(layer.waves):
-        rate = begin / 2 * math.exp(float(layer.rates[h * layer.waves + i]))
-        turn = math.pi * i * begin * math.exp(float(layer.turns[h * layer.waves + i]))
+        rate = begin * math.exp(float(layer.rates[h * layer.waves + i]))
+        turn = 2 * math.pi * i * begin * math.exp(float(layer.turns[h * layer.waves + i]))
         b, c = float(layer.shares[h, i]), float(layer.shares[h, layer.waves + i])
         total += math.exp(-rate * n) * (b * math.cos(turn * n) + c * math.sin(turn * n))
     return total

@@ -62,10 +62,10 @@ class CrossLayer(GroupedQuery, kind="cross_layer"):
                 f"cross_layer in layer {self.layer} reads keys and values of the layer below, which has none"
             )
         if any(made.shape[3] != d or self.n_head % made.shape[1] for made in seen):
-            found = " and ".join(f"{made.shape[1]} heads of width {made.shape[3]}" for made in seen)
+            shapes = " and ".join(str(tuple(made.shape)) for made in seen)
             raise UserError(
                 f"cross_layer in layer {self.layer} has {self.n_head} query heads of width {d}, and the layer below "
-                f"keys and values of {found}, which do not fit; put a kind with heads of the same width below it"
+                f"keys and values {shapes}, of other heads; put a kind with heads of the same width below it"
             )
         return seen
 

@@ -38,7 +38,21 @@ def go_through_the_latent(mine: Latent, theirs: MultiHead) -> None:
         layer.bias.copy_(up.weight @ mine.latent.bias)  # (H d)
 
 
-PLAIN = {"rotated": 0, "latent_norm": False}
+def widen_the_values(mine: Latent, theirs: MultiHead) -> None:
+    """Heads as wide as keys with their rotated channels; of the values, so many channels are zero."""
+    H, d, p = mine.n_head, mine.d, mine.p
+    for name in ("weight", "bias"):  # (r + p, D), (r + p)
+        latent, sign = mine.latent.get_parameter(name).split((mine.r, p))
+        key, value = (torch.einsum("hdr, r... -> hd...", mine.by_head(up), latent) for up in (mine.key, mine.value))
+        key = torch.cat((key, sign.expand(H, *sign.shape)), dim=1)  # (H, d + p, ...)
+        value = torch.cat((value, torch.zeros_like(key[:, d:])), dim=1)  # (H, d + p, ...)
+        theirs.key.get_parameter(name).copy_(key.flatten(0, 1))
+        theirs.value.get_parameter(name).copy_(value.flatten(0, 1))
+    columns = mine.project.weight.unflatten(1, (H, d))  # (D, H, d)
+    theirs.project.weight.copy_(torch.cat((columns, columns.new_zeros(len(columns), H, p)), dim=2).flatten(1))
+
+
+LOW = {"rotated": 0, "latent_norm": False, "latent": 5}
 
 
 class Up(nn.Linear):
@@ -49,13 +63,22 @@ class Latent(SoftmaxAttention, kind="latent"):
     """In training the keys and values are made; with a cache their matrices are absorbed, and latents are kept."""
 
     edges: ClassVar[tuple[Edge, ...]] = (
-        Edge("multi_head", "r = D, p = 0", {**PLAIN, "latent": 16}, {}, go_through_the_latent, without=("rotary",)),
+        Edge("multi_head", "r = D, p = 0", LOW | {"latent": 16}, prepare=go_through_the_latent, without=("rotary",)),
+        Edge("multi_head", "keys of rank r, p = 0", LOW, prepare=go_through_the_latent, without=("rotary",)),
         Edge(
             "multi_head",
-            "keys of rank r, p = 0",
-            {**PLAIN, "latent": 5},
-            {},
-            go_through_the_latent,
+            "keys of rank r, unscaled",
+            LOW | {"scaled": False},
+            {"scaled": False},
+            prepare=go_through_the_latent,
+            without=("rotary",),
+        ),
+        Edge(
+            "multi_head",
+            "p more channels, without positions",
+            LOW | {"rotated": 2},
+            {"head_dim": 6},
+            prepare=widen_the_values,
             without=("rotary",),
         ),
     )
@@ -93,7 +116,7 @@ class Latent(SoftmaxAttention, kind="latent"):
             aim, sign = self.position.rotate(aim, past.length), self.position.rotate(sign, past.length)
         if past.keeps:
             query = query @ self.by_head(self.key)  # (B, H, T, r)
-            key, value = latent, latent[..., :0]  # (B, 1, T, r), (B, 1, T, 0)
+            key, value = latent, latent[..., self.r :]  # (B, 1, T, r), (B, 1, T, 0)
         else:
             key, value = latent @ self.by_head(self.key).mT, latent @ self.by_head(self.value).mT  # (B, H, T, d) each
         sign = sign.expand(-1, key.shape[1], -1, -1)  # (B, H or 1, T, p)

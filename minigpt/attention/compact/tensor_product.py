@@ -40,12 +40,6 @@ def fix_the_heads(mine: TensorProduct, theirs: GroupedQuery) -> None:
         layer.load_state_dict(product.features.state_dict())
 
 
-def in_groups(n: int) -> Edge:
-    """The identity with n groups of heads; with as many groups as heads, it is multi-head attention."""
-    options = {"rank": n, "query_rank": 4, "n_head": 4}
-    return Edge("grouped_query", f"fixed heads, {n} groups", options, {"n_kv_head": n}, prepare=fix_the_heads)
-
-
 class Product(nn.Module):
     """The two factors of queries, keys or values: x (B, T, D) -> (B, R, T, H) and (B, R, T, d)."""
 
@@ -64,7 +58,18 @@ class Product(nn.Module):
 class TensorProduct(SoftmaxAttention, kind="tensor_product"):
     """In training the products are multiplied out at once; with a cache their factors are kept, side by side."""
 
-    edges: ClassVar[tuple[Edge, ...]] = tuple(in_groups(n) for n in (1, 2, 4))
+    edges: ClassVar[tuple[Edge, ...]] = (
+        *(
+            Edge(
+                "grouped_query",
+                f"fixed heads, {n} groups{'' if scaled else ', unscaled'}",
+                {"rank": n, "query_rank": 4, "scaled": scaled},
+                {"n_kv_head": n, "scaled": scaled},
+                prepare=fix_the_heads,
+            )
+            for n, scaled in ((1, True), (2, True), (4, True), (2, False))
+        ),
+    )
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MultiHead.Config):
@@ -100,8 +105,8 @@ class TensorProduct(SoftmaxAttention, kind="tensor_product"):
         return torch.einsum("brsh,brsd->bhsd", heads, features) / factors.shape[1]  # (B, H, S, d)
 
     def recall(self, query: Tensor, key: Tensor, value: Tensor, past: Past) -> Tensor:
-        T, keys, values = query.shape[2], *map(self.out, past.append(key, value))  # (B, H, S, d) each
-        past.seen = keys[:, :, -T:], values[:, :, -T:]  # for the layers above, as in training
+        past.seen = self.out(key), self.out(value)  # (B, H, T, d) each: for the layers above, as in training
+        keys, values = map(self.out, past.append(key, value))  # (B, H, S, d) each
         return self.mix(query, keys, values)  # (B, H, T, d)
 
     def scale(self, query: Tensor) -> float:

@@ -33,6 +33,9 @@ from minigpt.attention.softmax.multi_head import split_heads
 from minigpt.config.options import Size
 from minigpt.system.errors import Mistake
 
+TURN = 2 * math.pi
+RATES = -1.3, -3.3  # powers of ten, from the first head to the last: half of S4D's steps of 0.1 to 0.001
+
 
 def ask_alike_of_all(mine: LongConvolution, theirs: Retention) -> None:
     """One wave, which only fades, as fast as theirs; their queries and keys are constant, of product one."""
@@ -43,13 +46,13 @@ def ask_alike_of_all(mine: LongConvolution, theirs: Retention) -> None:
         nn.init.zeros_(layer.weight)
         nn.init.constant_(layer.bias, theirs.d**-0.25)
     if mine.config.gated:
-        for gate in (mine.gate_in, mine.gate_out):
+        for gate, size in ((mine.gate_in, 2.0), (mine.gate_out, 0.5)):
             nn.init.zeros_(gate.weight)
-            nn.init.ones_(gate.bias)
+            nn.init.constant_(gate.bias, size)
 
 
 class LongConvolution(Attention, kind="long_convolution"):
-    """The waves of a head begin as in S4D-Lin: of frequencies 0, pi, 2 pi, ... over the time in which they fade.
+    """The waves of a head begin as in S4D-Lin: all fade alike, with 0, 1, 2, ... turns until 1/e of them is left.
 
     What is learned of rates and frequencies is the logarithm of a factor: in bfloat16 it stays exact enough.
     """
@@ -60,11 +63,13 @@ class LongConvolution(Attention, kind="long_convolution"):
         "bias": "it has no scores to which a bias could be added",
     }
     edges: ClassVar[tuple[Edge, ...]] = tuple(
-        Edge("retention", when, {"waves": 1, "gated": gated}, {"decay": decay, "normed": False}, ask_alike_of_all)
+        Edge(
+            "retention", when, {"waves": 1, "gated": gated}, {"decay": decay, "normed": False}, prepare=ask_alike_of_all
+        )
         for when, gated, decay in (
             ("one wave that does not fade, a running sum: constant queries and keys", False, "none"),
             ("one wave that fades: constant queries and keys", False, "retnet"),
-            ("the same, with gates of one", True, "alibi"),
+            ("the same, with gates of 2 and of 1/2", True, "alibi"),
         )
     )
 
@@ -87,6 +92,7 @@ class LongConvolution(Attention, kind="long_convolution"):
     def __init__(self, config: LongConvolution.Config, model: Shape, layer: int = 0):
         super().__init__(config, model, layer)
         self.n_head, self.waves, D = config.n_head, config.waves, model.n_embd
+        self.d = D // self.n_head
         self.value = nn.Linear(D, D, bias=model.bias)
         self.project = nn.Linear(D, D, bias=model.bias)
         if config.gated:
@@ -97,11 +103,11 @@ class LongConvolution(Attention, kind="long_convolution"):
         self.shares = nn.Parameter(size * torch.randn(self.n_head, 2 * self.waves))  # (H, 2 m): b and c
 
     def start(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """The rates and frequencies with which the waves begin, (H, m) each: from steps of 0.1 down to 0.001."""
+        """The rates and frequencies with which the waves begin: (H, m) each."""
         like = like.to(torch.promote_types(like.dtype, torch.float32))
-        steps = torch.logspace(-1, -3, self.n_head, dtype=like.dtype, device=like.device)[:, None]  # (H, 1)
+        rates = torch.logspace(*RATES, self.n_head, dtype=like.dtype, device=like.device)[:, None]  # (H, 1)
         order = torch.arange(self.waves, dtype=like.dtype, device=like.device)  # (m,)
-        return (steps / 2).expand(-1, self.waves), math.pi * order * steps  # (H, m) each
+        return rates.expand(-1, self.waves), TURN * order * rates  # (H, m) each
 
     def faded(self, length: int, first: int = 0) -> tuple[Tensor, Tensor]:
         """exp(-a n) cos(w n) and exp(-a n) sin(w n) for n = first, first + 1, ...: (H, m, length) each."""
@@ -119,9 +125,10 @@ class LongConvolution(Attention, kind="long_convolution"):
         return torch.einsum("hi, hin -> hn", self.shares.to(waves.dtype), waves)
 
     def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
-        nothing = x.new_empty(x.shape[0], 1, x.shape[1], 0)  # (B, 1, T, 0)
         value = self.value(x) * self.gate_in(x) if self.config.gated else self.value(x)  # (B, T, D)
-        return nothing, nothing, split_heads(value, self.n_head)  # the value is (B, H, T, d)
+        value = split_heads(value, self.n_head)  # (B, H, T, d)
+        nothing = value[..., self.d :]  # (B, H, T, 0)
+        return nothing, nothing, value
 
     def weights(self, query: Tensor, key: Tensor) -> Tensor:
         T, S = query.shape[2], key.shape[2]
@@ -134,7 +141,7 @@ class LongConvolution(Attention, kind="long_convolution"):
 
         The state is the past as each wave weighs it, by its cosine and by its sine: turned by one step, and the new.
         """
-        cos, sin = (wave[..., 0, None] for wave in self.faded(1, first=1))  # (H, m, 1) each: of one step
+        cos, sin = self.faded(1, first=1)  # (H, m, 1) each: of one step
         old, older = state.chunk(2, dim=2)  # (B, H, m, d) each
         state = torch.cat((cos * old - sin * older + value[:, :, None], sin * old + cos * older), dim=2)
         return state, torch.einsum("hi, bhid -> bhd", self.shares.to(state.dtype), state)

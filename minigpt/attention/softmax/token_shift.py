@@ -45,7 +45,8 @@ class TokenShift(MultiHead, kind="token_shift"):
 
     def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
         before = torch.cat((past.before(x, 1), x), dim=1)[:, :-1]  # (B, T, D)
+        for_key, for_value = (x.lerp(before, share.to(x.dtype)) for share in (self.key_share, self.value_share))
         query = self.query_norm(split_heads(self.query(x), self.n_head))  # (B, H, T, d)
-        key = self.key_norm(split_heads(self.key(x + self.key_share * (before - x)), self.n_head))  # (B, H, T, d)
-        value = split_heads(self.value(x + self.value_share * (before - x)), self.n_head)  # (B, H, T, d)
+        key = self.key_norm(split_heads(self.key(for_key), self.n_head))  # (B, H, T, d)
+        value = split_heads(self.value(for_value), self.n_head)  # (B, H, T, d)
         return self.position.rotate(query, past.length), self.position.rotate(key, past.length), value

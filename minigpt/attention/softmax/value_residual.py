@@ -32,10 +32,27 @@ def take_nothing_of_the_first(mine: ValueResidual, theirs: MultiHead) -> None:
         nn.init.zeros_(mine.share)
 
 
+def hand_x_on(mine: ValueResidual, theirs: MultiHead) -> None:
+    """The first layer's values are x + 1, and it adds nothing; so those of the second are one matrix of the same x."""
+    if mine.share is None:
+        nn.init.eye_(mine.value.weight)
+        nn.init.ones_(mine.value.bias)
+        for parameter in (*mine.project.parameters(), theirs.value.weight):
+            nn.init.zeros_(parameter)
+        theirs.project.bias.copy_(-theirs.project.weight @ theirs.value.bias)  # it adds nothing either
+    else:
+        x_itself = torch.eye(*mine.value.weight.shape).to(mine.value.weight)  # (D, D)
+        theirs.value.weight.copy_(mine.value.weight.lerp(x_itself, mine.share))
+        theirs.value.bias.copy_(mine.value.bias.lerp(torch.ones_like(mine.value.bias), mine.share))
+
+
 class ValueResidual(MultiHead, kind="value_residual"):
     """The share l starts at a half, as in the paper."""
 
-    edges: ClassVar[tuple[Edge, ...]] = (Edge("multi_head", "l = 0", prepare=take_nothing_of_the_first),)
+    edges: ClassVar[tuple[Edge, ...]] = (
+        Edge("multi_head", "l = 0", prepare=take_nothing_of_the_first),
+        Edge("multi_head", "a first layer whose values are x, and which adds nothing", prepare=hand_x_on),
+    )
 
     def __init__(self, config: MultiHead.Config, model: Shape, layer: int = 0):
         super().__init__(config, model, layer)
@@ -54,10 +71,11 @@ def first_value(value: Tensor, past: Past) -> Tensor:
     first = past
     while first.below is not None:
         first = first.below
-    if first.seen is None or first.seen[1].shape != value.shape:
-        found = "nothing" if first.seen is None else f"values of the shape {tuple(first.seen[1].shape)}"
+    _, values = first.seen or (None, None)
+    if values is None or values.shape != value.shape:
+        found = "nothing" if values is None else f"values of the shape {tuple(values.shape)}"
         raise UserError(
             f"value_residual mixes its values, {tuple(value.shape)}, with the first layer's, which makes {found}; "
             f"let the first layer be of a kind with as many heads, of the same width"
         )
-    return first.seen[1]
+    return values
