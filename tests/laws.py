@@ -66,7 +66,30 @@ OPTIONS = [
     GroupedQuery.Config(n_kv_head=1, qk_norm=True),
 ]
 ATTENTIONS = [*(kind.Config() for kind in KINDS.values()), *OPTIONS]
-CASES = [Case(attention, position.Config()) for attention in ATTENTIONS for position in POSITIONS.values()]
+
+
+def outside(attention: Attention.Config, position: type[Position]) -> bool:
+    """Whether attentions of a kind are with a position what they are with none: it acts elsewhere, or is left out."""
+    acts = {method for method in ("rotate", "bias") if getattr(position, method) is not getattr(Position, method)}
+    return position is not NoPosition and (not acts or bool(acts & set(attention.component.unsuited)))
+
+
+def left_out(attention: Attention.Config, position: type[Position]) -> bool:
+    """Whether a whole model is with a position what it is with none."""
+    return outside(attention, position) and position.embed is Position.embed
+
+
+CASES = [
+    Case(attention, position.Config())
+    for attention in ATTENTIONS
+    for position in POSITIONS.values()
+    if not left_out(attention, position)
+]
+INSIDE = [  # the cases whose attentions differ, and multi-head attention with everything
+    case
+    for case in CASES
+    if case.attention == MultiHead.Config() or not outside(case.attention, case.position.component)  # type: ignore[arg-type]
+]
 
 EVERY: tuple[Law, ...] = (*LAWS, *LAWS_OF_WRITING)
 SHORT = {  # a long text shows nothing new to these, or they have one of their own
@@ -147,12 +170,12 @@ def obey(law: Law, case: Case, far: bool = True) -> None:
 def asked_of(case: Case) -> Iterator[tuple[Law, bool]]:
     """The laws for a case, each with whether it is asked of a long text too.
 
-    A position that is not used inside an attention leaves it as it is without positions, where the laws of one
-    attention are asked already: such a case is asked the laws of a model. Multi-head attention is asked everything.
+    Where the position acts outside the attention, the laws of one attention are asked without it already: such a case
+    is asked the laws of a model. Multi-head attention is asked everything.
     """
-    position, inside = case.position.component, make_model(case).attentions()[0].position
-    everything = case.attention == MultiHead.Config()
-    idle = not (inside.acts_by("rotate") or inside.acts_by("bias") or position is NoPosition)
+    assert not isinstance(case.attention, tuple)
+    position, everything = case.position.component, case.attention == MultiHead.Config()
+    idle = outside(case.attention, position)
     for law in EVERY:
         if law is laws.the_order_of_the_past and position is not NoPosition:
             continue  # it takes the position out

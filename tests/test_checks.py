@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from laws import CASES, Case
+from laws import INSIDE, Case
 from plugin_kinds import PLUGIN_KINDS, PLUGIN_POSITIONS
 from running import CONFIG, ROOT, furnish, script, small_text
 from small_corpora import corpus_of, own_data
@@ -206,7 +206,7 @@ def test_kinds_that_are_right_alone_and_wrong_together_are_refused(block: int) -
 # ---- what passes ----
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", INSIDE, ids=str)
 def test_every_kind_passes_with_every_position_to_the_bit(case: Case) -> None:
     assert not isinstance(case.attention, tuple)
     model, dataset = make_model(case.attention, case.position, block=20, dropout=0.1), make_dataset(20)

@@ -15,9 +15,11 @@ from laws import (
     Case,
     V,
     broken_laws,
+    left_out,
     make_layer,
     make_model,
     obey,
+    outside,
     tokens,
 )
 from plugin_kinds import PLUGIN_KINDS
@@ -26,7 +28,7 @@ from minigpt.attention import Attention
 from minigpt.attention.averages.average_loop import AverageLoop
 from minigpt.attention.averages.average_softmax import AverageSoftmax
 from minigpt.attention.cache import KVCache, Shared
-from minigpt.attention.position import Learned, NoPosition, Position, Rotary, Sinusoidal
+from minigpt.attention.position import NoPosition, Position, Rotary
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.checks.laws_of_writing import written_in_chunks, written_past_the_context, written_token_by_token
@@ -39,12 +41,16 @@ def test_contract(case: Case) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("attention", ATTENTIONS, ids=lambda attention: str(Case(attention, NoPosition.Config())))
-def test_what_a_position_adds_to_the_embeddings_leaves_the_attention_as_it_is(attention: Attention.Config) -> None:
+def test_a_position_outside_the_attention_leaves_it_as_it_is(attention: Attention.Config) -> None:
     """Which is why the laws of one attention are asked without positions, and not with these again."""
-    x = tokens(2, BLOCK)
-    expected = make_layer(Case(attention, NoPosition.Config()))(x)
-    for position in (Learned.Config(), Sinusoidal.Config()):
-        assert torch.equal(make_layer(Case(attention, position))(x), expected)
+    x, ids = tokens(2, BLOCK), torch.randint(V, (2, BLOCK))
+    without = Case(attention, NoPosition.Config())
+    for position in POSITIONS.values():
+        case = Case(attention, position.Config())
+        if outside(attention, position):
+            assert torch.equal(make_layer(case)(x), make_layer(without)(x))
+        if left_out(attention, position):
+            assert torch.equal(make_model(case)(ids), make_model(without)(ids))
 
 
 # ---- layers that differ ----

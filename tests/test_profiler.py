@@ -188,9 +188,11 @@ def test_what_is_around_the_model_pays_for_its_own(part: str, dataset: Dataset, 
     assert spent(profile) == {(part, FORWARD): 7}
 
 
-@pytest.mark.parametrize("position", Position.kinds)
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_and_position(kind: str, position: str, dataset: Dataset) -> None:
+@pytest.mark.parametrize(
+    ("kind", "position"),
+    [*((kind, "rotary") for kind in KINDS), *(("multi_head", position) for position in Position.kinds)],
+)
+def test_every_kind_and_every_position(kind: str, position: str, dataset: Dataset) -> None:
     profile = look(make_model(kind, position=position), dataset)
     assert sum(profile.seconds.values()) == pytest.approx(profile.whole, rel=1e-9)
     assert profile.seconds["attention: mix", BACKWARD] > 0
