@@ -100,17 +100,26 @@ def parser() -> argparse.ArgumentParser:
     added = {}
     for name, what in SUITES.items():
         alike: Any = {"parents": [command.parser(what)], "conflict_handler": "resolve"}
-        added[name] = one = suites.add_parser(name, help=what, description=what, allow_abbrev=False, **alike)
-        if name != "time-to-loss":  # which has seeds
-            rounds = 3 if name == "shared" else 5
-            one.add_argument("--repeat", type=int, default=rounds, metavar="N", help=f"rounds (default: {rounds})")
-        one.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"], help="where to compute")
-        one.add_argument(
-            "--out", type=Path, default=Path("runs"), metavar="DIR", help="for the JSON file (default: runs)"
-        )
-        one.add_argument("--square", type=int, default=0, metavar="N", help="side of the square matrices for MFU")
-        if name not in ("attention", "tricks"):
-            one.add_argument("--nanogpt", type=Path, metavar="DIR", help="a checkout of nanoGPT to compare with")
+        added[name] = suites.add_parser(name, help=what, description=what, allow_abbrev=False, **alike)
+        add_common(name, added[name])
+    add_own(added)
+    return made
+
+
+def add_common(name: str, one: argparse.ArgumentParser) -> None:
+    """The options that most suites have."""
+    if name != "time-to-loss":  # which has seeds
+        rounds = 3 if name == "shared" else 5
+        one.add_argument("--repeat", type=int, default=rounds, metavar="N", help=f"rounds (default: {rounds})")
+    one.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"], help="where to compute")
+    one.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="for the JSON file (default: runs)")
+    one.add_argument("--square", type=int, default=0, metavar="N", help="side of the square matrices for MFU")
+    if name not in ("attention", "tricks"):
+        one.add_argument("--nanogpt", type=Path, metavar="DIR", help="a checkout of nanoGPT to compare with")
+
+
+def add_own(added: dict[str, argparse.ArgumentParser]) -> None:
+    """The options of one suite or two, by the suites' names."""
     for name, config in (("time-to-loss", "shakespeare_char_fast.yaml"), ("startup", "shakespeare_char_cpu.yaml")):
         added[name].add_argument(
             "--text", default="shakespeare", metavar="FILE", help="the text (default: shakespeare)"
@@ -140,7 +149,6 @@ def parser() -> argparse.ArgumentParser:
     kinds.add_argument("--limit", type=float, default=20.0, metavar="S", help="most seconds for one cell (default: 20)")
     kinds.add_argument("--kinds", type=words, default=(), metavar="K,K,...", help="beside multi_head (default: all)")
     kinds.add_argument("--precision", default="auto", choices=["auto", "float32", "bfloat16"], help="of the products")
-    return made
 
 
 SUITES = {

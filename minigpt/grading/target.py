@@ -70,6 +70,11 @@ class Bug:
         return (self.knobs, *self.forms)
 
 
+def alike(knob: str, sentences: Mapping[str, str], fix: str) -> list[Bug]:
+    """A bug for each wrong value of one knob, which are all put right in the same way."""
+    return [Bug({knob: value}, sentence, fix) for value, sentence in sentences.items()]
+
+
 @dataclass(frozen=True)
 class Convention:
     """Another way that is right as well; it passes with a note."""

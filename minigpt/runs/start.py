@@ -84,22 +84,12 @@ def resume(
     tokenizer = Tokenizer.load(folder / TOKENIZER)
     check_state(saved)
     checkpoint.check_fit(outline(config.model, tokenizer.vocab_size), saved.model, saved.path)
-    left = config.training.max_steps - saved.state["step"]
-    if left < 0 or (left == 0 and not saved.state["losses"]):  # losses: the last evaluation was stopped
-        raise UserError(
-            f"--resume: {folder} has done all its {config.training.max_steps} steps; "
-            f"give it more, as in training.max_steps={2 * config.training.max_steps}"
-        )
+    _check_left(config, saved, folder)
     trainer = _make(config, tokenizer, open_corpus(config.data.source, config.data.stories), folder, say)
     checks = _check(trainer, allow_leak, skip_checks)
     if checks != "passed":
         changes.append(("checks", "passed", checks))
-    if saved.state["data"] != trainer.data:
-        what = f"the text of {config.data.source} is not the one that {folder} was trained on"
-        if not allow_data_change:
-            raise UserError(f"--resume: {what}; --allow-data-change goes on with it")
-        say(f"changed: {what}")
-        changes.append(("data", saved.state["data"], trainer.data))
+    changes += _changed_text(trainer, saved, allow_data_change)
     _restore(trainer, saved)
     trainer.lock = lock
     if distributed.rank() == 0:
@@ -121,6 +111,27 @@ def _changed_config(
         if fixed and not (allow_data_change and key == "data.source"):
             raise UserError(f"--resume: {key} cannot change from {before} to {after}: start a new run")
     return config, changes
+
+
+def _changed_text(trainer: Trainer, saved: Checkpoint, allow_data_change: bool) -> list[Change]:
+    """A line for a run's record where its text is another now. Raises UserError where that is not allowed."""
+    if saved.state["data"] == trainer.data:
+        return []
+    what = f"the text of {trainer.run.config.data.source} is not the one that {trainer.run.folder} was trained on"
+    if not allow_data_change:
+        raise UserError(f"--resume: {what}; --allow-data-change goes on with it")
+    trainer.say(f"changed: {what}")
+    return [("data", saved.state["data"], trainer.data)]
+
+
+def _check_left(config: RunConfig, saved: Checkpoint, folder: Path) -> None:
+    """Raises UserError where there is nothing left to do."""
+    left = config.training.max_steps - saved.state["step"]
+    if left < 0 or (left == 0 and not saved.state["losses"]):  # losses: the last evaluation was stopped
+        raise UserError(
+            f"--resume: {folder} has done all its {config.training.max_steps} steps; "
+            f"give it more, as in training.max_steps={2 * config.training.max_steps}"
+        )
 
 
 def _make(config: RunConfig, tokenizer: Tokenizer, corpus: Corpus, folder: Path, say: Say) -> Trainer:

@@ -28,6 +28,7 @@ from minigpt.grading.target import (
     Sizes,
     Steps,
     Target,
+    alike,
     only,
 )
 from minigpt.grading.targets import block
@@ -166,6 +167,16 @@ def show(logits: Tensor, sizes: Sizes, knobs: Knobs) -> Tensor:
 
 
 ROWS = "positions 0, 1, ..., T - 1: self.position(torch.arange(T))"
+WRONG_ROWS = {
+    "from one": "the positions start at 1 instead of 0: every token has the next one's",
+    "first": "every token gets the position 0: the order of the tokens is lost",
+    "last": "every token gets the same position, T - 1",
+    "length": "every token gets the same position, T",
+    "reversed": "the positions are counted backwards: the first token has T - 1",
+    "end": "the positions are the last T rows of the table, not the first",
+    "sequence": "the position is the number of the sequence in the batch, not that of the token",
+    "ids": "the position table is read with the ids of the tokens, not with their positions",
+}
 SUM = "x = tokens(ids) + position(torch.arange(T))"
 CHAIN = "for block in self.blocks: x = block(x)"
 END = "return self.head(self.norm(x)): the final norm, then the head"
@@ -176,16 +187,7 @@ def embedding_bugs() -> list[Bug]:
     """What goes wrong before the first block."""
     scale = "add token and position embeddings as they are"
     return [
-        Bug({"positions": "from one"}, "the positions start at 1 instead of 0: every token has the next one's", ROWS),
-        Bug({"positions": "first"}, "every token gets the position 0: the order of the tokens is lost", ROWS),
-        Bug({"positions": "last"}, "every token gets the same position, T - 1", ROWS),
-        Bug({"positions": "length"}, "every token gets the same position, T", ROWS),
-        Bug({"positions": "reversed"}, "the positions are counted backwards: the first token has T - 1", ROWS),
-        Bug({"positions": "end"}, "the positions are the last T rows of the table, not the first", ROWS),
-        Bug({"positions": "sequence"}, "the position is the number of the sequence in the batch, not that of the token",
-            ROWS),
-        Bug({"positions": "ids"}, "the position table is read with the ids of the tokens, not with their positions",
-            ROWS),
+        *alike("positions", WRONG_ROWS, ROWS),
         Bug({"added": "times"}, "token and position embeddings are multiplied instead of added", SUM),
         Bug({"added": "twice"}, "the position embeddings are added twice", SUM),
         Bug({"added": "alone"}, "the token embeddings are overwritten: the blocks read the positions alone", SUM),

@@ -26,6 +26,7 @@ from minigpt.grading.target import (
     Sizes,
     Steps,
     Target,
+    alike,
     only,
 )
 
@@ -97,6 +98,17 @@ def reference(probe: Probe, parameters: Parameters, sizes: Sizes, knobs: Knobs) 
 
 
 GELU = "F.gelu(hidden), between the two linear layers"
+OTHERS = {
+    "none": "there is no activation between the two linear layers: together they are one linear layer from {D} to {D}",
+    "sigmoid": "the activation is a sigmoid, not GELU: all activations are positive",
+    "tanh": "the activation is tanh, not GELU",
+    "silu": "the activation is SiLU (swish), not GELU",
+    "leaky": "the activation is leaky ReLU, not GELU",
+    "elu": "the activation is ELU, not GELU",
+    "square": "the activation is the square of ReLU, not GELU",
+    "softmax": "the activation is a softmax over the hidden layer, not GELU",
+    "twice": "GELU is applied twice to the hidden layer",
+}
 EXACT = "gelu(x) = 0.5 x (1 + erf(x / sqrt(2)))"
 TANH = "gelu(x) is about 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))"
 
@@ -104,16 +116,7 @@ TANH = "gelu(x) is about 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))"
 def activation_bugs() -> list[Bug]:
     """What goes wrong between the two linear layers: also inside a block."""
     return [
-        Bug({"activation": "none"}, "there is no activation between the two linear layers: together they are one "
-            "linear layer from {D} to {D}", GELU),
-        Bug({"activation": "sigmoid"}, "the activation is a sigmoid, not GELU: all activations are positive", GELU),
-        Bug({"activation": "tanh"}, "the activation is tanh, not GELU", GELU),
-        Bug({"activation": "silu"}, "the activation is SiLU (swish), not GELU", GELU),
-        Bug({"activation": "leaky"}, "the activation is leaky ReLU, not GELU", GELU),
-        Bug({"activation": "elu"}, "the activation is ELU, not GELU", GELU),
-        Bug({"activation": "square"}, "the activation is the square of ReLU, not GELU", GELU),
-        Bug({"activation": "softmax"}, "the activation is a softmax over the hidden layer, not GELU", GELU),
-        Bug({"activation": "twice"}, "GELU is applied twice to the hidden layer", GELU),
+        *alike("activation", OTHERS, GELU),
         Bug({"activation": "erf without root"}, "in GELU, erf(x) stands where erf(x / sqrt(2)) is needed", EXACT),
         Bug({"activation": "erf without 1"}, "in GELU the 1 + is missing: 0.5 x erf(x / sqrt(2))", EXACT),
         Bug({"activation": "half missing"}, "in GELU the factor 0.5 is missing: the activations are twice too large",

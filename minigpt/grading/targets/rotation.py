@@ -11,7 +11,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from minigpt.grading.target import Bug, Convention, Knobs, Sizes
+from minigpt.grading.target import Bug, Convention, Knobs, Sizes, alike
 from minigpt.grading.targets.scores import distances
 
 BASE = 10_000.0
@@ -115,16 +115,30 @@ def by_something_else(query: Tensor, key: Tensor, what: str, sizes: Sizes, knobs
 ANGLES = "angle of pair i at position t: t * 10000 ** (-2 * i / d), i = 0, 1, ..., d/2 - 1"
 
 
+EXPONENTS = {
+    "2i/D": "2i/D = 2i/{D}: the width of the model instead of 2i/d = 2i/{d}, the width of a head",
+    "i/d": "i/d instead of 2i/d: the same as a base of 100",
+    "4i/d": "4i/d instead of 2i/d: arange(0, d, 2) already counts in twos",
+    "(2i-2)/d": "(2i - 2)/d instead of 2i/d: i starts at 0 here, and at 1 in the paper's formula",
+    "(2i+2)/d": "(2i + 2)/d instead of 2i/d: i starts at 0",
+    "2(i//2)/d": "2(i // 2)/d instead of 2i/d: two pairs each turn alike",
+}
+WRONG_ANGLES = {
+    **{kind: f"the exponents of the angles are {words}" for kind, words in EXPONENTS.items()},
+    "positive": "the exponents are +2i/d instead of -2i/d: the pairs turn faster and faster",
+    "one": "every pair turns by the same angle, 1 a position",
+    "exp": "the angles are exp(-2i/d): the logarithm of the base, 10000, is missing",
+    "2 pi": "the angles are 2 pi times too large",
+    "twice": "the angles are twice too large: rotated twice, or position times 2",
+    "half": "the angles are half as large as they should be",
+    "1000": "the base is 1000 instead of 10000",
+    "100000": "the base is 100000 instead of 10000",
+    "inverse": "the base is multiplied by 2i/d instead of raised to it",
+}
+
+
 def rotary_bugs() -> list[Bug]:
-    """What goes wrong with rotary."""
-    exponents = {
-        "2i/D": "2i/D = 2i/{D}: the width of the model instead of 2i/d = 2i/{d}, the width of a head",
-        "i/d": "i/d instead of 2i/d: the same as a base of 100",
-        "4i/d": "4i/d instead of 2i/d: arange(0, d, 2) already counts in twos",
-        "(2i-2)/d": "(2i - 2)/d instead of 2i/d: i starts at 0 here, and at 1 in the paper's formula",
-        "(2i+2)/d": "(2i + 2)/d instead of 2i/d: i starts at 0",
-        "2(i//2)/d": "2(i // 2)/d instead of 2i/d: two pairs each turn alike",
-    }
+    """What goes wrong with rotary: what is rotated, by which angles, and in which pairs."""
     return [
         Bug({"rotates": "none"}, "nothing is rotated: the attention has no positions", "rotate query and key",
             ({"position": "head"}, {"position": "batch"}), equal="no positions"),
@@ -135,18 +149,14 @@ def rotary_bugs() -> list[Bug]:
             "the positions instead of their difference", "the same rotation for both"),
         Bug({"rotates": "over all heads"}, "you rotate before the heads are split: the exponents run over the whole "
             "width instead of over d = {d} in every head", "split the heads first, then rotate"),
-        *(Bug({"frequencies": kind}, f"the exponents of the angles are {words}", ANGLES)
-          for kind, words in exponents.items()),
-        Bug({"frequencies": "positive"}, "the exponents are +2i/d instead of -2i/d: the pairs turn faster and faster",
-            ANGLES),
-        Bug({"frequencies": "one"}, "every pair turns by the same angle, 1 a position", ANGLES),
-        Bug({"frequencies": "exp"}, "the angles are exp(-2i/d): the logarithm of the base, 10000, is missing", ANGLES),
-        Bug({"frequencies": "2 pi"}, "the angles are 2 pi times too large", ANGLES),
-        Bug({"frequencies": "twice"}, "the angles are twice too large: rotated twice, or position times 2", ANGLES),
-        Bug({"frequencies": "half"}, "the angles are half as large as they should be", ANGLES),
-        Bug({"frequencies": "1000"}, "the base is 1000 instead of 10000", ANGLES),
-        Bug({"frequencies": "100000"}, "the base is 100000 instead of 10000", ANGLES),
-        Bug({"frequencies": "inverse"}, "the base is multiplied by 2i/d instead of raised to it", ANGLES),
+        *alike("frequencies", WRONG_ANGLES, ANGLES),
+        *pair_bugs(),
+    ]  # fmt: skip
+
+
+def pair_bugs() -> list[Bug]:
+    """What goes wrong where a pair of features is rotated."""
+    return [
         Bug({"table": "halves"}, "the pairs are neighbours (2i, 2i + 1), but the angles stand in halves: cat((a, a)); "
             "neighbours turn by different angles", "a.repeat_interleave(2, dim=-1) for neighbours"),
         Bug({"pairs": "halves"}, "the pairs are halves (i, i + d/2), but the angles stand in neighbours: "
@@ -207,25 +217,25 @@ def alibi(T: int, S: int, H: int, knobs: Knobs) -> Tensor:
 
 SLOPES = "2 ** (-8 * h / H) for h = 1, ..., H"
 BIAS = "scores / sqrt(d) - slope * (t - s)"
+WRONG_SLOPES = {
+    "from zero": "the slopes start at h = 0: the first head has slope 1 instead of 2^(-8/{H})",
+    "one": "the slopes are one for all heads, 2^(-8/{H})",
+    "ones": "the slopes are 1 in every head: there are none",
+    "halves": "the slopes are 1/2, 1/4, 1/8, ...: right for 8 heads only, here there are {H}",
+    "linear": "the slopes are h/H: they grow evenly instead of falling geometrically",
+    "inverse": "the slopes are 1/h instead of falling geometrically",
+    "e": "the slopes are powers of e, exp(-8h/{H}), instead of 2",
+    "-8/h": "the slopes are 2^(-8/h) instead of 2^(-8h/{H}): multiply and divide are exchanged",
+    "positive": "the slopes are 2^(+8h/{H}): the sign of the exponent is wrong",
+    "whole": "the slopes have whole exponents: 8h // {H} rounds down",
+}
 
 
 def alibi_bugs() -> list[Bug]:
     """What goes wrong with ALiBi."""
-    wrong_slopes = {
-        "from zero": "start at h = 0: the first head has slope 1 instead of 2^(-8/{H})",
-        "one": "are one for all heads, 2^(-8/{H})",
-        "ones": "are 1 in every head: there are none",
-        "halves": "are 1/2, 1/4, 1/8, ...: right for 8 heads only, here there are {H}",
-        "linear": "are h/H: they grow evenly instead of falling geometrically",
-        "inverse": "are 1/h instead of falling geometrically",
-        "e": "are powers of e, exp(-8h/{H}), instead of 2",
-        "-8/h": "are 2^(-8/h) instead of 2^(-8h/{H}): multiply and divide are exchanged",
-        "positive": "are 2^(+8h/{H}): the sign of the exponent is wrong",
-        "whole": "have whole exponents: 8h // {H} rounds down",
-    }
     return [
         Bug({"far": "none"}, "nothing is added to the scores: the attention has no positions", BIAS),
-        *(Bug({"slopes": kind}, f"the slopes {words}", SLOPES) for kind, words in wrong_slopes.items()),
+        *alike("slopes", WRONG_SLOPES, SLOPES),
         Bug({"far": "backwards"}, "the sign of the bias is wrong: tokens far away are preferred", BIAS),
         Bug({"far": "square"}, "the bias grows with the square of the distance", BIAS),
         Bug({"far": "root"}, "the bias grows with the root of the distance", BIAS),
