@@ -17,6 +17,7 @@ import begin  # noqa: F401  before the imports that take seconds
 import argparse
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,7 @@ def add_common(name: str, one: argparse.ArgumentParser) -> None:
         one.add_argument("--nanogpt", type=Path, metavar="DIR", help="a checkout of nanoGPT to compare with")
 
 
-def add_own(added: dict[str, argparse.ArgumentParser]) -> None:
+def add_own(added: Mapping[str, argparse.ArgumentParser]) -> None:
     """The options of one suite or two, by the suites' names."""
     for name, config in (("time-to-loss", "shakespeare_char_fast.yaml"), ("startup", "shakespeare_char_cpu.yaml")):
         added[name].add_argument(

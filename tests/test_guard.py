@@ -19,7 +19,7 @@ from minigpt.attention.averages.average_loop import AverageLoop
 from minigpt.attention.averages.average_matrix import AverageMatrix
 from minigpt.attention.averages.average_softmax import AverageSoftmax
 from minigpt.attention.cache import KVCache, Past, State
-from minigpt.attention.position import NoPosition, Position
+from minigpt.attention.position import NoPosition
 from minigpt.attention.softmax.dot_product import DotProduct
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import MultiHead
@@ -27,7 +27,6 @@ from minigpt.attention.softmax.single_head import SingleHead
 from minigpt.fast import kernels, make_fast, running_sum, shortcut
 from minigpt.fast.guard import METHODS, fitting
 from minigpt.model.gpt import ModelConfig
-from minigpt.system.errors import UserError
 
 SHAPE = ModelConfig(n_layer=1, n_embd=16, block_size=8, position=NoPosition.Config())
 SOFTMAX = (DotProduct, SingleHead, MultiHead, GroupedQuery)
@@ -338,58 +337,6 @@ def test_without_the_guard_decoding_would_be_wrong() -> None:
     assert (summed - exact).abs().max() > 0.1
 
 
-# ---- the registry ----
-
-
-def test_a_kind_is_registered_by_its_name() -> None:
-    shipped = {"average_loop", "average_matrix", "average_softmax", "dot_product", "single_head", "multi_head"}
-    assert shipped | {"grouped_query"} <= set(Attention.kinds)
-    assert all(Attention.kinds[name].kind == name for name in shipped)
-
-
-def test_a_class_without_a_kind_is_not_registered() -> None:
-    class Mine(MultiHead):
-        pass
-
-    assert Mine.kind == ""
-    assert Mine not in Attention.kinds.values()
-
-
-def test_two_kinds_of_one_name_are_refused() -> None:
-    before = dict(Attention.kinds)
-    with pytest.raises(UserError, match=r"the kind 'multi_head' of .*test_guard is taken by .*: choose another"):
-
-        class Mine(MultiHead, kind="multi_head"):
-            pass
-
-    assert Attention.kinds == before
-
-
-def test_each_class_has_options_that_lead_back_to_it() -> None:
-    class Mine(MultiHead):
-        pass
-
-    assert Mine.Config.component is Mine
-    assert MultiHead.Config.component is MultiHead
-    assert Mine.Config(n_head=2).n_head == 2
-
-
-def test_options_that_are_no_frozen_dataclass_are_refused() -> None:
-    with pytest.raises(TypeError, match=r"Mine.Config must be a @dataclass\(frozen=True, kw_only=True\)"):
-
-        class Mine(MultiHead):
-            class Config:
-                n_head = 3
-
-
-def test_a_kind_that_says_nothing_about_its_weights_is_told_so() -> None:
-    class Mine(Attention):
-        pass
-
-    with pytest.raises(TypeError, match=r"Mine does not say where its weights come from: define weights"):
-        layer_of(Mine)(tokens())
-
-
 # ---- methods that say one thing in two forms ----
 
 
@@ -421,32 +368,3 @@ def test_a_form_stays_where_all_that_belongs_together_changes_and_goes_where_onl
 
     assert fitting(Both, "mix") is Doubled.mix
     assert fitting(One, "mix") is kernels.mix
-
-
-# ---- positions that a kind cannot honour ----
-
-
-def test_a_position_that_a_kind_cannot_honour_is_left_out() -> None:
-    class Mine(MultiHead):
-        unsuited: ClassVar[dict[str, str]] = {"rotate": "a rotation does not commute with its decay"}
-
-    for name, left_out in {"rotary": True, "alibi": False, "learned": False}.items():
-        shape = ModelConfig(n_layer=1, n_embd=16, position=Position.kinds[name].Config())
-        assert isinstance(Mine(Mine.Config(), shape).position, NoPosition) == left_out
-
-
-# ---- steps for people who look ----
-
-
-@torch.no_grad()
-def test_the_last_stage_is_the_weights_in_a_kind_that_changes_them_too() -> None:
-    class Mine(MultiHead):
-        def weights(self, query: Tensor, key: Tensor) -> Tensor:
-            return super().weights(query, key).square()
-
-    for kind, names in {Mine: 4, AverageLoop: 1, DotProduct: 4}.items():
-        layer = layer_of(kind)
-        query, key, _ = layer.qkv(tokens(), Past())
-        stages = layer.stages(query, key)
-        assert len(stages) == names and [*stages][-1] == "weights"
-        assert torch.equal(stages["weights"], layer.weights(query, key))

@@ -1,0 +1,119 @@
+"""The commands refuse a wrong kind before their first step: training, resuming, profiling and comparing.
+
+B batch, T positions, D model width.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from running import CONFIG, ROOT, furnish, script
+from small_corpora import own_data
+from wrong_kinds import KINDS
+
+from minigpt.attention import Attention
+from minigpt.checks.laws import LawError
+from minigpt.comparison.measurement import try_out
+from minigpt.config.options import load
+from minigpt.inspection.causality import LeakError
+from minigpt.runs.assemble import RunConfig
+
+data = pytest.fixture(scope="module", autouse=True)(own_data)
+
+BEGIN = """\
+import torch
+from minigpt.attention import MultiHead, distance
+
+class Mine(MultiHead, kind="mine"):
+    """
+RIGHT = BEGIN + "pass\n"
+CORNER = BEGIN + (
+    "def mask(self, T, S, device):\n        return torch.ones(T, S, dtype=torch.bool, device=device).tril()\n"
+)
+LEAK = BEGIN + (
+    "def output(self, mixed, x):\n        return super().output(mixed, x) + (x.roll(-1, 1) if self.training else 0)\n"
+)
+MINE = CONFIG.replace("multi_head", "mine")
+TRAIN = ("--config", "small.yaml", "--plugin", "mine.py")
+
+
+def home_with(folder: Path, plugin: str) -> Path:
+    (folder / "mine.py").write_text(plugin, encoding="utf-8")
+    return furnish(folder, MINE)
+
+
+@pytest.mark.parametrize(
+    ("plugin", "words"),
+    [
+        (
+            CORNER,
+            "error: layer 0 (mine): where 1 of 6 positions are new, as with a cache, the new ones have other weights",
+        ),
+        (LEAK, "error: layer 0 (mine) sees the future in training mode only: other tokens from position"),
+    ],
+)
+def test_training_refuses_a_wrong_plugin_before_it_makes_a_folder(tmp_path: Path, plugin: str, words: str) -> None:
+    ended = script("train.py", *TRAIN, cwd=home_with(tmp_path, plugin))
+    assert ended.code == 2 and ended.err.startswith(words) and ended.err.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_skip_checks_trains_it_anyway_and_leaves_a_record(tmp_path: Path) -> None:
+    home = home_with(tmp_path, CORNER)
+    ended = script("train.py", *TRAIN, "--skip-checks", cwd=home)
+    assert ended.code == 0 and "note: the model is not checked before its first step (--skip-checks)" in ended.out
+    assert json.loads((home / "runs/small/environment.json").read_text("utf-8"))["checks"] == "skipped"
+    written = script("sample.py", "--plugin", "mine.py", "--prompt", "the", cwd=home)
+    assert written.code == 0 and "runs/small was trained with --skip-checks" in written.err
+
+
+def test_a_plugin_that_was_edited_is_checked_again_on_resuming(tmp_path: Path) -> None:
+    home = home_with(tmp_path, RIGHT)
+    assert script("train.py", *TRAIN, cwd=home).code == 0
+    assert json.loads((home / "runs/small/environment.json").read_text("utf-8"))["checks"] == "passed"
+    (home / "mine.py").write_text(CORNER, encoding="utf-8")
+    again = "--resume", "--plugin", "mine.py", "training.max_steps=12"
+    refused = script("train.py", *again, cwd=home)
+    assert refused.code == 2 and "aligned to the upper left corner" in refused.err
+    assert not (home / "runs/small/changes.jsonl").exists()
+    assert script("train.py", *again, "--skip-checks", cwd=home).code == 0
+    change = json.loads((home / "runs/small/changes.jsonl").read_text("utf-8").splitlines()[0])
+    assert ["checks", "passed", "skipped"] in change["changes"]
+    assert "with --skip-checks" in script("sample.py", "--plugin", "mine.py", "--prompt", "the", cwd=home).err
+
+
+def test_a_profile_has_no_checks_to_skip(tmp_path: Path) -> None:
+    ended = script("train.py", "--config", "small.yaml", "--profile", "--skip-checks", cwd=furnish(tmp_path))
+    assert ended.code == 2 and "--profile and --skip-checks: give one of them" in ended.err
+
+
+def test_a_comparison_checks_each_variant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(furnish(tmp_path))
+    for kind in ("wrong_training_only", "wrong_upper_left"):
+        monkeypatch.setitem(Attention.kinds, kind, KINDS[kind])
+    leaking, corner = (
+        load(RunConfig, "small.yaml", [f"model.attention={kind}"])
+        for kind in ("wrong_training_only", "wrong_upper_left")
+    )
+    with pytest.raises(LeakError, match="in training mode only"):
+        try_out(leaking, allow_leak=False)
+    with pytest.raises(LawError, match="aligned to the upper left corner"):
+        try_out(corner, allow_leak=False)
+    assert try_out(leaking, allow_leak=True)["step"] > 0
+    assert try_out(corner, allow_leak=False, skip_checks=True)["step"] > 0
+
+
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
+def test_the_kinds_of_the_documents_pass(tmp_path: Path, document: str) -> None:
+    text = (ROOT / document).read_text("utf-8")
+    blocks = [block for block in re.findall(r"```python\n(.*?)```", text, flags=re.S) if "(MultiHead, kind=" in block]
+    assert blocks
+    for n, block in enumerate(blocks):
+        [kind] = re.findall(r'kind="(\w+)"', block)
+        (tmp_path / f"mine{n}.py").write_text(block, encoding="utf-8")
+        furnish(tmp_path, CONFIG.replace("multi_head", kind))
+        ended = script("train.py", "--config", "small.yaml", "--plugin", f"mine{n}.py", cwd=tmp_path)
+        assert ended.code == 0 and "note:" not in ended.out, ended.err
