@@ -64,7 +64,8 @@ LEAVES = [field for field in FIELDS if not any(map(is_group, members(field.hint)
 
 WORDS = st.sampled_from(["abc", "'1'", '"true"', "'null'", "yes", "off", "0x10", "1_", "1e", "--1", ".nan", "-.inf"])
 BOOLS, NULL = st.sampled_from(["true", "false"]), st.just("null")
-LISTS, GROUPS = st.sampled_from(["[]", "[1]", "[abc]", "[[true]]"]), st.sampled_from(["{a: 1}", "{}", "{kind: abc}"])
+NUMBERS, ODD_LISTS = st.just("[1]"), st.sampled_from(["[]", "[abc]", "[[true]]"])
+LISTS, GROUPS = NUMBERS | ODD_LISTS, st.sampled_from(["{a: 1}", "{}", "{kind: abc}"])
 WHOLE, REAL = st.integers(-(10**30), 10**30).map(str), st.floats(-1e300, 1e300).map(repr)
 
 
@@ -100,6 +101,8 @@ def wrong(hint: Any) -> Texts:
         pools.remove(BOOLS)
     elif base is str:
         pools.remove(WORDS)
+    elif get_origin(base) is tuple:
+        pools[1] = ODD_LISTS
     elif get_origin(base) is not Literal and is_group(base):
         pools.remove(GROUPS)
     return st.one_of([pool for pool in pools if pool is not NULL or type(None) not in parts])
@@ -119,6 +122,8 @@ def right(hint: Any) -> Texts:
         return inside.map(repr)
     if base is bool:
         return BOOLS
+    if get_origin(base) is tuple:
+        return st.lists(right(get_args(base)[0]), min_size=1, max_size=3).map(lambda items: f"[{', '.join(items)}]")
     return st.sampled_from(get_args(base)) if get_origin(base) is Literal else st.just("abc")
 
 
