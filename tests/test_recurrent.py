@@ -5,6 +5,8 @@ B batch, H heads, T positions, D model width.
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from laws import POSITIONS, Case, D, make_layer, model_config, stir
@@ -12,14 +14,23 @@ from torch import Tensor
 
 from minigpt.attention import Attention
 from minigpt.attention.cache import Past, State
-from minigpt.attention.linear.recurrent import Recurrent
+from minigpt.attention.linear.delta_net import DeltaNet
+from minigpt.attention.linear.delta_product import DeltaProduct
+from minigpt.attention.linear.gated_delta_net import GatedDeltaNet
+from minigpt.attention.linear.gated_linear import GatedLinear
+from minigpt.attention.linear.kimi_delta import KimiDelta
+from minigpt.attention.linear.log_linear import LogLinear
+from minigpt.attention.linear.mamba2 import Mamba2
+from minigpt.attention.linear.recurrent import FASTEST, Recurrent
 from minigpt.attention.linear.retention import Retention
+from minigpt.attention.linear.taylor import Taylor
 from minigpt.attention.position import NoPosition, Position, Rotary
 from minigpt.checks.laws import off
 from minigpt.fast import chunks, make_fast
 from minigpt.fast.guard import fitting
 from minigpt.fast.recurrence import step_by_step
 from minigpt.inspection.cost import bytes_of
+from minigpt.model import GPT
 
 RECURRENT = {name: kind for name, kind in Attention.kinds.items() if issubclass(kind, Recurrent)}
 every = pytest.mark.parametrize("kind", RECURRENT.values(), ids=RECURRENT)
@@ -65,7 +76,6 @@ def with_gradients(layer: Recurrent, x: Tensor, form: str) -> list[Tensor]:
 def test_the_three_forms_are_one_computation(kind: type[Attention], size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With gradients, in chunks of any size, over several segments, and where the last chunk is not full."""
     monkeypatch.setattr(chunks, "SIZE", size)
-    monkeypatch.setattr(chunks, "SIZE_OF_CHANNELS", size)
     monkeypatch.setattr(chunks, "SEGMENT", 50)
     layer, x = layer_of(kind), tokens(70)
     matrix = with_gradients(layer, x, "matrix")
@@ -187,3 +197,76 @@ def test_dropout_drops_weights_which_only_the_matrix_has() -> None:
     stir(layer)
     x = tokens(20)
     assert off(layer(x), layer.eval()(x)) > 0.1
+
+
+# ---- options, and gates at their ends ----
+
+OPTIONS: list[Recurrent.Config] = [
+    Retention.Config(decay="alibi", features="silu"),
+    Retention.Config(decay="none", features="unit", normed=False, head_dim=3),
+    GatedLinear.Config(n_head=2, features="elu"),
+    DeltaNet.Config(strength=2.0, n_head=1),
+    DeltaProduct.Config(writes=3, head_dim=3),
+    LogLinear.Config(levels=2),
+    LogLinear.Config(levels=4, n_head=2),
+]
+
+
+@pytest.mark.parametrize("config", OPTIONS, ids=str)
+def test_with_any_options_the_three_forms_are_one_computation(config: Recurrent.Config) -> None:
+    layer, x = make_layer(Case(config, Rotary.Config())), tokens(70)
+    assert isinstance(layer, Recurrent)
+    matrix = with_gradients(layer, x, "matrix")
+    for form in ("chunks", "recurrence"):
+        assert max(map(off, with_gradients(layer, x, form), matrix)) < 1e-9, form
+
+
+@pytest.mark.parametrize("kind", [GatedLinear, KimiDelta])
+def test_channels_that_forget_as_fast_as_they_may_stay_finite_in_float32(kind: type[Attention]) -> None:
+    """Every other channel forgets nothing, the others all but e^-5 at each token."""
+    layer, x = layer_of(kind), tokens(70)
+    gates = layer.up if isinstance(layer, GatedLinear) else layer.forget
+    with torch.no_grad():
+        gates.bias.copy_(torch.tensor([-1e6, 1e6]).repeat(D // 2))
+    exact = with_gradients(layer, x, "matrix")
+    log_decay = layer.ungated(layer.qkv(x, Past())[1])[1][..., -layer.d :]  # (B, H, T, d)
+    assert log_decay.min() == FASTEST and log_decay.max() == 0
+    rough = layer.float()
+    for form in FORMS:
+        for found, expected in zip(with_gradients(rough, x.float(), form), exact):
+            assert off(found.double(), expected) < 1e-4, form
+
+
+def test_a_head_forgets_by_the_rates_of_the_papers() -> None:
+    """RetNet's 31/32, 63/64, ..., and exp of the slopes of ALiBi, which for four heads are 1/4, 1/16, 1/64, 1/256."""
+    like = torch.empty(0, dtype=torch.float64)
+    for decay, expected in {
+        "retnet": [31 / 32, 63 / 64, 127 / 128, 255 / 256],
+        "alibi": [math.exp(-(4.0**-power)) for power in (1, 2, 3, 4)],
+        "none": [1.0] * 4,
+    }.items():
+        layer = make_layer(Case(Retention.Config(decay=decay), NoPosition.Config()))
+        assert layer.decays(like).exp().tolist() == pytest.approx(expected, rel=1e-14)
+
+
+@pytest.mark.parametrize("kind", [Mamba2, GatedLinear, GatedDeltaNet, KimiDelta, LogLinear])
+def test_gates_start_near_one_as_those_of_retention(kind: type[Attention]) -> None:
+    """Whatever the token, since the weights of the gates start small: most of the past is remembered."""
+    torch.manual_seed(0)
+    model = GPT(model_config(Case(kind.Config(), NoPosition.Config())), 11)
+    layer = model.attentions()[0]
+    assert isinstance(layer, Recurrent)
+    key, gates = layer.ungated(layer.qkv(tokens(9).float(), Past())[1])
+    log_decay = gates[..., 1:] if isinstance(layer, DeltaNet) else gates  # (B, H, T, 1 or d)
+    expected = torch.tensor([1 / 32, 1 / 64, 1 / 128, 1 / 256])[:, None, None]  # (H, 1, 1)
+    assert key.isfinite().all()
+    assert ((1 - log_decay.exp()) / expected - 1).abs().max() < 0.5
+
+
+def test_short_texts_take_the_explicit_weights_where_they_cost_less() -> None:
+    layer = layer_of(Taylor)
+    assert isinstance(layer, Taylor) and layer.features == 15
+    for T, form in ((14, "matrix"), (15, "chunks")):
+        query, key, value = layer.qkv(tokens(T), Past())
+        explicit = torch.equal(layer.mix(query, key, value), Attention.mix(layer, query, key, value))
+        assert explicit == (form == "matrix")

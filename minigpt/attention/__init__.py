@@ -3,6 +3,7 @@
     averages/   the mean of the past, three ways: a loop, a matrix, a softmax of masked zeros
     softmax/    scores and a softmax: dot_product, single_head, multi_head, grouped_query, and what changes one thing
     compact/    fewer numbers to keep: a latent, factors, or another layer's keys and values
+    linear/     no softmax: the past is a state of fixed size, read and written by each token
 
 A new kind is ONE new file in a family's folder and nothing else: it is found by itself.
 """

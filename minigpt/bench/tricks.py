@@ -18,12 +18,15 @@ MODERN = {**SIZE, "position": "rotary", "norm": "rmsnorm", "mlp": "swiglu", "bia
 MODELS: dict[str, dict[str, Any]] = {
     "multi_head": {**MODERN, "attention": "multi_head"},
     "average_matrix": {**SIZE, "attention": "average_matrix"},
+    "delta_net": {**SIZE, "attention": "delta_net"},
     "GPT-2's shape, 16 texts": {**SIZE, "attention": "multi_head"},
 }
 VOCABULARY, BATCH = 65, 16
 TEXTS = {"GPT-2's shape, 16 texts": 16}  # written at the same time; the others write one
 WHERE = {  # the model with which a trick is measured; the others: multi_head
     "running sums": "average_matrix",
+    "chunks": "delta_net",
+    "states of fixed size": "delta_net",
     "no oneDNN": "GPT-2's shape, 16 texts",  # the only one with GELU
     "last position only": "GPT-2's shape, 16 texts",
 }

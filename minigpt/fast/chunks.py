@@ -14,8 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-SIZE = 64  # positions of a chunk
-SIZE_OF_CHANNELS = 32  # the same where each channel has its own decay, see `overlap`
+SIZE = 32  # positions of a chunk: 16 and 64 are slower; and decays of each channel need no more than 32, see `overlap`
 SEGMENT = 1024  # positions that are computed at once: with more, the intermediates leave the cache of the CPU
 
 
@@ -33,10 +32,9 @@ def chunked(
     (B, H, T, g) and strength (B, H, T, 1), all of one type -> what the queries read (B, H, T, e), the last state.
     """
     mixed, T = list[Tensor](), query.shape[2]
-    size = SIZE if log_decay is None or log_decay.shape[-1] == 1 else SIZE_OF_CHANNELS
     for start in range(0, T, SEGMENT):
         end = min(start + SEGMENT, T)
-        c = min(size, end - start)
+        c = min(SIZE, end - start)
         q, k, v, a, b = (
             None if part is None else cut(part[:, :, start:end], c)  # (B, H, N, c, ...)
             for part in (query, key, value, log_decay, strength)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from minigpt.attention import Attention, Past, State
@@ -85,10 +86,8 @@ def in_chunks(kind: type[Recurrent], least: Callable[[Any], int] = lambda self: 
 @in_chunks(Linear)
 def linear(self: Linear, query: Tensor, key: Tensor, value: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """The sums of values and the sums of ones, one divided by the other."""
-    sums, memory = chunked(query, key, value, state[..., :-1])  # (B, H, T, e), (B, H, d, e)
-    totals = state[..., None, :, -1] + key.cumsum(dim=2)  # (B, H, T, d)
-    state = torch.cat((memory, totals[:, :, -1, :, None]), dim=-1)  # (B, H, d, e + 1)
-    return sums / (query * totals).sum(dim=-1, keepdim=True), state  # (B, H, T, e)
+    sums, state = chunked(query, key, F.pad(value, (0, 1), value=1.0), state)  # (B, H, T, e + 1), (B, H, d, e + 1)
+    return sums[..., :-1] / sums[..., -1:], state  # (B, H, T, e)
 
 
 @in_chunks(Retention)

@@ -124,7 +124,7 @@ def opposite_of_softplus(y: Tensor) -> Tensor:
 def features(x: Tensor, name: Features) -> Tensor:
     """What is made of queries or keys: (..., d) -> (..., d)."""
     if name == "elu":
-        return F.elu(x) + 1 + SMALLEST  # (..., d): positive
+        return F.elu(x) + (1 + SMALLEST)  # (..., d): positive
     if name == "silu":
         return F.silu(x)  # (..., d)
     if name == "unit":
