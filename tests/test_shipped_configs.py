@@ -13,6 +13,8 @@ import minigpt.attention
 from minigpt.attention import Attention
 from minigpt.comparison.variants import load_comparison
 from minigpt.config.options import CONFIGS, from_dict, load
+from minigpt.fast import make_fast
+from minigpt.inspection.cost import cost
 from minigpt.model import GPT, ModelConfig, count_parameters
 from minigpt.runs.assemble import RunConfig
 from minigpt.runs.report import read_metrics
@@ -21,6 +23,7 @@ from minigpt.text.tokenizer import Public
 COMPARED = "\ncompare:"  # a config of scripts/compare.py, not of a run
 RUNNABLE = [path for path in sorted(CONFIGS.rglob("*.yaml")) if COMPARED not in path.read_text("utf-8")]
 COMPARISONS = [path for path in sorted(CONFIGS.rglob("*.yaml")) if path not in RUNNABLE]
+HYBRIDS = sorted(path.name for path in CONFIGS.glob("hybrid_*.yaml"))
 LADDER = sorted((CONFIGS / "ladder").glob("*.yaml"))
 SHORT = ["training.max_steps=2", "training.sample_every=1", "sampling.max_tokens=3", "training.device=cpu"]
 
@@ -45,6 +48,27 @@ def test_the_ladder_has_a_file_for_every_rung() -> None:
     rungs = {name for name, kind in Attention.kinds.items() if kind.__name__ in minigpt.attention.__all__}
     assert sorted(kinds) == sorted(rungs)
     assert [path.stem for path in LADDER] == kinds
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_a_hybrid_is_tiny_but_for_the_attention(name: str) -> None:
+    tiny, hybrid = (load(RunConfig, file) for file in ("tiny.yaml", name))
+    assert isinstance(hybrid.model.attention, tuple)
+    assert replace(hybrid, model=replace(hybrid.model, attention=tiny.model.attention)) == tiny
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        ("tiny.yaml", 4 * 2 * 128 * 128),  # layers, keys and values, positions, width
+        ("hybrid_linear.yaml", 2 * 128 * 128 + 3 * 4 * 32 * 32),  # one layer of keys and values, three of four states
+        ("hybrid_window.yaml", 2 * 2 * 128 * (128 + 32)),
+    ],
+)
+def test_a_hybrid_keeps_less(name: str, numbers: int) -> None:
+    """After a whole context, in float32; the figures of configs/README.md are these, divided by its 128 tokens."""
+    kept = cost(make_fast(GPT(load(RunConfig, name).model, 50))).cache_bytes_per_token * 128
+    assert kept == 4 * numbers
 
 
 def test_the_rungs_are_identical_but_for_the_attention() -> None:
@@ -139,7 +163,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", ["tiny.yaml", *(f"ladder/{path.name}" for path in LADDER)])
+@pytest.mark.parametrize("name", ["tiny.yaml", *HYBRIDS, *(f"ladder/{path.name}" for path in LADDER)])
 def test_a_small_config_trains(home: Path, name: str) -> None:
     run = Path(name).stem
     ended = script("train.py", "--config", name, *SHORT, "data.source=text.txt", "training.batch_size=2", cwd=home)
