@@ -139,12 +139,12 @@ IN_TRAINING = [
     (
         "in the backward pass",
         BACKWARD + KIND + "    def output(self, mixed, x):\n        return Double.apply(super().output(mixed, x))\n",
-        "mine.py:14 in backward (called by _check): NameError: name 'nothing' is not defined",
+        "mine.py:14 in backward (called by start): NameError: name 'nothing' is not defined",
     ),
     (
         "a value that the backward pass needed is overwritten",
         KIND + "    def normalise(self, scores):\n        return scores.softmax(-1).add_(0)\n",
-        "mine.py:8 in Mine (called by _check): RuntimeError: one of the variables",
+        "mine.py:8 in Mine (called by start): RuntimeError: one of the variables",
     ),
     (
         "in the checks of its options",
@@ -196,7 +196,7 @@ OTHERS = [
         "a tokenizer",
         'class Mine(Char, kind="mine"):\n    def encode(self, text):\n        return super().encode(text) / None\n',
         "data.tokenizer=mine",
-        "mine.py:10 in encode (called by _tokenize): TypeError: unsupported operand",
+        "mine.py:10 in encode (called by ids_on_disk): TypeError: unsupported operand",
     ),
     (
         "an optimizer",

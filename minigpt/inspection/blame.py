@@ -98,8 +98,9 @@ def _class_line(cls: type) -> str:
 
 
 def _context(called: Calls) -> str:
-    """Which call of minigpt led there, and in which layer."""
+    """Which call of minigpt led there, by a name that is not private, and in which layer."""
     codes = [frame.f_code for frame, _ in called if _is_ours(frame) and not _looks(frame)]
+    codes = [code for code in codes if not code.co_name.startswith("_") or code.co_name.endswith("__")]
     names = [
         f"called by {getattr(code, 'co_qualname', code.co_name)}" for code in codes[-1:]
     ]  # Python 3.10: the last word
