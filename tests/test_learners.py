@@ -48,7 +48,7 @@ def test_a_right_answer_is_right_in_any_style(style: str, tmp_path: Path) -> Non
     assert report.exit_code == 0 and report.how
 
 
-SAMPLED = [n if n % 2 else pytest.param(n, marks=pytest.mark.slow) for n in range(len(MUTANTS))]  # half run quickly
+SAMPLED = [n if n % 3 == 1 else pytest.param(n, marks=pytest.mark.slow) for n in range(len(MUTANTS))]  # a third here
 
 
 @pytest.mark.parametrize("number", SAMPLED)

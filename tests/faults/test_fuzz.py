@@ -51,10 +51,10 @@ def open_folders(untrusted: tuple[str, Path], first: int, count: int) -> None:
     assert [case for case in cases if case["wrong"]] == []
 
 
-def test_25_untrusted_folders(untrusted: tuple[str, Path]) -> None:
-    open_folders(untrusted, 0, 25)
+def test_12_untrusted_folders(untrusted: tuple[str, Path]) -> None:
+    open_folders(untrusted, 0, 12)
 
 
 @pytest.mark.slow
 def test_more_untrusted_folders(untrusted: tuple[str, Path], whole: bool) -> None:
-    open_folders(untrusted, 25, 300 if whole else 60)
+    open_folders(untrusted, 12, 300 if whole else 60)
