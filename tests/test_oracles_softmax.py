@@ -45,7 +45,7 @@ Rows = list[list[float]]  # [h][s], what one position gives to those up to itsel
 
 def made(config: Attention.Config, position: type[Position] = NoPosition, layer: int = 0) -> Any:
     torch.manual_seed(layer)
-    shape = Shape(n_embd=D, block_size=T + 2, position=position.Config())
+    shape = Shape(n_embd=D, block_size=T, position=position.Config())
     attention = config.component(config, shape, layer).double()
     stir(attention)
     return attention.eval()

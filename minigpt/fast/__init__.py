@@ -11,6 +11,7 @@
     chunks          linear attention: a matrix within each chunk, a state between them
     recurrence      recurrent kinds in chunks, and writing with a state of fixed size
     levels          log-linear attention in chunks
+    rewriting       writing with keys that later tokens change
     switch          `make_fast`: puts all of these into one model, or takes them out
     joined          linear layers of one input as one layer
     packed          weights in blocks, or in fewer bits

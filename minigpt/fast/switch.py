@@ -15,6 +15,7 @@ from minigpt.fast import (  # noqa: F401 (they register their forms)
     kernels,
     levels,
     recurrence,
+    rewriting,
     rotary,
     running_sum,
     windows,

@@ -96,6 +96,10 @@ class Differential(MultiHead, kind="differential"):
         ours, others = map(super().weights, query.chunk(2, dim=1), key.chunk(2, dim=1))  # (B, H, T, S) each
         return ours - self.taken().to(ours.dtype) * others  # (B, H, T, S)
 
+    def stages(self, query: Tensor, key: Tensor) -> dict[str, Tensor]:
+        ours, others = map(super().weights, query.chunk(2, dim=1), key.chunk(2, dim=1))  # (B, H, T, S) each
+        return {"softmax": ours, "other softmax": others, "weights": self.weights(query, key)}
+
     def output(self, mixed: Tensor, x: Tensor) -> Tensor:
         if self.norm is not None:
             mixed = self.norm(mixed) * (1 - self.start)  # (B, H, T, 2d)

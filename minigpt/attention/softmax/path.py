@@ -10,8 +10,8 @@ key. The products come from one triangular system: r[t, j], how much of w[j] the
 b[j] w[j] . (query[t] - sum over j < i <= t of r[t, i] w[i]).
 b = 2 sigmoid(strength(x)) starts at 0.24: of a key's length, nearly half is left after a hundred tokens of width 32.
 
-Cost: T^3 for a text as written here (the paper's blocks: T^2 D), T^2 D for a written token. Cache: 3 D + H numbers a
-token.
+Cost: T^3 for a text as written here (the paper's blocks: T^2 D), T D for a written token. Cache: 2 D numbers a token,
+the keys as they have been moved (`fast/rewriting.py`; in plain form w and b too).
 
 B batch, H heads, T query positions, S key positions, D model width, d width of a head.
 """
@@ -63,6 +63,6 @@ class Path(MultiHead, kind="path"):
         query, key = query.to(precise), key.to(precise)
         key, w, b = key.split((d, d, 1), dim=-1)  # (B, H, S, d) twice, (B, H, S, 1)
         met = (query @ w.mT * b.mT).masked_fill(distance(T, S, key.device) < 0, 0.0)  # (B, H, T, S)
-        system = (w @ w.mT * b.mT).tril(-1)  # (B, H, S, S), and ones on the diagonal
+        system = w @ w.mT * b.mT  # (B, H, S, S), of which the part below the diagonal counts, and ones on it
         taken = torch.linalg.solve_triangular(system, met, upper=False, left=False, unitriangular=True)  # (B, H, T, S)
         return super().scores(query, key) - taken @ (w @ key.mT).tril(-1) * self.scale(query)  # (B, H, T, S)

@@ -8,7 +8,8 @@ New against multi_head: `scores`, and no new parameter. While head 0 has no scor
 A later query must know all votes before it. So the query of head 0 rides in the keys, a part of it in each head's, and
 the votes are made again from the cache.
 
-Cost: T^2 D for a text, T^2 d for a written token. Cache: 2 D + d numbers a token.
+Cost: T^2 D for a text, T D for a written token. Cache: 2 D + 1 numbers a token, with the sum of the votes against each
+(`fast/rewriting.py`; in plain form the queries of head 0 instead).
 
 B batch, H heads, T query positions, S key positions, d width of a head.
 """
