@@ -64,7 +64,7 @@ class Attention(nn.Module, Component):
         self.position = NoPosition(NoPosition.Config(), model) if self.leaves_out(position) else position
 
     def leaves_out(self, position: Position) -> str:
-        """Why this kind goes without a position; empty where it honours it."""
+        """Why this kind leaves a position out; empty where it uses it."""
         return "; ".join(why for method, why in self.unsuited.items() if position.acts_by(method))
 
     def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
@@ -81,7 +81,7 @@ class Attention(nn.Module, Component):
         raise TypeError(f"{type(self).__name__} does not say where its weights come from: define weights(query, key)")
 
     def stages(self, query: Tensor, key: Tensor) -> dict[str, Tensor]:
-        """The steps from queries and keys to the weights, for people who look: by name, in order, the weights last."""
+        """The steps from queries and keys to the weights, to be looked at: by name, in order, the weights last."""
         return {"weights": self.weights(query, key)}  # (B, H, T, S)
 
     def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -106,7 +106,7 @@ class KVCache(Past):
 
 
 class WindowCache(Past):
-    """The keys and values of the last `window` positions, and of the first `sinks`: as large however long the past.
+    """The keys and values of the last `window` positions, and of the first `sinks`: a fixed size, however long the past.
 
     A ring: a position is written over the one `window` positions before it. `append` returns what was kept, in the
     order of the text, and then what is new. A mask that is made of distances stays right: what was dropped, no new
@@ -121,7 +121,7 @@ class WindowCache(Past):
         self.buffers: tuple[Tensor, Tensor] | None = None
 
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Keep key (B, G, T, d) and value (B, G, T, e); returns (B, G, S, d) and (B, G, S, e), of what was kept too."""
+        """Keep key (B, G, T, d) and value (B, G, T, e); returns (B, G, S, d) and (B, G, S, e), the kept ones first."""
         self.expect(key.shape[0])
         kept = self.in_order() if self.buffers else ([], [])
         keys, values = torch.cat([*kept[0], key], dim=2), torch.cat([*kept[1], value], dim=2)
@@ -146,7 +146,7 @@ class WindowCache(Past):
         return position if position < s else s + (position - s) % self.window
 
     def write(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Keep key (B, G, T, d) and value (B, G, T, e), each in its place; returns all that is kept, as it lies."""
+        """Keep key (B, G, T, d) and value (B, G, T, e), each in its place; returns the buffers, in their own order."""
         self.expect(key.shape[0])
         start, end, size = self.length, self.length + key.shape[2], self.sinks + self.window
         if self.buffers is None:

@@ -24,5 +24,5 @@ class Edge:
     theirs: Mapping[str, Any] = field(default_factory=dict)  # options of the other
     prepare: Callable[[Any, Any], None] | None = None
     error: float = 0.0  # of a limit: how far they are still apart, relative to the largest number
-    size: float = 1.0  # of the inputs; some limits are those of small ones
+    size: float = 1.0  # what the inputs are multiplied by: some limits hold for small inputs
     without: tuple[str, ...] = ()  # positions under which it does not hold

@@ -1,4 +1,4 @@
-"""The laws of attention: what every kind obeys with every position, each a function of a made model.
+"""The laws of attention: what every kind obeys with every position. Each is a function of a model.
 
 A law takes a model in float64 and evaluation mode, and raises LawError: one line that says which law, where, by how
 much, and the likely cause. The model stays as it is. The contract suite holds every kind to all laws;
@@ -222,7 +222,7 @@ def queries_may_come_alone(model: GPT, allowed: float = EXACT) -> None:
 
 @torch.no_grad()
 def the_order_of_the_past(model: GPT, allowed: float = EXACT) -> None:
-    """Without positions, the last row depends on the order of the past where `order_blind` is false, only."""
+    """Without positions, the last row depends on the order of the past only where `order_blind` is false."""
     blind = copy.deepcopy(model)
     for attention in blind.attentions():
         attention.position = NoPosition(NoPosition.Config(), model.config)
