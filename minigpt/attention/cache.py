@@ -106,7 +106,7 @@ class KVCache(Past):
 
 
 class WindowCache(Past):
-    """The keys and values of the last `window` positions, and of the first `sinks`: a fixed size, however long the past.
+    """The keys and values of the last `window` positions, and of the first `sinks`: a fixed size, whatever the past.
 
     A ring: a position is written over the one `window` positions before it. `append` returns what was kept, in the
     order of the text, and then what is new. A mask that is made of distances stays right: what was dropped, no new
