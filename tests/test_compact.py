@@ -18,6 +18,8 @@ from minigpt.attention.cache import KVCache, Shared
 from minigpt.attention.compact.cross_layer import CrossLayer
 from minigpt.attention.compact.latent import Latent
 from minigpt.attention.compact.tensor_product import TensorProduct
+from minigpt.attention.linear.long_convolution import LongConvolution
+from minigpt.attention.linear.mamba2 import Mamba2
 from minigpt.attention.position import NoPosition, Rotary
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import MultiHead
@@ -71,7 +73,8 @@ ABOVE = [
     (CrossLayer.Config(share=4), ValueResidual.Config()),
     (MultiHead.Config(), ValueResidual.Config()),
     (TensorProduct.Config(), ValueResidual.Config()),
-    (LINEAR, ValueResidual.Config()),
+    (Mamba2.Config(), ValueResidual.Config()),
+    (LongConvolution.Config(waves=3), ValueResidual.Config()),
     (SlidingWindow.Config(window=3), ValueResidual.Config()),
     (ValueResidual.Config(), CrossLayer.Config()),
     (TokenShift.Config(), TensorProduct.Config(), Latent.Config()),
@@ -118,6 +121,7 @@ def test_keys_that_are_shared_are_kept_once_and_not_by_the_layers_that_read_them
             (SlidingWindow.Config(), CrossLayer.Config()),
             "layer below, which keeps a window of them only; put a kind",
         ),
+        ((Mamba2.Config(), CrossLayer.Config()), r"keys and values \(2, 4, 5, 6\) and \(2, 4, 5, 4\), of other heads"),
         ((LINEAR, CrossLayer.Config()), "the layer below, which keeps a state of fixed size instead; put a kind"),
         ((TensorProduct.Config(), CrossLayer.Config()), "which keeps them in a form of its own; put a kind that keeps"),
         (
