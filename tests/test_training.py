@@ -5,6 +5,7 @@ B batch, T positions, V vocabulary.
 
 from __future__ import annotations
 
+import copy
 import math
 import random
 import shutil
@@ -34,6 +35,7 @@ from minigpt.training.loop import (
     TrainingConfig,
     accumulate,
     choose_device,
+    compiled,
     evaluate,
     mixed_precision,
     train,
@@ -422,3 +424,21 @@ def test_compiled_training_learns_the_same(tmp_path: Path) -> None:
     assert len(losses["plain"]) >= 8 and losses["plain"][-1] < losses["plain"][0]
     assert losses["compile"] == pytest.approx(losses["plain"], rel=1e-4)
     assert losses["graphs"] == pytest.approx(losses["plain"], rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="torch.compile needs a C++ compiler")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's compiler about torch
+def test_a_loss_of_the_kinds_own_comes_out_of_a_compiled_model_too() -> None:
+    torch.manual_seed(0)
+    shape = ModelConfig(n_layer=2, n_embd=16, block_size=BLOCK, attention=OwnLoss.Config())
+    plain, x, y = GPT(shape, 30), *torch.randint(30, (2, 4, BLOCK))
+    model = copy.deepcopy(plain)
+    config = settings(compile=True, micro_batch_size=2)
+    losses = [
+        accumulate(plain, x, y, config),
+        accumulate(model, x, y, config, forward=compiled(model, config)),
+    ]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    for ours, theirs in zip(model.parameters(), plain.parameters()):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-6)

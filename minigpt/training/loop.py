@@ -273,10 +273,11 @@ def accumulate(
     `forward` is the model as it is called: compiled, or itself.
     """
     size, total = config.micro_batch_size or len(x), 0.0
+    forward = model if forward is None else forward
     targets, rows = distributed.total(float((y != IGNORED).sum()), float(len(x)))
     for inputs, outputs in zip(x.split(size), y.split(size)):
         with precision:
-            logits = (forward or model)(inputs)  # (micro-batch, T, V)
+            logits = forward(inputs)  # (micro-batch, T, V)
         loss = next_token_loss(logits, outputs, reduction="sum") / targets
         extras = [extra for attention in model.attentions() if (extra := attention.extra_loss()) is not None]
         sum((len(inputs) / rows * extra for extra in extras), loss).backward()

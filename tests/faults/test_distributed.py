@@ -124,13 +124,19 @@ def test_two_learn_what_one_would(alone: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_every_sum_is_right(optimizer: str, tmp_path: Path) -> None:
-    """In float64 nothing differs in 12 decimals. Muon's own bfloat16 is coarse: there rounding grows, to a percent."""
+@pytest.mark.parametrize(
+    ("optimizer", "attention"), [("adamw", "multi_head"), ("muon", "multi_head"), ("adamw", "indexer")]
+)
+def test_every_sum_is_right(optimizer: str, attention: str, tmp_path: Path) -> None:
+    """In float64 nothing differs in 12 decimals. Muon's own bfloat16 is coarse: there rounding grows, to a percent.
+
+    An indexer learns from a loss of its own, which is a mean over the rows of all processes too.
+    """
     one, two = furnished(tmp_path / "one"), furnished(tmp_path / "two")
     for folder in (one, two):
         (folder / "exact.py").write_text(EXACT, encoding="utf-8")
     arguments = "--config", "small.yaml", "--plugin", "exact.py", f"training.optimizer={optimizer}"
+    arguments = *arguments, f"model.attention={attention}"
     assert script("train.py", *arguments, cwd=one).code == 0
     assert torchrun(two, *arguments).code == 0
     agree(two, one, 1e-12)
