@@ -228,6 +228,17 @@ def test_what_was_loaded_at_the_start_is_what_ran_though_the_plugin_is_edited_me
     assert len(experiment.unfinished()) == 6  # and not under another plugin
 
 
+def test_results_that_somebody_removed_are_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    comparison = small(tmp_path, SMALL.replace("seeds: [1, 2]", "seeds: [1]"))
+    finished(comparison)
+    results = list(comparison.folder.rglob("result.json"))
+    monkeypatch.setattr(Experiment, "edits", lambda self: [path.unlink() for path in results] and [])
+    with pytest.raises(
+        UserError, match=r"could be finished; its results are gone from .*small: does another comparison"
+    ):
+        finished(comparison)
+
+
 def test_a_worker_that_dies_loses_only_its_run(tmp_path: Path) -> None:
     plugin = tmp_path / "compare_deadly.py"
     plugin.write_text(PLUGIN.replace('"mine"', '"mine2"').replace('"deadly"', '"deadly2"'))

@@ -78,6 +78,7 @@ class Experiment:
         finished = {job.variant for job, _ in results}
         if self.comparison.settings.baseline not in finished:
             reasons = failures or [f"{job.who}: {why}" for job, _, why in found if why]
+            reasons = reasons or [f"its results are gone from {folder}: does another comparison have the same --name?"]
             raise UserError(f"no run of the baseline could be finished; {'; '.join(first_lines(reasons))}")
         variants = {name: config for name, config in self.comparison.variants.items() if name in finished}
         summary = summarise(replace(self.comparison, variants=variants), results, command, notes, self.tuning)
