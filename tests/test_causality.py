@@ -280,7 +280,7 @@ def test_the_shortest_contexts_are_probed_too(block_size: int) -> None:
 
 # ---- what is refused ----
 
-MISSING = "its mask is missing, transposed, or aligned to the wrong corner"
+MISSING = "its mask is missing, transposed, aligned to the wrong corner, or fills with a small number such as -5"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ built-in ones. That the shapes are those of the contract is checked earlier, whe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,6 +28,7 @@ from minigpt.text.dataset import Dataset
 from minigpt.training.loop import TrainingConfig
 
 ROUNDING = 1e-5  # what a kind that computes in float32 whatever it is given may be off, relative to the largest number
+MIXED_TYPES = re.compile("dtype|scalar type")  # in torch's errors
 CONTEXT, VOCABULARY, LAYERS = 256, 64, 2  # at most, of the model that the laws look at
 
 FIRST: tuple[Law, ...] = (  # without these, the other checks would give a wrong reason
@@ -109,7 +111,12 @@ def obey(model: GPT | None, some: tuple[Law, ...]) -> None:
     """Raises LawError for a model that breaks one of these laws; None obeys all."""
     if model is not None:
         for law in some:
-            law(model)
+            try:
+                law(model)
+            except RuntimeError as error:
+                if MIXED_TYPES.search(str(error)):
+                    error.args = (f"{error} (the checks compute in float64: make tensors of the type that arrives)",)
+                raise
 
 
 @contextmanager

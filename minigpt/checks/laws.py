@@ -20,6 +20,7 @@ from torch import Tensor
 from minigpt.attention import Attention
 from minigpt.attention.cache import Past
 from minigpt.attention.position import NoPosition
+from minigpt.inspection.causality import WRONG_MASK
 from minigpt.model.gpt import GPT, chain
 from minigpt.system.errors import UserError
 
@@ -201,7 +202,7 @@ def weights_do_not_see_the_future(model: GPT) -> None:
                 if (later > 0).any():
                     t, s = divmod(int(later.argmax()), S)
                     finite = "its mask is a finite number such as -1e4, which large scores outweigh; fill with -inf"
-                    cause = finite if size > 1 else "its mask is missing, transposed, or aligned to the wrong corner"
+                    cause = finite if size > 1 else WRONG_MASK
                     where = f"at position {S - T + t} there is a weight of {float(later[t, s]):.2g} on position {s}"
                     scores = "very large scores" if size > 1 else "ordinary scores"
                     raise view.broken(f"it sees the future: {where}, which comes later, with {scores}", cause)

@@ -86,7 +86,8 @@ def the_length_does_not_matter(model: GPT, allowed: float = EXACT) -> None:
     for t in sorted({1, -(-T // 3), T - 1} - {0}):
         alone = model(ids[:, :t])  # (B, t, V)
         if (far := off(together[:, :t], alone)) > allowed:
-            what = f"the first {t} of {T} positions come to other logits when they come alone: off by {far:.2g}"
+            first = "position 0 gets" if t == 1 else f"positions 0 to {t - 1} get"
+            what = f"{first} other logits in a text of {t} than in one of {T}: off by {far:.2g}"
             cause = "something counts from the end of the text or divides by its length; count from past.length"
             raise LawError(f"{kinds(model)}: {what}. Likely cause: {cause}")
 

@@ -27,6 +27,7 @@ LENGTH, CHANGES = 64, 12  # positions in the test, and how many of them are chan
 ORDINARY, LARGE = 1.0, 1e4  # scale of the inputs; the scores grow with its square
 SMALLER = (0.1, 0.01, 0.001)  # times LARGE, where LARGE leaves no numbers
 TOLERANCE = 1e-9  # relative to the largest output: above rounding in float64, far below any leak
+WRONG_MASK = "its mask is missing, transposed, aligned to the wrong corner, or fills with a small number such as -5"
 PRODUCTS = ("infinity * 0", "0 * infinity", "-infinity * 0", "0 * -infinity")  # NaN of a mask that multiplies
 ADVICE = {
     "0 / 0": "a row sums to zero; add a small number, such as 1e-6, to what divides",
@@ -177,7 +178,7 @@ class _Probe:
         except Exception:  # a kind with a forward of its own need not have any
             return f"its mask, or {over}"
         if bool((weights.triu(1) != 0).any()):
-            return "its mask is missing, transposed, or aligned to the wrong corner"
+            return WRONG_MASK
         return f"not the mask, which hides the future, but {over}"
 
 
