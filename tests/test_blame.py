@@ -266,6 +266,24 @@ def test_in_the_process_of_a_comparison(tmp_path: Path) -> None:
     check(ended, "mean, seed 1: mine.py:10 in output (called by forward, layer 0): NameError: name")
 
 
+def test_a_type_of_its_own_in_the_checks_which_compute_in_float64(tmp_path: Path) -> None:
+    body = KIND + "    def scores(self, query, key):\n        return query @ key.float().mT\n"
+    ended = ended_with(tmp_path, body, USED)
+    assert ended.code == 2 and "error: mine.py:10 in scores (called by " in ended.err, ended.err
+    assert "the checks compute in float64: make tensors of the type that arrives" in ended.err
+
+
+def test_a_comparison_with_skip_checks_says_so_on_its_page(tmp_path: Path) -> None:
+    small = SMALL.replace("model.attention: average_softmax", "model.attention: mine").replace("[1, 2]", "[1]")
+    leak = KIND + "    def mask(self, T, S, device):\n        return torch.ones(T, S, dtype=torch.bool)\n"
+    refused = ended_with(tmp_path, leak, name="compare.py", config=small)
+    assert refused.code == 2 and "sees the future" in refused.err
+    ended = ended_with(tmp_path, leak, "--skip-checks", name="compare.py", config=small)
+    assert ended.code == 0 and "note: the models are not checked before their first step" in ended.out, ended.err
+    said = "The models were not checked before training (--skip-checks)."
+    assert said in ended.out and said in (tmp_path / "runs/compare/small/page.html").read_text("utf-8")
+
+
 def test_in_a_benchmark(tmp_path: Path) -> None:
     body = KIND + "    def scores(self, query, key):\n        return query @ key\n"
     ended = ended_with(tmp_path, body, "attention", "--contexts", "64", "--repeat", "1", name="benchmark.py")

@@ -37,6 +37,7 @@ SPEEDS, MAX_SPEEDS = "speeds.json", 1 << 24
 TIMES = ("step", "curve", "whole")
 SPEED = {"step": float, "curve": float, "whole": float, "notes": [str]}  # times in seconds; notes are printed
 OVERHEAD = 2.0  # seconds of a run besides training and evaluation: making the model, sampling, writing files
+UNCHECKED = " The models were not checked before training (--skip-checks)."
 
 
 @dataclass
@@ -82,6 +83,7 @@ class Experiment:
             raise UserError(f"no run of the baseline could be finished; {'; '.join(first_lines(reasons))}")
         variants = {name: config for name, config in self.comparison.variants.items() if name in finished}
         summary = summarise(replace(self.comparison, variants=variants), results, command, notes, self.tuning)
+        summary["held_equal"] += UNCHECKED if self.skip_checks else ""
         write_whole(folder / "results.json", json.dumps(summary, indent=1, allow_nan=False))
         write_whole(folder / "results.csv", to_csv(summary))
         write_whole(folder / "page.html", page(summary))
