@@ -117,5 +117,5 @@ def test_every_sentence_is_given_where_it_is_true(announced: str, whole: bool) -
     target = find_target(announced)
     for bug in target.bugs if whole else target.bugs[::4]:
         report = grade_answer(Answer(Wrapped(target, bug.knobs), "checked: the reference with a bug"), target)
-        assert report.verdict == "wrong", (bug, report)
+        assert report.verdict == ("right, in another convention" if bug.harmless else "wrong"), (bug, report)
         assert fill(bug.sentence, target.sizes) in report.names[0] or bug.equal, (bug, report)

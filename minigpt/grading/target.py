@@ -48,6 +48,10 @@ class Role:
         """The number of outputs."""
         return math.prod(sizes[axis] for axis in self.out)
 
+    def heads(self, sizes: Sizes) -> tuple[int, ...]:
+        """The axes of the outputs as numbers: (heads, width of a head), or (width,)."""
+        return tuple(sizes[axis] for axis in self.out)
+
     def columns(self, sizes: Sizes) -> int:
         """The number of inputs."""
         return math.prod(sizes[axis] for axis in self.into)
@@ -64,6 +68,9 @@ class Bug:
     """Other settings for which the same sentence is true: hidden by -1e9 rather than -inf, for example."""
     equal: str = ""
     """Not empty: bugs with the same word are equal in principle, on every input; either sentence is true."""
+    harmless: bool = False
+    """True: with other parameters the right answer computes the same, so it is a convention; the sentence says which.
+    Unlike a `Convention` it is looked for only where nothing else was found."""
 
     def settings(self) -> tuple[Knobs, ...]:
         """All settings of the knobs that this sentence describes."""

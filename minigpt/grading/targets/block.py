@@ -30,6 +30,7 @@ from minigpt.grading.target import (
 from minigpt.grading.targets import head_bugs, heads
 from minigpt.grading.targets import mlp as feed_forward
 from minigpt.grading.targets.norm import norm, norm_bugs, norm_conventions
+from minigpt.grading.targets.rotation import ALIBI_CONVENTIONS, ROTARY_CONVENTIONS
 
 Part = Callable[[Tensor], Tensor]
 Formula = Callable[[Tensor, Part, Part, Part, Part], tuple[Tensor, Tensor]]
@@ -85,7 +86,8 @@ def layer(x: Tensor, parameters: Parameters, sizes: Sizes, knobs: Knobs, options
         return value
 
     def attention(z: Tensor) -> Tensor:
-        inner, _ = heads.layer(z, 0, None, (own, sizes, knobs, options))
+        raw = {"reads": dict.fromkeys(knobs["raw"], x)} if "raw" in knobs else {}
+        inner, _ = heads.layer(z, 0, None, (own, sizes, {**knobs, **raw}, options))
         for name, step in inner.items():
             keep("the attention's output" if name == "output" else name, step)
         return inner["output"]
@@ -171,6 +173,10 @@ def missing_norm_bugs() -> list[Bug]:
         Bug({"norm2": "none"}, "the second norm is missing: the MLP reads h as it is", SECOND),
         Bug({"norm1": "none", "norm2": "none"}, "both norms are missing: attention and MLP read the stream as it is",
             BOTH),
+        *(Bug({"raw": roles}, f"{what} are made of x as it is, without the first norm", "the attention reads norm1(x) "
+              "alone: query, key and value")
+          for roles, what in ((("value",), "the values"), (("key",), "the keys"), (("query",), "the queries"),
+                              (("key", "value"), "keys and values"), (("query", "key"), "queries and keys"))),
         Bug({"norm2": "norm1"}, "one norm is used for both parts: attention and MLP share its weight and bias", one,
             ({"norm1": "norm2"},)),
     ]  # fmt: skip
@@ -206,9 +212,10 @@ def inner_bugs(options: Options, where: str) -> list[Bug]:
     ]
 
 
-def conventions() -> list[Convention]:
+def conventions(options: Options) -> list[Convention]:
     """What may be otherwise in a block."""
-    return [POST, *feed_forward.activation_conventions(), *norm_conventions()]
+    positions = [*(ROTARY_CONVENTIONS if options.rotary else []), *(ALIBI_CONVENTIONS if options.alibi else [])]
+    return [POST, *feed_forward.activation_conventions(), *norm_conventions(), *positions]
 
 
 POST = Convention({"formula": "post"}, "post-norm, norm(x + part(x)), as in the first Transformer; GPT-2 is pre-norm: "
@@ -249,7 +256,7 @@ def block(options: Options) -> Target:
         probes,
         SIZES,
         inner_bugs(options, ""),
-        conventions(),
+        conventions(options),
         ROLES,
         options,
         without(),

@@ -318,7 +318,7 @@ def conventions(options: Options) -> list[Convention]:
         {**block.POST.knobs, "final": "none"}, f"{block.POST.note}; and no norm before the head, as in GPT-1"
     )
     embedded = [] if options.rotary or options.alibi else [*sines, scaled, rotary, *turned]
-    return [*embedded, *block.conventions(), bare]
+    return [*embedded, *block.conventions(options), bare]
 
 
 ROTARY = "the positions are rotary, inside the attention; GPT-2 adds a table of them"

@@ -16,7 +16,7 @@ from minigpt.grading.targets.score_bugs import (
     compare_bugs,
     corner_bugs,
     emptied,
-    head_softmax_bug,
+    head_score_bugs,
     mask_bugs,
     scale_bugs,
     softmax_bugs,
@@ -46,9 +46,15 @@ def fused(flat: dict[str, Tensor], H: int, shape: str) -> tuple[Tensor, Tensor, 
 
 def append(key: Tensor, value: Tensor, past: Kept | None, knobs: Knobs) -> tuple[Tensor, Tensor, Kept]:
     """Keys and values to attend to, and what is kept of them, (B, G, S, d) each."""
-    if past is None:
-        return key, value, (key, value)
     how = knobs.get("cache", "right")
+    if how == "doubled" and "chunk" in knobs:
+        key, value = torch.cat((key, key), dim=2), torch.cat((value, value), dim=2)  # (B, G, 2 T, d)
+    if past is None:
+        return (
+            key,
+            value,
+            (key, key) if how == "keys twice" else (value, value) if how == "values twice" else (key, value),
+        )
     old_key, old_value = past[::-1] if how == "exchanged" else past
     both = torch.cat((old_key, key), dim=2), torch.cat((old_value, value), dim=2)  # (B, G, S, d)
     if how == "not updated":
@@ -61,6 +67,14 @@ def append(key: Tensor, value: Tensor, past: Kept | None, knobs: Knobs) -> tuple
         both = torch.cat((key, old_key), dim=2), torch.cat((value, old_value), dim=2)
     if how == "stale values":
         both = both[0], torch.cat((old_value, old_value[:, :, -1:].expand_as(value)), dim=2)
+    if how == "old values first":
+        both = torch.cat((old_key, key), dim=2), torch.cat((value, old_value), dim=2)
+    if how == "old keys first":
+        both = torch.cat((key, old_key), dim=2), torch.cat((old_value, value), dim=2)
+    if how == "keys twice":
+        return *both, (both[0], both[0])
+    if how == "values twice":
+        return *both, (both[1], both[1])
     if how == "twice":
         return *both, (torch.cat((both[0], key), dim=2), torch.cat((both[1], value), dim=2))
     return *both, both
@@ -116,18 +130,25 @@ def split_bugs(grouped: bool) -> list[Bug]:
     ]  # fmt: skip
 
 
+def turned(what: str, *roles: str) -> Bug:
+    """Square matrices that are used transposed, which is right as well: they are learned."""
+    sentence = f"{what} used transposed, x @ W where nn.Linear computes x @ W.T: the same, since W is learned"
+    return Bug({"transposed": roles}, sentence, "x @ W.T, or nn.Linear", harmless=True)
+
+
 def projection_bugs(many: bool, grouped: bool) -> list[Bug]:
     """The matrices; those of keys and values are square only where all heads have their own."""
     own = [
-        Bug({"transposed": ("query", "key", "value")}, "the matrices of query, key and value are used transposed",
-            "x @ weight.T, or nn.Linear"),
-        Bug({"transposed": ("value",)}, "the matrix of the values is used transposed", "x @ weight.T, or nn.Linear"),
+        turned("the matrices of query, key and value are", "query", "key", "value"),
+        turned("the matrix of the keys is", "key"),
+        turned("the matrix of the values is", "value"),
+        turned("all four matrices are", "query", "key", "value", "output"),
         Bug({"end": "twice"}, "the output projection is applied twice", "once"),
         Bug({"values": "x"}, "the values are x itself: the value projection is not used", "value = self.value(x)"),
     ]  # fmt: skip
     square = [
-        Bug({"transposed": ("output",)}, "the output projection is used transposed", "self.output(mixed)"),
-        Bug({"transposed": ("query",)}, "the matrix of the queries is used transposed", "x @ weight.T, or nn.Linear"),
+        turned("the output projection is", "output"),
+        turned("the matrix of the queries is", "query"),
         *([] if grouped else own),
     ] if many else []  # fmt: skip
     return [
@@ -230,7 +251,14 @@ def cache_bugs(options: Options) -> list[Bug]:
         Bug({"cache": "overwritten"}, "the cache keeps only what the last call brought: the rest is overwritten", keep),
         Bug({"cache": "ignored"}, "the cache is not used: a call sees only its own tokens", keep),
         Bug({"cache": "new first"}, "new keys are put before the old ones: cat((new, old))", keep),
+        Bug({"cache": "old values first"}, "new values are put before the old ones, and new keys behind them", keep),
+        Bug({"cache": "old keys first"}, "new keys are put before the old ones, and new values behind them", keep),
         Bug({"cache": "exchanged"}, "the cache exchanges keys and values", keep),
+        Bug({"cache": "keys twice"}, "the cache holds the keys twice: as the keys and as the values of the past", keep),
+        Bug({"cache": "values twice"}, "the cache holds the values twice: as the keys and as the values of the past",
+            keep),
+        Bug({"cache": "doubled"}, "new keys and values are appended twice in every call", keep,
+            ({"cache": "twice"},)),
         Bug({"cache": "stale values"}, "new values are not put into the cache: the last old one is used", keep),
         *rotary,
     ]  # fmt: skip
@@ -247,7 +275,7 @@ def all_bugs(options: Options, many: bool, grouped: bool) -> list[Bug]:
     return [
         *masks,
         *scores,
-        *([head_softmax_bug(), *split_bugs(grouped)] if many else []),
+        *([*head_score_bugs(), *split_bugs(grouped)] if many else []),
         *(grouped_bugs() if grouped else []),
         *(rotary_bugs() if options.rotary else []),
         *(alibi_bugs() if options.alibi else []),

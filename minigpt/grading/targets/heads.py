@@ -97,7 +97,8 @@ def layer(
     """x (B, T, D), whose first position is `start` -> all steps, and the keys and values to keep."""
     parameters, sizes, knobs, options = given
     H, G, steps = sizes["H"], sizes["G"], Steps()
-    flat = {role: project(x, parameters, role, knobs) for role in ("query", "key", "value")}  # (B, T, H d), (B, T, G d)
+    read = dict.fromkeys(("query", "key", "value"), x) | knobs.get("reads", {})  # (B, T, D) each
+    flat = {role: project(z, parameters, role, knobs) for role, z in read.items()}  # (B, T, H d), (B, T, G d)
     source = knobs.get("values", "value")
     flat["value"] = x if source == "x" else flat[source]
     how = knobs.get("split", "right")
@@ -127,6 +128,8 @@ def layer(
     if "one_head" in knobs:
         mixed = mixed[:, knobs["one_head"], None].expand_as(mixed)
     steps["mixed"] = mixed
+    if "head_order" in knobs:
+        mixed = mixed[:, list(knobs["head_order"])]
     mixed = mixed.transpose(1, 2) if knobs.get("head_axis") else mixed
     merged = join(mixed, knobs.get("merge", "right"))  # (B, T, H d)
     steps["merged"] = merged
@@ -159,7 +162,7 @@ def reference(probe: Probe, parameters: Parameters, sizes: Sizes, knobs: Knobs, 
         return layer(x, 0, None, given)[0]
     outputs, past, start = [], None, 0
     for T in probe.chunks:
-        steps, past = layer(x[:, start : start + T], start, past, given)
+        steps, past = layer(x[:, start : start + T], start, past, (parameters, sizes, {**knobs, "chunk": T}, options))
         outputs.append(steps["output"])
         start += T
     return {**steps, "output": torch.cat(outputs, dim=1)}

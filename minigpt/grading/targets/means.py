@@ -44,6 +44,7 @@ def reference(probe: Probe, parameters: Parameters, sizes: Sizes, knobs: Knobs) 
     divisors: dict[str, Callable[[], Tensor]] = {
         "count": lambda: triangle.sum(dim=1, keepdim=True),
         "columns": lambda: triangle.sum(dim=0, keepdim=True),
+        "rows as columns": lambda: triangle.sum(dim=1),
         "all": lambda: triangle.sum(),
         "nothing": lambda: torch.ones(T, 1, dtype=x.dtype),
         "T": lambda: torch.full((T, 1), float(T), dtype=x.dtype),
@@ -96,6 +97,7 @@ def steps_of(x: Tensor) -> Tensor:
 AFTER: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "as it is": lambda mean, x: mean,
     "features": lambda mean, x: x.cumsum(dim=2) / torch.arange(1, x.shape[2] + 1, dtype=x.dtype),
+    "features_by_steps": lambda mean, x: x.cumsum(dim=2) / steps_of(x),
     "over_features": lambda mean, x: mean.mean(dim=2, keepdim=True).expand_as(mean),
     "over_batch": lambda mean, x: x.cumsum(dim=0) / torch.arange(1, len(x) + 1, dtype=x.dtype)[:, None, None],
     "over_batch_by_steps": lambda mean, x: x.cumsum(dim=0) / steps_of(x),
@@ -160,6 +162,8 @@ BUGS = [
         "triangle.sum(dim=-1, keepdim=True)"),
     Bug({"by": "columns"}, "you divide by the sums of the columns instead of the sums of the rows",
         "triangle.sum(dim=-1, keepdim=True)", ({"columns": True},)),
+    Bug({"by": "rows as columns"}, "the numbers 1, ..., T divide the columns, not the rows: token s counts 1 / (s + 1) "
+        "wherever it is seen", "keepdim=True, or [:, None]: the divisors are a column (T, 1)"),
     Bug({"softmax": "ones"}, "you take the softmax of the triangle of ones itself: hidden positions still get exp(0)",
         "fill the hidden positions with -inf: scores.masked_fill(tril == 0, -inf)"),
     Bug({"transposed": True}, "the weights are used transposed: column t is the mean of position t",
@@ -167,7 +171,7 @@ BUGS = [
     Bug({"decay": "from_first"}, "you halve at every step, m = (m + x_t) / 2: recent tokens count more",
         "m = m + (x_t - m) / (t + 1)", ({"decay": "from_zero"},)),
     Bug({"after": "features"}, "the running mean goes along the features (dim=2) instead of the positions (dim=1)",
-        "dim=1 is the position"),
+        "dim=1 is the position", ({"after": "features_by_steps"},)),
     Bug({"after": "over_features"}, "the mean is taken over the positions and over the features: one number a position",
         "mean(dim=1) of (B, t + 1, D) keeps the features"),
     Bug({"after": "over_batch"}, "the running mean goes along the batch (dim=0) instead of the positions (dim=1)",

@@ -115,7 +115,10 @@ def dot_bugs() -> list[Bug]:
         Bug({"scale": "T"}, "you divide the scores by sqrt(T); this rung leaves them unscaled", unscaled),
         Bug({"scale": "T whole"}, "you divide the scores by T; this rung leaves them unscaled", unscaled),
     ]
-    same = [bug for bug in compare_bugs() if bug.knobs.get("compare") not in ("qq", "kk", "cosine", "distance", "sum")]
+    other = ("qq", "kk", "cosine", "distance", "sum", "unit query", "unit key")
+    same = [bug for bug in compare_bugs() if bug.knobs.get("compare") not in other]
+    unit = [Bug({"compare": f"unit {side}"}, f"x is normalised to length 1 where it is the {side}, not in the other "
+                "factor of the product", "x @ x.mT") for side in ("key", "query")]  # fmt: skip
     cosine = Bug({"compare": "cosine"}, "x is normalised before the product: these are cosines", "x @ x.mT")
     far = Bug({"compare": "distance"}, "the scores are negative distances, not products", "x @ x.mT",
               ({"compare": "square_distance"},))  # fmt: skip
@@ -123,7 +126,7 @@ def dot_bugs() -> list[Bug]:
         {"transposed": True}, "the weights are used transposed: key s collects, not query t", "weights @ x"
     )
     masks = [bug for bug in mask_bugs() if bug.knobs.get("fill", 0) not in (-100.0, -1e3, -1e4, -1e5)]  # x . x > 0
-    return [*scales, *masks, *softmax_bugs(), *same, cosine, far, transposed]
+    return [*scales, *masks, *softmax_bugs(), *same, cosine, *unit, far, transposed]
 
 
 def dot_product(options: Options) -> Target:

@@ -36,6 +36,7 @@ def frequencies(kind: str, d: int, D: int) -> Tensor:
         "inverse": lambda: 1 / (BASE * 2 * i / d).clamp(min=1),
         "reversed": lambda: (BASE ** (-2 * i / d)).flip(0),
         "twice": lambda: 2 * BASE ** (-2 * i / d),
+        "degrees": lambda: torch.pi / 180 * BASE ** (-2 * i / d),
         "half": lambda: BASE ** (-2 * i / d) / 2,
         "100": lambda: 100.0 ** (-2 * i / d),
         "1000": lambda: 1000.0 ** (-2 * i / d),
@@ -57,8 +58,15 @@ def partner(x: Tensor, kind: str) -> Tensor:
         "halves plus": lambda: torch.cat((second, first), dim=-1),
         "itself": lambda: x,
         "halves of pairs": lambda: torch.cat((-odd, even), dim=-1),
+        "first only": lambda: torch.stack((-odd, 0 * even), dim=-1).flatten(-2),
+        "halves first only": lambda: torch.cat((-second, 0 * first), dim=-1),
+        "second only": lambda: torch.stack((0 * odd, even), dim=-1).flatten(-2),
+        "halves second only": lambda: torch.cat((0 * second, first), dim=-1),
     }
     return kinds[kind]()
+
+
+OVERWRITTEN = {"overwritten": "", "halves overwritten": "halves "}
 
 
 def turn(x: Tensor, positions: Tensor, sizes: Sizes, knobs: Knobs, backwards: bool = False) -> Tensor:
@@ -76,6 +84,9 @@ def turn(x: Tensor, positions: Tensor, sizes: Sizes, knobs: Knobs, backwards: bo
         return x * cos
     if pair == "added":
         return x + theta.sin()
+    if pair in OVERWRITTEN:  # the second feature of a pair reads the first one when it is turned already
+        once = x * cos + partner(x, f"{OVERWRITTEN[pair]}first only") * sin  # (..., T, d)
+        return once + partner(once, f"{OVERWRITTEN[pair]}second only") * sin
     turned = x * cos + partner(x, pair) * sin  # (..., T, d)
     if "part" in knobs:
         return torch.cat((turned[..., : d // 2], x[..., d // 2 :]), dim=-1)
@@ -129,6 +140,7 @@ WRONG_ANGLES = {
     "one": "every pair turns by the same angle, 1 a position",
     "exp": "the angles are exp(-2i/d): the logarithm of the base, 10000, is missing",
     "2 pi": "the angles are 2 pi times too large",
+    "degrees": "the angles are taken for degrees and divided by 180 / pi",
     "twice": "the angles are twice too large: rotated twice, or position times 2",
     "half": "the angles are half as large as they should be",
     "1000": "the base is 1000 instead of 10000",
@@ -170,6 +182,13 @@ def pair_bugs() -> list[Bug]:
         Bug({"pairs": "sine only"}, "the part with the cosine is missing", "(a cos - b sin, b cos + a sin)"),
         Bug({"pairs": "cosine only"}, "the part with the sine is missing", "(a cos - b sin, b cos + a sin)",
             ({"pairs": "cosine only", "table": "halves"},)),
+        Bug({"pairs": "first only"}, "the sine is missing in the second feature of each pair: (a cos - b sin, b cos)",
+            "(a cos - b sin, b cos + a sin)", ({"pairs": "halves first only", "table": "halves"},)),
+        Bug({"pairs": "second only"}, "the sine is missing in the first feature of each pair: (a cos, b cos + a sin)",
+            "(a cos - b sin, b cos + a sin)", ({"pairs": "halves second only", "table": "halves"},)),
+        Bug({"pairs": "overwritten"}, "the first feature of each pair is overwritten before the second one reads it: "
+            "b cos + a sin takes the new a", "compute both from the old a and b, then put them together",
+            ({"pairs": "halves overwritten", "table": "halves"},)),
         Bug({"part": True}, "only the first half of the features of a head is rotated", "rotate all {d//2} pairs",
             ({"part": True, "pairs": "halves", "table": "halves"},)),
     ]  # fmt: skip
@@ -243,7 +262,12 @@ def alibi_bugs() -> list[Bug]:
         Bug({"far": "capped"}, "the bias is the same for all earlier tokens: the distance is not used", BIAS),
         Bug({"bias_at": "before_scale"}, "the bias is added before the division by sqrt(d) and is divided too", BIAS),
         Bug({"bias_at": "times"}, "the scores are multiplied by the bias instead of added to it", BIAS),
-        Bug({"bias_at": "after_softmax"}, "the bias is added after the softmax", BIAS),
+        Bug(
+            {"bias_at": "after_softmax"},
+            "the bias is added after the softmax",
+            BIAS,
+            ({"bias_at": "after_softmax_seen"},),
+        ),
     ]
 
 

@@ -88,7 +88,8 @@ def mask_bugs() -> list[Bug]:
     return [
         Bug({"mask": "none"}, "there is no causal mask: every position sees the tokens after it", FILL),
         Bug({"mask": "strict"}, "a position cannot see itself: the diagonal of the mask is hidden too",
-            "tril() instead of tril(-1), or triu(1) instead of triu()", emptied(mask="strict")),
+            "tril() instead of tril(-1), or triu(1) instead of triu()",
+            (*emptied(mask="strict"), {"mask": "strict_first"}, {"mask": "strict_open"})),
         Bug({"mask": "ahead"}, "every position also sees the next token: the mask is one diagonal too wide",
             "tril() instead of tril(1), or triu(1) instead of triu(2)"),
         Bug({"mask": "inverted"}, "the mask is upside down: a position sees itself and what comes after it",
@@ -173,13 +174,34 @@ def softmax_bugs() -> list[Bug]:
     ]  # fmt: skip
 
 
-def head_softmax_bug() -> Bug:
+def head_score_bugs() -> list[Bug]:
     """Where there are several heads."""
+    mask = Bug({"mask": "heads"}, "the mask is laid over heads and keys instead of queries and keys: head h sees the "
+               "keys 0 to h", "a mask (T, S) for scores (B, H, T, S)", ({"mask": "heads", "fill": BIG},))  # fmt: skip
+    return [head_softmax_bug(), summed_scores_bug(), mask]
+
+
+def summed_scores_bug() -> Bug:
+    """Scores that are added up."""
+    return Bug(
+        {"compare": "over heads"},
+        "the scores are summed over the heads: all heads have the same weights",
+        "one matrix of scores for each head: (B, H, T, S)",
+        ({"compare": "mean of heads"},),
+    )
+
+
+def head_softmax_bug() -> Bug:
+    """Weights of the wrong axis."""
     return Bug(
         {"softmax": "head"},
         "the softmax goes over the heads (dim=1), not the keys",
         SOFTMAX,
-        ({"softmax": "head", "fill": BIG}, {"softmax": "head", "fill": BIG, "hide": "add"}),
+        (
+            {"softmax": "head", "fill": BIG},
+            {"softmax": "head", "fill": BIG, "hide": "add"},
+            {"softmax": "head", "empty_rows": 0},
+        ),
     )
 
 
@@ -191,6 +213,10 @@ def compare_bugs() -> list[Bug]:
         Bug({"compare": "kk"}, "the scores are key @ key^T: the queries are not used", product),
         Bug({"compare": "cosine"}, "queries and keys are normalised before the product: these are cosines", product,
             ({"compare": "cosine", "scale": "1"},)),
+        Bug({"compare": "unit key"}, "the keys are normalised to length 1 before the product", product,
+            ({"compare": "unit key", "scale": "1"},)),
+        Bug({"compare": "unit query"}, "the queries are normalised to length 1 before the product", product,
+            ({"compare": "unit query", "scale": "1"},)),
         Bug({"compare": "distance"}, "the scores are negative distances, not products", product,
             ({"compare": "distance", "scale": "1"}, {"compare": "square_distance"},
              {"compare": "square_distance", "scale": "1"})),

@@ -69,6 +69,8 @@ def allowed(kind: str, T: int, S: int, window: int) -> Tensor:
         "none": lambda: everyone,
         "near": lambda: near,
         "strict": lambda: (far > 0) & near,
+        "strict_first": lambda: ((far > 0) & near) | ((t + s == 0) & (far == 0)),
+        "strict_open": lambda: ((far > 0) & near) | ((t == 0) & (far == -s)),
         "ahead": lambda: (far >= -1) & near,
         "inverted": lambda: far <= 0,
         "hides_past": lambda: far < 0,
@@ -166,6 +168,10 @@ def compare(query: Tensor, key: Tensor, knobs: Knobs) -> Tensor:
         "cosine": lambda: unit(query, dim=-1, eps=1e-8) @ unit(key, dim=-1, eps=1e-8).mT,
         "distance": lambda: -torch.cdist(query, key),
         "square_distance": lambda: -(torch.cdist(query, key) ** 2),
+        "unit query": lambda: unit(query, dim=-1, eps=1e-12) @ key.mT,
+        "unit key": lambda: query @ unit(key, dim=-1, eps=1e-12).mT,
+        "over heads": lambda: (query @ key.mT).sum(dim=1, keepdim=True).expand(-1, query.shape[1], -1, -1),
+        "mean of heads": lambda: (query @ key.mT).mean(dim=1, keepdim=True).expand(-1, query.shape[1], -1, -1),
         "absolute": lambda: (query @ key.mT).abs(),
         "negative": lambda: -(query @ key.mT),
         "sum": lambda: query.sum(dim=-1, keepdim=True) + key.sum(dim=-1)[..., None, :],
@@ -195,7 +201,10 @@ def weigh(
     if "cap" in knobs:
         scores = scores.clamp(-knobs["cap"], knobs["cap"])
     kind = knobs.get("mask", "full" if options.full else "right")
-    seen = allowed(kind, T, S, options.window)  # (T, S)
+    if kind == "heads":  # laid over the wrong axes
+        seen = allowed("corner", scores.shape[1], S, 0)[:, None]  # (H, 1, S)
+    else:
+        seen = allowed(kind, T, S, options.window)  # (T, S)
     masked = hide(scores, seen, knobs)  # (B, H, T, S)
     if late == "after_mask":
         masked = masked * factor
@@ -210,8 +219,8 @@ def weigh(
         weights = weights.masked_fill(~seen, knobs.get("fill", -math.inf))
     if "empty_rows" in knobs:
         weights = weights.nan_to_num(nan=0.0)
-    if bias is not None and knobs.get("bias_at") == "after_softmax":
-        weights = weights + bias
+    if bias is not None and knobs.get("bias_at", "").startswith("after_softmax"):
+        weights = weights + (bias * seen if knobs["bias_at"].endswith("seen") else bias)
     if late == "after_softmax":
         weights = weights * factor
     if "add_identity" in knobs:
