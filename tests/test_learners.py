@@ -149,6 +149,55 @@ def test_what_an_answer_does_beside_its_numbers(tmp_path: Path) -> None:
     assert check("import torch\n" + writes.replace("q *= ", "q = q * "), "attend", tmp_path).verdict == "right"
 
 
+CACHED = """\
+import torch
+from torch import nn
+
+class Attn(nn.Module):
+    def __init__(self, d, h):
+        super().__init__()
+        self.h, self.qkv, self.proj = h, nn.Linear(d, 3 * d), nn.Linear(d, d)
+
+    def forward(self, x, cache=None):
+        b, t, d = x.shape
+        q, k, v = self.qkv(x).view(b, t, 3, self.h, d // self.h).permute(2, 0, 3, 1, 4)
+        if cache is not None:
+            k, v = cache.grow(k, v)
+        s = k.shape[2]
+        a = (q @ k.mT / (d // self.h) ** 0.5).masked_fill(torch.ones(t, s).triu(s - t + 1).bool(), -torch.inf)
+        return self.proj((a.softmax(-1) @ v).transpose(1, 2).reshape(b, t, d))
+
+attention = Attn(48, 6)
+"""
+
+
+def test_a_cache_that_could_not_be_made_is_not_called_wrong(tmp_path: Path) -> None:
+    report = check(CACHED, "multi_head,cache", tmp_path)
+    assert report.verdict == "cannot tell" and "no way was found to give it one" in report.names[0], report
+    assert check(CACHED.replace("cache.grow(k, v)", "k, v"), "multi_head,cache", tmp_path).verdict == "wrong"
+
+
+def test_what_was_not_checked_of_a_cache_is_said(tmp_path: Path) -> None:
+    joined = CACHED.replace("cache.grow(k, v)", "torch.cat((cache[0], k), 2), torch.cat((cache[1], v), 2)")
+    report = check(joined.replace("reshape(b, t, d))", "reshape(b, t, d)), (k, v)"), "multi_head,cache", tmp_path)
+    assert report.verdict == "right" and "whether it writes into its input" in report.unchecked, report
+
+
+def test_sizes_that_hide_a_wrong_scale_are_told(tmp_path: Path) -> None:
+    same = CACHED.replace("Attn(48, 6)", "Attn(36, 6)")  # d = H = 6
+    report = check(same, "multi_head", tmp_path)
+    assert report.verdict == "right" and "d = 6, it would look the same if you divide" in " ".join(report.notes), report
+    assert "look the same" not in str(check(CACHED.replace("48", "54"), "multi_head", tmp_path))  # d = 9
+
+
+def test_what_is_wrong_in_training_only(tmp_path: Path) -> None:
+    dropped = STYLES["mh_rasbt"]
+    assert check(dropped, "multi_head", tmp_path).verdict == "right"
+    branch = CACHED.replace("a.softmax(-1)", "(a if not self.training else 2 * a).softmax(-1)")
+    report = check(branch, "multi_head", tmp_path)
+    assert report.verdict == "wrong" and "computes something else in training" in report.names[0], report
+
+
 def test_what_float64_hides_is_found_in_float32(tmp_path: Path) -> None:
     source = STYLES["weights_ok"].replace("query @ key.mT", "((query * 1e-25) @ (key * 1e-25).mT * 1e50)")
     report = check(source, "attention_weights", tmp_path)
@@ -182,6 +231,7 @@ MEASURED = [  # (style, old, new, what is measured)
     ("mh_rasbt", "attn_weights = self.dropout(attn_weights)", "attn_weights = attn_weights * 0.9", "sum to 0.9000"),
     ("attend_ok", "scores, dim=-1) @ V", "scores, dim=-1).square() @ V", "rows of the weights sum"),
     ("attend_ok", "/ math.sqrt(Q.size(-1))", "/ 1.23", "multiplied by 0.81301"),
+    ("rot_complex", "1.0 / (10000", "1.0 / (20000", "the base is 20000 instead of 10000"),
     ("mean_ok", "torch.arange(1, x.shape[1] + 1)", "torch.arange(3, x.shape[1] + 3)", "sum to 0.3333, 0.5000"),
     ("weights_ok", "> torch.arange(T)[:, None] + S - T", "== 2", "token 0 gives weight"),
 ]

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from minigpt.grading.load import matrix_shape
 from minigpt.grading.probes import numbers
 from minigpt.grading.target import Parameters, Role, Sizes
 
@@ -92,7 +93,7 @@ def single_units(module: nn.Module) -> Iterator[Unit]:
             weight = own.pop(key)
             label = name if key == "weight" else f"{name}.{key}".lstrip(".")
             oriented = isinstance(inner, (nn.Linear, nn.MultiheadAttention, nn.Conv1d))
-            matrix = weight.squeeze(-1) if isinstance(inner, nn.Conv1d) else weight
+            matrix = weight.view(matrix_shape(weight)) if isinstance(inner, nn.Conv1d) else weight
             used = (weight,) if bias is None else (weight, bias)
             yield Unit(label, matrix.detach(), None if bias is None else bias.detach(), oriented, used)
         if pair := norm_names(own):
@@ -208,14 +209,14 @@ def matrix_forms(unit: Unit, matrix: Tensor, turned: str, roles: Sequence[Role],
 def joined_forms(unit: Unit, matrix: Tensor, turned: str, chosen: Sequence[Role], sizes: Sizes) -> Iterator[Form]:
     """Several roles in one matrix: one after the other, or head by head."""
     names, usual = [role.name for role in chosen], [*("query", "key", "value"), *(role.name for role in chosen)]
-    rank = sum(score(unit.name, role) for role in chosen) / 10 - 0.1 * (names != sorted(names, key=usual.index))
+    rank = sum(score(unit.name, role) for role in chosen) / 10 - 1.5 * (names != sorted(names, key=usual.index))
     start, parts = 0, []
     for role in chosen:
         parts.append(take(unit, matrix, role, start + torch.arange(role.rows(sizes)), sizes))
         start += role.rows(sizes)
     words = f"{unit.name} = {'+'.join(names)}{turned}"
     yield Form(tuple(parts), words, 3 + rank)
-    if len({role.out for role in chosen}) == 1 and len(chosen[0].out) == 2:
+    if len({role.heads(sizes) for role in chosen}) == 1 and len(chosen[0].out) == 2:
         H, d = (sizes[axis] for axis in chosen[0].out)
         n, index = len(chosen), torch.arange(matrix.shape[0])
         views = {
@@ -249,6 +250,12 @@ SUMMED = (
 )
 
 
+AVERAGED = (
+    "the outputs of the heads are averaged instead of joined: the projection reads d = {d} numbers, not H d = {H*d}",
+    SUMMED[1],
+)
+
+
 def faulty_forms(unit: Unit, matrix: Tensor, turned: str, roles: Sequence[Role], sizes: Sizes) -> Iterator[Form]:
     """Readings that are bugs by themselves: one matrix for all heads."""
     for role in roles:
@@ -265,7 +272,9 @@ def faulty_forms(unit: Unit, matrix: Tensor, turned: str, roles: Sequence[Role],
                 yield Form((part,), f"{unit.name} = {role.name} of every head{turned}", score(unit.name, role), NARROW)
         if role.into == ("H", "d") and sizes["H"] > 1 and matrix.shape == (role.rows(sizes), sizes["d"]):
             weight = matrix[:, None].expand(-1, sizes["H"], -1)  # (D, H, d)
-            yield Form(((role.name, weight, unit.bias),), f"{unit.name} = {role.name}", score(unit.name, role), SUMMED)
+            for factor, fault in ((1, SUMMED), (1 / sizes["H"], AVERAGED)):
+                part = (role.name, weight * factor, unit.bias)
+                yield Form((part,), f"{unit.name} = {role.name}", score(unit.name, role), fault)
 
 
 def stacked_forms(unit: Unit, matrix: Tensor, turned: str, roles: Sequence[Role], sizes: Sizes) -> Iterator[Form]:
@@ -288,7 +297,7 @@ def stacked_forms(unit: Unit, matrix: Tensor, turned: str, roles: Sequence[Role]
     for count in (2, 3):
         for chosen in permutations(fitting, count):
             width = sizes[chosen[0].out[1]]
-            if rows == width * count and len({role.out for role in chosen}) == 1:
+            if rows == width * count and len({role.heads(sizes) for role in chosen}) == 1:
                 parts = []
                 for i, role in enumerate(chosen):
                     bias = None if unit.bias is None else unit.bias[:, i * width : (i + 1) * width]

@@ -26,6 +26,7 @@ from minigpt.grading.targets.scores import allowed
 CAUSAL_FLAGS = ("causal", "is_causal", "use_causal", "causal_mask", "apply_mask", "use_mask", "masked", "mask")
 MASK_SHAPES = ("(T, S)", "(1, 1, T, S)", "(1, T, S)", "(B, T, S)", "(B, 1, T, S)")
 MEANINGS = ("true keeps", "true hides", "added, 0 and -inf", "1 keeps, 0 hides")
+POSITIONS = "0, ..., T - 1"  # stands for torch.arange(T)
 MIXED_TYPES = re.compile("dtype|scalar type")  # in torch's errors
 
 
@@ -38,8 +39,13 @@ class Call:
     note: str = ""
     """Not empty: a convention that the report mentions, like (T, B, D)."""
     layout: str = "(B, T, D)"
+    protocol: str = ""
+    """How a cache is given, where chunks are; a key of `chunks.PROTOCOLS`."""
     mask: str = ""
     """In which meaning the causal mask is given from outside; "" where it is not."""
+
+    plain: bool = False
+    """Whether it gives nothing but the target's inputs: nothing is guessed."""
 
     @property
     def masked(self) -> bool:
@@ -88,6 +94,8 @@ def fixed_arguments(listed: list[inspect.Parameter], target: Target) -> dict[str
             values[entry.name] = target.options.window
         elif name in chunks.STARTS and entry.default is entry.empty:
             values[entry.name] = 0
+        elif name in chunks.PLACES and entry.default is entry.empty:
+            values[entry.name] = POSITIONS
         elif name in chunks.SWITCHES and entry.default is entry.empty:
             values[entry.name] = False
         elif name in ("dropout", "dropout_p", "p") and entry.default is entry.empty:
@@ -138,7 +146,7 @@ def in_chunks(
         return chunks.run_chunks(thing, protocol, listed, inputs, x, probe.chunks, mask_of, pick)
 
     how = f"{whole.how}; in chunks with {chunks.PROTOCOLS[protocol]}"
-    return Call(how, run, whole.note, whole.layout, whole.mask)
+    return Call(how, run, whole.note, whole.layout, protocol, whole.mask, whole.plain and protocol == "kind")
 
 
 def mask_forms(masks: list[inspect.Parameter], target: Target) -> list[tuple[str, str, str] | None]:
@@ -178,7 +186,9 @@ def make_call(inputs: Mapping[str, str], fixed: Mapping[str, Any], mask: tuple[s
     def run(thing: Any, probe: Probe) -> Tensor:
         first = next(iter(probe.inputs.values()))  # (B, T, ...)
         B, T, S = first.shape[0], first.shape[1], list(probe.inputs.values())[min(1, len(probe.inputs) - 1)].shape[1]
-        given: dict[str, Any] = dict(fixed)
+        given: dict[str, Any] = {
+            name: torch.arange(T) if value is POSITIONS else value for name, value in fixed.items()
+        }
         if mask:
             given[mask[0]] = make_mask(mask[1], mask[2], B, T, S, target.options.window, target.options.full)
         arranged = {name: arrange(probe.inputs[take].clone(), layout) for name, take in inputs.items()}
@@ -195,7 +205,8 @@ def make_call(inputs: Mapping[str, str], fixed: Mapping[str, Any], mask: tuple[s
     names = ", ".join(name if name == take else f"{name}={take}" for name, take in inputs.items())
     how = f"called: ({names}{given})" + ("" if layout == "(B, T, D)" else f" with inputs {layout}")
     note = "the sequence is the first axis: x is (T, B, D)" if layout == "(T, B, D)" else ""
-    return Call(how, run, note, layout, mask[1] if mask else "")
+    plain = not fixed and not mask and layout == "(B, T, D)"
+    return Call(how, run, note, layout, mask=mask[1] if mask else "", plain=plain)
 
 
 def result(thing: Any, arguments: Mapping[str, Any]) -> Any:

@@ -1,7 +1,8 @@
 """How an answer is given its input in chunks, with a cache between the calls.
 
 A kind for minigpt has `make_cache`. Others take a cache as an argument and return it beside the output, or change the
-object that they are given, or keep it in the module. Every protocol that the arguments allow is tried.
+object that they are given, or keep it in the module. Every protocol that the arguments allow is tried. An object of a
+class of the learner's own is made by a method of the module (`new_cache`), or by that class of the learner's file.
 
 B batch, T positions of a chunk, S positions so far, D model width.
 """
@@ -9,6 +10,8 @@ B batch, T positions of a chunk, S positions so far, D model width.
 from __future__ import annotations
 
 import inspect
+import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,14 +21,19 @@ from torch import Tensor
 from minigpt.attention import Attention
 
 CACHES = ("past", "cache", "kv_cache", "layer_past", "past_kv", "past_key_value", "past_key_values", "kv", "state",
-          "memory", "past_kvs", "kvcache", "layer_cache")  # fmt: skip
-STARTS = ("start", "start_pos", "offset", "position", "pos_offset", "pos", "position_offset", "input_pos", "cache_pos")
+          "memory", "past_kvs", "kvcache", "layer_cache", "layer_kv", "kv_state", "past_kv_cache")  # fmt: skip
+STARTS = ("start", "start_pos", "offset", "position", "pos_offset", "pos", "position_offset", "cache_pos", "past_len",
+          "past_length", "start_position", "start_idx", "cache_len")  # fmt: skip
+PLACES = ("input_pos", "cache_position", "positions", "position_ids", "pos_ids")  # these take all positions (T,)
+MAKERS = ("make_cache", "new_cache", "init_cache", "create_cache", "get_cache", "empty_cache", "setup_cache",
+          "initial_cache", "make_kv_cache", "new_kv_cache", "init_kv_cache", "build_cache")  # fmt: skip
 SWITCHES = ("use_cache", "cached", "return_cache", "decode", "decoding", "incremental", "return_kv")
 PROTOCOLS = {
     "kind": "the cache of make_cache",
     "returned": "the cache that the call before returned",
     "dict": "one dict for all calls",
     "list": "one list for all calls",
+    "object": "one cache of the file's own class for all calls",
     "kept": "the cache kept in the module",
 }
 Forward = Callable[..., Any]
@@ -43,8 +51,26 @@ def protocols(thing: Any, listed: Sequence[inspect.Parameter]) -> list[str]:
     if isinstance(thing, Attention):
         return ["kind"]
     if find(listed, CACHES):
-        return ["returned", "dict", "list", "kept"]
+        own = ["object"] if new_cache(thing) is not None else []
+        return ["returned", "dict", "list", *own, "kept"]
     return ["kept"]
+
+
+def new_cache(thing: Any) -> Any:
+    """A cache of the learner's own class: made by the module, or by a class of its file; None if neither is there."""
+    file = sys.modules.get(type(thing).__module__)
+    own = [value for value in vars(file).values() if inspect.isclass(value)] if file else []
+    own = [value for value in own if value.__module__ == type(thing).__module__ and not isinstance(thing, value)]
+    classes = [value for value in own if re.search("cache|kv|past|memory|state", value.__name__.lower())]
+    makers = [getattr(thing, name) for name in MAKERS if callable(getattr(thing, name, None))]
+    for maker in (*makers, *classes):
+        try:
+            made = maker()
+        except Exception:  # the learner's code: anything; it wants arguments, for example
+            continue
+        if made is not None:
+            return made
+    return None
 
 
 def run_chunks(
@@ -52,11 +78,10 @@ def run_chunks(
     chunks: Sequence[int], mask_of: MaskOf, pick: Pick,
 ) -> Tensor:  # fmt: skip
     """The outputs of all chunks of x (B, T, D), joined."""
-    cache: Any = {"kind": lambda: thing.make_cache(x.shape[1]), "dict": dict, "list": list}.get(
-        protocol, lambda: None
-    )()
+    makers = {"kind": lambda: thing.make_cache(x.shape[1]), "object": lambda: new_cache(thing)}
+    cache: Any = {**makers, "dict": dict, "list": list}.get(protocol, lambda: None)()
     name = "past" if protocol == "kind" else find(listed, CACHES)
-    start_name, switch = find(listed, STARTS), find(listed, SWITCHES)
+    start_name, places, switch = find(listed, STARTS), find(listed, PLACES), find(listed, SWITCHES)
     outputs, start = [], 0
     for T in chunks:
         given: dict[str, Any] = {argument: x[:, start : start + T].clone() for argument in inputs}
@@ -65,6 +90,8 @@ def run_chunks(
             given[name] = cache
         if start_name:
             given[start_name] = start
+        if places:
+            given[places] = torch.arange(start, start + T)  # (T,)
         if switch:
             given[switch] = True
         result = thing(**given)

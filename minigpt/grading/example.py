@@ -13,6 +13,7 @@ from torch import Tensor
 from minigpt.grading.naming import equal
 from minigpt.grading.target import Knobs, Probe, Steps, Target
 
+IN_WORDS = {"mixed": "weighted values", "merged": "joined heads", "products": "products of query and key"}
 WIDEST = 6  # numbers of a row that are shown
 
 
@@ -77,7 +78,8 @@ def show_steps(target: Target, knobs: Knobs) -> str:
     if not name:
         return ""
     widths = ", ".join(f"{axis} = {size}" for axis, size in sizes.items() if axis in ("T", "D", "H", "G", "d"))
-    title = f"on three tokens with {widths}, the {name}{' of the first head' if wrong[name].dim() == 4 else ''}:"
+    shown = IN_WORDS.get(name, name)
+    title = f"on three tokens with {widths}, the {shown}{' of the first head' if wrong[name].dim() == 4 else ''}:"
     return beside(title, flat(wrong[name]), flat(right[name]))
 
 

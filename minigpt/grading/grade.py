@@ -16,21 +16,34 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from minigpt.grading.bind import overwrite
-from minigpt.grading.call import CannotCall, calls
-from minigpt.grading.example import show_function, show_output, show_steps
-from minigpt.grading.habits import SINGLE, drops, habits, wrong_in_float32
+from minigpt.grading.bind import overwrite, score
+from minigpt.grading.call import CannotCall, calls, parameters_of
+from minigpt.grading.chunks import CACHES, find
+from minigpt.grading.example import IN_WORDS, show_function, show_output, show_steps
+from minigpt.grading.habits import SINGLE, drops, habits, in_training, wrong_in_float32
 from minigpt.grading.lines import Place, locate, record, source_line
 from minigpt.grading.load import Answer, build
-from minigpt.grading.measure import measure
-from minigpt.grading.naming import SINGLES, Found, Outputs, Reading, accept, name_one, name_two
+from minigpt.grading.measure import head_order, measure, order_bug
+from minigpt.grading.naming import (
+    SINGLES,
+    Found,
+    Outputs,
+    Reading,
+    accept,
+    merge,
+    missing_bugs,
+    name_one,
+    name_two,
+    settled,
+)
 from minigpt.grading.readings import Attempt, call_of, explain, find_readings, loosened, natural_readings
 from minigpt.grading.report import Report
 from minigpt.grading.target import Bug, Options, Probe, Target, fill
 from minigpt.grading.targets import find_target
 from minigpt.system.errors import UserError
 
-UNCHECKED = "training mode (dropout), bfloat16"
+UNCHECKED = ["training mode (dropout)", "bfloat16"]
+UNCHECKED_OF_CACHES = ["whether it writes into its input", "whether a text leaves something behind for the next"]
 
 
 def grade_answer(answer: Answer, target: Target) -> Report:
@@ -78,14 +91,17 @@ def judge(attempt: Attempt) -> None:
     if found:
         right(attempt, found)
         return
+    if never_handed_over(attempt):
+        return
     natural = natural_readings(attempt)
     alone = one_sequence(attempt)
     if accept(alone):
         report.verdict, report.names, report.fixes = "wrong", [ONE_SEQUENCE.sentence], [ONE_SEQUENCE.fix]
         report.how.append(attempt.calls[0].how)
         return
-    if found := find_bugs(natural) or name_one(alone):
-        wrong(attempt, found)
+    if found := find_bugs(natural) or name_one(alone) or reordered(natural):
+        found = settled(found)
+        (wrong if found.bugs or found.reading.binding.faults else right)(attempt, found)
     elif other := unannounced(attempt):
         report.names = [f"it is right as {other}: if that is meant, announce it with --as {other}"]
         report.how.append(attempt.calls[0].how)
@@ -99,6 +115,30 @@ def find_bugs(natural: Sequence[Sequence[Reading]]) -> Found | None:
         if found := name_one(readings) or name_one(loosened(readings[:2])):
             return found
     return name_two(natural[0][0])
+
+
+def never_handed_over(attempt: Attempt) -> bool:
+    """Whether a cache is an argument, and no way was found to make one: then nothing can be said of it."""
+    name = find(parameters_of(attempt.thing), CACHES)
+    if not attempt.target.options.cache or not name or any(call.protocol != "kept" for call in attempt.calls):
+        return False
+    attempt.report.names = [
+        f"it takes a cache as `{name}`, and no way was found to give it one: return the new cache beside the output, "
+        f"or give the module a method make_cache()"
+    ]
+    tried = dict.fromkeys(error for error in attempt.errors)
+    attempt.report.notes = [f"tried, and raised: {error}" for error in tried]
+    return True
+
+
+def reordered(natural: Sequence[Sequence[Reading]]) -> Found | None:
+    """Right heads in another order before the projection, or one of them twice."""
+    for reading in [reading for readings in natural for reading in readings]:
+        if not missing_bugs(reading) and (order := head_order(reading)):
+            bug, reading.budget = order_bug(order), [SINGLES]
+            if reading.equals(bug.knobs):
+                return Found(reading, bug.knobs, [bug])
+    return None
 
 
 ONE_SEQUENCE = Bug({}, "it is right for one sequence (T, D), but wrong for a batch (B, T, D): an axis is counted from "
@@ -157,7 +197,7 @@ def say_how(attempt: Attempt, reading: Reading) -> None:
         if probe.optional and isinstance(value, Exception):
             report.notes.append(f"for {probe.name} it raises {explain(value, attempt.answer.path)}")
             break
-    report.unchecked.append(UNCHECKED)
+    report.unchecked += UNCHECKED
     if "cache" not in str(attempt.target) and attempt.target.roles:
         report.unchecked.append("the cache")
 
@@ -169,7 +209,10 @@ def right(attempt: Attempt, found: Found) -> None:
     spoiled = habits(attempt.thing, call, found.reading)
     single = wrong_in_float32(attempt.thing, call, found.reading)
     spoiled += [SINGLE] if single else []
+    spoiled += trained(attempt, found)
     report.unchecked += ["float32"] if single is None else []
+    report.unchecked += UNCHECKED_OF_CACHES if attempt.target.options.cache else []
+    report.notes += hidden_scales(found)
     if spoiled:
         report.verdict, report.names, report.fixes = "wrong", [spoiled[0].sentence], [spoiled[0].fix]
         return
@@ -181,6 +224,35 @@ def right(attempt: Attempt, found: Found) -> None:
     report.verdict = "right, in another convention" if report.names else "right"
 
 
+def trained(attempt: Attempt, found: Found) -> list[Bug]:
+    """What is wrong in training mode; the report says if that could not be told, or was not asked."""
+    report, thing = attempt.report, attempt.thing
+    if not isinstance(thing, nn.Module) or not attempt.target.roles:
+        return []
+    try:
+        bug = in_training(thing, call_of(attempt, found.reading), found.reading, found.knobs)
+    except Exception:  # the learner's code: anything
+        return []
+    finally:
+        thing.eval()
+    report.unchecked[report.unchecked.index(UNCHECKED[0])] = "how much dropout drops"
+    return [bug] if bug else []
+
+
+def hidden_scales(found: Found) -> list[str]:
+    """Wrong scales that are equal to the right one with these very sizes: such as sqrt(H) where d = H."""
+    reading, same = found.reading, list[str]()
+    reading.budget = [SINGLES]
+    for bug in reading.target.bugs:
+        other = set(bug.knobs) == {"scale"} and bug.knobs["scale"] not in ("8", "integer")  # numbers, not other sizes
+        setting = merge(found.knobs, bug.knobs) if other else None
+        if setting is not None and reading.equals(setting):
+            same.append(fill(bug.sentence, reading.sizes))
+    d = reading.sizes.get("d")
+    return [f"with this width of a head, d = {d}, it would look the same if {sentence}: try other sizes"
+            for sentence in same[:1]]  # fmt: skip
+
+
 def wrong(attempt: Attempt, found: Found) -> None:
     """A bug with a name."""
     report, reading = attempt.report, found.reading
@@ -189,7 +261,8 @@ def wrong(attempt: Attempt, found: Found) -> None:
     report.verdict = "wrong"
     faults = [Bug({}, sentence, fix) for sentence, fix in reading.binding.faults]
     for bug in [*faults, *found.bugs]:
-        report.names.append(fill(bug.sentence, sizes))
+        report.names.append(never_used(attempt, reading) if bug.knobs == {"end": "none"} else "")
+        report.names[-1] = report.names[-1] or fill(bug.sentence, sizes)
         report.fixes.append(fill(bug.fix, sizes))
     others = [bug for bug in found.either if not bug.equal or bug.equal != found.bugs[-1].equal]
     if others:
@@ -197,6 +270,16 @@ def wrong(attempt: Attempt, found: Found) -> None:
     report.notes += [convention.note for convention in found.conventions]
     place(attempt, reading, found)
     report.example = example(attempt, found)
+
+
+def never_used(attempt: Attempt, reading: Reading) -> str:
+    """What to say where a parameter without effect stands for the output projection, though its name says otherwise."""
+    taken = [entry.partition(" = ")[0] for entry in reading.binding.how if entry.partition(" = ")[2] == "output"]
+    for name in taken:
+        likeliest = max(attempt.target.roles, key=lambda role: score(name, role))
+        if likeliest.name != "output" and score(name, likeliest):
+            return f"the {likeliest.name} layer, `{name}`, is never used: its numbers do not change the output"
+    return ""
 
 
 def example(attempt: Attempt, found: Found) -> str:
@@ -235,7 +318,7 @@ def place(attempt: Attempt, reading: Reading, found: Found | None) -> None:
         good = attempt.target.reference(probe, parameters, sizes, {})
         bad = attempt.target.reference(probe, parameters, sizes, found.knobs) if found else None
         where: Place = locate(results, good, bad)
-        attempt.report.line, attempt.report.step = where.line, where.step
+        attempt.report.line, attempt.report.step = where.line, IN_WORDS.get(where.step, where.step)
         attempt.report.code = source_line(path, where.line)
 
 
@@ -274,7 +357,8 @@ def unplaced(attempt: Attempt) -> list[str]:
 def raised(attempt: Attempt) -> None:
     """It cannot be called: an answer in the file is wrong then; one that was built here cannot be told."""
     report = attempt.report
-    report.verdict = "cannot tell" if attempt.answer.how.startswith("built") else "wrong"
+    guessed = attempt.answer.how.startswith("built") or not attempt.plain
+    report.verdict = "cannot tell" if guessed else "wrong"
     first = attempt.errors[0] if attempt.errors else "nothing came back"
     report.names = [f"it raises {first}"]
     report.notes = [f"tried: {len(attempt.errors)} ways to call it"]

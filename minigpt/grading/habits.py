@@ -1,16 +1,22 @@
-"""What an answer may do beside its numbers: drop at random in evaluation mode, write into its input, remember calls."""
+"""What an answer may do beside its numbers: drop at random in evaluation mode, write into its input, remember calls,
+compute something else in training.
+"""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from minigpt.grading.call import Call
-from minigpt.grading.naming import Reading
-from minigpt.grading.target import Bug, Probe
+from minigpt.grading.lines import bag, pieces, same
+from minigpt.grading.naming import Reading, equal
+from minigpt.grading.target import Bug, Knobs, Probe
 
 RANDOM = Bug({}, "two calls in evaluation mode differ: dropout is active where it should not be",
              "nn.Dropout, or F.dropout(weights, p, training=self.training)")  # fmt: skip
@@ -20,6 +26,10 @@ REMEMBERS = Bug({}, "the same input gives another output after other inputs: som
                 "keep nothing in self between calls but a cache that the caller asked for")  # fmt: skip
 
 
+TRAINS = Bug({}, "it is right in evaluation, and computes something else in training, also with nothing dropped",
+             "the same in both modes: only dropout depends on self.training")  # fmt: skip
+DROPS_SCORES = Bug({}, "dropout is applied to the scores, before the softmax: a score that becomes 0 hides nothing",
+                   "drop the weights: F.dropout(scores.softmax(dim=-1), p, self.training)")  # fmt: skip
 SINGLE = Bug(
     {},
     "it is right in float64 and wrong in float32, in which models are trained: a number is too large or small for it",
@@ -73,6 +83,52 @@ def writes(thing: Any, call: Call, probe: Probe) -> bool:
 
     call.run(thing, Probe(probe.name, Watched(probe.inputs), probe.size))
     return any(not torch.equal(before, after) for before, after in given)
+
+
+class Undropped(TorchFunctionMode):
+    """Nothing is dropped; what dropout was given in training is kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given: list[Tensor] = []
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        named = dict(kwargs or {})
+        if func is F.dropout or func is torch.dropout:
+            p = named.get("p", args[1] if len(args) > 1 else 0.5)
+            training = named.get("training", named.get("train", args[2] if len(args) > 2 else True))
+            x: Tensor = args[0] if args else named["input"]
+            if p and training:
+                self.given.append(x.detach().clone())
+            return x
+        if func in (F.scaled_dot_product_attention, F.multi_head_attention_forward) and "dropout_p" in named:
+            named["dropout_p"] = 0.0
+        if func is F.multi_head_attention_forward and "training" in named:
+            named["training"] = False
+        return func(*args, **named)
+
+
+def in_training(thing: Any, call: Call, reading: Reading, knobs: Knobs) -> Bug | None:
+    """What is wrong in training mode, where nothing is dropped; None where nothing is. Raises what cannot be told."""
+    number = next(n for n in reading.order() if reading.length(n) > 1 and not reading.outputs.probes[n].chunks)
+    probe, expected = reading.outputs.probes[number], reading.outputs[number]
+    assert isinstance(expected, Tensor)
+    module = copy.deepcopy(thing).train()
+    found = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        with Undropped() as watch:
+            found.append(call.run(module, probe))
+    if not torch.equal(found[0].nan_to_num(), found[1].nan_to_num()):
+        raise ValueError("it draws random numbers in a way of its own")
+    if not equal(found[0], expected, probe, loose=reading.loose):
+        return TRAINS
+    steps = reading.target.reference(probe, reading.binding.parameters, reading.sizes, knobs)
+    names = [name for name in steps if name.split(": ")[-1] in ("products", "scores", "masked scores")]
+    scores = [bag(piece) for name in names for piece in pieces(steps[name])]
+    return DROPS_SCORES if any(same(bag(x), score) for x in watch.given for score in scores) else None
 
 
 class Kept:

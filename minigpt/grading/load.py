@@ -10,13 +10,14 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from minigpt.attention import Attention
 from minigpt.grading.lines import Float32
@@ -51,6 +52,7 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
 CONSTANTS = {"dropout": 0.0, "p": 0.0, "dropout_rate": 0.0, "drop": 0.0, "attn_dropout": 0.0, "resid_dropout": 0.0,
              "attn_pdrop": 0.0, "resid_pdrop": 0.0, "dropout_p": 0.0, "bias": True, "qkv_bias": True, "causal": True,
              "is_causal": True, "batch_first": True, "proj_drop": 0.0, "attn_drop": 0.0}  # fmt: skip
+WIDTHS = (60, 56, 48, 72)  # that are tried for a kind which fails with the target's
 CONTEXT = 64  # positions that a module that asks for a longest length is built for
 FLOAT32 = "__float32__"  # among the names of a file: whether it made numbers in float32 when it was run
 
@@ -174,11 +176,19 @@ def build_kind(kind: type[Attention], target: Target, path: Path | None) -> Answ
 
     position = "rotary" if target.options.rotary else "alibi" if target.options.alibi else "none"
     config = kind.Config(**options)
-    model = ModelConfig(n_embd=sizes["D"], block_size=CONTEXT, position=Position.kinds[position].Config(),
-                        attention=config)  # fmt: skip
-    made = kind(config, model)
     shown = "".join(f", {name}={value}" for name, value in options.items())
-    return Answer(made, f"built: the kind {kind.__name__} with n_embd={sizes['D']}{shown}, position {position}", path)
+    chosen = Position.kinds[position].Config()
+
+    def made(D: int) -> Attention:
+        return kind(config, ModelConfig(n_embd=D, block_size=CONTEXT, position=chosen, attention=config))
+
+    width = sizes["D"]
+    for D in (sizes["D"], *WIDTHS):  # a kind that fixes its number of heads does not go with every width
+        with suppress(Exception):  # the learner's code: anything
+            made(D).eval()(torch.randn(2, 3, D))  # (2, 3, D)
+            width = D
+            break
+    return Answer(made(width), f"built: the kind {kind.__name__} with n_embd={width}{shown}, position {position}", path)
 
 
 def constructor_values(kind: type[nn.Module], target: Target) -> dict[str, Any]:
@@ -224,3 +234,11 @@ def any_config(target: Target) -> SimpleNamespace:
     known = {name: value for names in (*ARGUMENTS.values(), tuple(CONSTANTS)) for name in names
              for found, value in [value_of(name, target.sizes, target)] if found}  # fmt: skip
     return SimpleNamespace(**known)
+
+
+def matrix_shape(parameter: Tensor) -> tuple[int, ...]:
+    """The shape without axes of one element at its end, as a convolution of width one has: (rows, columns)."""
+    shape = tuple(parameter.shape)
+    while len(shape) > 2 and shape[-1] == 1:
+        shape = shape[:-1]
+    return shape

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from minigpt.grading.naming import Reading
-from minigpt.grading.target import Probe, Steps
+from minigpt.grading.target import Bug, Probe, Steps
+from minigpt.grading.targets.rotation import frequencies
 
 SMALL = 1e-9
 
@@ -22,6 +23,8 @@ def measure(reading: Reading) -> list[str]:
     """Facts about an answer that is wrong and has no name; none if nothing can be said for sure."""
     number = middle(reading)
     theirs = reading.outputs[number]
+    if late := chunks_differ(reading, number):
+        return [late]
     if isinstance(theirs, Exception):
         return []
     if not theirs.isfinite().all():
@@ -35,7 +38,25 @@ def measure(reading: Reading) -> list[str]:
         return []
     expected = right["weights"]
     weights = weights.view_as(expected) if weights.numel() == expected.numel() else weights
+    if reading.target.options.rotary and (said := turning(reading, weights, right)):
+        return [said]
     return weight_facts(weights, expected, right.get("products"))
+
+
+def chunks_differ(reading: Reading, number: int) -> str:
+    """Where chunks with a cache begin to differ, of an answer that is right at once; "" for any other."""
+    chunked = [n for n in reading.order() if reading.outputs.probes[n].chunks]
+    if not chunked or not reading.agrees({}, number):
+        return ""
+    probe, theirs = reading.outputs.probes[chunked[0]], reading.outputs[chunked[0]]
+    right = reading.target.output(probe, reading.binding.parameters, reading.sizes, {})  # (B, T, D)
+    if isinstance(theirs, Exception) or theirs.shape != right.shape:
+        return ""
+    off = (theirs - right).abs().amax(dim=(0, 2)).nan_to_num(torch.inf) > 1e-7 * right.abs().max()  # (T,)
+    if not off.any():
+        return ""
+    sizes, first = "+".join(map(str, probe.chunks)), int(off.nonzero()[0])
+    return f"measured: right at once; in chunks of {sizes} tokens, with its cache, it differs from token {first} on"
 
 
 def middle(reading: Reading) -> int:
@@ -68,16 +89,53 @@ def weights_of_module(reading: Reading, theirs: Tensor, right: Steps) -> Tensor 
     if not {"query", "key", "value", "output"} <= set(parameters):
         return None
     matrix = parameters["output"].flatten(1)  # (D, H d)
-    if matrix.shape[0] < matrix.shape[1]:
+    mixed = mixed_of_module(reading, theirs, right)  # (B, H, T, d)
+    if mixed is None:
         return None
-    joined = theirs - parameters.get("output_bias", torch.zeros(len(matrix), dtype=matrix.dtype))  # (B, T, D)
-    merged = joined @ torch.linalg.pinv(matrix).mT  # (B, T, H d)
-    mixed = merged.unflatten(2, right["mixed"].shape[1::2]).transpose(1, 2)  # (B, H, T, d)
     value = right["value"].repeat_interleave(mixed.shape[1] // right["value"].shape[1], dim=1)  # (B, H, T, d)
     if value.shape[2] > value.shape[3]:
         return None
     weights = mixed @ torch.linalg.pinv(value)  # (B, H, T, T)
-    return weights if fits(weights @ value, mixed) and fits(merged @ matrix.mT, joined) else None
+    back = mixed.transpose(1, 2).flatten(2) @ matrix.mT + parameters.get("output_bias", 0.0)  # (B, T, D)
+    return weights if fits(weights @ value, mixed) and fits(back, theirs) else None
+
+
+def mixed_of_module(reading: Reading, theirs: Tensor, right: Steps) -> Tensor | None:
+    """What each head returns (B, H, T, d), from the output (B, T, D): the projection is undone."""
+    parameters = reading.binding.parameters
+    matrix = parameters["output"].flatten(1)  # (D, H d)
+    if matrix.shape[0] < matrix.shape[1] or theirs.shape != right["output"].shape:
+        return None
+    joined = theirs - parameters.get("output_bias", torch.zeros(len(matrix), dtype=matrix.dtype))  # (B, T, D)
+    merged = joined @ torch.linalg.pinv(matrix).mT  # (B, T, H d)
+    return merged.unflatten(2, right["mixed"].shape[1::2]).transpose(1, 2)  # (B, H, T, d)
+
+
+def head_order(reading: Reading) -> tuple[int, ...]:
+    """Which head stands where in what the projection reads, if every one is a right one; () if not, or in order."""
+    parameters, number = reading.binding.parameters, middle(reading)
+    theirs, probe = reading.outputs[number], reading.outputs.probes[number]
+    if "output" not in parameters or isinstance(theirs, Exception):
+        return ()
+    right = reading.target.reference(probe, parameters, reading.sizes, {})
+    mixed = mixed_of_module(reading, theirs, right) if "mixed" in right else None  # (B, H, T, d)
+    if mixed is None:
+        return ()
+    ours = right["mixed"].transpose(0, 1)  # (H, B, T, d)
+    places = [[h for h, head in enumerate(ours) if fits(found, head)] for found in mixed.transpose(0, 1)]
+    order = tuple(place[0] for place in places if len(place) == 1)
+    return order if len(order) == len(ours) and order != tuple(range(len(ours))) else ()
+
+
+def order_bug(order: tuple[int, ...]) -> Bug:
+    """What an order of the heads means: another one is learned as well; a head that is left out is wrong."""
+    shown = ", ".join(map(str, order))
+    if len(set(order)) == len(order):
+        sentence = f"the heads are joined in the order {shown}: the same up to the order of the projection's columns"
+        return Bug({"head_order": order}, sentence, "", harmless=True)
+    lost = ", ".join(str(h) for h in range(len(order)) if h not in order)
+    sentence = f"the projection reads the heads {shown}: head {lost} is never used, and another one twice"
+    return Bug({"head_order": order}, sentence, "join every head once: torch.cat(heads, dim=-1)")
 
 
 def fits(found: Tensor, expected: Tensor) -> bool:
@@ -108,6 +166,42 @@ def weight_facts(weights: Tensor, expected: Tensor, products: Tensor | None) -> 
     return facts
 
 
+def turning(reading: Reading, weights: Tensor, right: Steps) -> str:
+    """By how much each pair of features turns from a position to the next; "" if that does not explain the weights.
+
+    The logarithms of weights (B, H, T, T) on neighbours are linear in the cosines and sines of these angles.
+    """
+    d, T = reading.sizes["d"], weights.shape[-1]
+    query, key = right["query"], right["key"].repeat_interleave(reading.sizes["H"] // reading.sizes["G"], dim=1)
+    if not bool((weights.tril() + torch.ones_like(weights).triu(1) > 0).all()) or T < 3:
+        return ""
+    logs = weights.clamp(min=1e-300).log() * d**0.5  # (B, H, T, T)
+    for first, second in ((slice(0, d, 2), slice(1, d, 2)), (slice(0, d // 2), slice(d // 2, d))):
+        q, k = (torch.complex(x[..., first], x[..., second]) for x in (query, key))  # (B, H, T, n) each
+        products = q[:, :, :, None] * k[:, :, None].conj()  # (B, H, T, T, n)
+        own = products.real.sum(dim=-1).diagonal(dim1=-2, dim2=-1)  # (B, H, T)
+        one, two = (
+            (logs.diagonal(-far, -2, -1) - logs.diagonal(0, -2, -1)[..., far:] + own[..., far:]).flatten()
+            for far in (1, 2)
+        )  # what the neighbours' scores, and those two places apart, must be
+        near, next_ = (products.diagonal(-far, 2, 3).mT.flatten(0, 2) for far in (1, 2))  # (N, n) each
+        found = torch.linalg.lstsq(torch.cat((near.real, -near.imag), dim=-1), one[:, None]).solution[:, 0]  # (2 n,)
+        angles = torch.atan2(*found.chunk(2)[::-1])  # (n,)
+        if fits((next_ * torch.polar(torch.ones_like(angles), 2 * angles)).real.sum(dim=-1), two):
+            return said_of_angles(angles, frequencies("2i/d", d, d), d)
+    return ""
+
+
+def said_of_angles(angles: Tensor, expected: Tensor, d: int) -> str:
+    """The measured angles (n,) beside the right ones, and the base that they have, if it is one."""
+    theirs, ours = (", ".join(f"{value:.4g}" for value in row[:4].tolist()) for row in (angles, expected))
+    more = ", ..." if len(angles) > 4 else ""
+    base = float(angles[1]) ** (-d / 2) if len(angles) > 1 and angles[1] > 0 else 0.0
+    regular = base > 0 and fits(base ** (-2 * torch.arange(len(angles), dtype=angles.dtype) / d), angles)
+    which = f": the base is {base:.6g} instead of 10000" if regular else ""
+    return f"measured: the pairs turn by {theirs}{more} a position, expected {ours}{more}{which}"
+
+
 def scale_of(weights: Tensor, expected: Tensor, products: Tensor) -> float:
     """What the products must have been multiplied by, from the logarithms of the weights; 0.0 if by no one number."""
     seen = expected > SMALL
@@ -119,4 +213,6 @@ def scale_of(weights: Tensor, expected: Tensor, products: Tensor) -> float:
     logs = torch.where(seen, logs - logs.sum(dim=-1, keepdim=True) / count, 0.0)
     scores = torch.where(seen, scores - scores.sum(dim=-1, keepdim=True) / count, 0.0)
     factor = float((logs * scores).sum() / (scores**2).sum())
+    if torch.allclose(weights, expected, rtol=1e-6, atol=1e-9):
+        return 0.0  # they are right
     return factor if torch.allclose(logs, factor * scores, rtol=1e-6, atol=1e-7) else 0.0

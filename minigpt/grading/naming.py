@@ -7,17 +7,18 @@ named where the answer equals the reference with that bug on every probe; two bu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 
 import torch
 from torch import Tensor
 
 from minigpt.grading.bind import Binding
-from minigpt.grading.target import Bug, Convention, Knobs, Probe, Sizes, Target
+from minigpt.grading.target import Bug, Convention, Knobs, Probe, Sizes, Target, fill
 
 STRICT, LOOSE = 1e-11, 3e-6  # float64; float32 somewhere inside
 LARGEST_LOOSE = 100.0  # inputs times more than this leave nothing of float32's precision in a softmax
+LIKELY = 2  # readings of which every convention is tried with every bug, before the others
 SINGLES, PAIRS = 5_000, 5_000  # evaluations of the reference, so that a name does not depend on the machine's load
 
 
@@ -79,6 +80,9 @@ class Reading:
     outputs: Outputs
     budget: list[int]
     loose: bool = False
+    plain: dict[str, bool] = field(default_factory=dict)
+    silent: dict[str, bool] = field(default_factory=dict)
+    """Which settings change nothing where there is one token, by the text of their knobs; shared by all readings."""
     masked: bool = False
     """Whether the mask comes from outside; nothing can be wrong with it then, but that it is not used."""
 
@@ -101,13 +105,40 @@ class Reading:
 
     def agrees(self, knobs: Knobs, number: int) -> bool:
         """Whether the answer equals the reference with these knobs on one probe."""
-        self.budget[0] -= 1
         probe = self.outputs.probes[number]
         try:
             expected = self.target.output(probe, self.binding.parameters, self.sizes, knobs)
         except (RuntimeError, KeyError, IndexError, ValueError):  # these knobs need another shape, or a missing role
             return isinstance(self.outputs[number], Exception)
+        self.budget[0] -= 1
         return equal(self.outputs[number], expected, probe, self.loose)
+
+    def is_silent(self, setting: Knobs, base: Knobs, shortest: int) -> bool:
+        """Whether a setting changes nothing for the shortest probe, besides what the base does.
+
+        With one token every weight is 1: bugs on the way of the weights are silent there, those of the values are not.
+        """
+        key, merged = repr(sorted(setting.items(), key=str)), merge(base, setting)
+        if key in self.silent or merged is None:
+            return self.silent.get(key, False)
+        probe, given = self.outputs.probes[shortest], (self.binding.parameters, self.sizes)
+        try:
+            right = self.target.output(probe, *given, base)
+        except (RuntimeError, KeyError, IndexError, ValueError):  # the base needs a role that is missing
+            return False
+        try:
+            self.silent[key] = equal(self.target.output(probe, *given, merged), right, probe)
+        except (RuntimeError, KeyError, IndexError, ValueError):  # this setting needs another shape
+            self.silent[key] = False
+        return self.silent[key]
+
+    def right_for_one_token(self, knobs: Knobs) -> bool:
+        """Whether the answer equals the reference with these knobs on the shortest probe."""
+        shortest = self.usable()[0]
+        key = "" if self.is_silent(knobs, {}, shortest) else repr(sorted(knobs.items(), key=str))
+        if key not in self.plain:
+            self.plain[key] = self.agrees({} if not key else knobs, shortest)
+        return self.plain[key]
 
     def equals(self, knobs: Knobs) -> bool:
         """Whether the answer equals the reference with these knobs on every probe."""
@@ -126,6 +157,13 @@ class Found:
     conventions: list[Convention] = field(default_factory=list)
     either: list[Bug] = field(default_factory=list)
     """Other bugs that the sizes of this answer cannot tell from the first."""
+
+
+def settled(found: Found) -> Found:
+    """The same with the harmless bugs among its conventions."""
+    notes = [Convention(bug.knobs, fill(bug.sentence, found.reading.sizes)) for bug in found.bugs if bug.harmless]
+    left = [bug for bug in found.bugs if not bug.harmless]
+    return replace(found, bugs=left, conventions=[*found.conventions, *notes], either=found.either if left else [])
 
 
 def merge(first: Knobs, second: Knobs) -> Knobs | None:
@@ -168,38 +206,52 @@ def accept(readings: Sequence[Reading]) -> Found | None:
             if number and len(conventions) > 1:
                 break  # unlikely sizes: no two conventions at once
             for reading in group:
-                if reading.equals(knobs):
+                if reading.right_for_one_token(knobs) and reading.equals(knobs):
                     without = [entry for entry in lacking(reading) if isinstance(entry, Convention)]
                     return Found(reading, knobs, [], [*conventions, *without])
     return None
 
 
 def name_one(readings: Sequence[Reading]) -> Found | None:
-    """The first reading under which the answer has one bug (beside those of the reading itself)."""
+    """The first reading under which the answer has one bug (beside those of the reading itself).
+
+    Every reading without a convention, then the likeliest under every convention, and then the others.
+    """
     if not readings:
         return None
-    target = readings[0].target
-    for knobs, conventions in bases(target):
-        for reading in readings:
+    first, *others = bases(readings[0].target)
+    likeliest = [(base, reading) for reading in readings[:LIKELY] for base in others]
+    likeliest.sort(key=lambda pair: not pair[1].right_for_one_token(pair[0][0]))
+    tried = [(first, reading) for reading in readings], [
+        *likeliest, *((base, reading) for reading in readings[LIKELY:] for base in others)
+    ]  # fmt: skip
+    budget = readings[0].budget[0]
+    for some in tried:
+        readings[0].budget[0] = budget  # shared by all
+        for (knobs, conventions), reading in some:
             own = missing_bugs(reading)
             if (own or reading.binding.faults) and reading.equals(knobs):
                 return Found(reading, knobs, own, conventions)
             if found := name_in(reading, knobs):
                 hits = [bug for bug, _ in found]
-                setting = found[0][1]
-                return Found(reading, setting, [*own, hits[0]], conventions, hits[1:])
+                return Found(reading, found[0][1], [*own, hits[0]], conventions, hits[1:])
     return None
 
 
 def name_in(reading: Reading, base: Knobs) -> list[tuple[Bug, Knobs]]:
     """All bugs that the answer equals in this reading, with their settings."""
-    found = []
+    found, shortest = [], reading.usable()[0]
+    if reading.budget[0] <= 0:
+        return []
+    plain = reading.right_for_one_token(base)
     for bug in reading.target.bugs:
         if reading.masked and bug.knobs.get("mask", "none") != "none":
             continue
         for setting in bug.settings():
             merged = merge(base, setting)
-            if merged is not None and reading.equals(merged):
+            if merged is None or reading.is_silent(setting, base, shortest) != plain:
+                continue
+            if reading.equals(merged):
                 found.append((bug, merged))
                 break
     return found
@@ -227,10 +279,11 @@ def pair_in(reading: Reading) -> tuple[Knobs, list[Bug]] | None:
     for rank, bug, setting in ranked(reading.target.bugs):
         (silent if reading.agrees(setting, order[0]) else loud).append((rank, bug, setting))
     pairs = [*combinations(silent, 2)] if plain else [*product(silent, loud), *combinations(loud, 2)]
+    conventions = [convention.knobs for convention in reading.target.conventions]
     reading.budget[0] = PAIRS
     for (_, first, one), (_, second, other) in sorted(pairs, key=lambda pair: pair[0][0] + pair[1][0]):
         both = None if first is second else merge(one, other)
-        if both is not None and reading.agrees(both, order[1]) and reading.equals(both):
+        if both is not None and both not in conventions and reading.agrees(both, order[1]) and reading.equals(both):
             return both, [first, second]
         if reading.budget[0] <= 0:
             return None

@@ -21,12 +21,12 @@ from torch import Tensor, nn
 from minigpt.grading.bind import Binding, Unit, bindings, units_of
 from minigpt.grading.call import Call, calls
 from minigpt.grading.lines import uses_float32
-from minigpt.grading.load import Answer
+from minigpt.grading.load import ARGUMENTS, Answer
 from minigpt.grading.naming import SINGLES, Outputs, Reading
 from minigpt.grading.report import Report
-from minigpt.grading.sizes import possible_sizes
+from minigpt.grading.sizes import attribute, possible_sizes
 from minigpt.grading.target import Probe, Sizes, Target
-from minigpt.grading.whole import is_model, likely, model_bindings, model_calls, model_sizes, prepared
+from minigpt.grading.whole import FEW, is_model, likely, model_bindings, model_calls, model_sizes, prepared
 
 MOST_READINGS, MOST_NATURAL, MOST_SIZES = 400, 4, 4
 
@@ -39,9 +39,17 @@ class Attempt:
     target: Target
     report: Report
     errors: list[str] = field(default_factory=list)
+    plain: bool = False
+    """Whether a call raised that gives nothing but the target's inputs: that is the answer's own fault."""
     readings: list[Reading] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     used: dict[tuple[int, ...], bool] = field(default_factory=dict)
+    silent: dict[str, bool] = field(default_factory=dict)
+    """Which settings of the knobs one token cannot show; found out once."""
+    agreeing: list[Reading] = field(default_factory=list)
+    """Of a block or a model: the readings that are right for one token."""
+    right: bool = False
+    """Whether one of them is right for every probe."""
     homeless: list[str] = field(default_factory=list)
     budget: list[int] = field(default_factory=lambda: [SINGLES])
 
@@ -57,6 +65,8 @@ def find_readings(attempt: Attempt) -> None:
     target = attempt.target
     called: dict[object, list[tuple[Call, Outputs]]] = {}  # what an answer returns depends on D alone
     for sizes in model_sizes(thing, target) if is_model(target) else possible_sizes(thing, target):
+        if "W" in target.sizes and "H" in target.sizes and decided(attempt, sizes):
+            continue
         key = tuple(sizes.items()) if is_model(target) else sizes["D"] if target.roles else 0
         if key not in called:
             listed = model_calls(thing, target, sizes) if is_model(target) else calls(thing, target)
@@ -65,11 +75,27 @@ def find_readings(attempt: Attempt) -> None:
         if not working:
             continue
         found = find_bindings(attempt, sizes, working[0][1])
-        pairs = [(binding, call, outputs) for binding in found for call, outputs in working]
-        for binding, call, outputs in likely(target, sizes, found, working) if "W" in target.sizes and found else pairs:
-            attempt.readings.append(Reading(target, sizes, binding, outputs, attempt.budget))
-            attempt.calls.append(call)
+        agreeing = likely(target, sizes, found, working) if "W" in target.sizes and found else []
+        few = found[:FEW] if "W" in target.sizes else found
+        pairs = agreeing or [(binding, call, outputs) for binding in few for call, outputs in working]
+        new = [Reading(target, sizes, b, outputs, attempt.budget, silent=attempt.silent) for b, _, outputs in pairs]
+        attempt.readings += new
+        attempt.calls += [call for _, call, _ in pairs]
+        attempt.agreeing += new if agreeing else []
+        attempt.right |= bool(agreeing) and any(reading.equals({}) for reading in new)
         attempt.calls = attempt.calls or [call for call, _ in working]
+
+
+def decided(attempt: Attempt, sizes: Sizes) -> bool:
+    """Whether a block or a model needs no look with these sizes.
+
+    Its parameters have many readings, and one token tells the wrong ones from the right one, but for the heads: other
+    numbers of heads are tried where the module does not say how many it has.
+    """
+    named = attribute(attempt.thing, ARGUMENTS["H"]) if isinstance(attempt.thing, nn.Module) else []
+    tried = any(reading.sizes["H"] in named for reading in attempt.readings)
+    same = any(reading.sizes["H"] == sizes["H"] for reading in attempt.agreeing)
+    return attempt.right or same or (tried and sizes["H"] not in named)
 
 
 def working_calls(attempt: Attempt, listed: Iterable[Call], probes: Sequence[Probe]) -> list[tuple[Call, Outputs]]:
@@ -80,6 +106,7 @@ def working_calls(attempt: Attempt, listed: Iterable[Call], probes: Sequence[Pro
         first = outputs[0]
         if isinstance(first, Exception):
             attempt.errors.append(explain(first, attempt.answer.path))
+            attempt.plain |= call.plain
         elif not working or call.layout in (working[0][0].layout, "(T, B, D)"):
             working.append((call, outputs))
     return working
@@ -173,11 +200,12 @@ def natural_readings(attempt: Attempt) -> list[list[Reading]]:
     found = []
     for call in natural_calls(attempt):
         readings = [reading for reading, other in zip(attempt.readings, attempt.calls) if other is call]
-        shortest, chosen = readings[0].order()[0], list[Reading]()
+        chosen = list[Reading]()
         for sizes in list(dict.fromkeys(tuple(reading.sizes.items()) for reading in readings))[:MOST_SIZES]:
             here = [reading for reading in readings if tuple(reading.sizes.items()) == sizes]
-            agreeing = [reading for reading in here if reading.agrees({}, shortest)]
-            chosen += [*agreeing[:MOST_NATURAL], *(r for r in here[:2] if r not in agreeing)] if agreeing else here[:12]
+            agreeing = [reading for reading in here if reading.right_for_one_token({})]
+            likely = [*agreeing[:MOST_NATURAL], *([] if is_model(attempt.target) else here[:2])]
+            chosen += dict.fromkeys(likely) if agreeing else here[:12]
         budget = [SINGLES // 4 if is_model(attempt.target) else SINGLES]
         for reading in chosen:
             reading.budget, reading.masked = budget, call.masked

@@ -5,13 +5,14 @@ D model width, H query heads, G key heads, d width of a head.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
 from torch import nn
 
-from minigpt.grading.load import ARGUMENTS
+from minigpt.grading.load import ARGUMENTS, matrix_shape
 from minigpt.grading.target import Sizes, Target
 
 MOST_HEADS = 10  # numbers of heads that are tried where none is announced
@@ -45,10 +46,15 @@ def possible_sizes(thing: Any, target: Target) -> Iterator[Sizes]:
                     yield {**target.sizes, "D": D, "H": H, "d": d, "e": d, "G": G, "W": W}
 
 
+def matrices(module: nn.Module) -> list[tuple[int, ...]]:
+    """The shapes of the parameters with two axes or more; a convolution of width one counts as a matrix."""
+    return [matrix_shape(parameter) for parameter in module.parameters() if parameter.dim() >= 2]
+
+
 def widths(module: nn.Module, target: Target) -> list[int]:
     """Candidates for D: what linear layers read first, then any axis of a parameter."""
     layers = [inner.in_features for inner in module.modules() if isinstance(inner, nn.Linear)]
-    shapes = [size for parameter in module.parameters() if parameter.dim() >= 2 for size in parameter.shape]
+    shapes = [size for shape in matrices(module) for size in shape]
     named = [value for value in attribute(module, ARGUMENTS["D"]) if value in shapes]
     return list(dict.fromkeys([*named, *layers[:1], *shapes]))[:4] or [target.sizes["D"]]
 
@@ -59,29 +65,40 @@ def heads(module: nn.Module, target: Target, D: int) -> list[int]:
         return [1]
     named = attribute(module, ARGUMENTS["H"])
     lists = [len(inner) for inner in module.modules() if isinstance(inner, (nn.ModuleList, nn.ParameterList))]
-    bare = [parameter.shape[0] for parameter in module.parameters() if parameter.dim() == 3]
+    bare = [parameter.shape[0] for parameter in module.parameters() if parameter.dim() == 3 and D in parameter.shape]
     kept = [value for inner in module.modules() for value in vars(inner).values() if type(value) is int]
     divisors = [H for H in range(2, D) if D % H == 0]
     one = [1] if target.name == "linear_attention" and not named else []  # it may have one head or several
-    fitting = [*(H for H in lists if H in divisors), *one, *(H for H in (*bare, *kept) if H in divisors)]
+    fitting = [*(H for H in lists if H in divisors), *one, *bare, *(H for H in kept if H in divisors)]
     return list(dict.fromkeys([*named, *fitting, *divisors]))[:MOST_HEADS]
 
 
 def head_widths(module: nn.Module, target: Target, D: int, H: int) -> list[int]:
-    """Candidates for d: what the module keeps, D / H, and the rows of its matrices."""
-    rows = [max(parameter.shape[0], parameter.shape[-1]) for parameter in module.parameters() if parameter.dim() == 2]
-    from_rows = [row // H for row in rows if row % H == 0 and row != D]
+    """Candidates for d: what the module keeps, then those that D / H and the axes of its matrices speak for most."""
+    votes: Counter[int] = Counter([D // H] if D % H == 0 else [])
+    for shape in matrices(module):
+        if D not in shape:
+            continue
+        others = list(shape)
+        others.remove(D)
+        if len(others) == 2 and H in others:  # a matrix for each head
+            others.remove(H)
+            votes[others[0]] += 2
+        for joined in (1, 2, 3) if len(others) == 1 else ():
+            if others[0] % (H * joined) == 0:
+                votes[others[0] // (H * joined)] += 2 if joined == 1 else 1
     own = attribute(module, ARGUMENTS["d"])
-    shared = [D // H] if D % H == 0 else []
-    short = [parameter.shape[0] for parameter in module.parameters() if parameter.dim() == 2] if H == 1 else []
-    return list(dict.fromkeys([*own, *short, *shared, *from_rows]))[:4]
+    short = [shape[0] for shape in matrices(module)] if H == 1 else []
+    return list(dict.fromkeys([*own, *short, *(d for d, _ in votes.most_common())]))[:4]
 
 
 def hidden_widths(module: nn.Module, D: int) -> list[int]:
     """Candidates for W, the width of an MLP's hidden layer: the other axes of matrices that have one of D."""
-    shapes = [tuple(parameter.shape[-2:]) for parameter in module.parameters() if parameter.dim() >= 2]
+    shapes = [shape[-2:] for shape in matrices(module)]
     others = [n if m == D else m for m, n in shapes if D in (m, n)]
-    return list(dict.fromkeys([W for W in others if W != D] + others))[:3]
+    halves = [W // 2 for W in others if W % 2 == 0 and (D, W // 2) in shapes]  # a gate joined to the hidden layer
+    both = [W for W in others if W != D and (W, D) in shapes and (D, W) in shapes]  # into the hidden layer, and back
+    return list(dict.fromkeys([*halves, *both]))[:3] or list(dict.fromkeys(others))[:3]
 
 
 def key_heads(module: nn.Module, target: Target, H: int) -> list[int]:

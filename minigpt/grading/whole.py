@@ -174,7 +174,8 @@ def gated(thing: nn.Module) -> bool:
     """Whether the MLP of a module has two matrices (W, D) and one (D, W), or nothing but these joined."""
     first = (blocks_of(thing) or [thing])[0]
     shapes = [tuple(parameter.shape) for parameter in first.parameters() if parameter.dim() == 2]
-    return any(n != m and shapes.count((n, m)) == 2 and shapes.count((m, n)) == 1 for n, m in shapes)
+    apart = any(n != m and shapes.count((n, m)) == 2 and shapes.count((m, n)) == 1 for n, m in shapes)
+    return apart or any(n == 2 * k and shapes.count((m, k)) == 1 and k != m for n, m in shapes for _, k in shapes)
 
 
 def tensors(result: Any) -> list[Tensor]:
@@ -259,7 +260,7 @@ def model_call(first: str, given: tuple[str, bool], fixed: Mapping[str, Any], ma
     shown = "".join(f", {key}={value}" for key, value in fixed.items())
     shown += f", {name}=..." if name and always else ""
     shown += f", {mask[0]}={mask[2]}, {mask[1]}" if mask else ""
-    return Call(f"called: ({first}=ids{shown})", run, note, "(B, T)", mask[1] if mask else "")
+    return Call(f"called: ({first}=ids{shown})", run, note, "(B, T)", mask=mask[1] if mask else "")
 
 
 def the_logits(found: list[Tensor], B: int, T: int, V: int) -> Tensor:
@@ -303,7 +304,7 @@ def model_bindings(model: nn.Module, target: Target, sizes: Sizes, matters: Call
 
 def likely(target: Target, sizes: Sizes, found: Sequence[Binding],
            working: Sequence[tuple[Call, Outputs]]) -> list[tuple[Binding, Call, Outputs]]:  # fmt: skip
-    """Of all bindings and calls, those that are right for the shortest probe in some convention; else the first few.
+    """Of all bindings and calls, those that are right for the shortest probe in some convention; none: [].
 
     A block has many parameters, and so many bindings; one token tells most of them apart for little.
     """
@@ -311,8 +312,10 @@ def likely(target: Target, sizes: Sizes, found: Sequence[Binding],
     lengths = [next(iter(probe.inputs.values())).shape[1] for probe in probes]
     shortest = min(range(len(probes)), key=lambda i: (probes[i].size != 1, lengths[i]))
     kept: dict[tuple[int, int], tuple[Binding, Call, Outputs]] = {}
-    for knobs, conventions in bases(target):
-        for i, binding in enumerate(found) if len(conventions) < 2 else ():
+    for knobs in told_apart(target, sizes, found[0], probes[shortest]):
+        if kept:
+            break
+        for i, binding in enumerate(found):
             try:
                 expected = target.output(probes[shortest], binding.parameters, sizes, knobs)
             except (RuntimeError, KeyError, IndexError, ValueError):  # a missing role
@@ -320,8 +323,24 @@ def likely(target: Target, sizes: Sizes, found: Sequence[Binding],
             for j, (call, outputs) in enumerate(working):
                 if equal(outputs[shortest], expected, probes[shortest]):
                     kept[i, j] = (binding, call, outputs)
-    few = [(binding, call, outputs) for binding in found[:FEW] for call, outputs in working]
-    return list(kept.values())[:MOST_LIKELY] or few
+    return list(kept.values())[:MOST_LIKELY]
+
+
+def told_apart(target: Target, sizes: Sizes, binding: Binding, probe: Probe) -> list[Knobs]:
+    """The single conventions that differ on a probe, as far as one binding shows it."""
+    seen, chosen = list[Tensor | None](), list[Knobs]()
+    for knobs, conventions in bases(target):
+        if len(conventions) > 1:
+            break
+        try:
+            output: Tensor | None = target.output(probe, binding.parameters, sizes, knobs)
+        except (RuntimeError, KeyError, IndexError, ValueError):  # a missing role
+            output = None
+        if not any(output is other or (output is not None and other is not None and equal(output, other, probe))
+                   for other in seen):  # fmt: skip
+            seen.append(output)
+            chosen.append(knobs)
+    return chosen
 
 
 def inner_bindings(blocks: Sequence[nn.Module], roles: Sequence[Role], sizes: Sizes,
