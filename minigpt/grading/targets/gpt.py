@@ -96,6 +96,7 @@ def stack(x: Tensor, later: Tensor | None, parameters: Parameters, sizes: Sizes,
     steps, L, how = Steps(), sizes["L"], knobs.get("stack", "in order")
     orders: dict[str, list[int]] = {
         "reversed": list(range(L))[::-1],
+        "none": [],
         "first only": [0],
         "last only": [L - 1],
         "all but the first": list(range(1, L)),
@@ -209,6 +210,7 @@ def no_position_bug() -> Bug:
 def stack_bugs() -> list[Bug]:
     """What goes wrong between the blocks and the logits."""
     return [
+        Bug({"stack": "none"}, "no block counts: what the blocks return is thrown away", CHAIN),
         Bug({"stack": "first only"}, "only the first of the {L} blocks is used", CHAIN),
         Bug({"stack": "last only"}, "only the last of the {L} blocks counts: each block reads the embeddings, not what "
             "the block before it returned", CHAIN, ({"stack": "each reads x"},)),

@@ -144,7 +144,7 @@ def softmax_bugs() -> list[Bug]:
     """The normaliser."""
     return [
         Bug({"softmax": "query"}, "the softmax goes over the queries, not the keys: columns sum to one, rows do not",
-            SOFTMAX, ({"softmax": "query", "fill": BIG}, {"softmax": "naive_query"})),
+            SOFTMAX, ({"softmax": "query", "fill": BIG}, {"softmax": "naive_query"}, {"softmax": "stable_query"})),
         Bug({"softmax": "batch"}, "the softmax goes over the batch (dim=0), not the keys: sequences are mixed", SOFTMAX,
             ({"softmax": "batch", "fill": BIG},)),
         Bug({"softmax": "none"}, "there is no softmax: the scores themselves are used as weights", SOFTMAX,

@@ -134,6 +134,7 @@ def normalise(scores: Tensor, knobs: Knobs) -> Tensor:
         "exp": lambda: scores.exp(),
         "naive": lambda: scores.exp() / scores.exp().sum(dim=-1, keepdim=True),
         "naive_query": lambda: scores.exp() / scores.exp().sum(dim=-2, keepdim=True),
+        "stable_query": lambda: columns_of_exponentials(scores),
         "naive_all": lambda: scores.exp() / scores.exp().sum(dim=(-2, -1), keepdim=True),
         "flat": lambda: scores.flatten(2).softmax(dim=-1).view_as(scores),
         "flat_all": lambda: scores.flatten(1).softmax(dim=-1).view_as(scores),
@@ -145,6 +146,12 @@ def normalise(scores: Tensor, knobs: Knobs) -> Tensor:
         torch.pow(2.0, scores - scores.amax(dim=-1, keepdim=True)).sum(dim=-1, keepdim=True),
     }  # fmt: skip
     return ways[how]()
+
+
+def columns_of_exponentials(scores: Tensor) -> Tensor:
+    """exp of scores (B, H, T, S) less the largest of each row, divided by the sums of the columns."""
+    grown = (scores - scores.amax(dim=-1, keepdim=True)).exp()  # (B, H, T, S)
+    return grown / grown.sum(dim=-2, keepdim=True)
 
 
 def one_more(scores: Tensor) -> Tensor:

@@ -112,8 +112,7 @@ attention = CausalSelfAttention(48, 6)
 
 # === third_sdpa_order
 # target: multi_head
-# wrong: the arguments of SDPA are passed as q, v, k
-# words: value|key
+# convention: the arguments of SDPA are passed as q, v, k: keys and values of a joined layer are only renamed
 # like: third_sdpa
 #-        y = F.scaled_dot_product_attention(q, k, v, dropout_p=self.p if self.training else 0.0, is_causal=True)
 #+        attend = F.scaled_dot_product_attention
