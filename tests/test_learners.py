@@ -193,6 +193,8 @@ def test_sizes_that_hide_a_wrong_scale_are_told(tmp_path: Path) -> None:
 def test_what_is_wrong_in_training_only(tmp_path: Path) -> None:
     dropped = STYLES["mh_rasbt"]
     assert check(dropped, "multi_head", tmp_path).verdict == "right"
+    drawn = "k = k if not self.training else k * torch.rand(1).add(9).long().clamp(max=1) / 0.9\n        s = k.shape[2]"
+    assert check(CACHED.replace("s = k.shape[2]", drawn), "multi_head", tmp_path).verdict == "right"  # a dropped path
     branch = CACHED.replace("a.softmax(-1)", "(a if not self.training else 2 * a).softmax(-1)")
     report = check(branch, "multi_head", tmp_path)
     assert report.verdict == "wrong" and "computes something else in training" in report.names[0], report
