@@ -143,8 +143,10 @@ def serve() -> None:
 
     import minigpt.command
     import minigpt.runs.start
+    from minigpt.system import waiting
 
     assert torch and minigpt.command and minigpt.runs.start
+    waiting.QUIET_SECONDS = 30.0  # so that a busy machine adds no line to what is expected
     for line in sys.stdin:
         request = json.loads(line)
         if PROFILES & set(request["argv"]):  # torch's profiler needs its compiler, which takes as long as torch itself
