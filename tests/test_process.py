@@ -33,14 +33,14 @@ def test_a_process_that_ends_has_no_answer(statement: str) -> None:
 def test_it_imports_from_the_folders_of_its_parent_wherever_it_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A relative folder of `sys.path`, or "", would be one of the folder that a process has changed to."""
+    """The current folder, "" in the `sys.path` of a notebook, stays the parent's."""
     for folder in ("here", "there"):
-        (tmp_path / folder / "modules").mkdir(parents=True)
-        (tmp_path / folder / "modules" / "whose.py").write_text(f'print(\'{{"whose": "{folder}"}}\', flush=True)')
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "whose.py").write_text(f"print('[\"{folder}\"]', flush=True)", encoding="utf-8")
     monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.syspath_prepend("modules")
+    monkeypatch.syspath_prepend("")
     with JsonProcess("import os; os.chdir('../there'); import whose") as process:
-        assert process.receive() == {"whose": "here"}
+        assert process.receive() == ["here"]
 
 
 def test_it_ignores_ctrl_c_and_has_the_environment_and_arguments_it_is_given(tmp_path: Path) -> None:

@@ -353,7 +353,7 @@ def test_a_damaged_or_strange_file_is_refused_by_name(content: bytes, what: str,
 def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     with path.open("wb") as file:
-        file.truncate(10 << 30)  # ten gigabytes, of which none is written
+        file.truncate(1 << 41)  # two terabytes, of which none is written, and which no memory holds
     with pytest.raises(UserError, match="larger than"):
         Tokenizer.load(path)
 

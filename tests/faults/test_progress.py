@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,20 @@ def test_ctrl_c_in_a_terminal_is_no_error_of_the_learner(tmp_path: Path) -> None
         os.killpg(running.pid, signal.SIGINT)
         _, err = running.communicate(timeout=60)
     assert running.returncode == 130 and re.sub("training the tokenizer: .*\n", "", err) == "stopped\n"
+
+
+def test_a_learner_that_does_not_react_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "deaf.py").write_text("import time; time.sleep(20); open('done', 'w')", encoding="utf-8")
+    monkeypatch.setattr(tokenizer, "LEARN", str(tmp_path / "deaf.py"))
+    monkeypatch.chdir(tmp_path)
+
+    def texts() -> Iterator[str]:
+        yield "a text"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        BPE.fit(BPE.Config(vocab_size=300), texts())
+    assert not (tmp_path / "done").exists()
 
 
 def test_learning_ends_with_whoever_asked_for_it(tmp_path: Path) -> None:
