@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import argparse
 import ast
-import copy
 import inspect
 import random
 import sys
 import types
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from laws import ATTENTIONS, Case, broken_laws, make_model
@@ -66,24 +66,26 @@ def functions(tree: ast.Module) -> list[ast.FunctionDef]:
     return found
 
 
-def mutants(source: str) -> Iterator[tuple[str, str, ast.Module]]:
-    """(function, what was changed, the changed file), for every change of a file."""
+def mutants(source: str) -> Iterator[tuple[str, str, Callable[[], ast.Module]]]:
+    """(function, what is changed, what makes the changed file), for every change of a file."""
     for place, function in enumerate(functions(ast.parse(source))):
-        count = sum(1 for _ in ast.walk(function))
-        for index in range(count):
-            tree = ast.parse(source)
-            target = functions(tree)[place]
-            node = list(ast.walk(target))[index]
-            signature = {id(n) for n in ast.walk(target.args)} | {id(n) for n in ast.walk(target.returns or ast.Pass())}
-            if id(node) in signature or node is target:
+        ends = [function.args, *([function.returns] if function.returns else [])]
+        signature = {id(node) for end in ends for node in ast.walk(end)}
+        for index, node in enumerate(ast.walk(function)):
+            if node is function or id(node) in signature:
                 continue
-            for what, other in mutated(node):
-                changed = copy.deepcopy(tree)
-                inside = functions(changed)[place]
-                old = list(ast.walk(inside))[index]
-                replace_node(inside, old, other)
+            for which, (what, other) in enumerate(mutated(node)):
                 line = f"{ast.unparse(node)} -> {ast.unparse(other)} ({what})"
-                yield function.name, line, ast.fix_missing_locations(changed)
+                yield function.name, line, partial(changed, source, place, index, which)
+
+
+def changed(source: str, place: int, index: int, which: int) -> ast.Module:
+    """The file in which one node of one function has become something else."""
+    tree = ast.parse(source)
+    function = functions(tree)[place]
+    node = list(ast.walk(function))[index]
+    replace_node(function, node, [other for _, other in mutated(node)][which])
+    return ast.fix_missing_locations(tree)
 
 
 def replace_node(tree: ast.AST, old: ast.AST, new: ast.AST) -> None:
@@ -169,12 +171,12 @@ def known() -> dict[str, str]:
 def survivors(kind: type[Attention], sample: int | None, counts: Counter[str]) -> Iterator[str]:
     """The mutants of the file of a kind that nothing sees; all are counted by what saw them."""
     source, excused = inspect.getsource(sys.modules[kind.__module__]), known()
-    made = [(f"{kind.kind}.{function}: {what}", tree) for function, what, tree in mutants(source)]
+    made = [(f"{kind.kind}.{function}: {what}", make) for function, what, make in mutants(source)]
     made = [pair for pair in made if pair[0] not in excused]
     if sample is not None:
         made = random.Random(kind.kind).sample(made, min(sample, len(made)))
-    for name, tree in made:
-        with in_place(kind, tree):
+    for name, make in made:
+        with in_place(kind, make()):
             by = caught(kind)
         make_model.cache_clear()
         counts[by or "nothing"] += 1

@@ -44,11 +44,13 @@ def failures(programs: list[Program]) -> list[str]:
     return [f"{one.result}: {one.program.name}: {one.sentences}" for one in judged]
 
 
+@pytest.mark.slow
 def test_a_sample_of_the_bank_is_named_or_passes() -> None:
     assert len(SAMPLE) >= 10
     assert failures(SAMPLE) == []
 
 
+@pytest.mark.slow
 def test_a_table_that_was_made_in_float32_is_no_bug_and_hides_none() -> None:
     made = [program for program in PROGRAMS if program.name.startswith("meta_llama")]
     assert len(made) == 4
@@ -75,6 +77,7 @@ ONCE_WRONG = {  # each for a reason of its own
 }
 
 
+@pytest.mark.slow
 def test_what_was_judged_wrongly_at_first_is_judged_well() -> None:
     assert failures([program for program in PROGRAMS if program.name in ONCE_WRONG]) == []
     assert ONCE_WRONG.keys() <= {program.name for program in PROGRAMS}

@@ -274,6 +274,7 @@ class Mine(MultiHead, kind="mine"):
     pass
 """
 BRIEF = ("--square", "64")
+SOME = ("--kinds", "average_matrix,linear", *BRIEF)
 GROUPED = [f"grouped_query, n_kv_head={n}" for n in (1, 2, 4)]
 
 
@@ -312,7 +313,7 @@ def test_memory_grows_with_the_pass() -> None:
 
 
 def test_a_kind_that_takes_too_long_stops(home: Path) -> None:
-    ended = script("benchmark.py", "attention", "--contexts", "8,16", "--repeat", "1", "--limit", "0", *BRIEF, cwd=home)
+    ended = script("benchmark.py", "attention", "--contexts", "8,16", "--repeat", "1", "--limit", "0", *SOME, cwd=home)
     cells = numbers(ended, home, "attention")["tables"][0]["rows"]
     assert {row["context"] for row in cells if row["ms"] is not None} == {8}
     assert all(re.search(r"16 +- +- +- +-$", line) for line in ended.out.splitlines() if re.match(r"\w+ +16 ", line))

@@ -250,6 +250,7 @@ def test_while_its_weights_are_shown(trained: Path) -> None:
     check(ended, "mine.py:10 in weights (called by mix, layer 0): IndexError: ")
 
 
+@pytest.mark.slow
 def test_in_the_process_of_a_comparison(tmp_path: Path) -> None:
     small = SMALL.replace("model.attention: average_softmax", "model.attention: mine").replace("[1, 2]", "[1]")
     body = (
@@ -273,6 +274,7 @@ def test_a_type_of_its_own_in_the_checks_which_compute_in_float64(tmp_path: Path
     assert "the checks compute in float64: make tensors of the type that arrives" in ended.err
 
 
+@pytest.mark.slow
 def test_a_comparison_with_skip_checks_says_so_on_its_page(tmp_path: Path) -> None:
     small = SMALL.replace("model.attention: average_softmax", "model.attention: mine").replace("[1, 2]", "[1]")
     leak = KIND + "    def mask(self, T, S, device):\n        return torch.ones(T, S, dtype=torch.bool)\n"

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
-from running import script
+from running import ROOT, script
 
 from minigpt.attention import Attention
 from minigpt.inspection.catalogue import as_markdown, as_svg, as_text, describe, idea, papers, rows
@@ -59,3 +59,12 @@ def test_one_kind_is_described_with_its_edges_measured() -> None:
 def test_the_command_prints_the_tree(tmp_path: Path) -> None:
     done = script("kinds.py", cwd=tmp_path)
     assert done.code == 0 and "= single_head: n_head = 1" in done.out
+
+
+def test_the_page_and_the_pictures_are_those_of_the_code() -> None:
+    """If not: python scripts/kinds.py --readme."""
+    if all(kind.__module__.startswith("minigpt.") for kind in Attention.kinds.values()):  # no test's own kind is left
+        assert as_markdown() in (ROOT / "minigpt" / "attention" / "README.md").read_text(encoding="utf-8")
+        for name, theme in THEMES.items():
+            picture = ROOT / "data" / "pictures" / f"kinds-{name}.svg"
+            assert picture.read_text(encoding="utf-8") == as_svg(theme)

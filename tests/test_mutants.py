@@ -12,7 +12,7 @@ from mutants import known, mutants, survivors
 from minigpt.attention import Attention
 from minigpt.inspection.graph import ROUNDING, all_steps, gap
 
-ENOUGH = 4  # mutants of each kind
+ENOUGH = 2  # mutants of each kind
 
 
 @pytest.mark.slow
@@ -24,7 +24,7 @@ def test_a_sample_of_mutants_is_seen(kind: type[Attention]) -> None:
 
 def test_a_flipped_sign_turns_an_edge_red_and_is_taken_back() -> None:
     kind = Attention.kinds["multi_head"]
-    made = {what: tree for _, what, tree in mutants(inspect.getsource(sys.modules[kind.__module__]))}
+    made = {what for _, what, _ in mutants(inspect.getsource(sys.modules[kind.__module__]))}
     assert len(made) >= 3
     counts: Counter[str] = Counter()
     list(survivors(kind, None, counts))

@@ -74,7 +74,7 @@ def test_a_text_larger_than_memory_is_read_in_pieces(kind: str, tokens: int, tmp
             file.write(b"abc\n" * (1 << 18))
         file.write("é".encode())
     command = [sys.executable, "-c", TRAIN, "data.source=large.txt", f"data.tokenizer={kind}"]
-    env = environment(MINIGPT_DATA=str(tmp_path / "data"))
+    env = environment(MINIGPT_DATA=str(tmp_path / "data"), MALLOC_ARENA_MAX="1")  # a thread's own takes 64 MiB
     ended = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
     ids = (MEGABYTES << 20) + (1 if kind == "char" else 2)
     assert (ended.returncode, ended.stdout) == (0, f"{ids} {tokens}\n"), ended.stderr
