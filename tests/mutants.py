@@ -130,7 +130,9 @@ def pairs_of(ours: dict[str, object], theirs: dict[str, object], name: str) -> I
         other = theirs.get(key)
         if inspect.isclass(value) and value.__module__ == name and key != "Config":
             yield from pairs_of(dict(vars(value)), dict(vars(other)), name)
-        elif inspect.isfunction(value) and inspect.isfunction(other) and value.__module__ == name:
+        if isinstance(value, property) and isinstance(other, property):
+            value, other = value.fget, other.fget
+        if inspect.isfunction(value) and inspect.isfunction(other) and value.__module__ == name:
             same = value.__code__.co_freevars == other.__code__.co_freevars
             yield from [(value, other)] if same else []
 

@@ -30,7 +30,7 @@ from minigpt.fast import chunks, make_fast
 from minigpt.fast.guard import fitting
 from minigpt.fast.recurrence import step_by_step
 from minigpt.inspection.cost import bytes_of
-from minigpt.model import GPT
+from minigpt.model import GPT, ModelConfig
 
 RECURRENT = {name: kind for name, kind in Attention.kinds.items() if issubclass(kind, Recurrent)}
 every = pytest.mark.parametrize("kind", RECURRENT.values(), ids=RECURRENT)
@@ -270,3 +270,18 @@ def test_short_texts_take_the_explicit_weights_where_they_cost_less() -> None:
         query, key, value = layer.qkv(tokens(T), Past())
         explicit = torch.equal(layer.mix(query, key, value), Attention.mix(layer, query, key, value))
         assert explicit == (form == "matrix")
+
+
+@pytest.mark.parametrize("name", ["delta_net", "delta_product", "gated_delta_net", "kimi_delta"])
+def test_the_matrix_of_the_delta_rule_is_made_in_bfloat16_too(name: str) -> None:
+    """As it is with dropout, and in plain form, where products come in bfloat16 and strengths in float32."""
+    kind = Attention.kinds[name]
+    torch.manual_seed(0)
+    layer = make_fast(kind(kind.Config(), ModelConfig(n_layer=1, n_embd=16, position=NoPosition.Config())), fast=False)
+    x = torch.randn(2, 9, 16, requires_grad=True)  # (B, T, D)
+    exact = layer(x)  # (B, T, D)
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = layer(x)  # (B, T, D)
+    rough.float().sum().backward()
+    assert x.grad is not None and x.grad.isfinite().all()
+    assert (rough - exact).norm() < 0.05 * exact.norm()

@@ -139,7 +139,7 @@ class Rotary(Position, kind="rotary"):
     @dataclass(frozen=True, kw_only=True)
     class Config(Position.Config):
         base: Positive = 10_000.0
-        """The slowest pair makes one full turn in about 2 pi times this many positions."""
+        """The slowest pair makes one full turn in 2 pi base^(1 - 2/d) positions."""
 
     config: Rotary.Config
 

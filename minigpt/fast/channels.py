@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from minigpt.attention import Attention
+from minigpt.attention.position import Alibi
 from minigpt.attention.softmax.differential import Differential
 from minigpt.attention.softmax.forgetting import Forgetting
 from minigpt.attention.softmax.sink import Sink
@@ -23,7 +24,8 @@ from minigpt.fast.guard import faster
 
 def with_channel(self: Sink | Forgetting, query: Tensor, key: Tensor, added: Tensor) -> tuple[Tensor, Tensor]:
     """Queries (B, H, T, d + 1) and keys (B, H, S, d + 1) with the scores of query and key, plus added (B, H, S, 1)."""
-    wider = self.scale(query.new_empty(0, query.shape[3] + 1))  # what the scores of the wider ones are multiplied by
+    like = query.new_empty(1).expand(*query.shape[:3], query.shape[3] + 1)  # (B, H, T, d + 1)
+    wider = self.scale(like)  # what the scores of the wider ones are multiplied by
     ones = query.new_full((*query.shape[:3], 1), 1 / wider)  # (B, H, T, 1)
     return torch.cat((query * (self.scale(query) / wider), ones), dim=-1), torch.cat((key, added), dim=-1)
 
@@ -51,7 +53,8 @@ def mix_with_sink(self: Sink, query: Tensor, key: Tensor, value: Tensor) -> Tens
 @faster(Forgetting, "mix", "fused attention", honours=("scale", "mask", "bias"))
 def mix_forgetting(self: Forgetting, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """score[t, s] + kept[t] - kept[s], of which kept[t] is alike for all s: (B, H, T, e)."""
-    if is_rough(query):
+    reads_queries = kernels.has_bias(self) and not isinstance(self.position, Alibi)  # which have a channel more here
+    if is_rough(query) or reads_queries:
         return Attention.mix(self, query, key, value)
     kept = key[..., -1:].cumsum(dim=2)  # (B, H, S, 1)
     return kernels.mix(self, *with_channel(self, query, key[..., :-1], kept[:, :, -1:] - kept), value)
@@ -60,5 +63,7 @@ def mix_forgetting(self: Forgetting, query: Tensor, key: Tensor, value: Tensor) 
 @faster(Differential, "mix", "fused attention", honours=("scale", "mask", "bias"))
 def mix_differential(self: Differential, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Each half of the queries and keys mixes all values: (B, H, T, 2d)."""
+    if self.training and self.dropout:  # each kernel would drop for itself, and not the difference
+        return Attention.mix(self, query, key, value)
     ours, others = (kernels.mix(self, q, k, value) for q, k in zip(query.chunk(2, dim=1), key.chunk(2, dim=1)))
     return ours - self.taken().to(ours.dtype) * others

@@ -3,7 +3,8 @@
     c = norm(W_c x)      k_h = [K_h c, rotated(W_p x)]      v_h = V_h c      q_h = [Q_h x, rotated(P_h x)]
 
 "DeepSeek-V2" (arXiv 2405.04434), where it is called multi-head latent attention, MLA. A rotation cannot go through
-K_h, so p more channels, one head for all, are rotated; the rest has no position.
+K_h, so p more channels, one head for all, are rotated; the rest has no position. The paper's large models make queries
+from a latent too; V2-Lite does not, nor is it done here.
 New against grouped_query: the heads share a latent, and each reads it by matrices of its own.
 Cost: O(T^2) in training as multi_head, with p more channels. A written token takes O(T H (2 r + p)): q_h' K_h c is
 (K_h' q_h)' c, so the matrices are multiplied into the query, once, and latents are compared and mixed as they are; V_h

@@ -3,8 +3,8 @@
     k = 1/R  sum_r  a_r(x) b_r(x)'      a_r (H), b_r (d), both linear in x; q and v likewise
 
 "Tensor Product Attention Is All You Need" (arXiv 2501.06425). Positions rotate the b_r, which rotates the heads.
-New against grouped_query: which heads share a head of keys is a number that the token decides; where the a_r are fixed
-to ones and zeros, it is grouped_query.
+New against grouped_query: which heads share a head of keys is a number that the token decides; where the a_r, those
+of the queries too, are fixed to R and zeros, it is grouped_query.
 Cost: O(T^2) in training as multi_head, with smaller projections; O(T) a written token, with R times the products, since
 the factors that are kept are multiplied out.
 Cache: 2 R (H + d) numbers a token a layer, in place of 2 H d.

@@ -100,6 +100,7 @@ def replaced(found: Tensor, known: Tensor, strength: Tensor) -> Tensor:
     """The weights of the delta rule, from what queries find of keys (B, H, T, S), what keys find of one another
     (B, H, S, S), and strengths (B, H, S, 1): (B, H, T, S).
     """
+    found, known = found.to(strength.dtype), known.to(strength.dtype)  # products may come in bfloat16
     earlier = (strength * known).tril(-1)  # (B, H, S, S)
     solved = torch.linalg.solve_triangular(earlier, found, upper=False, left=False, unitriangular=True)  # (B, H, T, S)
     return solved * strength.mT  # (B, H, T, S)

@@ -3,11 +3,12 @@
     S_(t,j) = S_(t,j-1) + b_tj k_tj (v_tj - k_tj S_(t,j-1))'        j = 1 .. n        out_t = q_t S_(t,n)
 
 "DeltaProduct: Improving State-Tracking in Linear RNNs via Householder Products" (arXiv 2502.10297). New against
-DeltaNet: n keys, values and strengths for each token. A write with b = 2 reflects the state; two reflections rotate it,
-so what order does to a set of things, such as the exchange of two, can be followed. One write is DeltaNet, and so are
-two of which the second has no strength. The n writes are n groups of heads in the weights; their sum is the output.
+DeltaNet: n keys, values and strengths for each token. A write with b = 2 reflects the state: it can exchange two
+things. Two reflections rotate it, as in a cycle of three things, and n can follow any order of n + 1. One write is
+DeltaNet, and so are two of which the second has no strength. The n writes are n groups of heads in the weights; their
+sum is the output.
 Cost in T: O(n T d D) in training, O(n d D) for a written token. Kept: H d e numbers a layer, whatever the context.
-Used by: research models; RWKV-7 and DeltaNet are the cases of one write.
+Used by: research models. DeltaNet is the case of one write.
 
 B batch, H heads, T query positions, S key positions, D model width, d width of a query and a key, e width of a value,
 n writes of a token.

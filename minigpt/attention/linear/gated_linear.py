@@ -7,7 +7,7 @@ for each of the d channels, not one a head, and a token is written as strongly w
 gate is computed. Gates that are all alike make retention. The exponent 1/16 keeps them near one, where most of the past
 is remembered; here no gate falls below e^-5. The paper's gate on the output is left out.
 Cost in T: O(T d D) in training, O(d D) for a written token. Kept: H d e numbers a layer, whatever the context.
-Used by: GLA; its gates are those of HGRN2 and of Kimi Linear's attention.
+Used by: GLA; HGRN2 and Kimi Linear have gates of each channel too, made in other ways.
 
 B batch, H heads, T query positions, S key positions, D model width, d width of a query and a key, r rank of the gates.
 """

@@ -2,9 +2,10 @@
 
     w_ts = c_t[l(t, s)] a_(s+1) ... a_t q_t . (d_s k_s)        l(t, s) = the highest bit in which t and s differ
 
-"Log-Linear Attention" (arXiv 2506.04761), over Mamba-2. New against it: the past of token t is divided into stretches
-of 1, 1, 2, 4, 8, ... tokens, the nearer the finer (those of a Fenwick tree), each with a state of its own, and the
-token says by c_t how much each counts. Levels that all count alike, or a single one, make Mamba-2.
+"Log-Linear Attention" (arXiv 2506.04761), over Mamba-2. New against it: token t sees itself and, for each bit of t that
+is one, a stretch of that many tokens, the nearer the shorter (a Fenwick tree): 1, 1, 2, 4 at t = 7, and 1, 8 at t = 8.
+Each stretch has a state of its own, and the token says by c_t how much each counts. Levels that all count alike, or a
+single one, make Mamba-2.
 Cost in T: O(T log T d D) in training, O(log T d D) for a written token. Kept: H d e numbers for each of log2(T) + 1
 levels, a layer.
 Used by: research models.

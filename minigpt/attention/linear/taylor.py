@@ -3,8 +3,8 @@
     w_ts = f(s_ts) / sum_j f(s_tj)        f(s) = 1 + s + s^2 / 2        s_ts = q_t . k_s / sqrt(d)
 
 "Simple linear attention language models balance the recall-throughput tradeoff" (Based, arXiv 2402.18668). New against
-linear: the features (1, k, k k' / sqrt 2), so f(s) is positive and near exp(s) for small scores: there it is softmax
-attention, and keys with large products stand out where elu(x) + 1 blurs them.
+linear: the features (1, k, k k' / sqrt 2), of which equal products are kept once, so f(s) is positive and near exp(s)
+for small scores: there it is softmax attention, and keys with large products stand out where elu(x) + 1 blurs them.
 Cost in T: O(T d^2 D) in training, O(d^2 D) for a written token. Kept: H f (e + 1) numbers a layer, whatever the
 context: heads are best narrow.
 Used by: Based, beside sliding windows.

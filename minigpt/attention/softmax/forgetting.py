@@ -8,7 +8,7 @@ slope is made of what is read, so that no position is needed. ln f rides in the 
 Every f starts near n / (n + 1), n the context: a whole context is remembered, and forgetting is what is learned. From a
 half, only two or three tokens would count at first.
 
-Cost: T^2 D for a text, T D for a written token. Cache: 2 D + H numbers a token. Used by FoX.
+Cost: T^2 D for a text, T D for a written token. Cache: 2 D + H numbers a token. Used in research models.
 
 B batch, H heads, T query positions, S key positions, d width of a head.
 """

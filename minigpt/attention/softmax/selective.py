@@ -9,7 +9,7 @@ A later query must know all votes before it. So the query of head 0 rides in the
 the votes are made again from the cache.
 
 Cost: T^2 D for a text, T D for a written token. Cache: 2 D + 1 numbers a token, with the sum of the votes against each
-(`fast/rewriting.py`; in plain form the queries of head 0 instead).
+(both by `fast/rewriting.py`; in plain form the votes are made again from the queries of head 0, T^2 d).
 
 B batch, H heads, T query positions, S key positions, d width of a head.
 """

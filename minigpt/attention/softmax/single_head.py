@@ -42,7 +42,7 @@ class SingleHead(SoftmaxAttention, kind="single_head"):
         head_dim: Size | None = None
         """The width d of a head; by default the model's width divided by the number of heads."""
         qk_norm: bool = False
-        """Whether queries and keys are RMS-normalised before they are compared (arXiv 2010.04245)."""
+        """Whether queries and keys are RMS-normalised before they meet (after arXiv 2010.04245; see `cosine`)."""
 
     config: SingleHead.Config
 

@@ -9,7 +9,7 @@ mixture of experts nothing is learned for the choice itself: the keys learn to b
 the product with the mean, and that is how it is computed here; a position that biases the scores biases the match.
 
 Cost: T k m d for a training pass with a kernel for blocks (here masked, T^2 d), and (T / m + k m) d for a written
-token. Cache: 2 G d numbers a token. Used in Kimi's models of long context.
+token with block means that are kept (here T d). Cache: 2 G d numbers a token. Used in Kimi's models of long context.
 
 B batch, H heads, T query positions, S key positions, N blocks of m positions, d width of a head.
 """

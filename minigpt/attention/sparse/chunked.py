@@ -7,8 +7,8 @@ is seen does not move along with the query but begins anew, so the first positio
 number of such layers carries anything from one chunk into the next. Other layers have to: in Llama 4 every fourth sees
 everything.
 
-Cost: T c d / 2 for a training pass, at most c d for a written token. Cache: the keys and values of the chunk under way,
-2 c G d numbers at most.
+Cost: T c d / 2 for a training pass by chunks (T^2 d, masked, as here), at most c d for a written token. Cache: the keys
+and values of the chunk under way, 2 c G d numbers at most.
 
 B batch, G key heads, T query positions, S key positions, c chunk, d width of a head.
 """

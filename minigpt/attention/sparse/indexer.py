@@ -13,8 +13,9 @@ saw all of it,
 and this loss alone: nothing of it reaches the rest of the model. (The paper first trains the indexer so beside full
 attention, and later compares over the chosen tokens only.)
 
-Cost: T^2 c for the choice and T k d for what is read, with a kernel (here masked, and in training T^2 d for the loss);
-T c + k d for a written token. Cache: 2 D + c numbers a token; a part of the small key rides in the key of each head.
+Cost: T^2 c a small head for the choice and T k d for what is read, with a kernel (here masked, and in training T^2 d
+for the loss); T c + k d for a written token with a kernel (here T d). Cache: 2 D + c numbers a token; a part of the
+small key rides in the key of each head.
 Used in DeepSeek-V3.2 and GLM-5, there with latent attention.
 
 B batch, H heads, I small heads, T query positions, S key positions, D model width, d and c widths of a large and a

@@ -12,8 +12,8 @@ mean over a block is learned, one weight for each place in it, where the paper h
 compressed and blocks that are chosen are the same here, and the first block is not always read.
 
 Cost: T (T / m + k m + w) d for a training pass with a kernel for blocks (here masked, T^2 d), T / m + k m + w products
-for a written token. Cache: 6 G d numbers a token, of which only the chosen view needs all positions. DeepSeek trained a
-model of 27 billion parameters with it.
+for a written token (here T). Cache: 6 G d numbers a token, of which only the chosen view needs all positions. DeepSeek
+trained a model of 27 billion parameters with it.
 
 B batch, H query heads, G key heads, T query positions, S key positions, N blocks of m positions, d width of a head.
 """

@@ -2,13 +2,14 @@
 
     weights_t = softmax over s of (q_t . k_s / sqrt(d)),   t - w < s <= t
 
-"Longformer" (arXiv 2004.05150) has it without the causal mask, "Mistral 7B" (arXiv 2310.06825) with it. New against
+"Longformer" (arXiv 2004.05150) has it in both directions, and causal in its character models, as in "Mistral 7B"
+(arXiv 2310.06825). New against
 grouped queries: the mask. Layer upon layer the view grows: after n layers a token can know of n (w - 1) tokens before
 it.
 
-Cost: T w d for a training pass instead of T^2 d, and w d for a written token. Cache: a ring of the last w keys and
-values, 2 w G d numbers however long the text. Mistral 7B has it in every layer; Gemma 2 and 3 and gpt-oss have layers
-with a window and layers without.
+Cost: T w d for a training pass (`fast/windows.py`; T^2 d as written here), and w d for a written token. Cache: a ring
+of the last w keys and values, 2 w G d numbers however long the text. Mistral 7B has it in every layer; Gemma 2 and 3
+and gpt-oss have layers with a window and layers without.
 
 B batch, H query heads, G key heads, T query positions, S key positions, w window, d width of a head.
 """

@@ -6,8 +6,9 @@
 somewhere, and trained models put what they do not need on the first tokens: with a window alone these are lost, and a
 model that was trained without a window falls apart. New against the sliding window: the first `sinks` positions stay.
 
-Cost: T (s + w) d for a training pass, (s + w) d for a written token. Cache: the first s and a ring of the last w keys
-and values, 2 (s + w) G d numbers. StreamingLLM gives it to models that were trained without it.
+Cost: T (s + w) d for a training pass (`fast/windows.py`; T^2 d as written here), (s + w) d for a written token. Cache:
+the first s and a ring of the last w keys and values, 2 (s + w) G d numbers. StreamingLLM gives it to models that were
+trained without it.
 
 As in the paper, a position that biases by distance (alibi) counts places in the cache: a sink is never farther than
 s + w - 1 places away. Keys of rotary positions are kept as they were rotated, at their places in the text; the paper

@@ -95,7 +95,7 @@ class Latest(Task, kind="latest"):
 
 
 class Induction(Task, kind="induction"):
-    """`kpazeh|azeh`: what followed this letter? All letters differ (induction heads, arXiv 2209.11895)."""
+    """`kpazehb|azehb`: what followed this letter? All letters differ (induction heads, arXiv 2209.11895)."""
 
     answers_at = (2, 1)
 

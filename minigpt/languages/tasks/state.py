@@ -74,7 +74,7 @@ class Parity(Task, kind="parity"):
 
 
 class Permutations(Task, kind="permutations"):
-    """`bdaf|213`: where things are after a number of moves, each of which rearranges all of them.
+    """`bda|321`: where things are after a number of moves, each of which rearranges all of them.
 
     Letter number i is permutation number i in lexicographic order; a is the one that moves nothing. Things 1 2 3 become
     1 3 2 by b. It is the word problem of the symmetric group (arXiv 2404.08819, 2502.10297); the last thing asked
