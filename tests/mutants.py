@@ -58,7 +58,8 @@ def mutated(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
 
 def functions(tree: ast.Module) -> list[ast.FunctionDef]:
     """The functions of a file that compute: methods of its classes and what they call, but for `prepare`s of edges."""
-    named = {ast.unparse(k.value) for k in ast.walk(tree) if isinstance(k, ast.keyword) and k.arg == "prepare"}
+    edges = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "Edge")
+    named = {name.id for edge in edges for name in ast.walk(edge) if isinstance(name, ast.Name)}
     found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name not in named]
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
