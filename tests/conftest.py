@@ -5,6 +5,7 @@ import signal
 import hypothesis
 import pytest
 import torch
+from browser import chromium, visit  # noqa: F401  (fixtures of every test)
 
 pytest.register_assert_rewrite(
     "laws", "small_configs", "running", "benchmarking"

@@ -1,0 +1,84 @@
+"""The pages in a real browser: Chromium, driven by Playwright. A test asks for the fixture `visit`.
+
+Whatever a test looks at, the page must not complain: no error in its console, no request that leaves the page. Where
+Playwright or Chromium is absent, the test is skipped and says which.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+NAMES = "chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
+THEMES = [(width, theme) for theme in ("light", "dark") for width in (1280, 390)]  # 390 px: a phone
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+Visit = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """One browser for the tests of a file. Chromium is $MINIGPT_CHROMIUM, the system's, or Playwright's own."""
+    api = pytest.importorskip("playwright.sync_api", reason='there is no Playwright: pip install -e ".[test]"')
+    with api.sync_playwright() as playwright:
+        found = os.environ.get("MINIGPT_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+        executable = found or playwright.chromium.executable_path
+        if not Path(executable).exists():
+            pytest.skip("there is no Chromium: playwright install chromium")
+        arguments = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
+        browser = playwright.chromium.launch(executable_path=executable, args=arguments)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(chromium: Any) -> Iterator[Visit]:
+    """`visit(address or path, width=1280, theme="light")` -> Playwright's page, with all that it complained of.
+
+    `page.complaints` is a list; it must be empty when the test ends.
+    """
+    contexts, complaints = [], []
+
+    def open_page(where: str | Path, width: int = 1280, theme: str = "light", **options: Any) -> Any:
+        address = where.absolute().as_uri() if isinstance(where, Path) else where
+        size = {"width": width, "height": 900}
+        context = chromium.new_context(viewport=size, color_scheme=theme, reduced_motion="reduce", **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.complaints = complaints
+        page.set_default_timeout(20_000)
+        page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: complaints.extend(_outside(request.url, address)))
+        page.goto(address)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def _outside(url: str, home: str) -> list[str]:
+    """A complaint about a request, unless it asks the page's own file or server."""
+    asked, own = urlsplit(url), urlsplit(home)
+    inside = asked.scheme in ("data", "blob") or (asked.scheme, asked.netloc) == (own.scheme, own.netloc)
+    return [] if inside else [f"asked {url}"]
+
+
+def violations(page: Any) -> list[str]:
+    """What axe-core finds against WCAG 2.2 A and AA: a line for each element."""
+    axe = pytest.importorskip("axe_playwright_python", reason='there is no axe: pip install -e ".[test]"')
+    page.evaluate((Path(axe.__file__).parent / "axe.min.js").read_text(encoding="utf-8"))
+    found = page.evaluate("rules => axe.run({runOnly: rules})", RULES)["violations"]
+    return [f"{rule['id']}: {node['html'][:200]}" for rule in found for node in rule["nodes"]]
+
+
+def overflow(page: Any) -> int:
+    """How many pixels of the page lie beyond its right edge."""
+    return page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
