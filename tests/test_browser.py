@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from browser import Visit, overflow, violations
 
-WRONG = """<!doctype html><title>x</title><meta http-equiv="Content-Security-Policy" content="script-src 'unsafe-inline'">
+WRONG = """<!doctype html><title>x</title>
+<meta http-equiv="Content-Security-Policy" content="script-src 'unsafe-inline'">
 <p style="width: 3000px; color: #eee; background: #fff">pale</p><img src="data:image/gif;base64,R0lGODlhAQABAAAAACw=">
 <script>console.error("oh"); fetch("https://example.invalid/x").catch(() => 0); nothing()</script>"""
 RIGHT = '<!doctype html><html lang="en"><title>x</title><main><h1>right</h1></main></html>'
