@@ -1,0 +1,64 @@
+"""One HTML file out of assets: no address in it points outside, and its policy allows only what the file itself holds.
+
+The policy names the SHA-256 of the script and of the style sheet, so nothing else in the page can run, whatever a model
+or a person wrote into it (Content Security Policy Level 3, W3C).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from minigpt.text.tokenizer import Tokenizer
+
+ASSETS = Path(__file__).with_name("assets")
+
+
+def asset(name: str) -> str:
+    """The text of a file in `seeing/assets/`."""
+    return (ASSETS / name).read_text(encoding="utf-8")
+
+
+def document(
+    title: str, body: str, styles: Sequence[str], scripts: Sequence[str], data: Mapping[str, Any], connect: str = "'none'"
+) -> str:
+    """A whole page.
+
+    `styles` and `scripts` are texts, joined in order. `data`: {id: a JSON value}, which the script finds by `dataOf`.
+    `connect` is the policy's connect-src: where the script may send requests, 'none' for a file.
+    """
+    style, script = "\n".join(styles), "\n".join(scripts)
+    policy = f"default-src 'none'; img-src data:; style-src {digest(style)}; script-src {digest(script)}"
+    policy += f"; connect-src {connect}; base-uri 'none'; form-action 'none'"
+    blocks = [f'<script type="application/json" id="{name}">{embedded(value)}</script>' for name, value in data.items()]
+    head = [
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">',
+        f"<title>{escape(title)}</title><style>{style}</style></head><body>",
+    ]
+    return "\n".join([*head, body, *blocks, f"<script>{script}</script></body></html>\n"])
+
+
+def digest(text: str) -> str:
+    """How a policy names a script or a style sheet: its SHA-256 in base64."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def embedded(value: Any) -> str:
+    """A value as JSON that can stand in HTML: `<` is escaped, so no tag can begin in it. Raises ValueError for NaN."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def shown(tokenizer: Tokenizer, id: int) -> str:
+    """A token as text; the bytes of a token that is no whole character as ⟨e280⟩, in hexadecimal."""
+    raw = tokenizer.token_bytes(id)
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return f"\N{MATHEMATICAL LEFT ANGLE BRACKET}{raw.hex()}\N{MATHEMATICAL RIGHT ANGLE BRACKET}"
