@@ -25,7 +25,12 @@ def asset(name: str) -> str:
 
 
 def document(
-    title: str, body: str, styles: Sequence[str], scripts: Sequence[str], data: Mapping[str, Any], connect: str = "'none'"
+    title: str,
+    body: str,
+    styles: Sequence[str],
+    scripts: Sequence[str],
+    data: Mapping[str, Any],
+    connect: str = "'none'",
 ) -> str:
     """A whole page.
 

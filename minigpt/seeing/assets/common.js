@@ -19,6 +19,9 @@ function element(tag, attributes = {}, ...children) {
 /** The element with an id. */
 const byId = (id) => document.getElementById(id);
 
+/** The data that Python put into the page under an id. */
+const dataOf = (id) => JSON.parse(byId(id).textContent);
+
 // ---- the theme ----
 
 const darkOutside = matchMedia("(prefers-color-scheme: dark)");
