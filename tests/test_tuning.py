@@ -10,8 +10,11 @@ from comparing import SMALL, finished, small
 
 from minigpt.comparison import variants as compare
 from minigpt.comparison.summary import table
-from minigpt.comparison.tuning import best, losses_of, notes_on, trials, tuned
+from minigpt.comparison.tuning import OTHER, best, losses_of, notes_on, other_texts, trials, tuned
 from minigpt.comparison.variants import with_option
+from minigpt.config.options import load
+from minigpt.languages.tasks import Task
+from minigpt.runs.assemble import RunConfig
 from minigpt.system.errors import ConfigError
 
 TUNE = "seeds: [1], tune: {values: [0.01, 1.0e-9], seeds: [7, 8]}"
@@ -41,8 +44,22 @@ def test_every_variant_has_the_same_trials_on_seeds_that_the_runs_do_not_have(tm
     for job in every:
         assert job.value is not None
         mine = with_option(comparison.variants[job.variant], "training.optimizer.learning_rate", job.value)
-        assert job.config == replace(mine, training=replace(mine.training, seed=job.seed))
+        stories = replace(mine.data.stories, seed=mine.data.stories.seed + OTHER)
+        expected = replace(mine, data=replace(mine.data, stories=stories))
+        assert job.config == replace(expected, training=replace(mine.training, seed=job.seed))
         assert job.config.training.optimizer.learning_rate == job.value
+
+
+def test_trials_see_neither_the_texts_nor_the_sizes_on_which_the_runs_are_measured(tmp_path: Path) -> None:
+    source = "{kind: needle, distance: [2, 4], validation_sizes: [2, 64], count: 60, validation: 20}"
+    data = load(RunConfig, "tiny.yaml", [f"data.source={source}", "data.windows=documents"]).data
+    other = other_texts(data, OTHER)
+    assert data.language and other.language and isinstance(other.source, Task.Config)
+    runs, tried = data.language.texts()[-20:], other.language.texts()[-20:]
+    assert not set(runs) & set(tried) and max(map(len, tried)) < 64 < max(map(len, runs))
+    assert other == replace(data, source=replace(other.source))  # nothing else changes
+    own = load(RunConfig, "tiny.yaml", ["data.source=some.txt"]).data
+    assert other_texts(own, OTHER) == own  # it has one validation split
 
 
 def test_a_mean_is_that_of_all_trials_or_there_is_none(tmp_path: Path) -> None:

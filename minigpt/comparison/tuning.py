@@ -3,6 +3,9 @@
 Before the runs, every variant is trained with every value, on seeds that the runs do not have: the trials. All variants
 have the same number of them. The rule: of the values whose trials all have a loss, the one with the lowest mean
 validation loss is taken; of equal ones, the smallest. A trial is a run like any other, with a folder and a result.
+
+Trials on a built-in language are trained and judged on other texts of it than the runs, and only on the sizes that are
+trained: what is taken must not know what the runs are measured on. A text of your own has one validation split.
 """
 
 from __future__ import annotations
@@ -16,9 +19,15 @@ from typing import Any
 
 from minigpt.comparison.results import Job, config_key
 from minigpt.comparison.variants import Comparison, slug, with_option
+from minigpt.languages.tasks import Task
+from minigpt.text.dataset import DataConfig
 
 TRIALS = "tuning"  # the folder of the trials, in that of the comparison
-RULE = "the lowest mean validation loss over these seeds, which the runs do not have; of equals the smallest value"
+OTHER = 1_000_000  # a trial's texts have the seed of the runs' texts and this
+RULE = (
+    "the lowest mean validation loss over these seeds, which the runs do not have, on other texts of a built-in"
+    " language and on the sizes that are trained; of equals the smallest value"
+)
 
 
 def trials(
@@ -31,11 +40,21 @@ def trials(
     for seed, value in product(tune.seeds, tune.values):
         for variant, config in comparison.variants.items():
             tried = with_option(config, tune.key, value)
-            seeded = replace(tried, training=replace(tried.training, seed=seed))
+            data = other_texts(tried.data, OTHER)
+            seeded = replace(tried, data=data, training=replace(tried.training, seed=seed))
             folder = comparison.folder / TRIALS / f"{slug(variant)}-{value:g}-seed-{seed}"
             key = config_key(seeded, plugins, allow_leak, skip_checks)
             found.append(Job(variant, seed, seeded, key, folder, value))
     return found
+
+
+def other_texts(data: DataConfig, later: int) -> DataConfig:
+    """The same built-in language with other texts, all of sizes that are trained; a text of your own stays itself."""
+    language = data.language
+    if isinstance(language, Task):
+        config = language.config
+        return replace(data, source=replace(config, seed=config.seed + later, validation_sizes=None))
+    return data if language is None else replace(data, stories=replace(data.stories, seed=data.stories.seed + later))
 
 
 def losses_of(found: Sequence[tuple[Job, Mapping[str, Any] | None]]) -> dict[str, dict[float, float | None]]:
