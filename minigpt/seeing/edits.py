@@ -1,0 +1,240 @@
+"""Edits of a trained model, made from outside and taken back: what does a head do? Switch it off and see.
+
+    with edited(model, Edits(heads_off=frozenset({(2, 3)}))):     # layer 3, head 4: layers and heads count from 0 here
+        model(ids)
+
+Whatever attends: the values are mixed by the explicit weights, `weights @ value`, so that an edit of the weights is one
+of the output. An edit that cannot act is refused; `possible` says which can.
+
+B batch, H heads, T query positions, S key positions, e width of a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from types import MethodType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from minigpt.attention import Attention
+from minigpt.attention.position import distance
+from minigpt.inspection.trace import replaced, tracing
+from minigpt.model.eval_mode import eval_mode
+from minigpt.model.gpt import GPT
+from minigpt.system.errors import UserError
+
+LARGEST_SCALE = 1e6  # scores that are multiplied by more may overflow
+PROBED = 16  # positions of the text on which `possible` tries the edits
+
+
+@dataclass(frozen=True)
+class Edits:
+    """What is changed. Layers, heads and positions count from 0; positions are those of the pass."""
+
+    heads_off: frozenset[tuple[int, int]] = frozenset()
+    """(layer, head): what the head hands on is zero."""
+    running_mean: frozenset[int] = frozenset()
+    """The layers in which every position weighs itself and all before it alike."""
+    scale: Mapping[int | Literal["all"], float] = field(default_factory=dict)
+    """{layer or "all": what its scores are multiplied by, with their bias}: 0 weighs alike what the mask allows."""
+    cut: frozenset[tuple[int, int, int]] = frozenset()
+    """(layer, query, key): no head lets this query see this key. A query that could see no other hands on zero."""
+
+    def __hash__(self) -> int:
+        return hash((self.heads_off, self.running_mean, frozenset(self.scale.items()), self.cut))
+
+    def factor(self, layer: int) -> float:
+        """What the scores of a layer are multiplied by; a running mean has none."""
+        return 1.0 if layer in self.running_mean else self.scale.get(layer, self.scale.get("all", 1.0))
+
+    def layers(self, n_layer: int) -> list[int]:
+        """The layers that are changed."""
+        named = {layer for layer, *_ in (*self.heads_off, *self.cut)} | self.running_mean
+        return [layer for layer in range(n_layer) if layer in named or self.factor(layer) != 1]
+
+    def check(self, n_layer: int) -> None:
+        """Raises UserError for a layer that is not there, and for what contradicts itself."""
+        layers = [layer for layer, *_ in (*self.heads_off, *self.cut)] + [*self.running_mean, *self.scale]
+        for layer in layers:
+            if layer != "all" and not 0 <= layer < n_layer:
+                raise UserError(f"layer {layer + 1}: the model has the layers 1 to {n_layer}")
+        for where, factor in self.scale.items():
+            if not 0 <= factor <= LARGEST_SCALE:
+                raise UserError(f"scores x {factor:g}: expected a number from 0 to {LARGEST_SCALE:,.0f}")
+            if where != "all" and where in self.running_mean:
+                raise UserError(
+                    f"layer {where + 1} is a running mean, which has no scores to scale: give one of the two"
+                )
+        for layer, query, key in self.cut:
+            if not 0 <= key <= query:
+                what = f"position {query + 1} never sees position {key + 1}"
+                raise UserError(f"layer {layer + 1}: {what}: cut what it sees, its own position or one before it")
+
+
+@contextmanager
+def edited(model: GPT, edits: Edits) -> Iterator[GPT]:
+    """The model with the edits, inside the `with`; afterwards it is unchanged, also after an error.
+
+    It may write with a cache where `writes_with_cache` says so, and raises UserError where it may not. A pass raises
+    UserError for a head that is not there and a scale that acts on nothing.
+    """
+    edits.check(len(model.blocks))
+    attentions = model.attentions()
+    with ExitStack() as stack:
+        for layer in edits.layers(len(attentions)):
+            for method, function in _changes(attentions[layer], layer, edits).items():
+                stack.enter_context(replaced(attentions[layer], method, function))
+        yield model
+
+
+def keeps_keys(attention: Attention) -> bool:
+    """Whether its plain form mixes the keys and values of all positions, with a cache and without one."""
+    kind = type(attention)
+    return kind.recall is Attention.recall and kind.make_cache is Attention.make_cache
+
+
+def writes_with_cache(model: GPT, edits: Edits) -> bool:
+    """Whether the edited model writes with a cache: an edited kind whose cache is a state or a window does not."""
+    attentions = model.attentions()
+    return all(keeps_keys(attentions[layer]) for layer in edits.layers(len(attentions)))
+
+
+def _changes(attention: Attention, layer: int, edits: Edits) -> dict[str, Callable[..., Any]]:
+    """What replaces which method of the attention of a layer."""
+    cuts = [(query, key) for where, query, key in edits.cut if where == layer]
+    off = [head for where, head in edits.heads_off if where == layer]
+    changes = _without_shortcuts(attention)
+    if (factor := edits.factor(layer)) != 1:
+        changes |= _scaled(attention, factor, layer)
+    if layer in edits.running_mean:
+        changes["weights"] = _as_running_mean(attention)
+    if cuts:
+        normalise = changes.get("normalise", getattr(attention, "normalise", None))
+        changes |= _cut(attention, changes.get("weights", attention.weights), normalise, cuts)
+    if off:
+        changes["output"] = _without_heads(attention, off, layer)
+    return changes
+
+
+def _without_shortcuts(attention: Attention) -> dict[str, Callable[..., Any]]:
+    """The plain forms, in which the weights decide."""
+    if keeps_keys(attention):
+        return {name: MethodType(getattr(Attention, name), attention) for name in ("mix", "recall", "make_cache")}
+
+    def refuse(*past: Any) -> Tensor:
+        raise UserError(f"{attention.kind} decodes from a cache that no edit reaches: write without a cache")
+
+    return {"mix": MethodType(Attention.mix, attention), "recall": refuse}
+
+
+def _scaled(attention: Attention, factor: float, layer: int) -> dict[str, Callable[..., Any]]:
+    normalise: Callable[[Tensor], Tensor] | None = getattr(attention, "normalise", None)
+    asked: list[bool] = []
+
+    def scaled(scores: Tensor) -> Tensor:
+        asked.append(True)
+        assert normalise is not None
+        hidden = scores.isneginf()  # (B, H, T, S)
+        return normalise((scores * factor).masked_fill(hidden, -torch.inf))  # (B, H, T, S): 0 times -inf is NaN
+
+    def mix(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        asked.clear()
+        mixed = Attention.mix(attention, query, key, value)  # (B, H, T, e)
+        if not asked:
+            raise UserError(f"layer {layer + 1} ({attention.kind}) normalises no scores: there is nothing to scale")
+        return mixed
+
+    return {"normalise": scaled, "mix": mix}
+
+
+def running_mean(weights: Tensor) -> Tensor:
+    """Weights (B, H, T, S) of that shape, by which every position weighs itself and all before it alike."""
+    past = (distance(weights.shape[2], weights.shape[3], weights.device) >= 0).to(weights.dtype)  # (T, S)
+    return (past / past.sum(dim=-1, keepdim=True)).expand_as(weights)  # (B, H, T, S)
+
+
+def _as_running_mean(attention: Attention) -> Callable[[Tensor, Tensor], Tensor]:
+    weights = attention.weights
+
+    def mean(query: Tensor, key: Tensor) -> Tensor:
+        return running_mean(weights(query, key))  # (B, H, T, S)
+
+    return mean
+
+
+def _cut(
+    attention: Attention,
+    weights: Callable[[Tensor, Tensor], Tensor],
+    normalise: Callable[[Tensor], Tensor] | None,
+    cuts: list[tuple[int, int]],
+) -> dict[str, Callable[..., Any]]:
+    """A cut key has no score, where there are scores, and no weight: what is left of a row sums to what it did."""
+
+    def gone(like: Tensor) -> Tensor:
+        T, S = like.shape[2:]
+        here = [(query - (S - T), key) for query, key in cuts if S - T <= query < S]
+        mask = torch.zeros(T, S, dtype=torch.bool)  # (T, S)
+        for query, key in here:
+            mask[query, key] = True
+        return mask.to(like.device)
+
+    def without_score(scores: Tensor) -> Tensor:
+        assert normalise is not None
+        left = scores.masked_fill(gone(scores), -torch.inf)  # (B, H, T, S)
+        nothing = left.isneginf().all(dim=-1, keepdim=True)  # (B, H, T, 1): a softmax over nothing is NaN
+        return normalise(torch.where(nothing, scores, left))  # (B, H, T, S)
+
+    def without_weight(query: Tensor, key: Tensor) -> Tensor:
+        before = weights(query, key)  # (B, H, T, S)
+        cut = gone(before)  # (T, S)
+        left = before.masked_fill(cut, 0.0)  # (B, H, T, S)
+        if attention.rows_sum_to_one:
+            total = left.sum(dim=-1, keepdim=True)  # (B, H, T, 1)
+            left = torch.where(cut.any(dim=-1, keepdim=True) & (total != 0), left / total, left)  # (B, H, T, S)
+        return left
+
+    return {"weights": without_weight} | ({"normalise": without_score} if normalise else {})
+
+
+def _without_heads(attention: Attention, off: list[int], layer: int) -> Callable[[Tensor, Tensor], Tensor]:
+    output = attention.output
+
+    def silenced(mixed: Tensor, x: Tensor) -> Tensor:
+        if max(off) >= mixed.shape[1] or min(off) < 0:
+            heads = f"layer {layer + 1} has the heads 1 to {mixed.shape[1]}"
+            raise UserError(f"head {(max(off) if min(off) >= 0 else min(off)) + 1}: {heads}")
+        heard = torch.ones(mixed.shape[1], dtype=torch.bool)  # (H,)
+        heard[off] = False
+        return output(mixed * heard.to(mixed.device)[:, None, None], x)  # (B, T, D)
+
+    return silenced
+
+
+@dataclass(frozen=True)
+class Possible:
+    """Which edits of a layer change something. Heads can always be switched off, and edges cut."""
+
+    heads: int
+    running_mean: bool  # not where it is one
+    scale: bool  # not where no scores are normalised, or all are equal
+
+
+@torch.no_grad()
+def possible(model: GPT) -> list[Possible]:
+    """What can be edited in each layer, found by trying it on a short text of random tokens."""
+    T = min(PROBED, model.config.block_size)
+    ids = torch.randint(model.vocab_size, (1, T), generator=torch.Generator().manual_seed(0))  # (1, T)
+    with eval_mode(model), tracing(model) as trace:
+        model(ids.to(model.device))
+    found = []
+    for layer, (attention, calls) in enumerate(zip(model.attentions(), trace.calls)):
+        query, key, weights = calls[-1].query, calls[-1].key, calls[-1].weights  # ..., (1, H, T, T)
+        with edited(model, Edits(scale={layer: 0.5})):
+            moves = not torch.equal(attention.weights(query, key), weights)
+        flat = torch.allclose(weights, running_mean(weights), rtol=0, atol=1e-6)
+        found.append(Possible(weights.shape[1], not flat, moves))
+    return found
