@@ -110,6 +110,22 @@ def test_the_layer_is_named_where_the_context_is_as_long_as_the_model_is_wide() 
         check_whole_model(make_model(KINDS["wrong_batch_statistics"].Config(), block=16), make_dataset(16), STEPS)
 
 
+class FarAway(MultiHead):
+    """A leak that is rounding beside the layer's own numbers, and is not once a norm has taken their mean away."""
+
+    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
+        return super().output(mixed, x) + 1000 + 0.05 * x.flip(1).cumsum(1).flip(1)
+
+
+def test_the_layer_is_named_even_where_the_leak_is_small_beside_its_numbers() -> None:
+    """Later parts move far more, and would be named by what float32 shows."""
+    model = make_model(MultiHead.Config())
+    for attention in model.attentions():
+        attention.__class__ = FarAway
+    with pytest.raises(LeakError, match=r"^layer 0 \(multi_head\) sees the future: "):
+        check_whole_model(model, make_dataset(128), STEPS)
+
+
 def test_dropout_is_no_leak_and_hides_none() -> None:
     assert check_whole_model(make_model(MultiHead.Config(), dropout=0.3), make_dataset(128), STEPS) == []
     with pytest.raises(LeakError, match="in training mode only"):

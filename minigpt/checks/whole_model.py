@@ -240,7 +240,28 @@ class Probe:
                 f"it draws random numbers of a generator of its own, or keeps something from pass to pass"
             )
         self.least = ROUNDING[mode.dtype] if found.size > ROUNDING[mode.dtype] else 0.0
-        row = found.rows[0]
+        if error := self.in_float64(found) or self.placed(found, mode):
+            return error
+        cut = int(found.cuts[found.rows[0]])
+        what = f"what is computed before position {cut} has a gradient in the tokens from there on"
+        cause = "a backward pass of its own, or a detour that the values of this text do not take"
+        return LeakError(f"the model sees the future {mode}: {what}. Likely cause: {cause}. {ANYWAY}")
+
+    def in_float64(self, found: Movement) -> LeakError | None:
+        """The error as float64 shows it, where a small leak can be told from rounding; None if there is none."""
+        if self.x.device.type == "mps":  # which has no float64
+            return None
+        exact = copy.copy(self)
+        exact.model, exact.least = copy.deepcopy(self.model).double(), EXACT
+        exact.buffers = [buffer.clone() for buffer in exact.model.buffers()]
+        try:
+            return exact.placed(found, replace(found.mode, dtype=torch.float64))
+        except RuntimeError:  # a kind that insists on a type
+            return None
+
+    def placed(self, found: Movement, mode: Mode) -> LeakError | None:
+        """The error with the part where the movement begins; None if nothing moves in this mode."""
+        row, first = found.rows[0], self.outputs(found.before, mode)
         alone = self.x.clone()  # (B, T): only this row is changed
         alone[row] = found.after[row]
         cut = int(found.cuts[row])
@@ -250,14 +271,11 @@ class Probe:
             when, cause = self.only_there(mode, alone, row, cut)
             what = f"other tokens from position {cut} on moved its output at {span}"
             return LeakError(f"{name} sees the future{when}: {what}. Likely cause: {cause}. {ANYWAY}")
-        part = self.moved(first, self.outputs(found.after, mode), row, cut)
-        if part is None:  # found by gradients alone
-            what = f"what is computed before position {cut} has a gradient in the tokens from there on"
-            cause = "a backward pass of its own, or a detour that the values of this text do not take"
-            return LeakError(f"the model sees the future {mode}: {what}. Likely cause: {cause}. {ANYWAY}")
-        what = f"other tokens in other rows moved its output in a row at position {part[1][0]}"
-        cause = "a mean, norm, softmax or reshape over the batch, dimension 0"
-        return LeakError(f"{part[0]} mixes the texts of a batch {mode}: {what}. Likely cause: {cause}. {ANYWAY}")
+        if part := self.moved(first, self.outputs(found.after, mode), row, cut):
+            what = f"other tokens in other rows moved its output in a row at position {part[1][0]}"
+            cause = "a mean, norm, softmax or reshape over the batch, dimension 0"
+            return LeakError(f"{part[0]} mixes the texts of a batch {mode}: {what}. Likely cause: {cause}. {ANYWAY}")
+        return None
 
     def outputs(self, ids: Tensor, mode: Mode) -> dict[str, Tensor]:
         """What every part of the model returned for ids (B, T), by its name, in the order in which they ended."""
