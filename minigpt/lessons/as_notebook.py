@@ -1,0 +1,48 @@
+"""A lesson as a notebook (.ipynb, nbformat 4.5): the same cells; those that say an answer are collapsed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from minigpt.lessons.course import Lesson, lessons
+from minigpt.system.folder import write_whole
+
+COLLAPSED = {"jupyter": {"source_hidden": True}, "cellView": "form"}  # Jupyter's name for it, and Colab's
+
+
+def as_notebook(lesson: Lesson) -> dict[str, Any]:
+    """The notebook, as what is written as JSON."""
+    title = f"# Lesson {lesson.number}: {lesson.title}\n\n{lesson.about}"
+    cells: list[dict[str, Any]] = [_cell(lesson, 0, "markdown", title)]
+    for place, cell in enumerate(lesson.cells, start=1):
+        made = _cell(lesson, place, cell.kind, cell.source)
+        if cell.kind == "code":
+            made |= {"execution_count": None, "outputs": [], "metadata": COLLAPSED if cell.answers else {}}
+        cells.append(made)
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
+    return {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+
+
+def _cell(lesson: Lesson, place: int, kind: str, source: str) -> dict[str, Any]:
+    name = f"lesson-{lesson.number}-cell-{place}"
+    return {"cell_type": kind, "id": name, "metadata": {}, "source": source.splitlines(keepends=True)}
+
+
+def write_notebooks(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Write the lessons into a folder: (those written, those that were there, which stay as they are). Raises OSError.
+
+    A notebook that is there may have the reader's guesses in it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    written, kept = list[Path](), list[Path]()
+    for lesson in lessons():
+        path = folder / f"{lesson.path.stem}.ipynb"
+        if path.exists():
+            kept.append(path)
+            continue
+        write_whole(path, json.dumps(as_notebook(lesson), indent=1, ensure_ascii=False) + "\n")
+        written.append(path)
+    return written, kept

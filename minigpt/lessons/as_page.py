@@ -1,0 +1,98 @@
+"""All lessons as one page, for those without Jupyter: run now, with their outputs, and every answer folded.
+
+The page asks no address outside for anything (`seeing/document.py`) and opens from a file.
+"""
+
+from __future__ import annotations
+
+import io
+import keyword
+import tokenize
+from collections.abc import Iterator, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from minigpt.lessons.course import NO_GUESS, Cell, Lesson, execute, lessons
+from minigpt.lessons.output import STYLE, Output, collected
+from minigpt.lessons.prose import as_html, inline
+from minigpt.seeing.document import asset, document
+from minigpt.system.waiting import progress
+
+CLASSES = {tokenize.COMMENT: "comment", tokenize.STRING: "string"}
+START = 'themeButton(byId("theme"));'
+
+
+def page() -> str:
+    """The whole page. It takes as long as all lessons take to run."""
+    found = lessons()
+    contents = "".join(
+        f'<li value="{lesson.number}"><a href="#lesson-{lesson.number}">{escape(lesson.title)}</a></li>'
+        for lesson in found
+    )
+    sections = [section(lesson) for lesson in progress(found, "running the lessons", len(found), "lessons")]
+    body = (
+        '<header class="row apart"><h1>Lessons in attention</h1><button id="theme" type="button">Colours</button>'
+        "</header>\n<main><p>Each takes about ten minutes. Make a guess before you open an answer: what surprises you, "
+        "you will remember. All numbers and pictures were computed by the code that stands above them, when this page "
+        f'was made.</p>\n<nav aria-label="Lessons"><ol>{contents}</ol></nav>\n' + "\n".join(sections) + "</main>"
+    )
+    look = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
+    return document("Lessons in attention", body, [asset("common.css"), STYLE, look], [asset("common.js"), START], {})
+
+
+def section(lesson: Lesson) -> str:
+    """One lesson, which is run for it."""
+    names: dict[str, Any] = {"__name__": lesson.path.stem}
+    parts = [_cell(cell, run(cell, names, lesson.path)) for cell in lesson.cells]
+    title = f"<h2>{lesson.number}. {inline(lesson.title)}</h2>"
+    inside = f'<div id="lesson-{lesson.number}">{as_html(lesson.about, top=3)}\n' + "\n".join(parts) + "</div>"
+    return f'<details class="card lesson"><summary>{title}</summary>{inside}</details>'
+
+
+def run(cell: Cell, names: dict[str, Any], path: Path) -> Sequence[Output]:
+    """What a cell shows; a text shows nothing."""
+    if cell.kind == "markdown":
+        return []
+    with collected() as outputs:
+        execute(cell, names, path)
+    return outputs
+
+
+def _cell(cell: Cell, outputs: Sequence[Output]) -> str:
+    """A cell and what it has shown. The code that says an answer is folded away behind it."""
+    shown = "\n".join(output.html for output in outputs)
+    if cell.kind == "markdown":
+        return as_html(cell.source)
+    if cell.waits:
+        asked = cell.source.splitlines()[0].removeprefix(NO_GUESS).strip(" #")
+        return f'<p class="guess">Make your guess{f" ({escape(asked)})" if asked else ""}, then open the answer.</p>'
+    code = f'<pre tabindex="0"><code>{"".join(highlighted(cell.source))}</code></pre>'
+    if cell.answers:
+        inside = f"<details><summary>How it was computed</summary>{code}</details></details>"
+        return shown.removesuffix("</details>") + inside
+    return code + shown
+
+
+def highlighted(source: str) -> Iterator[str]:
+    """Python as HTML: keywords, texts and comments are marked."""
+    lines, row, column = source.splitlines(keepends=True), 1, 0
+
+    def up_to(end: tuple[int, int]) -> str:
+        """What stands between the last token and this place."""
+        between = [lines[line - 1] for line in range(row, end[0] + 1) if line <= len(lines)]
+        if not between:
+            return ""
+        if row == end[0]:
+            return between[0][column : end[1]]
+        between[0] = between[0][column:]
+        between[-1] = between[-1][: end[1]] if end[0] <= len(lines) else between[-1]
+        return "".join(between)
+
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        yield escape(up_to(token.start), quote=False)
+        (row, column), text = token.start, ""
+        text = up_to(token.end)
+        name = "keyword" if keyword.iskeyword(token.string) else CLASSES.get(token.type, "")
+        yield f'<span class="{name}">{escape(text, quote=False)}</span>' if name else escape(text, quote=False)
+        row, column = token.end

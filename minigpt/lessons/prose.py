@@ -1,0 +1,112 @@
+"""The Markdown of the lessons: a small part of it, as HTML or as lines for a terminal.
+
+Blocks are divided by empty lines: a heading (`## Title`), a list (`- item`), steps (`1. item`), code (four spaces), a
+paragraph. Inside them: `code`, **bold**, *italic*.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html import escape
+from typing import Literal
+
+WIDTH = 88  # columns of a terminal
+MARKS = re.compile(r"`([^`]+)`|\*\*([^*]+)\*\*|\*([^*]+)\*")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block of a text; of a list, `parts` are its items, of code its lines, of anything else there is one."""
+
+    kind: Literal["heading", "list", "steps", "code", "paragraph"]
+    parts: tuple[str, ...]
+    level: int = 0  # of a heading
+
+
+def blocks(text: str) -> Iterator[Block]:
+    """The blocks of a text, in order."""
+    for piece in re.split(r"\n\s*\n", text.strip("\n")):
+        lines = piece.splitlines()
+        heading = re.match(r"(#+) (.*)", piece)
+        if heading:
+            yield Block("heading", (heading[2],), len(heading[1]))
+        elif all(line.startswith("    ") for line in lines):
+            yield Block("code", tuple(line[4:] for line in lines))
+        elif lines[0].startswith("- "):
+            yield Block("list", _items(piece, r"^- "))
+        elif re.match(r"\d+\. ", lines[0]):
+            yield Block("steps", _items(piece, r"^\d+\. "))
+        elif piece.strip():
+            yield Block("paragraph", (" ".join(lines),))
+
+
+def _items(piece: str, mark: str) -> tuple[str, ...]:
+    items = re.split(mark, piece, flags=re.M)[1:]
+    return tuple(" ".join(item.split()) for item in items)
+
+
+def as_html(text: str, top: int = 2) -> str:
+    """A text as HTML; its largest headings are of level `top`."""
+    made = []
+    for block in blocks(text):
+        if block.kind == "heading":
+            tag = f"h{min(6, block.level + top - 1)}"
+            made.append(f"<{tag}>{inline(block.parts[0])}</{tag}>")
+        elif block.kind == "code":
+            code = "\n".join(block.parts)
+            made.append(f'<pre tabindex="0"><code>{escape(code)}</code></pre>')
+        elif block.kind == "paragraph":
+            made.append(f"<p>{inline(block.parts[0])}</p>")
+        else:
+            tag = "ul" if block.kind == "list" else "ol"
+            made.append(f"<{tag}>" + "".join(f"<li>{inline(part)}</li>" for part in block.parts) + f"</{tag}>")
+    return "\n".join(made)
+
+
+def inline(text: str) -> str:
+    """A line with its marks as HTML."""
+
+    def marked(found: re.Match[str]) -> str:
+        code, bold, italic = found.groups()
+        if code:
+            return f"<code>{code}</code>"
+        return f"<strong>{bold}</strong>" if bold else f"<em>{italic}</em>"
+
+    return MARKS.sub(marked, escape(text, quote=False))
+
+
+def as_text(text: str, indent: str = "") -> str:
+    """A text as lines for a terminal, without its marks."""
+    made = []
+    for block in blocks(text):
+        if block.kind == "heading":
+            title = plain(block.parts[0])
+            made.append(f"{indent}{title}\n{indent}{('=' if block.level == 1 else '-') * len(title)}")
+        elif block.kind == "code":
+            made.append("\n".join(f"{indent}    {line}" for line in block.parts))
+        elif block.kind == "paragraph":
+            made.append(_filled(block.parts[0], indent, indent))
+        else:
+            firsts = ["- " if block.kind == "list" else f"{n}. " for n in range(1, len(block.parts) + 1)]
+            items = [_filled(part, indent + first, indent + "  ") for first, part in zip(firsts, block.parts)]
+            made.append("\n".join(items))
+    return "\n\n".join(made)
+
+
+def _filled(text: str, first: str, later: str) -> str:
+    return textwrap.fill(
+        plain(text),
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=later,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def plain(text: str) -> str:
+    """A line without its marks."""
+    return MARKS.sub(lambda found: next(group for group in found.groups() if group), text)
