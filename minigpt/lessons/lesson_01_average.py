@@ -40,8 +40,8 @@ mean = average_loop(x)  # (T, D)
 reveal(
     guess,
     float(mean[2, 0]),
-    f"It is the mean of the column: (8 + 5 + 4) / 3 = {mean[2, 0]:.4f}. The first row stays as it was: nothing is before "
-    "it.",
+    f"It is the mean of the column: (8 + 5 + 4) / 3 = {mean[2, 0]:.4f}. The first row stays as it was: there is "
+    "nothing before it.",
     matrix(mean, tokens, ["first", "second"], "the running mean"),
     within=0.1,
 )
