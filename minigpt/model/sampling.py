@@ -5,9 +5,10 @@ B batch, V vocabulary, n tokens so far.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import count
 from typing import Annotated
 
 import torch
@@ -91,6 +92,27 @@ def window_start(n: int, block_size: int) -> int:
 
 
 @torch.inference_mode()
+def reading(model: GPT, ids: Tensor, use_cache: bool = True) -> Generator[Tensor, Tensor, None]:
+    """The logits (B, V) of the token after ids (B, n); `send` the token (B,) that was taken, for those of the next one.
+
+    Raises UserError where the weights overflow.
+    """
+    prompt, start = ids.shape[1], -1
+    for n in count(prompt):
+        restarts = start != window_start(n, model.config.block_size) or not use_cache
+        if restarts:
+            start = window_start(n, model.config.block_size)
+            cache = model.make_cache() if use_cache else None
+            unread = ids[:, start:]  # (B, n - start)
+        with heartbeat("reading the prompt") if n == prompt else nullcontext():
+            logits = model.head(model.last(unread, cache))  # (B, V): prefill, step and restart are this line
+        if restarts and not logits.isfinite().all():
+            raise UserError(OVERFLOW)
+        unread = (yield logits).unsqueeze(1)  # (B, 1)
+        ids = torch.cat((ids, unread), dim=1)  # (B, n + 1)
+
+
+@torch.inference_mode()
 def generate(
     model: GPT, ids: Tensor, config: SamplingConfig, generator: torch.Generator | None = None, use_cache: bool = True
 ) -> Iterator[Tensor]:
@@ -101,21 +123,11 @@ def generate(
     """
     if ids.shape[1] == 0:
         raise ValueError("there is nothing to continue: give at least one token")
-    prompt, start = ids.shape[1], -1
     with eval_mode(model):
-        for n in range(prompt, prompt + config.max_tokens):
-            restarts = start != window_start(n, model.config.block_size) or not use_cache
-            if restarts:
-                start = window_start(n, model.config.block_size)
-                cache = model.make_cache() if use_cache else None
-                unread = ids[:, start:]  # (B, n - start)
-            with heartbeat("reading the prompt") if n == prompt else nullcontext():
-                logits = model.head(model.last(unread, cache))  # (B, V): prefill, step and restart are this line
-            if restarts and not logits.isfinite().all():
-                raise UserError(OVERFLOW)
+        found, chosen = reading(model, ids, use_cache), ids[:, -1]  # (B,)
+        for number in range(config.max_tokens):
+            logits = found.send(chosen) if number else next(found)  # (B, V)
             chosen = next_token(logits, config, generator)  # (B,)
-            unread = chosen.unsqueeze(1)  # (B, 1)
-            ids = torch.cat((ids, unread), dim=1)  # (B, n + 1)
             yield chosen
 
 

@@ -13,16 +13,14 @@ N targets of the validation split, in the order of the text   B windows   T posi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from minigpt.languages.reader import Reading
 from minigpt.model.eval_mode import eval_mode
@@ -30,7 +28,7 @@ from minigpt.model.gpt import GPT
 from minigpt.system.errors import UserError
 from minigpt.system.waiting import progress
 from minigpt.text.corpus import Corpus
-from minigpt.text.dataset import IGNORED, Batch, Dataset
+from minigpt.text.dataset import IGNORED, Dataset
 from minigpt.text.tokenizer import Tokenizer
 from minigpt.training.loop import TrainingConfig, mixed_precision
 
@@ -160,35 +158,44 @@ def _ids_of(letters: set[str], tokenizer: Tokenizer) -> dict[str, int]:
     return found
 
 
-@torch.no_grad()
 def predict(
     model: GPT, dataset: Dataset, config: TrainingConfig, expected: Expected | None, batches: int | None = None
 ) -> Predictions:
     """Predict every target of the validation split, with progress, or of its first batches, in windows side by side."""
-    support = None if expected is None else torch.from_numpy(expected.support)  # (N, V)
-    losses, hit, possible, done = [], [], [], 0
-    precision = mixed_precision(config, model)
-    found: Iterator[Batch] = islice(dataset.windows("val", config.batch_size), batches)
+    found: Iterator[Predictions] = islice(predict_batches(model, dataset, config, expected), batches)
     if batches is None:
         whole = -(-dataset.window_count("val") // config.batch_size)
         found = progress(found, "measuring what is above the floor", whole, "batches")
+    return joined(list(found))
+
+
+@torch.no_grad()
+def predict_batches(
+    model: GPT, dataset: Dataset, config: TrainingConfig, expected: Expected | None
+) -> Iterator[Predictions]:
+    """The same, batch by batch: the predictions of each, in the order of the text."""
+    support = None if expected is None else torch.from_numpy(expected.support)  # (N, V)
+    precision, done = mixed_precision(config, model), 0
     with eval_mode(model):
-        for x, y in found:
+        for x, y in dataset.windows("val", config.batch_size):
             with precision:
                 logits = model(x.to(model.device))  # (B, T, V)
             asked = y != IGNORED  # (B, T)
             log_p = logits[asked.to(model.device)].float().log_softmax(-1).cpu()  # (n, V): row by row, as the text goes
             targets = y[asked]  # (n,)
-            losses.append(-log_p.gather(1, targets[:, None])[:, 0])  # (n,)
-            hit.append(log_p.argmax(-1) == targets)  # (n,)
+            losses = -log_p.gather(1, targets[:, None])[:, 0]  # (n,)
             p = log_p.exp() if support is None else log_p.exp() * support[done : done + len(targets)]  # (n, V)
-            possible.append(p.sum(-1))  # (n,)
             done += len(targets)
-    return Predictions(_joined(losses).astype(np.float64), _joined(hit), _joined(possible).astype(np.float64))
+            hit, possible = log_p.argmax(-1) == targets, p.sum(-1)  # (n,) each
+            yield Predictions(losses.numpy().astype(np.float64), hit.numpy(), possible.numpy().astype(np.float64))
 
 
-def _joined(pieces: list[Tensor]) -> Any:
-    return torch.cat(pieces).numpy()  # (N,)
+def joined(parts: Sequence[Predictions]) -> Predictions:
+    """The predictions of several batches, one after the other. Raises ValueError for none."""
+    losses, hit, possible = (
+        np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Predictions)
+    )
+    return Predictions(losses, hit, possible)
 
 
 def score(predictions: Predictions, expected: Expected | None, characters: int | None = None) -> Score:
