@@ -94,6 +94,7 @@ INSIDE = [  # the cases whose attentions differ, and multi-head attention with e
 EVERY: tuple[Law, ...] = (*LAWS, *LAWS_OF_WRITING)
 SHORT = {  # a long text shows nothing new to these, or they have one of their own
     laws.shapes,
+    laws.random_numbers_go_on,
     laws.only_distances_matter,
     laws.dropout_acts_in_training_only,
     laws.huge_scores_leave_numbers,

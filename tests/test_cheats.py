@@ -191,6 +191,12 @@ class WrongCorner(MultiHead):
         return torch.ones(T, S, dtype=torch.bool, device=device).tril()
 
 
+class SeedsAnew(MultiHead):
+    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
+        torch.manual_seed(7)
+        return super().output(mixed, x)
+
+
 class Noisy(MultiHead):
     def output(self, mixed: Tensor, x: Tensor) -> Tensor:
         return super().output(mixed + 1e-3 * torch.randn_like(mixed), x)
@@ -336,6 +342,7 @@ CHEATS: list[tuple[Law, type[Attention], type[Position]]] = [
     (writing.bfloat16_stays_near, MultiHead, CoarseAngles),
     (laws.queries_may_come_alone, WrongCorner, NoPosition),
     (laws.equal_passes_are_equal, Noisy, NoPosition),
+    (laws.random_numbers_go_on, SeedsAnew, NoPosition),
     (writing.texts_do_not_mix_in_the_cache, CacheMixed, NoPosition),
     (writing.caches_begin_empty, SharedCache, NoPosition),
     (writing.the_length_does_not_matter, FromTheEnd, NoPosition),

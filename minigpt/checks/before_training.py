@@ -34,6 +34,7 @@ CONTEXT, VOCABULARY, LAYERS = 256, 64, 2  # at most, of the model that the laws 
 FIRST: tuple[Law, ...] = (  # without these, the other checks would give a wrong reason
     laws_of_writing.caches_begin_empty,
     laws.equal_passes_are_equal,
+    laws.random_numbers_go_on,
     partial(laws.batch_elements_do_not_mix, allowed=ROUNDING),
 )
 WEIGHTS: tuple[Law, ...] = (

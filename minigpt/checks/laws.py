@@ -160,6 +160,21 @@ def equal_passes_are_equal(model: GPT) -> None:
             raise view.broken(f"two equal passes in evaluation mode differ by {off(second, first):.2g}", cause)
 
 
+@torch.no_grad()
+def random_numbers_go_on(model: GPT) -> None:
+    """After a pass in training the random numbers go on from where they were: the generator is not seeded anew."""
+    with torch.random.fork_rng(devices=[]):
+        for view in views(copy.deepcopy(model).train()):
+            drawn = []
+            for seed in (0, 1):
+                torch.manual_seed(seed)
+                view.out(tokens(model, 2, 2))
+                drawn.append(torch.rand(4, dtype=torch.float64))  # (4,)
+            if torch.equal(*drawn):
+                cause = "torch.manual_seed inside forward; give what is to be fixed a torch.Generator of its own"
+                raise view.broken("after a pass torch's random numbers always begin at the same place", cause)
+
+
 # ---- its weights ----
 
 
@@ -374,6 +389,7 @@ DROPS = "dropout that is not F.dropout(weights, self.dropout, self.training), in
 LAWS: tuple[Law, ...] = (
     shapes,
     equal_passes_are_equal,
+    random_numbers_go_on,
     rows_sum_to_one,
     weights_are_not_negative,
     weights_do_not_see_the_future,
