@@ -56,85 +56,85 @@ IN_TRAINING = [
     (
         "a product that does not fit",
         KIND + "    def scores(self, query, key):\n        return query @ key\n",
-        "mine.py:10 in scores (called by weights, layer 0): RuntimeError: ",
+        "mine.py:10 in scores (called by weights, layer 1): RuntimeError: ",
     ),
     (
         "a helper of its own",
         KIND + "    def scores(self, query, key):\n        return self.help(query)\n"
         "    def help(self, x):\n        return x.n\n",
-        "mine.py:12 in help (called by weights, layer 0): AttributeError: 'Tensor' object has no",
+        "mine.py:12 in help (called by weights, layer 1): AttributeError: 'Tensor' object has no",
     ),
     (
         "a missing argument",
         KIND + "\n    def scores(self, query):\n        return query\n",
-        "mine.py:10 in scores (called by weights, layer 0): TypeError: Mine.sco",
+        "mine.py:10 in scores (called by weights, layer 1): TypeError: Mine.sco",
     ),
     (
         "a constructor without the layer",
         KIND + "    def __init__(self, config, model):\n        super().__init__(config, model)\n",
-        "mine.py:9 in __init__ (called by __init__, layer 0): TypeError: Mine.__init__() takes 3",
+        "mine.py:9 in __init__ (called by __init__, layer 1): TypeError: Mine.__init__() takes 3",
     ),
     (
         "a layer made before the constructor of the base",
         KIND + "    def __init__(self, config, model, layer=0):\n        self.gate = nn.Linear(2, 2)\n",
-        "mine.py:10 in __init__ (called by __init__, layer 0): AttributeError: cannot assign",
+        "mine.py:10 in __init__ (called by __init__, layer 1): AttributeError: cannot assign",
     ),
     (
         "the constructor of the base never called",
         KIND + "    def __init__(self, config, model, layer=0):\n        nn.Module.__init__(self)\n",
-        "mine.py:8 in Mine (called by qkv, layer 0): AttributeError: 'Mine' object has no attribute",
+        "mine.py:8 in Mine (called by qkv, layer 1): AttributeError: 'Mine' object has no attribute",
     ),
     (
         "no weights",
         'class Mine(Attention, kind="mine"):\n    pass\n',
-        "mine.py:8 in Mine (called by weights, layer 0): TypeError: Mine does not say where",
+        "mine.py:8 in Mine (called by weights, layer 1): TypeError: Mine does not say where",
     ),
     (
         "a mask of numbers",
         KIND + "    def mask(self, T, S, device):\n        return torch.ones(T, S).tril()\n",
-        "mine.py:8 in Mine (called by weights, layer 0): TypeError: ",
+        "mine.py:8 in Mine (called by weights, layer 1): TypeError: ",
     ),
     (
         "qkv without a value",
         KIND + "    def qkv(self, x, past):\n        return super().qkv(x, past)[:2]\n",
-        "mine.py:9: qkv of layer 0 (mine) returned (2, 2, 5, 8) and (2, 2, 5, 8), expected "
+        "mine.py:9: qkv of layer 1 (mine) returned (2, 2, 5, 8) and (2, 2, 5, 8), expected "
         "(B, H, T, d) = (2, any, 5, any) and (B, G, T, d) = (2, any, 5, any) and ",
     ),
     (
         "weights without heads",
         KIND + "    def weights(self, query, key):\n        return super().weights(query, key).mean(1)\n",
-        "mine.py:9: weights of layer 0 (mine) returned (2, 5, 5), expected (B, H, T, S) = (any, any, 5, 5)",
+        "mine.py:9: weights of layer 1 (mine) returned (2, 5, 5), expected (B, H, T, S) = (any, any, 5, 5)",
     ),
     (
         "a mean that forgets to return",
         KIND + "    def mix(self, query, key, value):\n        super().mix(query, key, value)\n",
-        "mine.py:9: mix of layer 0 (mine) returned NoneType, expected (B, H, T, e) = (2, any, 5, any)",
+        "mine.py:9: mix of layer 1 (mine) returned NoneType, expected (B, H, T, e) = (2, any, 5, any)",
     ),
     (
         "an output with heads and positions exchanged",
         KIND + "    def output(self, mixed, x):\n        return mixed.flatten(2)\n",
-        "mine.py:9: output of layer 0 (mine) returned (2, 2, 40), expected (B, T, D) = (2, 5, 16)",
+        "mine.py:9: output of layer 1 (mine) returned (2, 2, 40), expected (B, T, D) = (2, 5, 16)",
     ),
     (
         "scores for the keys of one head only",
         KIND + "    def scores(self, query, key):\n        return super().scores(query, key)[:, 0]\n",
-        "mine.py:9: scores of layer 0 (mine) returned (2, 5, 5), expected (B, H, T, S) = (any, any, 5, 5)",
+        "mine.py:9: scores of layer 1 (mine) returned (2, 5, 5), expected (B, H, T, S) = (any, any, 5, 5)",
     ),
     (
         "while decoding only",
         KIND + "    def recall(self, query, key, value, past):\n        return past.append(key, value)[1].mT\n",
-        "mine.py:9: recall of layer 0 (mine) returned (2, 2, 8, 5), expected (B, H, T, e) = (2, any, 5, any)",
+        "mine.py:9: recall of layer 1 (mine) returned (2, 2, 8, 5), expected (B, H, T, e) = (2, any, 5, any)",
     ),
     (
         "in the second layer only",
         KIND + "    def __init__(self, config, model, layer=0):\n        super().__init__(config, model, layer)\n"
         "        self.n = 1 / (1 - layer)\n",
-        "mine.py:11 in __init__ (called by __init__, layer 1): ZeroDivisionError: ",
+        "mine.py:11 in __init__ (called by __init__, layer 2): ZeroDivisionError: ",
     ),
     (
         "in training mode only",
         WRONG,
-        "mine.py:10 in output (called by forward, layer 0): NameError: name 'wrong' is not defined",
+        "mine.py:10 in output (called by forward, layer 1): NameError: name 'wrong' is not defined",
     ),
     (
         "in the backward pass",
@@ -161,7 +161,7 @@ IN_TRAINING = [
     (
         "no memory",
         KIND + "    def output(self, mixed, x):\n        return torch.empty(2**50)\n",
-        "not enough memory (mine.py:10 in output (called by forward, layer 0): RuntimeError: ",
+        "not enough memory (mine.py:10 in output (called by forward, layer 1): RuntimeError: ",
     ),
 ]
 
@@ -184,13 +184,13 @@ OTHERS = [
         "a position without its argument",
         'class Mine(Position, kind="mine"):\n    def rotate(self, x):\n        return x\n',
         "model.position=mine",
-        "mine.py:9 in rotate (called by qkv, layer 0): TypeError: Mine.rotate() takes 2",
+        "mine.py:9 in rotate (called by qkv, layer 1): TypeError: Mine.rotate() takes 2",
     ),
     (
         "a position of another width",
         'class Mine(Position, kind="mine"):\n    def embed(self, x, past):\n        return x[..., :3]\n',
         "model.position=mine",
-        "mine.py:8 in Mine (called by forward, layer 0): RuntimeError: ",
+        "mine.py:8 in Mine (called by forward, layer 1): RuntimeError: ",
     ),
     (
         "a tokenizer",
@@ -240,14 +240,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_while_writing_with_a_cache(trained: Path) -> None:
-    where = "mine.py:10 in recall (called by forward, layer 0): AttributeError: 'KVCache' object"
+    where = "mine.py:10 in recall (called by forward, layer 1): AttributeError: 'KVCache' object"
     check(ended_with(trained, EDITED, "--run", "runs/small", name="sample.py"), where)
 
 
 def test_while_its_weights_are_shown(trained: Path) -> None:
     body = KIND + "    def weights(self, query, key):\n        return query[9, 9, 9]\n"
     ended = ended_with(trained, body, "--run", "runs/small", "--prompt", "the cat", "--text", name="show_attention.py")
-    check(ended, "mine.py:10 in weights (called by mix, layer 0): IndexError: ")
+    check(ended, "mine.py:10 in weights (called by mix, layer 1): IndexError: ")
 
 
 @pytest.mark.slow
@@ -258,13 +258,13 @@ def test_in_the_process_of_a_comparison(tmp_path: Path) -> None:
         + "    def output(self, mixed, x):\n        return super().output(mixed, x) + (wrong if self.training else 0)\n"
     )
     ended = ended_with(tmp_path, body, name="compare.py", config=small)
-    check(ended, "mean: mine.py:10 in output (called by forward, layer 0): NameError: name 'wrong'")
+    check(ended, "mean: mine.py:10 in output (called by forward, layer 1): NameError: name 'wrong'")
     late = body.replace("self.training", "self.training and self.late()") + (
         "    def late(self):\n        self.steps = getattr(self, 'steps', 0) + 1\n        return self.steps > 8\n"
     )
     ended = ended_with(tmp_path, late, "training.max_steps=12", name="compare.py", config=small)
     assert re.search(r"run \d of 2: mean, seed 1: failed: mine\.py:10 in output \(called by ", ended.out), ended.out
-    check(ended, "mean, seed 1: mine.py:10 in output (called by forward, layer 0): NameError: name")
+    check(ended, "mean, seed 1: mine.py:10 in output (called by forward, layer 1): NameError: name")
 
 
 def test_a_type_of_its_own_in_the_checks_which_compute_in_float64(tmp_path: Path) -> None:

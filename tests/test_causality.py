@@ -236,7 +236,7 @@ def test_nan_of_very_large_scores_alone_is_a_note_with_its_operation_and_line(
 ) -> None:
     [note] = check_causal(make_model(kind))
     line = (
-        re.escape(f"layer 0 ({kind}) makes NaN ({found} in test_causality.py:")
+        re.escape(f"layer 1 ({kind}) makes NaN ({found} in test_causality.py:")
         + r"\d+"
         + re.escape(f") of very large scores: {advice}; training goes on")
     )
@@ -303,7 +303,7 @@ def test_what_sees_the_future_is_refused_by_layer_positions_and_cause(kind: str,
     with pytest.raises(LeakError) as refused:
         check_causal(make_model("multi_head", kind))
     message = str(refused.value)
-    assert message.startswith(f"layer 1 ({kind}) sees the future: ")
+    assert message.startswith(f"layer 2 ({kind}) sees the future: ")
     assert re.search(span, message)
     assert cause in message
     assert message.endswith("--allow-leak trains it anyway")
@@ -313,7 +313,7 @@ def test_what_sees_the_future_is_refused_by_layer_positions_and_cause(kind: str,
 def test_a_mask_by_multiplication_is_refused_for_the_nan_that_it_makes() -> None:
     with pytest.raises(
         LeakError,
-        match=r"^layer 0 \(product_mask\) makes NaN \(infinity \* 0 in test_causality.py:\d+\) of very large scores: "
+        match=r"^layer 1 \(product_mask\) makes NaN \(infinity \* 0 in test_causality.py:\d+\) of very large scores: "
         r"does it mask by multiplying\? Fill with -inf$",
     ):
         check_causal(make_model("product_mask"))
@@ -327,7 +327,7 @@ def test_the_option_that_switches_causality_off_is_refused_by_its_name(kind: str
 
 
 def test_a_kind_that_insists_on_a_type_is_told_so() -> None:
-    with pytest.raises(UserError, match=r"^layer 0 \(only_float32\) fails in float64 \(make tensors of the type that"):
+    with pytest.raises(UserError, match=r"^layer 1 \(only_float32\) fails in float64 \(make tensors of the type that"):
         check_causal(make_model("only_float32"))
 
 

@@ -50,9 +50,9 @@ def home_with(folder: Path, plugin: str) -> Path:
     [
         (
             CORNER,
-            "error: layer 0 (mine): where 1 of 6 positions are new, as with a cache, the new ones have other weights",
+            "error: layer 1 (mine): where 1 of 6 positions are new, as with a cache, the new ones have other weights",
         ),
-        (LEAK, "error: layer 0 (mine) sees the future in training mode only: other tokens from position"),
+        (LEAK, "error: layer 1 (mine) sees the future in training mode only: other tokens from position"),
     ],
 )
 def test_training_refuses_a_wrong_plugin_before_it_makes_a_folder(tmp_path: Path, plugin: str, words: str) -> None:

@@ -106,7 +106,7 @@ def test_of_several_micro_batches_the_first_is_probed() -> None:
 
 def test_the_layer_is_named_where_the_context_is_as_long_as_the_model_is_wide() -> None:
     """(B, D, T) inside a layer looks like (B, T, D) there."""
-    with pytest.raises(LeakError, match=r"^layer 0 \(wrong_batch_statistics\) sees the future in training mode only"):
+    with pytest.raises(LeakError, match=r"^layer 1 \(wrong_batch_statistics\) sees the future in training mode only"):
         check_whole_model(make_model(KINDS["wrong_batch_statistics"].Config(), block=16), make_dataset(16), STEPS)
 
 

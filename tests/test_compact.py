@@ -130,7 +130,7 @@ def test_keys_that_are_shared_are_kept_once_and_not_by_the_layers_that_read_them
         ),
         (
             (Latent.Config(), CrossLayer.Config()),
-            r"cross_layer in layer 1 has 4 query heads of width 4, and the layer below keys and values \(2, 4, 5, 6\)",
+            r"cross_layer in layer 2 has 4 query heads of width 4, and the layer below keys and values \(2, 4, 5, 6\)",
         ),
         ((MultiHead.Config(head_dim=8), CrossLayer.Config()), r"\(2, 4, 5, 8\), of other heads; put a kind with heads"),
         ((GroupedQuery.Config(n_head=3, head_dim=4), CrossLayer.Config()), r"\(2, 3, 5, 4\) and \(2, 3, 5, 4\), of"),

@@ -255,7 +255,7 @@ def test_a_worker_that_dies_loses_only_its_run(tmp_path: Path) -> None:
 
 def test_a_model_that_cannot_be_trained_is_refused_before_any_run(tmp_path: Path) -> None:
     text = SMALL.replace("average_softmax", "{kind: average_softmax, causal: false}")
-    with pytest.raises(UserError, match=r"mean: layer 0 .* sees the future"):
+    with pytest.raises(UserError, match=r"mean: layer 1 .* sees the future"):
         finished(small(tmp_path, text))
     assert not list((tmp_path / "runs").rglob("result.json"))
 

@@ -117,7 +117,7 @@ def test_a_model_that_sees_the_future_is_refused_before_any_training(tmp_path: P
     asked = task(tmp_path, do="try", config=to_yaml(job.config))
     answer = do(asked, lambda message: None)
     assert answer["event"] == "refused"
-    assert answer["message"].startswith("layer 0 (average_softmax) sees the future")
+    assert answer["message"].startswith("layer 1 (average_softmax) sees the future")
     assert do(asked | {"allow_leak": True}, lambda message: None)["event"] == "done"
 
 

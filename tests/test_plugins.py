@@ -60,7 +60,7 @@ def test_a_kind_of_ones_own_trains_samples_is_shown_and_resumed(workshop: Path) 
     assert "limit: 3" in (workshop / "runs" / "small" / "config.yaml").read_text("utf-8")
     assert well(script("sample.py", *plugin, "--prompt", "the", cwd=workshop)).startswith("the")
     show = ("show_attention.py", *plugin, "--prompt", "the")
-    assert "layer 0, head 1 (squashed)" in well(script(*show, "--text", cwd=workshop))
+    assert "layer 1, head 2 (squashed)" in well(script(*show, "--text", cwd=workshop))
     assert well(script(*show, cwd=workshop)).startswith("wrote runs/small/attention.png: ")
     assert (workshop / "runs" / "small" / "attention.png").read_bytes().startswith(b"\x89PNG")
     resumed = well(script("train.py", *plugin, "--resume", "small", "training.max_steps=10", cwd=workshop))
@@ -159,7 +159,7 @@ def test_a_plugin_that_sees_the_future_is_refused(tmp_path: Path) -> None:
     (tmp_path / "leak.py").write_text(PLUGIN + "\n" + LEAK, encoding="utf-8")
     ended = script("train.py", "--config", "small.yaml", "--plugin", "leak.py", SQUASHED, cwd=tmp_path)
     assert ended.code == 2
-    assert ended.err.startswith("error: layer 0 (squashed) sees the future: ")
+    assert ended.err.startswith("error: layer 1 (squashed) sees the future: ")
     assert not (tmp_path / "runs").exists()
 
 
@@ -172,7 +172,7 @@ def test_a_plugin_that_was_edited_to_see_the_future_is_refused_when_its_run_is_r
     resume = ("--plugin", plugin, "--resume", "training.max_steps=10")
     ended = script("train.py", *resume, cwd=tmp_path)
     assert ended.code == 2
-    assert ended.err.startswith("error: layer 0 (squashed) sees the future: ")
+    assert ended.err.startswith("error: layer 1 (squashed) sees the future: ")
     assert "done: 10 steps" in well(script("train.py", *resume, "--allow-leak", cwd=tmp_path))
 
 

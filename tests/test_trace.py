@@ -128,7 +128,7 @@ def test_decoding_from_a_running_sum_has_no_weights_and_says_so(kind: str) -> No
     model, ids = make_model(kind), some_ids()
     with tracing(model) as trace:
         model(ids, model.make_cache())
-    with pytest.raises(UserError, match=rf"layer 0 \({kind}\) decodes from a state, .* trace it without a cache"):
+    with pytest.raises(UserError, match=rf"layer 1 \({kind}\) decodes from a state, .* trace it without a cache"):
         _ = trace.weights
     with tracing(make_model(kind, "alibi")) as trace:  # a decaying mean keeps all values, and shows its weights
         decaying = make_model(kind, "alibi")

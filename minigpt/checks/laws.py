@@ -22,6 +22,7 @@ from minigpt.attention.cache import Past
 from minigpt.attention.position import NoPosition
 from minigpt.inspection.causality import WRONG_MASK
 from minigpt.model.gpt import GPT, chain
+from minigpt.system.counting import layer_name
 from minigpt.system.errors import UserError
 
 LONG = 104  # positions of a long text: past 64 and 100, where a wrong block of a mask or a table begins to show
@@ -40,7 +41,7 @@ class View:
 
     def __init__(self, model: GPT, index: int):
         self.model, self.layer = model, model.attentions()[index]
-        self.name = f"layer {index} ({self.layer.kind or type(self.layer).__name__})"
+        self.name = f"{layer_name(index)} ({self.layer.kind or type(self.layer).__name__})"
         self.index = index
 
     def past(self, x: Tensor, start: int = 0) -> Past:

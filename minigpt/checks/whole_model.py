@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from minigpt.checks.laws import LawError
 from minigpt.inspection.causality import LeakError
 from minigpt.model.gpt import GPT
+from minigpt.system.counting import layer_name
 from minigpt.system.waiting import progress
 from minigpt.text.dataset import Dataset
 from minigpt.training import distributed
@@ -317,7 +318,7 @@ class Probe:
             return "the model"
         layer, rest = int(words[1]), words[2] if len(words) > 2 else ""
         kind = self.model.attentions()[layer].kind
-        return f"layer {layer} ({kind})" if rest == "attention" else f"layer {layer} ({rest or 'block'})"
+        return f"{layer_name(layer)} ({kind if rest == 'attention' else rest or 'block'})"
 
     def only_there(self, mode: Mode, ids: Tensor, row: int, cut: int) -> tuple[str, str]:
         """Of what the leak depends, in words that follow "sees the future", and the likely cause."""

@@ -129,11 +129,11 @@ def head_order(reading: Reading) -> tuple[int, ...]:
 
 def order_bug(order: tuple[int, ...]) -> Bug:
     """What an order of the heads means: another one is learned as well; a head that is left out is wrong."""
-    shown = ", ".join(map(str, order))
+    shown = ", ".join(str(h + 1) for h in order)
     if len(set(order)) == len(order):
         sentence = f"the heads are joined in the order {shown}: the same up to the order of the projection's columns"
         return Bug({"head_order": order}, sentence, "", harmless=True)
-    lost = ", ".join(str(h) for h in range(len(order)) if h not in order)
+    lost = ", ".join(str(h + 1) for h in range(len(order)) if h not in order)
     sentence = f"the projection reads the heads {shown}: head {lost} is never used, and another one twice"
     return Bug({"head_order": order}, sentence, "join every head once: torch.cat(heads, dim=-1)")
 

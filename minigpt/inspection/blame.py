@@ -1,6 +1,6 @@
 """Whose mistake is it? An error that comes from a plugin names the line of the plugin, and what called it:
 
-mine.py:14 in scores (called by SoftmaxAttention.weights, layer 0): RuntimeError: The size of tensor a (5) must ...
+mine.py:14 in scores (called by SoftmaxAttention.weights, layer 1): RuntimeError: The size of tensor a (5) must ...
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from torch import nn
 
 from minigpt.model.gpt import GPT, Block
+from minigpt.system.counting import layer_name
 from minigpt.system.plugin import PLUGINS, is_frame_of_plugin, line_of, of_plugin
 
 Calls = list[tuple[FrameType, int]]  # the calls that led to an error, outermost first, and the lines they executed
@@ -105,7 +106,7 @@ def _context(called: Calls) -> str:
         f"called by {getattr(code, 'co_qualname', code.co_name)}" for code in codes[-1:]
     ]  # Python 3.10: the last word
     layers = [found for frame, _ in called if (found := _layer(frame, called)) is not None]
-    words = ", ".join([*names, *(f"layer {layer}" for layer in layers[-1:])])
+    words = ", ".join([*names, *(layer_name(layer) for layer in layers[-1:])])
     return f" ({words})" if words else ""
 
 

@@ -20,6 +20,7 @@ from minigpt.attention.cache import Past
 from minigpt.inspection.first_nan import FirstNaN
 from minigpt.inspection.trace import replaced
 from minigpt.model.gpt import GPT, chain
+from minigpt.system.counting import layer_name
 from minigpt.system.errors import UserError
 from minigpt.system.waiting import progress
 
@@ -54,7 +55,7 @@ def check_causal(model: GPT) -> list[str]:
     attentions = model.attentions()
     shown = progress(attentions, "checking that no layer sees the future", len(attentions), "layers")
     for layer, attention in enumerate(shown):
-        probe = _Probe(f"layer {layer} ({attention.kind})", attention, _with_noise(attention, noise))
+        probe = _Probe(f"{layer_name(layer)} ({attention.kind})", attention, _with_noise(attention, noise))
         for scale, x in inputs.items():
             notes += probe.look(x, pasts[scale][layer], changed, scale)
     return notes

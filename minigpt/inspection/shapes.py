@@ -20,6 +20,7 @@ from minigpt.attention import Attention, Past
 from minigpt.inspection.trace import replaced
 from minigpt.model.eval_mode import eval_mode
 from minigpt.model.gpt import GPT
+from minigpt.system.counting import layer_name
 from minigpt.system.errors import UserError
 from minigpt.system.plugin import line_of, of_plugin
 
@@ -100,7 +101,8 @@ def _checked(attention: Attention, layer: int, name: str, expect: Callable[..., 
             where = f"{line_of(plain)}: " if isinstance(plain, FunctionType) and of_plugin(plain) else ""
             wanted = " and ".join(f"{names} = {_show(sizes)}" for names, sizes in expected)
             got = " and ".join(map(_describe, tensors))
-            raise UserError(f"{where}{name} of layer {layer} ({attention.kind}) returned {got}, expected {wanted}")
+            whose = f"{where}{name} of {layer_name(layer)} ({attention.kind})"
+            raise UserError(f"{whose} returned {got}, expected {wanted}")
         return found
 
     return method

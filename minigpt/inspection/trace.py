@@ -2,7 +2,7 @@
 
     with tracing(model) as trace:
         model(ids)
-    trace.weights[0]                    # (B, H, T, S): the attention of layer 0
+    trace.weights[0]                    # (B, H, T, S): the attention of the first layer
     trace.outputs["blocks.0.mlp"]       # (B, T, D): what the module of this name returned
 
 B batch, H heads, T query positions, S key positions, d width of a query and a key, e width of a value.
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from minigpt.attention import Attention
 from minigpt.model.eval_mode import eval_mode
 from minigpt.model.gpt import GPT
+from minigpt.system.counting import layer_name
 from minigpt.system.errors import UserError
 
 
@@ -56,7 +57,7 @@ class Trace:
 def tracing(model: GPT) -> Iterator[Trace]:
     """Record all forward passes inside the `with`. Afterwards the model is unchanged."""
     attentions = model.attentions()
-    names = [f"layer {i} ({attention.kind})" for i, attention in enumerate(attentions)]
+    names = [f"{layer_name(i)} ({attention.kind})" for i, attention in enumerate(attentions)]
     trace = Trace(names, [[] for _ in attentions])
     with ExitStack() as stack:
         for attention, calls in zip(attentions, trace.calls):

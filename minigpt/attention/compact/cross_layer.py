@@ -1,6 +1,7 @@
 """Several layers share one layer's keys and values. Only the first of them makes and keeps any.
 
-    layer 0, s, 2s, ...: q, k, v = W_q x, W_k x, W_v x        the layers between: q = W_q x, and k, v of the layer below
+    layers 1, s + 1, 2s + 1, ...: q, k, v = W_q x, W_k x, W_v x
+    the layers between:           q = W_q x, and k, v of the layer below
 
 "Reducing Transformer Key-Value Cache Size with Cross-Layer Attention" (arXiv 2405.12981).
 New against grouped_query: it shares keys over layers, where that shares them over heads; both go together.
@@ -24,6 +25,7 @@ from minigpt.attention.position import Shape
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import split_heads
 from minigpt.config.options import Count
+from minigpt.system.counting import layer_name
 from minigpt.system.errors import UserError
 
 
@@ -59,13 +61,13 @@ class CrossLayer(GroupedQuery, kind="cross_layer"):
         d, seen = query.shape[3], past.below.seen if past.below else None
         if seen is None:
             raise UserError(
-                f"cross_layer in layer {self.layer} reads keys and values of the layer below, which has none"
+                f"cross_layer in {layer_name(self.layer)} reads keys and values of the layer below, which has none"
             )
         if any(made.shape[3] != d or self.n_head % made.shape[1] for made in seen):
             shapes = " and ".join(str(tuple(made.shape)) for made in seen)
             raise UserError(
-                f"cross_layer in layer {self.layer} has {self.n_head} query heads of width {d}, and the layer below "
-                f"keys and values {shapes}, of other heads; put a kind with heads of the same width below it"
+                f"cross_layer in {layer_name(self.layer)} has {self.n_head} query heads of width {d}, and the layer "
+                f"below keys and values {shapes}, of other heads; put a kind with heads of the same width below it"
             )
         return seen
 

@@ -1,15 +1,15 @@
 """Selective attention: a token can vote that an earlier one is not needed any more, by all tokens after it.
 
-    score[t, s] := score[t, s] - sum over s < j < t of votes[j, s],    votes = max(score of head 0, 0)
+    score[t, s] := score[t, s] - sum over s < j < t of votes[j, s],    votes = max(score of the first head, 0)
 
-Paper: "Selective Attention Improves Transformer" (arXiv 2410.02703). Head 0 votes with its scores as they are; no token
-votes about itself, and none about the first.
-New against multi_head: `scores`, and no new parameter. While head 0 has no score above zero, the two are equal.
-A later query must know all votes before it. So the query of head 0 rides in the keys, a part of it in each head's, and
-the votes are made again from the cache.
+Paper: "Selective Attention Improves Transformer" (arXiv 2410.02703). The first head votes with its scores as they are;
+no token votes about itself, and none about the first.
+New against multi_head: `scores`, and no new parameter. While the first head has no score above zero, the two are equal.
+A later query must know all votes before it. So the query of the first head rides in the keys, a part of it in each
+head's, and the votes are made again from the cache.
 
 Cost: T^2 D for a text, T D for a written token. Cache: 2 D + 1 numbers a token, with the sum of the votes against each
-(both by `fast/rewriting.py`; in plain form the votes are made again from the queries of head 0, T^2 d).
+(both by `fast/rewriting.py`; in plain form the votes are made again from the queries of the first head, T^2 d).
 
 B batch, H heads, T query positions, S key positions, d width of a head.
 """

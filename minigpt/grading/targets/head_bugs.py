@@ -194,9 +194,9 @@ def grouped_bugs() -> list[Bug]:
         Bug({"share": "reversed"}, "the heads of keys and values are used in reverse", SHARE),
         Bug({"share": "shifted"}, "every group uses the head of keys and values of the group before it", SHARE),
         Bug({"share": "padded"}, "only the first {G} query heads have keys and values; the others see zeros", SHARE),
-        Bug({"share_keys": "tile"}, "keys are tiled (0, 1, 0, 1) and values repeated (0, 0, 1, 1): a head reads the "
+        Bug({"share_keys": "tile"}, "keys are tiled (1, 2, 1, 2) and values repeated (1, 1, 2, 2): a head reads the "
             "values of another one's keys", SHARE + ", and the same for value"),
-        Bug({"share_values": "tile"}, "keys are repeated (0, 0, 1, 1) and values tiled (0, 1, 0, 1): a head reads the "
+        Bug({"share_values": "tile"}, "keys are repeated (1, 1, 2, 2) and values tiled (1, 2, 1, 2): a head reads the "
             "values of another one's keys", SHARE + ", and the same for value"),
         Bug({"scale": "G"}, "you divide the scores by sqrt(G) = sqrt({G}), the number of key heads, instead of sqrt(d)",
             "divide by sqrt(d)"),

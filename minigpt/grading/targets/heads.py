@@ -190,7 +190,7 @@ def conventions(options: Options, many: bool, grouped: bool) -> list[Convention]
                    "to the order of its columns"),
     ] if many else []  # fmt: skip
     if grouped and not options.alibi:
-        found.append(Convention({"share": "tile"}, "key heads are tiled (0, 1, 0, 1) instead of repeated (0, 0, 1, 1): "
+        found.append(Convention({"share": "tile"}, "key heads are tiled (1, 2, 1, 2) instead of repeated (1, 1, 2, 2): "
                                 "the same up to the order of the query heads"))  # fmt: skip
     found += ROTARY_CONVENTIONS if options.rotary else []
     return found + (ALIBI_CONVENTIONS if options.alibi else [])

@@ -1,0 +1,31 @@
+"""How layers and heads are counted: from 0 in Python, where they are indices; from 1 wherever people read or type them.
+
+`run.attention(text)[2][3]` is "layer 3, head 4" in every message, title, label and option (`--layer 3 --head 4`), and
+these words are made here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from minigpt.system.errors import UserError
+
+
+def layer_name(layer: int, head: int | None = None) -> str:
+    """The name of a layer, or of a head in it, from their indices: (2, 3) -> "layer 3, head 4"."""
+    return f"layer {layer + 1}" + ("" if head is None else f", head {head + 1}")
+
+
+def chosen(heads: Sequence[int], layer: int | None, head: int | None) -> list[tuple[int, int]]:
+    """The (layer, head) that `--layer` and `--head` choose, as indices; None chooses all.
+
+    `heads` has the number of heads of each layer. Raises UserError for what does not exist.
+    """
+    if layer is not None and not 1 <= layer <= len(heads):
+        raise UserError(f"--layer {layer}: the model has the layers 1 to {len(heads)}")
+    layers = range(len(heads)) if layer is None else [layer - 1]
+    found = [(i, j) for i in layers for j in range(heads[i]) if head in (None, j + 1)]
+    if not found:
+        where = "a layer has" if layer is None else f"layer {layer} has"
+        raise UserError(f"--head {head}: {where} the heads 1 to {max(heads[i] for i in layers)}")
+    return found
