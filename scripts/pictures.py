@@ -17,6 +17,7 @@ from minigpt import command
 from minigpt.inspection.figures import THEMES, bars_svg, map_svg, readers_svg
 from minigpt.runs.report import say
 from minigpt.runs.run import load, newest_run
+from minigpt.system.counting import chosen, layer_name
 from minigpt.system.errors import UserError
 from minigpt.system.folder import write_whole
 from minigpt.system.strict_json import has_form, parse_json
@@ -36,10 +37,8 @@ def main(arguments: argparse.Namespace) -> None:
     found = read_results(arguments.comparison / "results.json")
     run = load(newest_run(arguments.run), "cpu")
     maps, labels = run.attention(arguments.prompt), run.labels(arguments.prompt)
-    if not (0 <= arguments.layer < len(maps) and 0 <= arguments.head < len(maps[arguments.layer])):
-        raise UserError(f"--layer, --head: expected below {len(maps)} and {len(maps[0])}, counted from 0")
-    weights = maps[arguments.layer][arguments.head]  # (T, T)
-    title = f"Attention weights: layer {arguments.layer}, head {arguments.head}"
+    ((layer, head),) = chosen([len(heads) for heads in maps], arguments.layer, arguments.head)
+    weights, title = maps[layer][head], f"Attention weights: {layer_name(layer, head)}"  # (T, T)
     above = {row["variant"]: row["above"] for row in found["variants"]}
     example = found["example"]
     readers = {"ideal reader": example["ideal"]}
@@ -75,7 +74,7 @@ if __name__ == "__main__":
     ladder, pictures = Path("runs/compare/ladder"), ROOT / "data" / "pictures"
     parser.add_argument("--comparison", type=Path, default=ladder, metavar="DIR", help=f"default: {ladder}")
     parser.add_argument("--prompt", default="Mia was a shy fox. She met Tom.", help="the text that is looked at")
-    parser.add_argument("--layer", type=int, default=3, metavar="N", help="counted from 0 (default: 3)")
-    parser.add_argument("--head", type=int, default=2, metavar="N", help="counted from 0 (default: 2)")
+    parser.add_argument("--layer", type=int, default=3, metavar="N", help="counted from 1 (default: 3)")
+    parser.add_argument("--head", type=int, default=1, metavar="N", help="counted from 1 (default: 1)")
     parser.add_argument("--out", type=Path, default=pictures, metavar="DIR", help="default: data/pictures")
     sys.exit(command.execute(main, parser.parse_args()))

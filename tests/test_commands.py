@@ -141,7 +141,7 @@ MISTAKES: dict[str, Mistake] = {
         [*TRAIN, "model.attention={kind: multi_head, n_head: 2, causal: false}"],
         2,
         [
-            "error: layer 0 (multi_head) sees the future: a change of token 1 moved the output at position 0",
+            "error: layer 1 (multi_head) sees the future: a change of token 1 moved the output at position 0",
             "Likely cause: its option causal is false. --allow-leak trains it anyway",
         ],
     ),
@@ -229,18 +229,37 @@ MISTAKES: dict[str, Mistake] = {
     "long text to show": ("show_attention.py", ["--prompt", "the cat sat on a mat"], 2, ["the context holds 16"]),
     "a picture and text": (
         "show_attention.py",
-        ["--prompt", "the", "--png", "a.png", "--text"],
+        ["--prompt", "the", "--out", "a.png", "--text"],
         2,
-        ["--png and --text"],
+        ["--out and --text"],
     ),
     "resumed under a name": ("train.py", ["--resume", "--name", "other"], 2, ["error: --name and --resume: give one"]),
     "other data": ("train.py", ["--allow-data-change"], 2, ["error: --allow-data-change: give --resume as well"]),
     "nobody's": ("train.py", ["--config", "small.yaml", "data.source=~no/a"], 2, ["no file or folder '~no/a'"]),
     "picture without a folder": (
         "show_attention.py",
-        ["--prompt", "the", "--png", "no folder/maps.png"],
-        5,
-        ["input/output error: ", "no folder/maps.png"],
+        ["--prompt", "the", "--out", "no folder/maps.png"],
+        2,
+        ["error: no folder/maps.png: there is no folder no folder: make it first"],
+    ),
+    "picture of no known form": (
+        "show_attention.py",
+        ["--prompt", "the", "--out", "a.gif"],
+        2,
+        ["error: a.gif: the"],
+    ),
+    "no such layer": ("show_attention.py", ["--prompt", "the", "--layer", "2"], 2, ["--layer 2: the model"]),
+    "layer zero": (
+        "show_attention.py",
+        ["--prompt", "the", "--layer", "0"],
+        2,
+        ["--layer 0: the model"],
+    ),
+    "no such head": (
+        "show_attention.py",
+        ["--prompt", "the", "--head", "3"],
+        2,
+        ["--head 3: a layer has"],
     ),
 }
 SEVERAL_LINES = {"all mistakes at once"}

@@ -14,11 +14,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minigpt.attention import Attention
 from minigpt.attention.averages.average_loop import AverageLoop
-from minigpt.attention.linear.linear import Linear
 from minigpt.attention.softmax.differential import Differential
 from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.attention.softmax.sigmoid import Sigmoid
+from minigpt.inspection.maps import Map, Scale, axis_labels, maps_svg, scales, write_maps
 from minigpt.inspection.pictures import (
     BOTTOM,
     HEIGHT,
@@ -26,17 +27,15 @@ from minigpt.inspection.pictures import (
     RIGHT,
     TOP,
     WIDTH,
-    Scale,
-    attention_png,
     can_plot,
     curve_svg,
     heat_map,
-    scales,
     small_png,
     smooth,
     ticks,
     visible,
 )
+from minigpt.system.counting import chosen, layer_name
 from minigpt.system.errors import UserError
 
 FINITE = st.integers(-(10**9), 10**9).map(lambda n: n / 1e6)
@@ -111,7 +110,7 @@ def test_a_heat_map_by_hand() -> None:
     """Each row is drawn against its largest weight, or a row over many tokens would be blank."""
     weights = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.05, 0.15, 0.8]])
     assert heat_map(weights, ["a", " b", "\n"]).splitlines() == [
-        "    a␣↵",
+        "    ab↵",
         " a |@  |",
         "␣b |@@ |",
         " ↵ | .@|",
@@ -120,11 +119,31 @@ def test_a_heat_map_by_hand() -> None:
 
 def test_negative_weights_are_digits() -> None:
     weights = torch.tensor([[0.5, -1.0, 0.0], [-0.31, 0.0, 1.0]])
-    assert heat_map(weights, ["a", "b", "c"]).splitlines()[1:] == ["a |+9 |", "b |3 @|"]
+    assert heat_map(weights, ["a", "b", "c"]).splitlines()[1:] == ["a |+9 | -0.5", "b |3 @| 0.69"]
+
+
+def test_keys_beyond_the_terminal_follow_below_where_they_have_weight() -> None:
+    """The room is at least eight keys; rows are causal, so only the last ones reach the second block."""
+    drawn = heat_map(torch.eye(10), list("abcdefghij"), 20).splitlines()
+    assert drawn[0] == "   abcdefgh" and drawn[11:] == ["   ij", "i |@ |", "j | @|"]
+    assert all(len(line) <= 20 for line in drawn)
+
+
+# ---- labels ----
+
+
+def test_an_axis_names_tokens_or_words_or_every_second_word() -> None:
+    letters = list("\nMia was.")
+    assert axis_labels(letters, 9) == [(place, visible(token)) for place, token in enumerate(letters)]
+    assert axis_labels(letters, 8) == [(2, "Mia"), (6.5, "was.")]
+    assert axis_labels(letters, 1) == [(2, "Mia")]
+    pieces = ["Mi", "a", " was", " a", "\n", "x" * 20]
+    assert axis_labels(pieces, 5) == [(0.5, "Mia"), (2, "was"), (3, "a"), (5, "x" * 11 + "…")]
+    assert axis_labels([" ", "\n"], 1) == []
 
 
 def test_darker_is_more_attention() -> None:
-    shades = heat_map(torch.linspace(0, 1, 101)[None], ["x"]).splitlines()[1][3:-1]
+    shades = heat_map(torch.linspace(0, 1, 101)[None], ["x"] * 101).splitlines()[1][3:104]
     assert shades[0] == " " and shades[-1] == "@"
     assert list(dict.fromkeys(shades)) == list(" .:-=+*#%@")
 
@@ -140,35 +159,54 @@ def test_a_token_is_shown_with_what_one_would_not_see(token: str, shown: str) ->
 # ---- PNG ----
 
 
+def maps_of(*layers: tuple[torch.Tensor, type[Attention]]) -> list[Map]:
+    """The maps of layers, each (H, T, S) with its kind."""
+    return [Map(head, i, j, kind) for i, (heads, kind) in enumerate(layers) for j, head in enumerate(heads)]
+
+
 @pytest.mark.parametrize("labels", [["$$", "$x^"], ["\\frac$", "$"], ["<b>", "&"], ["_", " "]], ids=str)
 def test_a_png_is_written_whatever_the_tokens(tmp_path: Path, labels: list[str]) -> None:
     """matplotlib reads what stands between two dollars as a formula, and fails on most."""
     pytest.importorskip("matplotlib")
-    maps = [torch.eye(2)[None], torch.eye(2).expand(3, 2, 2)]  # layers may have different numbers of heads
-    attention_png(maps, labels, [AverageLoop, MultiHead], tmp_path / "maps.any ending")
-    raw = (tmp_path / "maps.any ending").read_bytes()
+    maps = maps_of((torch.eye(2)[None], AverageLoop), (torch.eye(2).expand(3, 2, 2), MultiHead))
+    write_maps(maps, labels, tmp_path / "maps.PNG")
+    raw = (tmp_path / "maps.PNG").read_bytes()
     assert raw.startswith(b"\x89PNG\r\n\x1a\n")
-    assert (
-        int.from_bytes(raw[16:20], "big") > int.from_bytes(raw[20:24], "big") > 300
-    )  # three heads wide, two layers high
-    assert [path.name for path in tmp_path.iterdir()] == ["maps.any ending"]
+    width, height = int.from_bytes(raw[16:20], "big"), int.from_bytes(raw[20:24], "big")
+    assert width > height > 300  # three heads wide, two layers high
+    picture = maps_svg(maps, labels)
+    texts = "".join(xml.etree.ElementTree.fromstring(picture).itertext())
+    assert all(visible(label) in texts for label in labels) and picture.count("<image") == 4
+    assert [path.name for path in tmp_path.iterdir()] == ["maps.PNG"]
 
 
 def test_the_scale_of_a_map_is_that_of_its_kind() -> None:
-    """Weights below zero need colours that diverge from it; that rows sum to one is said where all of them do."""
-    kinds = [MultiHead, Sigmoid, Differential, Linear]
-    maps = [torch.eye(2)[None], torch.full((1, 2, 2), 0.9), torch.tensor([[[3.0, -4.0]]]), torch.full((1, 2, 2), 0.5)]
-    assert scales(maps[:1], kinds[:1]) == [Scale(0, 1, "magma_r", "weight (each row sums to 1)")]
-    positive = Scale(0, 1, "magma_r", "weight (each row need not sum to 1)")
-    assert scales(maps[:3], kinds[:3]) == [positive, positive, Scale(-4, 4, "RdBu", positive.label)]
-    assert scales([5 * maps[0]], [Sigmoid])[0].high == 5
+    """Weights below zero need colours that diverge from it."""
+    maps = maps_of(
+        (torch.eye(2)[None], MultiHead),
+        (torch.full((1, 2, 2), 0.9), Sigmoid),
+        (torch.tensor([[[3.0, -4.0]]]), Differential),
+    )
+    positive = Scale(0, 1, "magma_r", "weight: the darker the larger")
+    assert scales(maps[:1]) == [positive]
+    assert scales(maps) == [positive, positive, Scale(-4, 4, "RdBu", "weight: red below zero, blue above")]
+    assert scales(maps_of((5 * torch.eye(2)[None], Sigmoid)))[0].high == 5
+
+
+def test_a_map_says_what_its_rows_sum_to_unless_that_is_one() -> None:
+    ones, others = maps_of((torch.eye(2)[None], MultiHead), (torch.tensor([[[3.0, -4.0], [0.5, 0.0]]]), Differential))
+    assert "rows sum" not in maps_svg([ones], ["a", "b"]) and "below zero" not in maps_svg([ones], ["a", "b"])
+    drawn = maps_svg([ones, others], ["a", "b"])
+    assert "differential; rows sum to -1 to 0.5" in drawn and "orange is below zero" in drawn
+    assert re.findall(r">(-?[\d.]+)</text>", drawn) == ["-4", "-1", "0", "1", "4"]  # the scale reaches the largest
 
 
 def test_a_png_of_negative_weights_has_two_colours(tmp_path: Path) -> None:
     """Red below zero and blue above it, both as large as a cell."""
     pytest.importorskip("matplotlib")
     image = pytest.importorskip("PIL.Image")
-    attention_png([torch.tensor([[[-1.0, 0.0], [1.0, 0.0]]])], ["a", "b"], [Differential], tmp_path / "maps.png")
+    weights = torch.tensor([[[-1.0, 0.0], [1.0, 0.0]]])
+    write_maps(maps_of((weights, Differential)), ["a", "b"], tmp_path / "maps.png")
     with image.open(tmp_path / "maps.png") as picture:
         pixels = torch.frombuffer(bytearray(picture.convert("RGB").tobytes()), dtype=torch.uint8).view(-1, 3).int()
     red, _, blue = pixels.unbind(1)
@@ -177,9 +215,11 @@ def test_a_png_of_negative_weights_has_two_colours(tmp_path: Path) -> None:
 
 def test_without_matplotlib_one_is_told_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(UserError, match=r'PNG pictures need matplotlib: pip install -e "\.\[plot\]"'):
-        attention_png([torch.eye(2)[None]], ["a", "b"], [MultiHead], tmp_path / "maps.png")
-    assert list(tmp_path.iterdir()) == []
+    maps = maps_of((torch.eye(2)[None], MultiHead))
+    with pytest.raises(UserError, match=r'PNG and PDF pictures need matplotlib: pip install -e "\.\[plot\]"'):
+        write_maps(maps, ["a", "b"], tmp_path / "maps.png")
+    write_maps(maps, ["a", "b"], tmp_path / "maps.svg")  # needs nothing
+    assert [path.name for path in tmp_path.iterdir()] == ["maps.svg"]
 
 
 def test_whether_pictures_can_be_made_is_whether_the_extra_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,9 +246,21 @@ def test_the_pixels_of_a_small_png_tell_the_sign_and_are_scaled_to_one() -> None
     assert pixels == [(*blue, 255), (*orange, 127), (*blue, 0), (*orange, 255)]
 
 
-@pytest.mark.parametrize(("layers", "heads", "tokens"), [(1000, 2, 2), (2, 300, 2), (17, 16, 8), (2, 2, 1000)])
-def test_a_picture_that_would_take_minutes_is_refused(layers: int, heads: int, tokens: int, tmp_path: Path) -> None:
-    maps = [torch.zeros(heads, tokens, tokens)] * layers
-    with pytest.raises(UserError, match=f"{layers} layers of {heads} heads, {tokens} tokens each: too much"):
-        attention_png(maps, ["a"] * tokens, [MultiHead] * layers, tmp_path / "maps.png")
+@pytest.mark.parametrize(("layers", "heads"), [(1000, 2), (2, 300), (17, 16)])
+def test_a_picture_that_would_take_minutes_is_refused(layers: int, heads: int, tmp_path: Path) -> None:
+    maps = maps_of(*[(torch.zeros(heads, 2, 2), MultiHead)] * layers)
+    for ending in ("png", "svg"):
+        with pytest.raises(UserError, match=f"{layers * heads} maps: too many for one picture"):
+            write_maps(maps, ["a", "b"], tmp_path / f"maps.{ending}")
     assert not list(tmp_path.iterdir())
+
+
+# ---- counting ----
+
+
+def test_layers_and_heads_are_chosen_by_the_numbers_that_people_read() -> None:
+    assert (layer_name(2), layer_name(2, 3)) == ("layer 3", "layer 3, head 4")
+    assert chosen([1, 2], None, None) == [(0, 0), (1, 0), (1, 1)]
+    assert chosen([1, 2], None, 2) == chosen([1, 2], 2, 2) == [(1, 1)]
+    with pytest.raises(UserError, match="--head 2: layer 1 has the heads 1 to 1"):
+        chosen([1, 2], 1, 2)

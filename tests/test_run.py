@@ -177,6 +177,26 @@ def test_attention_of_a_text_is_one_map_a_layer_and_labels_are_its_tokens(run: R
         run.attention("the cat sat on a ")
 
 
+def test_attention_reads_a_text_as_sampling_reads_a_prompt(run: Run) -> None:
+    """A prompt of the built-in stories has the line end before it in front, which takes a place of the context."""
+    told = replace(run, config=replace(run.config, data=replace(run.config.data, source="stories")))
+    assert told.labels("the cat") == told.labels("\nthe cat") == ["\n", *"the cat"]
+    (weights,), (begun,) = told.attention("the cat"), run.attention("\nthe cat")
+    assert torch.equal(weights, begun)
+    with pytest.raises(UserError, match="the text has 17 tokens with the line end in front; the context holds 16"):
+        told.attention("the cat sat on a")
+
+
+def test_a_picture_of_attention_is_of_the_heads_that_were_asked_for(run: Run, tmp_path: Path) -> None:
+    """Indices in Python, from 0; names in the picture, from 1."""
+    run.show_attention("the cat", head=1).save(tmp_path / "head.svg")
+    drawn = "".join(xml.etree.ElementTree.parse(tmp_path / "head.svg").getroot().itertext())
+    assert "layer 1, head 2" in drawn and "layer 1, head 1" not in drawn
+    assert run.show_attention("the cat")._repr_svg_().count("<image") == 2
+    with pytest.raises(UserError, match="layer=1, head=None: there is no such head; they count from 0"):
+        run.show_attention("the cat", layer=1)
+
+
 def test_a_prompt_with_an_unknown_character_is_refused_at_its_place(run: Run) -> None:
     with pytest.raises(UserError, match=r"^the prompt: unknown character 'Z' \(U\+005A\) at index 4"):
         run.generate("the Z")

@@ -1,6 +1,6 @@
-"""Pictures: loss curves as SVG; attention maps as text, as a PNG with labels, or as a small PNG for a page.
+"""Pictures: loss curves as SVG; an attention map as text, or as a small PNG without labels.
 
-Only the PNG with labels needs the optional extra `plot` (matplotlib). It is imported only here.
+matplotlib, the optional extra `plot`, is imported only here (`plotting`), by what draws PNG and PDF.
 """
 
 from __future__ import annotations
@@ -11,22 +11,18 @@ import math
 import struct
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from minigpt.attention import Attention
 from minigpt.system.errors import UserError
 from minigpt.system.terminal import one_line
-from minigpt.system.waiting import interruptible
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 720, 400, 60, 44, 34, 16
 COLOURS = ("#2563eb", "#ea580c")
-DPI, MOST_PICTURES, MOST_PIXELS, LONGEST = 120, 256, 1 << 27, 1 << 16  # of a PNG; its width and height in pixels
+BLUE, ORANGE = (37, 99, 235), (234, 88, 12)  # weights above and below zero
 SHADES = " .:-=+*#%@"  # from zero to the largest weight
 NEGATIVE = " 123456789"  # from zero to the most negative one
 
@@ -96,98 +92,38 @@ def visible(token: str) -> str:
     return one_line(token.replace(" ", "␣").replace("\n", "↵").replace("\t", "⇥")) or "∅"
 
 
-def heat_map(weights: Tensor, labels: Sequence[str]) -> str:
+def heat_map(weights: Tensor, labels: Sequence[str], columns: int | None = None) -> str:
     """Weights (T, S) as text: a line for each query, a character for each key; `@` is the line's largest.
 
-    Negative weights are digits: tenths of the line's largest, whatever its sign.
+    Negative weights are digits: tenths of the line's largest, whatever its sign. Where lines do not sum to one, their
+    sums stand at their right. Keys that do not fit into `columns` follow below; lines without a weight there are left
+    out.
     """
-    names = [visible(label) for label in labels]
-    margin = max(map(len, names))
-    lines = [f"{'':{margin}}  " + "".join(name[0] for name in names)]
-    for name, row in zip(names, weights.tolist()):
-        most = max(map(abs, row)) or 1.0
-        tenths = [min(int(abs(w) / most * len(SHADES)), len(SHADES) - 1) for w in row]
-        cells = "".join((NEGATIVE if w < 0 else SHADES)[tenth] for w, tenth in zip(row, tenths))
-        lines.append(f"{name:>{margin}} |{cells}|")
+    names, total = [visible(label) for label in labels], weights.double().sum(dim=-1)  # (T,)
+    margin, ones = max(map(len, names)), torch.allclose(total, torch.ones_like(total), atol=1e-3)
+    room = len(names) if columns is None else max(8, columns - margin - 14)
+    lines = []
+    for start in range(0, len(names), room):
+        keys = slice(start, start + room)
+        lines.append(f"{'':{margin}}  " + "".join(name.lstrip("␣")[:1] or "␣" for name in names[keys]))
+        for name, row, found in zip(names, weights.tolist(), total.tolist()):
+            most = max(map(abs, row)) or 1.0
+            tenths = [min(int(abs(w) / most * len(SHADES)), len(SHADES) - 1) for w in row[keys]]
+            cells = "".join((NEGATIVE if w < 0 else SHADES)[tenth] for w, tenth in zip(row[keys], tenths))
+            if start == 0 or any(row[keys]):
+                lines.append(f"{name:>{margin}} |{cells}|" + ("" if ones else f" {found:.3g}"))
     return "\n".join(lines)
 
 
-def attention_png(maps: Sequence[Tensor], labels: Sequence[str], kinds: Sequence[type[Attention]], path: Path) -> None:
-    """Draw all maps: a row for each layer, a column for each head; `maps` (H, T, T) each.
-
-    Of kinds with negative weights the colours diverge from zero. Raises UserError without matplotlib, and for more
-    pictures, or larger ones, than can be drawn in a minute.
-    """
-    heads, side = max(len(layer) for layer in maps), max(2.2, 0.16 * len(labels))
-    size = (side * heads + 1, side * len(maps) + 1)
-    if len(maps) * heads > MOST_PICTURES or size[0] * size[1] * DPI**2 > MOST_PIXELS or max(size) * DPI > LONGEST:
-        what = f"{len(maps)} layers of {heads} heads, {len(labels)} tokens each"
-        raise UserError(f"{what}: too much for one picture: give a shorter text, or --text to draw in the terminal")
-    pyplot = _pyplot()
-    interruptible(lambda: _draw(pyplot, size, maps, labels, kinds, path), "drawing")
-
-
-@dataclass(frozen=True)
-class Scale:
-    """What the colours of some layers mean."""
-
-    low: float
-    high: float
-    colours: str  # matplotlib's name for them
-    label: str
-
-
-def scales(maps: Sequence[Tensor], kinds: Sequence[type[Attention]]) -> list[Scale]:
-    """The scale of each layer: one for all with weights from zero up, and one for all with negative weights."""
-    made = dict[bool, Scale]()
-    for positive in {kind.weights_nonnegative for kind in kinds}:
-        alike = [(layer, kind) for layer, kind in zip(maps, kinds) if kind.weights_nonnegative == positive]
-        most = max(1.0, *(float(layer.abs().max()) for layer, _ in alike))
-        ones = all(kind.rows_sum_to_one for _, kind in alike)
-        label = f"weight (each row {'sums' if ones else 'need not sum'} to 1)"
-        made[positive] = Scale(0, most, "magma_r", label) if positive else Scale(-most, most, "RdBu", label)
-    return [made[kind.weights_nonnegative] for kind in kinds]
-
-
-def _draw(
-    pyplot: Any,
-    size: tuple[float, float],
-    maps: Sequence[Tensor],
-    labels: Sequence[str],
-    kinds: Sequence[type[Attention]],
-    path: Path,
-) -> None:
-    """The picture of `attention_png`, `size` inches wide and high."""
-    heads = max(len(layer) for layer in maps)
-    figure, axes = pyplot.subplots(len(maps), heads, figsize=size, squeeze=False, layout="constrained")
-    names, bars = [visible(label) for label in labels], dict[Scale, Any]()
-    for layer, (row, maps_of_layer, kind, scale) in enumerate(zip(axes, maps, kinds, scales(maps, kinds))):
-        for head, axis in enumerate(row):
-            if head >= len(maps_of_layer):
-                axis.set_axis_off()
-                continue
-            drawn, colours = maps_of_layer[head].float().numpy(), pyplot.get_cmap(scale.colours)
-            bars[scale] = axis.imshow(drawn, vmin=scale.low, vmax=scale.high, cmap=colours)
-            axis.set_title(f"layer {layer}, head {head} ({kind.kind})", fontsize=8)
-            axis.set_xticks(range(len(names)), names, fontsize=6, parse_math=False)
-            axis.set_yticks(range(len(names)), names, fontsize=6, parse_math=False)
-    for scale, picture in bars.items():
-        figure.colorbar(picture, ax=axes, shrink=0.6, label=scale.label)
-    figure.supxlabel("key", fontsize=9)
-    figure.supylabel("query", fontsize=9)
-    figure.savefig(path, format="png", dpi=DPI)
-    pyplot.close(figure)
-
-
-def small_png(weights: Tensor) -> str:
+def small_png(weights: Tensor, most: float = 1.0) -> str:
     """Weights (T, T) as a PNG in base64, a pixel a weight: the more opaque the larger, blue above zero, orange below.
 
-    Where a weight is above one, the largest is opaque.
+    A weight of `most` is opaque, or the largest where that is above it.
     Written by hand: a page must not depend on an extra, and pillow would be a dependency for these nine lines.
     """
-    most = max(1.0, float(weights.abs().max()))
+    most = max(most, float(weights.abs().max()))
     shade = ((weights.abs() / most).sqrt() * 255).byte()  # (T, T): the square root makes small weights visible
-    colour = torch.tensor([[37, 99, 235], [234, 88, 12]], dtype=torch.uint8)[(weights < 0).long()]  # (T, T, 3)
+    colour = torch.tensor([BLUE, ORANGE], dtype=torch.uint8)[(weights < 0).long()]  # (T, T, 3)
     pixels = torch.cat((colour, shade[..., None]), dim=-1).numpy()  # (T, T, 4)
     height, width = shade.shape
     raw = b"".join(b"\0" + row.tobytes() for row in pixels)
@@ -205,11 +141,12 @@ def can_plot() -> bool:
         return False
 
 
-def _pyplot() -> Any:
+def plotting() -> Any:
+    """matplotlib's pyplot, which draws into files only. Raises UserError where the extra is absent."""
     try:
         import matplotlib
     except ImportError:
-        raise UserError('PNG pictures need matplotlib: pip install -e ".[plot]"') from None
+        raise UserError('PNG and PDF pictures need matplotlib: pip install -e ".[plot]"') from None
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

@@ -23,6 +23,7 @@ from minigpt.config.options import load as load_config
 from minigpt.fast.decoding import prepare
 from minigpt.fast.packed import Weights
 from minigpt.fast.threads import use_threads
+from minigpt.inspection.maps import Map, Picture, maps_svg
 from minigpt.inspection.trace import attention_maps
 from minigpt.model import GPT
 from minigpt.model.sampling import OVERFLOW, generate, until
@@ -117,10 +118,16 @@ class Run:
         return plain, other
 
     def attention(self, text: str) -> list[Tensor]:
-        """Who attends to whom in a text that fits into the context: one (H, T, T) a layer. Raises UserError."""
-        ids = self.prompt_ids(text)
+        """Who attends to whom in a text that fits into the context: one (H, T, T) a layer. Raises UserError.
+
+        The text is read as `stream` reads a prompt: one of a built-in language has the line end before it in front.
+        `labels` has the T tokens.
+        """
+        ids = self.context_ids(text)  # (1, T)
         if ids.shape[1] > self.config.model.block_size:
-            raise UserError(f"the text has {ids.shape[1]} tokens; the context holds {self.config.model.block_size}")
+            front = " with the line end in front" if ids.shape != self.prompt_ids(text).shape else ""
+            found = f"the text has {ids.shape[1]} tokens{front}"
+            raise UserError(f"{found}; the context holds {self.config.model.block_size}")
         config, size = self.config.model, self.tokenizer.vocab_size
         parts = map_parts(config, size, ids.shape[1])
         check_device(parts, "looking at this text", config, size, self.model.device)
@@ -131,9 +138,27 @@ class Run:
         return maps
 
     def labels(self, text: str) -> list[str]:
-        """The tokens of a text as text."""
-        ids = self.prompt_ids(text)[0].tolist()
+        """The tokens of a text as text, as `attention` reads them."""
+        ids = self.context_ids(text)[0].tolist()
         return [self.tokenizer.token_bytes(id).decode("utf-8", "replace") for id in ids]
+
+    def show_attention(self, text: str, layer: int | None = None, head: int | None = None) -> Picture:
+        """The maps of `attention` as a picture, which a notebook shows; `layer` and `head`, indices, choose from them.
+
+        The picture names them from 1: `show_attention(text, 2, 3)` is layer 3, head 4. Raises UserError.
+        """
+        return Picture(maps_svg(self.maps(text, layer, head), self.labels(text)))
+
+    def maps(self, text: str, layer: int | None = None, head: int | None = None) -> list[Map]:
+        """The maps of `attention`, each with the name of its head; `layer` and `head` as in `show_attention`."""
+        kinds = [type(attention) for attention in self.model.attentions()]
+        layers = enumerate(zip(self.attention(text), kinds))
+        every = [Map(one, i, j, kind) for i, (heads, kind) in layers for j, one in enumerate(heads)]
+        found = [one for one in every if layer in (None, one.layer) and head in (None, one.head)]
+        if not found:
+            last = f"the last ones are {every[-1].layer} and {every[-1].head}"
+            raise UserError(f"layer={layer}, head={head}: there is no such head; they count from 0, {last}")
+        return found
 
 
 def load(folder: str | Path, device: str = "auto", fast: bool = True) -> Run:

@@ -1,0 +1,240 @@
+"""Attention maps of many heads as one picture: SVG without any extra; PNG and PDF by matplotlib (the extra `plot`).
+
+Labels keep their size, whatever is drawn: where the tokens of a text have no room at an axis, its words are named, or
+every second word, and so on. Each map says what its rows sum to, unless that is 1.
+
+T query positions, S key positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minigpt.attention import Attention
+from minigpt.inspection.pictures import BLUE, ORANGE, plotting, small_png, visible
+from minigpt.system.counting import layer_name
+from minigpt.system.errors import UserError
+from minigpt.system.waiting import interruptible
+
+MOST_MAPS = 256  # of one picture
+COLUMNS = 4  # maps beside each other
+DPI = 120  # of a PNG
+LONGEST_WORD = 12  # characters of a label
+WIDTH, GAP, TITLE, LINE = 960, 16, 34, 13  # of an SVG, in pixels: LINE is the room of a label
+
+Label = tuple[float, str]  # a place on an axis, in tokens, and what stands there
+
+
+@dataclass(frozen=True)
+class Map:
+    """One head's attention in a text."""
+
+    weights: Tensor  # (T, S)
+    layer: int  # both are indices
+    head: int
+    kind: type[Attention]
+
+    @property
+    def title(self) -> str:
+        """Which head it is."""
+        return f"{layer_name(self.layer, self.head)} ({self.kind.kind})"
+
+    @property
+    def signed(self) -> bool:
+        """Whether weights below zero are to be expected."""
+        return not self.kind.weights_nonnegative or bool((self.weights < 0).any())
+
+
+def sums(weights: Tensor) -> str:
+    """What the rows of weights (T, S) sum to, in words; "" where each row sums to 1."""
+    found = weights.double().sum(dim=-1)  # (T,)
+    if torch.allclose(found, torch.ones_like(found), atol=1e-3):
+        return ""
+    return f"rows sum to {found.min():.2g} to {found.max():.2g}"
+
+
+def axis_labels(tokens: Sequence[str], most: int) -> list[Label]:
+    """At most `most` labels for an axis of tokens: the tokens, or the words, each at its middle, or every k-th word."""
+    if len(tokens) <= most:
+        return [(place, visible(token)) for place, token in enumerate(tokens)]
+    words = list[tuple[int, int, str]]()  # first token, last token, text
+    inside = False
+    for place, token in enumerate(tokens):
+        if token.strip():
+            begins = not inside or token[0].isspace()
+            first, before = (place, "") if begins else (words[-1][0], words.pop()[2])
+            words.append((first, place, before + token.strip()))
+        inside = bool(token) and not token[-1].isspace()
+    names = [((first + last) / 2, visible(shortened(text))) for first, last, text in words]
+    return names[:: max(1, ceil(len(names) / most))]
+
+
+def shortened(text: str) -> str:
+    """A word, or its beginning if it is long."""
+    return text if len(text) <= LONGEST_WORD else f"{text[: LONGEST_WORD - 1]}…"
+
+
+def rows_of(maps: Sequence[Map]) -> list[list[Map]]:
+    """The rows of a picture: each layer begins a new one. Raises UserError for more maps than can be looked at."""
+    if len(maps) > MOST_MAPS:
+        raise UserError(f"{len(maps)} maps: too many for one picture (at most {MOST_MAPS}): choose a layer or a head")
+    layers = [[one for one in maps if one.layer == layer] for layer in dict.fromkeys(one.layer for one in maps)]
+    return [layer[start : start + COLUMNS] for layer in layers for start in range(0, len(layer), COLUMNS)]
+
+
+# ---- SVG ----
+
+
+def maps_svg(maps: Sequence[Map], tokens: Sequence[str]) -> str:
+    """The maps of a text as SVG, on a white ground: the more opaque a cell the larger its weight, with a scale below.
+
+    Raises UserError for more maps than can be looked at.
+    """
+    rows, most = rows_of(maps), max(1.0, *(float(one.weights.abs().max()) for one in maps))
+    columns = max(map(len, rows))
+    room = WIDTH // columns - 2 * GAP
+    side = min(room - 100, max(320, LINE * len(tokens))) if len(maps) == 1 else min(room - 50, 320)
+    labels = axis_labels(tokens, side // LINE)
+    edge = 14 + 6 * max(len(name) for _, name in labels)  # pixels for a label
+    width, height = columns * (side + edge + GAP) + GAP, side + edge + TITLE + GAP
+    body = "".join(
+        f'<g transform="translate({GAP + column * (side + edge + GAP)} {GAP + row * height})">'
+        f"{map_group(one, labels, side, edge, most)}</g>\n"
+        for row, shown in enumerate(rows)
+        for column, one in enumerate(shown)
+    )
+    bottom = GAP + len(rows) * height
+    size = f'width="{max(width, 420)}" height="{bottom + 50}" viewBox="0 0 {max(width, 420)} {bottom + 50}"'
+    what = escape("attention: " + ", ".join(one.title for one in maps))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="system-ui,sans-serif" font-size="11" role="img">'
+        f'<title>{what}</title><rect width="100%" height="100%" fill="#fff"/>\n{body}'
+        f'<g transform="translate({GAP} {bottom})">{_scale(most, any(one.signed for one in maps))}</g></svg>\n'
+    )
+
+
+def map_group(one: Map, labels: Sequence[Label], side: int, edge: int, most: float) -> str:
+    """One map, `side` pixels wide, with its title and labels of `edge` pixels; `most` is the weight that is opaque."""
+    top, (T, S) = TITLE + edge, one.weights.shape
+    parts = [f'<text y="12" font-size="13" font-weight="600">{layer_name(one.layer, one.head)}</text>']
+    parts.append(
+        f'<text y="28" fill="#57606a">{escape("; ".join(filter(None, (one.kind.kind, sums(one.weights)))))}</text>'
+    )
+    turned = any(len(name) > 1 for _, name in labels)
+    for place, name in labels:
+        x, y = edge + (place + 0.5) * side / S, top + (place + 0.5) * side / T
+        column = f'text-anchor="start" transform="translate({x + 4:.1f} {top - 6}) rotate(-90)"'
+        column = column if turned else f'text-anchor="middle" x="{x:.1f}" y="{top - 6}"'
+        parts.append(f"<text {column}>{escape(name)}</text>")
+        parts.append(f'<text x="{edge - 6}" y="{y + 4:.1f}" text-anchor="end">{escape(name)}</text>')
+    frame = f'x="{edge}" y="{top}" width="{side}" height="{side}"'
+    image = f'href="data:image/png;base64,{small_png(one.weights, most)}" preserveAspectRatio="none"'
+    parts.append(f'<image {frame} {image} style="image-rendering:pixelated"/>')
+    return "".join([*parts, f'<rect {frame} fill="none" stroke="#8c959f"/>'])
+
+
+def _scale(most: float, signed: bool) -> str:
+    """What the shades mean: five weights with their colours, and what rows and columns are."""
+    ends = [-1.0, -0.25, 0.0, 0.25, 1.0] if signed else [0.0, 0.05, 0.25, 0.5, 1.0]
+    parts = ['<text x="0" y="12">weight</text>']
+    for place, value in enumerate(ends):
+        x, colour = 52 + 56 * place, "rgb({},{},{})".format(*(ORANGE if value < 0 else BLUE))
+        box = f'x="{x}" y="0" width="20" height="15" stroke="#8c959f"'
+        parts.append(f'<rect {box} fill="{colour}" fill-opacity="{abs(value) ** 0.5:.2f}"/>')
+        parts.append(f'<text x="{x + 24}" y="12">{value * most:.3g}</text>')
+    words = "each row is a query, each column a key" + ("; orange is below zero" if signed else "")
+    return "".join([*parts, f'<text x="0" y="36" fill="#57606a">{words}</text>'])
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture that a notebook shows as what a cell returns, and that `save` writes to a file."""
+
+    svg: str
+
+    def save(self, path: str | Path) -> None:
+        """Write the SVG. Raises OSError."""
+        Path(path).write_text(self.svg, encoding="utf-8")
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+    def __repr__(self) -> str:
+        return f"a picture ({len(self.svg):,} bytes of SVG): a notebook shows it, save(path) writes it"
+
+
+# ---- PNG and PDF ----
+
+
+def write_maps(maps: Sequence[Map], tokens: Sequence[str], path: Path) -> None:
+    """Write the maps to a file whose ending says how: .svg, or .png and .pdf through matplotlib.
+
+    Raises UserError for another ending, without a folder, without matplotlib, and for more maps than can be looked at.
+    """
+    form = path.suffix.lower().lstrip(".")
+    if form not in ("svg", "png", "pdf"):
+        raise UserError(f"{path}: the ending says what is written: expected .svg, .png or .pdf")
+    if not path.absolute().parent.is_dir():
+        raise UserError(f"{path}: there is no folder {path.parent}: make it first")
+    if form == "svg":
+        return Picture(maps_svg(maps, tokens)).save(path)
+    rows, pyplot = rows_of(maps), plotting()
+    interruptible(lambda: _draw(pyplot, rows, tokens, path, form), "drawing")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What the colours of some maps mean."""
+
+    low: float
+    high: float
+    colours: str  # matplotlib's name for them
+    label: str
+
+
+def scales(maps: Sequence[Map]) -> list[Scale]:
+    """The scale of each map: one for all with weights from zero up, and one for all with negative weights."""
+    made = dict[bool, Scale]()
+    for signed in {one.signed for one in maps}:
+        most = max(1.0, *(float(one.weights.abs().max()) for one in maps if one.signed == signed))
+        positive = Scale(0, most, "magma_r", "weight: the darker the larger")
+        made[signed] = Scale(-most, most, "RdBu", "weight: red below zero, blue above") if signed else positive
+    return [made[one.signed] for one in maps]
+
+
+def _draw(pyplot: Any, rows: Sequence[Sequence[Map]], tokens: Sequence[str], path: Path, form: str) -> None:
+    """The picture of `write_maps`: about 12 inches wide, labels of 8 points."""
+    maps, columns = [one for row in rows for one in row], max(map(len, rows))
+    side = min(9.0, max(4.0, 0.19 * len(tokens))) if len(maps) == 1 else 11 / max(columns, 3)
+    size = (side * columns + 1.2, (side + 0.2) * len(rows) + 0.4)
+    figure, axes = pyplot.subplots(len(rows), columns, figsize=size, squeeze=False, layout="constrained")
+    labels, bars = axis_labels(tokens, int(0.75 * side / 0.125)), dict[Scale, Any]()
+    scale_of = dict(zip(map(id, maps), scales(maps)))
+    for row, shown in zip(axes, rows):
+        for axis in row[len(shown) :]:
+            axis.set_axis_off()
+        for axis, one in zip(row, shown):
+            scale = scale_of[id(one)]
+            drawn, colours = one.weights.float().numpy(), pyplot.get_cmap(scale.colours)
+            bars[scale] = axis.imshow(drawn, vmin=scale.low, vmax=scale.high, cmap=colours, aspect="auto")
+            axis.set_box_aspect(1)
+            note = sums(one.weights)
+            axis.set_title(one.title + (f"\n{note}" if note else ""), fontsize=9, loc="left")
+            places, names = [place for place, _ in labels], [name for _, name in labels]
+            turned = 90 if any(len(name) > 1 for name in names) else 0
+            axis.set_xticks(places, names, fontsize=8, parse_math=False, rotation=turned)
+            axis.set_yticks(places, names, fontsize=8, parse_math=False)
+    for scale, picture in bars.items():
+        figure.colorbar(picture, ax=axes, shrink=min(1.0, 4 / size[1]), aspect=30, label=scale.label)
+    figure.supxlabel("key", fontsize=10)
+    figure.supylabel("query", fontsize=10)
+    figure.savefig(path, format=form, dpi=DPI)
+    pyplot.close(figure)
