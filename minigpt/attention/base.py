@@ -81,7 +81,10 @@ class Attention(nn.Module, Component):
         raise TypeError(f"{type(self).__name__} does not say where its weights come from: define weights(query, key)")
 
     def stages(self, query: Tensor, key: Tensor) -> dict[str, Tensor]:
-        """The steps from queries and keys to the weights, to be looked at: by name, in order, the weights last."""
+        """The steps from queries and keys to the weights, to be looked at: by name, in order, the weights last.
+
+        A step is a number a pair, (B, H, T, S), or a number a token, such as a gate: (B, H, S).
+        """
         return {"weights": self.weights(query, key)}  # (B, H, T, S)
 
     def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 run = minigpt.load("runs/tiny")
 run.generate("Mia was a shy fox.")      # text
 run.attention("Mia was a shy fox.")     # one (H, T, T) a layer
+run.explore("Mia was a shy fox.")       # a page with all weights and the steps to them
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from minigpt.model.sampling import OVERFLOW, generate, until
 from minigpt.runs import checkpoint
 from minigpt.runs.assemble import RunConfig, build_model
 from minigpt.runs.checkpoint import Checkpoint, CheckpointError
+from minigpt.seeing.document import check_place
+from minigpt.seeing.explorer import Page, explore
 from minigpt.system.errors import ConfigError, UserError
 from minigpt.system.folder import read_start, refuse_links, sha256_of
 from minigpt.system.plugin import module_name
@@ -136,6 +139,23 @@ class Run:
         if not all(weights.isfinite().all() for weights in maps):
             raise UserError(OVERFLOW)
         return maps
+
+    def explore(self, text: str, out: str | Path | None = None, made_by: str = "") -> Page:
+        """A page on which the model reads a text, with all its weights and the steps to them; a notebook shows it.
+
+        It is saved as explorer.html in the run's folder, or as `out`. Raises UserError, also over a file that is no
+        such page. `made_by` stands below the page: a command.
+        """
+        if not text:
+            raise UserError("the text is empty: give a text to look at")
+        path = self.folder / "explorer.html" if out is None else Path(out)
+        check_place(path)
+        ids, config = self.context_ids(text), self.config.model
+        parts = map_parts(config, self.tokenizer.vocab_size, min(ids.shape[1], config.block_size))
+        check_device(parts, "looking at this text", config, self.tokenizer.vocab_size, self.model.device)
+        facts = {"run": self.folder.name, "step": f"{self.step:,}"}
+        made_by = made_by or f"minigpt.load({str(self.folder)!r}).explore({text!r})"
+        return explore(self.model, self.tokenizer, ids, facts, self.config.data.language, made_by).save(path)
 
     def labels(self, text: str) -> list[str]:
         """The tokens of a text as text, as `attention` reads them."""

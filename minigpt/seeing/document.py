@@ -9,14 +9,18 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from minigpt.system.errors import UserError
+from minigpt.system.folder import read_start, write_whole
 from minigpt.text.tokenizer import Tokenizer
 
 ASSETS = Path(__file__).with_name("assets")
+MARK = '<meta name="generator" content="minigpt">'  # by which a page of minigpt is known
 
 
 def asset(name: str) -> str:
@@ -42,7 +46,7 @@ def document(
     policy += f"; connect-src {connect}; base-uri 'none'; form-action 'none'"
     blocks = [f'<script type="application/json" id="{name}">{embedded(value)}</script>' for name, value in data.items()]
     head = [
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">' + MARK,
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">',
         f"<title>{escape(title)}</title><style>{style}</style></head><body>",
@@ -67,3 +71,21 @@ def shown(tokenizer: Tokenizer, id: int) -> str:
         return raw.decode("utf-8")
     except UnicodeDecodeError:
         return f"\N{MATHEMATICAL LEFT ANGLE BRACKET}{raw.hex()}\N{MATHEMATICAL RIGHT ANGLE BRACKET}"
+
+
+def write_page(path: Path, html: str) -> Path:
+    """Write a page, and return where. Raises UserError as `check_place` does, and OSError."""
+    check_place(path)
+    write_whole(path, html)
+    return path
+
+
+def check_place(path: Path) -> None:
+    """Raises UserError where a page cannot go: its folder is missing, or a file is there that is no page of minigpt."""
+    if not path.parent.is_dir():
+        raise UserError(f"{path}: there is no folder {path.parent}: make it first")
+    if path.is_dir():
+        raise UserError(f"{path}: a folder: give the name of a file in it, such as {path / 'page.html'}")
+    ours = path.is_file() and not path.is_symlink() and MARK.encode() in read_start(path, 1000)
+    if os.path.lexists(path) and not ours:
+        raise UserError(f"{path}: exists and is no page of minigpt: move it away, or give another name")

@@ -90,6 +90,9 @@ class DeltaNet(Recurrent, kind="delta_net"):
         key, strength = self.ungated(key)  # (B, H, S, d), (B, H, S, 1)
         return replaced(products(query, key), products(key, key), strength)  # (B, H, T, S)
 
+    def stages(self, query: Tensor, key: Tensor) -> dict[str, Tensor]:
+        return {"replaced": key[..., self.d], **super().stages(query, key)}  # (B, H, S), (B, H, T, S) twice
+
     def advance(self, state: Tensor, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         key, strength = self.ungated(key)  # (B, H, d), (B, H, 1)
         state = state + outer(key, strength * (value - read(state, key)))  # (B, H, d, e)

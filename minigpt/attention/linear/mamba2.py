@@ -58,6 +58,9 @@ class Mamba2(Retention, kind="mamba2"):
         step = F.softplus(step).mT[..., None]  # (B, H, T, 1)
         return torch.cat((-self.rate.exp()[:, None, None] * step, step), dim=-1)  # (B, H, T, 2)
 
+    def stages(self, query: Tensor, key: Tensor) -> dict[str, Tensor]:
+        return {"written": key[..., self.d + 1], **super().stages(query, key)}  # (B, H, S), ...
+
     def ungated(self, key: Tensor) -> tuple[Tensor, Tensor]:
         key, gates = super().ungated(key)  # (..., d), (..., 2)
         return key * gates[..., 1:2], gates[..., :1]  # (..., d), (..., 1)

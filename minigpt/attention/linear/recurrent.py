@@ -112,6 +112,10 @@ class Recurrent(Attention):
         """The state before the first token: (B, H, d, e), zeros of the type of the key."""
         return key.new_zeros(*value.shape[:2], self.d, value.shape[-1])  # (B, H, d, e)
 
+    def stages(self, query: Tensor, key: Tensor) -> dict[str, Tensor]:
+        bare = products(query[..., : self.d], key[..., : self.d])  # (B, H, T, S)
+        return {"products": bare, **super().stages(query, key)}
+
     def output(self, mixed: Tensor, x: Tensor) -> Tensor:
         return self.project(super().output(self.norm(mixed), x))  # (B, T, D)
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from minigpt.attention.edge import Edge
-from minigpt.attention.linear.recurrent import Recurrent, outer, products, read
+from minigpt.attention.linear.recurrent import Recurrent, left, outer, products, read
 from minigpt.attention.softmax.stick_breaking import StickBreaking
 
 
@@ -82,6 +82,12 @@ class Retention(Recurrent, kind="retention"):
 
     def weights(self, query: Tensor, key: Tensor) -> Tensor:
         return products(query, *self.ungated(key))  # (B, H, T, S)
+
+    def stages(self, query: Tensor, key: Tensor) -> dict[str, Tensor]:
+        log_decay = self.ungated(key)[1]  # (B, H, S, g)
+        found = {"kept": log_decay.exp().mean(dim=-1), **super().stages(query, key)}  # (B, H, S), (B, H, T, S) twice
+        weights = found.pop("weights")  # (B, H, T, S)
+        return {**found, "left": left(log_decay, query.shape[2]).mean(dim=-1), "weights": weights}
 
     def advance(self, state: Tensor, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         key, log_decay = self.ungated(key)  # (B, H, d), (B, H, 1)

@@ -68,3 +68,6 @@ class Forgetting(MultiHead, kind="forgetting"):
         kept = key[..., -1].cumsum(dim=-1, dtype=precise)  # (B, H, S)
         faded = kept[:, :, -query.shape[2] :, None] - kept[:, :, None, :]  # (B, H, T, S)
         return super().scores(query, key[..., :-1]) + faded  # (B, H, T, S)
+
+    def stages(self, query: Tensor, key: Tensor) -> dict[str, Tensor]:
+        return {"kept": key[..., -1].exp(), **super().stages(query, key)}  # (B, H, S), (B, H, T, S) each

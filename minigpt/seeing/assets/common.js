@@ -1,5 +1,5 @@
-// What minigpt's pages share: elements, the theme, numbers as text, bars, the strip of tokens. No page of minigpt uses
-// innerHTML: what a person or a model wrote is text, never markup. Colours and sizes are set by properties, because the
+// What minigpt's pages share: elements, the theme, numbers as text, bars, the strip of tokens. What a person
+// or a model wrote is set as text, never as markup. Colours and sizes are set by properties, because the
 // policy of a page forbids style attributes.
 "use strict";
 
@@ -83,14 +83,19 @@ function number(x, digits = 3) {
   if (x === -Infinity) return "\u2212\u221e";
   if (!Number.isFinite(x)) return x === Infinity ? "\u221e" : "not a number";
   const size = Math.abs(x);
+  digits = size >= 1000 ? 0 : size >= 100 ? Math.min(digits, 1) : digits;
   if (size >= 1e7 || (size > 0 && size < 0.5 * 10 ** -digits)) return minus(x.toExponential(1).replace("e+", "e"));
-  return minus(x.toLocaleString("en-US", {
-    minimumFractionDigits: size >= 1000 ? 0 : digits, maximumFractionDigits: size >= 1000 ? 0 : digits,
-  }));
+  return minus(x.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits }));
 }
 
-/** A difference: always with its sign. */
-const signed = (x, digits = 3) => (x > 0 ? "+" : "") + number(x, digits);
+/** A weight with three digits; "\u22480" is near zero, "0" is zero. */
+const weighed = (w) => (w !== 0 && Math.abs(w) < 0.0005 ? "\u22480" : w === 0 ? "0" : number(w));
+
+/** A difference: always with its sign, and rounded: "+0.264", "0.000". */
+function signed(x, digits = 3) {
+  const rounded = x.toFixed(digits);
+  return Number(rounded) === 0 ? rounded.replace("-", "") : (x > 0 ? "+" : "") + minus(rounded);
+}
 
 // ---- bars and tokens ----
 
@@ -124,7 +129,7 @@ function strip(box, tokens, on, label = "The text, token by token") {
     return element("span", { class: kind, role: "option", "aria-selected": "false", tabindex: "-1", "data-i": i,
       "aria-label": `${visible(token)}, ${i + 1} of ${tokens.length}` }, token === " " ? "\u00b7" : visible(token));
   });
-  box.replaceChildren(...items);
+  box.replaceChildren(...inWords(tokens, items));
   box.classList.add("strip");
   box.setAttribute("role", "listbox");
   box.setAttribute("aria-label", label);
@@ -162,6 +167,18 @@ function strip(box, tokens, on, label = "The text, token by token") {
     },
     later: (i) => items.forEach((item, j) => item.classList.toggle("later", j > i)),
   };
+}
+
+/** The items of a strip in spans that are not broken at the end of a line, where they are not too long: words. */
+function inWords(tokens, items) {
+  const words = [];
+  tokens.forEach((token, i) => {
+    const last = words[words.length - 1];
+    if (!last || /^\s/.test(token) || /\s$/.test(tokens[i - 1]) || last.childElementCount > 20)
+      words.push(element("span", { class: "word", role: "presentation" }));
+    words[words.length - 1].append(items[i]);
+  });
+  return words;
 }
 
 /** Where a key leads from item i of a strip: an index, or null for other keys. Up and down go by drawn lines. */

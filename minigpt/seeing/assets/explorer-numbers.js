@@ -1,0 +1,89 @@
+// The numbers of the page: unpacked, and read by head, row and name. T tokens, H heads of a layer.
+
+/** What Python packed: arrays in half precision behind gzip and base64. Returns get(name) -> {at(i), shape} or null. */
+async function unpack({ index, bytes }) {
+  const squeezed = Uint8Array.from(atob(bytes), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([squeezed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const raw = new Uint8Array(await new Response(stream).arrayBuffer());
+  const half = halfPrecision();
+  return (name) => {
+    if (!index[name]) return null;
+    const [start, shape, unit] = index[name];
+    const n = shape.reduce((a, b) => a * b, 1);
+    const at = unit === 0 ? (i) => raw[start + i] : (i) => unit * half[(raw[start + i] << 8) | raw[start + n + i]];
+    return { at, shape };
+  };
+}
+
+/** The value of each of the 65,536 numbers of two bytes (IEEE 754 binary16). */
+function halfPrecision() {
+  const table = new Float32Array(65536);
+  for (let bits = 0; bits < 65536; bits++) {
+    const [exponent, fraction] = [(bits >> 10) & 31, bits & 1023];
+    const size = exponent ? (1 + fraction / 1024) * 2 ** (exponent - 15) : fraction * 2 ** -24;
+    table[bits] = bits & 0x8000 ? -size : size;
+  }
+  return table;
+}
+
+/** Everything that is known, by head (numbered through all layers), row t and key s. */
+function numbersOf(data, get) {
+  const T = data.tokens.length;
+  const heads = data.layers.flatMap((layer, i) => Array.from({ length: layer.heads }, (_, head) => ({ layer: i, head })));
+  const layerOf = (h) => data.layers[heads[h].layer];
+  const prefix = (h) => `${heads[h].layer}.`;
+  /** Row t of an array (1 or H, T, n), as numbers. */
+  const row = (h, name, t) => {
+    const array = get(prefix(h) + name);
+    if (!array) return null;
+    const [groups, n] = [array.shape[0], array.shape[2]];
+    const group = Math.floor((heads[h].head * groups) / layerOf(h).heads);
+    const [found, start] = [new Float32Array(n), (group * T + t) * n];
+    for (let i = 0; i < n; i++) found[i] = array.at(start + i);
+    return found;
+  };
+  /** An array (1 or H, T), as numbers. */
+  const line = (h, name) => {
+    const array = get(prefix(h) + name);
+    if (!array) return null;
+    const group = Math.floor((heads[h].head * array.shape[0]) / layerOf(h).heads);
+    return Float32Array.from({ length: T }, (_, i) => array.at(group * T + i));
+  };
+  const [surprise, without] = [get("surprise"), get("without")];
+  const largest = heads.map(() => null);
+  return {
+    T, heads, layerOf,
+    weights: (h, t) => row(h, "weights", t),
+    seen: (h, t) => row(h, "seen", t) || new Float32Array(T).fill(1, 0, t + 1),
+    step: (h, name, t) => row(h, `steps.${name}`, t),
+    query: (h, t) => row(h, "query", t),
+    key: (h, s) => row(h, "key", s),
+    gate: (h, name) => line(h, `gates.${name}`),
+    lengths: (h) => line(h, "lengths"),
+    mixed: (h) => line(h, "mixed"),
+    /** Of token i >= 1: what the model paid for it, in nats, and what it would have paid without a head. */
+    surprise: (i) => surprise.at(i - 1),
+    without: (h, i) => without.at(h * (T - 1) + i - 1),
+    /** The largest weight of a head, whatever its sign; 1 where rows sum to one and none is below zero. */
+    largest: (h) => {
+      if (largest[h] === null) {
+        const shares = layerOf(h).sums && !layerOf(h).signed;
+        largest[h] = shares ? 1 : 1e-9;
+        for (let t = 0; t < T && !shares; t++) largest[h] = row(h, "weights", t).reduce((a, w) => Math.max(a, Math.abs(w)), largest[h]);
+      }
+      return largest[h];
+    },
+  };
+}
+
+/** exp(factor * score) of what is seen, its sum, and the softmax: a row of scores, seen (1 or 0), a factor. */
+function softmax(scores, seen, factor = 1) {
+  const top = scores.reduce((most, x, s) => (seen[s] ? Math.max(most, factor * x) : most), -Infinity);
+  const shift = top > 80 ? top : 0; // e^80 still has a finite sum
+  const powers = Float64Array.from(scores, (x, s) => (seen[s] ? Math.exp(factor * x - shift) : 0));
+  const total = powers.reduce((a, b) => a + b, 0);
+  return { powers, total, shift, weights: powers.map((x) => (total ? x / total : 0)) };
+}
+
+/** Where the largest number of a row is, whatever its sign. */
+const strongest = (row) => row.reduce((best, x, i) => (Math.abs(x) > Math.abs(row[best]) ? i : best), 0);

@@ -1,0 +1,180 @@
+"""The explorer: one HTML file in which a trained model reads a text, with every weight and every step to it.
+
+    explore(model, tokenizer, ids, {"run": "tiny"}).save("page.html")
+
+The file loads nothing from anywhere: it can be opened without a network, mailed, and put into a notebook.
+
+T positions of the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minigpt.languages.language import Language
+from minigpt.model import GPT, count_parameters
+from minigpt.seeing.document import asset, document, shown, write_page
+from minigpt.seeing.numbers import Layer, Numbers, look
+from minigpt.seeing.pack import STEPS, fitting
+from minigpt.system.errors import UserError
+from minigpt.system.waiting import heartbeat
+from minigpt.text.tokenizer import Tokenizer
+
+SCRIPTS = (
+    "common",
+    "explorer-numbers",
+    "explorer-words",
+    "explorer-maps",
+    "explorer-steps",
+    "explorer-parts",
+    "explorer",
+)
+TALL = 900  # pixels of the frame in a notebook
+
+
+@dataclass(frozen=True)
+class Page:
+    """The page, and where it was saved. In a notebook, the last line of a cell shows it."""
+
+    html: str
+    path: Path = Path()
+
+    def save(self, path: str | Path) -> Page:
+        """The same page, saved. Raises UserError where the folder is missing, and over a file that is no such page."""
+        return replace(self, path=write_page(Path(path), self.html))
+
+    def __repr__(self) -> str:
+        return f"a page of {len(self.html):,} characters: open {self.path}"
+
+    def _repr_html_(self) -> str:
+        """The page in a frame of its own, whose script cannot reach the notebook."""
+        frame = f'sandbox="allow-scripts" width="100%" height="{TALL}" style="border:0" title="minigpt explorer"'
+        return f'<iframe {frame} srcdoc="{escape(self.html)}"></iframe>'
+
+
+def explore(
+    model: GPT,
+    tokenizer: Tokenizer,
+    ids: Tensor,
+    facts: Mapping[str, str] | None = None,
+    language: Language | None = None,
+    command: str = "",
+) -> Page:
+    """The page for ids (1, T).
+
+    `facts` come first in its list of facts; `language` is the one that the text may be from, whose ideal reader is then
+    shown beside the model; `command` is what made the page. Raises UserError for an empty text, for one that does not
+    fit into the context or onto a page, and where the model's weights overflow.
+    """
+    length, context = ids.shape[1], model.config.block_size
+    if not length:
+        raise UserError("the text is empty: give at least one token to look at")
+    if length > context:
+        raise UserError(f"the text has {length:,} tokens; the context holds {context:,}")
+    with heartbeat("reading the text"):
+        numbers = look(model, tokenizer, ids, language)
+    with heartbeat("packing the page"):
+        packed, left_out = fitting(numbers)
+    data = described(numbers, tokenizer, left_out)
+    data |= {"facts": [*(facts or {}).items(), *facts_of(model, numbers)], "command": command}
+    styles = [asset("common.css"), asset("explorer.css")]
+    scripts = [asset(f"{name}.js") for name in SCRIPTS]
+    return Page(
+        document("Who attends to whom", asset("explorer.html"), styles, scripts, {"data": data, "arrays": packed})
+    )
+
+
+def facts_of(model: GPT, numbers: Numbers) -> list[tuple[str, str]]:
+    """What stands at the top of the page."""
+    kinds = dict.fromkeys(layer.kind for layer in numbers.layers)
+    position, unused = (
+        model.config.position.component.kind,
+        [a for a in model.attentions() if a.leaves_out(model.position)],
+    )
+    not_used = ", ".join(dict.fromkeys(attention.kind for attention in unused))
+    found = [("attention", ", ".join(kinds)), ("position", position + (f" (not in {not_used})" if not_used else ""))]
+    found += [("layers", str(len(numbers.layers))), ("parameters", f"{sum(count_parameters(model).values()):,}")]
+    if len(numbers.surprise):
+        found.append(("loss on this text", f"{float(numbers.surprise.mean()):.3f} nats a {unit(numbers)}"))
+    known = numbers.reading.ideal[1:] if numbers.reading else []
+    if len(known) == len(numbers.surprise) and all(known):
+        loss = -float(torch.tensor(known, dtype=torch.float64).log().mean())
+        found.append(("the ideal reader's", f"{loss:.3f}"))
+    return found
+
+
+def unit(numbers: Numbers) -> str:
+    """What a token is called."""
+    return "character" if all(len(token) == 1 for token in numbers.tokens) else "token"
+
+
+def described(numbers: Numbers, tokenizer: Tokenizer, left_out: list[str]) -> dict[str, Any]:
+    """All of a page but its arrays, as JSON values."""
+    head, position = numbers.telling()
+    reading = numbers.reading
+    return {
+        "tokens": numbers.tokens,
+        "unit": unit(numbers),
+        "layers": [layer_data(layer, left_out) for layer in numbers.layers],
+        "worth": [round(worth, 6) for worth in numbers.worth.tolist()],
+        "habits": [habit for layer in numbers.layers for habit in habits(layer.weights)],
+        "next": [next_tokens(numbers, tokenizer, t) for t in range(len(numbers.tokens))],
+        "lens": [
+            [[shown(tokenizer, id), round(p, 5)] for id, p in zip(*row)]
+            for row in zip(numbers.lens_top.tolist(), numbers.lens_chance.tolist())
+        ],
+        "reader": {"ideal": reading.ideal, "takes": reading.takes} if reading else None,
+        "start": {"head": head, "token": position},
+        "missing": f"To keep this page small, it was made without {' and without '.join(left_out)}."
+        if left_out
+        else "",
+    }
+
+
+def layer_data(layer: Layer, left_out: list[str]) -> dict[str, Any]:
+    """What the page's script must know of a layer."""
+    return {
+        "kind": layer.kind,
+        "summary": layer.summary,
+        "heads": len(layer.weights),
+        "law": layer.law,
+        "query": layer.query is not None and STEPS not in left_out,
+        "scale": layer.scale,
+        "sums": layer.sums_to_one,
+        "signed": layer.signed,
+        "steps": [] if STEPS in left_out else list(layer.steps),
+        "gates": list(layer.gates),
+    }
+
+
+def next_tokens(numbers: Numbers, tokenizer: Tokenizer, t: int) -> list[list[Any]]:
+    """[token, its probability, the ideal reader's or None] for the likeliest tokens after position t."""
+    support = numbers.reading.support[t + 1] if numbers.reading and t + 1 < len(numbers.reading.support) else None
+    found: list[list[Any]] = []
+    for id, p in zip(numbers.top[t].tolist(), numbers.chance[t].tolist()):
+        token = shown(tokenizer, id)
+        found.append([token, round(p, 6), None if support is None else support.get(token, 0.0)])
+    return found
+
+
+def habits(weights: Tensor) -> list[list[float]]:
+    """For each head of weights (H, T, T), means over the text of shares of |weights|: on the token itself, on the one
+    before, on the first; how many tokens it sees at once (exp of the entropy); how far back it looks.
+    """
+    T = weights.shape[-1]
+    size = weights.abs()  # (H, T, T)
+    share = size / size.sum(dim=-1, keepdim=True).clamp(min=1e-30)  # (H, T, T)
+    behind = (torch.arange(T)[:, None] - torch.arange(T)).abs().float()  # (T, T)
+    itself = share.diagonal(dim1=1, dim2=2).mean(dim=1)  # (H,)
+    before = share.diagonal(-1, dim1=1, dim2=2).sum(dim=1) / max(T - 1, 1)  # (H,)
+    many = torch.special.entr(share).sum(dim=-1).exp().mean(dim=1)  # (H,)
+    far = (share * behind).sum(dim=-1).mean(dim=1)  # (H,)
+    rows = torch.stack((itself, before, share[:, :, 0].mean(dim=1), many, far), dim=1)  # (H, 5)
+    return [[round(x, 4) for x in row] for row in rows.tolist()]

@@ -1,0 +1,273 @@
+"""What a page shows of a model that reads one text: the steps to the weights, what comes next, what each head is worth.
+
+All of it is computed here, by the model itself; a page's script computes the softmax of one row and nothing else.
+
+H heads, G key heads, T positions of the text, d width of a query and a key, e width of a value, L layers, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from minigpt.attention import Attention
+from minigpt.attention.base import SoftmaxAttention, repeat_kv
+from minigpt.attention.linear.recurrent import Recurrent
+from minigpt.inspection.trace import MixCall, Trace, tracing
+from minigpt.languages.language import Language
+from minigpt.languages.reader import Reading
+from minigpt.model import GPT
+from minigpt.model.eval_mode import eval_mode
+from minigpt.model.sampling import OVERFLOW
+from minigpt.seeing.document import shown
+from minigpt.seeing.edits import Edits, edited
+from minigpt.system.errors import UserError
+from minigpt.system.waiting import progress
+from minigpt.text.tokenizer import Tokenizer
+
+TOP = 8  # tokens of which the probability is shown at each position
+NEAR = 1e-4  # how close weights are to the softmax of the last step, or to its share of a row
+
+Law = Literal["softmax", "share", ""]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The attention of one layer on the text, all in float32."""
+
+    kind: str
+    summary: str  # what the kind says of itself
+    weights: Tensor  # (H, T, T)
+    seen: Tensor  # (1 or H, T, T): true where a query may see a key
+    steps: dict[str, Tensor]  # (1 or H, T, T) each: from the first product up to what becomes the weights
+    gates: dict[str, Tensor]  # (1 or H, T) each: one number a token
+    law: Law  # how the last step becomes the weights: its softmax, its share of the row's sum, or in another way
+    query: Tensor | None  # (H, T, d), and
+    key: Tensor | None  # (G, T, d): where `scale` times their product is the first step
+    scale: float
+    lengths: Tensor  # (G, T): the length of each value
+    mixed: Tensor  # (H, T): the length of what the head hands on
+
+    @property
+    def sums_to_one(self) -> bool:
+        """Whether each row of weights sums to one, on this text."""
+        return bool((self.weights.sum(dim=-1) - 1).abs().max() < 1e-3)
+
+    @property
+    def signed(self) -> bool:
+        """Whether there are weights below zero, on this text."""
+        return bool(self.weights.min() < -1e-6)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What there is to see. Heads are numbered through all layers; losses are in nats."""
+
+    tokens: list[str]  # T
+    layers: list[Layer]
+    surprise: Tensor  # (T - 1,): of each token after the first, -ln of its probability
+    without: Tensor  # (heads, T - 1): the same without each head
+    top: Tensor  # (T, k): the likeliest next tokens at each position, and
+    chance: Tensor  # (T, k): their probabilities
+    lens_top: Tensor  # (L + 1, T): the likeliest next token if a layer were the last (first the embedding), and
+    lens_chance: Tensor  # (L + 1, T): its probability
+    reading: Reading | None  # how the ideal reader of a built-in language reads the text; it may be shorter
+
+    @property
+    def heads(self) -> list[tuple[int, int]]:
+        """(layer, head) of each head, from 0."""
+        return [(i, head) for i, layer in enumerate(self.layers) for head in range(len(layer.weights))]
+
+    @property
+    def worth(self) -> Tensor:
+        """(heads,): how much larger the mean loss is without each head; zeros where the text is one token."""
+        if not len(self.surprise):
+            return torch.zeros(len(self.heads))  # (heads,)
+        return (self.without - self.surprise).mean(dim=1)  # (heads,)
+
+    def telling(self) -> tuple[int, int]:
+        """The head and the position from which it is seen best what a head does.
+
+        There it raises the probability of what came next, and most of its weight is on one other token: the largest
+        product of that gain and that share.
+        """
+        if not len(self.surprise):
+            return 0, 0
+        gained = (-self.surprise).exp() - (-self.without).exp()  # (heads, T - 1)
+        sizes = torch.cat([layer.weights.abs() for layer in self.layers])[:, :-1]  # (heads, T - 1, T)
+        others = sizes * (1 - torch.eye(*sizes.shape[1:]))  # (heads, T - 1, T)
+        share = others.amax(dim=-1) / sizes.sum(dim=-1).clamp(min=1e-30)  # (heads, T - 1)
+        head, position = divmod(int((gained * share).argmax()), gained.shape[1])
+        return head, position
+
+
+@torch.no_grad()
+def look(model: GPT, tokenizer: Tokenizer, ids: Tensor, language: Language | None = None) -> Numbers:
+    """All numbers for ids (1, T), T at most `block_size`. One pass, and one more for each head.
+
+    `language` is the one the text may be from. Raises UserError where the weights overflow.
+    """
+    with eval_mode(model), tracing(model) as trace:
+        logits = model(ids)[0].float()  # (T, V)
+    if not logits.isfinite().all():
+        raise UserError(OVERFLOW)
+    tokens = [shown(tokenizer, id) for id in ids[0].tolist()]
+    layers = [layer_of(attention, calls[-1]) for attention, calls in zip(model.attentions(), trace.calls)]
+    if not all(layer.weights.isfinite().all() for layer in layers):
+        raise UserError(OVERFLOW)
+    chance, top = logits.softmax(dim=-1).topk(min(TOP, logits.shape[-1]))  # (T, k) each
+    lens_chance, lens_top = lens(model, trace)  # (L + 1, T) each
+    reading = read(language, tokens) if language else None
+    return Numbers(
+        tokens=tokens,
+        layers=layers,
+        surprise=surprise(logits, ids),
+        without=torch.stack(list(losses_without(model, ids, layers))),
+        top=top.cpu(),
+        chance=chance.cpu(),
+        lens_top=lens_top,
+        lens_chance=lens_chance,
+        reading=reading,
+    )
+
+
+def surprise(logits: Tensor, ids: Tensor) -> Tensor:
+    """-ln of the probability of each token after the first, from logits (T, V) and ids (1, T): (T - 1,)."""
+    return -logits[:-1].float().log_softmax(dim=-1).gather(1, ids[0, 1:, None])[:, 0].cpu()
+
+
+def losses_without(model: GPT, ids: Tensor, layers: list[Layer]) -> Iterable[Tensor]:
+    """For each head of each layer: the surprises (T - 1,) with that head, and nothing else, switched off."""
+    heads = [(i, head) for i, layer in enumerate(layers) for head in range(len(layer.weights))]
+    with eval_mode(model):
+        for off in progress(heads, "switching off one head after the other", len(heads), "heads"):
+            with edited(model, Edits(heads_off=frozenset({off}))):
+                yield surprise(model(ids)[0], ids)  # (T - 1,)
+
+
+def lens(model: GPT, trace: Trace) -> tuple[Tensor, Tensor]:
+    """The logit lens (nostalgebraist, 2020): the final norm and the head, applied after each layer.
+
+    The probability of the likeliest next token after the embedding and after each layer, and which it is: (L + 1, T).
+    """
+    streams = [trace.outputs["dropout"], *(trace.outputs[f"blocks.{i}"] for i in range(len(model.blocks)))]
+    found = [model.head(model.norm(x))[0].float().softmax(dim=-1).max(dim=-1) for x in streams]  # (T,), (T,) each
+    chance, top = (torch.stack([one[i] for one in found]).cpu() for i in (0, 1))  # (L + 1, T) each
+    return chance, top
+
+
+def read(language: Language, tokens: list[str]) -> Reading | None:
+    """How the ideal reader reads the text line by line, up to the first character that is none of its language's.
+
+    None where a token is not one character, or the text does not begin with the line end that opens a text.
+    """
+    if tokens[0] != "\n" or any(len(token) != 1 for token in tokens):
+        return None
+    whole = Reading()
+    for line in "".join(tokens).split("\n")[1:]:
+        part = language.read("\n" + line)
+        for name in ("takes", "ideal", "forgetful", "support"):
+            getattr(whole, name).extend(getattr(part, name))
+        if len(part.ideal) <= len(line) or not part.ideal[-1]:
+            break
+    return whole
+
+
+# ---- one layer ----
+
+
+def layer_of(attention: Attention, call: MixCall) -> Layer:
+    """What a layer did, from the call of its `mix`."""
+    weights = call.weights[0].float().cpu()  # (H, T, T)
+    maps, gates = stages_of(attention, call)
+    seen = seen_by(maps.pop("masked", None), weights)  # (1 or H, T, T)
+    steps = distinct(maps, seen)
+    first, last = (next(iter(values), None) for values in (steps.values(), reversed(steps.values())))
+    query, key, scale = product_of(attention, call, first, seen)
+    return Layer(
+        kind=attention.kind,
+        summary=summary(type(attention)),
+        weights=weights,
+        seen=seen,
+        steps=steps,
+        gates=gates,
+        law=law_of(last, weights, seen),
+        query=query,
+        key=key,
+        scale=scale,
+        lengths=call.value[0].float().norm(dim=-1).cpu(),  # (G, T)
+        mixed=call.mixed[0].float().norm(dim=-1).cpu(),  # (H, T)
+    )
+
+
+def summary(kind: type[Attention]) -> str:
+    """What a kind is, in a sentence or two: how its file begins, if it ships with minigpt, else its class."""
+    ours = kind.__module__.startswith("minigpt.")
+    text = (sys.modules[kind.__module__].__doc__ if ours else kind.__doc__) or ""
+    return " ".join(text.strip().split("\n\n")[0].split()).replace("`", "")
+
+
+def stages_of(attention: Attention, call: MixCall) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The kind's own `stages` without the weights: maps (1 or H, T, T), and gates (1 or H, T).
+
+    A stage of another shape, as of heads that are halves of a head, is left out, and so is one that is NaN.
+    """
+    H, T = call.weights.shape[1:3]
+    maps, gates = dict[str, Tensor](), dict[str, Tensor]()
+    for name, stage in attention.stages(call.query, call.key).items():
+        if name == "weights" or stage.ndim < 3 or stage.shape[:2] not in [(1, 1), (1, H)] or stage.isnan().any():
+            continue
+        if stage.shape[2:] == (T, T):
+            maps[name] = stage[0].float().cpu()
+        elif stage.shape[2:] == (T,):
+            gates[name] = stage[0].float().cpu()
+    return maps, gates
+
+
+def seen_by(masked: Tensor | None, weights: Tensor) -> Tensor:
+    """What a query may see: what is not -inf in the masked scores, or else the past: (1 or H, T, T)."""
+    past = torch.ones_like(weights[:1], dtype=torch.bool).tril()  # (1, T, T)
+    if masked is None:
+        return past if not weights.triu(1).any() else torch.ones_like(past)
+    seen = masked > -torch.inf  # (1 or H, T, T)
+    return seen[:1] if bool((seen == seen[:1]).all()) else seen
+
+
+def distinct(maps: dict[str, Tensor], seen: Tensor) -> dict[str, Tensor]:
+    """The maps that differ from the one before them where something is seen, and zero where nothing is."""
+    steps, before = dict[str, Tensor](), torch.full((), torch.nan)
+    for name, found in maps.items():
+        step = found.masked_fill(~seen, 0.0)  # (1 or H, T, T)
+        if not (step.shape == before.shape and torch.equal(step, before)):
+            steps[name] = before = step
+    return steps
+
+
+def law_of(last: Tensor | None, weights: Tensor, seen: Tensor) -> Law:
+    """How the last step (1 or H, T, T) becomes the weights (H, T, T)."""
+    if last is None:
+        return ""
+    if torch.allclose(last.masked_fill(~seen, -torch.inf).softmax(dim=-1).expand_as(weights), weights, atol=NEAR):
+        return "softmax"
+    share = last / last.sum(dim=-1, keepdim=True)  # (1 or H, T, T)
+    return "share" if torch.allclose(share.expand_as(weights), weights, atol=NEAR) else ""
+
+
+def product_of(
+    attention: Attention, call: MixCall, first: Tensor | None, seen: Tensor
+) -> tuple[Tensor | None, Tensor | None, float]:
+    """Query (H, T, d), key (G, T, d) and scale, where `scale * query . key` is the first step; else None, None, 1."""
+    query, key, H = call.query[0].float().cpu(), call.key[0].float().cpu(), call.weights.shape[1]
+    d = attention.d if isinstance(attention, Recurrent) else query.shape[-1]
+    scale = attention.scale(call.query) if isinstance(attention, SoftmaxAttention) and d else 1.0
+    query, key = query[..., :d], key[..., :d]  # (H, T, d), (G, T, d): gates ride behind them
+    if first is None or not d or len(query) != H or key.shape[-1] != d or H % len(key):
+        return None, None, 1.0
+    product = (query @ repeat_kv(key[None], H)[0].mT * scale).masked_fill(~seen, 0.0)  # (H, T, T)
+    close = torch.allclose(product, first.expand_as(product), rtol=1e-3, atol=1e-3 * float(product.abs().max()) + 1e-6)
+    return (query, key, scale) if close else (None, None, 1.0)

@@ -1,0 +1,84 @@
+"""Numbers in few bytes: half precision, the high bytes apart from the low ones, gzip, base64.
+
+A page of 4 layers, 4 heads and 118 tokens takes about a megabyte with everything in it. Where all of it would take more
+than `ROOM`, queries and keys stay out, then the steps; the weights always go in, and the page says what is missing.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from minigpt.seeing.numbers import Numbers
+from minigpt.system.errors import UserError
+
+ROOM = 3 << 20  # bytes of a page's numbers, beyond which only the weights go in
+MOST = 1 << 25  # weights that go into a page at all: about 48 MB
+LARGEST = 60_000.0  # half precision ends at 65,504; larger numbers are divided by a unit
+
+QUERIES, STEPS = "queries and keys", "the steps before the weights"
+
+
+def fitting(numbers: Numbers, room: int = ROOM) -> tuple[dict[str, Any], list[str]]:
+    """The packed arrays of a page, and what was left out of it. Raises UserError for too many weights."""
+    heads, T = len(numbers.heads), len(numbers.tokens)
+    if heads * T * T > MOST:
+        longest = int((MOST / heads) ** 0.5)
+        what = f"{T:,} tokens and {heads:,} heads make {heads * T * T:,} weights"
+        raise UserError(f"{what}, too many for a page: give a text of at most {longest:,} tokens")
+    left_out: list[str] = []
+    for leave in (None, QUERIES, STEPS):
+        left_out += [leave] if leave and any_of(numbers, leave) else []
+        packed = pack(arrays(numbers, left_out))
+        if len(packed["bytes"]) <= room:
+            break
+    return packed, left_out
+
+
+def any_of(numbers: Numbers, what: str) -> bool:
+    """Whether there are queries and keys, or steps, to leave out."""
+    return any(layer.steps if what == STEPS else layer.query is not None for layer in numbers.layers)
+
+
+def arrays(numbers: Numbers, left_out: list[str]) -> dict[str, Tensor]:
+    """The arrays of a page by name; those of layer 2 (from 0) begin with `2.`."""
+    found = {"surprise": numbers.surprise, "without": numbers.without}
+    for i, layer in enumerate(numbers.layers):
+        found |= {f"{i}.weights": layer.weights, f"{i}.lengths": layer.lengths, f"{i}.mixed": layer.mixed}
+        if not torch.equal(layer.seen, torch.ones_like(layer.seen).tril()):
+            found[f"{i}.seen"] = layer.seen
+        found |= {f"{i}.gates.{name}": gate for name, gate in layer.gates.items()}
+        if STEPS not in left_out:
+            found |= {f"{i}.steps.{name}": step for name, step in layer.steps.items()}
+        if QUERIES not in left_out and layer.query is not None and layer.key is not None:
+            found |= {f"{i}.query": layer.query, f"{i}.key": layer.key}
+    return found
+
+
+def pack(arrays: Mapping[str, Tensor]) -> dict[str, Any]:
+    """{"index": {name: [first byte, shape, unit]}, "bytes": base64}; a unit of 0 stands for truth values.
+
+    A number of two bytes is stored as all high bytes, then all low bytes: these compress better apart.
+    """
+    index, pieces, start = dict[str, list[Any]](), list[bytes](), 0
+    for name, tensor in arrays.items():
+        unit, raw = halves(tensor) if tensor.dtype != torch.bool else (0, tensor.numpy().astype(np.uint8).tobytes())
+        index[name] = [start, list(tensor.shape), unit]
+        pieces.append(raw)
+        start += len(raw)
+    squeezed = gzip.compress(b"".join(pieces), 9, mtime=0)
+    return {"index": index, "bytes": base64.b64encode(squeezed).decode()}
+
+
+def halves(tensor: Tensor) -> tuple[float, bytes]:
+    """The unit and the bytes of finite numbers in half precision."""
+    most = float(tensor.abs().max()) if tensor.numel() else 0.0
+    unit = most / LARGEST if most > LARGEST else 1.0
+    half = (tensor / unit).contiguous().numpy().astype("<f2").view(np.uint8).reshape(-1, 2)
+    return unit, half[:, 1].tobytes() + half[:, 0].tobytes()

@@ -1,0 +1,49 @@
+"""Look into a trained model: one HTML page on which it reads a text, with all its weights and the steps to them.
+
+python scripts/explore.py --prompt "Mia was a shy fox. She met Tom." --open
+python scripts/explore.py --run runs/tiny --prompt "Mia was a shy fox." --out page.html
+
+The page needs no network and no server: it opens from the disk, and can be mailed.
+"""
+
+import begin  # noqa: F401  before the imports that take seconds
+
+# isort: split
+import argparse
+import shlex
+import sys
+import webbrowser
+from pathlib import Path
+
+from minigpt import command
+from minigpt.fast.threads import use_threads_to_sample
+from minigpt.model import count_parameters
+from minigpt.runs.report import say
+from minigpt.runs.run import load, newest_run
+from minigpt.seeing.document import check_place
+from minigpt.system.errors import UserError
+
+
+def main(arguments: argparse.Namespace) -> None:
+    """Make the page of a prompt, and open it if asked to."""
+    if not arguments.prompt:
+        raise UserError("--prompt: give a text to look at")
+    if arguments.out:
+        check_place(arguments.out)
+    run = load(newest_run(arguments.run), "cpu")
+    use_threads_to_sample(sum(count_parameters(run.model).values()))
+    page = run.explore(arguments.prompt, arguments.out, made_by=shlex.join(["python", *sys.argv]))
+    say(f"wrote {page.path}: {len(page.html.encode()):,} bytes; open it in a browser")
+    if arguments.open and not webbrowser.open(page.path.absolute().as_uri()):
+        raise UserError(f"--open: no browser was found; open {page.path} yourself")
+
+
+if __name__ == "__main__":
+    parser = command.parser("Make a page on which a trained model reads a text, with all its weights.")
+    parser.add_argument("--run", default="", metavar="RUN", help="folder or name of a run (default: the newest)")
+    parser.add_argument("--prompt", default="", metavar="TEXT", help="the text to look at")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="where the page goes (default: explorer.html in the run)"
+    )
+    parser.add_argument("--open", action="store_true", help="open the page in the browser")
+    sys.exit(command.execute(main, parser.parse_args()))
