@@ -156,7 +156,7 @@ async function explore() {
     keep({ ...fromAddress(data, numbers, shades) });
     document.querySelector(`#shades [value="${kept.shade}"]`).checked = true;
   });
-  document.body.dataset.ready = "";
+  document.body.dataset.ready = performance.now().toFixed(0);
 }
 
 explore();
