@@ -1,33 +1,31 @@
 """Helpers for the tests of commands: a small text, a small config, and the scripts as processes.
 
-`process` starts `python scripts/NAME.py` as a user does. `script` gives the same result in a tenth of the time: one
-server imports torch once and forks for each command. The child runs the script as `__main__`, with its own arguments,
-folder, output and exit code.
-
-    python tests/running.py        # the server: one request (JSON) a line on stdin, one exit code a line on stdout
+`process` starts `python scripts/NAME.py` as a user does. `script` gives the same result in a tenth of the time: a
+server (`fork_server.py`) imports torch once and forks for each command. `started` leaves one under way, for signals,
+pipes and terminals. What belongs to the start of Python itself, such as its imports, needs `process`.
 """
 
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import random
 import re
-import runpy
 import signal
 import subprocess
 import sys
 import tempfile
-import traceback
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TextIO
+
+from fork_server import Server
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = ROOT / "scripts"
-PROFILES = {"--profile", "attention"}  # arguments of the commands that use torch's profiler
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "dog", "ran", "far", "from", "sun", "to", "hot", "hill"]
 
 CONFIG = """\
@@ -87,12 +85,12 @@ def environment(**changes: str) -> dict[str, str]:
     return kept | {"OMP_NUM_THREADS": "1", "MINIGPT_DATA": data_folder()} | changes
 
 
-def command_line(name: str, *arguments: object) -> list[str]:
+def command_line(name: str | Path, *arguments: object) -> list[str]:
     """The words of `python scripts/NAME arguments`."""
     return [sys.executable, str(SCRIPTS / name), *map(str, arguments)]
 
 
-def process(name: str, *arguments: object, cwd: Path, **env: str) -> Ended:
+def process(name: str | Path, *arguments: object, cwd: Path, **env: str) -> Ended:
     """Run a script in a process of its own, to its end."""
     ended = subprocess.run(
         command_line(name, *arguments),
@@ -106,77 +104,87 @@ def process(name: str, *arguments: object, cwd: Path, **env: str) -> Ended:
 
 
 def script(
-    name: str, *arguments: object, cwd: Path, encoding: str = "utf-8", full: tuple[str, ...] = (), **env: str
+    name: str | Path, *arguments: object, cwd: Path, encoding: str = "utf-8", full: tuple[str, ...] = (), **env: str
 ) -> Ended:
     """The same by way of the server. `encoding` is that of its terminal; `full` may name "out" and "err"."""
     with tempfile.TemporaryDirectory() as folder:
-        out, err = Path(folder, "out"), Path(folder, "err")
-        argv = command_line(name, *arguments)[1:]
-        request = {"argv": argv, "cwd": str(cwd), "out": str(out), "err": str(err), "encoding": encoding, "env": env}
-        request |= dict.fromkeys(full, "/dev/full")
-        asked, answers = server().stdin, server().stdout
-        assert asked and answers
-        asked.write(json.dumps(request) + "\n")
-        asked.flush()
-        code = int(answers.readline())
-        said, complained = (path.read_bytes() if path.exists() else b"" for path in (out, err))
+        out, err = ("/dev/full" if stream in full else f"{folder}/{stream}" for stream in ("out", "err"))
+        asked = server(env.get("LD_PRELOAD", ""))
+        request = {"argv": command_line(name, *arguments)[1:], "cwd": str(cwd), "env": env, "encoding": encoding}
+        asked.send(streams=[os.devnull, out, err], hurried=True, **request)
+        asked.send(child=asked.answer(), wait=True)
+        code = asked.answer()
+        said, complained = (b"" if path == "/dev/full" else Path(path).read_bytes() for path in (out, err))
         return Ended(code, said.decode(encoding), WAITING.sub("", complained.decode("utf-8")))
 
 
+class Started:
+    """A command under way, in a process of its own that the server has forked. Its stderr is a pipe."""
+
+    def __init__(self, pid: int, stdout: TextIO | None, stderr: TextIO | None):
+        self.pid, self.stdout, self.stderr = pid, stdout, stderr
+        self.code: int | None = None
+
+    def poll(self, wait: bool = False) -> int | None:
+        """Its exit code, or None while it is under way."""
+        if self.code is None:
+            server().send(child=self.pid, wait=wait)
+            self.code = server().answer()
+        return self.code
+
+    def wait(self) -> int:
+        """Its exit code, when it has ended; an alarm ends it after two minutes."""
+        code = self.poll(wait=True)
+        assert code is not None
+        return code
+
+    def send_signal(self, signum: int) -> None:
+        """Send it a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, signum)
+
+    def rest(self) -> str:
+        """What it still says on stderr, to its end."""
+        assert self.stderr
+        said = self.stderr.read()
+        self.wait()
+        return said
+
+
+@contextmanager
+def started(
+    name: str | Path,
+    *arguments: object,
+    cwd: Path,
+    stdout: bool = False,
+    terminal: int | None = None,
+    session: bool = False,
+    ignored: tuple[int, ...] = (),
+    **env: str,
+) -> Iterator[Started]:
+    """A script under way, by way of the server; it does not outlive the `with`.
+
+    `stdout`: it is a pipe as stderr is, not /dev/null. `terminal`: the descriptor of one, for all three. `session`: it
+    has a session of its own, whose terminal it is. `ignored`: signals that are ignored, as under nohup.
+    """
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as open_pipes:
+        streams = [os.devnull] * 3 if terminal is None else [os.ttyname(terminal)] * 3
+        piped = [number for number, asked in ((1, stdout), (2, terminal is None)) if asked]
+        for number in piped:
+            streams[number] = f"{folder}/{number}"
+            os.mkfifo(streams[number])
+        request = {"argv": command_line(name, *arguments)[1:], "cwd": str(cwd), "env": env, "encoding": "utf-8"}
+        server().send(streams=streams, session=session, ignored=ignored, **request)
+        pipes = {number: open_pipes.enter_context(open(streams[number], encoding="utf-8")) for number in piped}
+        running = Started(server().answer(), pipes.get(1), pipes.get(2))
+        try:
+            yield running
+        finally:
+            running.send_signal(signal.SIGKILL)
+            running.wait()
+
+
 @cache
-def server() -> subprocess.Popen[str]:
-    """The server, started when it is first needed."""
-    started = subprocess.Popen(
-        [sys.executable, __file__], env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-
-    def stop() -> None:
-        started.communicate(timeout=10)  # the end of its input is the end of the server
-
-    atexit.register(stop)
-    return started
-
-
-def serve() -> None:
-    """Fork for each request, and answer with the exit code."""
-    import torch
-
-    import minigpt.command
-    import minigpt.runs.start
-    from minigpt.system import waiting
-
-    assert torch and minigpt.command and minigpt.runs.start
-    waiting.QUIET_SECONDS = 30.0  # so that a busy machine adds no line to what is expected
-    for line in sys.stdin:
-        request = json.loads(line)
-        if PROFILES & set(request["argv"]):  # torch's profiler needs its compiler, which takes as long as torch itself
-            import torch._inductor
-        child = os.fork()
-        if not child:
-            become(request)
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-
-
-def become(request: dict[str, Any]) -> NoReturn:
-    """Be the process that was asked for."""
-    signal.alarm(120)  # a script that hangs ends all the same
-    os.environ.update(request.get("env", {}))
-    os.chdir(request["cwd"])
-    for descriptor, name in enumerate((os.devnull, request["out"], request["err"])):
-        os.dup2(os.open(name, os.O_RDWR | os.O_CREAT), descriptor)
-    sys.argv, sys.path[0] = request["argv"], str(SCRIPTS)
-    sys.stdout.reconfigure(encoding=request["encoding"])  # type: ignore[union-attr]
-    code: Any = 1
-    try:
-        runpy.run_path(sys.argv[0], run_name="__main__")
-    except SystemExit as end:
-        code = end.code or 0
-    except BaseException:
-        traceback.print_exc()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
-if __name__ == "__main__":
-    serve()
+def server(preload: str = "") -> Server:
+    """The server, started when it is first needed; with a library that is loaded before the C library, another."""
+    return Server(environment(**({"LD_PRELOAD": preload} if preload else {})))

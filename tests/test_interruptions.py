@@ -7,17 +7,14 @@ import os
 import pty
 import signal
 import struct
-import subprocess
 import termios
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from running import CONFIG, WAITING, command_line, environment, furnish, process, script
+from running import CONFIG, WAITING, furnish, process, script, started
 
 from minigpt.runs import checkpoint
 from minigpt.runs.checkpoint import Checkpoint
@@ -42,17 +39,6 @@ class Sleeper(MultiHead, kind="sleeper"):
         return super().qkv(x, past)
 """
 INTERRUPTING = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
-
-
-@contextmanager
-def started(name: str, *arguments: object, cwd: Path, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """A script in a process of its own, under way; it does not outlive the `with`."""
-    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
-    with subprocess.Popen(command_line(name, *arguments), cwd=cwd, env=environment(), **pipes) as running:
-        try:
-            yield running
-        finally:
-            running.kill()
 
 
 def wait_until(happened: Callable[[], bool]) -> None:
@@ -99,12 +85,12 @@ def test_a_training_that_was_stopped_goes_on_as_if_it_had_not_been(home: Path, s
     with started("train.py", "--config", "small.yaml", "--name", run.name, cwd=home) as training:
         wait_until(lambda: (run / "metrics.jsonl").exists() and len(steps(run)) > 60)
         training.send_signal(signum)
-        _, err = training.communicate(timeout=30)
-    assert training.returncode == code
+        err = training.rest()
+    assert training.wait() == code
     done = steps(run)
     assert 60 < len(done) < STEPS  # or there was nothing to resume
     if code > 0:
-        line = WAITING.sub("", err.decode())
+        line = WAITING.sub("", err)
         assert line.startswith(f"stopped by {signal.Signals(signum).name}; a checkpoint is written: ")
         assert line.count("\n") == 1
         assert last_checkpoint(run).state["step"] == done[-1]
@@ -131,9 +117,9 @@ def test_a_run_has_one_holder_and_a_second_ctrl_c_does_not_wait_for_the_step(tmp
         time.sleep(0.3)
         assert training.poll() is None  # the first one waits for the end of the step
         training.send_signal(signal.SIGINT)
-        _, err = training.communicate(timeout=10)
-    assert training.returncode == 130
-    assert b"Traceback" not in err
+        err = training.rest()
+    assert training.wait() == 130
+    assert "Traceback" not in err
 
 
 def test_ctrl_c_before_the_first_step_is_one_line(tmp_path: Path) -> None:
@@ -149,32 +135,25 @@ def test_ctrl_c_before_the_first_step_is_one_line(tmp_path: Path) -> None:
 
 def test_a_sample_is_streamed_and_a_reader_that_leaves_ends_it_quietly(home: Path) -> None:
     arguments = ("--run", "straight", "--prompt", "the", "--max-tokens", 10**6)
-    with started("sample.py", *arguments, cwd=home) as sampling:
+    with started("sample.py", *arguments, cwd=home, stdout=True) as sampling:
         assert sampling.stdout
         pieces = [os.read(sampling.stdout.fileno(), 1 << 16) for _ in range(4)]
         assert pieces[0].startswith(b"the") and all(0 < len(piece) < 1000 for piece in pieces)
         assert sampling.poll() is None  # a million tokens are not made yet
         sampling.stdout.close()
-        assert sampling.wait(timeout=20) == 141
-        assert sampling.stderr and sampling.stderr.read() == b""
+        assert (sampling.rest(), sampling.wait()) == ("", 141)
 
 
 def test_a_training_whose_reader_leaves_ends_quietly(home: Path) -> None:
-    with started("train.py", "--config", "small.yaml", "--name", "unheard", cwd=home) as training:
-        assert training.stdout and training.stdout.readline().startswith(b"text: ")
+    with started("train.py", "--config", "small.yaml", "--name", "unheard", cwd=home, stdout=True) as training:
+        assert training.stdout and training.stdout.readline().startswith("text: ")
         training.stdout.close()
-        assert training.wait(timeout=20) == 141
-        assert training.stderr and training.stderr.read() == b""
+        assert (training.rest(), training.wait()) == ("", 141)
 
 
 def test_a_full_disk_is_one_line(home: Path) -> None:
-    with (
-        Path("/dev/full").open("wb") as full,
-        started("sample.py", "--run", "straight", cwd=home, stdout=full) as ended,
-    ):
-        assert ended.stderr
-        assert ended.stderr.read() == b"input/output error: [Errno 28] No space left on device\n"
-        assert ended.wait(timeout=20) == 5
+    ended = script("sample.py", "--run", "straight", cwd=home, full=("out",))
+    assert (ended.code, ended.err) == (5, "input/output error: [Errno 28] No space left on device\n")
 
 
 # ---- terminals ----
@@ -215,7 +194,7 @@ def test_a_terminal_gets_a_progress_bar(home: Path) -> None:
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))  # rows and columns
     arguments = ("--config", "small.yaml", "--name", "bar", "training.max_steps=60")
-    with started("train.py", *arguments, cwd=home, stdin=slave, stdout=slave, stderr=slave) as training:
+    with started("train.py", *arguments, cwd=home, terminal=slave) as training:
         os.close(slave)
         out = b""
         try:
@@ -223,7 +202,7 @@ def test_a_terminal_gets_a_progress_bar(home: Path) -> None:
                 out += piece
         except OSError:  # how Linux says that the other side is closed
             pass
-        assert training.wait(timeout=20) == 0
+        assert training.wait() == 0
     os.close(master)
     text = out.decode("utf-8")
     assert "training:   0%|" in text and "training: 100%|" in text and "60/60" in text

@@ -26,7 +26,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import mutations
 from comparing import work_here
-from running import SCRIPTS, become
+from fork_server import become, opened
+from running import SCRIPTS
 
 import minigpt.comparison.pool
 from minigpt.inspection.pictures import can_plot
@@ -71,7 +72,8 @@ def child(home: Path, command: tuple[str, ...], out: Path, err: Path) -> tuple[i
         resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
         resource.setrlimit(resource.RLIMIT_FSIZE, (GIB // 16, GIB // 16))
         argv = [str(SCRIPTS / command[0]), *command[1:]]
-        become({"argv": argv, "cwd": str(home), "out": str(out), "err": str(err), "encoding": "utf-8"})
+        streams = opened(os.devnull, str(out), str(err))
+        become({"argv": argv, "cwd": str(home), "encoding": "utf-8", "hurried": True}, streams)
     _, status, used = os.wait4(pid, 0)
     return os.waitstatus_to_exitcode(status), used, time.monotonic() - began
 

@@ -42,7 +42,7 @@ void shim_set(const char *where, int how, long n, const char *only, const char *
 
 const char *shim_kinds(void) { return kinds; }
 
-__attribute__((constructor)) static void from_environment(void) {
+__attribute__((constructor)) void shim_from_environment(void) {
     const char *where = getenv("SHIM_FOLDER"), *how = getenv("SHIM_MODE"), *n = getenv("SHIM_AT");
     if (where && how) shim_set(where, atoi(how), n ? atol(n) : 0, getenv("SHIM_MATCH"), getenv("SHIM_LOG"));
 }

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from running import SCRIPTS, command_line, environment, script, small_text
+from running import SCRIPTS, environment, script, small_text, started
 from stopping import PLUGIN, STEPS, furnished, leftovers, metrics, newest, resume, train
 
 ROUNDING = 2e-5  # float32: gradients are added in another order; losses here are about 3
@@ -307,11 +307,7 @@ def test_a_process_that_waits_in_vain_gives_up(rank: int, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["INT", "TERM"])
 def test_a_process_that_waits_can_be_stopped(signum: int, code: int, tmp_path: Path) -> None:
-    command = command_line("train.py", *a_process_alone(tmp_path, 0, 600))
-    with subprocess.Popen(
-        command, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    ) as waiting:
+    with started("train.py", *a_process_alone(tmp_path, 0, 600), cwd=tmp_path) as waiting:
         assert waiting.stderr and "process 0 waits" in waiting.stderr.readline()
         waiting.send_signal(signum)
-        _, err = waiting.communicate(timeout=20)
-    assert waiting.returncode == code and err == "stopped\n"
+        assert (waiting.rest(), waiting.wait()) == ("stopped\n", code)

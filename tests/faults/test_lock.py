@@ -11,31 +11,25 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running import command_line, environment, script
+from running import Started, environment, script, started
 from stopping import PLUGIN, furnished, metrics, newest, resume, same, train
 
 WAIT = "Path('waiting').touch(); signal.pause()"
 
 
 @pytest.fixture
-def holder(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+def holder(tmp_path: Path) -> Iterator[Started]:
     """A training that has done six steps and now waits, in the folder of the test."""
     furnished(tmp_path)
     text = PLUGIN.format(act=WAIT, owner="minigpt.training.loop", name="accumulate", nth=7)
     (tmp_path / "happening.py").write_text(text, encoding="utf-8")
-    command = command_line("train.py", "--config", "small.yaml", "--plugin", "happening.py")
-    with subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL) as process:
-        try:
-            while not (tmp_path / "waiting").exists():
-                assert process.poll() is None
-            yield process
-        finally:
-            process.kill()
+    with started("train.py", "--config", "small.yaml", "--plugin", "happening.py", cwd=tmp_path) as running:
+        while not (tmp_path / "waiting").exists():
+            assert running.poll() is None
+        yield running
 
 
-def test_the_second_is_told_who_holds_it_and_may_have_it_after_a_crash(
-    holder: subprocess.Popen[bytes], tmp_path: Path
-) -> None:
+def test_the_second_is_told_who_holds_it_and_may_have_it_after_a_crash(holder: Started, tmp_path: Path) -> None:
     before = sorted(path.name for path in (tmp_path / "runs" / "small").rglob("*"))
     second = resume(tmp_path)
     assert second.code == 2 and second.err.count("\n") == 1
@@ -55,7 +49,7 @@ def test_the_second_is_told_who_holds_it_and_may_have_it_after_a_crash(
     assert metrics(tmp_path) == metrics(other) and same(newest(tmp_path), newest(other))
 
 
-def test_a_removed_lock_file_lets_nobody_in(holder: subprocess.Popen[bytes], tmp_path: Path) -> None:
+def test_a_removed_lock_file_lets_nobody_in(holder: Started, tmp_path: Path) -> None:
     """The folder itself is locked as well; without `.holder` the second is not told by whom."""
     (tmp_path / "runs" / "small" / ".lock").unlink()
     (tmp_path / "runs" / "small" / ".holder").unlink()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import tiktoken
-from running import command_line, environment, furnish, small_text
+from running import environment, furnish, small_text, started
 from tiktoken_ext import openai_public
 
 from minigpt.config.options import load
@@ -87,13 +87,11 @@ def test_learning_says_that_it_is_under_way_and_ends_at_a_signal(tmp_path: Path)
     furnish(tmp_path)
     arguments = ["--config", "small.yaml", "data.source=dna.txt", "data.tokenizer={kind: bpe, vocab_size: 50000}"]
     for signum, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
-        command = command_line("train.py", *arguments)
-        with subprocess.Popen(command, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True) as running:
+        with started("train.py", *arguments, cwd=tmp_path) as running:
             assert running.stderr
             assert any(line.startswith("training the tokenizer: ") for line in running.stderr)  # reading is slow, too
             running.send_signal(signum)
-            _, err = running.communicate(timeout=60)
-            assert (running.returncode, err.splitlines()[-1]) == (code, "stopped")
+            assert (running.rest().splitlines()[-1], running.wait()) == ("stopped", code)
     assert not (tmp_path / "runs").exists()
 
 
@@ -101,19 +99,12 @@ def test_ctrl_c_in_a_terminal_is_no_error_of_the_learner(tmp_path: Path) -> None
     """It reaches every process of the group."""
     (furnish(tmp_path) / "dna.txt").write_text(DNA, encoding="utf-8")
     words = ["--config", "small.yaml", "data.source=dna.txt", "data.tokenizer={kind: bpe, vocab_size: 50000}"]
-    with subprocess.Popen(
-        command_line("train.py", *words),
-        cwd=tmp_path,
-        env=environment(),
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as running:
+    with started("train.py", *words, cwd=tmp_path, session=True) as running:
         assert running.stderr
         assert any(line.startswith("training the tokenizer: ") for line in running.stderr)
         os.killpg(running.pid, signal.SIGINT)
-        _, err = running.communicate(timeout=60)
-    assert running.returncode == 130 and re.sub("training the tokenizer: .*\n", "", err) == "stopped\n"
+        assert re.sub("training the tokenizer: .*\n", "", running.rest()) == "stopped\n"
+        assert running.wait() == 130
 
 
 def test_a_learner_that_does_not_react_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 import torch
-from running import command_line, data_folder, environment, script, small_text
+from running import data_folder, script, small_text, started
 from stopping import DEAF, PLUGIN, STEPS, furnished, leftovers, metrics, newest, resume, same, train, train_until
 
 PHASES = {  # where the signal comes, and the step after which the run stops
@@ -88,7 +87,7 @@ def test_a_second_one_stops_at_once_and_leaves_the_last_checkpoint_whole(
     owner: str, name: str, nth: int, straight: Path, tmp_path: Path
 ) -> None:
     furnished(tmp_path)
-    twice = f"os.kill(os.getpid(), {int(signal.SIGINT)}); os.kill(os.getpid(), {int(signal.SIGTERM)})"
+    twice = f"os.kill(os.getpid(), {int(signal.SIGINT)}); os.kill(os.getpid(), {int(signal.SIGTERM)}); signal.pause()"
     stopped = train_until(tmp_path, twice, owner, name, nth, "training.checkpoint_every=2")
     assert (stopped.code, stopped.err) == (
         143,
@@ -103,10 +102,7 @@ def test_a_second_one_ends_a_call_of_a_library_too(straight: Path, tmp_path: Pat
     """Python runs no handler before the call returns; the first signal is answered by a line."""
     plugin = PLUGIN.format(act=DEAF, owner="minigpt.training.loop", name="accumulate", nth=7)
     (furnished(tmp_path) / "happening.py").write_text(plugin, encoding="utf-8")
-    command = command_line("train.py", "--config", "small.yaml", "--plugin", "happening.py")
-    with subprocess.Popen(
-        command, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    ) as running:
+    with started("train.py", "--config", "small.yaml", "--plugin", "happening.py", cwd=tmp_path) as running:
         assert running.stderr
         while not (tmp_path / "deaf").exists():
             time.sleep(0.01)
@@ -116,7 +112,7 @@ def test_a_second_one_ends_a_call_of_a_library_too(straight: Path, tmp_path: Pat
         ):
             running.send_signal(signum)
             assert any(line == f"{said}\n" for line in running.stderr)
-        assert running.wait(20) == 130
+        assert running.wait() == 130
     assert newest(tmp_path).state["step"] == 4
     assert resume(tmp_path).code == 0
     assert metrics(tmp_path) == metrics(straight) and same(newest(tmp_path), newest(straight))

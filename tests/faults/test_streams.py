@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import pty
 import signal
 import subprocess
-import termios
 import time
 from pathlib import Path
 
 import pytest
-from running import command_line, environment, script
+from running import command_line, environment, script, started
 from stopping import PLUGIN, STEPS, furnished, metrics, newest, resume, same, train, train_until
 
 A_STEP = ("minigpt.training.loop", "accumulate", 3)
@@ -86,23 +84,10 @@ def test_a_terminal_that_closes(nohup: bool, straight: Path, tmp_path: Path) -> 
     text = PLUGIN.format(act=WAIT, owner=A_STEP[0], name=A_STEP[1], nth=3)
     text = text.replace("signal.signal(signal.SIGHUP, signal.SIG_DFL)", "")
     (tmp_path / "waiting.py").write_text(text, "utf-8")
-    command = command_line("train.py", "--config", "small.yaml", "--plugin", "waiting.py")
+    words = ("--config", "small.yaml", "--plugin", "waiting.py")
+    own = {"session": True, "ignored": [signal.SIGHUP] if nohup else []}
     master, slave = pty.openpty()
-
-    def own_terminal() -> None:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN if nohup else signal.SIG_DFL)
-        fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
-
-    with subprocess.Popen(
-        command,
-        cwd=tmp_path,
-        env=environment(),
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        start_new_session=True,
-        preexec_fn=own_terminal,
-    ) as training:
+    with started("train.py", *words, cwd=tmp_path, terminal=slave, **own) as training:  # type: ignore[arg-type]
         os.close(slave)
         deadline = time.monotonic() + 60
         while not (tmp_path / "ready").exists():
@@ -110,7 +95,7 @@ def test_a_terminal_that_closes(nohup: bool, straight: Path, tmp_path: Path) -> 
             time.sleep(0.01)
         os.close(master)
         (tmp_path / "closed").touch()
-        assert training.wait(timeout=60) == (0 if nohup else 129)
+        assert training.wait() == (0 if nohup else 129)
     assert newest(tmp_path).state["step"] == (STEPS if nohup else 3) == len(metrics(tmp_path))
     if not nohup:
         assert resume(tmp_path).code == 0

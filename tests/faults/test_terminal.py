@@ -6,14 +6,13 @@ import ast
 import json
 import os
 import pty
-import subprocess
 import unicodedata
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from running import command_line, environment, furnish, script
+from running import furnish, script, started
 
 import minigpt
 from minigpt.system.terminal import one_line, printable
@@ -112,16 +111,13 @@ def test_a_sample_on_a_terminal_obeys_nothing(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("a\x1b[31mb\x9b\r" * 200, encoding="utf-8")
     assert script("train.py", "--config", "small.yaml", cwd=tmp_path).code == 0
     ours, theirs = pty.openpty()
-    command = command_line("sample.py", "--prompt", "a\x1b[31m")
-    with subprocess.Popen(
-        command, cwd=tmp_path, env=environment(), stdout=theirs, stderr=theirs, stdin=theirs
-    ) as running:
+    with started("sample.py", "--prompt", "a\x1b[31m", cwd=tmp_path, terminal=theirs) as running:
         os.close(theirs)
         read = b""
         with suppress(OSError):  # the end of a terminal
             while piece := os.read(ours, 1 << 16):
                 read += piece
-        assert running.wait(60) == 0
+        assert running.wait() == 0
     os.close(ours)
     assert rb"a\x1b[31m" in read and b"\x1b" not in read
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from signal import SIGINT, SIGTERM
 
 import pytest
 import torch
 from comparing import SMALL as COMPARISON
 from comparing import small, written
-from running import command_line, environment
+from running import Started, started
 from stopping import DEAF, furnished, metrics, newest, train, train_until
 
 from minigpt.comparison.experiment import Experiment
@@ -150,15 +150,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def stopped(command: list[str], folder: Path, said: str, signum: int, **env: str) -> None:
-    """The command says what it does, and a signal then ends it in one line, with nothing but that done."""
-    with subprocess.Popen(
-        command, cwd=folder, env=environment(**env), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    ) as running:
-        assert running.stderr and any(line.startswith(said) for line in running.stderr)
+def stopped(under_way: Iterable[tuple[Started, str, int]]) -> None:
+    """Each command says what it does, and a signal then ends it in one line, with nothing but that done."""
+    under_way = list(under_way)
+    for running, said, signum in under_way:
+        assert running.stderr and any(line.startswith(said) for line in running.stderr), said
         running.send_signal(signum)
-        _, err = running.communicate(timeout=20)
-    assert (running.returncode, err.splitlines()[-1]) == (128 + signum, "stopped")
+    for running, said, signum in under_way:
+        assert (running.rest().splitlines()[-1], running.wait()) == ("stopped", 128 + signum), said
 
 
 SAMPLE, SHOW = ("sample.py",), ("show_attention.py", "--text", "--prompt", "the")
@@ -173,13 +172,16 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("said", CALLS)
-def test_a_call_that_takes_long_says_so_and_ends_at_a_signal(said: str, trained: Path, tmp_path: Path) -> None:
-    """Also where the call is in the main thread, in which no handler runs before it returns."""
-    module, name, words = CALLS[said]
-    (tmp_path / "deaf.py").write_text(PATCH.format(module=module, name=name, act=DEAF), encoding="utf-8")
-    command = command_line(*words, "--run", trained / "runs" / "small", "--plugin", "deaf.py")
-    stopped(command, furnished(tmp_path), said, signal.SIGTERM)
+def test_a_call_that_takes_long_says_so_and_ends_at_a_signal(trained: Path, tmp_path: Path) -> None:
+    """Also where the call is in the main thread, in which no handler runs before it returns. All wait together."""
+    with ExitStack() as all_of_them:
+        under_way = []
+        for number, (said, (module, name, words)) in enumerate(CALLS.items()):
+            folder = furnished(tmp_path / str(number))
+            (folder / "deaf.py").write_text(PATCH.format(module=module, name=name, act=DEAF), encoding="utf-8")
+            call = started(*words, "--run", trained / "runs" / "small", "--plugin", "deaf.py", cwd=folder)
+            under_way.append((all_of_them.enter_context(call), said, SIGTERM))
+        stopped(under_way)
 
 
 def test_a_checkpoint_that_is_written_slowly_says_so(
@@ -215,21 +217,23 @@ def test_a_first_step_that_takes_long_says_so(
 
 def test_a_disk_that_is_slow_says_so_and_ends_at_a_signal(trained: Path, tmp_path: Path) -> None:
     (tmp_path / "deaf.py").write_text(PATCH.format(module="os", name="fsync", act=DEAF), encoding="utf-8")
-    command = command_line("train.py", "--config", furnished(tmp_path) / "small.yaml", "--plugin", "deaf.py")
-    stopped(command, tmp_path, "waiting until ", signal.SIGINT, MINIGPT_DATA=str(tmp_path / "data"))
+    words = ("train.py", "--config", furnished(tmp_path) / "small.yaml", "--plugin", "deaf.py")
+    with started(*words, cwd=tmp_path, MINIGPT_DATA=str(tmp_path / "data")) as training:
+        stopped([(training, "waiting until ", SIGINT)])
 
 
 # ---- whole commands ----
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM], ids=["INT", "TERM"])
-def test_a_large_file_that_is_hashed(signum: int, tmp_path: Path) -> None:
+def test_a_large_file_that_is_hashed(tmp_path: Path) -> None:
     """Here one that is no Shakespeare, of 40 GB, which are not on the disk."""
     (furnished(tmp_path) / "data").mkdir()
     with (tmp_path / "data" / "shakespeare.txt").open("wb") as file:
         file.truncate(40 << 30)
-    command = command_line("train.py", "--config", "small.yaml", "data.source=shakespeare")
-    stopped(command, tmp_path, "checking shakespeare.txt: ", signum, MINIGPT_DATA=str(tmp_path / "data"))
+    words = ("train.py", "--config", "small.yaml", "data.source=shakespeare")
+    own = {"cwd": tmp_path, "MINIGPT_DATA": str(tmp_path / "data")}
+    with started(*words, **own) as one, started(*words, **own) as other:  # type: ignore[arg-type]
+        stopped((each, "checking shakespeare.txt: ", signum) for each, signum in ((one, SIGINT), (other, SIGTERM)))
     assert not (tmp_path / "runs").exists()
 
 
@@ -237,14 +241,14 @@ def test_variants_whose_speed_takes_long_to_measure(tmp_path: Path) -> None:
     written(tmp_path, COMPARISON.replace("seeds: [1, 2]", "seeds: [1]"))
     slow = "from minigpt.comparison import measurement\nmeasurement.check_before_training = lambda *_: time.sleep(60)\n"
     (tmp_path / "wait.py").write_text(f"import time\n{slow}", encoding="utf-8")
-    command = command_line("compare.py", "--config", "small.yaml", "--plugin", "wait.py")
-    stopped(command, tmp_path, "measuring the speed: ", signal.SIGINT)
+    with started("compare.py", "--config", "small.yaml", "--plugin", "wait.py", cwd=tmp_path) as comparing:
+        stopped([(comparing, "measuring the speed: ", SIGINT)])
     assert not list(tmp_path.rglob("speeds.json"))
 
 
 def test_a_sample_while_training_is_left_out_at_a_signal(tmp_path: Path) -> None:
     """The step is saved at once; the sample is for the eye."""
-    act = f"os.kill(os.getpid(), {int(signal.SIGINT)})"
+    act = f"os.kill(os.getpid(), {int(SIGINT)})"
     ended = train_until(furnished(tmp_path), act, "minigpt.model.sampling", "next_token", 3)
     assert ended.code == 130 and "sample at step 2" not in ended.out, ended
     assert newest(tmp_path).state["step"] == 2 == len(metrics(tmp_path))

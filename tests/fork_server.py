@@ -1,0 +1,129 @@
+"""The server that forks for each command of the tests: to import torch takes longer than most of them.
+
+The child runs a script as `__main__`, as `python SCRIPT` does, but in a Python that has imported torch and minigpt
+already. All else is its own: arguments, folder, streams, signals, session, process id and exit code. What tests use is
+in `running.py`.
+
+    python tests/fork_server.py        # one request (JSON) a line on stdin, one answer a line on stdout
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import fcntl
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import termios
+import traceback
+from pathlib import Path
+from typing import Any, NoReturn
+
+import minigpt.command
+import minigpt.runs.start  # noqa: F401  so that no child has to
+from minigpt.system import waiting
+from minigpt.text import corpus
+
+PROFILES = {"--profile", "attention"}  # arguments of the commands that use torch's profiler
+SECONDS = 120  # after which an alarm ends a child
+
+
+class Server:
+    """The server, as the tests see it."""
+
+    def __init__(self, env: dict[str, str]):
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen([sys.executable, __file__], env=env, stdin=pipe, stdout=pipe, text=True)
+        atexit.register(self.process.communicate, timeout=10)  # the end of its input is the end of the server
+
+    def send(self, **request: Any) -> None:
+        """Ask for a child, or for the end of one."""
+        assert self.process.stdin
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> Any:
+        """The process id of the child that was asked for, or the exit code of the one that has ended."""
+        assert self.process.stdout
+        return json.loads(self.process.stdout.readline())
+
+
+def serve() -> None:
+    """Answer each request."""
+    for line in sys.stdin:
+        request = json.loads(line)
+        answer = end_of(**request) if "child" in request else start(request)
+        print(json.dumps(answer), flush=True)
+
+
+def end_of(child: int, wait: bool) -> int | None:
+    """The exit code of a child, when it has ended; without `wait`, None if it has not."""
+    ended, status = os.waitpid(child, 0 if wait else os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if ended else None
+
+
+def start(request: dict[str, Any]) -> int:
+    """Fork; the child's process id. The end of a pipe is opened here, when the test opens the other."""
+    if PROFILES & set(request["argv"]):  # torch's profiler needs its compiler, which takes as long as torch itself
+        import torch._inductor  # noqa: F401
+    streams = opened(*request["streams"])
+    child = os.fork()
+    if not child:
+        become(request, streams)
+    for stream in streams:
+        os.close(stream)
+    return child
+
+
+def opened(stdin: str, stdout: str, stderr: str) -> list[int]:
+    """Descriptors for the streams of a child."""
+    written = [os.open(name, os.O_WRONLY | os.O_CREAT | os.O_NOCTTY, 0o600) for name in (stdout, stderr)]
+    return [os.open(stdin, os.O_RDONLY | os.O_NOCTTY), *written]
+
+
+def become(request: dict[str, Any], streams: list[int]) -> NoReturn:
+    """Be the process that was asked for."""
+    signal.alarm(SECONDS)  # a script that hangs ends all the same
+    if request.get("session"):
+        os.setsid()
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    if request.get("session") and os.isatty(0):
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    for signum in request.get("ignored", ()):
+        signal.signal(signum, signal.SIG_IGN)
+    os.environ.update(request.get("env", {}))
+    if "SHIM_MODE" in os.environ:  # the server was started under the shim, which looks again
+        ctypes.CDLL(None).shim_from_environment()
+    os.chdir(request["cwd"])
+    sys.argv, sys.path[0] = request["argv"], os.path.dirname(request["argv"][0])
+    sys.stdout.reconfigure(encoding=request.get("encoding"), line_buffering=os.isatty(1))  # type: ignore[union-attr]
+    corpus.DATA = Path(os.environ["MINIGPT_DATA"])
+    if request.get("hurried"):
+        hurry()
+    runpy.run_path(sys.argv[0], run_name="__main__")
+    sys.exit()  # by way of all that Python does at its end
+
+
+def hurry() -> NoReturn:
+    """Run the script that `sys.argv` names. No busy machine adds a line to what it says, and Python ends at once."""
+    waiting.QUIET_SECONDS = 30.0
+    code: Any = 1
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except SystemExit as end:
+        code = end.code or 0
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    serve()
