@@ -130,7 +130,7 @@ torch.manual_seed(1)
 text = torch.randn(T, 2)  # (T, D)
 loop, product, softmax = average_loop(text), average_matrix(text), average_softmax(text)  # (T, D) each
 furthest = max(float((loop - product).abs().max()), float((loop - softmax).abs().max()))
-say(f"The largest difference between any two numbers is {furthest:.0e}: that is rounding, and nothing else.")
+say(f"The largest difference between any two numbers is {furthest:.1g}: that is rounding, and nothing else.")
 
 # %% [markdown]
 # ## Why the third way is the one that matters
@@ -176,7 +176,7 @@ moved = float((average_softmax(swapped)[-1] - average_softmax(text)[-1]).abs().m
 reveal(
     guess,
     "yes" if moved > 1e-6 else "no",
-    f'A sum does not depend on the order of its parts. (The largest change is {moved:.0e}.) To a mean, "Mia met Tom" '
+    f'A sum does not depend on the order of its parts. (The largest change is {moved:.1g}.) To a mean, "Mia met Tom" '
     'and "Tom met Mia" are the same text. Lesson 7 will give the tokens their places.',
     among=["yes", "no"],
 )

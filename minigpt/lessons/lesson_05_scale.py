@@ -1,0 +1,246 @@
+"""Lesson 5: Variance, with the scale and without it.
+
+Scores are divided by the square root of d, the width of a query. One small division, and training depends on it. You
+will see why on random vectors, and then look at what your own model has made of it.
+"""
+
+# %% [markdown]
+# ## How large is a dot product?
+#
+# The **variance** of some numbers is the mean of their squared distances from their mean. It says how far they are
+# spread. Its square root, the **standard deviation**, says the same in the units of the numbers.
+#
+# When training begins, queries and keys are random. Let us draw some: every number is drawn by itself, with mean 0 and
+# variance 1. Each dot product is a sum of d products, where d is the number of features of a query and a key.
+
+# %%
+import math
+
+import torch
+
+from minigpt.attention import MultiHead
+from minigpt.inspection.trace import tracing
+from minigpt.languages.language import Stories
+from minigpt.lessons.tools import bars, curves, exercise, matrix, own_run, reveal, show
+from minigpt.lessons.worked_examples import GRANT_KEY, GRANT_QUERY
+from minigpt.model import GPT
+from minigpt.seeing.edits import Edits, edited
+from minigpt.training.floor import character_probabilities
+
+torch.manual_seed(5)
+query, key = torch.randn(1000, 16, 256), torch.randn(1000, 16, 256)  # (texts, T, features): the first d of 256 are used
+
+# %% [markdown]
+# **Guess 1.** With d = 64, what is the variance of the dot products?
+
+# %%
+guess = None  # a number
+
+# %%
+widths = [4, 16, 64, 256]
+spread = {d: float((query[..., :d] @ key[..., :d].mT).var()) for d in widths}
+scaled = {d: float((query[..., :d] @ key[..., :d].mT / d**0.5).var()) for d in widths}
+reveal(
+    guess,
+    spread[64],
+    f"It is {spread[64]:.2f}. Each product has the variance 1, and the variances of independent numbers add up. So the "
+    "variance is d: the wider the queries, the larger the scores.",
+    bars({f"d = {d}": value for d, value in spread.items()}, "variance of the dot products", 1),
+    within=6,
+)
+
+# %% [markdown]
+# A standard deviation is the square root of a variance: for d = 64 it is 8. Divide the scores by the square root of d,
+# and their variance is divided by d.
+
+# %%
+show(bars({f"d = {d}": value for d, value in scaled.items()}, "the same, divided by the square root of d", 3))
+
+# %% [markdown]
+# ## A small example by hand
+#
+# Take the four tokens of lesson 4, whose queries and keys have 8 features.
+#
+# **Guess 2.** By what factor is the variance of their 16 scores larger before the division by the square root of 8 than
+# after it?
+
+# %%
+guess = None  # a number
+
+# %%
+scores = GRANT_QUERY @ GRANT_KEY.mT  # (T, T) = (4, 4)
+variances = {
+    "queries": GRANT_QUERY,
+    "keys": GRANT_KEY,
+    "scores": scores,
+    "scaled scores": scores / 8**0.5,
+}
+found = {name: float(numbers.var(correction=0)) for name, numbers in variances.items()}
+reveal(
+    guess,
+    found["scores"] / found["scaled scores"],
+    "Whoever divides numbers by something divides their variance by its square: by 8. With 16 numbers the variances "
+    f"themselves are only roughly as in theory: {found['scores']:.4f} in place of 8, {found['scaled scores']:.4f} in "
+    "place of 1.",
+    bars(found, "the variances", 4),
+    within=0.1,
+)
+
+# %% [markdown]
+# ## What large scores do to a softmax
+#
+# Now the weights. In a row of 16 random scores, look at the largest weight. If all were equal, it would be 1/16.
+#
+# **Guess 3.** With d = 64 and *without* the scale: how large is the largest weight of a row, on average?
+
+# %%
+guess = None  # a number between 0 and 1
+
+# %%
+raw = query[..., :64] @ key[..., :64].mT  # (texts, T, S)
+largest = {name: float((raw * by).softmax(dim=-1).amax(dim=-1).mean()) for name, by in (("raw", 1), ("scaled", 1 / 8))}
+example = torch.stack([raw[0, 0, :8].softmax(dim=-1), (raw[0, 0, :8] / 8).softmax(dim=-1)])  # (2, 8)
+places = [str(s + 1) for s in range(8)]
+reveal(
+    guess,
+    largest["raw"],
+    f"It is {largest['raw']:.2f}: one token has nearly everything, and which one is chance, because nothing is "
+    f"learned yet. With the scale it is {largest['scaled']:.2f}: the model begins by looking around. Here is one row "
+    "both ways:",
+    matrix(example, ["without", "with the scale"], places, "weights of one row of eight scores"),
+    within=0.1,
+)
+
+# %% [markdown]
+# ## What that does to learning
+#
+# A model learns by small changes: it asks how the weights would change if a score were a little larger. Let us ask the
+# same. We add a tiny random number to each score, and measure how far the weights of a row move in all.
+#
+# **Guess 4.** Which weights move more?
+
+# %%
+guess = None  # one of: without the scale, with the scale
+
+# %%
+nudge = 1e-3 * torch.randn_like(raw)  # (texts, T, S)
+moves = {}
+for name, numbers in {"without the scale": raw, "with the scale": raw / 8}.items():
+    change = (numbers + nudge).softmax(dim=-1) - numbers.softmax(dim=-1)  # (texts, T, S)
+    moves[name] = float(change.abs().sum(dim=-1).mean() / 1e-3)
+reveal(
+    guess,
+    max(moves, key=lambda name: moves[name]),
+    f"With the scale they move {moves['with the scale'] / moves['without the scale']:.1f} times as far. A weight "
+    "that is nearly 1 or nearly 0 hardly moves, whatever its score does: the softmax is **saturated**. Where nothing "
+    "moves, there is nothing to learn from.",
+    bars(moves, "how far the weights move, for a nudge of one"),
+    among=["without the scale", "with the scale"],
+)
+
+# %% [markdown]
+# ## Your own model
+#
+# All this was about the beginning. What do the scores of a *trained* model look like? Here is one, and a fresh model of
+# the same shape, with the weights it began from or others like them.
+
+# %%
+run = own_run(MultiHead)
+torch.manual_seed(run.config.training.seed)
+fresh = GPT(run.config.model, run.tokenizer.vocab_size).eval()
+texts = (run.config.data.language or Stories()).tell(5, 12)  # twelve stories
+size = run.config.model.block_size
+ids = torch.from_numpy(run.tokenizer.encode(texts[0])).long()[None, :size]  # (1, T)
+
+
+@torch.no_grad()
+def variance_of_scores(model: GPT) -> list[float]:
+    """The variance of the scaled scores that the mask allows, over all heads of each layer."""
+    with tracing(model) as trace:
+        model(ids)
+    past = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).tril()  # (T, T)
+    found = []
+    for attention, (call,) in zip(model.attentions(), trace.calls):
+        scores = attention.stages(call.query, call.key)["scores"]  # (1, H, T, T), scaled
+        found.append(float(scores[..., past].var()))
+    return found
+
+
+after, before = variance_of_scores(run.model), variance_of_scores(fresh)
+
+# %% [markdown]
+# **Guess 5.** In the trained model, is the variance of the scaled scores below 1, about 1, or above 1?
+
+# %%
+guess = None  # one of: below 1, about 1, above 1
+
+# %%
+middle = sum(after) / len(after)
+layers = range(1, len(after) + 1)
+reveal(
+    guess,
+    "below 1" if middle < 0.8 else "about 1" if middle <= 1.25 else "above 1",
+    f"It is {middle:.1f} on average over the layers. The scale does not keep the scores small for ever. It sets where "
+    "training *starts*; after that, each head makes its queries and keys as large as it needs to be as sure as it "
+    "wants to be.",
+    bars(
+        {f"layer {n}, fresh": v for n, v in zip(layers, before)}
+        | {f"layer {n}, trained": v for n, v in zip(layers, after)},
+        "variance of the scaled scores",
+    ),
+    among=["below 1", "about 1", "above 1"],
+)
+
+# %% [markdown]
+# ## Turn it
+#
+# If training has chosen the size of the scores, then another size should be worse. Let us multiply all scores of the
+# model by a factor and measure its loss. With the factor 0 all scores are equal: this is the running mean of lesson 1.
+# A large factor leaves only the largest score of each row. Taking the scale away is a factor too: the square root of d.
+
+# %%
+factors = [0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0, 8.0]
+losses = []
+for factor in factors:
+    with edited(run.model, Edits(scale={"all": factor})):
+        given = [p for text in texts for p in character_probabilities(run.model, run.tokenizer, text[:size])]
+    losses.append((factor, -sum(map(math.log, given)) / len(given)))
+
+# %% [markdown]
+# **Guess 6.** Which is worse for your model: scores of half the size, or of twice the size?
+
+# %%
+guess = None  # one of: half the size, twice the size
+
+# %%
+at = dict(losses)
+best = min(at, key=lambda factor: at[factor])
+reveal(
+    guess,
+    "half the size" if at[0.5] > at[2.0] else "twice the size",
+    f"The loss is {at[1.0]:.3f} as the model is, {at[0.5]:.3f} with half the scores and {at[2.0]:.3f} with twice the "
+    f"scores. Of the factors tried, {best:g} is the best. With 0, the running mean, it is {at[0.0]:.3f}. "
+    f"(To give every token the same probability would cost {math.log(run.tokenizer.vocab_size):.3f}.) The layers have "
+    "learned to work with what their heads choose, and have never met a mean.",
+    curves({"loss in nats a token": losses}, "The loss with all scores multiplied", "factor"),
+    among=["half the size", "twice the size"],
+)
+
+# %% [markdown]
+# ## Your turn
+#
+# You write a whole head: queries, keys and values as layers, the weights with their scale and mask, and the last step,
+# a layer that writes the result back. (That last step is the subject of lesson 6; the file says what it does.) Then
+# leave out the scale, and see whether the checker finds it.
+
+# %%
+exercise("single_head")
+
+# %% [markdown]
+# ## What to read next
+#
+# - "Attention Is All You Need" (arXiv 1706.03762), section 3.2.1 and its footnote: the sum of d products, as above.
+# - "Query-Key Normalization for Transformers" (arXiv 2010.04245): queries and keys of fixed length, and a scale that is
+#   learned.
+# - "Stabilizing Transformer Training by Preventing Attention Entropy Collapse" (arXiv 2303.06296): what happens when
+#   the scores grow too large in training.

@@ -1,0 +1,55 @@
+"""A small model trained in some seconds on the built-in stories, watched as it learns, and kept in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from minigpt.attention import Attention
+from minigpt.config.options import load as load_config
+from minigpt.fast import make_fast
+from minigpt.runs.assemble import RunConfig, assemble, open_text
+from minigpt.runs.run import Run
+from minigpt.system.waiting import progress
+from minigpt.training.floor import expectations
+from minigpt.training.loop import evaluate, train
+
+SMALL = (  # what differs from tiny.yaml
+    "data.stories={count: 3000, validation: 100}",
+    "training.batch_size=8",
+    "training.device=cpu",
+    "training.precision=float32",
+    "sampling.max_tokens=120",
+)
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A trained model, and its exact validation losses on the way, in nats a character."""
+
+    run: Run
+    losses: list[tuple[float, float]]  # (step, loss)
+    floor: float  # the best possible loss
+    targets: int  # how many characters the loss is a mean of
+
+
+def watch(steps: int, every: int, overrides: Sequence[str], attention: Attention.Config | None = None) -> Watched:
+    """Train a model of tiny.yaml with these overrides, and measure its loss every so many steps.
+
+    `attention` are options of any kind, such as a class in a notebook. The model is in its plain forms afterwards.
+    Nothing is checked before the first step: what sees the future is trained as well. Equal arguments, equal models.
+    """
+    config = load_config(RunConfig, "tiny.yaml", [*SMALL, *overrides, f"training.max_steps={steps}"])
+    if attention is not None:
+        config = replace(config, model=replace(config.model, attention=attention))
+    corpus, tokenizer = open_text(config.data)
+    dataset, model, optimizer = assemble(config, corpus, tokenizer)
+    expected = expectations(corpus, tokenizer)
+    assert expected is not None, "the stories have a floor"
+    losses = list[tuple[float, float]]()
+    for record in progress(train(model, dataset, optimizer, config.training), "training a small model", steps, "steps"):
+        if record.step % every == 0:
+            losses.append((record.step, evaluate(model, dataset, "val", config.training)))
+    run = Run(Path("in memory"), config, tokenizer, make_fast(model, False).eval(), steps, [])
+    return Watched(run, losses, expected.floor, len(expected.ideal))
