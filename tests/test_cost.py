@@ -11,7 +11,7 @@ from minigpt.attention import Attention
 from minigpt.attention.cache import Past, State
 from minigpt.config.options import from_dict
 from minigpt.fast import make_fast
-from minigpt.inspection.cost import bytes_of, cost
+from minigpt.inspection.cost import bytes_of, cost, operations_to_write
 from minigpt.model import GPT, ModelConfig
 
 L, D, T, V = 3, 32, 24, 20
@@ -42,6 +42,15 @@ def flops(projections: int, square: int, running_sum: int = 0) -> int:
 )
 def test_operations_a_token(attention: Any, expected: int) -> None:
     assert cost(model_of(attention)).flops_per_token == expected
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_operations_of_a_written_token(use_cache: bool) -> None:
+    """With a cache it is one position that looks at n; without, n positions that look at n, and one head at the end."""
+    layer = 2 * 2 * D * 4 * D + 4 * 2 * D * D  # MLP and projections of one position
+    found = operations_to_write(model_of("multi_head"), T, use_cache)
+    rows = [1 if use_cache else n for n in range(1, T + 1)]
+    assert found == [L * (q * layer + 2 * 2 * q * n * D) + 2 * D * V for n, q in enumerate(rows, start=1)]
 
 
 def test_operations_do_not_depend_on_which_kernel_makes_them() -> None:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,19 @@ from browser import THEMES, Visit, overflow, violations
 from running import environment, script, well
 
 from minigpt.attention import Attention
+from minigpt.config.options import load as load_config
 from minigpt.grading.exercises import EXERCISES
 from minigpt.lessons import as_page, own_model
 from minigpt.lessons.as_notebook import as_notebook, write_notebooks
 from minigpt.lessons.course import NO_GUESS, Cell, Lesson, cells, lesson_of, lessons
+from minigpt.lessons.new_stories import read_new_stories
 from minigpt.lessons.output import Output, collected, say, show
 from minigpt.lessons.pictures import curves, matrix
 from minigpt.lessons.prose import as_html, as_text
 from minigpt.lessons.reveal import Answer, Question, ask, reveal
+from minigpt.runs.assemble import RunConfig, assemble, open_text
 from minigpt.system.errors import UserError
+from minigpt.training.loop import evaluate
 
 LESSONS = lessons()
 NAMES = [lesson.path.stem for lesson in LESSONS]
@@ -346,6 +350,19 @@ def test_what_is_printed_is_collected_in_its_place() -> None:
         print("two", 3)
         show(Output("four", "<p>four</p>"))
     assert [output.text for output in outputs] == ["one", "two 3\n", "four"]
+
+
+def test_new_stories_are_those_of_validation() -> None:
+    """With as many stories as are read at a time, the score is that of the whole split: above the floor, by name."""
+    options = ["data.stories={count: 120, validation: 100}", "model.n_layer=1", "model.n_embd=16"]
+    config = load_config(RunConfig, "tiny.yaml", options)
+    dataset, model, _ = assemble(config, *open_text(config.data))
+    found = read_new_stories(model, config)
+    float32 = replace(config.training, precision="float32")
+    assert found.loss == pytest.approx(evaluate(model, dataset, "val", float32), rel=1e-5)
+    assert found.above is not None and found.above > 0
+    targets = len(dataset.splits["val"]) - 1  # the first id has nothing before it
+    assert found.characters == sum(row.characters for row in found.names.values()) == targets
 
 
 # ---- the page

@@ -10,6 +10,7 @@ B batch, H heads, T query positions, S key positions, D model width, d width of 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from minigpt.attention.cache import Past
 from minigpt.model.eval_mode import eval_mode
 from minigpt.model.gpt import GPT, count_parameters
+from minigpt.model.sampling import SamplingConfig, generate
 
 aten: Any = torch.ops.aten
 
@@ -44,6 +46,15 @@ def cost(model: GPT) -> Cost:
         model(ids, cache)
     kept = sum(bytes_of(past) for past in cache)
     return Cost(sum(count_parameters(model).values()), counter.get_total_flops() / T, kept / T)
+
+
+def operations_to_write(model: GPT, tokens: int, use_cache: bool = True) -> list[int]:
+    """The operations of each of the tokens that `generate` writes after a first one, with a cache or without."""
+    prompt = torch.zeros(1, 1, dtype=torch.long, device=model.device)  # (1, 1)
+    with FlopCounterMode(display=False, custom_mapping=CUSTOM) as counter:
+        written = generate(model, prompt, SamplingConfig(max_tokens=tokens, temperature=0), use_cache=use_cache)
+        totals = [counter.get_total_flops() for _ in written]
+    return [after - before for before, after in pairwise([0, *totals])]
 
 
 def bytes_of(past: Past) -> int:

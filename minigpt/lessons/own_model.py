@@ -13,20 +13,21 @@ from minigpt.lessons.small_training import watch
 from minigpt.runs.checkpoint import CheckpointError
 from minigpt.runs.run import Run, load, newest_run
 from minigpt.system.errors import UserError
+from minigpt.text.tokenizer import Char
 
 STEPS = 250
 SHAPE = ("model.n_layer=2", "model.n_embd=64")  # with four heads
 
 
 def own_run(kind: type[Attention] = Attention) -> Run:
-    """The newest run in `runs/`, if it was trained on the built-in stories and all its attentions are of this kind.
+    """The newest run in `runs/`, if it reads the built-in stories by letters and all its attentions are of this kind.
 
     Else a small model with two layers of four heads is trained. On the CPU, in plain forms; a line says which it is.
     """
     try:
         run = load(newest_run(), "cpu", fast=False)
-        why = f"Your newest run, `{run.folder}`, has read another text than the stories"
-        if run.config.data.source == "stories":
+        why = f"Your newest run, `{run.folder}`, does not read the stories letter by letter"
+        if run.config.data.source == "stories" and isinstance(run.config.data.tokenizer, Char.Config):
             if all(isinstance(attention, kind) for attention in run.model.attentions()):
                 say(f"The model is that of your newest run, `{run.folder}`.")
                 return run
