@@ -119,8 +119,9 @@ function visible(token) {
 const quoted = (token) => `\u2018${visible(token)}\u2019`;
 
 /**
- * The strip of tokens in `box`: a listbox with one stop of the Tab key, in which arrows, Home and End move and choose.
- * Pointing previews, leaving restores, clicking keeps: on.preview(i), on.leave(), on.choose(i).
+ * The strip of tokens in `box`: a listbox with one stop of the Tab key, in which arrows, Home and End move.
+ * Pointing previews, leaving restores; clicking, Enter and the space bar choose, and so does moving, unless there is an
+ * on.move(i) for that: on.preview(i), on.leave(), on.choose(i).
  * Returns {items, select(i), shade(i, amount), later(i)}: amount is -1 to 1; tokens after i are drawn as not yet seen.
  */
 function strip(box, tokens, on, label = "The text, token by token") {
@@ -151,10 +152,11 @@ function strip(box, tokens, on, label = "The text, token by token") {
   box.onpointerleave = () => on.leave?.();
   box.onclick = (event) => { if (at(event) !== null) on.choose?.(at(event)); };
   box.onkeydown = (event) => {
-    const to = movedTo(items, chosen, event.key);
-    if (to === null) return;
+    const here = items.indexOf(document.activeElement);
+    const to = movedTo(items, here < 0 ? chosen : here, event.key);
+    if (to === null || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
-    on.choose?.(to);
+    (to === here || !on.move ? on.choose : on.move)?.(to);
     items[to].focus();
   };
   return {

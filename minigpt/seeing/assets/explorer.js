@@ -60,6 +60,7 @@ async function explore() {
   // the parts
   const text = strip(byId("text"), data.tokens, {
     preview: (t) => point({ t, key: null }), leave, choose: (t) => (asked ? answer(t) : keep({ t })),
+    move: (t) => { if (!asked) keep({ t }); },
   });
   const small = smallMaps(byId("heads"), data, numbers, words, { preview: (h) => point({ h, key: null }), leave, choose: (h) => { stopAsking(); keep({ h }); } });
   const large = largeMap(byId("map"), numbers, words, {
