@@ -3,6 +3,7 @@
 python scripts/compare.py --config ladder.yaml                            # the rungs of the ladder
 python scripts/compare.py --config ladder.yaml compare.match=parameters   # the same with equal parameters
 python scripts/compare.py --config positions.yaml                         # how a model is told where a token is
+python scripts/compare.py --config ladder.yaml --figures paper            # SVG, PDF and LaTeX; finished runs stay
 
 If it was stopped, the same command continues.
 """
@@ -13,9 +14,11 @@ import begin  # noqa: F401  before the imports that take seconds
 import argparse
 import shlex
 import sys
+from pathlib import Path
 
 from minigpt import command
 from minigpt.comparison.experiment import Experiment
+from minigpt.comparison.figures import write_figures
 from minigpt.comparison.summary import table
 from minigpt.comparison.variants import load_comparison
 from minigpt.runs.report import say
@@ -29,6 +32,8 @@ def main(arguments: argparse.Namespace) -> None:
     summary = experiment.run(said)
     say("")
     say(table(summary))
+    if arguments.figures is not None:
+        write_figures(summary, arguments.figures, say)
     say(f"\n{comparison.folder / 'page.html'} shows the results; results.json and results.csv have the numbers")
 
 
@@ -38,6 +43,8 @@ if __name__ == "__main__":
     parser.add_argument("--name", default="", help="folder in runs/compare/ (default: the config's name)")
     parser.add_argument("--allow-leak", action="store_true", help="train even a model that sees the future")
     parser.add_argument("--skip-checks", action="store_true", help="train without checking the models first")
+    figures = "also write the charts as SVG and PDF (with matplotlib) and the tables as LaTeX into this folder"
+    parser.add_argument("--figures", type=Path, metavar="DIR", help=figures)
     arguments, overrides = parser.parse_known_args()
     command.no_leftovers(parser, overrides)
     arguments.overrides = overrides

@@ -18,6 +18,7 @@ from minigpt.comparison.measurement import _characters, prepare
 from minigpt.comparison.results import config_key, jobs, load_result, save_result
 from minigpt.comparison.worker import do
 from minigpt.config.options import to_yaml
+from minigpt.runs.report import read_metrics
 from minigpt.runs.run import load
 from minigpt.system.folder import Lock
 from minigpt.text.tokenizer import Char
@@ -104,11 +105,21 @@ def test_a_diverged_run_is_a_result_that_says_so(tmp_path: Path) -> None:
 
 
 def test_a_run_folder_is_one_that_can_be_written_with(tmp_path: Path) -> None:
+    """It has a line of metrics a step, those of an unfinished run left out, and the curves of the losses."""
     asked = task(tmp_path)
+    folder = Path(asked["folder"])
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "metrics.jsonl").write_text('{"step": 1, "train/loss": 99.0}\n', encoding="utf-8")
     do(asked, lambda message: None)
     run = load(asked["folder"], "cpu")
     assert run.step == 6
     assert run.generate("\n", max_tokens=5).startswith("\n")
+    lines, result = read_metrics(folder / "metrics.jsonl"), load_result(folder, asked["key"])[0]
+    assert result is not None and [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    assert [[line["step"], line["val/loss"]] for line in lines if "val/loss" in line] == [
+        [step, loss] for step, _, loss, _ in result["curve"]
+    ]
+    assert (folder / "loss.svg").read_text(encoding="utf-8").count("<polyline") == 2
 
 
 def test_a_model_that_sees_the_future_is_refused_before_any_training(tmp_path: Path) -> None:

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
-from collections.abc import Callable
+import sys
+import xml.etree.ElementTree
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import THEMES, Visit, overflow, violations
 from comparing import SMALL, finished, small
 
 from minigpt.comparison import variants as compare
-from minigpt.comparison.page import log_ticks, page, ticks
+from minigpt.comparison.charts import PAPER, curves_of, curves_svg
+from minigpt.comparison.figures import tabular, write_figures
+from minigpt.comparison.page import page
 from minigpt.comparison.summary import COLUMNS
+from minigpt.inspection.pictures import log_ticks, ticks
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome") or ""
-browser = pytest.mark.skipif(not CHROMIUM, reason="there is no chromium here")
 TEXT = SMALL.replace("  mean:", '  "<b>&amp;": {model.norm: rmsnorm}\n  mean:')
 
 
@@ -177,51 +178,67 @@ def test_ticks_are_round_and_enclose() -> None:
 # ---- a real browser ----
 
 
-def visit(path: Path, net_log: Path, *options: str) -> tuple[str, list[str], list[str]]:
-    """Open a page in chromium: its DOM, what the console said, and every address that was asked for."""
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-    command += ["--disable-component-update", "--no-first-run", f"--user-data-dir={net_log.parent / 'profile'}"]
-    command += ["--enable-logging=stderr", f"--log-net-log={net_log}", *options, "--dump-dom", path.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-    raw = net_log.read_text("utf-8", "replace")
-    addresses = re.findall(r'"url":\s*"([^"]+)"', raw)
-    return done.stdout, console, [a for a in addresses if not a.startswith(("data:", "chrome:", "file:"))]
+@pytest.mark.parametrize(("width", "theme"), THEMES)
+def test_a_real_browser_finds_nothing_wrong(folder: Path, visit: Visit, width: int, theme: str) -> None:
+    """No script error, no request, nothing beyond the edge of a phone, and what WCAG 2.2 A and AA ask for."""
+    shown = visit(folder / "page.html", width, theme)
+    assert overflow(shown) == 0
+    assert shown.locator(".narrow:visible").count() == 2 * (width == 390)  # the two charts, drawn for it
+    assert shown.locator(".broad:visible").count() == 2 * (width == 1280)
+    check_numbers(shown.content(), json.loads((folder / "results.json").read_text("utf-8")))
+    sizes = "[...document.querySelectorAll('svg text')].map(t => t.getBoundingClientRect()).filter(r => r.width)"
+    heights = shown.evaluate(f"{sizes}.map(r => Math.min(r.width, r.height))")
+    assert len(heights) > 50 and min(heights) > 5  # a letter is higher than wide: 5 pixels are those of an i
+    assert violations(with_scripts(folder, visit, width, theme)) == []
 
 
-@browser
-@pytest.mark.parametrize("options", [(), ("--blink-settings=preferredColorScheme=0",)], ids=["light", "dark"])
-def test_a_real_browser_reports_no_error(folder: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
-    dom, console, addresses = visit(folder / "page.html", tmp_path / "net.json", *options)
-    assert console == []
-    assert [a for a in addresses if not background(a)] == []
-    check_numbers(dom, json.loads((folder / "results.json").read_text("utf-8")))
+def with_scripts(folder: Path, visit: Visit, width: int, theme: str) -> Any:
+    """The page without its policy, which would stop axe."""
+    return visit(folder / "page.html", width, theme, bypass_csp=True)
 
 
-def background(address: str) -> bool:
-    """Whether chromium itself requests this address, for any page."""
-    return re.match(r"https?://([\w.-]*\.)?(google\.com|googleapis\.com|gvt1\.com)/", address) is not None
+def test_printed_tables_are_whole(folder: Path, visit: Visit) -> None:
+    """On A4 with margins, in the dark theme too: nothing is cut off, and what was folded is there."""
+    shown = visit(folder / "page.html", 700, "dark")
+    shown.emulate_media(media="print")
+    boxes = shown.evaluate(
+        "[...document.querySelectorAll('table')].map(t => [t.getBoundingClientRect().right, t.offsetHeight])"
+    )
+    assert len(boxes) > 5 and all(0 < right <= 700 and height > 30 for right, height in boxes)
+    assert shown.evaluate("[...document.querySelectorAll('.wide')].every(w => w.scrollWidth <= w.clientWidth)")
+    assert shown.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
 
 
-BREAKS: dict[str, Callable[[str], str]] = {
-    "a script with a mistake": lambda text: text.replace("</body>", "<script>throw Error('x')</script></body>"),
-    "a picture from outside": lambda text: text.replace("</body>", '<img src="http://127.0.0.1:9/x.png"></body>'),
+def test_a_map_has_its_words_and_opens_to_its_letters(folder: Path, visit: Visit) -> None:
+    """By keyboard, with the letters of the story, a line end in front, along both sides."""
+    shown = visit(folder / "page.html")
+    story = json.loads((folder / "results.json").read_text("utf-8"))["example"]["text"]
+    small = shown.locator("details[open] details.map").first
+    assert small.locator(".words").is_visible() and not small.locator(".letters").is_visible()
+    small.locator("summary").focus()
+    shown.keyboard.press("Enter")
+    assert not small.locator(".words").is_visible()
+    assert (
+        small.locator(".letters text").all_text_contents()
+        == ["\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}" + story.replace(" ", "\N{OPEN BOX}")] * 2
+    )
+
+
+BREAKS: dict[str, tuple[str, str]] = {
+    "a script": ("<script>throw Error('x')</script>", "violates"),
+    "a picture from outside": ('<img src="http://127.0.0.1:9/x.png">', "violates"),
 }
 
 
-@browser
-@pytest.mark.parametrize("policy", [True, False], ids=["with the policy", "without it"])
 @pytest.mark.parametrize("what", BREAKS)
-def test_the_browser_would_report_it(folder: Path, tmp_path: Path, what: str, policy: bool) -> None:
-    """The test above would notice a script or an external address; and the policy in the page's head blocks both."""
-    text = BREAKS[what]((folder / "page.html").read_text("utf-8"))
-    if not policy:
-        text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", text)
+def test_the_policy_lets_nothing_in(folder: Path, tmp_path: Path, visit: Visit, what: str) -> None:
+    """The tests above would notice a script or an external address; the policy in the page's head blocks both."""
+    wrong, said = BREAKS[what]
+    text = (folder / "page.html").read_text("utf-8").replace("</body>", f"{wrong}</body>")
     (tmp_path / "page.html").write_text(text, "utf-8")
-    _, console, addresses = visit(tmp_path / "page.html", tmp_path / "net.json")
-    assert bool(console) == (policy or what == "a script with a mistake")  # a missing picture is no error
-    assert ("http://127.0.0.1:9/x.png" in addresses) == (what == "a picture from outside" and not policy)
+    shown = visit(tmp_path / "page.html")
+    assert any(said in line for line in shown.complaints)
+    shown.complaints.clear()
 
 
 def test_a_curve_has_the_spread_of_its_seeds(folder: Path) -> None:
@@ -233,4 +250,78 @@ def test_a_curve_has_the_spread_of_its_seeds(folder: Path) -> None:
             assert (step, low, high) == (mine[0][number][0], min(above), max(above))
             assert low < row["curve"][number][2] < high
     text = (folder / "page.html").read_text("utf-8")
-    assert text.count("<polygon") == text.count("<polyline") == len(results["variants"])
+    assert text.count("<polygon") == text.count("<polyline") == 2 * len(results["variants"])  # in two widths
+
+
+def test_a_single_evaluation_has_a_spread_too(folder: Path) -> None:
+    results = json.loads((folder / "results.json").read_text("utf-8"))
+    for row in results["variants"]:
+        row["curve"], row["spread"] = [[6, 3.0, 2.0]], [[6, 1.0, 3.0]]
+    found = curves_of(results)
+    assert found is not None
+    root = xml.etree.ElementTree.fromstring(curves_svg(found, 820, PAPER))
+    bars, dots = ([one for one in root if one.get("class") == name] for name in ("spread", "mean"))
+    assert len(bars) == len(dots) == len(results["variants"])
+    for bar, dot in zip(bars, dots):
+        highest, lowest = re.findall(r"[V ]([\d.]+)", str(bar.get("d")))[1:3]
+        assert float(highest) < float(str(dot.get("cy"))) < float(lowest)
+
+
+# ---- files for papers ----
+
+
+def test_figures_are_the_numbers_of_the_json(folder: Path, tmp_path: Path) -> None:
+    """SVG that is XML, PDF, and LaTeX whose cells are, once read back, those of the results."""
+    pytest.importorskip("matplotlib")
+    results, said = json.loads((folder / "results.json").read_text("utf-8")), list[str]()
+    write_figures(results, tmp_path / "paper", said.append)
+    names = ["accuracy.tex", "curves.pdf", "curves.svg", "differences.pdf", "differences.svg", "table.tex"]
+    assert sorted(path.name for path in (tmp_path / "paper").iterdir()) == names and len(said) == 1
+    for path in (tmp_path / "paper").glob("*.svg"):
+        text = path.read_text("utf-8")
+        assert "var(" not in text and xml.etree.ElementTree.fromstring(text).tag.endswith("}svg")
+    assert all(path.read_bytes().startswith(b"%PDF") for path in (tmp_path / "paper").glob("*.pdf"))
+    rows = read_tabular((tmp_path / "paper" / "table.tex").read_text("utf-8"))
+    for row, variant in zip(rows[1:], results["variants"]):
+        assert row[0] == variant["variant"] and float(row[1]) == pytest.approx(variant["above"], abs=5.1e-5)
+        difference = variant["difference"]
+        assert float(row[2].split()[0]) == pytest.approx(difference["mean"], abs=5.1e-5) if difference else row[2]
+
+
+def test_without_matplotlib_the_other_figures_are_written(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    said = list[str]()
+    write_figures(json.loads((folder / "results.json").read_text("utf-8")), tmp_path, said.append)
+    assert {path.suffix for path in tmp_path.iterdir()} == {".svg", ".tex"}
+    assert said[-1] == 'note: no PDF was written, it needs matplotlib: pip install -e ".[plot]"'
+
+
+def read_tabular(text: str) -> list[list[str]]:
+    """The cells of a tabular, read as TeX reads them. Fails on any other command or special character."""
+    body = re.fullmatch(r"\\begin{tabular}{lr*}\n(.*)\\end{tabular}\n", text, re.S)
+    assert body
+    lines = [line for line in body[1].splitlines() if line != r"\hline"]
+    assert all(line.endswith(r" \\") for line in lines)
+    rows = [[read_cell(cell) for cell in re.split(r"(?<!\\)&", line[:-3])] for line in lines]
+    assert len({len(row) for row in rows}) == 1
+    return rows
+
+
+WORDS = {"backslash": "\\", "asciitilde": "~", "asciicircum": "^", "bar": "|", "less": "<", "greater": ">"}
+WORDS |= {"quotedbl": '"', "asciigrave": "`"}
+
+
+def read_cell(cell: str) -> str:
+    """The text of a cell."""
+    form = r"\\text(\w+)\{\}|\\([{}$&#%_])|\$([+-])\$|\{\}|([^\\{}$&#%_~^])"
+    found = list(re.finditer(form, cell))
+    assert "".join(one[0] for one in found) == cell
+    return "".join(WORDS.get(one[1], "") or one[2] or one[3] or one[4] or "" for one in found).strip()
+
+
+def test_no_character_of_a_name_is_a_command_of_tex() -> None:
+    odd = "a\\b{c}$d$&#%_~^|<>\"`'' -- -1 ?` \x1b"
+    (row,) = read_tabular(tabular(iter([[odd, "-0.5"]])))
+    assert row == [odd.replace("\x1b", "\\x1b"), "-0.5"]

@@ -5,9 +5,11 @@ B batch, T positions, H heads.
 
 from __future__ import annotations
 
+import json
 import math
 import platform
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
@@ -15,21 +17,25 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from minigpt.checks.before_training import check_before_training
 from minigpt.comparison.data import expected_of, text_and_tokenizer
 from minigpt.config.options import to_yaml
 from minigpt.inspection.causality import idle_positions
 from minigpt.inspection.cost import cost
+from minigpt.inspection.maps import sums
 from minigpt.inspection.pictures import small_png
 from minigpt.inspection.trace import attention_maps
 from minigpt.model.gpt import GPT
 from minigpt.model.sampling import SamplingConfig, generate
 from minigpt.runs import checkpoint
 from minigpt.runs.assemble import RunConfig, assemble
-from minigpt.runs.run import CHECKPOINTS, CONFIG, TOKENIZER, seal
+from minigpt.runs.report import Log, loss_curves, metrics_of
+from minigpt.runs.run import CHECKPOINTS, CONFIG, METRICS, TOKENIZER, seal
 from minigpt.system.errors import UserError
 from minigpt.system.folder import write_whole
+from minigpt.system.terminal import complain
 from minigpt.text.corpus import Corpus
 from minigpt.text.dataset import Dataset, check_size
 from minigpt.text.tokenizer import Tokenizer
@@ -84,6 +90,7 @@ def perform(config: RunConfig, folder: Path, send: Send, share: int | None = Non
     dataset, aligned, tokenizer, model, optimizer = prepare(config, share)
     write_whole(folder / CONFIG, to_yaml(config))
     tokenizer.save(folder / TOKENIZER)
+    (folder / METRICS).unlink(missing_ok=True)  # of an unfinished run
     sealed = seal(folder)
     expected, settings = expected_of(config.data), config.training
     batches = math.ceil(CURVE_WINDOWS / settings.batch_size)
@@ -97,15 +104,22 @@ def perform(config: RunConfig, folder: Path, send: Send, share: int | None = Non
         return scores[-1].loss
 
     try:
-        for _, evaluation in fit(model, dataset, optimizer, settings, history, validate):
-            send({"event": "step", "step": history.step})
-            if evaluation is not None:
-                above = scores[-1].above
-                curve.append([*evaluation] if above is None else [*evaluation, above])
+        with closing(Log(folder / METRICS, complain)) as metrics:
+            for record, evaluation in fit(model, dataset, optimizer, settings, history, validate):
+                send({"event": "step", "step": history.step})
+                line = metrics_of(record, history)
+                if evaluation is not None:
+                    above = scores[-1].above
+                    curve.append([*evaluation] if above is None else [*evaluation, above])
+                    line |= {"val/loss": evaluation[2]} | ({} if above is None else {"val/above_floor": above})
+                metrics.write(json.dumps(line) + "\n")
         if not math.isfinite(validate(None)):
             raise Diverged(f"step {history.step}: the validation loss is {scores[-1].loss}; lower the learning rate")
     except Diverged as error:
         return result | {"status": "diverged", "message": str(error), "steps": history.step, "curve": curve}
+    finally:
+        title = f"{folder.name}: loss in nats (validation: the first {batches * settings.batch_size} windows)"
+        write_whole(folder / "loss.svg", loss_curves(folder / METRICS, title))
     done = {"seconds": history.seconds, "tokens": history.tokens}
     checkpoint.save(folder / CHECKPOINTS, history.step, model, {}, done, sealed)
     speed = history.tokens / history.seconds
@@ -145,13 +159,21 @@ def read_example(model: GPT, config: RunConfig, tokenizer: Tokenizer) -> dict[st
         return None
     ids = torch.from_numpy(tokenizer.encode(found[0])).long()[None].to(model.device)  # (1, T)
     try:
-        maps = [[small_png(head) for head in layer[0].float().cpu()] for layer in attention_maps(model, ids)]
+        maps = [layer[0].float().cpu() for layer in attention_maps(model, ids)]  # (H, T, T) each
     except UserError:  # this kind has no attention weights
         maps = []
     return {
         "probabilities": _of_answers(corpus, found[0], character_probabilities(model, tokenizer, found[0])),
-        "attention": maps,
+        "attention": [[small_png(head) for head in layer] for layer in maps],
+        "notes": [[_note(head) for head in layer] for layer in maps],
+        "tokens": [tokenizer.token_bytes(id).decode("utf-8", "replace") for id in ids[0].tolist()],
     }
+
+
+def _note(weights: Tensor) -> str:
+    """What the picture of a map (T, T) does not say: what rows sum to, and what is opaque, where that is not 1."""
+    most = float(weights.abs().max())
+    return "; ".join(filter(None, (sums(weights), f"full colour: {most:.2g}" if most > 1.001 else "")))
 
 
 def _of_answers(corpus: Corpus, text: str, probabilities: list[float]) -> list[float | None]:

@@ -95,13 +95,15 @@ FINISHED = RAN | {  # the keys of a run that did not diverge
     **{"seconds": float, "training_tokens_per_second": float, "sampling_tokens_per_second": float},
 }
 EXAMPLE = {"probabilities": [float | None], "attention": [[str]]}  # of the example story, if there is one
+LABELS = {"notes": [[str]], "tokens": [str]}  # of its attention; earlier results have none
 
 
 def is_result(values: Any) -> bool:
     """Whether a value has the form of a result, as the worker makes it."""
     if not has_form(values, RAN) or not all(len(point) in (3, 4) for point in values["curve"]):
         return False
-    if values.get("example") is not None and not has_form(values["example"], EXAMPLE):
+    look = values.get("example")
+    if look is not None and not (has_form(look, EXAMPLE) and has_form({key: [] for key in LABELS} | look, LABELS)):
         return False
     if values["status"] == "diverged":
         return True

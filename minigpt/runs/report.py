@@ -19,7 +19,7 @@ from minigpt.system.folder import fsync, write_whole
 from minigpt.system.strict_json import has_form, parse_json
 from minigpt.system.terminal import complain, give_up, printable
 from minigpt.system.waiting import progress
-from minigpt.training.loop import Record
+from minigpt.training.loop import History, Record
 
 LINES = 20  # plain lines in a whole run
 LINE, LONGEST_LINE = {"step": int, "train/loss": float}, 1 << 16  # of metrics.jsonl; it has other numbers too
@@ -148,6 +148,19 @@ class Reporter:
     def close(self) -> None:
         """Stop the bar."""
         self.bar.close()
+
+
+def metrics_of(record: Record, history: History) -> dict[str, float]:
+    """What a line of metrics.jsonl says of a step, without its evaluation."""
+    return {
+        "step": record.step,
+        "train/loss": record.loss,
+        "lr": record.lr,
+        "grad_norm": record.grad_norm,
+        "tokens": history.tokens,
+        "tokens_per_second": round(record.tokens / record.seconds, 1),
+        "seconds": round(history.seconds, 4),
+    }
 
 
 def loss_curves(metrics: Path, title: str) -> str:

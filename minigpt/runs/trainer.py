@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 
 from minigpt.runs import checkpoint
 from minigpt.runs.record import complete_metrics
-from minigpt.runs.report import Log, Reporter, Say, loss_curves
+from minigpt.runs.report import Log, Reporter, Say, loss_curves, metrics_of
 from minigpt.runs.run import CHECKPOINTS, METRICS, Run
 from minigpt.system.errors import UserError
 from minigpt.system.folder import Lock, write_whole
@@ -139,15 +139,7 @@ class Trainer:
 
     def report(self, record: Record, evaluation: Evaluation | None, reporter: Reporter, metrics: Log) -> None:
         """Show a step, and write it to metrics.jsonl."""
-        line: dict[str, float] = {
-            "step": record.step,
-            "train/loss": record.loss,
-            "lr": record.lr,
-            "grad_norm": record.grad_norm,
-            "tokens": self.history.tokens,
-            "tokens_per_second": round(record.tokens / record.seconds, 1),
-            "seconds": round(self.history.seconds, 4),
-        }
+        line = metrics_of(record, self.history)
         reporter.step(record)
         if evaluation is not None:
             line |= self.show(evaluation, reporter)
