@@ -8,7 +8,6 @@ import os
 import pty
 import re
 import select
-import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -18,9 +17,9 @@ from typing import Any
 
 import pytest
 from browser import THEMES, Visit, overflow, violations
-from running import environment, script, well
+from running import script, started, well
 
-from minigpt.attention import Attention
+from minigpt.attention import Attention, AverageSoftmax, MultiHead
 from minigpt.config.options import load as load_config
 from minigpt.grading.exercises import EXERCISES
 from minigpt.lessons import as_page, own_model
@@ -223,24 +222,19 @@ def test_asking_goes_on_until_a_guess_can_be_read(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_lesson_runs_as_a_plain_script_and_asks_at_a_terminal(tmp_path: Path) -> None:
-    lesson = LESSONS[0]
+    guesses = [b"5.6\n", b"28\n", b"1/8\n", b"larger\n", b"\n"]
     ours, theirs = pty.openpty()
-    command, streams = [sys.executable, str(lesson.path)], {"stdin": theirs, "stdout": theirs, "stderr": theirs}
-    with subprocess.Popen(command, cwd=tmp_path, env=environment(), **streams) as running:  # type: ignore[call-overload]
-        os.close(theirs)
-        read, asked = b"", 0
-        guesses = [b"5.6\n", b"28\n", b"1/8\n", b"larger\n", b"\n"]
+    read, asked = b"", 0
+    with started(LESSONS[0].path, cwd=tmp_path, terminal=theirs) as running:
         while running.poll() is None or select.select([ours], [], [], 0)[0]:
             if select.select([ours], [], [], 0.05)[0]:
-                try:
-                    read += os.read(ours, 1 << 16)
-                except OSError:  # the end of a terminal
-                    break
+                read += os.read(ours, 1 << 16)
             if read.count(b"Your guess (") > asked:
                 os.write(ours, guesses[asked])
                 asked += 1
-        assert running.wait(60) == 0
+        assert running.wait() == 0
     os.close(ours)
+    os.close(theirs)
     text = read.decode().replace("\r", "")
     said = re.findall(r"^  ((?:Right|Near enough|Not this time|The answer): .*)$", text, re.M)
     assert said == [
@@ -283,6 +277,14 @@ def test_cells_are_read_as_jupytext_reads_them() -> None:
     assert text.splitlines()[answer.line - 1] == "reveal(x)" and answer.answers
 
 
+def test_code_that_only_tells_a_text_is_not_shown() -> None:
+    assert (
+        Cell("code", 'say(\n    "a"\n)\nx = 1  # (T,)\nexercise("b")\nshow(x)', 1).computes == "x = 1  # (T,)\nshow(x)"
+    )
+    assert Cell("code", 'say("a")', 1).computes == ""
+    assert Cell("code", 'for x in y:\n    say("a")', 1).computes == 'for x in y:\n    say("a")'
+
+
 def test_the_notebooks_are_valid_and_hold_the_same_code(tmp_path: Path) -> None:
     written, _ = write_notebooks(tmp_path)
     assert [path.stem for path in written] == NAMES
@@ -292,7 +294,8 @@ def test_the_notebooks_are_valid_and_hold_the_same_code(tmp_path: Path) -> None:
         code = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
         assert code == [cell.source for cell in lesson.cells if cell.kind == "code"]
         collapsed = ["jupyter" in cell["metadata"] for cell in notebook["cells"] if cell["cell_type"] == "code"]
-        assert collapsed == [cell.answers for cell in lesson.cells if cell.kind == "code"]
+        hidden = [cell.answers or not cell.computes for cell in lesson.cells if cell.kind == "code"]
+        assert collapsed == hidden
         assert all(re.fullmatch(r"[\w-]{1,64}", cell["id"]) for cell in notebook["cells"])
     nbformat = pytest.importorskip("nbformat", reason="there is no nbformat: pip install nbformat")
     for path in written:
@@ -318,6 +321,37 @@ def test_in_a_notebook_it_is_shown_as_html(monkeypatch: pytest.MonkeyPatch) -> N
     reveal(None, 3, "So it is.")
     assert displayed[0]["text/plain"] == "A number: 3." and "<strong>number</strong>" in displayed[0]["text/html"]
     assert "in place of None" in displayed[1]["text/html"] and "<details" in displayed[1]["text/html"]
+
+
+# ---- the model that a lesson looks at
+
+
+def test_it_is_the_newest_run_where_that_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run on the stories, of the kind that is asked for; else a small model, and a line says why."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("minigpt.text.corpus.DATA", tmp_path / "data")
+    monkeypatch.setattr(own_model, "STEPS", 1)
+
+    def look(kind: type[Attention] = Attention) -> tuple[Path, str]:
+        with collected() as outputs:
+            run = own_model.own_run(kind)
+        (said,) = outputs
+        return run.folder, " ".join(said.text.split())
+
+    few = ["training.max_steps=1", "model.n_layer=1", "model.n_embd=16", "training.sample_every=0"]
+    few += ["data.stories={count: 30, validation: 20}", "training.batch_size=2"]
+    folder, said = look()
+    assert folder == Path("in memory") and said.startswith("There is no run here yet that can be read, so a small")
+    well(script("train.py", "--config", "tiny.yaml", "--name", "mine", *few, cwd=tmp_path))
+    assert look() == (Path("runs/mine"), "The model is that of your newest run, runs/mine.")
+    assert look(MultiHead)[0] == Path("runs/mine")
+    folder, said = look(AverageSoftmax)
+    assert folder == Path("in memory") and "runs/mine, has other attentions than average_softmax, so a small" in said
+    (tmp_path / "own.txt").write_text("".join((tmp_path / "runs/mine/config.yaml").read_text().split()) * 20)
+    other = [*few[:4], few[5], "data.source=own.txt", "data.windows=random", "model.block_size=8"]
+    well(script("train.py", "--config", "tiny.yaml", "--name", "other", *other, cwd=tmp_path))
+    folder, said = look()
+    assert folder == Path("in memory") and "runs/other, has read another text than the stories" in said
 
 
 # ---- texts and pictures

@@ -1,4 +1,7 @@
-"""A lesson as a notebook (.ipynb, nbformat 4.5): the same cells; those that say an answer are collapsed."""
+"""A lesson as a notebook (.ipynb, nbformat 4.5): the same cells.
+
+Collapsed is the code of those that say an answer, and of those that only tell a text.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,8 @@ def as_notebook(lesson: Lesson) -> dict[str, Any]:
     for place, cell in enumerate(lesson.cells, start=1):
         made = _cell(lesson, place, cell.kind, cell.source)
         if cell.kind == "code":
-            made |= {"execution_count": None, "outputs": [], "metadata": COLLAPSED if cell.answers else {}}
+            hidden = cell.answers or not cell.computes
+            made |= {"execution_count": None, "outputs": [], "metadata": COLLAPSED if hidden else {}}
         cells.append(made)
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}

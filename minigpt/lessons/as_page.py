@@ -67,7 +67,7 @@ def _cell(cell: Cell, outputs: Sequence[Output]) -> str:
     if cell.waits:
         asked = cell.source.splitlines()[0].removeprefix(NO_GUESS).strip(" #")
         return f'<p class="guess">Make your guess{f" ({escape(asked)})" if asked else ""}, then open the answer.</p>'
-    code = f'<pre tabindex="0"><code>{"".join(highlighted(cell.source))}</code></pre>'
+    code = f'<pre tabindex="0"><code>{"".join(highlighted(cell.computes))}</code></pre>' if cell.computes else ""
     if cell.answers:
         inside = f"<details><summary>How it was computed</summary>{code}</details></details>"
         return shown.removesuffix("</details>") + inside

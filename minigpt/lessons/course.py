@@ -19,6 +19,7 @@ from minigpt.system.errors import UserError
 HERE = Path(__file__).parent
 MARK = re.compile(r"^# %%(.*)$", re.M)
 NO_GUESS = "guess = None"
+TEXTS = {"say", "exercise"}  # functions whose calls are text of the lesson
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,16 @@ class Cell:
     def answers(self) -> bool:
         """Whether its code says the answer to the guess before it, so that it is not to be read first."""
         return self.kind == "code" and re.search(r"^reveal\(", self.source, re.M) is not None
+
+    @property
+    def computes(self) -> str:
+        """Its code without the calls at the outermost level that only tell a text; empty if there is nothing else."""
+        lines = self.source.splitlines()
+        for node in reversed(ast.parse(self.source).body):
+            called = getattr(getattr(node, "value", None), "func", None)
+            if isinstance(node, ast.Expr) and isinstance(called, ast.Name) and called.id in TEXTS:
+                del lines[node.lineno - 1 : node.end_lineno]
+        return "\n".join(lines).strip()
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,6 @@ def walk_through(lesson: Lesson) -> None:
         if cell.kind == "markdown":
             say(as_text(cell.source) + "\n")
             continue
-        if not (cell.waits or cell.answers):
-            say("\n".join(f"  | {line}".rstrip() for line in cell.source.splitlines()) + "\n")
+        if cell.computes and not (cell.waits or cell.answers):
+            say("\n".join(f"  | {line}".rstrip() for line in cell.computes.splitlines()) + "\n")
         execute(cell, names, lesson.path)

@@ -15,10 +15,10 @@ from html import escape
 from torch import Tensor
 
 from minigpt.inspection.figures import Theme, map_svg
-from minigpt.inspection.pictures import heat_map, ticks
+from minigpt.inspection.pictures import heat_map, ticks, visible
 from minigpt.lessons.output import Output
 
-WIDTH, LEFT, RIGHT, TOP, BOTTOM = 460, 52, 16, 34, 44  # of a picture, and around its curves
+WIDTH, LEFT, RIGHT, TOP, BOTTOM = 380, 52, 16, 34, 46  # of a picture, and around its curves; a phone is as wide
 BLUE, ORANGE = "#5588f0", "#d9741c"  # as lines, 3 to 1 against both grounds
 DASHES = ("", "7 4", "2 4", "10 3 2 3")
 AROUND = Theme(ground="none", ink="currentColor", soft="currentColor", faint="#88888866", bar=BLUE, heat=ORANGE)
@@ -37,6 +37,7 @@ def matrix(
 
     -inf is shown as such, and an exact zero as 0.
     """
+    rows, columns = [_label(name) for name in rows], [_label(name) for name in columns]
     table = [[_number(number, decimals) for number in row] for row in numbers.tolist()]
     most = max((abs(n) for row in numbers.tolist() for n in row if math.isfinite(n)), default=0.0) or 1.0
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in columns)
@@ -47,6 +48,10 @@ def matrix(
     html = f'<table class="lesson-table"><caption>{escape(title)}</caption><tr><td></td>{head}</tr>{body}</table>'
     across = f'<div class="lesson-scroll" tabindex="0" role="region" aria-label="{escape(title)}">{html}</div>'
     return Output(f"{title}\n{_aligned(['', *columns], [[n, *row] for n, row in zip(rows, table)])}", across)
+
+
+def _label(name: str) -> str:
+    return visible(name) if name.isspace() else name
 
 
 def _number(number: float, decimals: int) -> str:
@@ -69,8 +74,8 @@ def _aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def bars(values: Mapping[str, float], title: str, decimals: int = 2) -> Output:
     """A bar for each value, from zero to the right, with its number; those of values below zero are orange."""
     most, wide = max(map(abs, values.values())) or 1.0, max(map(len, values))
-    left, row = 24 + 7.6 * wide, 26
-    room = WIDTH - left - 70
+    left, row = 20 + 7.6 * wide, 26
+    room = WIDTH - left - 66
     parts, lines = _open(TOP + row * len(values) + 6, title), [title]
     for place, (name, value) in enumerate(values.items()):
         y, length = TOP + row * place, abs(value) / most
@@ -142,15 +147,15 @@ def _curves_text(
 def attention_map(weights: Tensor, labels: Sequence[str], title: str) -> Output:
     """Weights (T, S) of one head over a text of some dozens of tokens, without numbers."""
     svg = map_svg(weights, labels, title, AROUND)
-    return Output(f"{title}\n{heat_map(weights, labels)}", svg.replace("<svg ", '<svg class="lesson-picture" ', 1))
+    return Output(f"{title}\n{heat_map(weights, labels)}", svg.replace("<svg ", '<svg class="lesson-picture map" ', 1))
 
 
 def _open(height: float, title: str) -> list[str]:
-    size = f'viewBox="0 0 {WIDTH} {height:.0f}" width="{WIDTH}" height="{height:.0f}"'
+    size = f'viewBox="0 0 {WIDTH} {height:.0f}"'
     name = escape(title)
     return [
         f'<svg class="lesson-picture" {size} role="img" aria-label="{name}" font-family="system-ui,sans-serif" '
-        f'font-size="14">',
+        f'font-size="15">',
         f'<text x="8" y="20" fill="currentColor" font-weight="600">{name}</text>',
     ]
 
