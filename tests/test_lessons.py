@@ -351,7 +351,7 @@ def test_it_is_the_newest_run_where_that_fits(tmp_path: Path, monkeypatch: pytes
     other = [*few[:4], few[5], "data.source=own.txt", "data.windows=random", "model.block_size=8"]
     well(script("train.py", "--config", "tiny.yaml", "--name", "other", *other, cwd=tmp_path))
     folder, said = look()
-    assert folder == Path("in memory") and "runs/other, has read another text than the stories" in said
+    assert folder == Path("in memory") and "runs/other, does not read the stories letter by letter" in said
 
 
 # ---- texts and pictures
