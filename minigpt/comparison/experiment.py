@@ -24,6 +24,7 @@ from minigpt.comparison.tuning import best, losses_of, notes_on, summary_of, tri
 from minigpt.comparison.variants import Comparison
 from minigpt.config.options import MOST, to_yaml
 from minigpt.runs.assemble import RunConfig
+from minigpt.runs.loggers import check_loggers
 from minigpt.runs.report import Say, say
 from minigpt.system.errors import UserError
 from minigpt.system.folder import first_lines, read_start, refuse_links, write_whole
@@ -60,6 +61,8 @@ class Experiment:
         """
         folder = self.comparison.folder
         refuse_links(folder)
+        for config in self.comparison.variants.values():
+            check_loggers(config.training.loggers)
         if self.skip_checks:
             self.say("note: the models are not checked before their first step (--skip-checks)")
         if self.comparison.settings.match == "parameters":

@@ -31,6 +31,7 @@ from minigpt.model.gpt import GPT
 from minigpt.model.sampling import SamplingConfig, generate
 from minigpt.runs import checkpoint
 from minigpt.runs.assemble import RunConfig, assemble
+from minigpt.runs.loggers import Loggers
 from minigpt.runs.report import Log, loss_curves, metrics_of
 from minigpt.runs.run import CHECKPOINTS, CONFIG, METRICS, TOKENIZER, seal
 from minigpt.system.errors import UserError
@@ -104,7 +105,8 @@ def perform(config: RunConfig, folder: Path, send: Send, share: int | None = Non
         return scores[-1].loss
 
     try:
-        with closing(Log(folder / METRICS, complain)) as metrics:
+        loggers = Loggers(settings.loggers, folder, 0, complain)
+        with closing(loggers), closing(Log(folder / METRICS, complain)) as metrics:
             for record, evaluation in fit(model, dataset, optimizer, settings, history, validate):
                 send({"event": "step", "step": history.step})
                 line = metrics_of(record, history)
@@ -113,6 +115,7 @@ def perform(config: RunConfig, folder: Path, send: Send, share: int | None = Non
                     curve.append([*evaluation] if above is None else [*evaluation, above])
                     line |= {"val/loss": evaluation[2]} | ({} if above is None else {"val/above_floor": above})
                 metrics.write(json.dumps(line) + "\n")
+                loggers.write(line)
         if not math.isfinite(validate(None)):
             raise Diverged(f"step {history.step}: the validation loss is {scores[-1].loss}; lower the learning rate")
     except Diverged as error:

@@ -14,6 +14,7 @@ from minigpt.model.gpt import count_parameters
 from minigpt.runs import checkpoint
 from minigpt.runs.assemble import RunConfig, assemble, open_text
 from minigpt.runs.checkpoint import Checkpoint, CheckpointError
+from minigpt.runs.loggers import check_loggers
 from minigpt.runs.record import Change, changed, cut_metrics, make_folder, record_changes, record_run
 from minigpt.runs.report import Say, say, silent
 from minigpt.runs.run import METRICS, RUNS, SKIPPED, TOKENIZER, Run, check_run, open_checkpoint, read_config
@@ -47,6 +48,7 @@ def start(
     """
     began, say = perf_counter(), say if distributed.rank() == 0 else silent
     check_name(name, "a run")
+    check_loggers(config.training.loggers)
     corpus, tokenizer = open_text(config.data)
     say(f"text: {corpus.description}; {tokenizer.vocab_size:,} tokens in the vocabulary")
     trainer = _make(config, tokenizer, corpus, RUNS / name, say)
@@ -81,6 +83,7 @@ def resume(
     for note in notes:
         say(note)
     config, changes = _changed_config(folder, overrides, allow_data_change, say)
+    check_loggers(config.training.loggers)
     tokenizer = Tokenizer.load(folder / TOKENIZER)
     check_state(saved)
     checkpoint.check_fit(outline(config.model, tokenizer.vocab_size), saved.model, saved.path)

@@ -22,6 +22,7 @@ from typing import Any
 from safetensors.torch import save_file
 
 from minigpt.runs import checkpoint
+from minigpt.runs.loggers import Loggers
 from minigpt.runs.record import complete_metrics
 from minigpt.runs.report import Log, Reporter, Say, loss_curves, metrics_of
 from minigpt.runs.run import CHECKPOINTS, METRICS, Run
@@ -62,6 +63,7 @@ class Trainer:
     expected: Expected | None = None  # what the ideal reader predicts for the validation text, where that is known
     seal: dict[str, str] = field(default_factory=dict)  # SHA-256 of the run's own files, for its checkpoints
     received: list[int] = field(default_factory=list)  # signals, while it takes steps
+    loggers: Loggers | None = None  # while it takes steps
 
     def fit(self) -> None:
         """Train to the end, or to a signal, and leave a folder that can be sampled from and resumed.
@@ -79,9 +81,11 @@ class Trainer:
         self.say = reporter.say
         with closing(reporter), signals() as self.received:
             try:
-                self.make_up_evaluation(reporter)
-                with closing(self.open_log(METRICS)) as metrics:
-                    self.loop(reporter, metrics)
+                names = config.loggers if distributed.rank() == 0 else ()
+                with closing(Loggers(names, self.run.folder, self.run.step, self.say)) as self.loggers:
+                    self.make_up_evaluation(reporter)
+                    with closing(self.open_log(METRICS)) as metrics:
+                        self.loop(reporter, metrics)
             except Diverged:
                 self.save_diverged()
                 raise
@@ -124,6 +128,7 @@ class Trainer:
         if distributed.rank() == 0:
             try:
                 complete_metrics(self.run.folder / METRICS, self.history.step, values)
+                self.log({"step": self.history.step} | values)
             except OSError as error:
                 self.say(f"warning: {self.run.folder / METRICS}: {error}; training goes on without this loss")
             self.draw_curves()
@@ -144,6 +149,12 @@ class Trainer:
         if evaluation is not None:
             line |= self.show(evaluation, reporter)
         metrics.write(json.dumps(line) + "\n")
+        self.log(line)
+
+    def log(self, line: dict[str, float]) -> None:
+        """Give a line of metrics.jsonl to the loggers."""
+        if self.loggers is not None:
+            self.loggers.write(line)
 
     def show(self, evaluation: Evaluation, reporter: Reporter) -> dict[str, float]:
         """Show an evaluation, and return what metrics.jsonl says of it."""

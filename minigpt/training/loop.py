@@ -60,6 +60,9 @@ class TrainingConfig(Options):
     """Steps between samples of text; 0 is none."""
     checkpoint_every: Count = 500
     """Steps between checkpoints; there is one after the last step too."""
+    loggers: tuple[Literal["tensorboard", "trackio"], ...] | None = None
+    """Who gets the lines of metrics.jsonl as well, such as [tensorboard]; each is an extra: pip install -e
+    ".[tensorboard]". They write files on this machine and send nothing."""
     checkpoint_minutes: Positive = 5.0
     """Minutes after which there is a checkpoint in any case: the most that a crash can lose where steps are slow."""
     seed: Seed = 1337
