@@ -78,8 +78,7 @@ def explore(
         raise UserError("the text is empty: give at least one token to look at")
     if length > context:
         raise UserError(f"the text has {length:,} tokens; the context holds {context:,}")
-    with heartbeat("reading the text"):
-        numbers = look(model, tokenizer, ids, language)
+    numbers = look(model, tokenizer, ids, language)
     with heartbeat("packing the page"):
         packed, left_out = fitting(numbers)
     data = described(numbers, tokenizer, left_out)

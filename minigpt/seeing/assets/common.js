@@ -171,11 +171,12 @@ function strip(box, tokens, on, label = "The text, token by token") {
   };
 }
 
-/** The items of a strip in spans that are not broken at the end of a line, where they are not too long: words. */
+/** The items of a strip in words, which a line does not break where they are not too long; a line end ends a line. */
 function inWords(tokens, items) {
   const words = [];
   tokens.forEach((token, i) => {
     const last = words[words.length - 1];
+    if (i > 1 && tokens[i - 1].includes("\n")) words.push(element("span", { class: "break", role: "presentation" }));
     if (!last || /^\s/.test(token) || /\s$/.test(tokens[i - 1]) || last.childElementCount > 20)
       words.push(element("span", { class: "word", role: "presentation" }));
     words[words.length - 1].append(items[i]);

@@ -78,7 +78,7 @@ function smallMaps(box, data, numbers, words, on) {
     "aria-label": `${words.headName(h)}, loss without it ${signed(data.worth[h])}`,
   },
   element("div", { class: "picture secret" }, element("canvas"), element("i", { class: "row-line" })),
-  element("span", {}, words.headName(h)), element("span", { class: "worth" }, signed(data.worth[h]))));
+  element("span", {}, ...words.headName(h).split(", ").flatMap((part, i) => [i ? " " : "", element("b", {}, i ? part : `${part},`)])), element("span", { class: "worth" }, signed(data.worth[h]))));
   box.setAttribute("role", "listbox");
   box.setAttribute("aria-label", "All heads");
   let [order, round] = [numbers.heads.map((_, h) => h), 0];
@@ -87,8 +87,8 @@ function smallMaps(box, data, numbers, words, on) {
     if (ranked) order.sort((a, b) => data.worth[b] - data.worth[a] || a - b);
     const widest = Math.max(...data.layers.map((layer) => layer.heads));
     const even = data.layers.every((layer) => layer.heads === widest);
-    const square = Math.min(Math.max(4, Math.ceil(Math.sqrt(order.length))), 8, order.length);
-    box.style.setProperty("--columns", !ranked && even ? Math.min(widest, 12) : square);
+    const columns = !ranked && even && widest <= 6 ? widest : 4;
+    box.style.setProperty("--columns", Math.min(columns, order.length));
     box.replaceChildren(...order.map((h) => items[h]));
   };
   const at = (event) => event.target.closest(".head");

@@ -23,8 +23,9 @@ function showHead(data, numbers, words, h) {
   byId("head-title").textContent = `${words.headName(h)}: from scores to weights to values`;
   const sums = layer.signed ? "Its weights can be below zero: it takes, and it subtracts." : layer.sums
     ? "The weights of a row are shares: they sum to 1." : "The weights of a row need not sum to 1.";
-  byId("head-says").textContent = `${layer.kind}: ${layer.summary} ${sums} The loss on this text without this head is `
-    + `${signed(data.worth[h])} nats a ${data.unit} (number ${rank} of ${numbers.heads.length}).`;
+  const way = data.worth[h] < 0 ? "lower" : "higher";
+  byId("head-says").textContent = `${layer.kind}: ${layer.summary} ${sums} Without this head, the loss on this text is `
+    + `${Math.abs(data.worth[h]).toFixed(3)} nats a ${data.unit} ${way} (number ${rank} of ${numbers.heads.length}).`;
 }
 
 /** The likeliest next tokens of row t; the mark is the ideal reader's probability. */

@@ -62,6 +62,7 @@ function showSteps(box, data, numbers, words, state, on) {
   const wide = element("div", { class: "wide secret", tabindex: "0", role: "region", "aria-label": "From scores to weights to values" }, table);
   box.replaceChildren(...[
     element("p", { class: "soft" }, howItGoes(layer)),
+    data.missing ? element("p", { class: "soft" }, data.missing) : null,
     slider(data, numbers, state, steps, weights, on),
     wide,
     may.length > 8 ? element("p", { class: "secret" }, element("button", { type: "button", "data-key": "all", "aria-pressed": String(all), onclick: on.all },
@@ -75,7 +76,7 @@ function showSteps(box, data, numbers, words, state, on) {
 /** The steps in words, as they are in this kind. */
 function howItGoes(layer) {
   const product = layer.query ? `The token\u2019s query times the key of each token it may see${Math.abs(layer.scale - 1) > 1e-6 ? ", times the scale," : ""} is the ${stepName(layer.steps[0])}. ` : "";
-  const law = layer.law === "softmax" ? "e^score makes every score positive; divided by their sum it is the weight. "
+  const law = !layer.steps.length ? "" : layer.law === "softmax" ? "e^score makes every score positive; divided by their sum it is the weight. "
     : layer.law === "share" ? "Divided by the sum of the row it is the weight. " : "";
   const gates = layer.gates.length ? `Gates are numbers that each token computes for itself: ${layer.gates.map((name) => gateWords(name)[1]).join("; ")}. ` : "";
   const left = layer.steps.includes("left") ? "What is left of a product after all that was forgotten since is its weight (on average, where each feature fades at a rate of its own). " : "";

@@ -28,7 +28,8 @@ function wordsOf(data, numbers) {
     if (!order.length) return `${from} takes nothing from anywhere: all its weights are near zero.`;
     if (layerOf(h).sums && !layerOf(h).signed) {
       if (count === 1) return `${from} sees itself alone, so it gives itself all its weight.`;
-      if (row[order[0]] < 1.3 / count) return `${from} looks at all ${count} tokens so far nearly alike: ${percent(1 / count)} each.`;
+      const least = numbers.seen(h, t).reduce((a, one, s) => (one ? Math.min(a, row[s]) : a), 1);
+      if (row[order[0]] < 1.15 * least) return `${from} looks at all ${count} tokens so far nearly alike: ${percent(1 / count)} each.`;
       const then = order.length > 1 ? `, then at ${token(order[1])} with ${percent(row[order[1]])}` : "";
       return `${from} looks at ${token(order[0])} with ${percent(row[order[0]])} of its weight${then}.`;
     }
