@@ -1,0 +1,289 @@
+"""What the page asks, and what is answered: JSON values in, JSON values out. Nothing here knows of HTTP.
+
+A question holds all that its answer depends on (the run, the ids, the settings, the edits), so two browsers share no
+state. All models compute in one thread, a token or a batch in turn, so a long measurement does not stop the writing.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from minigpt.languages.tasks.base import Task
+from minigpt.model import count_parameters
+from minigpt.model.sampling import SamplingConfig
+from minigpt.playground.line import line
+from minigpt.playground.measure import Measure
+from minigpt.playground.player import Player
+from minigpt.runs.run import Run
+from minigpt.seeing.document import shown
+from minigpt.seeing.edits import Edits
+from minigpt.system.errors import UserError
+from minigpt.system.strict_json import has_form
+from minigpt.system.waiting import QUIET_SECONDS
+from minigpt.text.corpus import language_of
+
+LONGEST, AT_ONCE = 8192, 2000  # tokens of a text, and of one writing
+SMALL = 3_000_000  # parameters: such a model is measured after every edit, within a second or two
+PAGES = 4  # explorer pages that are kept
+BEGINNINGS = {"stories": "Mia was a shy fox. She met Tom."}
+
+EDITS = {"heads_off": [(int, int)], "running_mean": [int], "scale": [(int | None, float)], "cut": [(int, int, int)]}
+SETTINGS = {"temperature": float, "top_k": int | None, "top_p": float, "seed": int}
+TEXT = {"run": int, "ids": [int]}
+FORMS: dict[str, dict[str, Any]] = {
+    "hello": {},
+    "encode": {"run": int, "text": str, "begins": bool},
+    "read": {**TEXT, "edits": EDITS},
+    "look": {**TEXT, "edits": EDITS, "at": int, "begun": int, "settings": SETTINGS},
+    "write": {**TEXT, "edits": EDITS, "begun": int, "settings": SETTINGS, "tokens": int},
+    "measure": {"run": int, "edits": EDITS, "whole": bool},
+    "explore": TEXT,
+}
+
+Lines = Iterator[dict[str, Any]]
+
+
+class Malformed(Exception):
+    """A question that the page does not ask."""
+
+
+class Worker:
+    """One thread that runs jobs in the order in which they came."""
+
+    def __init__(self) -> None:
+        self.jobs: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
+        self.ending = threading.Event()
+        self.thread = threading.Thread(target=self._work, daemon=True)
+        self.thread.start()
+
+    def __call__(self, job: Callable[[], Any]) -> Any:
+        """Run a job, and return or raise what it does."""
+        done: Future[Any] = Future()
+        self.jobs.put((job, done))
+        return done.result()
+
+    def close(self, seconds: float) -> bool:
+        """Run no job after the one under way; whether that ended in time."""
+        self.ending.set()
+        self.jobs.put((bool, Future()))
+        self.thread.join(seconds)
+        return not self.thread.is_alive()
+
+    def _work(self) -> None:
+        while not self.ending.is_set():
+            job, done = self.jobs.get()
+            try:
+                done.set_result(job())
+            except BaseException as error:
+                done.set_exception(error)
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A run with all that answers for it."""
+
+    run: Run
+    player: Player
+    measure: Measure
+
+
+class Playground:
+    """Answers for the runs that were opened; one given twice is there twice, and loaded once."""
+
+    def __init__(self, runs: list[Run]):
+        self.turn = Worker()
+        seats = {id(run): Seat(run, Player(run), Measure(run)) for run in runs}
+        self.seats = [seats[id(run)] for run in runs]
+        self.pages: OrderedDict[str, str] = OrderedDict()
+
+    def close(self) -> bool:
+        """Compute no more; false where a model is still within one call after two seconds."""
+        return self.turn.close(QUIET_SECONDS)
+
+    def page(self, name: str) -> str | None:
+        """An explorer page that was made, by its name, which nobody can guess."""
+        return self.pages.get(name)
+
+    def answer(self, name: str, asked: Any) -> dict[str, Any] | Lines:
+        """The answer to a question: a value, or lines of values as they are made.
+
+        Raises Malformed for what the page never asks, and UserError for what a person may have typed.
+        """
+        if name not in FORMS or not isinstance(asked, dict) or not has_form(asked, FORMS[name]):
+            raise Malformed
+        if set(asked) != set(FORMS[name]) or not 0 <= asked.get("run", 0) < len(self.seats):
+            raise Malformed
+        seat = self.seats[asked.get("run", 0)]
+        if "ids" in asked and not (
+            0 < len(asked["ids"]) <= LONGEST and all(0 <= id < seat.run.tokenizer.vocab_size for id in asked["ids"])
+        ):
+            raise Malformed
+        method: Callable[..., dict[str, Any] | Lines] = getattr(self, f"_{name}")
+        return method(seat, **{key: value for key, value in asked.items() if key != "run"})
+
+    def _hello(self, seat: Seat) -> dict[str, Any]:
+        return {
+            "runs": [introduced(seat) for seat in self.seats],
+            "same": len(set(map(id, self.seats))) < len(self.seats),
+        }
+
+    def _encode(self, seat: Seat, text: str, begins: bool) -> dict[str, Any]:
+        """The ids of a text, as a beginning or as what follows; one that is too long is refused."""
+        ids = (
+            (seat.run.context_ids(text) if begins else seat.run.prompt_ids(text))[0].tolist() if text or begins else []
+        )
+        if len(ids) > LONGEST:
+            raise UserError(f"the text has {len(ids):,} tokens; at most {LONGEST:,} are read here")
+        return {"ids": ids}
+
+    def _read(self, seat: Seat, ids: list[int], edits: dict[str, Any]) -> dict[str, Any]:
+        """Every token as text, and how surprising it is; where the model is edited, also how surprising it was."""
+        changed, tokenizer = edits_of(edits, seat), seat.run.tokenizer
+        found = self.turn(lambda: seat.player.surprises(ids, changed))
+        before = found if changed == Edits() else self.turn(lambda: seat.player.surprises(ids, Edits()))
+        mean = [sum(one) / len(one) if one else None for one in (found, before)]
+        return {
+            "tokens": [shown(tokenizer, id) for id in ids],
+            "surprise": [None, *found],
+            "loss": mean[0],
+            "before": mean[1],
+        }
+
+    def _look(
+        self, seat: Seat, ids: list[int], edits: dict[str, Any], at: int, begun: int, settings: dict[str, Any]
+    ) -> dict[str, Any]:
+        """The line of the token at a position of the text, or of the next one."""
+        if not 0 < at <= len(ids):
+            raise Malformed
+        changed, config = edits_of(edits, seat), settings_of(settings)
+        stands = ids[at] if at < len(ids) else None
+        turn = at - begun if 0 < begun <= at else None
+        return self.turn(
+            lambda: (
+                line(seat.player.logits(ids, at, changed), config, turn, seat.run.tokenizer, stands)
+                | {"stands": stands}
+            )
+        )
+
+    def _write(
+        self, seat: Seat, ids: list[int], edits: dict[str, Any], begun: int, settings: dict[str, Any], tokens: int
+    ) -> Lines:
+        """Continue the text, a line for each token."""
+        if not (0 < begun <= len(ids) and 0 < tokens <= AT_ONCE):
+            raise Malformed
+        changed, config = edits_of(edits, seat), settings_of(settings)
+        return self._written(seat, ids, changed, begun, config, min(tokens, LONGEST - len(ids)))
+
+    def _written(
+        self, seat: Seat, ids: list[int], edits: Edits, begun: int, config: SamplingConfig, tokens: int
+    ) -> Lines:
+        first, written, tokenizer = len(ids) - begun, list(ids[begun:]), seat.run.tokenizer
+        found = seat.player.write(ids, first, config, edits)
+
+        def one(turn: int) -> dict[str, Any]:
+            id, logits = next(found)
+            written.append(id)
+            surprise = -float(logits.float().log_softmax(-1)[id])
+            return {
+                "id": id,
+                "token": shown(tokenizer, id),
+                "surprise": surprise,
+                "line": line(logits, config, turn, tokenizer) | {"stands": id},
+            }
+
+        for turn in range(first, first + tokens):
+            yield self.turn(partial(one, turn))
+            if seat.player.ended(written):
+                yield {"ended": "the text is over"}
+                return
+        yield {"ended": "" if tokens else f"at most {LONGEST:,} tokens are kept here: begin again"}
+
+    def _measure(self, seat: Seat, edits: dict[str, Any], whole: bool) -> Lines:
+        return seat.measure.measured(edits_of(edits, seat), whole, self.turn)
+
+
+def introduced(seat: Seat) -> dict[str, Any]:
+    """What the page must know of a run."""
+    run, config, data = seat.run, seat.run.config.model, seat.run.config.data
+    kinds = dict.fromkeys(config.layer_attention(layer).component.kind for layer in range(config.n_layer))
+    parameters, sampling = sum(count_parameters(run.model).values()), run.config.sampling
+    return {
+        "name": run.folder.name,
+        "kinds": list(kinds),
+        "parameters": parameters,
+        "step": run.step,
+        "context": config.block_size,
+        "tokenizer": run.tokenizer.kind,
+        "vocabulary": run.tokenizer.vocab_size,
+        "layers": [vars(layer) for layer in seat.player.possible],
+        "source": data.source if isinstance(data.source, str) else data.source.component.kind,
+        "tells": run.tells(),
+        "small": parameters <= SMALL,
+        "beginning": beginning(run),
+        "notes": run.notes,
+        "settings": {
+            "temperature": sampling.temperature,
+            "top_k": sampling.top_k,
+            "top_p": sampling.top_p,
+            "seed": sampling.seed,
+        },
+    }
+
+
+def beginning(run: Run) -> str:
+    """A text to begin with: a story's first sentences, a task's question, nothing where the run reads another text."""
+    language = language_of(run.config.data.source, run.config.data.stories)
+    text = BEGINNINGS.get(language.name, "") if language else ""
+    if isinstance(language, Task) and (question := language.question(run.config.sampling.seed)):
+        text = question[0].lstrip("\n")
+    try:
+        run.prompt_ids(text)
+    except UserError:
+        return ""
+    return text
+
+
+def settings_of(values: dict[str, Any]) -> SamplingConfig:
+    """How is drawn. Raises UserError for a value that no slider has."""
+    if set(values) != set(SETTINGS):
+        raise Malformed
+    return replace(SamplingConfig(), **values)
+
+
+def edits_of(values: dict[str, Any], seat: Seat) -> Edits:
+    """The edits of a question; a scale without a layer is that of all layers that have one.
+
+    Raises UserError for one that is not possible.
+    """
+    if set(values) != set(EDITS):
+        raise Malformed
+    can, running_mean = seat.player.possible, frozenset(values["running_mean"])
+    scale: dict[Any, float] = {}
+    for where, factor in values["scale"]:
+        scale |= dict.fromkeys([layer for layer, one in enumerate(can) if one.scale], factor) if where is None else {}
+    scale |= {where: factor for where, factor in values["scale"] if where is not None}
+    scores: dict[Any, float] = {layer: factor for layer, factor in scale.items() if layer not in running_mean}
+    edits = Edits(
+        frozenset((layer, head) for layer, head in values["heads_off"]),
+        running_mean,
+        scores,
+        frozenset((layer, query, key) for layer, query, key in values["cut"]),
+    )
+    edits.check(len(can))
+    for layer in edits.running_mean:
+        if not can[layer].running_mean:
+            raise UserError(f"layer {layer + 1} is a running mean already")
+    for scaled in scores:
+        if not can[scaled].scale:
+            raise UserError(f"layer {scaled + 1} has no scores to scale")
+    for layer, head in edits.heads_off:
+        if not 0 <= head < can[layer].heads:
+            raise UserError(f"layer {layer + 1} has the heads 1 to {can[layer].heads}")
+    return edits

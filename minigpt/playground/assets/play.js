@@ -1,0 +1,271 @@
+// The page: panes beside each other, each with a run, its text, its edits; the same beginning, settings and dice for all.
+// A question to the server holds everything that its answer depends on.
+"use strict";
+
+const MOST = 200; // tokens of one writing
+const panes = [];
+let runs = [], control = null; // of the writing under way
+
+// ---- settings ----
+
+const controls = { temperature: byId("temperature"), topK: byId("top-k"), topP: byId("top-p"), seed: byId("seed") };
+
+function settings() {
+  const topK = Number(controls.topK.value), seed = Math.floor(Number(controls.seed.value));
+  return {
+    temperature: Number(controls.temperature.value),
+    top_k: topK >= Number(controls.topK.max) ? null : topK,
+    top_p: Number(controls.topP.value),
+    seed: Number.isFinite(seed) ? Math.min(Math.max(seed, 0), 999999999) : 0,
+  };
+}
+
+function showSettings() {
+  const { temperature, top_k, top_p } = settings();
+  const told = { "temperature-out": temperature.toFixed(2), "top-k-out": top_k ?? "off", "top-p-out": top_p < 1 ? top_p.toFixed(2) : "off" };
+  for (const [id, text] of Object.entries(told)) byId(id).textContent = text;
+  controls.topK.setAttribute("aria-valuetext", top_k === null ? "off" : `${top_k} tokens`);
+}
+
+// ---- a pane ----
+
+/** The pane of a run: its elements, and what it holds. ids[0..begun) were given, ids[begun..kept) are not rewritten. */
+function makePane(number, label) {
+  const run = { ...runs[number], number };
+  const pane = { run, name: label || run.name, ids: [], tokens: [], surprise: [], begun: 0, kept: 0, at: 0, forced: new Set(), edits: noEdits(), prompt: null };
+  const parts = Object.fromEntries(["changes", "text", "status", "line", "edits", "losses"].map((name) => [name, element("div")]));
+  parts.changes = element("small");
+  parts.status.className = "soft";
+  const facts = [[run.kinds.join(", "), "attention"], [run.parameters.toLocaleString("en-US"), "parameters"],
+    [run.step.toLocaleString("en-US"), "steps"], [`${run.tokenizer}, ${run.vocabulary.toLocaleString("en-US")}`, "tokens"], [run.context.toLocaleString("en-US"), "context"]];
+  const own = element("input", { type: "text", class: "mono", size: 12, "aria-label": `Text to put into ${pane.name}` });
+  const form = element("form", { class: "row", onsubmit: (event) => { event.preventDefault(); if (own.value) putInText(pane, own.value); } },
+    "or put in", own, element("button", { type: "submit" }, "Put in"));
+  const explorer = element("button", { type: "button", onclick: () => openExplorer(pane) }, "Open this text in the explorer");
+  const key = element("p", { class: "soft key" }, "Tokens:", element("i", { class: "unlikely" }), "surprising to the model",
+    element("i", { class: "given" }), "given");
+  pane.box = element("section", { class: "card pane", "aria-label": pane.name }, element("h2", {}, pane.name, parts.changes),
+    element("ul", { class: "facts" }, ...facts.map(([value, what]) => element("li", {}, element("b", {}, value), ` ${what}`))),
+    ...run.notes.map((note) => element("p", { class: "problem" }, note)),
+    parts.text, key, parts.status, parts.line, form,
+    element("details", { open: true }, element("summary", {}, "Change the model"), parts.edits),
+    element("details", { open: true }, element("summary", {}, "What it remembers"), parts.losses),
+    element("div", { class: "row" }, explorer));
+  pane.parts = parts;
+  pane.look = newestOnly(() => shownProblems(() => look(pane)));
+  pane.read = newestOnly(() => shownProblems(() => read(pane)));
+  pane.showLine = lineView(parts.line, (id, text) => putIn(pane, [id], text));
+  pane.redrawEdits = editControls(parts.edits, pane, () => edited(pane));
+  pane.losses = lossView(parts.losses, pane);
+  return pane;
+}
+
+/** The text as a strip, and after it a place for the next token. */
+function drawText(pane) {
+  const focused = pane.parts.text.contains(document.activeElement);
+  const view = strip(pane.parts.text, [...pane.tokens, "\u2026"], {
+    choose: (i) => { pane.at = i; view.select(i); pane.look(); },
+  }, `The text of ${pane.name}, token by token; the last place is the next token`);
+  pane.tokens.forEach((_, i) => {
+    if (pane.surprise[i] !== null && pane.surprise[i] !== undefined) view.shade(i, 1 - Math.exp(-pane.surprise[i]));
+    view.items[i].classList.toggle("given", i < pane.begun);
+    view.items[i].classList.toggle("forced", pane.forced.has(i));
+  });
+  view.items[pane.tokens.length].classList.add("next");
+  view.items[pane.tokens.length].setAttribute("aria-label", "The next token");
+  view.select(Math.min(pane.at, pane.tokens.length));
+  if (focused) view.items[Math.min(pane.at, pane.tokens.length)].focus();
+}
+
+/** Asks for the line at the chosen place. */
+async function look(pane) {
+  if (!pane.ids.length) return;
+  const at = Math.max(pane.at, 1), { ids } = pane;
+  if (at > ids.length) return;
+  const answer = await ask("look", { run: pane.run.number, ids, edits: pane.edits, at, begun: pane.begun, settings: settings() });
+  if (ids !== pane.ids || at !== Math.max(pane.at, 1)) return;
+  pane.showLine(answer, heading(pane, at));
+  pane.looksAt(at);
+}
+
+function heading(pane, at) {
+  return at === pane.tokens.length ? "What may come next" : `What could have stood at ${at + 1}, where ${quoted(pane.tokens[at])} stands`;
+}
+
+/** Asks how surprising the text is, as the model is now. */
+async function read(pane) {
+  if (!pane.ids.length) return;
+  const { ids } = pane;
+  const answer = await ask("read", { run: pane.run.number, ids, edits: pane.edits });
+  if (ids !== pane.ids) return;
+  [pane.tokens, pane.surprise] = [answer.tokens, answer.surprise];
+  drawText(pane);
+  const now = answer.loss === null ? "" : `This text: ${number(answer.loss, 4)} nats a token`;
+  pane.parts.status.textContent = pane.wrote + now
+    + (edits.any(pane.edits) ? `, as trained ${number(answer.before, 4)}.` : now && ".");
+}
+
+// ---- writing ----
+
+/** The beginning as tokens, where the prompt has changed since. */
+async function begin(pane, afresh) {
+  const prompt = byId("prompt").value;
+  if (!afresh && prompt === pane.prompt) return;
+  const { ids } = await ask("encode", { run: pane.run.number, text: prompt, begins: true }, control.signal);
+  Object.assign(pane, { ids, prompt, begun: ids.length, kept: ids.length, at: ids.length, forced: new Set(), wrote: "" });
+  const answer = await ask("read", { run: pane.run.number, ids, edits: pane.edits }, control.signal);
+  [pane.tokens, pane.surprise] = [answer.tokens, answer.surprise];
+  drawText(pane);
+}
+
+/** Writes up to n tokens in a pane, each as it comes. */
+async function write(pane, n) {
+  const started = performance.now(), first = pane.ids.length;
+  pane.at = first;
+  let last = null, due = 0, ended = "";
+  const draw = () => {
+    due = 0;
+    drawText(pane);
+    if (last) pane.showLine(last, `What could have stood at ${pane.tokens.length}, where ${quoted(pane.tokens.at(-1))} stands`);
+  };
+  const question = { run: pane.run.number, ids: pane.ids, edits: pane.edits, begun: pane.begun, settings: settings(), tokens: n };
+  try {
+    for await (const answer of lines("write", question, control.signal)) {
+      if ("ended" in answer) { ended = answer.ended; break; }
+      pane.ids = [...pane.ids, answer.id];
+      pane.tokens = [...pane.tokens, answer.token];
+      pane.surprise = [...pane.surprise, answer.surprise];
+      pane.at = pane.ids.length - 1;
+      last = answer.line;
+      due = due || requestAnimationFrame(draw);
+    }
+  } finally {
+    cancelAnimationFrame(due);
+    draw();
+    const count = pane.ids.length - first, seconds = (performance.now() - started) / 1000;
+    pane.wrote = count > 1 ? `${count} tokens in ${seconds.toFixed(1)} s. ` : "";
+    if (ended) pane.wrote += `${ended[0].toUpperCase()}${ended.slice(1)}. `;
+    if (n > 1) pane.at = pane.ids.length;
+  }
+}
+
+/** Runs a writing of some panes at once; one that is under way is stopped first. */
+async function writing(some, act) {
+  control?.abort();
+  const mine = (control = new AbortController());
+  noProblem();
+  byId("stop").disabled = false;
+  await Promise.all(some.map((pane) => shownProblems(async () => {
+    try { await act(pane); } finally { pane.looksAt(pane.at); }
+    await read(pane);
+    await look(pane);
+    say(`${pane.name}: ${pane.tokens.slice(pane.begun).join("")}`);
+  })));
+  if (mine === control) byId("stop").disabled = true;
+  document.body.dataset.ready = String(Number(document.body.dataset.ready || 0) + 1);
+}
+
+const writeAfresh = () => writing(panes, async (pane) => { await begin(pane, true); await write(pane, MOST); });
+const writeOn = (n) => writing(panes, async (pane) => { await begin(pane, false); await write(pane, n); });
+
+/** Puts tokens in at the chosen place, and goes on from there with the same dice. */
+function putIn(pane, ids, text) {
+  const at = Math.max(pane.at, 1);
+  if (at < pane.begun) {
+    say("This token was given: change the text to begin with.");
+    pane.parts.status.textContent = "This token was given: change the text above to begin with.";
+    return undefined;
+  }
+  return writing([pane], async () => {
+    pane.ids = [...pane.ids.slice(0, at), ...ids];
+    pane.forced = new Set([...pane.forced].filter((place) => place < at));
+    ids.forEach((_, i) => pane.forced.add(at + i));
+    pane.kept = pane.ids.length;
+    say(`${pane.name}: ${visible(text)} put in at ${at + 1}`);
+    await read(pane);
+    await write(pane, MOST);
+  });
+}
+
+async function putInText(pane, text) {
+  const found = await shownProblems(() => ask("encode", { run: pane.run.number, text, begins: false }));
+  if (found) await putIn(pane, found.ids, text);
+}
+
+/** After an edit: the text is read again, and written again by a small model. */
+function edited(pane) {
+  pane.parts.changes.textContent = edits.words(pane.edits);
+  say(`${pane.name}: ${edits.words(pane.edits) || "as trained"}`);
+  pane.losses.edited();
+  if (!pane.ids.length) return;
+  if (pane.run.small && pane.ids.length > pane.kept) pane.rewrite();
+  else { pane.read(); pane.look(); }
+}
+
+/** A function that writes what a pane wrote again, once for all edits that come meanwhile. */
+function rewriting(pane) {
+  return newestOnly(() => writing([pane], async () => {
+    pane.ids = pane.ids.slice(0, pane.kept);
+    [pane.tokens, pane.surprise] = [pane.tokens.slice(0, pane.kept), pane.surprise.slice(0, pane.kept)];
+    await write(pane, MOST);
+  }));
+}
+
+async function openExplorer(pane) {
+  const tab = window.open("", "_blank");
+  const found = await shownProblems(() => ask("explore", { run: pane.run.number, ids: pane.ids }));
+  if (found && tab) tab.location.replace(`/explorer/${found.page}`);
+  else tab?.close();
+}
+
+// ---- the page ----
+
+function addPane(number, label) {
+  const pane = makePane(number, label);
+  pane.rewrite = rewriting(pane);
+  panes.push(pane);
+  byId("panes").append(pane.box);
+  byId("panes").classList.toggle("two", panes.length > 1);
+  drawText(pane);
+  return pane;
+}
+
+async function start() {
+  themeButton(byId("theme"));
+  const found = await shownProblems(() => ask("hello", {}));
+  if (!found) return;
+  runs = found.runs;
+  const first = runs[0], usual = first.settings;
+  controls.temperature.value = usual.temperature;
+  controls.topK.max = Math.min(Math.max(...runs.map((run) => run.vocabulary)), 60);
+  controls.topK.value = usual.top_k ?? controls.topK.max;
+  controls.topP.value = usual.top_p;
+  controls.seed.value = usual.seed;
+  byId("prompt").value = first.beginning;
+  showSettings();
+  const twice = runs.length === 2 && found.same;
+  runs.forEach((run, i) => addPane(i, twice ? `${run.name}, ${i ? "right" : "left"}` : ""));
+  byId("twice").classList.toggle("hidden", runs.length > 1);
+  connect();
+  if (runs.every((run) => run.small)) await writeAfresh();
+  else document.body.dataset.ready = "0";
+}
+
+function connect() {
+  byId("write").addEventListener("click", writeAfresh);
+  byId("one").addEventListener("click", () => writeOn(1));
+  byId("on").addEventListener("click", () => writeOn(MOST));
+  byId("stop").addEventListener("click", () => { control?.abort(); panes.forEach((pane) => pane.losses.stop()); });
+  byId("roll").addEventListener("click", () => { controls.seed.value = settings().seed + 1; writeAfresh(); });
+  byId("twice").addEventListener("click", () => {
+    byId("twice").classList.add("hidden");
+    const [left] = panes;
+    const right = addPane(0, `${left.name}, beside itself`);
+    writing([right], async (pane) => { await begin(pane, true); await write(pane, MOST); });
+  });
+  for (const input of Object.values(controls)) {
+    input.addEventListener("input", () => { showSettings(); panes.forEach((pane) => pane.look()); });
+  }
+}
+
+start();

@@ -1,0 +1,74 @@
+"""The line of probabilities, and the die that falls on it.
+
+Every token of the vocabulary lies on the line, in the order of ids, as long as it is likely; the token under the die is
+taken (`next_token` in model/sampling.py). The die of a turn depends on the seed and on the turn alone, so a setting
+moves the line and not the die, and a token put in by hand leaves all later dice where they were.
+
+V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from minigpt.model.sampling import SamplingConfig, next_token, probabilities
+from minigpt.seeing.document import shown
+from minigpt.text.tokenizer import Tokenizer
+
+ON_THE_LINE, LIKELIEST = 40, 12  # how many tokens are named on the line, and listed
+AS_TRAINED = SamplingConfig(temperature=1.0)  # no filter
+
+
+def die(seed: int, turn: int) -> torch.Generator:
+    """What token number `turn` is drawn with; the first that is written is number 0.
+
+    It is the generator of `Run.stream` for this seed after so many tokens, so both write the same text.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    torch.rand(turn, dtype=torch.float64, generator=generator)  # a number for each earlier token
+    return generator
+
+
+@torch.no_grad()
+def line(
+    logits: Tensor, config: SamplingConfig, turn: int | None, tokenizer: Tokenizer, also: int | None = None
+) -> dict[str, Any]:
+    """The line for logits (V,), as JSON values; without a turn there is no die. `also` is a token to list in any case.
+
+    `segments` are [id, token, where it begins, where it ends] on a line of length 1; `likeliest` are [id, token, its
+    probability, that without settings].
+    """
+    rows = logits[None].float().cpu()  # (1, V)
+    own = probabilities(rows, AS_TRAINED)[0]  # (V,)
+    if config.temperature == 0:
+        p = F.one_hot(rows.argmax(-1), rows.shape[1])[0].float()  # (V,)
+    else:
+        p = probabilities(rows, config)[0]  # (V,)
+    ends = p.cumsum(-1, dtype=torch.float64)  # (V,)
+    ends = ends / ends[-1]
+    point, chosen = None, None
+    if turn is not None:
+        chosen = int(next_token(rows, config, die(config.seed, turn)))
+        if config.temperature > 0:
+            point = float(torch.rand(1, 1, dtype=torch.float64, generator=die(config.seed, turn)))
+    extra = [id for id in dict.fromkeys((chosen, also)) if id is not None]
+    long = p.topk(min(ON_THE_LINE, int((p > 0).sum()))).indices.tolist()
+    first = own.topk(min(LIKELIEST, len(own))).indices.tolist()
+    names = {id: shown(tokenizer, id) for id in {*long, *first, *extra}}
+    return {
+        "die": point,
+        "chosen": chosen,
+        "left": int((p > 0).sum()),
+        "segments": [
+            [id, names[id], float(ends[id - 1]) if id else 0.0, float(ends[id])]
+            for id in sorted({*long, *extra})
+            if p[id] > 0
+        ],
+        "likeliest": [
+            [id, names[id], float(p[id]), float(own[id])] for id in [*first, *(id for id in extra if id not in first)]
+        ],
+    }

@@ -1,0 +1,68 @@
+"""The validation loss of a run, with and without edits, and how well it predicts what must be remembered.
+
+The numbers are those of training/floor.py, over the beginning of the validation split or all of it, batch by batch:
+what is known so far can be shown, and it can be stopped.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeVar
+
+from minigpt.runs.run import Run
+from minigpt.seeing.edits import Edits, edited
+from minigpt.text.corpus import open_corpus
+from minigpt.text.dataset import Dataset
+from minigpt.training.floor import Expected, Predictions, expectations, joined, predict_batches, score
+
+BATCH = 2048  # tokens at once: a model of 124M parameters takes seconds for them
+BEGINNING = 20_000  # tokens of the validation split that are measured unless all are asked for
+
+Result = TypeVar("Result")
+Turn = Callable[[Callable[[], Result]], Result]  # runs a job when the model is free
+
+
+@dataclass(frozen=True)
+class Text:
+    """The validation text of a run, and what its ideal reader expects."""
+
+    dataset: Dataset
+    expected: Expected | None
+
+
+class Measure:
+    """What is measured of one run; the text is opened at the first measurement."""
+
+    def __init__(self, run: Run):
+        self.run, self.lock = run, threading.Lock()
+        self.text: Text | None = None
+
+    def opened(self) -> Text:
+        """The text. Raises UserError and OSError where it has been removed."""
+        with self.lock:
+            if self.text is None:
+                config, tokenizer = self.run.config, self.run.tokenizer
+                corpus = open_corpus(config.data.source, config.data.stories)
+                dataset = Dataset(config.data, corpus, tokenizer, config.model.block_size)
+                self.text = Text(dataset, expectations(corpus, tokenizer))
+            return self.text
+
+    def measured(self, edits: Edits, whole: bool, turn: Turn[Any]) -> Iterator[dict[str, Any]]:
+        """After each batch: how far it is, and the score so far, as JSON values. Edges are cut in single texts only."""
+        text, T = self.opened(), self.run.config.model.block_size
+        settings = replace(self.run.config.training, precision="float32", batch_size=max(1, BATCH // T))
+        everything = -(-text.dataset.window_count("val") // settings.batch_size)
+        batches = everything if whole else min(everything, -(-BEGINNING // (settings.batch_size * T)))
+        found, parts = predict_batches(self.run.model, text.dataset, settings, text.expected), list[Predictions]()
+        everywhere = replace(edits, cut=frozenset())
+
+        def batch() -> Predictions:
+            with edited(self.run.model, everywhere):
+                return next(found)
+
+        for done in range(1, batches + 1):
+            parts.append(turn(batch))
+            known = asdict(score(joined(parts), text.expected))
+            yield {"done": done, "of": batches, "whole": batches == everything, "score": known}

@@ -1,0 +1,99 @@
+"""A run as it is played with: texts are read and written by its model, with edits.
+
+A text is a list of ids. Each token is predicted from the context in which sampling sees it (`window_start`), so that
+what is shown of a text that was written is what it was written with.
+
+n tokens   T context   D model width   V vocabulary
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from minigpt.fast.decoding import prepare
+from minigpt.model.sampling import OVERFLOW, SamplingConfig, next_token, reading, window_start
+from minigpt.playground.line import die
+from minigpt.runs.run import Run
+from minigpt.seeing.edits import Edits, edited, possible, writes_with_cache
+from minigpt.system.errors import UserError
+
+KEPT = 8  # texts whose reading is kept, so that looking at another position or setting costs next to nothing
+ROWS = 64  # positions whose logits are made at once: (64, V)
+
+
+class Player:
+    """A run, its model prepared for writing, and the last readings."""
+
+    def __init__(self, run: Run):
+        self.run = run
+        self.model = prepare(run.model, run.config.sampling.weights) if run.config.training.fast else run.model
+        self.possible = possible(run.model)
+        self.stop = run.config.sampling.stop or ("\n" if run.tells() else "")
+        self.readings: OrderedDict[tuple[Edits, tuple[int, ...]], Tensor] = OrderedDict()
+
+    def hidden(self, ids: Sequence[int], start: int, edits: Edits) -> Tensor:
+        """What the head reads after each token of the context that begins at `start`, (n, D). Raises UserError."""
+        T = self.model.config.block_size
+        context, moved = tuple(ids[start : start + T]), in_context(edits, start)
+        if (moved, context) not in self.readings:
+            with torch.inference_mode(), edited(self.model, moved):
+                found = self.model.hidden(torch.tensor([context], device=self.model.device))[0]  # (n, D)
+            if not found.isfinite().all():
+                raise UserError(OVERFLOW)
+            self.readings[moved, context] = found
+            if len(self.readings) > KEPT:
+                self.readings.popitem(last=False)
+        self.readings.move_to_end((moved, context))
+        return self.readings[moved, context]
+
+    @torch.inference_mode()
+    def logits(self, ids: Sequence[int], n: int, edits: Edits) -> Tensor:
+        """The scores of the token after the first n of a text: (V,)."""
+        start = window_start(n, self.model.config.block_size)
+        return self.model.head(self.hidden(ids, start, edits)[n - 1 - start])
+
+    @torch.inference_mode()
+    def surprises(self, ids: Sequence[int], edits: Edits) -> list[float]:
+        """-ln p of every token after the first, in nats, without sampling's settings: n - 1 numbers."""
+        T, found, n = self.model.config.block_size, list[float](), 1
+        while n < len(ids):
+            start = window_start(n, T)
+            last = min(len(ids), n + ROWS, start + T + 1)  # tokens n to last - 1 see this context
+            hidden = self.hidden(ids, start, edits)[n - 1 - start : last - 1 - start]  # (rows, D)
+            log_p = self.model.head(hidden).float().log_softmax(-1)  # (rows, V)
+            targets = torch.tensor(ids[n:last], device=log_p.device)  # (rows,)
+            found += (-log_p.gather(1, targets[:, None])[:, 0]).tolist()
+            n = last
+        return found
+
+    def write(
+        self, ids: Sequence[int], turn: int, config: SamplingConfig, edits: Edits
+    ) -> Iterator[tuple[int, Tensor]]:
+        """Continue a text without end: each token, and the logits (V,) it was drawn from. `turn` is that of its die."""
+        T, generator = self.model.config.block_size, die(config.seed, turn)
+        text = torch.tensor([list(ids)], device=self.model.device)  # (1, n)
+        found = reading(self.model, text, writes_with_cache(self.model, edits))
+        n, chosen = text.shape[1], None
+        while True:
+            with edited(self.model, in_context(edits, window_start(n, T))):
+                logits = next(found) if chosen is None else found.send(chosen.to(text.device))  # (1, V)
+            chosen = next_token(logits.cpu(), config, generator)  # (1,)
+            n += 1
+            yield int(chosen), logits[0]
+
+    def ended(self, written: Sequence[int]) -> bool:
+        """Whether what was written contains the text before which the run's sampling ends."""
+        if not self.stop:
+            return False
+        return self.stop in self.run.tokenizer.decode(written[-len(self.stop.encode()) :])
+
+
+def in_context(edits: Edits, start: int) -> Edits:
+    """Edits in positions of a text as edits in positions of the context that begins at `start`."""
+    moved = ((layer, query - start, key - start) for layer, query, key in edits.cut)
+    return replace(edits, cut=frozenset(cut for cut in moved if cut[2] >= 0)) if edits.cut else edits

@@ -1,0 +1,232 @@
+"""The server of the page: for this computer and this page alone, whatever else knocks.
+
+It listens on 127.0.0.1 only. A question is answered if it is addressed to this server by name (a page elsewhere whose
+name is made to point here, DNS rebinding, sends another Host), comes from this page (Origin), and carries the token
+that is in the fragment of the page's address, which browsers send to nobody. It is JSON of at most 64 KB. No address
+names a file: the page's files are read at the start. All refusals are constant.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+import socketserver
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+from minigpt.playground.answers import Malformed, Playground
+from minigpt.seeing.document import asset
+from minigpt.system.errors import UserError
+from minigpt.system.strict_json import parse_json
+from minigpt.system.terminal import complain, one_line
+
+HERE = "127.0.0.1"
+LARGEST = 64 << 10  # bytes of a question
+PATIENCE = 10.0  # seconds in which a request must have arrived
+BUSY = 16  # questions that are answered at once
+ASSETS = Path(__file__).with_name("assets")
+TOKEN = "X-Minigpt-Token"
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'"
+)
+KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
+REFUSALS = {
+    400: "this is not a question of the page",
+    403: "this playground is for its own page: open the address that play.py printed",
+    404: "there is nothing here",
+    405: "only GET and POST",
+    411: "a question says how long it is",
+    413: "a question has at most 64 KB",
+    415: "a question is JSON",
+    500: "this went wrong here; the terminal says what",
+    503: "too many questions at once: wait for one to end",
+}
+
+
+class Server(socketserver.ThreadingTCPServer):
+    """Serves the page and answers its questions; `address` is what to open. Raises UserError for a port in use."""
+
+    daemon_threads, block_on_close, request_queue_size = True, False, 64
+
+    def __init__(self, playground: Playground, port: int = 0):
+        self.playground, self.token = playground, secrets.token_urlsafe(32)
+        self.free = threading.BoundedSemaphore(BUSY)
+        self.entrances: set[str] = set()
+        self.files = {f"/{path.name}": (KINDS[path.suffix], path.read_bytes()) for path in ASSETS.iterdir()}
+        self.files |= {f"/common{end}": (KINDS[end], asset(f"common{end}").encode()) for end in (".css", ".js")}
+        self.files["/"] = self.files["/play.html"]
+        try:
+            super().__init__((HERE, port), Handler)
+        except OverflowError:
+            raise UserError(f"--port {port}: expected a number from 0 to 65535") from None
+        except OSError as error:
+            raise UserError(f"--port {port}: {error.strerror}: give another port, or none for a free one") from None
+        self.port = self.server_address[1]
+        self.names = {f"{name}:{self.port}" for name in (HERE, "localhost")}
+
+    @property
+    def address(self) -> str:
+        """What to open in a browser of this computer."""
+        return f"http://{HERE}:{self.port}/#{self.token}"
+
+    def entrance(self) -> str:
+        """An address that leads to the page once: other users of the computer see what a browser is started with."""
+        self.entrances.add(code := secrets.token_urlsafe(32))
+        return f"http://{HERE}:{self.port}/open/{code}"
+
+    def leads_in(self, code: str) -> bool:
+        """Whether a code is that of an entrance, which is then closed."""
+        try:
+            self.entrances.remove(code)
+        except KeyError:
+            return False
+        return True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is none; nothing else comes here."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One request, on a connection of its own."""
+
+    server: Server
+    disable_nagle_algorithm = True  # a line must not wait for the next one
+    protocol_version, server_version, sys_version = "HTTP/1.0", "minigpt", ""
+
+    def handle(self) -> None:
+        """Answer, unless the request takes too long to come: a slow client keeps its own thread for so long only."""
+        slow = threading.Timer(PATIENCE, self._hang_up)
+        slow.daemon = True
+        slow.start()
+        self.arrived = slow.cancel
+        with suppress(OSError):  # the client went away
+            super().handle()
+        slow.cancel()
+
+    def _hang_up(self) -> None:
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
+
+    def do_GET(self) -> None:
+        """The page and its files."""
+        self.arrived()
+        if self.headers.get_all("Host", []) not in [[name] for name in self.server.names]:
+            self.refuse(403)
+        elif self.path in self.server.files:
+            kind, body = self.server.files[self.path]
+            self.reply(200, kind, body)
+        elif self.path.startswith("/explorer/") and (page := self.server.playground.page(self.path[10:])):
+            self.reply(200, KINDS[".html"], page.encode(), policy="sandbox allow-scripts")
+        elif self.path.startswith("/open/") and self.server.leads_in(self.path[6:]):
+            self.head(303, "text/plain", 0, POLICY, f"/#{self.server.token}")
+        else:
+            self.refuse(404)
+
+    def do_POST(self) -> None:
+        """A question."""
+        if (code := self.objection()) or not self.path.startswith("/api/"):
+            self.arrived()
+            return self.refuse(code or 404)
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.arrived()
+        if not self.server.free.acquire(blocking=False):
+            return self.refuse(503)
+        try:
+            self.answer(self.path[5:], body)
+        finally:
+            self.server.free.release()
+
+    def objection(self) -> int:
+        """The code of the refusal of a question, from its headers alone; 0 if there is none."""
+        once = {name: self.headers.get_all(name, []) for name in ("Host", "Origin", TOKEN, "Content-Type")}
+        length = self.headers.get_all("Content-Length", [])
+        own = [[f"http://{name}"] for name in self.server.names]
+        if once["Host"] not in [[name] for name in self.server.names] or once["Origin"] not in [[], *own]:
+            return 403
+        if len(once[TOKEN]) != 1 or not secrets.compare_digest(once[TOKEN][0].encode(), self.server.token.encode()):
+            return 403
+        if once["Content-Type"] != ["application/json"]:
+            return 415
+        if "Transfer-Encoding" in self.headers or len(length) != 1 or not (length[0].isascii() and length[0].isdigit()):
+            return 411
+        return 413 if len(length[0]) > 9 or int(length[0]) > LARGEST else 0
+
+    def answer(self, name: str, body: bytes) -> None:
+        """One value, or lines of values; a mistake in a text is said in words, everything else by its code."""
+        try:
+            found = self.server.playground.answer(name, parse_json(body))
+            if isinstance(found, Iterator):
+                return self.stream(found)
+            value, code = found, 200
+        except UserError as error:
+            value, code = {"error": one_line(str(error))}, 200
+        except (Malformed, ValueError):
+            return self.refuse(400)
+        except Exception as error:
+            self.explain(error)
+            return self.refuse(500)
+        self.reply(code, "application/json", encoded(value))
+
+    def stream(self, lines: Iterator[dict[str, Any]]) -> None:
+        """A line of JSON for each value, as it is made; the last says if something went wrong."""
+        self.head(200, "application/x-ndjson", None)
+        try:
+            for value in lines:
+                self.wfile.write(encoded(value))
+        except UserError as error:
+            self.wfile.write(encoded({"error": one_line(str(error))}))
+        except OSError as error:
+            if not isinstance(error, ConnectionError):
+                self.wfile.write(encoded({"error": one_line(str(error))}))
+        except Exception as error:
+            self.explain(error)
+            self.wfile.write(encoded({"error": REFUSALS[500]}))
+
+    def explain(self, error: Exception) -> None:
+        """Say on the terminal what no page is told."""
+        complain(one_line(f"{type(error).__name__}: {error}"))
+
+    def refuse(self, code: int) -> None:
+        """A constant answer."""
+        self.reply(code, "application/json", encoded({"error": REFUSALS[code]}))
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """The same for what http.server itself refuses: it would repeat what was asked."""
+        self.arrived()
+        self.request_version = "HTTP/1.0"
+        self.refuse(405 if code == 501 else 400)
+
+    def reply(self, code: int, kind: str, body: bytes, policy: str = POLICY) -> None:
+        """A whole answer."""
+        self.head(code, kind, len(body), policy)
+        self.wfile.write(body)
+
+    def head(self, code: int, kind: str, length: int | None, policy: str = POLICY, location: str = "") -> None:
+        """The head of an answer."""
+        self.send_response(code)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        if length is not None:
+            self.send_header("Content-Length", str(length))
+        if location:
+            self.send_header("Location", location)
+        self.send_header("Content-Security-Policy", policy)
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Referrer-Policy", "no-referrer")
+        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
+        self.send_header("Cross-Origin-Opener-Policy", "same-origin")
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: the terminal is for what its user should know."""
+
+
+def encoded(value: Any) -> bytes:
+    """A value as a line of JSON. Raises ValueError for a number that JSON does not have."""
+    return json.dumps(value, allow_nan=False, separators=(",", ":")).encode() + b"\n"

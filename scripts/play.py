@@ -1,0 +1,70 @@
+"""Play with trained models in the browser: write, look at the probabilities, change the model, see what it loses.
+
+python scripts/play.py                                   # the newest run
+python scripts/play.py --run runs/tiny --run runs/mine   # two runs side by side, with the same dice
+"""
+
+import begin  # noqa: F401  before the imports that take seconds
+
+# isort: split
+import argparse
+import os
+import signal
+import sys
+import threading
+import webbrowser
+from pathlib import Path
+
+from minigpt import command
+from minigpt.fast.threads import use_threads_to_sample
+from minigpt.model import count_parameters
+from minigpt.playground.answers import Playground
+from minigpt.playground.server import Server
+from minigpt.runs.run import Run, load, newest_run
+from minigpt.system.errors import UserError
+from minigpt.system.terminal import complain
+from minigpt.system.waiting import heartbeat
+
+
+def main(arguments: argparse.Namespace) -> None:
+    """Load the runs, and serve their page until a signal ends it."""
+    names = arguments.run or [""]
+    if len(names) > 2:
+        raise UserError(f"--run: two runs fit side by side, found {len(names)}")
+    folders = [newest_run(name).resolve() for name in names]
+    loaded: dict[Path, Run] = {folder: load(folder) for folder in dict.fromkeys(folders)}
+    use_threads_to_sample(max(sum(count_parameters(run.model).values()) for run in loaded.values()))
+    with heartbeat("trying which edits the models allow"):
+        playground = Playground([loaded[folder] for folder in folders])
+    with Server(playground, arguments.port) as server:
+        print(f"open {server.address}\nCtrl-C ends the playground", flush=True)
+        if arguments.open:
+            open_browser(server.entrance())
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt as stop:
+            if not playground.close():  # a model is within one long call: nothing is left to save
+                complain("stopped")
+                os._exit(128 + getattr(stop, "signum", signal.SIGINT))
+            raise
+
+
+def open_browser(address: str) -> None:
+    """Open a page in the user's browser, unless it would take the terminal."""
+    try:
+        browser = webbrowser.get()
+    except webbrowser.Error:
+        return
+    if not isinstance(browser, webbrowser.GenericBrowser):
+        threading.Thread(target=browser.open, args=(address,), daemon=True).start()
+
+
+if __name__ == "__main__":
+    parser = command.parser("Play with trained models in the browser.")
+    parser.add_argument(
+        "--run", action="append", metavar="RUN", help="folder or name of a run (default: the newest); twice for two"
+    )
+    parser.add_argument("--port", type=int, default=0, metavar="N", help="where to serve (default: any free port)")
+    parser.add_argument("--no-open", dest="open", action="store_false", help="print the address only")
+    arguments = parser.parse_args()
+    sys.exit(command.execute(main, arguments))
