@@ -54,6 +54,7 @@ function lossView(box, pane) {
     if (moved) now.append(`, as trained ${number(was.loss, 4)}: ${signed(score.loss - was.loss, 4)}`);
     if (score.above !== null) {
       now.append(`. ${number(score.above, 4)} above the floor; a reader without memory stands ${number(score.forgetful, 4)} above it.`);
+      gauge.title = "the bar: above the floor; the upright line: a reader without memory";
       gauge.replaceChildren(bar(score.above, Math.max(2 * score.forgetful, score.above), score.forgetful));
     }
     const names = Object.entries(score.names);
@@ -73,7 +74,7 @@ function lossView(box, pane) {
   return {
     edited() {
       clearTimeout(timer);
-      if (pane.run.small && pane.run.tells && (before[false] || edits.any(pane.edits))) timer = setTimeout(() => measure(false), 300);
+      if (pane.run.small && pane.run.tells) timer = setTimeout(() => measure(false), 300);
     },
     stop: () => control?.abort(),
   };

@@ -4,7 +4,7 @@
 
 const MOST = 200; // tokens of one writing
 const panes = [];
-let runs = [], control = null; // of the writing under way
+let runs = [], underWay = 0; // writings
 
 // ---- settings ----
 
@@ -32,7 +32,8 @@ function showSettings() {
 /** The pane of a run: its elements, and what it holds. ids[0..begun) were given, ids[begun..kept) are not rewritten. */
 function makePane(number, label) {
   const run = { ...runs[number], number };
-  const pane = { run, name: label || run.name, ids: [], tokens: [], surprise: [], begun: 0, kept: 0, at: 0, forced: new Set(), edits: noEdits(), prompt: null };
+  const pane = { run, name: label || run.name, ids: [], tokens: [], surprise: [], begun: 0, kept: 0,
+    at: 0, forced: new Set(), edits: noEdits(), prompt: null, wrote: "", control: null };
   const parts = Object.fromEntries(["changes", "text", "status", "line", "edits", "losses"].map((name) => [name, element("div")]));
   parts.changes = element("small");
   parts.status.className = "soft";
@@ -111,16 +112,16 @@ async function read(pane) {
 async function begin(pane, afresh) {
   const prompt = byId("prompt").value;
   if (!afresh && prompt === pane.prompt) return;
-  const { ids } = await ask("encode", { run: pane.run.number, text: prompt, begins: true }, control.signal);
+  const { ids } = await ask("encode", { run: pane.run.number, text: prompt, begins: true }, pane.control.signal);
   Object.assign(pane, { ids, prompt, begun: ids.length, kept: ids.length, at: ids.length, forced: new Set(), wrote: "" });
-  const answer = await ask("read", { run: pane.run.number, ids, edits: pane.edits }, control.signal);
+  const answer = await ask("read", { run: pane.run.number, ids, edits: pane.edits }, pane.control.signal);
   [pane.tokens, pane.surprise] = [answer.tokens, answer.surprise];
   drawText(pane);
 }
 
 /** Writes up to n tokens in a pane, each as it comes. */
 async function write(pane, n) {
-  const started = performance.now(), first = pane.ids.length;
+  const started = performance.now(), first = pane.ids.length, mine = pane.control;
   pane.at = first;
   let last = null, due = 0, ended = "";
   const draw = () => {
@@ -130,7 +131,8 @@ async function write(pane, n) {
   };
   const question = { run: pane.run.number, ids: pane.ids, edits: pane.edits, begun: pane.begun, settings: settings(), tokens: n };
   try {
-    for await (const answer of lines("write", question, control.signal)) {
+    for await (const answer of lines("write", question, mine.signal)) {
+      if (mine.signal.aborted) break;
       if ("ended" in answer) { ended = answer.ended; break; }
       pane.ids = [...pane.ids, answer.id];
       pane.tokens = [...pane.tokens, answer.token];
@@ -141,27 +143,43 @@ async function write(pane, n) {
     }
   } finally {
     cancelAnimationFrame(due);
-    draw();
-    const count = pane.ids.length - first, seconds = (performance.now() - started) / 1000;
-    pane.wrote = count > 1 ? `${count} tokens in ${seconds.toFixed(1)} s. ` : "";
-    if (ended) pane.wrote += `${ended[0].toUpperCase()}${ended.slice(1)}. `;
-    if (n > 1) pane.at = pane.ids.length;
+    if (mine === pane.control) {
+      const count = pane.ids.length - first, seconds = (performance.now() - started) / 1000;
+      pane.wrote = count > 1 ? `${count} tokens in ${seconds.toFixed(1)} s. ` : "";
+      if (ended) pane.wrote += `${ended[0].toUpperCase()}${ended.slice(1)}. `;
+      if (n > 1) pane.at = ended && pane.ids.length > first ? mostOpen(pane, first) : pane.ids.length;
+      draw();
+    }
   }
 }
 
-/** Runs a writing of some panes at once; one that is under way is stopped first. */
+/** Of the tokens from a place on, the one that was the most surprising: where the die decided most. */
+function mostOpen(pane, first) {
+  const written = pane.surprise.slice(first);
+  return first + written.indexOf(Math.max(...written));
+}
+
+/** Runs a writing of some panes at once; one that is under way there is stopped first. */
 async function writing(some, act) {
-  control?.abort();
-  const mine = (control = new AbortController());
   noProblem();
+  underWay += 1;
   byId("stop").disabled = false;
   await Promise.all(some.map((pane) => shownProblems(async () => {
-    try { await act(pane); } finally { pane.looksAt(pane.at); }
-    await read(pane);
-    await look(pane);
+    pane.control?.abort();
+    const mine = (pane.control = new AbortController());
+    try {
+      await act(pane);
+    } finally {
+      if (mine === pane.control) {
+        pane.looksAt(pane.at);
+        await pane.read();
+        await pane.look();
+      }
+    }
     say(`${pane.name}: ${pane.tokens.slice(pane.begun).join("")}`);
   })));
-  if (mine === control) byId("stop").disabled = true;
+  underWay -= 1;
+  byId("stop").disabled = underWay === 0;
   document.body.dataset.ready = String(Number(document.body.dataset.ready || 0) + 1);
 }
 
@@ -198,17 +216,18 @@ function edited(pane) {
   say(`${pane.name}: ${edits.words(pane.edits) || "as trained"}`);
   pane.losses.edited();
   if (!pane.ids.length) return;
-  if (pane.run.small && pane.ids.length > pane.kept) pane.rewrite();
+  if (pane.run.small && pane.ids.length > pane.kept) rewrite(pane);
   else { pane.read(); pane.look(); }
 }
 
-/** A function that writes what a pane wrote again, once for all edits that come meanwhile. */
-function rewriting(pane) {
-  return newestOnly(() => writing([pane], async () => {
+/** Writes again what a pane wrote, once for several edits in a row. */
+function rewrite(pane) {
+  clearTimeout(pane.timer);
+  pane.timer = setTimeout(() => writing([pane], async () => {
     pane.ids = pane.ids.slice(0, pane.kept);
     [pane.tokens, pane.surprise] = [pane.tokens.slice(0, pane.kept), pane.surprise.slice(0, pane.kept)];
     await write(pane, MOST);
-  }));
+  }), 80);
 }
 
 async function openExplorer(pane) {
@@ -222,7 +241,6 @@ async function openExplorer(pane) {
 
 function addPane(number, label) {
   const pane = makePane(number, label);
-  pane.rewrite = rewriting(pane);
   panes.push(pane);
   byId("panes").append(pane.box);
   byId("panes").classList.toggle("two", panes.length > 1);
@@ -249,13 +267,14 @@ async function start() {
   connect();
   if (runs.every((run) => run.small)) await writeAfresh();
   else document.body.dataset.ready = "0";
+  panes.forEach((pane) => pane.losses.edited());
 }
 
 function connect() {
   byId("write").addEventListener("click", writeAfresh);
   byId("one").addEventListener("click", () => writeOn(1));
   byId("on").addEventListener("click", () => writeOn(MOST));
-  byId("stop").addEventListener("click", () => { control?.abort(); panes.forEach((pane) => pane.losses.stop()); });
+  byId("stop").addEventListener("click", () => panes.forEach((pane) => pane.control?.abort()));
   byId("roll").addEventListener("click", () => { controls.seed.value = settings().seed + 1; writeAfresh(); });
   byId("twice").addEventListener("click", () => {
     byId("twice").classList.add("hidden");
