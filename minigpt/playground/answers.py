@@ -7,6 +7,7 @@ state. All models compute in one thread, a token or a batch in turn, so a long m
 from __future__ import annotations
 
 import queue
+import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -15,19 +16,23 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import torch
+
 from minigpt.languages.tasks.base import Task
 from minigpt.model import count_parameters
-from minigpt.model.sampling import SamplingConfig
+from minigpt.model.sampling import SamplingConfig, window_start
 from minigpt.playground.line import line
 from minigpt.playground.measure import Measure
 from minigpt.playground.player import Player
 from minigpt.runs.run import Run
 from minigpt.seeing.document import shown
 from minigpt.seeing.edits import Edits
+from minigpt.seeing.explorer import explore
 from minigpt.system.errors import UserError
 from minigpt.system.strict_json import has_form
 from minigpt.system.waiting import QUIET_SECONDS
 from minigpt.text.corpus import language_of
+from minigpt.training.memory import check_device, map_parts
 
 LONGEST, AT_ONCE = 8192, 2000  # tokens of a text, and of one writing
 SMALL = 3_000_000  # parameters: such a model is measured after every edit, within a second or two
@@ -204,6 +209,20 @@ class Playground:
                 yield {"ended": "the text is over"}
                 return
         yield {"ended": "" if tokens else f"at most {LONGEST:,} tokens are kept here: begin again"}
+
+    def _explore(self, seat: Seat, ids: list[int]) -> dict[str, Any]:
+        """The name of a new page of the explorer, on the model as it was trained, for the end of a text that fits."""
+        run = seat.run
+        config, size, device = run.config.model, run.tokenizer.vocab_size, run.model.device
+        seen = torch.tensor([ids[window_start(len(ids), config.block_size) :]], device=device)  # (1, n)
+        check_device(map_parts(config, size, seen.shape[1]), "looking at this text", config, size, device)
+        facts = {"run": run.folder.name, "step": f"{run.step:,}"}
+        made = self.turn(lambda: explore(run.model, run.tokenizer, seen, facts, run.config.data.language))
+        name = secrets.token_urlsafe(32)
+        self.pages[name] = made.html
+        if len(self.pages) > PAGES:
+            self.pages.popitem(last=False)
+        return {"page": name}
 
     def _measure(self, seat: Seat, edits: dict[str, Any], whole: bool) -> Lines:
         return seat.measure.measured(edits_of(edits, seat), whole, self.turn)

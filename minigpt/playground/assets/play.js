@@ -231,10 +231,13 @@ function rewrite(pane) {
 }
 
 async function openExplorer(pane) {
+  if (!pane.ids.length) return;
   const tab = window.open("", "_blank");
+  pane.parts.status.textContent = "The explorer looks at this text: one pass for each head.";
   const found = await shownProblems(() => ask("explore", { run: pane.run.number, ids: pane.ids }));
   if (found && tab) tab.location.replace(`/explorer/${found.page}`);
   else tab?.close();
+  pane.read();
 }
 
 // ---- the page ----
