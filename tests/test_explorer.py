@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from browser import THEMES, Visit, chromium, overflow, violations, visit
+from running import furnish, script, well
 from torch import Tensor
 
 from minigpt import GPT, ModelConfig
@@ -273,6 +274,16 @@ def test_a_notebook_s_frame_shows_it(visit: Visit, tmp_path: Path) -> None:
     frame.locator(READY).wait_for()
     frame.locator("#heads .head >> nth=2").click()
     assert "Without this head" in frame.locator("#cause").inner_text()
+
+
+@pytest.mark.slow
+def test_the_screenshots_of_the_readme_are_small_pictures(tmp_path: Path, chromium: Any) -> None:
+    furnish(tmp_path)
+    well(script("train.py", "--config", "small.yaml", cwd=tmp_path))
+    well(script("screenshots.py", "--run", "small", "--prompt", "the cat", "--out", "pictures", cwd=tmp_path))
+    pictures = [path.read_bytes() for path in sorted((tmp_path / "pictures").iterdir())]
+    assert all(picture[:4] + picture[8:12] == b"RIFFWEBP" and len(picture) < 60_000 for picture in pictures)
+    assert len(set(pictures)) == 2
 
 
 def test_bytes_and_single_tokens_are_drawn(visit: Visit, tmp_path: Path) -> None:

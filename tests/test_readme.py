@@ -48,12 +48,13 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 
 def test_every_picture_is_small_and_drawn_for_both_themes() -> None:
-    pages = README + (ROOT / "minigpt" / "attention" / "README.md").read_text(encoding="utf-8")
-    dark, light = (re.findall(rf"data/pictures/(\w+)-{theme}\.svg", pages) for theme in ("dark", "light"))
-    assert len(light) == 4 and dark == light
+    parts = (ROOT / "minigpt" / part / "README.md" for part in ("attention", "seeing"))
+    pages = README + "".join(part.read_text(encoding="utf-8") for part in parts)
+    dark, light = (set(re.findall(rf"data/pictures/(\w+)-{theme}\.(svg|webp)", pages)) for theme in ("dark", "light"))
+    assert len(light) == 5 and dark == light
     files = sorted((ROOT / "data" / "pictures").iterdir())
     assert [path.name for path in files] == sorted(
-        f"{name}-{theme}.svg" for name in light for theme in ("dark", "light")
+        f"{name}-{theme}.{form}" for name, form in light for theme in ("dark", "light")
     )
     assert all(path.stat().st_size <= 100_000 for path in files)
 

@@ -100,13 +100,13 @@ def facts_of(model: GPT, numbers: Numbers) -> list[tuple[str, str]]:
     not_used = ", ".join(dict.fromkeys(attention.kind for attention in unused))
     found = [("attention", ", ".join(kinds)), ("position", position + (f" (not in {not_used})" if not_used else ""))]
     found += [("layers", str(len(numbers.layers))), ("parameters", f"{sum(count_parameters(model).values()):,}")]
-    if len(numbers.surprise):
-        found.append(("loss on this text", f"{float(numbers.surprise.mean()):.3f} nats a {unit(numbers)}"))
+    if not len(numbers.surprise):
+        return found
+    loss = f"{float(numbers.surprise.mean()):.3f} nats a {unit(numbers)}"
     known = numbers.reading.ideal[1:] if numbers.reading else []
     if len(known) == len(numbers.surprise) and all(known):
-        loss = -float(torch.tensor(known, dtype=torch.float64).log().mean())
-        found.append(("the ideal reader's", f"{loss:.3f}"))
-    return found
+        loss += f" (the ideal reader's: {-float(torch.tensor(known, dtype=torch.float64).log().mean()):.3f})"
+    return [*found, ("loss here", loss)]
 
 
 def unit(numbers: Numbers) -> str:

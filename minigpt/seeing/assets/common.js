@@ -177,7 +177,7 @@ function inWords(tokens, items) {
   tokens.forEach((token, i) => {
     const last = words[words.length - 1];
     if (i > 1 && tokens[i - 1].includes("\n")) words.push(element("span", { class: "break", role: "presentation" }));
-    if (!last || /^\s/.test(token) || /\s$/.test(tokens[i - 1]) || last.childElementCount > 20)
+    if (!last || /^\s./.test(token) || /\s$/.test(tokens[i - 1]) || last.childElementCount > 20)
       words.push(element("span", { class: "word", role: "presentation" }));
     words[words.length - 1].append(items[i]);
   });

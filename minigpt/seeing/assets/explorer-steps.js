@@ -61,13 +61,13 @@ function showSteps(box, data, numbers, words, state, on) {
     element("thead", {}, head), element("tbody", {}, ...rows), element("tfoot", {}, ...lastRows(columns, order, may, weights, found, t, numbers, h, factor)));
   const wide = element("div", { class: "wide secret", tabindex: "0", role: "region", "aria-label": "From scores to weights to values" }, table);
   box.replaceChildren(...[
-    element("p", { class: "soft" }, howItGoes(layer)),
     data.missing ? element("p", { class: "soft" }, data.missing) : null,
     slider(data, numbers, state, steps, weights, on),
     wide,
     may.length > 8 ? element("p", { class: "secret" }, element("button", { type: "button", "data-key": "all", "aria-pressed": String(all), onclick: on.all },
       all ? "Only the strongest" : `All ${may.length}, in order`)) : null,
     element("p", { class: "formula secret" }, formula(data, numbers, state, weights, found, steps)),
+    element("p", { class: "soft" }, howItGoes(layer)),
     ...features(data, numbers, state, words),
   ].filter(Boolean));
   if (focused) box.querySelector(`[data-key="${focused}"]`)?.focus();
@@ -116,9 +116,9 @@ function slider(data, numbers, { h, t, factor }, steps, weights, on) {
   const says = factor === 0 ? "all count alike: the running mean" : entropy < 0.05 ? "one takes all" : `it sees about ${number(Math.exp(entropy), 1)} tokens at once`;
   const input = element("input", { type: "range", id: "factor", "data-key": "factor", min: "0", max: "40", step: "1", value: String(toSlider(factor)),
     "aria-valuetext": `times ${number(factor, 2)}: ${says}`, oninput: (event) => on.factor(fromSlider(Number(event.target.value))) });
-  return element("div", { class: "larger" }, element("label", { for: "factor" }, "What if the scores were larger?"),
-    element("div", { class: "row" }, input, element("span", {}, `\u00d7 ${number(factor, 2)}${factor === 1 ? ", as trained" : ""}: ${says}`),
-      element("button", { type: "button", "data-key": "trained", disabled: factor === 1, onclick: () => on.factor(1) }, "as trained")));
+  return element("div", { class: "row larger" }, element("label", { for: "factor" }, "What if the scores were larger?"), input,
+    element("span", {}, `\u00d7 ${number(factor, 2)}${factor === 1 ? ", as trained" : ""}: ${says}`),
+    element("button", { type: "button", "data-key": "trained", disabled: factor === 1, onclick: () => on.factor(1) }, "as trained"));
 }
 
 /** The slider: 0, then from 1/4 to 16, with 1 at the middle. */
