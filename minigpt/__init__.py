@@ -5,8 +5,9 @@
 From a notebook:
 
     import minigpt
-    run = minigpt.load("runs/tiny")
+    run = minigpt.train("tiny.yaml")                 # or minigpt.load("runs/tiny"); run shows what it is, and its curve
     print(run.generate("Mia was a shy fox."))
+    run.show_attention("Mia was a shy fox.")         # a picture
     weights = run.attention("Mia was a shy fox.")    # one (H, T, T) a layer
 """
 
@@ -15,6 +16,7 @@ from minigpt.fast import make_fast, shortcut
 from minigpt.grading import check
 from minigpt.model import GPT, ModelConfig
 from minigpt.runs.assemble import RunConfig
+from minigpt.runs.notebook import resume, train
 from minigpt.runs.run import Run, load
 from minigpt.system.plugin import load_plugin
 
@@ -28,5 +30,7 @@ __all__ = [
     "load",
     "load_plugin",
     "make_fast",
+    "resume",
     "shortcut",
+    "train",
 ]

@@ -26,6 +26,7 @@ from minigpt.config.options import MOST, to_yaml
 from minigpt.runs.assemble import RunConfig
 from minigpt.runs.loggers import check_loggers
 from minigpt.runs.report import Say, say
+from minigpt.system.bars import bar
 from minigpt.system.errors import UserError
 from minigpt.system.folder import first_lines, read_start, refuse_links, write_whole
 from minigpt.system.memory import free_memory
@@ -228,11 +229,9 @@ class Progress:
         self.what = what.removesuffix("s")
         self.jobs = {str(job.folder): job for job in left}
         self.part = dict.fromkeys(self.jobs, 0.0)  # how much of each run is done, from 0 to 1
-        self.bar: tqdm[Any] = tqdm(
+        self.bar = bar(
             total=sum(map(experiment.seconds, left)),
             desc=f"{self.what} {self.done + 1} of {total}",
-            file=sys.stderr,
-            disable=not sys.stderr.isatty(),
             bar_format="{desc} |{bar}| {percentage:3.0f} % {elapsed}, {remaining} left",
         )
 

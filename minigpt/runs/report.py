@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from minigpt.fast.threads import sharing_note
 from minigpt.inspection.pictures import curve_svg, smooth
+from minigpt.system.bars import bar
 from minigpt.system.folder import fsync, write_whole
 from minigpt.system.strict_json import has_form, parse_json
 from minigpt.system.terminal import complain, give_up, printable
@@ -101,9 +102,7 @@ class Reporter:
         self.reader_left = False  # whether the reader of stdout has left
         self.recent: deque[Record] = deque(maxlen=20)
         self.began, self.start = perf_counter(), start
-        self.bar = tqdm(
-            total=steps, initial=start, unit="step", file=sys.stderr, disable=not (prints and sys.stderr.isatty())
-        )
+        self.bar = bar(prints, total=steps, initial=start, unit="step")
         self.bar.set_description("training")
 
     def say(self, text: str) -> None:

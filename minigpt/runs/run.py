@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from html import escape
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,12 @@ from minigpt.fast.packed import Weights
 from minigpt.fast.threads import use_threads
 from minigpt.inspection.maps import Map, Picture, maps_svg
 from minigpt.inspection.trace import attention_maps
-from minigpt.model import GPT
+from minigpt.model import GPT, count_parameters
 from minigpt.model.sampling import OVERFLOW, generate, until
 from minigpt.runs import checkpoint
 from minigpt.runs.assemble import RunConfig, build_model
 from minigpt.runs.checkpoint import Checkpoint, CheckpointError
+from minigpt.runs.report import loss_curves, read_metrics
 from minigpt.seeing.document import check_place
 from minigpt.seeing.explorer import Page, explore
 from minigpt.system.errors import ConfigError, UserError
@@ -53,7 +55,7 @@ MAX_CHANGES = 1 << 22  # bytes of changes.jsonl and environment.json that are lo
 MAX_SEALED = 1 << 25  # bytes of a config, a tokenizer or a plugin
 
 
-@dataclass
+@dataclass(repr=False)
 class Run:
     """A trained model with all that belongs to it."""
 
@@ -63,6 +65,33 @@ class Run:
     model: GPT
     step: int
     notes: list[str]
+
+    def __repr__(self) -> str:
+        return f"<Run {self.folder}: {', '.join(f'{what} {value}' for what, value in self.facts().items())}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: a few facts, and the curve of the losses. The config is `run.config`."""
+        facts = {"run": str(self.folder)} | self.facts()
+        rows = "".join(f"<tr><th>{name}</th><td>{escape(value)}</td></tr>" for name, value in facts.items())
+        curves = loss_curves(self.folder / METRICS, f"{self.folder.name}: loss in nats a token")
+        return f"<table>{rows}</table>\n{curves}"
+
+    def facts(self) -> dict[str, str]:
+        """What a reader wants to know first: {what: value}."""
+        model, last = self.config.model, self._last_losses()
+        kinds = ", ".join(dict.fromkeys(attention.kind for attention in self.model.attentions()))
+        size = f"{sum(count_parameters(self.model).values()):,}"
+        shape = f"{model.n_layer} layers of {model.n_embd}, context {model.block_size}"
+        return {"step": f"{self.step:,}", "attention": kinds, "shape": shape, "parameters": size} | last
+
+    def _last_losses(self) -> dict[str, str]:
+        """The newest validation loss, if there is one."""
+        lines = [line for line in read_metrics(self.folder / METRICS) if "val/loss" in line]
+        if not lines:
+            return {}
+        above = lines[-1].get("val/above_floor")
+        known = "" if above is None else f" ({above:.4f} above the best possible)"
+        return {"validation loss": f"{lines[-1]['val/loss']:.4f}{known}"}
 
     def prompt_ids(self, prompt: str) -> Tensor:
         """The ids of a prompt, (1, n); an empty one stands for a line end. Raises UserError."""

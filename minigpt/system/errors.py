@@ -12,6 +12,10 @@ Mistake = tuple[str, str]  # (where, what)
 class UserError(ValueError):
     """Something in the input is wrong. Scripts print the message and end with exit code 2."""
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows in place of a traceback: in a notebook, too, a mistake is one line."""
+        return [f"error: {self}"]
+
 
 class ConfigError(UserError):
     """The mistakes of a config, one line each: `where: what`."""

@@ -20,11 +20,12 @@ def module_name(path: Path) -> str:
     return f"minigpt_plugin_{path.stem}"
 
 
-def load_plugin(path: Path, code: bytes | None = None) -> None:
+def load_plugin(path: str | Path, code: bytes | None = None) -> None:
     """Run a user's file, whose classes register their kinds as the built-in ones do; or `code`, as what it contained.
 
     Only a file named on the command line, or by a notebook's own call, comes here. Raises UserError.
     """
+    path = Path(path)
     if code is None and not path.is_file():
         raise UserError(f"--plugin {path}: no such file")
     name = module_name(path)

@@ -93,6 +93,10 @@ class Stopped(Exception):
         super().__init__("SIGPIPE" if signum == SIGPIPE else signal.Signals(signum).name)
         self.signum = signum
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows in place of a traceback."""
+        return [f"stopped by {self}; a checkpoint is written, and minigpt.resume() goes on from there"]
+
 
 def _end_at_the_second(inbox: socket.socket) -> None:
     """Say after two seconds that the step goes on, and end the process at the second SIGINT or SIGTERM.
@@ -117,18 +121,30 @@ def _end_at_the_second(inbox: socket.socket) -> None:
 def signals() -> Iterator[list[int]]:
     """Append SIGINT, SIGTERM and SIGHUP to a list, so that a step can finish; a second one ends the process at once.
 
-    A SIGHUP that is ignored already, as under nohup, stays ignored.
+    A SIGHUP that is ignored already, as under nohup, stays ignored. A process that is not a command of ours, such as a
+    notebook's kernel, is not ended: there the second signal raises KeyboardInterrupt at once. In another thread than
+    the main one, Python has no signals, and the list stays empty.
     """
     received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+
+    def receive(signum: int, frame: Any) -> None:
+        if received and not watches:
+            raise KeyboardInterrupt
+        received.append(signum)
+
     before = {signum: signal.getsignal(signum) for signum in ENDING}
     if before.get(SIGHUP) is signal.SIG_IGN:
         del before[SIGHUP]
     for signum in before:
-        signal.signal(signum, lambda signum, frame: received.append(signum))
-    watch = Watch(_end_at_the_second)
+        signal.signal(signum, receive)
+    watch = Watch(_end_at_the_second) if watches else None
     try:
         yield received
     finally:
-        watch.close()
+        if watch is not None:
+            watch.close()
         for signum, handler in before.items():
             signal.signal(signum, signal.SIG_IGN if signum == SIGHUP and signum in received else handler)

@@ -7,15 +7,14 @@ Loops of this package go through `progress`. A call into a library that does not
 from __future__ import annotations
 
 import math
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from time import perf_counter
 from typing import TypeVar
 
-from tqdm import tqdm
-
+from minigpt.system.bars import bar as progress_bar
+from minigpt.system.bars import shows_bars
 from minigpt.system.terminal import complain, one_line
 
 QUIET_SECONDS = 2.0  # how long nothing is printed
@@ -36,11 +35,10 @@ def progress(items: Iterable[Item], what: str, total: int | None = None, unit: s
             passed = perf_counter() - began
             if bar is not None:
                 bar.update()
-            elif passed >= due and sys.stderr.isatty():
+            elif passed >= due and shows_bars():
                 form = None if unit else "{desc}: {elapsed}"
-                bar = tqdm(
-                    desc=one_line(what), total=total, initial=done, unit=f" {unit}", bar_format=form, leave=False
-                )
+                words = {"desc": one_line(what), "unit": f" {unit}", "bar_format": form}
+                bar = progress_bar(True, total=total, initial=done, leave=False, **words)
             elif passed >= due:
                 of = "" if total is None else f" of {total:,}"
                 how_far = f"{done:,}{of} {unit}, " if unit else ""

@@ -1,0 +1,61 @@
+"""Training from a notebook, as `scripts/train.py` does it.
+
+    run = minigpt.train("tiny.yaml", "training.max_steps=200")    # overrides as on the command line
+    run = minigpt.resume("runs/tiny")                             # after the stop button
+
+The folder is made in `runs/` of the notebook's folder. The stop button (Ctrl-C) ends a training after its step, with a
+checkpoint; the cell ends with `Stopped`, so that cells below it do not run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from minigpt.config.options import load as load_config
+from minigpt.runs.assemble import RunConfig
+from minigpt.runs.run import Run, newest_run
+from minigpt.system.plugin import PLUGINS, load_plugin
+
+if TYPE_CHECKING:
+    from minigpt.runs.trainer import Trainer
+
+
+def train(config: str | Path, *overrides: str, name: str = "", plugins: Sequence[str | Path] = ()) -> Run:
+    """Train a model from a config, a path or a name in `configs/`, and return the run, ready to write.
+
+    `name` is that of the folder in `runs/` (default: the config's), numbered when it is taken. Plugins that were loaded
+    before are recorded with those given here. Raises UserError, LeakError, LawError, Diverged, Stopped and OSError.
+    """
+    from minigpt.runs import start  # what only a training needs is not loaded with the package
+
+    files = _loaded(plugins)
+    settings = load_config(RunConfig, config, overrides)
+    return _finished(start.start(settings, name or Path(config).stem, files, allow_leak=False))
+
+
+def resume(folder: str | Path = "", *overrides: str, plugins: Sequence[str | Path] = ()) -> Run:
+    """Go on with a run, a path or a name in `runs/` (default: the newest), where it stopped; overrides may change it.
+
+    Raises what `train` raises, and CheckpointError.
+    """
+    from minigpt.runs import start
+
+    files = _loaded(plugins)
+    return _finished(start.resume(newest_run(str(folder)), overrides, files, False, False))
+
+
+def _loaded(plugins: Sequence[str | Path]) -> list[Path]:
+    """The files of all plugins that are loaded, those given here among them."""
+    for plugin in plugins:
+        load_plugin(plugin)
+    return list(PLUGINS.values())
+
+
+def _finished(trainer: Trainer) -> Run:
+    """Train to the end, and say what came of it."""
+    trainer.fit()
+    trainer.say(f"verdict: {trainer.verdict()}")
+    trainer.run.model.eval()
+    return trainer.run

@@ -1,0 +1,111 @@
+"""From a notebook: a training, its stop button, what a run shows, and bars where there is somebody to see them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from time import monotonic, sleep
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from running import environment, furnish
+
+import minigpt
+from minigpt.runs.report import read_metrics
+from minigpt.system import bars
+from minigpt.system.errors import UserError
+from minigpt.system.plugin import PLUGINS
+
+MINE = """\
+from minigpt.attention.softmax.multi_head import MultiHead
+class Mine(MultiHead, kind="mine_of_a_notebook"):
+    pass
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A notebook's folder, with the small config."""
+    monkeypatch.chdir(furnish(tmp_path))
+    monkeypatch.setenv("MINIGPT_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr("minigpt.text.corpus.DATA", tmp_path / "data")
+    return tmp_path
+
+
+def test_a_run_is_trained_and_trained_further(place: Path) -> None:
+    """Paths may be texts; what comes back writes at once, and is the run of that folder."""
+    (place / "mine.py").write_text(MINE, encoding="utf-8")
+    try:
+        run = minigpt.train("small.yaml", "model.attention.kind=mine_of_a_notebook", plugins=["mine.py"])
+        assert (run.folder / "plugins" / "mine.py").is_file() and run.step == 8
+        longer = minigpt.resume(str(run.folder), "training.max_steps=10")
+        assert longer.step == 10 and len(read_metrics(run.folder / "metrics.jsonl")) == 10
+        assert longer.generate("the") == minigpt.load(str(run.folder)).generate("the")
+    finally:
+        PLUGINS.pop("minigpt_plugin_mine", None)
+        minigpt.Attention.kinds.pop("mine_of_a_notebook", None)
+
+
+def test_a_run_shows_a_few_facts_and_its_curve_and_no_text_of_it_is_markup(place: Path) -> None:
+    run = minigpt.train("small.yaml")
+    loss = read_metrics(run.folder / "metrics.jsonl")[-1]["val/loss"]
+    assert repr(run).startswith("<Run runs/small: step 8, attention multi_head, shape 1 layers of 16, context 16, ")
+    assert f"validation loss {loss:.4f}" in repr(run) and len(repr(run)) < 200
+    shown = run._repr_html_()
+    assert shown.count("<polyline") == 2 and f"{loss:.4f}" in shown and "batch_size" not in shown
+    evil = run.folder.rename(place / "runs" / "<script>")
+    run.folder = evil
+    assert "<script>" not in run._repr_html_() and "&lt;script&gt;" in run._repr_html_()
+
+
+STOPPED = """\
+import minigpt, sys
+from minigpt.system.signals import Stopped
+try:
+    minigpt.train("small.yaml", "training.max_steps=100000", "training.eval_every=100000")
+except Stopped as end:
+    print("ended:", *end._render_traceback_())
+sys.stdin.readline()
+"""
+
+
+def test_the_stop_button_ends_a_training_and_not_the_kernel(place: Path) -> None:
+    """It is a SIGINT. What was trained is there, and the process, which is not a command of ours, goes on."""
+    with subprocess.Popen(
+        [sys.executable, "-c", STOPPED], env=environment(), text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as kernel:
+        metrics, until = Path("runs/small/metrics.jsonl"), monotonic() + 100
+        while not (metrics.exists() and metrics.stat().st_size) and monotonic() < until:
+            sleep(0.05)
+        os.kill(kernel.pid, signal.SIGINT)
+        said, _ = kernel.communicate("\n", timeout=100)
+    assert kernel.returncode == 0
+    assert "ended: stopped by SIGINT; a checkpoint is written, and minigpt.resume() goes on from there" in said
+    done = len(read_metrics(metrics))
+    assert minigpt.resume("small", f"training.max_steps={done + 2}", "training.eval_every=2").step == done + 2
+
+
+def test_a_mistake_is_one_line_in_a_notebook(place: Path) -> None:
+    with pytest.raises(UserError) as wrong:
+        minigpt.train("small.yaml", "model.n_layr=2")
+    (line,) = wrong.value._render_traceback_()
+    assert re.match("error: command line: model.n_layr=2: model.n_layr: unknown key; did you mean 'n_layer'", line)
+
+
+@pytest.mark.parametrize("widgets", [True, False])
+def test_a_notebook_has_bars_only_where_it_can_draw_them(monkeypatch: pytest.MonkeyPatch, widgets: bool) -> None:
+    """Without ipywidgets there are lines, as in a log, and no warning."""
+    shell = SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=None))
+    monkeypatch.setitem(sys.modules, "IPython", shell)  # type: ignore[arg-type]
+    monkeypatch.setattr(bars.importlib.util, "find_spec", lambda name: widgets or None)
+    own = ModuleType("tqdm.notebook")
+    own.tqdm = lambda **options: ("the notebook's", options)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tqdm.notebook", own)
+    made = bars.bar(total=3)
+    assert made == ("the notebook's", {"total": 3}) if widgets else made.disable
+    assert bars.shows_bars() == widgets
+    assert bars.bar(False, total=3).disable
