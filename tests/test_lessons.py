@@ -37,6 +37,7 @@ from minigpt.training.loop import evaluate
 LESSONS = lessons()
 NAMES = [lesson.path.stem for lesson in LESSONS]
 UNREADABLE = {"made up": True}
+QUICK = [(1280, "light"), (390, "dark")]  # to look at all of the page takes seconds
 
 
 @dataclass
@@ -409,7 +410,10 @@ def test_no_address_of_the_page_points_outside(all_ran: tuple[str, dict[str, Ran
     assert set(links) == {"data:,", *(f"#lesson-{lesson.number}" for lesson in LESSONS)}
 
 
-@pytest.mark.parametrize(("width", "theme"), THEMES)
+@pytest.mark.parametrize(
+    ("width", "theme"),
+    [pytest.param(*case, marks=[] if case in QUICK else pytest.mark.slow) for case in THEMES],
+)
 def test_the_page_can_be_read_by_everybody(width: int, theme: str, page: Path, visit: Visit) -> None:
     """Unfolded: no violation of WCAG 2.2 A and AA, and nothing beyond the right edge."""
     seen = visit(page, width=width, theme=theme)

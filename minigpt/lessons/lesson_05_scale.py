@@ -199,9 +199,11 @@ reveal(
 # A large factor leaves only the largest score of each row. Taking the scale away is a factor too: the square root of d.
 
 # %%
-factors = [0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0, 8.0]
+with torch.no_grad(), tracing(run.model) as trace:
+    run.model(ids)
+d = trace.calls[0][0].query.shape[-1]  # features of a query in your model
 losses = []
-for factor in factors:
+for factor in sorted({0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0, 8.0, d**0.5}):
     with edited(run.model, Edits(scale={"all": factor})):
         given = [p for text in texts for p in character_probabilities(run.model, run.tokenizer, text[:size])]
     losses.append((factor, -sum(map(math.log, given)) / len(given)))
@@ -219,7 +221,8 @@ reveal(
     guess,
     "half the size" if at[0.5] > at[2.0] else "twice the size",
     f"The loss is {at[1.0]:.3f} as the model is, {at[0.5]:.3f} with half the scores and {at[2.0]:.3f} with twice the "
-    f"scores. Of the factors tried, {best:g} is the best. With 0, the running mean, it is {at[0.0]:.3f}. "
+    f"scores. Of the factors tried, {best:g} is the best. Without the division by the square root of d = {d} it "
+    f"would be {at[d**0.5]:.3f}. With 0, the running mean, it is {at[0.0]:.3f}. "
     f"(To give every token the same probability would cost {math.log(run.tokenizer.vocab_size):.3f}.) The layers have "
     "learned to work with what their heads choose, and have never met a mean.",
     curves({"loss in nats a token": losses}, "The loss with all scores multiplied", "factor"),

@@ -18,7 +18,7 @@ from minigpt.inspection.figures import Theme, map_svg
 from minigpt.inspection.pictures import heat_map, ticks, visible
 from minigpt.lessons.output import Output
 
-WIDTH, LEFT, RIGHT, TOP, BOTTOM = 380, 52, 16, 34, 46  # of a picture, and around its curves; a phone is as wide
+WIDTH, LEFT, RIGHT, TOP, BOTTOM = 380, 52, 16, 6, 46  # of a picture, and around its curves; a phone is as wide
 BLUE, ORANGE = "#5588f0", "#d9741c"  # as lines, 3 to 1 against both grounds
 DASHES = ("", "7 4", "2 4", "10 3 2 3")
 AROUND = Theme(ground="none", ink="currentColor", soft="currentColor", faint="#88888866", bar=BLUE, heat=ORANGE)
@@ -55,11 +55,12 @@ def _label(name: str) -> str:
 
 
 def _number(number: float, decimals: int) -> str:
-    return "0" if number == 0 else f"{number:.{decimals}f}"
+    text = f"{number:.{decimals}f}"
+    return "0" if number == 0 else text.removeprefix("-") if float(text) == 0 else text
 
 
 def _shade(part: float) -> str:
-    """The class of a cell, from its share of the largest number."""
+    """The classes of a cell, from its share of the largest number; below zero it has a frame too."""
     strength = 0 if not math.isfinite(part) else min(10, math.ceil(10 * abs(part) - 1e-9))
     names = ([f"w{strength}"] if strength else []) + (["below"] if -math.inf < part < 0 else [])
     return f' class="{" ".join(names)}"' if names else ""
@@ -84,7 +85,7 @@ def bars(values: Mapping[str, float], title: str, decimals: int = 2) -> Output:
         parts.append(f'<rect x="{left:.1f}" y="{y + 4}" width="{length * room:.1f}" height="16" fill="{colour}"/>')
         parts.append(_text(left + length * room + 6, y + 17, f"{value:.{decimals}f}", "start"))
         lines.append(f"  {name.rjust(wide)}  {'#' * round(length * BAR)} {value:.{decimals}f}")
-    return Output("\n".join(lines), "\n".join([*parts, "</svg>"]))
+    return Output("\n".join(lines), _figure(parts, title))
 
 
 def curves(
@@ -128,7 +129,7 @@ def curves(
         parts.append(f'<polyline points="{points}" {style}{dashes}/>')
         y = height + 20 * number + 8
         parts.append(f'<path d="M{LEFT} {y}H{LEFT + 34}" {style}{dashes}/>' + _text(LEFT + 42, y + 5, name, "start"))
-    return Output(_curves_text(lines, title, x_label, mark), "\n".join([*parts, "</svg>"]))
+    return Output(_curves_text(lines, title, x_label, mark), _figure(parts, title))
 
 
 def _curves_text(
@@ -151,13 +152,14 @@ def attention_map(weights: Tensor, labels: Sequence[str], title: str) -> Output:
 
 
 def _open(height: float, title: str) -> list[str]:
-    size = f'viewBox="0 0 {WIDTH} {height:.0f}"'
-    name = escape(title)
-    return [
-        f'<svg class="lesson-picture" {size} role="img" aria-label="{name}" font-family="system-ui,sans-serif" '
-        f'font-size="15">',
-        f'<text x="8" y="20" fill="currentColor" font-weight="600">{name}</text>',
-    ]
+    size = f'viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{escape(title)}"'
+    return [f'<svg class="lesson-picture" {size} font-family="system-ui,sans-serif" font-size="15">']
+
+
+def _figure(parts: Sequence[str], title: str) -> str:
+    """A picture below its title, which is broken into lines where the page is narrow."""
+    caption = f"<figcaption>{escape(title)}</figcaption>"
+    return "\n".join([f'<figure class="lesson-figure">{caption}', *parts, "</svg></figure>"])
 
 
 def _text(x: float, y: float, text: str, anchor: str) -> str:

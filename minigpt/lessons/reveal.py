@@ -16,6 +16,7 @@ from typing import Any
 
 from minigpt.lessons.output import Output, can_ask, in_notebook, show
 from minigpt.lessons.prose import as_html, as_text, inline, plain
+from minigpt.runs import report
 
 NEAR = 0.1  # how far a guess of a number may be off, as a part of the number, where a lesson does not say
 CLOSE = 3  # times as far is close
@@ -125,7 +126,8 @@ def ask(question: Question) -> str | None:
     while True:
         try:
             said = input(f"Your guess ({question.wanted}; Enter shows the answer): ")
-        except EOFError:
+        except EOFError:  # Ctrl-D, which leaves the cursor behind the question
+            report.say("")
             return None
         if not said.strip():
             return None
