@@ -48,7 +48,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 
 def test_every_picture_is_small_and_drawn_for_both_themes() -> None:
-    parts = (ROOT / "minigpt" / part / "README.md" for part in ("attention", "seeing"))
+    parts = (ROOT / "minigpt" / part / "README.md" for part in ("attention", "seeing", "comparison"))
     pages = README + "".join(part.read_text(encoding="utf-8") for part in parts)
     dark, light = (set(re.findall(rf"data/pictures/(\w+)-{theme}\.(svg|webp)", pages)) for theme in ("dark", "light"))
     assert len(light) == 5 and dark == light
