@@ -122,14 +122,13 @@ def test_the_keyboard_alone_moves_along_the_text_and_through_the_heads(visit: Vi
 def test_what_is_said_names_the_cause_with_its_numbers(visit: Visit, pages: dict[str, Path]) -> None:
     """Both probabilities are those of the model, and both sentences are what the page shows."""
     page = ready(visit, pages["multi_head"])
-    page.click("#text .token >> nth=12")
     token, p, q = page.evaluate("""async () => {
         const numbers = numbersOf(dataOf("data"), await unpack(dataOf("arrays")));
-        const h = numbers.heads.findIndex((one) => document.getElementById("head-title").textContent.startsWith(
-            `Layer ${one.layer + 1}, head ${one.head + 1}:`));
-        const both = [numbers.surprise(13), numbers.without(h, 13)].map((nats) => percent(Math.exp(-nats)));
-        return [quoted(dataOf("data").tokens[13]), ...both];
+        const {head, token} = dataOf("data").start;
+        const both = [numbers.surprise(token + 1), numbers.without(head, token + 1)];
+        return [quoted(dataOf("data").tokens[token + 1]), ...both.map((nats) => percent(Math.exp(-nats)))];
     }""")
+    page.click("#text [aria-selected=true]")  # what is only shown is not said
     assert f"Without this head, {token} would have come as {q} instead of {p}." in said(page)
     assert page.inner_text("#cause") in said(page) and page.inner_text("#looks") in said(page)
 

@@ -44,7 +44,9 @@ function wordsOf(data, numbers) {
   function cause(h, t) {
     if (t + 1 >= T) return "The text ends here: nothing came next that this head could have changed.";
     const [p, q] = [Math.exp(-numbers.surprise(t + 1)), Math.exp(-numbers.without(h, t + 1))];
-    const said = `Without this head, ${quoted(data.tokens[t + 1])} would have come as ${percent(q)} instead of ${percent(p)}.`;
+    const token = quoted(data.tokens[t + 1]);
+    if (percent(p) === percent(q)) return `With and without this head, ${token} comes as ${percent(p)}: here it hardly matters.`;
+    const said = `Without this head, ${token} would have come as ${percent(q)} instead of ${percent(p)}.`;
     return said + (Math.abs(p - q) < 0.01 ? " Here it hardly matters." : q > p ? " Here the head is in the way." : "");
   }
 
@@ -81,9 +83,11 @@ function shadesOf(data, numbers, words) {
   for (const name of new Set(data.layers.flatMap((layer) => layer.gates))) {
     found[`gate-${name}`] = (h) => {
       const gate = numbers.gate(h, name);
-      const most = gate ? Math.max(...gate.map(Math.abs), 1e-9) : 1;
-      return [`gate: ${gateWords(name)[0]}`, gate ? `${gateWords(name)[2]}; the strongest colour is ${number(most, 2)}`
-        : "the layer of this head has no such gate", (i) => (gate ? gate[i] / most : 0)];
+      const title = `gate: ${gateWords(name)[0]}`;
+      if (!gate) return [title, "the layer of this head has no such gate", () => 0];
+      const [least, most] = [Math.min(...gate), Math.max(...gate)];
+      return [title, `${gateWords(name)[2]}: from ${number(least, 2)} (no colour) to ${number(most, 2)} (the strongest)`,
+        (i) => (most - least > 1e-6 ? (gate[i] - least) / (most - least) : 0.5)];
     };
   }
   return found;
