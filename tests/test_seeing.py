@@ -25,7 +25,7 @@ from minigpt.attention.position import Alibi, NoPosition, Position, Rotary
 from minigpt.inspection.trace import attention_maps
 from minigpt.languages.language import Stories
 from minigpt.seeing import pack as packing
-from minigpt.seeing.document import check_place, document, shown, write_page
+from minigpt.seeing.document import document, shown, write_page
 from minigpt.seeing.explorer import SCRIPTS, explore, habits
 from minigpt.seeing.numbers import Layer, Numbers, look
 from minigpt.seeing.pack import QUERIES, STEPS, arrays, fitting, pack
@@ -92,7 +92,8 @@ def test_losses_and_weights_are_those_of_the_model() -> None:
 
 
 def test_the_loss_without_a_head_is_that_of_a_model_whose_head_has_no_values() -> None:
-    model, numbers = make_model(), seen(make_model())
+    model = make_model()
+    numbers = seen(model)
     for number, (layer, head) in enumerate(numbers.heads):
         other = copy.deepcopy(model)
         attention: Any = other.attentions()[layer]
@@ -100,7 +101,6 @@ def test_the_loss_without_a_head_is_that_of_a_model_whose_head_has_no_values() -
         with torch.no_grad():
             attention.value.weight[head * d : (head + 1) * d] = 0
             attention.value.bias[head * d : (head + 1) * d] = 0
-        numbers = seen(model)
         expected = -torch.tensor(character_probabilities(other, LETTERS, STORY)).log()
         torch.testing.assert_close(numbers.without[number], expected, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(numbers.worth[number], (expected - numbers.surprise).mean(), rtol=1e-3, atol=1e-4)
@@ -296,9 +296,9 @@ def test_a_page_replaces_only_pages(tmp_path: Path) -> None:
         (tmp_path, "a folder: give the name"),
     ):
         with pytest.raises(UserError, match=what):
-            check_place(path)
+            write_page(path, "<html>")
     with pytest.raises(UserError, match="there is no folder"):
-        check_place(tmp_path / "nowhere" / "page.html")
+        write_page(tmp_path / "nowhere" / "page.html", "<html>")
     assert other.read_text("utf-8") == "<html>mine</html>"
 
 
