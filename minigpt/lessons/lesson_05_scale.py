@@ -114,28 +114,31 @@ reveal(
 # %% [markdown]
 # ## What that does to learning
 #
-# A model learns by small changes: it asks how the weights would change if a score were a little larger. Let us ask the
-# same. We add a tiny random number to each score, and measure how far the weights of a row move in all.
+# A model learns by small changes: it asks how far a weight would move if its score were a little larger. For a weight w
+# of a softmax, the answer is the slope w (1 - w). It is at most 1/4, where w is one half, and close to zero where w is
+# nearly 0 or nearly 1.
 #
-# **Guess 4.** Which weights move more?
+# Call a row **saturated** if its largest weight is above 99 %. Then all its other weights are below 1 %, and all its
+# slopes are below 1 %: such a row hardly moves, whatever the model tries.
+#
+# **Guess 4.** Without the scale, what share of the rows is saturated before anything is learned?
 
 # %%
-guess = None  # one of: without the scale, with the scale
+guess = None  # a number between 0 and 1
 
 # %%
-nudge = 1e-3 * torch.randn_like(raw)  # (texts, T, S)
-moves = {}
-for name, numbers in {"without the scale": raw, "with the scale": raw / 8}.items():
-    change = (numbers + nudge).softmax(dim=-1) - numbers.softmax(dim=-1)  # (texts, T, S)
-    moves[name] = float(change.abs().sum(dim=-1).mean() / 1e-3)
+saturated = {
+    "without the scale": float((raw.softmax(dim=-1).amax(dim=-1) > 0.99).double().mean()),
+    "with the scale": float(((raw / 8).softmax(dim=-1).amax(dim=-1) > 0.99).double().mean()),
+}
 reveal(
     guess,
-    max(moves, key=lambda name: moves[name]),
-    f"With the scale they move {moves['with the scale'] / moves['without the scale']:.1f} times as far. A weight "
-    "that is nearly 1 or nearly 0 hardly moves, whatever its score does: the softmax is **saturated**. Where nothing "
-    "moves, there is nothing to learn from.",
-    bars(moves, "how far the weights move, for a nudge of one"),
-    among=["without the scale", "with the scale"],
+    saturated["without the scale"],
+    f"It is {saturated['without the scale']:.0%} of the rows, and {saturated['with the scale']:.0%} with the scale. "
+    "These rows have made up their minds by chance, and learn very slowly to change them. The other rows are not the "
+    "problem: where two scores happen to be close, the weights still move.",
+    bars(saturated, "share of the rows that are saturated"),
+    within=0.1,
 )
 
 # %% [markdown]
