@@ -89,10 +89,7 @@ def perform(config: RunConfig, folder: Path, send: Send, share: int | None = Non
     """Train one run and measure it. The result is a run folder as train.py makes it: sample.py --run FOLDER works."""
     began = perf_counter()
     dataset, aligned, tokenizer, model, optimizer = prepare(config, share)
-    write_whole(folder / CONFIG, to_yaml(config))
-    tokenizer.save(folder / TOKENIZER)
-    (folder / METRICS).unlink(missing_ok=True)  # of an unfinished run
-    sealed = seal(folder)
+    sealed = furnish(folder, config, tokenizer)
     expected, settings = expected_of(config.data), config.training
     batches = math.ceil(CURVE_WINDOWS / settings.batch_size)
     curve: list[list[float]] = []
@@ -113,7 +110,7 @@ def perform(config: RunConfig, folder: Path, send: Send, share: int | None = Non
                 if evaluation is not None:
                     above = scores[-1].above
                     curve.append([*evaluation] if above is None else [*evaluation, above])
-                    line |= {"val/loss": evaluation[2]} | ({} if above is None else {"val/above_floor": above})
+                    line |= dict(zip(("val/loss", "val/above_floor"), curve[-1][2:]))
                 metrics.write(json.dumps(line) + "\n")
                 loggers.write(line)
         if not math.isfinite(validate(None)):
@@ -121,8 +118,7 @@ def perform(config: RunConfig, folder: Path, send: Send, share: int | None = Non
     except Diverged as error:
         return result | {"status": "diverged", "message": str(error), "steps": history.step, "curve": curve}
     finally:
-        title = f"{folder.name}: loss in nats (validation: the first {batches * settings.batch_size} windows)"
-        write_whole(folder / "loss.svg", loss_curves(folder / METRICS, title))
+        draw_curves(folder, batches * settings.batch_size)
     done = {"seconds": history.seconds, "tokens": history.tokens}
     checkpoint.save(folder / CHECKPOINTS, history.step, model, {}, done, sealed)
     speed = history.tokens / history.seconds
@@ -133,6 +129,20 @@ def perform(config: RunConfig, folder: Path, send: Send, share: int | None = Non
         | {"sampling_tokens_per_second": sampling_speed(model), "example": read_example(model, config, tokenizer)}
         | {"whole_seconds": perf_counter() - began, "environment": platform_facts()}
     )
+
+
+def furnish(folder: Path, config: RunConfig, tokenizer: Tokenizer) -> dict[str, str]:
+    """Write down what is run, without the metrics of an unfinished run; returns the SHA-256 sums for its checkpoint."""
+    write_whole(folder / CONFIG, to_yaml(config))
+    tokenizer.save(folder / TOKENIZER)
+    (folder / METRICS).unlink(missing_ok=True)
+    return seal(folder)
+
+
+def draw_curves(folder: Path, windows: int) -> None:
+    """Draw the losses of a run; those of validation are over the first so many windows."""
+    title = f"{folder.name}: loss in nats (validation: the first {windows} windows)"
+    write_whole(folder / "loss.svg", loss_curves(folder / METRICS, title))
 
 
 def _characters(dataset: Dataset, tokenizer: Tokenizer, targets: int) -> int:
