@@ -22,7 +22,7 @@ from running import script, started, well
 from minigpt.attention import Attention, AverageSoftmax, MultiHead
 from minigpt.config.options import load as load_config
 from minigpt.grading.exercises import EXERCISES
-from minigpt.lessons import as_page, own_model
+from minigpt.lessons import as_page, own_model, short_trainings
 from minigpt.lessons.as_notebook import as_notebook, write_notebooks
 from minigpt.lessons.course import NO_GUESS, Cell, Lesson, cells, lesson_of, lessons
 from minigpt.lessons.new_stories import read_new_stories
@@ -95,6 +95,7 @@ def all_ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dic
         patch.chdir(folder)
         patch.setattr("minigpt.text.corpus.DATA", folder / "data")
         patch.setattr(own_model, "STEPS", 40)
+        patch.setattr(short_trainings, "STEPS", 40)
         patch.setattr(as_page, "run", run)
         try:
             yield as_page.page(), found
