@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import FrozenInstanceError, dataclass, fields
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -294,6 +295,7 @@ def test_a_config_is_found_by_its_name_or_its_path(tmp_path: Path, monkeypatch: 
 # ---- what is written is read back equal ----
 
 
+@cache
 def values_of(hint: Any) -> st.SearchStrategy[Any]:
     """Any right value of an annotation."""
     if get_origin(hint) is Annotated:

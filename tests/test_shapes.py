@@ -25,8 +25,9 @@ SHAPE = ModelConfig(n_layer=2, n_embd=16, block_size=8)
 def test_every_kind_passes_with_every_position(kind: type[Attention], position: type[Position]) -> None:
     for block_size in (1, 2, 8):
         shape = replace(SHAPE, attention=kind.Config(), position=position.Config(), block_size=block_size)
+        model = GPT(shape, 7)
         for fast in (True, False):
-            check_shapes(make_fast(GPT(shape, 7), fast))
+            check_shapes(make_fast(model, fast))
 
 
 def test_the_model_and_the_random_numbers_stay_as_they_were() -> None:
