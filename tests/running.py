@@ -133,7 +133,7 @@ class Started:
         return self.code
 
     def wait(self) -> int:
-        """Its exit code, when it has ended; an alarm ends it after two minutes."""
+        """Its exit code, when it has ended; an alarm ends it after minutes."""
         code = self.poll(wait=True)
         assert code is not None
         return code
