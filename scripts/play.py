@@ -20,6 +20,7 @@ from minigpt.fast.threads import use_threads_to_sample
 from minigpt.model import count_parameters
 from minigpt.playground.answers import Playground
 from minigpt.playground.server import Server
+from minigpt.playground.speed import measure
 from minigpt.runs.run import Run, load, newest_run
 from minigpt.system.errors import UserError
 from minigpt.system.terminal import complain
@@ -37,6 +38,8 @@ def main(arguments: argparse.Namespace) -> None:
     with heartbeat("trying which edits the models allow"):
         playground = Playground([loaded[folder] for folder in folders])
     with Server(playground, arguments.port) as server:
+        if arguments.measure:
+            return print(measure(server))
         print(f"open {server.address}\nCtrl-C ends the playground", flush=True)
         if arguments.open:
             open_browser(server.entrance())
@@ -66,5 +69,6 @@ if __name__ == "__main__":
     )
     parser.add_argument("--port", type=int, default=0, metavar="N", help="where to serve (default: any free port)")
     parser.add_argument("--no-open", dest="open", action="store_false", help="print the address only")
+    parser.add_argument("--measure", action="store_true", help="print the processor time of a token and of a slider")
     arguments = parser.parse_args()
     sys.exit(command.execute(main, arguments))

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 import torch
-from browser import THEMES, Visit, chromium, overflow, violations, visit  # noqa: F401 (fixtures)
 from running import furnish, script, started
 from test_trace import make_model
 
@@ -35,6 +34,7 @@ SMALL = """\
 data: {source: stories, stories: {count: 60, validation: 20}, tokenizer: char, windows: documents}
 model: {n_layer: 2, n_embd: 32, block_size: 128, position: rotary, attention: {kind: multi_head, n_head: 2}}
 training: {batch_size: 8, max_steps: 3, eval_every: 3, sample_every: 0, device: cpu}
+sampling: {max_tokens: 40}
 """
 NONE: dict[str, Any] = {"heads_off": [], "running_mean": [], "scale": [], "cut": []}
 HEAD = NONE | {"heads_off": [[1, 0]]}
@@ -431,6 +431,16 @@ def test_mistakes_are_one_line(home: Path, server: Server) -> None:
     ):
         ended = script("play.py", "--no-open", *words, cwd=home)
         assert ended.code == 2 and message in ended.err and len(ended.err.splitlines()) == 1
+
+
+def test_its_cost_is_measured_over_http(home: Path) -> None:
+    said = script("play.py", "--measure", "--run", "stories", cwd=home)
+    assert said.code == 0 and [line.rsplit(":")[0].strip() for line in said.out.splitlines()] == [
+        "stories",
+        "a token",
+        "a token, one head off",
+        "a step of a slider",
+    ]
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -247,6 +247,7 @@ def introduced(seat: Seat) -> dict[str, Any]:
         "small": parameters <= SMALL,
         "beginning": beginning(run),
         "notes": run.notes,
+        "most": max(1, min(sampling.max_tokens, AT_ONCE)),
         "settings": {
             "temperature": sampling.temperature,
             "top_k": sampling.top_k,

@@ -2,7 +2,6 @@
 // A question to the server holds everything that its answer depends on.
 "use strict";
 
-const MOST = 200; // tokens of one writing
 const panes = [];
 let runs = [], underWay = 0; // writings
 
@@ -44,7 +43,8 @@ function makePane(number, label) {
     "or put in", own, element("button", { type: "submit" }, "Put in"));
   const explorer = element("button", { type: "button", onclick: () => openExplorer(pane) }, "Open this text in the explorer");
   const key = element("p", { class: "soft key" }, "Tokens:", element("i", { class: "unlikely" }), "surprising to the model",
-    element("i", { class: "given" }), "given");
+    element("i", { class: "given" }), "given",
+    ...(panes.length ? [element("b", { class: "differs" }, "ab"), " other than beside it"] : []));
   pane.box = element("section", { class: "card pane", "aria-label": pane.name }, element("h2", {}, pane.name, parts.changes),
     element("ul", { class: "facts" }, ...facts.map(([value, what]) => element("li", {}, element("b", {}, value), ` ${what}`))),
     ...run.notes.map((note) => element("p", { class: "problem" }, note)),
@@ -72,10 +72,23 @@ function drawText(pane) {
     view.items[i].classList.toggle("given", i < pane.begun);
     view.items[i].classList.toggle("forced", pane.forced.has(i));
   });
+  markDifferences(pane, view.items);
+  pane.items = view.items;
+  if (pane === panes[0] && panes[1]?.items) markDifferences(panes[1], panes[1].items);
   view.items[pane.tokens.length].classList.add("next");
   view.items[pane.tokens.length].setAttribute("aria-label", "The next token");
   view.select(Math.min(pane.at, pane.tokens.length));
   if (focused) view.items[Math.min(pane.at, pane.tokens.length)].focus();
+}
+
+/** Marks the tokens of the second pane that are not those of the first, turn by turn of the die. */
+function markDifferences(pane, items) {
+  const [first] = panes;
+  if (!first || pane === first) return;
+  for (let i = pane.begun; i < pane.tokens.length; i++) {
+    const other = first.tokens[first.begun + i - pane.begun];
+    items[i]?.classList.toggle("differs", other !== undefined && other !== pane.tokens[i]);
+  }
 }
 
 /** Asks for the line at the chosen place. */
@@ -183,8 +196,8 @@ async function writing(some, act) {
   document.body.dataset.ready = String(Number(document.body.dataset.ready || 0) + 1);
 }
 
-const writeAfresh = () => writing(panes, async (pane) => { await begin(pane, true); await write(pane, MOST); });
-const writeOn = (n) => writing(panes, async (pane) => { await begin(pane, false); await write(pane, n); });
+const writeAfresh = () => writing(panes, async (pane) => { await begin(pane, true); await write(pane, pane.run.most); });
+const writeOn = (n) => writing(panes, async (pane) => { await begin(pane, false); await write(pane, n || pane.run.most); });
 
 /** Puts tokens in at the chosen place, and goes on from there with the same dice. */
 function putIn(pane, ids, text) {
@@ -201,7 +214,7 @@ function putIn(pane, ids, text) {
     pane.kept = pane.ids.length;
     say(`${pane.name}: ${visible(text)} put in at ${at + 1}`);
     await read(pane);
-    await write(pane, MOST);
+    await write(pane, pane.run.most);
   });
 }
 
@@ -226,7 +239,7 @@ function rewrite(pane) {
   pane.timer = setTimeout(() => writing([pane], async () => {
     pane.ids = pane.ids.slice(0, pane.kept);
     [pane.tokens, pane.surprise] = [pane.tokens.slice(0, pane.kept), pane.surprise.slice(0, pane.kept)];
-    await write(pane, MOST);
+    await write(pane, pane.run.most);
   }), 80);
 }
 
@@ -276,14 +289,14 @@ async function start() {
 function connect() {
   byId("write").addEventListener("click", writeAfresh);
   byId("one").addEventListener("click", () => writeOn(1));
-  byId("on").addEventListener("click", () => writeOn(MOST));
+  byId("on").addEventListener("click", () => writeOn(0));
   byId("stop").addEventListener("click", () => panes.forEach((pane) => pane.control?.abort()));
   byId("roll").addEventListener("click", () => { controls.seed.value = settings().seed + 1; writeAfresh(); });
   byId("twice").addEventListener("click", () => {
     byId("twice").classList.add("hidden");
     const [left] = panes;
     const right = addPane(0, `${left.name}, beside itself`);
-    writing([right], async (pane) => { await begin(pane, true); await write(pane, MOST); });
+    writing([right], async (pane) => { await begin(pane, true); await write(pane, pane.run.most); });
   });
   for (const input of Object.values(controls)) {
     input.addEventListener("input", () => { showSettings(); panes.forEach((pane) => pane.look()); });

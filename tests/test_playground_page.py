@@ -1,0 +1,119 @@
+"""The playground's page in a real browser: it writes, is changed, and says so; by keyboard, in both themes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from browser import THEMES, Visit, chromium, overflow, violations, visit  # noqa: F401 (fixtures)
+from test_playground import HEAD, asked, home, run, server  # noqa: F401 (fixtures)
+
+from minigpt.playground.server import Server
+
+
+@pytest.fixture
+def page(visit: Visit, server: Server) -> Any:  # noqa: F811
+    """The page of three runs, after each has written."""
+    return ready(visit(server.address), 1)
+
+
+def ready(page: Any, times: int) -> Any:
+    """The page, when so many writings have ended."""
+    page.set_default_timeout(120_000)  # of a busy machine
+    page.locator(f"body[data-ready='{times}']").wait_for(state="attached")
+    return page
+
+
+def drawn(token: str) -> str:
+    """A token as the strip draws it."""
+    return {" ": "\u00b7", "\n": "\u21b5"}.get(token, token)
+
+
+def pane(page: Any, number: int = 0) -> Any:
+    return page.locator("section.pane").nth(number)
+
+
+def text(page: Any, number: int = 0) -> str:
+    """The tokens of a pane, as they are drawn."""
+    return "".join(pane(page, number).locator(".token:not(.next)").all_text_contents())
+
+
+def test_it_writes_what_sampling_writes_in_every_pane(page: Any, server: Server) -> None:  # noqa: F811
+    for number, name in enumerate(["stories", "average"]):
+        one = server.playground.seats[number].run
+        expected = one.generate("Mia was a shy fox. She met Tom.", max_tokens=40)
+        assert pane(page, number).get_by_role("heading", level=2).text_content() == name
+        assert text(page, number).rstrip("\u21b5") == "\u21b5" + expected.replace(" ", "\u00b7")
+    assert "What could have stood" in pane(page).inner_text() or "What may come next" in pane(page).inner_text()
+    spoken = page.locator("#say").text_content()
+    assert spoken.startswith(("stories: ", "average: ", "own: "))
+
+
+def test_one_token_at_a_time_by_keyboard_and_a_forced_one(page: Any) -> None:
+    page.locator("#prompt").fill("Mia")
+    page.locator("#one").focus()
+    page.keyboard.press("Enter")
+    ready(page, 2)
+    before = text(page)
+    assert len(before) == len("\u21b5Mia") + 1
+    listed = pane(page).locator(".likeliest button:not(.taken)").first
+    wanted = listed.locator(".name").text_content()
+    listed.focus()
+    page.keyboard.press("Enter")
+    ready(page, 3)
+    assert text(page).startswith(before[:-1] + wanted.replace("\u2423", "\u00b7"))
+    assert pane(page).locator(".token.forced").count() == 1
+    chosen = pane(page).locator(".token[aria-selected=true]")
+    chosen.focus()
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowRight")
+    assert "where \u2018M\u2019 stands" in pane(page).locator("h3").first.text_content()
+
+
+def test_a_head_off_rewrites_the_text_and_its_losses_stand_beside_the_old(page: Any, server: Server) -> None:  # noqa: F811
+    box, before = pane(page), text(page)
+    box.locator("table").wait_for()
+    box.get_by_role("button", name="Layer 2, head 1 off").click()
+    ready(page, 2)
+    hello = asked(server, "hello")[0]["runs"][0]
+    [found] = asked(server, "encode", run=0, text=hello["beginning"], begins=True)
+    question = {"run": 0, "ids": found["ids"], "begun": len(found["ids"]), "settings": hello["settings"], "tokens": 40}
+    lines = asked(server, "write", edits=HEAD, **question)
+    assert text(page)[-len(lines) + 1 :] == "".join(drawn(one["token"]) for one in lines[:-1])
+    assert box.get_by_role("heading", level=2).text_content().endswith("layer 2, head 1 off")
+    box.get_by_text("as trained").first.wait_for()
+    box.locator("p", has_text="Validation loss").filter(has_text="as trained").wait_for()
+    box.get_by_role("button", name="As trained").click()
+    ready(page, 3)
+    assert text(page) == before
+
+
+def test_sliders_move_the_line_and_not_the_die(page: Any) -> None:
+    box = pane(page)
+    die = box.locator(".line .die").evaluate("e => e.style.getPropertyValue('--from')")
+    page.locator("#top-k").evaluate("e => { e.value = 3; e.dispatchEvent(new Event('input')); }")
+    box.get_by_text("3 tokens are possible").wait_for()
+    assert box.locator(".line .part").count() in (3, 4)  # and what stands in the text
+    assert box.locator(".line .die").evaluate("e => e.style.getPropertyValue('--from')") == die
+    page.locator("#temperature").evaluate("e => { e.value = 0; e.dispatchEvent(new Event('input')); }")
+    box.get_by_text("No die is needed").wait_for()
+
+
+def test_the_explorer_opens_for_the_text(page: Any) -> None:
+    with page.expect_popup() as found:
+        pane(page).get_by_role("button", name="Open this text in the explorer").click()
+    found.value.locator("body[data-ready]").wait_for(state="attached")
+
+
+def test_a_page_without_its_token_says_what_to_do(visit: Visit, server: Server) -> None:  # noqa: F811
+    page = visit(server.address.split("#")[0])
+    page.get_by_role("alert").filter(has_text="open the address that play.py printed").wait_for()
+    page.complaints.clear()  # the browser reports the refusal
+
+
+@pytest.mark.parametrize(("width", "theme"), THEMES)
+def test_the_page_is_accessible_and_fits(visit: Visit, server: Server, width: int, theme: str) -> None:  # noqa: F811
+    page = ready(visit(server.address, width, theme), 1)
+    pane(page).get_by_role("button", name="Layer 1, head 1 off").click()
+    pane(page).locator("table").wait_for()
+    assert violations(page) == [] and overflow(page) <= 0
