@@ -1,12 +1,14 @@
-"""Mutants: one small change in the code of a kind, and whether a law or an edge of the graph sees it.
+"""Mutants: one small change in the code of a kind, and whether an edge of the graph, a law or an oracle sees it.
 
-    python tests/mutants.py                    # every kind
+    python tests/mutants.py                    # every kind and shared file; then the count, family by family
     python tests/mutants.py multi_head linear  # some
     python tests/mutants.py --sample 3         # three mutants of each file, as the slow test does
 
-A mutant has another sign, operator, number, comparison or truth value, or leaves out a function of one argument. Only
-what computes is changed, not constructors, options and edges. Its code takes the place of the original's inside the
-same functions, so that kinds that build on it and its faster forms meet it too.
+A mutant has another sign, operator, number, index, comparison or truth value, or leaves out a function of one argument.
+Only what computes is changed, not constructors, options and edges. Its code takes the place of the original's inside
+the same functions, so that kinds that build on it and its faster forms meet it too. Each is shown to the edges of its
+kind first, then to the laws, then to the tests that hold its family against the papers' formulas; the first that sees
+it is counted. `known_mutants.txt` excuses those that compute the same, each with the reason.
 """
 
 from __future__ import annotations
@@ -14,25 +16,44 @@ from __future__ import annotations
 import argparse
 import ast
 import inspect
+import os
 import random
+import re
 import sys
 import types
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 
-from laws import ATTENTIONS, Case, broken_laws, make_model
+import pytest
+import torch
+from laws import ATTENTIONS, Case, asked_of, make_model, obey
 
-from minigpt.attention import Attention
+from minigpt.attention import Attention, base
+from minigpt.attention.linear import recurrent
 from minigpt.attention.position import Alibi, NoPosition, Rotary
-from minigpt.inspection.graph import ROUNDING, Step, all_steps, gap, positions_of
+from minigpt.attention.sparse import choice
+from minigpt.checks.laws import Law, LawError
+from minigpt.inspection.graph import ROUNDING, Step, all_steps, family, gap, positions_of
 
+HERE = Path(__file__).parent
 SKIPPED = {"__init__", "mistakes_within", "stages"}  # how it starts, its options, what is only looked at
 OPERATORS = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.Pow: ast.Mult}
+OPERATORS |= {ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.Mod: ast.FloorDiv, ast.FloorDiv: ast.Mod}
 COMPARISONS = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq}
 PASSED = {"to", "double", "float", "size", "contiguous", "type_as", "new_zeros", "new_ones", "new_empty"}
+EINSUM = re.compile("[a-z, ]+->[a-z ]+")
+EDGE, LAW, ORACLE, SAME, NOTHING = "an edge", "a law", "an oracle", "computes the same", "nothing"
+ORACLES = {  # the tests that hold the kinds of a family against formulas of their own
+    "averages": ("test_ladder.py",),
+    "softmax": ("test_oracles_softmax.py", "test_dot_product.py"),
+    "compact": ("test_oracles_compact.py", "test_compact.py"),
+    "sparse": ("test_oracles_sparse.py", "test_cache.py"),
+    "linear": ("test_oracles_linear.py", "test_recurrent.py", "test_convolution.py"),
+}
 
 
 def mutated(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
@@ -54,21 +75,39 @@ def mutated(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
         yield f"no .{node.func.attr}()", node.func.value
     if isinstance(node, ast.Attribute) and node.attr == "mT":
         yield "no .mT", node.value
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and EINSUM.fullmatch(node.value):
+        first, *others = node.value.split(",")
+        yield "index", ast.Constant(",".join((first[:-2] + first[:-3:-1], *others)))
 
 
 def functions(tree: ast.Module) -> list[ast.FunctionDef]:
-    """The functions of a file that compute: methods of its classes and what they call, but for `prepare`s of edges."""
-    edges = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "Edge")
-    named = {name.id for edge in edges for name in ast.walk(edge) if isinstance(name, ast.Name)}
-    found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name not in named]
+    """The functions of a file that compute: methods of its classes and what they call, but not what only edges call."""
+    top = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    edges = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "Edge"]
+    of_edges = {name for edge in edges for name in names_in(edge)}
+    callers = {f.name: {g.name for g in top if f.name in names_in(g) and g is not f} for f in top}
+    of_classes = {
+        name for node in tree.body if isinstance(node, ast.ClassDef) for f in node.body for name in names_in(f)
+    }
+    of_edges |= {name for name, by in callers.items() if by and by <= of_edges and name not in of_classes}
+    found = [node for node in top if node.name not in of_edges]
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
             found += [f for f in node.body if isinstance(f, ast.FunctionDef) and f.name not in SKIPPED]
     return found
 
 
+def names_in(tree: ast.AST) -> set[str]:
+    """The names that a part of a file mentions."""
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
 def mutants(source: str) -> Iterator[tuple[str, str, Callable[[], ast.Module]]]:
-    """(function, what is changed, what makes the changed file), for every change of a file."""
+    """(function, what is changed, what makes the changed file), for every change of a file.
+
+    Of changes that read alike in one function the second ends in "(2)", the third in "(3)".
+    """
+    seen: Counter[str] = Counter()
     for place, function in enumerate(functions(ast.parse(source))):
         ends = [function.args, *([function.returns] if function.returns else [])]
         signature = {id(node) for end in ends for node in ast.walk(end)}
@@ -77,7 +116,13 @@ def mutants(source: str) -> Iterator[tuple[str, str, Callable[[], ast.Module]]]:
                 continue
             for which, (what, other) in enumerate(mutated(node)):
                 line = f"{ast.unparse(node)} -> {ast.unparse(other)} ({what})"
-                yield function.name, line, partial(changed, source, place, index, which)
+                seen[f"{function.name}: {line}"] += 1
+                again = seen[f"{function.name}: {line}"]
+                yield (
+                    function.name,
+                    line + (f" ({again})" if again > 1 else ""),
+                    partial(changed, source, place, index, which),
+                )
 
 
 def changed(source: str, place: int, index: int, which: int) -> ast.Module:
@@ -100,9 +145,8 @@ def replace_node(tree: ast.AST, old: ast.AST, new: ast.AST) -> None:
 
 
 @contextmanager
-def in_place(kind: type[Attention], tree: ast.Module) -> Iterator[None]:
-    """The functions of the file of a kind compute what the changed file says, inside the `with`."""
-    module = sys.modules[kind.__module__]
+def in_place(module: types.ModuleType, tree: ast.Module) -> Iterator[None]:
+    """The functions of a file compute what the changed file says, inside the `with`."""
     kept = dict(Attention.kinds)
     other = types.ModuleType(module.__name__)
     other.__dict__["__file__"] = module.__file__
@@ -138,68 +182,165 @@ def pairs_of(ours: dict[str, object], theirs: dict[str, object], name: str) -> I
             yield from [(value, other)] if same else []
 
 
-def caught(kind: type[Attention]) -> str:
-    """What sees that something is wrong with a kind: an edge, a law, or nothing."""
-    for step in all_steps():
-        if kind.kind in (step.kind, step.edge.to) and is_red(step):
-            return "an edge"
+# ---- who sees it ----
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A file that is changed, and the kinds in which that has to show."""
+
+    name: str
+    module: types.ModuleType
+    kinds: tuple[type[Attention], ...]
+
+    @property
+    def family(self) -> str:
+        """The folder of the kind; "shared" for what several kinds share."""
+        return family(self.kinds[0]) if self.name in Attention.kinds else "shared"
+
+
+@cache
+def subjects() -> dict[str, Subject]:
+    """Every file that is changed: those of the kinds, and three that kinds share."""
+    found = {name: Subject(name, sys.modules[k.__module__], (k,)) for name, k in Attention.kinds.items()}
+    shared = {
+        base: ("multi_head", "grouped_query"),
+        choice: ("top_k", "block_top_k"),
+        recurrent: ("linear", "mamba2", "kimi_delta"),
+    }
+    for module, names in shared.items():
+        name = module.__name__.rpartition(".")[2]
+        found[name + ".py"] = Subject(name + ".py", module, tuple(Attention.kinds[n] for n in names))
+    return found
+
+
+Watchers = dict[str, list[Callable[[], bool]]]
+
+
+def watchers(subject: Subject) -> Watchers:
+    """Who is asked about a mutant, by what they are: each answers whether something is wrong."""
+    names, families = {k.kind for k in subject.kinds}, dict.fromkeys(map(family, subject.kinds))
+    steps = [step for step in all_steps() if names & {step.kind, step.edge.to}]
+    positions = NoPosition, Rotary, Alibi
+    cases = [Case(a, p.Config()) for a in ATTENTIONS if a.component in subject.kinds for p in positions]
+    return {
+        EDGE: [partial(is_red, s, p, fast) for fast in (False, True) for s in steps for p in positions_of(s)],
+        LAW: [partial(is_broken, law, case, far) for case in cases for law, far in asked_of(case)],
+        ORACLE: [partial(fails, file) for name in families for file in ORACLES[name]],
+    }
+
+
+def caught(asked: Watchers) -> str:
+    """Who sees that something is wrong; empty if nobody does. Who saw one mutant is asked first of the next."""
     make_model.cache_clear()
-    cases = [Case(a, p.Config()) for a in ATTENTIONS if a.component is kind for p in (NoPosition, Rotary, Alibi)]
-    return "a law" if any(map(breaks, cases)) else ""
+    for by, each in asked.items():
+        for place, sees in enumerate(each):
+            if sees():
+                each.insert(0, each.pop(place))
+                return by
+    return ""
 
 
-def is_red(step: Step) -> bool:
+def is_red(step: Step, position: str, fast: bool) -> bool:
     """Whether an edge does not hold any more."""
     try:
-        gaps = (gap(step, position, fast) for position in positions_of(step) for fast in (False, True))
-        return any(far > max(step.edge.error, ROUNDING) for far in gaps)
+        return not gap(step, position, fast) <= max(step.edge.error, ROUNDING)
     except Exception:  # a mutant may raise anything
         return True
 
 
-def breaks(case: Case) -> bool:
+def is_broken(law: Law, case: Case, far: bool) -> bool:
     """Whether a case breaks a law."""
     try:
-        return bool(broken_laws(case))
-    except Exception:
+        obey(law, case, far)
+    except (LawError, Exception):
         return True
+    return False
+
+
+def fails(file: str) -> bool:
+    """Whether a file of tests fails, in a fork of this process, which has the mutant."""
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            silence = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(silence, 1)
+            os.dup2(silence, 2)
+            code = int(
+                pytest.main(["-x", "-q", "-n", "0", "--assert=plain", "-p", "no:cacheprovider", str(HERE / file)])
+            )
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
+
+
+# ---- the count ----
 
 
 def known() -> dict[str, str]:
-    """Mutants that no law and no edge needs to see, each with the reason: most compute the same as the original."""
-    lines = (Path(__file__).parent / "known_mutants.txt").read_text(encoding="utf-8").splitlines()
-    return {key.strip(): why.strip() for key, _, why in (line.partition(" | ") for line in lines if line)}
+    """Mutants that nothing can see, each with the reason: they compute the same as the original."""
+    lines = (HERE / "known_mutants.txt").read_text(encoding="utf-8").splitlines()
+    return {key.strip(): why.strip() for key, _, why in (line.rpartition(" | ") for line in lines if line)}
 
 
-def survivors(kind: type[Attention], sample: int | None, counts: Counter[str]) -> Iterator[str]:
-    """The mutants of the file of a kind that nothing sees; all are counted by what saw them."""
-    source, excused = inspect.getsource(sys.modules[kind.__module__]), known()
-    made = [(f"{kind.kind}.{function}: {what}", make) for function, what, make in mutants(source)]
-    made = [pair for pair in made if pair[0] not in excused]
+def named(subject: Subject) -> list[tuple[str, Callable[[], ast.Module]]]:
+    """The mutants of a file, with their names."""
+    source, owner = inspect.getsource(subject.module), subject.name.removesuffix(".py")
+    return [(f"{owner}.{function}: {what}", make) for function, what, make in mutants(source)]
+
+
+def survivors(subject: Subject, sample: int | None, counts: Counter[str]) -> Iterator[str]:
+    """The mutants of a file that nobody sees; all are counted by who saw them."""
+    made, excused, asked = named(subject), known(), watchers(subject)
     if sample is not None:
-        made = random.Random(kind.kind).sample(made, min(sample, len(made)))
+        made = [pair for pair in made if pair[0] not in excused]
+        made = random.Random(subject.name).sample(made, min(sample, len(made)))
     for name, make in made:
-        with in_place(kind, make()):
-            by = caught(kind)
+        if name in excused:
+            counts[SAME] += 1
+            continue
+        with in_place(subject.module, make()):
+            by = caught(asked)
         make_model.cache_clear()
-        counts[by or "nothing"] += 1
+        counts[by or NOTHING] += 1
         if not by:
             yield name
 
 
-def main(names: list[str], sample: int | None) -> int:
-    """Print the mutants that nothing saw, and how many were seen by what; returns how many survived."""
-    counts: Counter[str] = Counter()
-    for name in names or list(Attention.kinds):
-        for survivor in survivors(Attention.kinds[name], sample, counts):
+def table(counts: dict[str, Counter[str]]) -> str:
+    """The count as Markdown, a row for each family."""
+    columns = EDGE, LAW, ORACLE, SAME, NOTHING
+    rows = [
+        ["family", "files", "mutants", f"seen by {EDGE}", f"by {LAW}", f"by {ORACLE}", SAME, "survive"],
+        ["---"] * 8,
+    ]
+    groups: dict[str, list[str]] = {}
+    for name in counts:
+        groups.setdefault(subjects()[name].family, []).append(name)
+    groups["all"] = list(counts)
+    for group, names in groups.items():
+        total = sum((counts[name] for name in names), Counter[str]())
+        rows.append([group, *map(str, (len(names), sum(total.values()), *(total[column] for column in columns)))])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def main(names: Sequence[str], sample: int | None) -> int:
+    """Print the mutants that nobody saw, and how many were seen by whom; returns how many survived."""
+    torch.set_num_threads(1)
+    counts: dict[str, Counter[str]] = {}
+    for name in names or subjects():
+        counts[name] = Counter()
+        for survivor in survivors(subjects()[name], sample, counts[name]):
             print(f"survives: {survivor}", flush=True)
-    print(f"{sum(counts.values())} mutants: " + ", ".join(f"{n} seen by {by}" for by, n in counts.most_common()))
-    return counts["nothing"]
+        print(f"{name}: " + ", ".join(f"{n} {by}" for by, n in counts[name].items()), file=sys.stderr, flush=True)
+    print(table(counts))
+    return sum(count[NOTHING] for count in counts.values())
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kinds", nargs="*", help="names of kinds (default: all)")
+    parser.add_argument("kinds", nargs="*", help="names of kinds (default: all, and what they share)")
     parser.add_argument("--sample", type=int, help="so many mutants of each file only")
     given = parser.parse_args()
     sys.exit(bool(main(given.kinds, given.sample)))

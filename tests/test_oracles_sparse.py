@@ -136,9 +136,10 @@ INDEXER = Indexer.Config(k=3, n_index_head=2, index_dim=8)
 
 
 @torch.no_grad()
-def test_the_indexer_is_its_formula_as_a_loop() -> None:
+@pytest.mark.parametrize("position", [NoPosition, Alibi])
+def test_the_indexer_is_its_formula_as_a_loop(position: type[Position]) -> None:
     """Small heads of one key a token choose, for all heads alike; the loss is a sum over positions, divided by them."""
-    layer, x = made(INDEXER), tokens()[:1]
+    layer, x = made(INDEXER, position), tokens()[:1]
     assert isinstance(layer, Indexer)
     query, key, value = (part(x[0]).view(T, H, 4) for part in (layer.query, layer.key, layer.value))
     small, weight = layer.index_query(x[0]).view(T, 2, 8), layer.index_weight(x[0])  # (T, I, c), (T, I)
@@ -152,7 +153,8 @@ def test_the_indexer_is_its_formula_as_a_loop() -> None:
         chosen = sorted(index, key=lambda s: (-index[s], -s))[:3]
         wanted = dict.fromkeys(index, 0.0)
         for h in range(H):
-            scores = {s: float(query[t, h] @ key[s, h]) / 2 for s in index}
+            slope = 2.0 ** (-8.0 * (h + 1) / H) if position is Alibi else 0.0
+            scores = {s: float(query[t, h] @ key[s, h]) / 2 - slope * (t - s) for s in index}
             for s, share in explicit_softmax(scores).items():
                 wanted[s] += share / H
             for s, share in explicit_softmax({s: scores[s] for s in chosen}).items():
@@ -197,6 +199,9 @@ def test_the_indexer_learns_from_its_own_loss_and_from_nothing_else() -> None:
     assert layer.extra_loss() is None  # it is let go of
     layer.eval()(x)
     assert layer.extra_loss() is None
+    with torch.no_grad():
+        layer.train()(x)
+    assert layer.extra_loss() is None  # what has no gradient is no loss
     copy.deepcopy(layer)
 
 
@@ -312,6 +317,7 @@ def test_the_best_by_hand() -> None:
     assert best(scores, 9).int().tolist() == [[1, 1, 1, 1, 0], [1] * 5, [1, 0, 0, 0, 0]]
     assert best(torch.tensor([-inf, 1.0, inf]), 2).tolist() == [False, True, True]
     assert not best(torch.full((3,), -inf), 2).any()
+    assert best(torch.tensor([2e-20, 1e-20, -inf]), 1).tolist() == [True, False, False]  # small, and yet not equal
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -204,11 +204,12 @@ def test_dropout_drops_weights_which_only_the_matrix_has() -> None:
 OPTIONS: list[Recurrent.Config] = [
     Retention.Config(decay="alibi", features="silu"),
     Retention.Config(decay="none", features="unit", normed=False, head_dim=3),
-    GatedLinear.Config(n_head=2, features="elu"),
+    GatedLinear.Config(n_head=1, head_dim=2, features="elu"),
     DeltaNet.Config(strength=2.0, n_head=1),
     DeltaProduct.Config(writes=3, head_dim=3),
+    Taylor.Config(n_head=2, head_dim=3),
     LogLinear.Config(levels=2),
-    LogLinear.Config(levels=4, n_head=2),
+    LogLinear.Config(levels=4, n_head=1),
 ]
 
 
