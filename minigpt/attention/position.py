@@ -58,7 +58,7 @@ class Position(nn.Module, Component):
 
     def bias(self, query: Tensor, key: Tensor) -> Tensor:
         """What is added to the scores of query (B, H, T, d) and key (B, G, S, d): (H, T, S), here zeros."""
-        return query.new_zeros(1).expand(query.shape[1], query.shape[2], key.shape[2])  # (H, T, S)
+        return query.new_zeros(query.shape[1], query.shape[2], key.shape[2])  # (H, T, S)
 
     def acts_by(self, method: str) -> bool:
         """Whether this kind overrides `embed`, `rotate` or `bias`."""
