@@ -12,11 +12,14 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from minigpt.attention import Attention
-from minigpt.attention.averages.average import Average
+from minigpt.attention import Attention, Past
+from minigpt.attention.cache import KVCache, WindowCache
+from minigpt.attention.compact.latent import Latent
 from minigpt.attention.position import Position
+from minigpt.fast import make_fast
 from minigpt.model import GPT, ModelConfig
 from minigpt.system.errors import UserError
 from minigpt.system.memory import free_memory
@@ -106,21 +109,37 @@ def heads(attention: Attention.Config) -> int:
 
 def sampling_parts(config: ModelConfig, vocab_size: int) -> Parts:
     """What sampling needs at one time; the linear layers are copied for faster decoding."""
-    T, D = config.block_size, config.n_embd
     return {
         MODEL: 2 * NUMBER * parameter_count(config, vocab_size),
-        CACHE: sum(NUMBER * cached_width(config.layer_attention(n), D) * T for n in range(config.n_layer)),
-        MAPS: scores_bytes(config, T),
+        CACHE: cache_bytes(config),
+        MAPS: scores_bytes(config, config.block_size),
     }
 
 
-def cached_width(attention: Attention.Config, D: int) -> int:
-    """How many numbers one layer caches for each position: a key and a value. An average keeps one sum for all."""
-    if issubclass(attention.component, Average):
-        return 0
-    n_head = heads(attention)
-    width = getattr(attention, "head_dim", None) or D // n_head
-    return 2 * (getattr(attention, "n_kv_head", None) or n_head) * width
+def cache_bytes(config: ModelConfig) -> int:
+    """The bytes of the caches of all layers for a full context, at least: those of their keys and values.
+
+    A state of fixed size takes less than the weights that write it, and is left out.
+    """
+    layers = make_fast(outline(replace(config, mlp_width=1), 1)).attentions()
+    widths = [kept_width(layer, config.n_embd) for layer in layers]
+    return NUMBER * sum(kept_positions(a.make_cache(config.block_size)) * width for a, width in zip(layers, widths))
+
+
+def kept_positions(past: Past) -> int:
+    """How many positions a cache has room for."""
+    if isinstance(past, WindowCache):
+        return past.sinks + past.window
+    return past.capacity if isinstance(past, KVCache) else 0
+
+
+def kept_width(layer: Attention, D: int) -> int:
+    """How many numbers a layer keeps of a position, by its matrices: of keys and values, or of what they come from."""
+    if type(layer).qkv is Attention.qkv:
+        return 2 * D  # keys and values are x itself
+    names = ("latent",) if isinstance(layer, Latent) else ("key", "other_key", "value")
+    parts = [layer.get_submodule(name) for name in names if hasattr(layer, name)]
+    return sum(matrix.out_features for part in parts for matrix in part.modules() if isinstance(matrix, nn.Linear))
 
 
 def map_parts(config: ModelConfig, vocab_size: int, T: int) -> Parts:

@@ -14,10 +14,14 @@ import untrusted
 from running import Ended, script
 from stopping import furnished, train
 
+from minigpt.attention import Attention
 from minigpt.attention.averages.average_softmax import AverageSoftmax
+from minigpt.attention.cache import State
 from minigpt.attention.position import Alibi
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import MultiHead
+from minigpt.fast import make_fast
+from minigpt.inspection.cost import bytes_of
 from minigpt.model import GPT, ModelConfig
 from minigpt.runs import assemble as assembling
 from minigpt.runs import run as runs
@@ -95,6 +99,23 @@ def test_each_part_grows_with_what_it_is_made_of() -> None:
     assert caches == {"all": NUMBER * 3 * 2 * 16 * 16, "shared": NUMBER * 3 * 2 * 8 * 16}
     assert sampling_parts(replace(SMALL, attention=AverageSoftmax.Config()), 50)[memory.CACHE] == 0
     assert map_parts(SMALL, 50, 10)[memory.MAPS] == NUMBER * 3 * 2 * 10 * 10
+
+
+ESTIMATED = {"forgetting": 4, "selective": 1, "indexer": 8}  # numbers of a position that no matrix of keys makes
+
+
+@pytest.mark.parametrize("kind", Attention.kinds.values(), ids=Attention.kinds)
+def test_the_cache_is_that_of_the_kind(kind: type[Attention]) -> None:
+    """The bytes of keys and values are known beforehand, for every kind; a state and the last token are left out."""
+    config = ModelConfig(n_layer=4, n_embd=32, block_size=64, attention=kind.Config())
+    model = make_fast(GPT(config, 9)).eval()
+    cache = model.make_cache()
+    with torch.no_grad():
+        model(torch.zeros(1, 1, dtype=torch.long), cache)
+    kept = sum(bytes_of(past) for past in cache if not isinstance(past, State))
+    last = sum(tail.numel() * NUMBER for past in cache for tail in past.tails.values())
+    others = NUMBER * 4 * 64 * ESTIMATED.get(kind.kind, 0)
+    assert memory.cache_bytes(config) == kept - last - others
 
 
 def refused(ended: Ended) -> None:
