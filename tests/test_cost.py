@@ -53,6 +53,14 @@ def test_operations_of_a_written_token(use_cache: bool) -> None:
     assert found == [L * (q * layer + 2 * 2 * q * n * D) + 2 * D * V for n, q in enumerate(rows, start=1)]
 
 
+def test_the_triangular_systems_of_the_delta_rule_are_counted() -> None:
+    """In plain form: two products over the square, the keys with one another, T^2 for each of T rows, and the gates."""
+    attention = {"kind": "delta_net", "n_head": 4}
+    plain = make_fast(model_of(attention), fast=False)
+    among_keys, solved, gates = 2 * T * D, 4 * T * T, 2 * D * 4
+    assert cost(plain).flops_per_token == flops(4, 2) + L * (among_keys + solved + gates)
+
+
 def test_operations_do_not_depend_on_which_kernel_makes_them() -> None:
     fast, explicit = model_of("multi_head"), model_of("multi_head")
     for layer in explicit.attentions():

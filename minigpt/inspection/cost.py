@@ -1,8 +1,9 @@
 """What a model costs: its parameters, and its floating-point operations and bytes of cache a token.
 
 Operations are counted while the model runs. A matrix product has two for each multiplication and addition; the two
-products of attention count over the whole square of positions; a running sum has one for each addition. Elementwise
-operations (norms, GELU, softmax, the sums of `average_loop`) are left out, as usual: they are few.
+products of attention count over the whole square of positions; a running sum has one for each addition; a triangular
+system of n equations, as of the delta rule, n^2 for each right side. Elementwise operations (norms, GELU, softmax, the
+sums of `average_loop`) are left out, as usual: they are few.
 
 B batch, H heads, T query positions, S key positions, D model width, d width of a query and a key, e of a value.
 """
@@ -81,4 +82,13 @@ def _running_sum(x: Any, *rest: Any, out_val: Any = None, **options: Any) -> int
     return int(torch.Size(x).numel())
 
 
-CUSTOM = {aten._scaled_dot_product_flash_attention_for_cpu: _attention, aten.cumsum: _running_sum}
+def _triangular(matrix: Any, other: Any, *rest: Any, left: bool = True, out_val: Any = None, **options: Any) -> int:
+    """The shapes (..., n, n) and (..., n, k), or (..., k, n): n^2 / 2 multiplications, as many additions, k times."""
+    return int(torch.Size(other).numel() * matrix[-1])
+
+
+CUSTOM = {
+    aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    aten.cumsum: _running_sum,
+    aten.linalg_solve_triangular: _triangular,
+}
