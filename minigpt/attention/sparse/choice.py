@@ -1,7 +1,9 @@
-"""The k best of a row, the same ones in every form of the computation.
+"""The k best of a row, in float32 and float64 the same ones in every form of the computation.
 
 Two keys that match alike come to scores that differ by rounding, and by another rounding with a cache than without. So
-scores within rounding of one another count as equal, and of equal ones the later positions are taken.
+scores within rounding of one another count as equal, and of equal ones the later positions are taken. In bfloat16 two
+forms may choose different keys: its rounding is as large as many true differences, and to count these as equal would
+leave nothing but the latest positions. Kinds that choose say so (`Attention.chooses`).
 
 S key positions; `...` is any number of dimensions before them.
 """
