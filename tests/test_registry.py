@@ -85,7 +85,7 @@ def test_a_kind_that_says_nothing_about_its_weights_is_told_so() -> None:
         layer_of(Mine)(tokens())
 
 
-# ---- positions that a kind cannot honour ----
+# ---- positions that a kind cannot use ----
 
 
 def test_a_position_that_a_kind_cannot_honour_is_left_out() -> None:

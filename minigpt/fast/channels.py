@@ -35,7 +35,7 @@ def is_rough(query: Tensor) -> bool:
     return torch.finfo(query.dtype).bits < 32
 
 
-@faster(Sink, "mix", "fused attention", honours=("scale",))
+@faster(Sink, "mix", "fused attention", supports=("scale",))
 def mix_with_sink(self: Sink, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """The sink is the key at position 0, and all other positions are later by one: (B, H, T, e)."""
     B, H, T, _ = query.shape
@@ -50,7 +50,7 @@ def mix_with_sink(self: Sink, query: Tensor, key: Tensor, value: Tensor) -> Tens
     return mixed[:, :, -T:]  # (B, H, T, e)
 
 
-@faster(Forgetting, "mix", "fused attention", honours=("scale", "mask", "bias"))
+@faster(Forgetting, "mix", "fused attention", supports=("scale", "mask", "bias"))
 def mix_forgetting(self: Forgetting, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """score[t, s] + kept[t] - kept[s], of which kept[t] is alike for all s: (B, H, T, e)."""
     reads_queries = kernels.has_bias(self) and not isinstance(self.position, Alibi)  # which have a channel more here
@@ -60,7 +60,7 @@ def mix_forgetting(self: Forgetting, query: Tensor, key: Tensor, value: Tensor) 
     return kernels.mix(self, *with_channel(self, query, key[..., :-1], kept[:, :, -1:] - kept), value)
 
 
-@faster(Differential, "mix", "fused attention", honours=("scale", "mask", "bias"))
+@faster(Differential, "mix", "fused attention", supports=("scale", "mask", "bias"))
 def mix_differential(self: Differential, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Each half of the queries and keys mixes all values: (B, H, T, 2d)."""
     if self.training and self.dropout:  # each kernel would drop for itself, and not the difference

@@ -20,7 +20,7 @@ FFT, WAVES = "convolution by FFT", "waves as a state"
 SHORTEST = 256  # positions from which on spectra are used
 
 
-@faster(LongConvolution, "mix", FFT, honours=("start", "faded", "filter", "advance"))
+@faster(LongConvolution, "mix", FFT, supports=("start", "faded", "filter", "advance"))
 def mix(self: LongConvolution, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """The filter over the values: (B, H, T, d)."""
     T, S = query.shape[2], key.shape[2]
@@ -38,13 +38,13 @@ def convolved(filter: Tensor, value: Tensor) -> Tensor:
         return torch.fft.irfft(turned, 2 * S, dim=2)[:, :, :S]  # (B, H, S, d)
 
 
-@faster(LongConvolution, "make_cache", WAVES, honours=("start", "faded"), together=("weights", "advance"))
+@faster(LongConvolution, "make_cache", WAVES, supports=("start", "faded"), together=("weights", "advance"))
 def make_cache(self: LongConvolution, length: int) -> Past:
     """A state."""
     return State()
 
 
-@faster(LongConvolution, "recall", WAVES, honours=("start", "faded"), together=("weights", "advance"))
+@faster(LongConvolution, "recall", WAVES, supports=("start", "faded"), together=("weights", "advance"))
 def recall(self: LongConvolution, query: Tensor, key: Tensor, value: Tensor, past: Past) -> Tensor:
     """What new tokens get while decoding: (B, H, T, d)."""
     if not isinstance(past, State):

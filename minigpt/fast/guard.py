@@ -35,17 +35,17 @@ FORMS: dict[tuple[type, str], Form] = {}
 
 
 def shortcut(
-    *honours: str, needs: tuple[str, ...] = (), together: tuple[str, ...] = ()
+    *supports: str, needs: tuple[str, ...] = (), together: tuple[str, ...] = ()
 ) -> Callable[[Function], Function]:
     """Mark a `mix`, `recall` or `make_cache` of a kind of your own as a faster form of the plain one, equal to it.
 
-    A subclass keeps it only if all that it changes is listed in `honours` or cannot matter (`qkv`, `output`, options,
+    A subclass keeps it only if all that it changes is listed in `supports` or cannot matter (`qkv`, `output`, options,
     unless the form `needs` them as they are). Methods that say one thing in two forms are listed in `together`: a
     subclass may change all of them, in one class, but not some. `fast: false` leaves the form out.
     """
 
     def mark(function: Function) -> Function:
-        function.harmless = (HARMLESS | set(honours)) - set(needs)  # type: ignore[attr-defined]
+        function.harmless = (HARMLESS | set(supports)) - set(needs)  # type: ignore[attr-defined]
         function.together = set(together)  # type: ignore[attr-defined]
         return function
 
@@ -56,14 +56,14 @@ def faster(
     owner: type,
     method: str,
     trick: str,
-    honours: tuple[str, ...] = (),
+    supports: tuple[str, ...] = (),
     needs: tuple[str, ...] = (),
     together: tuple[str, ...] = (),
 ) -> Callable[[Function], Function]:
     """Register a faster form of a textbook class's method, from outside."""
 
     def register(function: Function) -> Function:
-        FORMS[owner, method] = Form(shortcut(*honours, needs=needs, together=together)(function), trick)
+        FORMS[owner, method] = Form(shortcut(*supports, needs=needs, together=together)(function), trick)
         return function
 
     return register

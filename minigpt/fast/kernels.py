@@ -17,7 +17,7 @@ from minigpt.attention.base import repeat_kv
 from minigpt.fast.guard import faster
 
 
-@faster(SoftmaxAttention, "mix", "fused attention", honours=("scale", "bias", "mask"))
+@faster(SoftmaxAttention, "mix", "fused attention", supports=("scale", "bias", "mask"))
 def mix(self: SoftmaxAttention, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """The weighted mean of the values: (B, H, T, e)."""
     T, S = query.shape[2], key.shape[2]

@@ -20,7 +20,7 @@ from minigpt.fast.guard import faster
 from minigpt.fast.recurrence import CHUNKS, HELPERS, needs_weights
 
 
-@faster(LogLinear, "mix", CHUNKS, honours=HELPERS)
+@faster(LogLinear, "mix", CHUNKS, supports=HELPERS)
 def mix(self: LogLinear, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """What the tokens of a whole text read: (B, H, T, e)."""
     if needs_weights(self, query, key):

@@ -30,13 +30,13 @@ HELPERS = ("gates", "ungated", "view", "empty", "decays", "in_turn")  # asked by
 Spread = Callable[[Any, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-@faster(Recurrent, "make_cache", STATES, honours=HELPERS, together=("weights", "advance"))
+@faster(Recurrent, "make_cache", STATES, supports=HELPERS, together=("weights", "advance"))
 def make_cache(self: Recurrent, length: int) -> Past:
     """A state."""
     return State()
 
 
-@faster(Recurrent, "recall", STATES, honours=HELPERS, together=("weights", "advance"))
+@faster(Recurrent, "recall", STATES, supports=HELPERS, together=("weights", "advance"))
 def recall(self: Recurrent, query: Tensor, key: Tensor, value: Tensor, past: Past) -> Tensor:
     """What new tokens read while decoding: (B, H, T, e); many at once in chunks, where the kind has them."""
     if not isinstance(past, State):
@@ -77,7 +77,7 @@ def in_chunks(kind: type[Recurrent], least: Callable[[Any], int] = lambda self: 
             return mixed.to(value.dtype)  # (B, H, T, e)
 
         mix.spread = spread  # type: ignore[attr-defined]
-        faster(kind, "mix", CHUNKS, honours=HELPERS)(mix)
+        faster(kind, "mix", CHUNKS, supports=HELPERS)(mix)
         return spread
 
     return register

@@ -20,7 +20,7 @@ from minigpt.attention.softmax.path import Path
 from minigpt.attention.softmax.selective import Selective
 from minigpt.fast.guard import faster
 
-HONOURS = ("scale", "bias", "normalise")
+SUPPORTED = ("scale", "bias", "normalise")
 
 
 class Rewritten(KVCache):
@@ -47,7 +47,7 @@ def read(self: Path | Selective, scores: Tensor, query: Tensor, key: Tensor, val
     return weights.to(value.dtype) @ value
 
 
-@faster(Path, "recall", "rewritten keys", honours=HONOURS)
+@faster(Path, "recall", "rewritten keys", supports=SUPPORTED)
 def recall_path(self: Path, query: Tensor, key: Tensor, value: Tensor, past: Past) -> Tensor:
     """A token moves the keys that are kept, and adds its own: (B, H, T, e)."""
     if not isinstance(past, Rewritten):
@@ -62,7 +62,7 @@ def recall_path(self: Path, query: Tensor, key: Tensor, value: Tensor, past: Pas
     return torch.cat(mixed, dim=2)
 
 
-@faster(Selective, "recall", "rewritten keys", honours=HONOURS)
+@faster(Selective, "recall", "rewritten keys", supports=SUPPORTED)
 def recall_selective(self: Selective, query: Tensor, key: Tensor, value: Tensor, past: Past) -> Tensor:
     """A token reads with the votes of those before it, and adds its own: (B, H, T, e)."""
     if not isinstance(past, Rewritten):
@@ -80,4 +80,4 @@ def recall_selective(self: Selective, query: Tensor, key: Tensor, value: Tensor,
 
 
 for _kind in (Path, Selective):
-    faster(_kind, "make_cache", "rewritten keys", honours=HONOURS)(make_cache)
+    faster(_kind, "make_cache", "rewritten keys", supports=SUPPORTED)(make_cache)

@@ -91,6 +91,6 @@ def recall(self: SlidingWindow, query: Tensor, key: Tensor, value: Tensor, past:
 
 
 for _kind in (SlidingWindow, Streaming):
-    faster(_kind, "mix", "windows by blocks", honours=("scale",))(mix)
-    faster(_kind, "recall", "windows by blocks", honours=("scale",))(recall)
-faster(Chunked, "mix", "windows by blocks", honours=("scale",))(mix_chunks)
+    faster(_kind, "mix", "windows by blocks", supports=("scale",))(mix)
+    faster(_kind, "recall", "windows by blocks", supports=("scale",))(recall)
+faster(Chunked, "mix", "windows by blocks", supports=("scale",))(mix_chunks)

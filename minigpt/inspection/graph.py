@@ -51,7 +51,7 @@ def all_steps() -> list[Step]:
 
 
 def positions_of(step: Step) -> list[str]:
-    """The positions under which an edge is to hold: those that both ends honour alike, but for its exceptions."""
+    """The positions under which an edge is to hold: those that both ends use alike, but for its exceptions."""
     ends = [Attention.kinds[name] for name in (step.kind, step.edge.to)]
     names = []
     for name, position in Position.kinds.items():
