@@ -67,7 +67,7 @@ def test_one_token_at_a_time_by_keyboard_and_a_forced_one(page: Any) -> None:
     chosen.focus()
     page.keyboard.press("Home")
     page.keyboard.press("ArrowRight")
-    assert "where \u2018M\u2019 stands" in pane(page).locator("h3").first.text_content()
+    pane(page).locator("h3", has_text="where \u2018M\u2019 stands").wait_for()
 
 
 def test_a_head_off_rewrites_the_text_and_its_losses_stand_beside_the_old(page: Any, server: Server) -> None:  # noqa: F811
@@ -111,7 +111,10 @@ def test_a_page_without_its_token_says_what_to_do(visit: Visit, server: Server) 
     page.complaints.clear()  # the browser reports the refusal
 
 
-@pytest.mark.parametrize(("width", "theme"), THEMES)
+HALF = [pytest.param(*one, marks=[pytest.mark.slow] * (number in (0, 3))) for number, one in enumerate(THEMES)]
+
+
+@pytest.mark.parametrize(("width", "theme"), HALF)
 def test_the_page_is_accessible_and_fits(visit: Visit, server: Server, width: int, theme: str) -> None:  # noqa: F811
     page = ready(visit(server.address, width, theme), 1)
     pane(page).get_by_role("button", name="Layer 1, head 1 off").click()
