@@ -21,6 +21,7 @@ from minigpt.model import count_parameters
 from minigpt.playground.answers import Playground
 from minigpt.playground.server import Server
 from minigpt.playground.speed import measure
+from minigpt.runs.report import say
 from minigpt.runs.run import Run, load, newest_run
 from minigpt.system.errors import UserError
 from minigpt.system.terminal import complain
@@ -39,8 +40,8 @@ def main(arguments: argparse.Namespace) -> None:
         playground = Playground([loaded[folder] for folder in folders])
     with Server(playground, arguments.port) as server:
         if arguments.measure:
-            return print(measure(server))
-        print(f"open {server.address}\nCtrl-C ends the playground", flush=True)
+            return say(measure(server))
+        say(f"open {server.address}\nCtrl-C ends the playground")
         if arguments.open:
             open_browser(server.entrance())
         try:
