@@ -20,8 +20,8 @@ hypothesis.settings.load_profile("course")
 
 LONGEST = [  # files that take the longest, quick and slow tests together
     "benchmark", "bank", "distributed", "grading", "mutants", "contract", "waits", "learners", "exercises",
-    "every_kind", "fuzz", "experiment", "checks", "training", "grading_models", "signals", "interruptions", "options",
-    "progress", "kill", "checksums", "statistics", "fast", "decoding", "model",
+    "every_kind", "fuzz", "experiment", "checks", "training", "grading_models", "signals", "interruptions",
+    "written_options", "progress", "kill", "checksums", "statistics", "fast", "decoding", "model",
 ]  # fmt: skip
 
 
