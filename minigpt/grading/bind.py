@@ -112,13 +112,12 @@ def norm_names(own: dict[str, nn.Parameter]) -> tuple[str, str] | None:
 
 
 def bias_name(key: str, own: dict[str, Any]) -> str:
-    """The name of the bias that goes with a bare weight: W_q and b_q."""
+    """The name of the bias that goes with a bare weight: W_q and b_q; W and b, where there is no other weight."""
+    stem = re.sub(r"(?i)^(w|weight)_?", "", key)
+    if not stem and sum(value.dim() >= 2 for value in own.values()) > 1:
+        return ""
     for other in own:
-        if (
-            own[other].dim() == 1
-            and other != key
-            and re.sub(r"(?i)^(w|weight)_?", "", key) == re.sub(r"(?i)^(b|bias)_?", "", other)
-        ):
+        if own[other].dim() == 1 and other != key and stem == re.sub(r"(?i)^(b|bias)_?", "", other):
             return other
     return ""
 
@@ -315,10 +314,17 @@ def bare_forms(unit: Unit, weight: Tensor, roles: Sequence[Role], sizes: Sizes) 
                 if tuple(weight.shape[axis] for axis in axes) == shape and axes not in ((0, 1, 2), (0, 2, 1)):
                     part = (role.name, weight.permute(axes), None)
                     yield Form((part,), f"{unit.name} = {role.name}", score(unit.name, role) - 0.1)
-    elif weight.dim() == 4 and weight.shape[0] in (2, 3):
-        for chosen in permutations([role for role in roles if len(role.shape(sizes)) == 3], weight.shape[0]):
+    elif weight.dim() == 4:
+        yield from joined_bare_forms(unit, weight, roles, sizes)
+
+
+def joined_bare_forms(unit: Unit, weight: Tensor, roles: Sequence[Role], sizes: Sizes) -> Iterator[Form]:
+    """A bare parameter of four axes, one of which counts joined roles."""
+    for axis in [axis for axis in range(4) if weight.shape[axis] in (2, 3)]:
+        pieces = weight.unbind(axis)
+        for chosen in permutations([role for role in roles if len(role.shape(sizes)) == 3], len(pieces)):
             for axes in permutations(range(3)):
-                turned = [weight[i].permute(axes) for i in range(len(chosen))]
+                turned = [piece.permute(axes) for piece in pieces]
                 if all(piece.shape == role.shape(sizes) for piece, role in zip(turned, chosen)):
                     parts = tuple((role.name, piece, None) for role, piece in zip(chosen, turned))
                     yield Form(parts, f"{unit.name} = {'+'.join(role.name for role in chosen)}", 1.0)

@@ -72,6 +72,8 @@ def input_names(listed: list[inspect.Parameter], takes: tuple[str, ...]) -> dict
         if all(letter in letters for letter in "qkv"):
             return {letters[letter]: "x" for letter in "qkv"}
         return {names[0]: "x"} if names else {}
+    if takes == ("logits", "targets") and len(names) > 1 and re.search("logit|pred|score", names[1].lower()):
+        return {names[1]: "logits", names[0]: "targets"}
     wanted = [take[0] for take in takes]
     if all(letter in letters for letter in wanted):
         return {letters[take[0]]: take for take in takes}
@@ -174,9 +176,11 @@ def layouts(thing: Any, target: Target) -> list[str]:
     """The layouts of inputs and outputs that are tried, the target's own first."""
     if target.takes == ("ids",):
         return ["(B, T)"]
+    if target.takes == ("logits", "targets"):
+        return ["(B, T, D)"] if target.sizes["own"] else ["(B, T, D)", "(N, V)"]
     if target.takes == ("x",) and target.roles:
         return ["(B, T, D)", "(T, B, D)", "(T, D)"]
-    return ["(B, T, D)", "(B, H, T, D)", "(T, D)"]
+    return ["(B, T, D)", "(B, H, T, D)", "(B, T, H, D)", "(T, D)"]
 
 
 def make_call(inputs: Mapping[str, str], fixed: Mapping[str, Any], mask: tuple[str, str, str] | None, layout: str,
@@ -240,9 +244,9 @@ def doubled(value: Any) -> Any:
 
 def arrange(x: Tensor, layout: str) -> Tensor:
     """(B, T, D) -> the answer's layout."""
-    return {"(T, B, D)": lambda: x.transpose(0, 1).contiguous(), "(B, H, T, D)": lambda: x[:, None]}.get(
-        layout, lambda: x
-    )()
+    ways = {"(T, B, D)": lambda: x.transpose(0, 1).contiguous(), "(B, H, T, D)": lambda: x[:, None],
+            "(B, T, H, D)": lambda: x[:, :, None], "(N, V)": lambda: x.flatten(0, 1)}  # fmt: skip
+    return ways[layout]() if layout in ways else x
 
 
 def arrange_back(x: Tensor, layout: str) -> Tensor:
@@ -251,6 +255,8 @@ def arrange_back(x: Tensor, layout: str) -> Tensor:
         return x.transpose(0, 1)
     if layout == "(B, H, T, D)" and x.dim() == 4 and x.shape[1] == 1:
         return x[:, 0]
+    if layout == "(B, T, H, D)" and x.dim() == 4 and 1 in x.shape[1:3]:  # weights come as (B, H, T, S)
+        return x[:, :, 0] if x.shape[2] == 1 else x[:, 0]
     return x
 
 

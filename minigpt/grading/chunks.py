@@ -46,11 +46,18 @@ def find(listed: Sequence[inspect.Parameter], names: tuple[str, ...]) -> str:
     return next((entry.name for entry in listed if entry.name.lower() in names), "")
 
 
+def cache_argument(listed: Sequence[inspect.Parameter]) -> str:
+    """The argument that takes a cache: one with a usual name, else the first that may be None and has no other use."""
+    known = (*STARTS, *PLACES, *SWITCHES)
+    free = [entry.name for entry in listed[1:] if entry.default is None and entry.name.lower() not in known]
+    return find(listed, CACHES) or next((name for name in free if "mask" not in name.lower()), "")
+
+
 def protocols(thing: Any, listed: Sequence[inspect.Parameter]) -> list[str]:
     """The protocols that the arguments of an answer allow."""
     if isinstance(thing, Attention):
         return ["kind"]
-    if find(listed, CACHES):
+    if cache_argument(listed):
         own = ["object"] if new_cache(thing) is not None else []
         return ["returned", "dict", "list", *own, "kept"]
     return ["kept"]
@@ -80,7 +87,7 @@ def run_chunks(
     """The outputs of all chunks of x (B, T, D), joined."""
     makers = {"kind": lambda: thing.make_cache(x.shape[1]), "object": lambda: new_cache(thing)}
     cache: Any = {**makers, "dict": dict, "list": list}.get(protocol, lambda: None)()
-    name = "past" if protocol == "kind" else find(listed, CACHES)
+    name = "past" if protocol == "kind" else cache_argument(listed)
     start_name, places, switch = find(listed, STARTS), find(listed, PLACES), find(listed, SWITCHES)
     outputs, start = [], 0
     for T in chunks:

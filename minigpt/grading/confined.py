@@ -31,7 +31,7 @@ from minigpt.attention import Attention
 from minigpt.grading.continued import check_continued
 from minigpt.grading.grade import grade_answer
 from minigpt.grading.load import find_answer, run_file
-from minigpt.grading.report import Report
+from minigpt.grading.report import Report, Verdict
 from minigpt.grading.targets import find_target
 from minigpt.system.errors import UserError
 from minigpt.system.process import JsonProcess
@@ -207,10 +207,21 @@ def inside(request: Request, limits: Limits, loaded: Callable[[], object]) -> di
     except UserError as error:
         report = Report("cannot tell", target, str(path), [str(error)])
     except BaseException as error:  # SystemExit and MemoryError too
-        report = Report("wrong", target, str(path), [f"raises {what_it_raised(error, path)}"])
+        verdict: Verdict = "wrong" if is_theirs(error, path) else "cannot tell"
+        report = Report(verdict, target, str(path), [f"raises {what_it_raised(error, path)}"])
     if NO_MEMORY.search(" ".join(report.names)):
         return {"reason": f"took more than {limits.memory / 2**30:g} GiB of memory"}
     return {"answer": report.to_json()}
+
+
+def is_theirs(error: BaseException, path: Path) -> bool:
+    """Whether the learner's file raised an error, and not the check itself."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return (
+        not isinstance(error, Exception)
+        or isinstance(error, SyntaxError)
+        or any(frame.filename == str(path) for frame in frames)
+    )
 
 
 def what_it_raised(error: BaseException, path: Path) -> str:

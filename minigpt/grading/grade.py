@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +17,17 @@ import torch
 from torch import Tensor, nn
 
 from minigpt.grading.bind import overwrite, score
-from minigpt.grading.call import CannotCall, calls, parameters_of
-from minigpt.grading.chunks import CACHES, find
+from minigpt.grading.call import CannotCall, parameters_of
+from minigpt.grading.chunks import cache_argument
 from minigpt.grading.example import IN_WORDS, show_function, show_output, show_steps
 from minigpt.grading.habits import SINGLE, drops, habits, in_training, wrong_in_float32
 from minigpt.grading.lines import Place, locate, record, source_line
 from minigpt.grading.load import Answer, build
+from minigpt.grading.meant import ONE_SEQUENCE, best, meant, one_sequence, unannounced
 from minigpt.grading.measure import head_order, measure, order_bug
 from minigpt.grading.naming import (
     SINGLES,
     Found,
-    Outputs,
     Reading,
     accept,
     merge,
@@ -38,7 +38,7 @@ from minigpt.grading.naming import (
 )
 from minigpt.grading.readings import Attempt, call_of, explain, find_readings, loosened, natural_readings
 from minigpt.grading.report import Report
-from minigpt.grading.target import Bug, Options, Probe, Target, fill
+from minigpt.grading.target import Bug, Probe, Target, fill
 from minigpt.grading.targets import find_target
 from minigpt.system.errors import UserError
 
@@ -48,8 +48,16 @@ UNCHECKED_OF_CACHES = ["whether it writes into its input", "whether a text leave
 
 def grade_answer(answer: Answer, target: Target) -> Report:
     """The report on a function or a module. Runs the learner's code in this process."""
-    if target.function and not isinstance(answer.thing, nn.Module):
-        target = target.function
+    reports = list[Report]()
+    for one in meant(answer.thing, target):
+        reports.append(grade_as(answer, one))
+        if reports[-1].exit_code == 0:
+            break
+    return best(reports)
+
+
+def grade_as(answer: Answer, target: Target) -> Report:
+    """The report on an answer to this very target."""
     report = Report("cannot tell", str(target), str(answer.path or ""), how=[answer.how])
     attempt = Attempt(answer, target, report)
     default, threads = torch.get_default_dtype(), torch.get_num_threads()
@@ -110,16 +118,25 @@ def judge(attempt: Attempt) -> None:
 
 
 def find_bugs(natural: Sequence[Sequence[Reading]]) -> Found | None:
-    """One bug under any call, or two under the likeliest. Of a mask that we gave, nothing can be wrong."""
+    """One bug under any call, or two under the likeliest; then one that is seen with as many queries as keys.
+
+    Of a mask that we gave, nothing can be wrong.
+    """
     for readings in natural:
         if found := name_one(readings) or name_one(loosened(readings[:2])):
             return found
-    return name_two(natural[0][0])
+    return name_two(natural[0][0]) or name_one(with_as_many_queries(natural[0]))
+
+
+def with_as_many_queries(readings: Sequence[Reading]) -> list[Reading]:
+    """The readings without the inputs that have fewer queries than keys; [] where there are none."""
+    optional = any(probe.optional for reading in readings for probe in reading.outputs.probes)
+    return [replace(reading, even=True, budget=[SINGLES], plain={}) for reading in readings if optional]
 
 
 def never_handed_over(attempt: Attempt) -> bool:
     """Whether a cache is an argument, and no way was found to make one: then nothing can be said of it."""
-    name = find(parameters_of(attempt.thing), CACHES)
+    name = cache_argument(parameters_of(attempt.thing))
     if not attempt.target.options.cache or not name or any(call.protocol != "kept" for call in attempt.calls):
         return False
     attempt.report.names = [
@@ -139,41 +156,6 @@ def reordered(natural: Sequence[Sequence[Reading]]) -> Found | None:
             if reading.equals(bug.knobs):
                 return Found(reading, bug.knobs, [bug])
     return None
-
-
-ONE_SEQUENCE = Bug({}, "it is right for one sequence (T, D), but wrong for a batch (B, T, D): an axis is counted from "
-                   "the front", "count axes from the end: dim=-1, x.shape[-2], transpose(-2, -1)")  # fmt: skip
-
-
-def unannounced(attempt: Attempt) -> str:
-    """The name of a target that the answer is right for: the same with rotary or ALiBi, or for all positions."""
-    target = attempt.target
-    if not target.roles or target.options != Options():
-        return ""
-    for option in ("rotary", "alibi", "full"):
-        try:
-            other = find_target(f"{target.name},{option}")
-        except UserError:  # the target has no such option
-            return ""
-        readings = [Reading(other, r.sizes, r.binding, r.outputs, [SINGLES // 4]) for r in attempt.readings[:40]]
-        if accept(readings) or accept(loosened(readings)):
-            return str(other)
-    return ""
-
-
-def one_sequence(attempt: Attempt) -> list[Reading]:
-    """The reading of a function that takes one sequence (T, D) at a time, where it also took a batch."""
-    target, taken = attempt.target, {call.layout for call in attempt.calls}
-    if target.roles or "(T, D)" in taken:
-        return []
-    found = []
-    for call in calls(attempt.thing, target):
-        outputs = Outputs(partial(call.run, attempt.thing), target.probes(target.sizes))
-        if call.layout == "(T, D)" and isinstance(outputs[0], Tensor):
-            found.append(Reading(target, target.sizes, attempt.readings[0].binding, outputs, [SINGLES]))
-            attempt.readings.append(found[-1])
-            attempt.calls.append(call)
-    return found
 
 
 def say_how(attempt: Attempt, reading: Reading) -> None:
@@ -357,7 +339,8 @@ def unplaced(attempt: Attempt) -> list[str]:
 def raised(attempt: Attempt) -> None:
     """It cannot be called: an answer in the file is wrong then; one that was built here cannot be told."""
     report = attempt.report
-    guessed = attempt.answer.how.startswith("built") or not attempt.plain
+    bare = bool(attempt.target.roles) and not isinstance(attempt.thing, nn.Module)  # where are its parameters?
+    guessed = attempt.answer.how.startswith("built") or not attempt.plain or bare
     report.verdict = "cannot tell" if guessed else "wrong"
     first = attempt.errors[0] if attempt.errors else "nothing came back"
     report.names = [f"it raises {first}"]

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from minigpt.attention import Attention
+from minigpt.grading.arguments import ARGUMENTS
+from minigpt.grading.closed import closed, given_matrices
 from minigpt.grading.lines import Float32
 from minigpt.grading.target import Sizes, Target
 from minigpt.model.config import ModelConfig
@@ -31,24 +33,9 @@ FUNCTIONS = {
     "dot_product": ("dot_product", "attend", "attention"),
     "attention_weights": ("attention_weights", "weights", "attention"),
     "attend": ("attend", "attention", "scaled_dot_product_attention", "sdpa"),
+    "loss": ("loss", "loss_fn", "cross_entropy", "lm_loss"),
     "linear_attention": ("linear_attention", "linear_attend", "attend", "attention"),
 }
-ARGUMENTS: Mapping[str, tuple[str, ...]] = {
-    "D": ("D", "C", "d_model", "n_embd", "n_embed", "embed_dim", "embedding_dim", "emb_dim", "embed_size", "dim",
-          "d_embed", "d_in", "d_out", "hidden_size", "hidden_dim", "in_features", "input_dim", "in_dim", "out_dim",
-          "model_dim", "dim_model", "width", "emb", "k", "features", "channels", "n_dim", "output_dim", "d_emb"),
-    "H": ("H", "h", "n_head", "n_heads", "num_heads", "heads", "nhead", "nheads", "head_count", "num_head",
-          "num_attention_heads", "n_q_heads", "num_query_heads", "query_heads"),
-    "G": ("G", "n_kv_head", "n_kv_heads", "num_kv_heads", "kv_heads", "num_key_value_heads", "num_kv_groups",
-          "n_groups", "num_groups", "groups"),
-    "d": ("d", "d_k", "d_v", "d_head", "head_dim", "head_size", "dim_head", "head_width"),
-    "T": ("T", "block_size", "context_length", "context_size", "ctx_len", "n_ctx", "seq_len", "max_seq_len", "max_len",
-          "max_length", "seq_length", "sequence_length", "max_sequence_length", "max_position_embeddings", "length",
-          "max_T", "window_length", "context"),
-    "window": ("window", "window_size", "sliding_window", "W", "w"),
-    "V": ("vocab_size", "V", "n_vocab"),
-    "L": ("n_layer", "n_layers", "num_layers", "layers", "depth"),
-}  # fmt: skip
 CONSTANTS = {"dropout": 0.0, "p": 0.0, "dropout_rate": 0.0, "drop": 0.0, "attn_dropout": 0.0, "resid_dropout": 0.0,
              "attn_pdrop": 0.0, "resid_pdrop": 0.0, "dropout_p": 0.0, "bias": True, "qkv_bias": True, "causal": True,
              "is_causal": True, "batch_first": True, "proj_drop": 0.0, "attn_drop": 0.0}  # fmt: skip
@@ -125,7 +112,9 @@ def offered(names: dict[str, Any], target: Target, path: Path | None) -> Answer:
     if classes:
         return build(choose_class(classes, target), target, path)
     if target.roles and (found := choose_function(functions, wanted, target)):
-        return Answer(functions[found], f"checked: the function {found}", path)
+        own_matrices = closed(functions[found]) or given_matrices(functions[found], target)
+        how = f"checked: the function {found}" + (", with matrices as its parameters" if own_matrices else "")
+        return Answer(own_matrices or functions[found], how, path)
     last = f"{ANNOUNCED[0]} = MyAttention(48, 6)" if target.roles else f"def {wanted[0]}({', '.join(target.takes)})"
     raise UserError(f"nothing to check was found: end the file with a line like `{last}`")
 

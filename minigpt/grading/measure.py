@@ -117,7 +117,10 @@ def head_order(reading: Reading) -> tuple[int, ...]:
     theirs, probe = reading.outputs[number], reading.outputs.probes[number]
     if "output" not in parameters or isinstance(theirs, Exception):
         return ()
-    right = reading.target.reference(probe, parameters, reading.sizes, {})
+    try:
+        right = reading.target.reference(probe, parameters, reading.sizes, {})
+    except (RuntimeError, KeyError):  # sizes that rotary cannot have, or a missing role
+        return ()
     mixed = mixed_of_module(reading, theirs, right) if "mixed" in right else None  # (B, H, T, d)
     if mixed is None:
         return ()

@@ -24,7 +24,7 @@ SINGLES, PAIRS = 5_000, 5_000  # evaluations of the reference, so that a name do
 
 def tolerance(probe: Probe, loose: bool) -> float:
     """The largest relative difference. Errors of the scores grow with the square of the inputs."""
-    return LOOSE * probe.size**2 if loose else STRICT * max(1.0, probe.size**2 / 10)
+    return LOOSE * max(1.0, probe.size**2) if loose else STRICT * max(1.0, probe.size**2 / 10)
 
 
 def equal(answer: Tensor | Exception, expected: Tensor, probe: Probe, loose: bool = False) -> bool:
@@ -55,6 +55,8 @@ class Outputs:
     float32: bool = False
     """Whether the answer was built with tables in float32."""
     kept: dict[int, Tensor | Exception] = field(default_factory=dict)
+    no_fewer: bool | None = None
+    """Whether it takes no fewer queries than keys; None where that was not asked yet."""
     order: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -83,6 +85,8 @@ class Reading:
     plain: dict[str, bool] = field(default_factory=dict)
     silent: dict[str, bool] = field(default_factory=dict)
     """Which settings change nothing where there is one token, by the text of their knobs; shared by all readings."""
+    even: bool = False
+    """Whether inputs with fewer queries than keys are left out."""
     masked: bool = False
     """Whether the mask comes from outside; nothing can be wrong with it then, but that it is not used."""
 
@@ -100,8 +104,21 @@ class Reading:
             number
             for number in self.order()
             if not (self.loose and self.outputs.probes[number].size > LARGEST_LOOSE)
-            and not (self.outputs.probes[number].optional and isinstance(self.outputs[number], Exception))
+            and not (self.outputs.probes[number].optional and (self.even or self.takes_no_fewer()))
         ]
+
+    def takes_no_fewer(self) -> bool:
+        """Whether an input with fewer queries than keys raises, or gives another shape: then none of them is asked."""
+        if self.outputs.no_fewer is None:
+            optional = [number for number, probe in enumerate(self.outputs.probes) if probe.optional]
+            self.outputs.no_fewer = any(not self.has_shape(number) for number in optional)
+        return self.outputs.no_fewer
+
+    def has_shape(self, number: int) -> bool:
+        """Whether the answer's output for a probe has the right one's shape."""
+        probe, theirs = self.outputs.probes[number], self.outputs[number]
+        right = self.target.output(probe, self.binding.parameters, self.sizes, {})
+        return not isinstance(theirs, Exception) and theirs.shape == right.shape
 
     def agrees(self, knobs: Knobs, number: int) -> bool:
         """Whether the answer equals the reference with these knobs on one probe."""

@@ -18,10 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from minigpt.grading.arguments import ARGUMENTS
 from minigpt.grading.bind import Binding, Unit, bindings, units_of
 from minigpt.grading.call import Call, calls
 from minigpt.grading.lines import uses_float32
-from minigpt.grading.load import ARGUMENTS, Answer
+from minigpt.grading.load import Answer
 from minigpt.grading.naming import SINGLES, Outputs, Reading
 from minigpt.grading.report import Report
 from minigpt.grading.sizes import attribute, possible_sizes
@@ -107,7 +108,7 @@ def working_calls(attempt: Attempt, listed: Iterable[Call], probes: Sequence[Pro
         if isinstance(first, Exception):
             attempt.errors.append(explain(first, attempt.answer.path))
             attempt.plain |= call.plain
-        elif not working or call.layout in (working[0][0].layout, "(T, B, D)"):
+        elif not working or call.layout in (working[0][0].layout, "(T, B, D)", "(B, T, H, D)"):
             working.append((call, outputs))
     return working
 

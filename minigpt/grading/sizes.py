@@ -10,24 +10,32 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-from minigpt.grading.load import ARGUMENTS, matrix_shape
+from minigpt.grading.arguments import ARGUMENTS
+from minigpt.grading.load import matrix_shape
 from minigpt.grading.target import Sizes, Target
 
 MOST_HEADS = 10  # numbers of heads that are tried where none is announced
 
 
 def attribute(module: nn.Module, names: tuple[str, ...]) -> list[int]:
-    """The whole numbers that a module, one inside it, or a config of one keeps under these names."""
+    """The whole numbers that a module, one inside it, or an object that one keeps has under these names."""
     found: dict[int, None] = {}
     for inner in module.modules():
-        for holder in (inner, *(value for key, value in vars(inner).items() if "conf" in key or key == "args")):
+        for holder in (inner, *configs(inner)):
             for name in names:
                 value: Any = holder.get(name) if isinstance(holder, dict) else getattr(holder, name, None)
                 if isinstance(value, int) and not isinstance(value, bool) and value > 0:
                     found[value] = None
     return list(found)
+
+
+def configs(module: nn.Module) -> list[Any]:
+    """What a module keeps that may be a config, whatever its name: a dict, or an object with fields of its own."""
+    kept = [value for key, value in vars(module).items() if not key.startswith("_")]
+    others = [value for value in kept if not isinstance(value, (nn.Module, Tensor)) and not callable(value)]
+    return [value for value in others if isinstance(value, dict) or hasattr(value, "__dict__")]
 
 
 def possible_sizes(thing: Any, target: Target) -> Iterator[Sizes]:
@@ -68,7 +76,9 @@ def heads(module: nn.Module, target: Target, D: int) -> list[int]:
     bare = [parameter.shape[0] for parameter in module.parameters() if parameter.dim() == 3 and D in parameter.shape]
     kept = [value for inner in module.modules() for value in vars(inner).values() if type(value) is int]
     divisors = [H for H in range(2, D) if D % H == 0]
-    one = [1] if target.name == "linear_attention" and not named else []  # it may have one head or several
+    one = (
+        [1] if target.name in ("linear_attention", "attention_weights") and not named else []
+    )  # it may have one head or several
     fitting = [*(H for H in lists if H in divisors), *one, *bare, *(H for H in kept if H in divisors)]
     return list(dict.fromkeys([*named, *fitting, *divisors]))[:MOST_HEADS]
 
@@ -103,8 +113,8 @@ def hidden_widths(module: nn.Module, D: int) -> list[int]:
 
 def key_heads(module: nn.Module, target: Target, H: int) -> list[int]:
     """Candidates for G."""
-    if target.name != "grouped_query":
-        return [H]
     named = [G for G in attribute(module, ARGUMENTS["G"]) if H % G == 0]
+    if target.name != "grouped_query":  # a block may share its keys, where it says so
+        return named[:1] or [H] if "W" in target.sizes else [H]
     divisors = [G for G in range(1, H + 1) if H % G == 0]
     return list(dict.fromkeys([*named, *(H // G for G in named), *divisors]))[:MOST_HEADS]

@@ -146,6 +146,8 @@ class Target:
     """Three tokens with numbers for a calculation by hand, to show a bug on."""
     settled: Sequence[Convention] = ()
     """Conventions that were read off the answer: the reference has them already, and the report says so."""
+    module: Target | None = None
+    """What is asked of a module with parameters instead of a function: of x."""
     function: Target | None = None
     """What is asked of a plain function instead of a module: on given queries, keys and values."""
 

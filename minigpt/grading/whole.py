@@ -19,13 +19,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from minigpt.grading.arguments import ARGUMENTS
 from minigpt.grading.bind import Binding, Unit, bindings, single_units, units_of
 from minigpt.grading.call import Call, CannotCall, fixed_arguments, is_mask, make_mask, mask_forms, parameters_of
-from minigpt.grading.load import ARGUMENTS
 from minigpt.grading.naming import Outputs, bases, equal
 from minigpt.grading.sizes import attribute, head_widths, heads, hidden_widths
 from minigpt.grading.target import Convention, Knobs, Parameters, Probe, Reference, Role, Sizes, Steps, Target
 from minigpt.grading.targets import block, gpt, mlp
+from minigpt.grading.targets.loss import loss_target
 
 FEWEST = 4  # matrices in a block: query, key and value joined, an output projection, two of an MLP
 MOST_INNER, MOST = 24, 60  # bindings of one block; of a whole model
@@ -140,6 +141,8 @@ def prepared(thing: Any, target: Target) -> Target:
         first = parameters_of(thing)[0].name
         own = mode == gpt.TARGETS and name == "labels" and (first == "input_ids" or shifts(thing, name))
         return settle(thing, gpt.gpt(target.options, gpt.OWN if own else mode), [gpt.INSIDE] if own else [])
+    if target.name == "loss":
+        return loss_target(target.options, [entry.name.lower() for entry in parameters_of(thing)][:2])
     return settle(thing, target, [])
 
 

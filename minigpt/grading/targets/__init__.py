@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from minigpt.grading.target import Options, Target, read_options
 from minigpt.grading.targets import block, gpt, heads, linear_attention, means, mlp, pairs
+from minigpt.grading.targets.loss import loss_target
 from minigpt.system.errors import UserError
 
 TARGETS: dict[str, Callable[[Options], Target]] = {
@@ -18,6 +19,7 @@ TARGETS: dict[str, Callable[[Options], Target]] = {
     "grouped_query": heads.grouped_query,
     "linear_attention": linear_attention.linear_attention,
     "mlp": mlp.mlp,
+    "loss": loss_target,
     "block": block.block,
     "gpt": gpt.gpt,
 }

@@ -242,7 +242,8 @@ def without() -> dict[str, Bug]:
 def probes(sizes: Sizes) -> list[Probe]:
     """Three lengths, two sizes, and tokens whose features are all equal."""
     level = numbers(2, 5, 1, seed=3).expand(2, 5, sizes["D"])  # (B, T, D)
-    return [*sequence_probes(sizes, (0.01, 8.0)), Probe("tokens whose features are all equal", {"x": level})]
+    flat = Probe("tokens whose features are all equal", {"x": level}, 30.0)  # x - mean is rounding, times 1/sqrt(eps)
+    return [*sequence_probes(sizes, (0.01, 8.0)), flat]
 
 
 def block(options: Options) -> Target:

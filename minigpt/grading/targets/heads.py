@@ -235,3 +235,31 @@ def grouped_query(options: Options) -> Target:
     """H heads of queries over G heads of keys and values."""
     sizes = {"B": 2, "T": 11, "D": 240, "H": 20, "G": 5, "d": 12, "e": 12}
     return module("grouped_query", sizes, "H query heads, of which H/G each share a head of keys and values", options)
+
+
+WEIGHS = {"mask", "scale", "scale_at", "softmax", "hide", "fill", "compare", "split", "split_only", "head_axis"}
+
+
+def weights_reference(probe: Probe, parameters: Parameters, sizes: Sizes, knobs: Knobs, options: Options) -> Steps:
+    """x (B, T, D) -> the steps to the weights (B, H, T, T); (B, T, T) where there is one head."""
+    steps = reference(probe, parameters, sizes, knobs, options)
+    weights = steps["weights"]  # (B, H, T, T)
+    kept = {name: step for name, step in steps.items() if name not in ("mixed", "merged", "output", "value", "weights")}
+    return {**kept, "weights": weights[:, 0] if sizes["H"] == 1 else weights}
+
+
+def weights_of_heads(options: Options) -> Target:
+    """A module that returns its weights: x (B, T, D) -> (B, T, T) of one head, (B, H, T, T) of several."""
+    sizes = {"B": 2, "T": 11, "D": 70, "H": 5, "G": 5, "d": 14, "e": 14, "window": options.window}
+    return Target(
+        "attention_weights",
+        "softmax of query @ key^T / sqrt(d), the future hidden, with query and key from x",
+        ("x",),
+        partial(weights_reference, options=options),
+        sequence_probes,
+        sizes,
+        [bug for bug in head_bugs.all_bugs(options, many=True, grouped=False) if set(bug.knobs) <= WEIGHS],
+        conventions(options, many=True, grouped=False)[:1],
+        ROLES[:2],
+        options,
+    )

@@ -35,6 +35,9 @@ from minigpt.grading.targets.scores import allowed
 
 SCALES = (0.3, 2.0)  # elu(x) + 1 loses its digits where x is far below zero
 EPSILONS = (1e-10, 1e-9, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3)
+SHIFTED: dict[str, Callable[[Tensor], Tensor]] = {
+    f"relu + {eps:g}": partial(lambda eps, x: x.relu() + eps, eps) for eps in (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
+}
 FEATURES: dict[str, Callable[[Tensor], Tensor]] = {
     "elu + 1": lambda x: F.elu(x) + 1,
     "none": lambda x: x,
@@ -44,6 +47,7 @@ FEATURES: dict[str, Callable[[Tensor], Tensor]] = {
     "exp": lambda x: x.exp(),
     "softmax": lambda x: x.softmax(dim=-1),
     "softplus": lambda x: F.softplus(x),
+    **SHIFTED,
     "sigmoid": lambda x: x.sigmoid(),
     "square": lambda x: x.square(),
     "silu": lambda x: F.silu(x),
@@ -186,10 +190,8 @@ FEATURE_BUGS = [
         "of them is divided by zero", PHI,
         ({"feature": "relu", "empty": "zero"}, *({"feature": "relu", "eps": eps} for eps in EPSILONS[4:]))),
     Bug({"feature": "relu + 1"}, "the feature map is relu + 1, not elu + 1: below zero all inputs look the same", PHI),
-    Bug({"feature": "exp"}, "the feature map is exp, not elu + 1", PHI),
     Bug({"feature": "softmax"}, "the feature map is a softmax over the features, not elu + 1", PHI),
     Bug({"query": "softmax"}, "the feature map of the queries is a softmax over the features, not elu + 1", PHI),
-    Bug({"feature": "softplus"}, "the feature map is softplus, not elu + 1", PHI),
     Bug({"feature": "sigmoid"}, "the feature map is a sigmoid, not elu + 1", PHI),
     Bug({"feature": "square"}, "the feature map is the square, not elu + 1", PHI),
     Bug({"feature": "silu"}, "the feature map is silu, not elu + 1: it can be negative", PHI),
@@ -272,8 +274,14 @@ HEAD_BUGS = [
 ]  # fmt: skip
 
 CONVENTIONS = [
-    Convention({"eps": eps}, f"{eps:g} is added to the normaliser, which this check leaves out")
-    for eps in (1e-6, *(eps for eps in EPSILONS if eps != 1e-6))
+    *(
+        Convention({"feature": kind}, f"the feature map is {kind}, not elu + 1: it is positive too")
+        for kind in ("exp", "softplus", *SHIFTED)
+    ),
+    *(
+        Convention({"eps": eps}, f"{eps:g} is added to the normaliser, which this check leaves out")
+        for eps in (1e-6, *(eps for eps in EPSILONS if eps != 1e-6))
+    ),
 ]
 
 

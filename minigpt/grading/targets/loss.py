@@ -1,18 +1,21 @@
 """The loss of a GPT: the mean cross entropy of the next tokens, with a knob for everything that goes wrong in it.
 
+It is a part of the target `gpt`, and a target of its own: a function (or a module) of logits and targets.
+
 B batch, T positions, V vocabulary, N pairs of a position and its next token.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minigpt.grading.target import Bug, Knobs
+from minigpt.grading.probes import numbers, tokens
+from minigpt.grading.target import Bug, Convention, Knobs, Options, Parameters, Probe, Sizes, Steps, Target, only
 
 
 def align(logits: Tensor, ids: Tensor, targets: Tensor | None, how: str) -> tuple[Tensor, Tensor]:
@@ -132,3 +135,46 @@ OWN_LOSS_BUGS = [
     Bug({"align": "rolled"}, "the ids are rolled by one: the last position is compared with the first token", SHIFT),
     *(bug for bug in common_bugs(SHIFT) if bug.knobs != {"align": "last"}),
 ]  # fmt: skip
+
+IDS = ("ids", "tokens", "token_ids", "input_ids", "idx", "x", "text")  # names of what is not shifted yet
+NEXT_TOKENS = ("targets", "target", "y", "tgt", "trg", "next_ids", "next_tokens", "targ")
+SHIFTED = Convention(
+    {"align": "shifted"}, "it is given the ids themselves and shifts them by one, as Hugging Face's models do"
+)
+
+
+def reference(probe: Probe, parameters: Parameters, sizes: Sizes, knobs: Knobs) -> Steps:
+    """logits (B, T, V) and targets (B, T) -> the loss, a single number. sizes["own"]: the targets are the ids."""
+    logits, targets = probe.inputs["logits"], probe.inputs["targets"]  # (B, T, V), (B, T)
+    return {"loss": loss(logits, targets, None if sizes["own"] else targets, knobs)}
+
+
+def probes(sizes: Sizes) -> list[Probe]:
+    """Logits and tokens of three lengths, and larger logits."""
+    V, made = sizes["V"], list[Probe]()
+    for T, scale in ((11, 1.0), (5, 1.0), (3, 1.0), (11, 30.0), (11, 1000.0)):
+        generator = torch.Generator().manual_seed(T)
+        ids = torch.randint(V, (sizes["B"], T), generator=generator)  # (B, T)
+        logits = numbers(sizes["B"], T, V, seed=T) * scale  # (B, T, V)
+        name = tokens(T) if scale == 1 else f"logits times {scale:g}"
+        made.append(Probe(name, {"logits": logits, "targets": ids}, scale))
+    return made
+
+
+def loss_target(options: Options, names: Sequence[str] = NEXT_TOKENS) -> Target:
+    """loss(logits, targets). The arguments' names may say whether the targets are the ids, or hold the next tokens."""
+    only("loss", options)
+    own, strict = (any(name in names for name in known) for known in (IDS, NEXT_TOKENS))
+    elsewhere = ("ids", "ids shifted") if strict else ("ids", "ids shifted", "shifted")  # labels may be either
+    bugs = OWN_LOSS_BUGS if own else [bug for bug in LOSS_BUGS if bug.knobs.get("align") not in elsewhere]
+    return Target(
+        "loss",
+        "the mean cross entropy of the next tokens",
+        ("logits", "targets"),
+        reference,
+        probes,
+        {"B": 3, "T": 11, "V": 7, "own": int(own)},
+        bugs,
+        [] if own or strict else [SHIFTED],
+        options=options,
+    )

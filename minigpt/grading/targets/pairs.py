@@ -10,7 +10,9 @@ from functools import partial
 import torch
 
 from minigpt.grading.probes import pair_probes, sequence_probes
-from minigpt.grading.target import Bug, Knobs, Options, Parameters, Probe, Sizes, Steps, Target, only
+from minigpt.grading.target import Bug, Convention, Knobs, Options, Parameters, Probe, Sizes, Steps, Target, only
+from minigpt.grading.targets.head_bugs import window_bugs
+from minigpt.grading.targets.heads import weights_of_heads
 from minigpt.grading.targets.score_bugs import (
     compare_bugs,
     corner_bugs,
@@ -44,10 +46,11 @@ def reference(probe: Probe, parameters: Parameters, sizes: Sizes, knobs: Knobs, 
     return {**steps, "output": output + query if "residual" in knobs else output}
 
 
-def pair_bugs() -> list[Bug]:
+def pair_bugs(options: Options) -> list[Bug]:
     """What can go wrong where query and key are given."""
+    windows = window_bugs() if options.window else []
     scales = [bug for bug in scale_bugs() if bug.knobs.get("scale") not in NO_MODEL]
-    return [*scales, *mask_bugs(), *corner_bugs(), *softmax_bugs(), *compare_bugs(), exchange_bug()]
+    return [*scales, *mask_bugs(), *corner_bugs(), *softmax_bugs(), *compare_bugs(), exchange_bug(), *windows]
 
 
 def value_bugs() -> list[Bug]:
@@ -82,10 +85,11 @@ def attention_weights(options: Options) -> Target:
         ("query", "key"),
         partial(reference, options=options, ends="weights"),
         partial(pair_probes, names=("query", "key")),
-        PAIR_SIZES,
-        pair_bugs(),
+        PAIR_SIZES | {"window": options.window},
+        pair_bugs(options),
         options=options,
         tiny=partial(tiny_pairs, ("query", "key")),
+        module=weights_of_heads(options),
     )
 
 
@@ -98,8 +102,8 @@ def attend(options: Options) -> Target:
         ("query", "key", "value"),
         partial(reference, options=options, ends="output"),
         partial(pair_probes, names=("query", "key", "value")),
-        PAIR_SIZES,
-        [*pair_bugs(), *value_bugs()],
+        PAIR_SIZES | {"window": options.window},
+        [*pair_bugs(options), *value_bugs()],
         options=options,
         tiny=partial(tiny_pairs, ("query", "key", "value")),
     )
@@ -109,7 +113,6 @@ def dot_bugs() -> list[Bug]:
     """What can go wrong where query, key and value are x, and the scores are not scaled."""
     unscaled = "x @ x.mT as it is: this rung has no scale"
     scales = [
-        Bug({"scale": "d"}, "you divide the scores by sqrt(D) = sqrt({D}); this rung leaves them unscaled", unscaled),
         Bug({"scale": "d whole"}, "you divide the scores by D = {D}; this rung leaves them unscaled", unscaled),
         Bug({"scale": "times"}, "you multiply the scores by sqrt(D); this rung leaves them unscaled", unscaled),
         Bug({"scale": "T"}, "you divide the scores by sqrt(T); this rung leaves them unscaled", unscaled),
@@ -140,6 +143,7 @@ def dot_product(options: Options) -> Target:
         partial(sequence_probes, scales=(0.3, 8.0, 30.0, 1000.0)),
         {"B": 2, "T": 11, "D": 6, "d": 6, "e": 6, "H": 1, "G": 1, "unscaled": 1},
         dot_bugs(),
+        [Convention({"scale": "d"}, "the scores are divided by sqrt(D); this rung leaves them unscaled")],
         options=options,
         tiny=partial(tiny_pairs, ("x",)),
     )

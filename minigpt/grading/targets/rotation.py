@@ -71,6 +71,10 @@ OVERWRITTEN = {"overwritten": "", "halves overwritten": "halves "}
 
 def turn(x: Tensor, positions: Tensor, sizes: Sizes, knobs: Knobs, backwards: bool = False) -> Tensor:
     """Rotate x (..., T, d) by its positions (T,)."""
+    if share := knobs.get("share_of_d"):  # the first d / share features of a head, as if they were all
+        n = x.shape[-1] // share
+        first = turn(x[..., :n], positions, sizes, {**knobs, "share_of_d": 0}, backwards)  # (..., T, n)
+        return torch.cat((first, x[..., n:]), dim=-1)
     d = x.shape[-1]
     theta = positions[:, None] * frequencies(knobs.get("frequencies", "2i/d"), d, sizes["D"])  # (T, n)
     theta = -theta if backwards != ("direction" in knobs) else theta
@@ -152,7 +156,9 @@ WRONG_ANGLES = {
 def rotary_bugs() -> list[Bug]:
     """What goes wrong with rotary: what is rotated, by which angles, and in which pairs."""
     return [
-        Bug({"rotates": "none"}, "nothing is rotated: the attention has no positions", "rotate query and key",
+        Bug({"rotates": "none"}, "the attention has no positions: nothing is rotated, or query and key of a head are "
+            "rotated alike at every position (by the number of the head, say, where it is taken for the position)",
+            "rotate query and key (B, H, T, d), split into heads already, by the angles of their positions (T, d)",
             ({"position": "head"}, {"position": "batch"}), equal="no positions"),
         Bug({"rotates": "query"}, "only the queries are rotated, not the keys", "rotate both by their own positions"),
         Bug({"rotates": "key"}, "only the keys are rotated, not the queries", "rotate both by their own positions"),
@@ -199,6 +205,10 @@ ROTARY_CONVENTIONS = [
                "not neighbours: the same up to the order of the features"),
     Convention({"direction": True}, "rotary turns the other way round: the same up to a sign"),
     Convention({"frequencies": "reversed"}, "the last pair turns fastest: the same up to the order of the features"),
+    Convention({"share_of_d": 2}, "only the first half of each head's features is rotated, as in GPT-NeoX with "
+               "rotary_pct=0.5"),
+    Convention({"share_of_d": 4}, "only the first quarter of each head's features is rotated, as in GPT-NeoX with "
+               "rotary_pct=0.25"),
     Convention({"frequencies": "500000"}, "rotary has the base 500000 (as Llama 3) instead of 10000"),
     Convention({"frequencies": "1000000"}, "rotary has the base 1000000 instead of 10000"),
 ]  # fmt: skip

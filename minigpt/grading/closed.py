@@ -1,0 +1,99 @@
+"""A function with the matrices that it reads from its default arguments or from its file, as a module.
+
+Its tensors become parameters that share their memory, so that the check can put known numbers into them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from minigpt.grading.arguments import ARGUMENTS
+from minigpt.grading.target import Target
+
+
+class Closed(nn.Module):
+    """A function whose matrices are parameters of a module."""
+
+    def __init__(self, function: Callable[..., Tensor], tensors: Mapping[str, Any]):
+        super().__init__()
+        for name, value in tensors.items():
+            hold(self, name, value)
+        self.forward = function
+
+
+def hold(module: nn.Module, name: str, value: Any) -> None:
+    """Register a tensor, or those of a dict, a list or a tuple; a matrix and a vector are a weight and its bias."""
+    name = name.replace(".", "_") or "weight"
+    if isinstance(value, Tensor):
+        module.register_parameter(name, nn.Parameter(value.detach(), requires_grad=value.is_floating_point()))
+        return
+    inner = nn.Module()
+    pair = isinstance(value, (tuple, list)) and len(value) == 2 and value[1].dim() == 1
+    keys = ("weight", "bias") if pair else map(str, range(len(value)))
+    for key, held in value.items() if isinstance(value, Mapping) else zip(keys, value):
+        hold(inner, str(key), held)
+    module.add_module(name, inner)
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """All tensors of numbers in a value; [] where it holds anything else."""
+    if isinstance(value, Tensor):
+        return [value] if value.is_floating_point() else []
+    held = list(value.values()) if isinstance(value, Mapping) else list(value) if type(value) in (tuple, list) else []
+    found = [tensors_in(one) for one in held]
+    return [tensor for one in found for tensor in one] if all(found) else []
+
+
+def read_by(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+    """What a function may read its matrices from: default arguments, then names of its file that it uses."""
+    for entry in inspect.signature(function).parameters.values():
+        if entry.default is not entry.empty:
+            yield entry.name, entry.default
+    code, names = function.__code__, function.__globals__
+    yield from ((name, names[name]) for name in code.co_names if name in names)
+
+
+def closed(function: Callable[..., Any]) -> nn.Module | None:
+    """The function as a module; None where it reads no matrix, or one that is made in float32."""
+    found, seen = dict[str, Any](), set[int]()
+    for name, value in read_by(function):
+        tensors = tensors_in(value)
+        if any(tensor.dim() > 1 for tensor in tensors) and id(value) not in seen:
+            seen.add(id(value))
+            found[name] = value
+    several = [tensor for value in found.values() for tensor in tensors_in(value)]
+    if not several or any(tensor.element_size() != 8 for tensor in several):
+        return None
+    return Closed(function, found)
+
+
+WIDTH, HEADS = 24, 4  # of a function that is given its matrices
+MATRIX, VECTOR = re.compile(r"(?i)^w_?[qkvo\d]*$|^w_|weight|proj|matri"), re.compile(r"(?i)^b_?[qkvo\d]*$|^b_|bias")
+
+
+def given_matrices(function: Callable[..., Any], target: Target) -> nn.Module | None:
+    """A function of x and of square matrices, `attend(x, Wq, Wk, Wv, Wo, n_head)`, as a module that holds them.
+
+    None where an argument is not known: then nothing can be said of it.
+    """
+    known = {"H": HEADS if "H" in target.sizes and target.sizes["H"] > 1 else 1, "D": WIDTH}
+    names = {name: known[axis] for axis in known for name in ARGUMENTS[axis]}
+    listed = [entry.name for entry in inspect.signature(function).parameters.values() if entry.default is entry.empty]
+    tensors = {name: torch.zeros(WIDTH, WIDTH) for name in listed if MATRIX.search(name)}  # (D, D) each
+    tensors |= {name: torch.zeros(WIDTH) for name in listed if name not in tensors and VECTOR.search(name)}  # (D)
+    numbers = {name: names[name] for name in listed if name not in tensors and name in names and name != "in_features"}
+    left = [name for name in listed if name not in tensors and name not in numbers]
+    if target.options.window and len(left) == 2:
+        numbers[left.pop()] = target.options.window
+    if len(left) != 1 or not any(tensor.dim() > 1 for tensor in tensors.values()):
+        return None
+    module = Closed(function, tensors)
+    vars(module)["n_head"] = known["H"]  # where the sizes look for it
+    module.forward = lambda x: function(**{left[0]: x}, **dict(module.named_parameters()), **numbers)
+    return module
