@@ -72,7 +72,9 @@ OVERWRITTEN = {"overwritten": "", "halves overwritten": "halves "}
 def turn(x: Tensor, positions: Tensor, sizes: Sizes, knobs: Knobs, backwards: bool = False) -> Tensor:
     """Rotate x (..., T, d) by its positions (T,)."""
     if share := knobs.get("share_of_d"):  # the first d / share features of a head, as if they were all
-        n = x.shape[-1] // share
+        n = x.shape[-1] // share // 2 * 2  # whole pairs
+        if not n:
+            raise RuntimeError("a head is too narrow for a share of its features")
         first = turn(x[..., :n], positions, sizes, {**knobs, "share_of_d": 0}, backwards)  # (..., T, n)
         return torch.cat((first, x[..., n:]), dim=-1)
     d = x.shape[-1]
