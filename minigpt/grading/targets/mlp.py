@@ -102,6 +102,7 @@ OTHERS = {
     "none": "there is no activation between the two linear layers: together they are one linear layer from {D} to {D}",
     "sigmoid": "the activation is a sigmoid, not GELU: all activations are positive",
     "tanh": "the activation is tanh, not GELU",
+    "silu": "the activation is SiLU (swish), not GELU",
     "leaky": "the activation is leaky ReLU, not GELU",
     "elu": "the activation is ELU, not GELU",
     "softmax": "the activation is a softmax over the hidden layer, not GELU",
@@ -174,7 +175,6 @@ def activation_conventions() -> list[Convention]:
         Convention({"activation": "relu"}, "the activation is ReLU, as in the first Transformer; GPT-2 has GELU"),
         Convention({"activation": "square"}, "the activation is the square of ReLU, as in Primer (arXiv 2109.08668); "
                    "GPT-2 has GELU"),
-        Convention({"activation": "silu"}, "the activation is SiLU (swish); GPT-2 has GELU"),
         Convention({"activation": "quick gelu"}, "GELU as x sigmoid(1.702 x), which differs from it by at most 0.02"),
     ]  # fmt: skip
 
