@@ -163,6 +163,9 @@ def test_a_page_opens_where_one_token_is_looked_at_and_makes_the_difference() ->
     numbers.without[:] = 0.1
     numbers.without[1, 5], numbers.without[2, 7] = 9.0, 3.0
     assert numbers.telling() == (2, 7)
+    numbers.layers[0].weights[3, 9] = weights[1, 5]
+    numbers.without[3, 9] = 0.11  # however little this look is worth, it is not one at the first token
+    assert numbers.telling() == (3, 9)
 
 
 def test_a_text_of_one_token_has_nothing_to_predict() -> None:

@@ -94,15 +94,19 @@ class Numbers:
         """The head and the position from which it is seen best what a head does.
 
         There it raises the probability of what came next, and most of its weight is on one other token: the largest
-        product of that gain and that share.
+        product of that gain and that share. Rows that look at the first token, on which many heads rest when they have
+        nothing to do (Xiao et al., 2023, arXiv 2309.17453), come only where no other row gains.
         """
         if not len(self.surprise):
             return 0, 0
         gained = (-self.surprise).exp() - (-self.without).exp()  # (heads, T - 1)
         sizes = torch.cat([layer.weights.abs() for layer in self.layers])[:, :-1]  # (heads, T - 1, T)
         others = sizes * (1 - torch.eye(*sizes.shape[1:]))  # (heads, T - 1, T)
-        share = others.amax(dim=-1) / sizes.sum(dim=-1).clamp(min=1e-30)  # (heads, T - 1)
-        head, position = divmod(int((gained * share).argmax()), gained.shape[1])
+        largest, key = others.max(dim=-1)  # (heads, T - 1) each
+        product = gained * largest / sizes.sum(dim=-1).clamp(min=1e-30)  # (heads, T - 1)
+        elsewhere = product.masked_fill(key == 0, 0.0)  # (heads, T - 1)
+        best = elsewhere if elsewhere.max() > 0 else product
+        head, position = divmod(int(best.argmax()), best.shape[1])
         return head, position
 
 
