@@ -229,6 +229,24 @@ def test_a_broken_address_opens_the_page_as_if_there_were_none(visit: Visit, pag
         assert page.inner_text("main") == plain
 
 
+def test_a_button_goes_to_the_token_where_the_head_matters_most(visit: Visit, pages: dict[str, Path]) -> None:
+    page = ready(visit, pages["multi_head"])
+    assert "The page opened here because" in page.inner_text("#opened")
+    page.locator("#habits button >> nth=1").click()
+    head = page.locator("#habits button >> nth=1").inner_text()
+    assert page.locator("#habits tr.open").inner_text().startswith(head) and said(page).startswith(head)
+    page.focus("#most")
+    page.keyboard.press("Enter")
+    rises, t = page.evaluate("""async () => {
+        const numbers = numbersOf(dataOf("data"), await unpack(dataOf("arrays")));
+        const h = [...document.querySelectorAll("#heads .head")].find((one) => one.ariaSelected === "true").dataset.h;
+        const rise = (_, i) => numbers.without(Number(h), i + 1) - numbers.surprise(i + 1);
+        const rises = Array.from({length: numbers.T - 1}, rise);
+        return [rises, new URLSearchParams(location.hash.slice(1)).get("token") - 1];
+    }""")
+    assert rises[t] == max(rises) > 0
+
+
 # ---- guess first ----
 
 

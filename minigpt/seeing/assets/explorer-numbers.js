@@ -64,6 +64,8 @@ function numbersOf(data, get) {
     /** Of token i >= 1: what the model paid for it, in nats, and what it would have paid without a head. */
     surprise: (i) => surprise.at(i - 1),
     without: (h, i) => without.at(h * (T - 1) + i - 1),
+    /** How much likelier a head made token i >= 1: a difference of probabilities. */
+    gain: (h, i) => Math.exp(-surprise.at(i - 1)) - Math.exp(-without.at(h * (T - 1) + i - 1)),
     /** The largest weight of a head, whatever its sign; 1 where rows sum to one and none is below zero. */
     largest: (h) => {
       if (largest[h] === null) {
@@ -84,6 +86,9 @@ function softmax(scores, seen, factor = 1) {
   const total = powers.reduce((a, b) => a + b, 0);
   return { powers, total, shift, weights: powers.map((x) => (total ? x / total : 0)) };
 }
+
+/** A head hardly matters to a token whose probability it changes by less than this. */
+const HARDLY = 0.01;
 
 /** Where the largest number of a row is, whatever its sign. */
 const strongest = (row) => row.reduce((best, x, i) => (Math.abs(x) > Math.abs(row[best]) ? i : best), 0);

@@ -6,7 +6,27 @@ function choices(box, name, options, chosen, on) {
     element("input", { type: "radio", name, value, checked: value === chosen, onchange: () => on(value) }), label)));
 }
 
-/** The rows of a head in which one token gets more than half of all that is given, the first two tokens left out. */
+/** What a term means, as the list of words at the end of the page says. */
+const meaning = (word) => document.querySelector(`#words [data-word="${word}"]`).textContent.replace(/\s+/g, " ");
+
+/** A text in which terms say what they mean where they are pointed at. */
+const TERMS = /(\bloss\b|\bnats\b|\bideal reader\b|\brotary\b|\btokens seen at once\b|\blogit lens\b|\|value\|)/;
+const glossed = (text) => text.split(TERMS).map((part, i) => (i % 2 ? element("span", { class: "term", title: meaning(part) }, part) : part));
+
+/** The row of a head from which the loss rises most without it, or null where it rises nowhere. */
+function mattersMost(numbers, h) {
+  let [best, most] = [null, 0];
+  for (let t = 0; t + 1 < numbers.T; t++) {
+    const rise = numbers.without(h, t + 1) - numbers.surprise(t + 1);
+    if (rise > most) [best, most] = [t, rise];
+  }
+  return best;
+}
+
+/**
+ * The rows of a head in which one token gets more than half of all that is given, the first two tokens left out; of
+ * them those in which the head matters, if there are any.
+ */
 function guessable(numbers, h) {
   const rows = [];
   for (let t = 2; t < numbers.T; t++) {
@@ -14,7 +34,8 @@ function guessable(numbers, h) {
     const given = row.reduce((sum, w) => sum + Math.abs(w), 0);
     if (row[strongest(row)] > 0.5 * given) rows.push(t);
   }
-  return rows;
+  const matter = rows.filter((t) => t + 1 < numbers.T && Math.abs(numbers.gain(h, t + 1)) >= HARDLY);
+  return matter.length ? matter : rows;
 }
 
 function showHead(data, numbers, words, h) {
@@ -24,8 +45,8 @@ function showHead(data, numbers, words, h) {
   const sums = layer.signed ? "Its weights can be below zero: it takes, and it subtracts." : layer.sums
     ? "The weights of a row are shares: they sum to 1." : "The weights of a row need not sum to 1.";
   const way = data.worth[h] < 0 ? "lower" : "higher";
-  byId("head-says").textContent = `${layer.kind}: ${layer.summary} ${sums} Without this head, the loss on this text is `
-    + `${Math.abs(data.worth[h]).toFixed(3)} nats a ${data.unit} ${way} (number ${rank} of ${numbers.heads.length}).`;
+  byId("head-says").replaceChildren(...glossed(`${layer.kind}: ${layer.summary} ${sums} Without this head, the loss on this text is `
+    + `${Math.abs(data.worth[h]).toFixed(3)} nats a ${data.unit} ${way} (number ${rank} of ${numbers.heads.length}).`));
 }
 
 /** The likeliest next tokens of row t; the mark is the ideal reader's probability. */
@@ -34,7 +55,7 @@ function showNext(data, words, t) {
   const rows = data.next[t].flatMap(([token, p, ideal]) => [
     element("span", { class: token === came ? "name came" : "name" }, token === came ? `\u25b8 ${visible(token)}` : visible(token)),
     bar(p, 1, ideal), element("span", { class: token === came ? "came" : "" }, percent(p))]);
-  byId("next-says").textContent = words.next(t);
+  byId("next-says").replaceChildren(...glossed(words.next(t)));
   const marks = data.reader ? "\u25b8 came next. The upright line is the ideal reader\u2019s probability." : "\u25b8 came next.";
   byId("next").replaceChildren(element("div", { class: "bars" }, ...rows), element("p", { class: "soft" }, marks));
 }
@@ -60,17 +81,22 @@ function showLens(data, t, choose) {
   box.scrollLeft = inside ? scroll : here ? here.offsetLeft - box.clientWidth / 2 : 0;
 }
 
-/** A line for each head, ranked by the loss without it: the small maps as numbers. */
+/** A line for each head, ranked by the loss without it: the small maps as numbers. Returns select(h), which marks a line. */
 function showHabits(box, data, numbers, words, choose) {
   const order = numbers.heads.map((_, h) => h).sort((a, b) => data.worth[b] - data.worth[a] || a - b);
   const most = Math.max(...data.worth.map(Math.abs), 1e-9);
   const titles = ["head", "loss without it", "on itself", "on the one before", "on the first", "tokens seen at once", "mean distance back"];
   const rows = order.map((h) => {
     const habit = data.habits[h];
-    const name = element("button", { type: "button", onclick: () => choose(h) }, words.headName(h));
-    return element("tr", {}, element("td", {}, name), element("td", {}, bar(data.worth[h], most), " ", signed(data.worth[h])),
+    const name = element("button", { type: "button", "aria-pressed": "false", onclick: () => choose(h) }, words.headName(h));
+    return element("tr", {}, element("td", {}, name),
+      element("td", {}, bar(data.worth[h], most), " ", element("span", { class: "figure" }, signed(data.worth[h]))),
       ...habit.slice(0, 3).map((x) => element("td", {}, percent(x))), element("td", {}, number(habit[3], 1)), element("td", {}, number(habit[4], 1)));
   });
   box.replaceChildren(element("table", {}, element("caption", {}, "Shares of all its weight, whatever its sign, on average over the text"),
-    element("thead", {}, element("tr", {}, ...titles.map((title) => element("th", { scope: "col" }, title)))), element("tbody", {}, ...rows)));
+    element("thead", {}, element("tr", {}, ...titles.map((title) => element("th", { scope: "col" }, ...glossed(title))))), element("tbody", {}, ...rows)));
+  return (h) => rows.forEach((row, i) => {
+    row.classList.toggle("open", order[i] === h);
+    row.querySelector("button").setAttribute("aria-pressed", String(order[i] === h));
+  });
 }

@@ -56,7 +56,7 @@ function showSteps(box, data, numbers, words, state, on) {
       element("td", {}, look), element("td", {}, String(i + 1)), ...cells);
   });
   const head = element("tr", {}, element("th", { scope: "col" }, "looked at"), element("th", { scope: "col" }, "at"),
-    ...columns.map(([title, says]) => element("th", { scope: "col" }, title, ...(says ? [element("br"), element("small", {}, says)] : []))));
+    ...columns.map(([title, says]) => element("th", { scope: "col" }, ...glossed(title), ...(says ? [element("br"), element("small", {}, says)] : []))));
   const table = element("table", {}, element("caption", {}, `Row ${t + 1}: what ${quoted(data.tokens[t])} takes from each token`),
     element("thead", {}, head), element("tbody", {}, ...rows), element("tfoot", {}, ...lastRows(columns, order, may, weights, found, t, numbers, h, factor)));
   const wide = element("div", { class: "wide secret", tabindex: "0", role: "region", "aria-label": "From scores to weights to values" }, table);

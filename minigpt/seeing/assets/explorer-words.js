@@ -47,7 +47,7 @@ function wordsOf(data, numbers) {
     const token = quoted(data.tokens[t + 1]);
     if (percent(p) === percent(q)) return `With and without this head, ${token} comes as ${percent(p)}: here it hardly matters.`;
     const said = `Without this head, ${token} would have come as ${percent(q)} instead of ${percent(p)}.`;
-    return said + (Math.abs(p - q) < 0.01 ? " Here it hardly matters." : q > p ? " Here the head is in the way." : "");
+    return said + (Math.abs(p - q) < HARDLY ? " Here it hardly matters." : q > p ? " Here the head is in the way." : "");
   }
 
   /** What came after token t, what the model gave it, and what the ideal reader of the stories gives it. */
@@ -62,7 +62,11 @@ function wordsOf(data, numbers) {
     return `${said}; the ideal reader gives it ${percent(ideal)} (it takes ${TAKES[takes] || takes}).`;
   }
 
-  return { token, headName, looks, cause, next };
+  /** Why the page opened at this head and this token, whatever the rank of the head. */
+  const opened = "The page opened here because one look shows what this head does; "
+    + "below, the heads are ranked by the loss without them on the whole text.";
+
+  return { token, headName, looks, cause, next, opened };
 }
 
 /** Ways to colour the text: {name: [label, legend, amount(i)]}, amounts from -1 to 1. */
@@ -79,7 +83,7 @@ function shadesOf(data, numbers, words) {
   }
   found.worth = (h) => ["what this head is worth",
     "blue: this head made the token likelier; orange and dashed: less likely",
-    (i) => (i ? p(i) - Math.exp(-numbers.without(h, i)) : 0)];
+    (i) => (i ? numbers.gain(h, i) : 0)];
   for (const name of new Set(data.layers.flatMap((layer) => layer.gates))) {
     found[`gate-${name}`] = (h) => {
       const gate = numbers.gate(h, name);

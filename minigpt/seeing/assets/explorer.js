@@ -44,7 +44,8 @@ async function explore() {
     waiting = true;
     requestAnimationFrame(() => { waiting = false; show(); });
   };
-  const point = (change) => { if (!asked) { pointed = change; redraw(); } };
+  let scrolled = false; // the page moved under a pointer that did not: what comes to lie below it is not pointed at
+  const point = (change) => { if (!asked && !scrolled) { pointed = change; redraw(); } };
   const leave = () => { if (Object.keys(pointed).length) { pointed = {}; redraw(); } };
   const keep = (change) => {
     pointed = {};
@@ -66,6 +67,13 @@ async function explore() {
   const large = largeMap(byId("map"), numbers, words, {
     preview: (t, s) => point({ t, key: s }), leave, choose: (t, s) => { stopAsking(); keep({ t, key: s }); },
   });
+  const markHabit = showHabits(byId("habits"), data, numbers, words, (h) => {
+    stopAsking();
+    scrolled = true;
+    keep({ h });
+    text.items[kept.t].focus({ preventScroll: true });
+    byId("reading").scrollIntoView({ behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
+  });
 
   function show() {
     const state = now();
@@ -77,7 +85,10 @@ async function explore() {
     text.items.forEach((item, i) => item.classList.toggle("pointed", i === s && !asked && state.shade === "attention"));
     byId("looks").textContent = asked ? "" : words.looks(h, t);
     byId("cause").textContent = words.cause(h, t);
+    const atStart = kept.h === data.start.head && kept.t === data.start.token && numbers.T > 1;
+    byId("opened").textContent = atStart && !asked ? words.opened : "";
     small.select(h);
+    markHabit(h);
     small.row(t);
     large.mark(t, s);
     if (drawn !== h) large.draw(h, colours);
@@ -93,6 +104,7 @@ async function explore() {
     const best = guessable(numbers, h);
     byId("guess").disabled = !best.length && !asked;
     byId("guess").textContent = asked ? "Show it" : "Guess first";
+    byId("most").disabled = mattersMost(numbers, kept.h) === null;
     if (!asked && !byId("guessing").dataset.told) byId("guessing").textContent = best.length ? "" : "In no row does this head give more than half its weight to one token, so there is nothing fair to guess.";
   }
 
@@ -137,14 +149,19 @@ async function explore() {
     stopAsking();
     keep({});
   };
+  byId("most").onclick = () => {
+    stopAsking();
+    keep({ t: mattersMost(numbers, kept.h) });
+    text.items[kept.t].scrollIntoView({ block: "nearest" });
+  };
 
   // the controls
   choices(byId("shades"), "shade", Object.entries(shades).map(([name, make]) => [name, make(kept.h)[0]]), kept.shade, (shade) => keep({ shade, key: kept.key }));
   choices(byId("orders"), "order", [["ranked", "by loss without it"], ["layers", "by layer"]], "ranked", (order) => small.arrange(order === "ranked"));
-  byId("facts").append(...data.facts.map(([name, value]) => element("li", {}, `${name} `, element("b", {}, value))));
+  byId("facts").append(...data.facts.map(([name, value]) => element("li", {}, `${name} `, element("b", {}, ...(name === "position" || name === "loss here" ? glossed(value) : [value])))));
+  document.querySelectorAll("[data-words]").forEach((one) => one.replaceChildren(...glossed(one.textContent)));
   byId("command").textContent = data.command ? `${data.command}.` : "minigpt.";
   byId("missing").textContent = data.missing;
-  showHabits(byId("habits"), data, numbers, words, (h) => { stopAsking(); keep({ h }); });
   small.arrange(true);
   themeButton(byId("theme"), () => {
     colours = palette();
@@ -152,6 +169,7 @@ async function explore() {
     small.draw(colours);
     show();
   });
+  window.addEventListener("pointermove", (event) => { if (event.movementX || event.movementY) scrolled = false; }, true);
   window.addEventListener("hashchange", () => {
     stopAsking();
     keep({ ...fromAddress(data, numbers, shades) });
