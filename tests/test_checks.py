@@ -122,7 +122,7 @@ def test_the_layer_is_named_even_where_the_leak_is_small_beside_its_numbers() ->
     model = make_model(MultiHead.Config())
     for attention in model.attentions():
         attention.__class__ = FarAway
-    with pytest.raises(LeakError, match=r"^layer 0 \(\) sees the future: "):
+    with pytest.raises(LeakError, match=r"^layer 1 \(\) sees the future: "):
         check_whole_model(model, make_dataset(128), STEPS)
 
 

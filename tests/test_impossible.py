@@ -120,7 +120,7 @@ def test_the_table_and_the_page_say_so(compared: Compared) -> None:
     assert "better than right" not in shown and "leaky against" not in shown
     assert html.count("<td>leaky (impossible)</td>") == 3  # in the table, and of two runs
     assert "<b>leaky</b>: seed 1, 2 not compared: impossible: " in html
-    assert html.count("<polyline") == 2
+    assert html.count("<polyline") == 4  # a curve of each variant, for two widths
 
 
 def test_nothing_is_compared_with_a_baseline_that_is_impossible(compared: Compared) -> None:
