@@ -16,14 +16,13 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from running import data_folder, furnish, process, small_text
+from running import data_folder, small_text
 from torch import Tensor
 
 from minigpt.attention import Attention, MultiHead, Past
 from minigpt.model import GPT, ModelConfig
 from minigpt.model.sampling import SamplingConfig, generate
 from minigpt.runs import checkpoint
-from minigpt.runs.report import read_metrics
 from minigpt.system.errors import ConfigError, UserError
 from minigpt.text import corpus as corpora
 from minigpt.text.corpus import open_corpus
@@ -407,23 +406,6 @@ def test_cuda_graphs_say_what_they_need() -> None:
         TrainingConfig(cuda_graphs=True)
     with pytest.raises(ConfigError, match=r"cuda_graphs: a replay overwrites the gradients .* leave micro_batch_size"):
         TrainingConfig(compile=True, cuda_graphs=True, micro_batch_size=2)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="torch.compile needs a C++ compiler")
-def test_compiled_training_learns_the_same(tmp_path: Path) -> None:
-    """CUDA graphs too as far as that goes: without a GPU torch leaves them out. Compiled, rotary has another form."""
-    furnish(tmp_path)
-    losses = {}
-    for name, options in [("plain", ()), ("compile", ["compile"]), ("graphs", ["compile", "cuda_graphs"])]:
-        on = [f"training.{option}=true" for option in options]
-        on += ["model.position=rotary", "training.optimizer.learning_rate=0.01"]
-        ended = process("train.py", "--config", "small.yaml", "--name", name, *on, cwd=tmp_path)
-        assert ended.code == 0, ended.err
-        losses[name] = [line["train/loss"] for line in read_metrics(tmp_path / "runs" / name / "metrics.jsonl")]
-    assert len(losses["plain"]) >= 8 and losses["plain"][-1] < losses["plain"][0]
-    assert losses["compile"] == pytest.approx(losses["plain"], rel=1e-4)
-    assert losses["graphs"] == pytest.approx(losses["plain"], rel=1e-4)
 
 
 @pytest.mark.slow

@@ -1,0 +1,64 @@
+"""torch.compile computes the same: a whole training, and each kind with its gradients, in its fast form.
+
+B batch, T positions.
+"""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from running import furnish, process
+
+from minigpt.attention import Attention
+from minigpt.fast import make_fast
+from minigpt.model import GPT, ModelConfig
+from minigpt.runs.report import read_metrics
+from minigpt.training.loop import TrainingConfig, accumulate, compiled
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not (shutil.which("g++") or shutil.which("clang++")), reason="torch.compile needs a C++ compiler"
+    ),
+    pytest.mark.filterwarnings("ignore"),  # of torch's compiler about torch
+]
+SAMPLE = ("multi_head", "sliding_window", "gated_delta_net")  # a kernel, blocks, chunks with a state
+
+
+def test_compiled_training_learns_the_same(tmp_path: Path) -> None:
+    """CUDA graphs too as far as that goes: without a GPU torch leaves them out. Compiled, rotary has another form."""
+    furnish(tmp_path)
+    losses = {}
+    for name, options in [("plain", ()), ("compile", ["compile"]), ("graphs", ["compile", "cuda_graphs"])]:
+        on = [f"training.{option}=true" for option in options]
+        on += ["model.position=rotary", "training.optimizer.learning_rate=0.01"]
+        ended = process("train.py", "--config", "small.yaml", "--name", name, *on, cwd=tmp_path)
+        assert ended.code == 0, ended.err
+        losses[name] = [line["train/loss"] for line in read_metrics(tmp_path / "runs" / name / "metrics.jsonl")]
+    assert len(losses["plain"]) >= 8 and losses["plain"][-1] < losses["plain"][0]
+    assert losses["compile"] == pytest.approx(losses["plain"], rel=1e-4)
+    assert losses["graphs"] == pytest.approx(losses["plain"], rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", Attention.kinds)
+def test_a_compiled_kind_has_the_same_loss_and_gradients(kind: str, whole: bool) -> None:
+    if not whole and kind not in SAMPLE:
+        pytest.skip("a sample of the kinds is compiled; all of them with --whole")
+    torch.compiler.reset()
+    options = Attention.kinds[kind].Config
+    heads = {"n_head": 2} if hasattr(options, "n_head") else {}
+    shape = ModelConfig(n_layer=1, n_embd=32, block_size=80, attention=options(**heads))
+    plain = make_fast(GPT(shape, vocab_size=20))
+    model = copy.deepcopy(plain)
+    x, y = torch.randint(20, (2, 2, 80))  # (B, T) each
+    config = TrainingConfig(batch_size=2, compile=True, device="cpu", precision="float32")
+    losses = [accumulate(plain, x, y, config), accumulate(model, x, y, config, forward=compiled(model, config))]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    for ours, theirs in zip(model.parameters(), plain.parameters()):
+        assert (ours.grad is None) == (theirs.grad is None)
+        if ours.grad is not None:
+            torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-5)
