@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -86,6 +87,33 @@ def test_a_head_off_rewrites_the_text_and_its_losses_stand_beside_the_old(page: 
     box.get_by_role("button", name="As trained").click()
     ready(page, 3)
     assert text(page) == before
+
+
+def test_an_edit_before_the_first_token_is_not_lost(page: Any, server: Server) -> None:  # noqa: F811
+    """Another head is switched off while the writing without the first one has not brought a token yet."""
+    held: list[Any] = []
+    page.route("**/api/write", lambda route: held.append(route))
+    box = pane(page)
+    with page.expect_request("**/api/write"):
+        box.get_by_role("button", name="Layer 1, head 1 off").click()
+    box.get_by_role("button", name="Layer 2, head 1 off").click()
+    page.wait_for_timeout(200)
+    for route in held:
+        with suppress(Exception):  # it was given up
+            route.continue_()
+    page.unroute("**/api/write")
+    ready(page, 3)
+    hello = asked(server, "hello")[0]["runs"][0]
+    [found] = asked(server, "encode", run=0, text=hello["beginning"], begins=True)
+    question = {"run": 0, "ids": found["ids"], "begun": len(found["ids"]), "settings": hello["settings"], "tokens": 40}
+    one, both = (
+        asked(server, "write", edits=HEAD | {"heads_off": off}, **question) for off in ([[0, 0]], [[0, 0], [1, 0]])
+    )
+    expected = "".join(drawn(line["token"]) for line in both[:-1])
+    assert [line.get("id") for line in one] != [line.get("id") for line in both]
+    assert text(page)[-len(expected) :] == expected
+    box.get_by_text("Its own text surprises the changed model by").wait_for()
+    assert box.get_by_text("the changes are not in it").is_visible()
 
 
 def test_sliders_move_the_line_and_not_the_die(page: Any) -> None:

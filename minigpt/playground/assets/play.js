@@ -32,7 +32,8 @@ function showSettings() {
 function makePane(number, label) {
   const run = { ...runs[number], number };
   const pane = { run, name: label || run.name, ids: [], tokens: [], surprise: [], begun: 0, kept: 0,
-    at: 0, forced: new Set(), edits: noEdits(), prompt: null, wrote: "", control: null };
+    at: 0, forced: new Set(), edits: noEdits(), prompt: null, wrote: "", control: null,
+    changes: 0, author: 0, stage: "" }; // changes so far, those of the model that wrote; "begins", "writes" or ""
   const parts = Object.fromEntries(["changes", "text", "status", "line", "edits", "losses"].map((name) => [name, element("div")]));
   parts.changes = element("small");
   parts.status.className = "soft";
@@ -42,16 +43,18 @@ function makePane(number, label) {
   const form = element("form", { class: "row", onsubmit: (event) => { event.preventDefault(); if (own.value) putInText(pane, own.value); } },
     "or put in", own, element("button", { type: "submit" }, "Put in"));
   const explorer = element("button", { type: "button", onclick: () => openExplorer(pane) }, "Open this text in the explorer");
+  pane.unedited = element("span", { class: "soft hidden" }, "as trained; the changes are not in it");
+  pane.title = element("span", {}, pane.name);
   const key = element("p", { class: "soft key" }, "Tokens:", element("i", { class: "unlikely" }), "surprising to the model",
     element("i", { class: "given" }), "given",
     ...(panes.length ? [element("b", { class: "differs" }, "ab"), " other than beside it"] : []));
-  pane.box = element("section", { class: "card pane", "aria-label": pane.name }, element("h2", {}, pane.name, parts.changes),
+  pane.box = element("section", { class: "card pane", "aria-label": pane.name }, element("h2", {}, pane.title, parts.changes),
     element("ul", { class: "facts" }, ...facts.map(([value, what]) => element("li", {}, element("b", {}, value), ` ${what}`))),
     ...run.notes.map((note) => element("p", { class: "problem" }, note)),
     parts.text, key, parts.status, parts.line, form,
     element("details", { open: true }, element("summary", {}, "Change the model"), parts.edits),
     element("details", { open: true }, element("summary", {}, "What it remembers"), parts.losses),
-    element("div", { class: "row" }, explorer));
+    element("div", { class: "row" }, explorer, pane.unedited));
   pane.parts = parts;
   pane.look = newestOnly(() => shownProblems(() => look(pane)));
   pane.read = newestOnly(() => shownProblems(() => read(pane)));
@@ -94,10 +97,10 @@ function markDifferences(pane, items) {
 /** Asks for the line at the chosen place. */
 async function look(pane) {
   if (!pane.ids.length) return;
-  const at = Math.max(pane.at, 1), { ids } = pane;
+  const at = Math.max(pane.at, 1), { ids, changes } = pane;
   if (at > ids.length) return;
   const answer = await ask("look", { run: pane.run.number, ids, edits: pane.edits, at, begun: pane.begun, settings: settings() });
-  if (ids !== pane.ids || at !== Math.max(pane.at, 1)) return;
+  if (ids !== pane.ids || changes !== pane.changes || at !== Math.max(pane.at, 1)) return;
   pane.showLine(answer, heading(pane, at));
   pane.looksAt(at);
 }
@@ -106,17 +109,25 @@ function heading(pane, at) {
   return at === pane.tokens.length ? "What may come next" : `What could have stood at ${at + 1}, where ${quoted(pane.tokens[at])} stands`;
 }
 
-/** Asks how surprising the text is, as the model is now. */
+/** Asks how surprising the text is, as the model is now. An answer about the model before a change is not shown. */
 async function read(pane) {
   if (!pane.ids.length) return;
-  const { ids } = pane;
+  const { ids, changes } = pane;
   const answer = await ask("read", { run: pane.run.number, ids, edits: pane.edits });
   if (ids !== pane.ids) return;
+  if (changes !== pane.changes) { await read(pane); return; }
   [pane.tokens, pane.surprise] = [answer.tokens, answer.surprise];
   drawText(pane);
-  const now = answer.loss === null ? "" : `This text: ${number(answer.loss, 4)} nats a token`;
-  pane.parts.status.textContent = pane.wrote + now
-    + (edits.any(pane.edits) ? `, as trained ${number(answer.before, 4)}.` : now && ".");
+  pane.parts.status.textContent = pane.wrote + surprise(pane, answer);
+}
+
+/** How surprising the text is, in words: low numbers are no praise where a model reads what it wrote itself. */
+function surprise(pane, answer) {
+  if (answer.loss === null) return "";
+  const now = `${number(answer.loss, 4)} nats a token`;
+  if (!edits.any(pane.edits)) return `This text: ${now}.`;
+  const own = pane.run.small && pane.author === pane.changes && pane.ids.length > pane.kept;
+  return `${own ? "Its own text" : "This text"} surprises the changed model by ${now}, the model as trained by ${number(answer.before, 4)}.`;
 }
 
 // ---- writing ----
@@ -127,15 +138,16 @@ async function begin(pane, afresh) {
   if (!afresh && prompt === pane.prompt) return;
   const { ids } = await ask("encode", { run: pane.run.number, text: prompt, begins: true }, pane.control.signal);
   Object.assign(pane, { ids, prompt, begun: ids.length, kept: ids.length, at: ids.length, forced: new Set(), wrote: "" });
+  const { changes } = pane;
   const answer = await ask("read", { run: pane.run.number, ids, edits: pane.edits }, pane.control.signal);
-  [pane.tokens, pane.surprise] = [answer.tokens, answer.surprise];
+  [pane.tokens, pane.surprise] = [answer.tokens, changes === pane.changes ? answer.surprise : ids.map(() => null)];
   drawText(pane);
 }
 
 /** Writes up to n tokens in a pane, each as it comes. */
 async function write(pane, n) {
   const started = performance.now(), first = pane.ids.length, mine = pane.control;
-  pane.at = first;
+  [pane.at, pane.stage, pane.author] = [first, "writes", pane.changes];
   let last = null, due = 0, ended = "";
   const draw = () => {
     due = 0;
@@ -180,10 +192,12 @@ async function writing(some, act) {
   await Promise.all(some.map((pane) => shownProblems(async () => {
     pane.control?.abort();
     const mine = (pane.control = new AbortController());
+    pane.stage = "begins";
     try {
       await act(pane);
     } finally {
       if (mine === pane.control) {
+        pane.stage = "";
         pane.looksAt(pane.at);
         await pane.read();
         await pane.look();
@@ -208,13 +222,14 @@ function putIn(pane, ids, text) {
     return undefined;
   }
   return writing([pane], async () => {
+    const mine = pane.control;
     pane.ids = [...pane.ids.slice(0, at), ...ids];
     pane.forced = new Set([...pane.forced].filter((place) => place < at));
     ids.forEach((_, i) => pane.forced.add(at + i));
     pane.kept = pane.ids.length;
     say(`${pane.name}: ${visible(text)} put in at ${at + 1}`);
     await read(pane);
-    await write(pane, pane.run.most);
+    if (!mine.signal.aborted) await write(pane, pane.run.most);
   });
 }
 
@@ -223,24 +238,39 @@ async function putInText(pane, text) {
   if (found) await putIn(pane, found.ids, text);
 }
 
-/** After an edit: the text is read again, and written again by a small model. */
+/** After an edit: what is under way is ended; the text is read again, and written again by a small model. */
 function edited(pane) {
+  pane.changes += 1;
+  pane.unedited.classList.toggle("hidden", !edits.any(pane.edits));
+  if (pane.twin) {
+    pane.name = `${pane.run.name}, ${edits.any(pane.edits) ? "second" : "as trained"}`;
+    pane.title.textContent = pane.name;
+    pane.box.setAttribute("aria-label", pane.name);
+  }
   pane.parts.changes.textContent = edits.words(pane.edits);
   say(`${pane.name}: ${edits.words(pane.edits) || "as trained"}`);
   pane.losses.edited();
   if (!pane.ids.length) return;
-  if (pane.run.small && pane.ids.length > pane.kept) rewrite(pane);
-  else { pane.read(); pane.look(); }
+  const writes = pane.stage === "writes"; // by the model before this edit, perhaps without a token so far
+  if (writes) pane.control.abort();
+  if (pane.run.small && (writes || pane.ids.length > pane.kept)) rewrite(pane);
+  else if (!writes) { pane.read(); pane.look(); }
 }
 
 /** Writes again what a pane wrote, once for several edits in a row. */
 function rewrite(pane) {
   clearTimeout(pane.timer);
-  pane.timer = setTimeout(() => writing([pane], async () => {
+  const again = async () => {
     pane.ids = pane.ids.slice(0, pane.kept);
     [pane.tokens, pane.surprise] = [pane.tokens.slice(0, pane.kept), pane.surprise.slice(0, pane.kept)];
+    pane.at = pane.kept;
+    pane.parts.status.textContent = "Writing again.";
+    drawText(pane);
     await write(pane, pane.run.most);
-  }), 80);
+  };
+  pane.timer = setTimeout(() => {
+    if (pane.stage !== "begins") writing([pane], again); // a text that only begins will have this edit
+  }, 80);
 }
 
 async function openExplorer(pane) {
@@ -295,7 +325,8 @@ function connect() {
   byId("twice").addEventListener("click", () => {
     byId("twice").classList.add("hidden");
     const [left] = panes;
-    const right = addPane(0, `${left.name}, beside itself`);
+    const right = addPane(0, `${left.name}, as trained`);
+    right.twin = true;
     writing([right], async (pane) => { await begin(pane, true); await write(pane, pane.run.most); });
   });
   for (const input of Object.values(controls)) {
