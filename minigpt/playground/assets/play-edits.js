@@ -60,7 +60,9 @@ function heads(pane, act, redraws) {
     } else row.append(element("span", { class: "soft" }, "is a running mean"));
     grid.append(element("span", { class: "soft" }, `Layer ${l + 1}`), row);
   });
-  return element("fieldset", {}, element("legend", {}, "Switch heads off, or make a layer a running mean"), grid);
+  return element("fieldset", {}, element("legend", {}, "Switch heads off, or make a layer a running mean"), grid,
+    element("p", { class: "soft" }, "Which one? The explorer ranks the heads on this text; lesson 6 on new stories: ",
+      element("code", {}, "python scripts/lessons.py 6")));
 }
 
 function scale(pane, act, redraws) {

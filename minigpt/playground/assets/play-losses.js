@@ -3,26 +3,31 @@
 "use strict";
 
 const EXPLAINED = {
-  free: "a free choice: the share given to all possible ones", local: "the characters just before it",
-  recall: "a name, or what someone is", copy: "a taste, a fruit", latest: "the last of the places", order: "a list in its order",
-  quote: "a sentence that was said", count: "one fewer", agreement: "she or he, one or many", plan: "how it began",
+  free: "nothing, it is a free choice; accuracy: the share given to all possible ones",
+  local: "spelling: the characters just before it",
+  recall: "a name, or what the hero is", copy: "the taste and the fruit that were found", latest: "the last of the places",
+  order: "a list, in its order", quote: "a sentence that was said", count: "one fewer than before",
+  agreement: "she or he, one or many", plan: "what began: who hid makes the other find",
 };
 
 /** Makes the view in `box` for a pane. Returns {edited(), stop()}: after an edit, and to stop measuring. */
 function lossView(box, pane) {
   const now = element("p"), gauge = element("div", { class: "gauge" }), table = element("div");
   const progress = element("p", { class: "soft" });
+  const shown = [now, gauge, table];
   const start = element("button", { type: "button", onclick: () => measure(false) });
   const all = element("button", { type: "button", onclick: () => measure(true) }, "Measure all of it");
   const halt = element("button", { type: "button", disabled: true, onclick: () => control?.abort() }, "Stop measuring");
   box.replaceChildren(now, gauge, element("div", { class: "row" }, start, all, halt), progress, table);
   start.textContent = "Measure";
-  if (!pane.run.tells) progress.textContent = `The validation part of ${pane.run.source} is opened to measure the loss.`;
+  const known = pane.run.tells ? "" : `The validation part of ${pane.run.source} is opened to measure the loss.`;
+  progress.textContent = known;
   let control = null, before = {}, after = null, timer = 0;
 
-  async function one(changed, whole, what) {
+  async function one(changed, whole, what, signal) {
     let last = null;
-    for await (const answer of lines("measure", { run: pane.run.number, edits: changed, whole }, control.signal)) {
+    for await (const answer of lines("measure", { run: pane.run.number, edits: changed, whole }, signal)) {
+      signal.throwIfAborted();
       progress.textContent = `${what}: ${answer.done} of ${answer.of} batches`;
       last = answer;
       if (edits.any(changed)) draw(answer.score, before[whole]);
@@ -37,8 +42,8 @@ function lossView(box, pane) {
     halt.disabled = false;
     progress.textContent = "Opening the validation text";
     await shownProblems(async () => {
-      if (!before[whole]) before[whole] = (await one(noEdits(), whole, "As trained")).score;
-      after = edits.any(changed) ? (await one(changed, whole, "With the changes")).score : before[whole];
+      if (!before[whole]) before[whole] = (await one(noEdits(), whole, "As trained", mine.signal)).score;
+      after = edits.any(changed) ? (await one(changed, whole, "With the changes", mine.signal)).score : before[whole];
       draw(after, before[whole]);
       progress.textContent = (whole ? "All of the validation text" : "The beginning of the validation text")
         + `: ${after.characters.toLocaleString("en-US")} ${pane.run.tokenizer === "char" ? "characters" : "tokens"}.`
@@ -49,6 +54,7 @@ function lossView(box, pane) {
   }
 
   function draw(score, was) {
+    shown.forEach((view) => view.classList.remove("stale"));
     const moved = was && Math.abs(score.loss - was.loss) > 5e-5;
     now.replaceChildren("Validation loss ", element("b", {}, number(score.loss, 4)));
     if (moved) now.append(`, as trained ${number(was.loss, 4)}: ${signed(score.loss - was.loss, 4)}`);
@@ -65,16 +71,26 @@ function lossView(box, pane) {
       return [element("td", {}, number(row.accuracy), sign), element("td", {}, old ? number(old.accuracy) : ""),
         element("td", {}, row.remembered === null ? "" : number(row.remembered, 2))];
     };
+    const explained = (name) => EXPLAINED[name] || "an answer in a text of this size";
     table.replaceChildren(element("table", {}, element("caption", {}, "What it takes to predict a character"),
       element("thead", {}, element("tr", {}, ...["it takes", "accuracy", "as trained", "remembered"].map((name) => element("th", { scope: "col" }, name)))),
-      element("tbody", {}, ...names.map(([name, row]) => element("tr", {}, element("th", { scope: "row",
-        title: EXPLAINED[name] || "" }, name), ...cells(name, row))))));
+      element("tbody", {}, ...names.map(([name, row]) => element("tr", {}, element("th", { scope: "row" },
+        element("b", {}, name), ` ${explained(name)}`), ...cells(name, row))))),
+      element("p", { class: "soft" }, "Remembered: 1 as by a reader who forgets nothing, 0 as by one without memory, below 0 worse than that one."));
   }
 
   return {
     edited() {
       clearTimeout(timer);
-      if (pane.run.small && pane.run.tells) timer = setTimeout(() => measure(false), 300);
+      control?.abort();
+      [control, halt.disabled] = [null, true];
+      const again = pane.run.small && pane.run.tells;
+      for (const view of shown) { // its numbers are of the model before this edit
+        if (again) view.classList.add("stale");
+        else view.replaceChildren();
+      }
+      progress.textContent = again ? "Measuring the model as it is now" : known;
+      if (again) timer = setTimeout(() => measure(false), 300);
     },
     stop: () => control?.abort(),
   };
