@@ -760,7 +760,6 @@ MUTANTS = [
     ("mean_ok", "/ torch.arange(1, x.shape[1] + 1)[None, :, None]", "/ x.shape[1]", "by T"),
     ("mean_1d", ": t + 1]", ": t]", "leaves itself out"),
     ("dot_ok", "== 0", "== 1", "inverted"),
-    ("dot_ok", "w = x @ x.transpose(-1, -2)", "w = x @ x.transpose(-1, -2) / x.shape[-1] ** 0.5", "this rung"),
     ("win_ok", "-(self.window - 1)", "-self.window", "one too wide"),
     ("win_ok", "m = m.tril() & m.triu(-(self.window - 1))", "m = m.tril()", "no window"),
     ("win_ok", "m.tril() & ", "m.tril(self.window - 1) & ", "into the future"),

@@ -48,6 +48,13 @@ def test_a_right_answer_is_right_in_any_style(style: str, tmp_path: Path) -> Non
     assert report.exit_code == 0 and report.how
 
 
+def test_a_dot_product_may_be_scaled(tmp_path: Path) -> None:
+    """As in most textbooks; the report says which convention it is."""
+    old = "w = x @ x.transpose(-1, -2)"
+    report = check(STYLES["dot_ok"].replace(old, f"{old} / x.shape[-1] ** 0.5"), "dot_product", tmp_path)
+    assert report.verdict == "right, in another convention" and report.names
+
+
 SAMPLED = [n if n % 3 == 1 else pytest.param(n, marks=pytest.mark.slow) for n in range(len(MUTANTS))]  # a third here
 
 
