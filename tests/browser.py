@@ -31,7 +31,10 @@ def chromium() -> Iterator[Any]:
         if not Path(executable).exists():
             pytest.skip("there is no Chromium: playwright install chromium")
         arguments = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-        browser = playwright.chromium.launch(executable_path=executable, args=arguments)
+        try:
+            browser = playwright.chromium.launch(executable_path=executable, args=arguments)
+        except api.Error as error:  # libraries of the system that it needs may be missing
+            pytest.skip(f"{executable} does not start: {str(error).splitlines()[0]}")
         yield browser
         browser.close()
 
