@@ -20,8 +20,8 @@ from minigpt.lessons.as_page import page
 from minigpt.lessons.course import lesson_of, lessons
 from minigpt.lessons.in_terminal import walk_through
 from minigpt.runs.report import say
+from minigpt.seeing.document import check_place, write_page
 from minigpt.system.errors import UserError
-from minigpt.system.folder import write_whole
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -39,9 +39,9 @@ def main(arguments: argparse.Namespace) -> None:
             say(f"kept as they are: {', '.join(path.name for path in kept)}")
         say(f"wrote {len(written)} notebooks into {arguments.notebooks}")
     elif arguments.html is not None:
+        check_place(arguments.html)  # before the minutes that the lessons take
         made = page()
-        write_whole(arguments.html, made)
-        say(f"wrote {arguments.html}: {len(made.encode()):,} bytes")
+        say(f"wrote {write_page(arguments.html, made)}: {len(made.encode()):,} bytes")
     else:
         for lesson in lessons():
             say(f"{lesson.number:>3}  {lesson.title}")

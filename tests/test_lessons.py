@@ -261,11 +261,12 @@ def test_the_command_lists_goes_through_and_writes(tmp_path: Path) -> None:
     assert "wrote 0 notebooks" in again and "kept as they are: lesson_01_average.ipynb" in again
 
 
-@pytest.mark.parametrize("arguments", [["99"], ["1", "--html", "x.html"], ["--notebooks", "file"]])
+@pytest.mark.parametrize("arguments", [["99"], ["1", "--html", "x.html"], ["--notebooks", "file"], ["--html", "file"]])
 def test_a_mistake_is_one_line(arguments: list[str], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x", encoding="utf-8")
     ended = script("lessons.py", *arguments, cwd=tmp_path)
     assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1) and ended.err.startswith("error: ")
+    assert (tmp_path / "file").read_text(encoding="utf-8") == "x"
 
 
 # ---- cells, notebooks

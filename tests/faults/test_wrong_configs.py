@@ -239,8 +239,9 @@ def test_all_mistakes_are_reported_at_once(folder: Path) -> None:
         text, places = write(*drawn)
         found = mistakes(text, folder)
         assert {int(where.split(":")[0]) for where, _ in found} == {line for line, _ in places.values()}
-        named = {re.sub(r"(\[\d+\])+$", "", what.split(": ")[0]) for _, what in found}  # of a list: which of its items
-        assert named == {".".join(field.path) for field in drawn[0]}
+        said = sorted(what.split(": ")[0] for _, what in found)
+        assert said == sorted({*said})  # each once; of a list, each of its items
+        assert {re.sub(r"(\[\d+\])+$", "", name) for name in said} == {".".join(field.path) for field in drawn[0]}
 
     reported()
 
