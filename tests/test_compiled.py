@@ -48,8 +48,6 @@ def test_compiled_training_learns_the_same(tmp_path: Path) -> None:
 def test_a_compiled_kind_has_the_same_loss_and_gradients(kind: str, whole: bool) -> None:
     if not whole and kind not in SAMPLE:
         pytest.skip("a sample of the kinds is compiled; all of them with --whole")
-    if kind in ("log_linear", "native_sparse"):
-        pytest.skip("the C++ that torch 2.13's compiler writes for it does not compile")
     torch.compiler.reset()
     options = Attention.kinds[kind].Config
     heads = {"n_head": 2} if hasattr(options, "n_head") else {}
