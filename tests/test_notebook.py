@@ -50,6 +50,21 @@ def test_a_run_is_trained_and_trained_further(place: Path) -> None:
         minigpt.Attention.kinds.pop("mine_of_a_notebook", None)
 
 
+def test_what_is_recorded_is_the_plugin_that_was_loaded(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The notebook has gone to another folder since, and the file was edited."""
+    (place / "mine.py").write_text(MINE, encoding="utf-8")
+    try:
+        minigpt.load_plugin("mine.py")
+        (place / "mine.py").write_text(MINE + "# edited\n", encoding="utf-8")
+        (place / "elsewhere").mkdir()
+        monkeypatch.chdir(furnish(place / "elsewhere"))
+        run = minigpt.train("small.yaml", "model.attention.kind=mine_of_a_notebook")
+        assert (run.folder / "plugins" / "mine.py").read_text("utf-8") == MINE
+    finally:
+        PLUGINS.pop("minigpt_plugin_mine", None)
+        minigpt.Attention.kinds.pop("mine_of_a_notebook", None)
+
+
 def test_a_run_shows_a_few_facts_and_its_curve_and_no_text_of_it_is_markup(place: Path) -> None:
     run = minigpt.train("small.yaml")
     loss = read_metrics(run.folder / "metrics.jsonl")[-1]["val/loss"]

@@ -28,6 +28,7 @@ from minigpt.runs.report import Say, read_metrics
 from minigpt.runs.run import CHANGES, CONFIG, ENVIRONMENT, PLUGINS, RUNS, TOKENIZER, Run, seal
 from minigpt.system.errors import UserError
 from minigpt.system.folder import fsync, sync, write_whole
+from minigpt.system.plugin import code_of
 
 Change = tuple[str, Any, Any]  # key, before, after
 MAX_METRICS = 1 << 30  # bytes: the lines of four million steps
@@ -62,7 +63,7 @@ def record_run(run: Run, plugins: Sequence[Path], checks: str) -> dict[str, str]
     }
     (run.folder / ENVIRONMENT).write_text(json.dumps(environment, indent=1), encoding="utf-8")
     for plugin in plugins:
-        replace(run.folder, f"{PLUGINS}/{plugin.name}", plugin.read_bytes())
+        replace(run.folder, f"{PLUGINS}/{plugin.name}", code_of(plugin))
     for name in (TOKENIZER, "."):
         sync(run.folder / name)
     return seal(run.folder)
@@ -74,7 +75,7 @@ def record_changes(run: Run, plugins: Sequence[Path], changes: Sequence[Change],
     Says which plugins were edited; the former version of each is kept beside it.
     """
     before, wanted = seal(run.folder), {CONFIG: to_yaml(run.config).encode()}
-    wanted |= {f"{PLUGINS}/{plugin.name}": plugin.read_bytes() for plugin in plugins}
+    wanted |= {f"{PLUGINS}/{plugin.name}": code_of(plugin) for plugin in plugins}
     sums = {name: hashlib.sha256(contents).hexdigest() for name, contents in wanted.items()}
     files = {name: sha256 for name, sha256 in sums.items() if before.get(name) != sha256}
     edited = [Path(name).name for name in files if name in before and name != CONFIG]

@@ -46,7 +46,10 @@ def load_plugin(path: str | Path, code: bytes | None = None) -> None:
 
 
 def code_of(path: Path) -> bytes:
-    """What a plugin's file contained when it was loaded; what it contains now, if it was not. Raises OSError."""
+    """What a plugin's file contained when it was loaded; what it contains now, if it was not. Raises OSError.
+
+    It is this that trains, also after an edit, and after a notebook has changed its current folder.
+    """
     return CODE[path] if path in CODE else path.read_bytes()
 
 
