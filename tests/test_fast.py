@@ -17,6 +17,8 @@ from laws import BLOCK, INSIDE, Case, V, model_config, stir
 from torch import Tensor
 
 from minigpt.attention import MultiHead, Shape, SingleHead
+from minigpt.attention.linear.gated_linear import GatedLinear
+from minigpt.attention.linear.kimi_delta import KimiDelta
 from minigpt.attention.position import Rotary
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.checks.laws_of_writing import chunks, decode
@@ -138,6 +140,22 @@ def test_a_copy_of_a_fast_model_computes_with_its_own_weights() -> None:
         for parameter in other.parameters():
             parameter.zero_()
     assert torch.equal(fast(ids), before) and not other(ids).any()
+
+
+@pytest.mark.parametrize("kind", [GatedLinear, KimiDelta])
+def test_gates_that_forget_at_once_are_not_divided_by(kind: type[GatedLinear | KimiDelta]) -> None:
+    """A subclass may have gates far below those of our kinds: in the chunks they would overflow."""
+
+    class AtOnce(kind):  # type: ignore[misc, valid-type]
+        def gates(self, x: Tensor) -> Tensor:
+            gates = super().gates(x)  # (B, H, T, g)
+            forgotten = torch.zeros(gates.shape[-1], dtype=gates.dtype)  # (g,)
+            forgotten[-2:] = -60.0
+            return gates + forgotten
+
+    plain = AtOnce(AtOnce.Config(n_head=2), Shape(n_embd=16, block_size=64))
+    fast, x = make_fast(copy.deepcopy(plain)), torch.randn(2, 64, 16)
+    torch.testing.assert_close(fast(x), plain(x), rtol=1e-4, atol=1e-5)
 
 
 def test_every_form_has_a_kind_that_uses_it() -> None:

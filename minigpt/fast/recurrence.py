@@ -18,8 +18,10 @@ from minigpt.attention import Attention, Past, State
 from minigpt.attention.linear.delta_net import DeltaNet
 from minigpt.attention.linear.delta_product import DeltaProduct
 from minigpt.attention.linear.gated_delta_net import GatedDeltaNet
+from minigpt.attention.linear.gated_linear import GatedLinear
+from minigpt.attention.linear.kimi_delta import KimiDelta
 from minigpt.attention.linear.linear import Linear
-from minigpt.attention.linear.recurrent import Recurrent
+from minigpt.attention.linear.recurrent import FASTEST, Recurrent
 from minigpt.attention.linear.retention import Retention
 from minigpt.attention.linear.taylor import Taylor, second_order
 from minigpt.fast.chunks import chunked
@@ -63,6 +65,12 @@ def needs_weights(self: Recurrent, query: Tensor, key: Tensor) -> bool:
     return query.shape[2] < key.shape[2] or (self.training and self.dropout > 0)
 
 
+def forgets_too_fast(self: Recurrent, log_decay: Tensor) -> bool:
+    """Whether a channel's gate is too small for the chunks, which divide by it; of our kinds none is."""
+    ours = log_decay.shape[-1] == 1 or type(self).gates in (GatedLinear.gates, KimiDelta.gates)
+    return not ours and bool(log_decay.amin() < FASTEST)
+
+
 def in_chunks(kind: type[Recurrent], least: Callable[[Any], int] = lambda self: 0) -> Callable[[Spread], Spread]:
     """Register the chunks of a kind: a function of queries, keys, values and a state, as `step_by_step`. Texts of fewer
     positions than `least` are mixed by the explicit weights.
@@ -93,17 +101,21 @@ def linear(self: Linear, query: Tensor, key: Tensor, value: Tensor, state: Tenso
 @in_chunks(Retention)
 def retention(self: Retention, query: Tensor, key: Tensor, value: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """Decays of a whole head, or of each channel."""
-    key, log_decay = self.ungated(key)  # (B, H, T, d), (B, H, T, g)
-    return chunked(query, key, value, state, log_decay)
+    bare, log_decay = self.ungated(key)  # (B, H, T, d), (B, H, T, g)
+    if forgets_too_fast(self, log_decay):
+        return step_by_step(self, query, key, value, state)
+    return chunked(query, bare, value, state, log_decay)
 
 
 @in_chunks(DeltaNet)
 @in_chunks(GatedDeltaNet)
 def delta(self: DeltaNet, query: Tensor, key: Tensor, value: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """Writes that replace, without a decay, or with one of a whole head or of each channel."""
-    key, gates = self.ungated(key)  # (B, H, T, d), (B, H, T, g)
+    bare, gates = self.ungated(key)  # (B, H, T, d), (B, H, T, g)
     log_decay = gates[..., 1:] if gates.shape[-1] > 1 else None  # (B, H, T, g - 1)
-    return chunked(query, key, value, state, log_decay, gates[..., :1])
+    if log_decay is not None and forgets_too_fast(self, log_decay):
+        return step_by_step(self, query, key, value, state)
+    return chunked(query, bare, value, state, log_decay, gates[..., :1])
 
 
 @in_chunks(DeltaProduct)
