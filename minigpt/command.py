@@ -29,6 +29,8 @@ from minigpt.training.loop import Diverged
 atexit.register(gc.freeze)  # saves 0.3 s at exit, in which Python would search all of torch for garbage
 NO_MEMORY = re.compile("can't allocate memory|out of memory", re.IGNORECASE)  # torch's words, in a RuntimeError
 
+SWAPS = " Anything like model.attention=average_softmax swaps that in the (last) run."  # swap.py
+
 
 class Parser(argparse.ArgumentParser):
     """argparse's, but a mistake is reported in one line, without the usage."""
@@ -119,8 +121,18 @@ def is_override(argument: str | None) -> bool:
     return argument is not None and bool(re.match(r"\w+(\.\w+)*=", argument)) and not Path(argument).exists()
 
 
-def no_leftovers(made: argparse.ArgumentParser, overrides: Sequence[str]) -> None:
+def parse(made: argparse.ArgumentParser) -> argparse.Namespace:
+    """The arguments of a command that opens a run; what is like `model.attention=average_softmax` is `overrides`."""
+    arguments, overrides = made.parse_known_args()
+    no_leftovers(made, overrides, "model.attention=average_softmax")
+    arguments.overrides = overrides
+    return arguments
+
+
+def no_leftovers(
+    made: argparse.ArgumentParser, overrides: Sequence[str], example: str = "training.max_steps=50"
+) -> None:
     """Refuse an argument that is neither an option nor `group.key=value`."""
     for argument in overrides:
         if argument.startswith("-") or "=" not in argument:
-            made.error(f"unrecognised argument {argument!r} (options are set as in training.max_steps=50)")
+            made.error(f"unrecognised argument {argument!r} (options are set as in {example})")

@@ -2,6 +2,7 @@
 
 python scripts/explore.py --prompt "Mia was a shy fox. She met Tom." --open
 python scripts/explore.py --run runs/tiny --prompt "Mia was a shy fox." --out page.html
+python scripts/explore.py --prompt "Mia was a shy fox." model.attention=average_softmax       # another attention in it
 
 The page needs no network and no server: it opens from the disk, and can be mailed.
 """
@@ -30,7 +31,7 @@ def main(arguments: argparse.Namespace) -> None:
         raise UserError("--prompt: give a text to look at")
     if arguments.out:
         check_place(arguments.out)
-    run = load(newest_run(arguments.run), "cpu")
+    run = load(newest_run(arguments.run), "cpu", overrides=arguments.overrides)
     use_threads_to_sample(sum(count_parameters(run.model).values()))
     page = run.explore(arguments.prompt, arguments.out, made_by=shlex.join(["python", *sys.argv]))
     say(f"wrote {page.path}: {len(page.html.encode()):,} bytes; open it in a browser")
@@ -39,11 +40,11 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser = command.parser("Make a page on which a trained model reads a text, with all its weights.")
+    parser = command.parser("Make a page on which a trained model reads a text." + command.SWAPS)
     parser.add_argument("--run", default="", metavar="RUN", help="folder or name of a run (default: the newest)")
     parser.add_argument("--prompt", default="", metavar="TEXT", help="the text to look at")
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="where the page goes (default: explorer.html in the run)"
     )
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
-    sys.exit(command.execute(main, parser.parse_args()))
+    sys.exit(command.execute(main, command.parse(parser)))

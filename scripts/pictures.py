@@ -35,7 +35,7 @@ FORM = {
 def main(arguments: argparse.Namespace) -> None:
     """Draw each picture once a theme."""
     found = read_results(arguments.comparison / "results.json")
-    run = load(newest_run(arguments.run), "cpu")
+    run = load(newest_run(arguments.run), "cpu", overrides=arguments.overrides)
     maps, labels = run.attention(arguments.prompt), run.labels(arguments.prompt)
     ((layer, head),) = chosen([len(heads) for heads in maps], arguments.layer, arguments.head)
     weights, title = maps[layer][head], f"Attention weights: {layer_name(layer, head)}"  # (T, T)
@@ -69,7 +69,7 @@ def read_results(path: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    parser = command.parser("Make the pictures of the README.")
+    parser = command.parser("Make the pictures of the README." + command.SWAPS)
     parser.add_argument("--run", default="tiny", metavar="RUN", help="the run whose attention is shown (default: tiny)")
     ladder, pictures = Path("runs/compare/ladder"), ROOT / "data" / "pictures"
     parser.add_argument("--comparison", type=Path, default=ladder, metavar="DIR", help=f"default: {ladder}")
@@ -77,4 +77,4 @@ if __name__ == "__main__":
     parser.add_argument("--layer", type=int, default=3, metavar="N", help="counted from 1 (default: 3)")
     parser.add_argument("--head", type=int, default=1, metavar="N", help="counted from 1 (default: 1)")
     parser.add_argument("--out", type=Path, default=pictures, metavar="DIR", help="default: data/pictures")
-    sys.exit(command.execute(main, parser.parse_args()))
+    sys.exit(command.execute(main, command.parse(parser)))

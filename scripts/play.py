@@ -2,6 +2,7 @@
 
 python scripts/play.py                                   # the newest run
 python scripts/play.py --run runs/tiny --run runs/mine   # two runs side by side, with the same dice
+python scripts/play.py --run tiny --run tiny model.attention=average_softmax    # a run, and another attention in it
 """
 
 import begin  # noqa: F401  before the imports that take seconds
@@ -13,7 +14,6 @@ import signal
 import sys
 import threading
 import webbrowser
-from pathlib import Path
 
 from minigpt import command
 from minigpt.fast.threads import use_threads_to_sample
@@ -22,7 +22,7 @@ from minigpt.playground.answers import Playground
 from minigpt.playground.server import Server
 from minigpt.playground.speed import measure
 from minigpt.runs.report import say
-from minigpt.runs.run import Run, load, newest_run
+from minigpt.runs.run import load, newest_run
 from minigpt.system.errors import UserError
 from minigpt.system.terminal import complain
 from minigpt.system.waiting import heartbeat
@@ -34,10 +34,12 @@ def main(arguments: argparse.Namespace) -> None:
     if len(names) > 2:
         raise UserError(f"--run: two runs fit side by side, found {len(names)}")
     folders = [newest_run(name).resolve() for name in names]
-    loaded: dict[Path, Run] = {folder: load(folder) for folder in dict.fromkeys(folders)}
-    use_threads_to_sample(max(sum(count_parameters(run.model).values()) for run in loaded.values()))
+    runs = [load(folder) for folder in folders[:-1]]
+    same = folders[0] == folders[-1] and runs and not arguments.overrides  # the same run twice is loaded once
+    runs.append(runs[0] if same else load(folders[-1], overrides=arguments.overrides))  # a swap is one in the last run
+    use_threads_to_sample(max(sum(count_parameters(run.model).values()) for run in runs))
     with heartbeat("trying which edits the models allow"):
-        playground = Playground([loaded[folder] for folder in folders])
+        playground = Playground(runs)
     with Server(playground, arguments.port) as server:
         if arguments.measure:
             return say(measure(server))
@@ -64,12 +66,12 @@ def open_browser(address: str) -> None:
 
 
 if __name__ == "__main__":
-    parser = command.parser("Play with trained models in the browser.")
+    parser = command.parser("Play with trained models in the browser." + command.SWAPS)
     parser.add_argument(
         "--run", action="append", metavar="RUN", help="folder or name of a run (default: the newest); twice for two"
     )
     parser.add_argument("--port", type=int, default=0, metavar="N", help="where to serve (default: any free port)")
     parser.add_argument("--no-open", dest="open", action="store_false", help="print the address only")
     parser.add_argument("--measure", action="store_true", help="print the processor time of a token and of a slider")
-    arguments = parser.parse_args()
+    arguments = command.parse(parser)
     sys.exit(command.execute(main, arguments))

@@ -2,6 +2,7 @@
 
 python scripts/sample.py --prompt "Mia was a shy fox."           # from the newest run
 python scripts/sample.py --run runs/tiny --temperature 0 --max-tokens 300
+python scripts/sample.py --run tiny model.attention=average_softmax      # another attention in that model
 """
 
 import begin  # noqa: F401  before the imports that take seconds
@@ -30,7 +31,7 @@ def main(arguments: argparse.Namespace) -> None:
     prompt = read_prompt(arguments)
     if arguments.num_samples < 1:
         raise UserError(f"--num-samples: expected at least 1, found {arguments.num_samples}")
-    run = load(newest_run(arguments.run), arguments.device, fast=not arguments.plain)
+    run = load(newest_run(arguments.run), arguments.device, fast=not arguments.plain, overrides=arguments.overrides)
     given = {name: getattr(arguments, name) for name in hints(DecodingConfig) if getattr(arguments, name) is not None}
     if arguments.weights not in (None, "float32"):  # only on the command line: a config cannot make us open a text
         complain(loss_change(run, arguments.weights))
@@ -83,7 +84,7 @@ def read_prompt(arguments: argparse.Namespace) -> str:
 
 
 if __name__ == "__main__":
-    parser = command.parser("Write text with a trained model.")
+    parser = command.parser("Write text with a trained model." + command.SWAPS)
     parser.add_argument("--run", default="", metavar="RUN", help="folder or name of a run (default: the newest)")
     parser.add_argument("--prompt", default="", help="the text to continue")
     parser.add_argument("--prompt-file", type=Path, metavar="FILE", help="the same from a UTF-8 file")
@@ -101,5 +102,5 @@ if __name__ == "__main__":
         "--weights", choices=get_args(Weights), help="keep the weights in fewer bits: faster, less exact"
     )
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda", "mps"], help="where to compute")
-    arguments = parser.parse_args()
+    arguments = command.parse(parser)
     sys.exit(command.execute(main, arguments))

@@ -29,7 +29,7 @@ def main(arguments: argparse.Namespace) -> None:
         raise UserError("--prompt: give a text to look at")
     if arguments.out and arguments.text:
         raise UserError("--out and --text: give one of them")
-    run = load(newest_run(arguments.run), "cpu")
+    run = load(newest_run(arguments.run), "cpu", overrides=arguments.overrides)
     every, labels = run.maps(arguments.prompt), run.labels(arguments.prompt)
     heads = [sum(one.layer == layer for one in every) for layer in range(len(run.model.blocks))]
     wanted = chosen(heads, arguments.layer, arguments.head)
@@ -48,7 +48,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser = command.parser("Show the attention weights of every layer and head for a text.")
+    parser = command.parser("Show the attention weights of every layer and head for a text." + command.SWAPS)
     parser.add_argument("--run", default="", metavar="RUN", help="folder or name of a run (default: the newest)")
     parser.add_argument("--prompt", default="", help="the text to look at")
     parser.add_argument("--layer", type=int, metavar="N", help="only this layer, counted from 1")
@@ -56,5 +56,5 @@ if __name__ == "__main__":
     out = "the picture: .png, .pdf (both by matplotlib) or .svg (default: attention.png in the run)"
     parser.add_argument("--out", type=Path, metavar="FILE", help=out)
     parser.add_argument("--text", action="store_true", help="draw in the terminal even where pictures can be made")
-    arguments = parser.parse_args()
+    arguments = command.parse(parser)
     sys.exit(command.execute(main, arguments))

@@ -216,7 +216,7 @@ MISTAKES: dict[str, Mistake] = {
         ["error: --seed: expected a whole number of at least 0 and at most"],
     ),
     "num-samples": ("sample.py", ["--num-samples", "0"], 2, ["error: --num-samples: expected at least 1, found 0"]),
-    "sample option": ("sample.py", ["--hot"], 2, ["error: unrecognized arguments: --hot"]),
+    "sample option": ("sample.py", ["--hot"], 2, ["error: unrecognised argument '--hot'"]),
     "missing prompt": ("sample.py", ["--prompt-file", "no.txt"], 2, ["error: --prompt-file no.txt: no such file"]),
     "two prompts": ("sample.py", ["--prompt", "a", "--prompt-file", "a.txt"], 2, ["--prompt and --prompt-file: give"]),
     "prompt in Latin-1": (

@@ -216,7 +216,7 @@ class Playground:
         config, size, device = run.config.model, run.tokenizer.vocab_size, run.model.device
         seen = torch.tensor([ids[window_start(len(ids), config.block_size) :]], device=device)  # (1, n)
         check_device(map_parts(config, size, seen.shape[1]), "looking at this text", config, size, device)
-        facts = {"run": run.folder.name, "step": f"{run.step:,}"}
+        facts = {"run": run.name, "step": f"{run.step:,}"}
         made = self.turn(lambda: explore(run.model, run.tokenizer, seen, facts, run.config.data.language))
         name = secrets.token_urlsafe(32)
         self.pages[name] = made.html
@@ -234,7 +234,7 @@ def introduced(seat: Seat) -> dict[str, Any]:
     kinds = dict.fromkeys(config.layer_attention(layer).component.kind for layer in range(config.n_layer))
     parameters, sampling = sum(count_parameters(run.model).values()), run.config.sampling
     return {
-        "name": run.folder.name,
+        "name": run.name,
         "kinds": list(kinds),
         "parameters": parameters,
         "step": run.step,

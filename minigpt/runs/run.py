@@ -4,6 +4,8 @@ run = minigpt.load("runs/tiny")
 run.generate("Mia was a shy fox.")      # text
 run.attention("Mia was a shy fox.")     # one (H, T, T) a layer
 run.explore("Mia was a shy fox.")       # a page with all weights and the steps to them
+
+run = minigpt.load("runs/tiny", overrides=["model.attention=average_softmax"])     # another attention in that model
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from minigpt.runs import checkpoint
 from minigpt.runs.assemble import RunConfig, build_model
 from minigpt.runs.checkpoint import Checkpoint, CheckpointError
 from minigpt.runs.report import loss_curves, read_metrics
+from minigpt.runs.swap import move, swapped
 from minigpt.seeing.document import check_place
 from minigpt.seeing.explorer import Page, explore
 from minigpt.system.errors import ConfigError, UserError
@@ -65,13 +68,20 @@ class Run:
     model: GPT
     step: int
     notes: list[str]
+    overrides: tuple[str, ...] = ()  # what was swapped in the model
+
+    @property
+    def name(self) -> str:
+        """The name of the folder, and what was swapped."""
+        return " ".join([self.folder.name, *self.overrides])
 
     def __repr__(self) -> str:
-        return f"<Run {self.folder}: {', '.join(f'{what} {value}' for what, value in self.facts().items())}>"
+        swapped = f" with {' '.join(self.overrides)}" if self.overrides else ""
+        return f"<Run {self.folder}{swapped}: {', '.join(f'{what} {value}' for what, value in self.facts().items())}>"
 
     def _repr_html_(self) -> str:
         """What a notebook shows: a few facts, and the curve of the losses. The config is `run.config`."""
-        facts = {"run": str(self.folder)} | self.facts()
+        facts = {"run": " ".join([str(self.folder), *self.overrides])} | self.facts()
         rows = "".join(f"<tr><th>{name}</th><td>{escape(value)}</td></tr>" for name, value in facts.items())
         curves = loss_curves(self.folder / METRICS, f"{self.folder.name}: loss in nats a token")
         return f"<table>{rows}</table>\n{curves}"
@@ -82,7 +92,8 @@ class Run:
         kinds = ", ".join(dict.fromkeys(attention.kind for attention in self.model.attentions()))
         size = f"{sum(count_parameters(self.model).values()):,}"
         shape = f"{model.n_layer} layers of {model.n_embd}, context {model.block_size}"
-        return {"step": f"{self.step:,}", "attention": kinds, "shape": shape, "parameters": size} | last
+        found = {"step": f"{self.step:,}", "attention": kinds, "shape": shape, "parameters": size}
+        return found if self.overrides else found | last  # a loss is that of the model as it was trained
 
     def _last_losses(self) -> dict[str, str]:
         """The newest validation loss, if there is one."""
@@ -182,8 +193,9 @@ class Run:
         ids, config = self.context_ids(text), self.config.model
         parts = map_parts(config, self.tokenizer.vocab_size, min(ids.shape[1], config.block_size))
         check_device(parts, "looking at this text", config, self.tokenizer.vocab_size, self.model.device)
-        facts = {"run": self.folder.name, "step": f"{self.step:,}"}
-        made_by = made_by or f"minigpt.load({str(self.folder)!r}).explore({text!r})"
+        facts = {"run": self.name, "step": f"{self.step:,}"}
+        swapped = f", overrides={list(self.overrides)}" if self.overrides else ""
+        made_by = made_by or f"minigpt.load({str(self.folder)!r}{swapped}).explore({text!r})"
         return explore(self.model, self.tokenizer, ids, facts, self.config.data.language, made_by).save(path)
 
     def labels(self, text: str) -> list[str]:
@@ -210,32 +222,59 @@ class Run:
         return found
 
 
-def load(folder: str | Path, device: str = "auto", fast: bool = True) -> Run:
-    """The run in a folder, with the weights of its newest good checkpoint, ready to write.
+@dataclass(frozen=True)
+class Opened:
+    """A run as it lies in its folder; no model is made of it yet."""
 
-    `fast` false computes by the textbook's forms only, and so does a run whose config says so. Says on stderr which
-    newer checkpoints were skipped, and that the model was not checked before training; `notes` holds that too. A run
-    trained with a plugin needs that plugin first (`load_plugin`, or its class defined in the notebook). Raises
-    UserError for what is not a run, CheckpointError when no checkpoint can be used.
+    folder: Path
+    config: RunConfig
+    tokenizer: Tokenizer
+    saved: Checkpoint
+    notes: list[str]
+
+    def outline(self) -> GPT:
+        """The model on the meta device: its tensors have shapes and no values."""
+        return outline(self.config.model, self.tokenizer.vocab_size)
+
+
+def open_run(folder: Path) -> Opened:
+    """What is in a run's folder: its newest good checkpoint, which fits the config, and what is to be said of it.
+
+    Raises UserError for what is not a run, CheckpointError when no checkpoint can be used.
     """
-    folder = Path(folder)
     check_run(folder)
-    use_threads()  # no more than this process has CPUs; in a notebook torch does not know of a cgroup's quota
     saved, notes = open_checkpoint(folder)
     if was_skipped(folder):
         notes.append(f"note: {folder} was trained with --skip-checks: that its attention is right was not checked")
     for note in notes:
         complain(one_line(note))
-    config = read_config(folder)
+    opened = Opened(folder, read_config(folder), Tokenizer.load(folder / TOKENIZER), saved, notes)
+    checkpoint.check_fit(opened.outline(), saved.model, saved.path)
+    return opened
+
+
+def load(folder: str | Path, device: str = "auto", fast: bool = True, overrides: Sequence[str] = ()) -> Run:
+    """The run in a folder, with the weights of its newest good checkpoint, ready to write.
+
+    `fast` false computes by the textbook's forms only, and so does a run whose config says so. `overrides` swap parts
+    of the model, as in ["model.attention=average_softmax"] (swap.py). Says on stderr which newer checkpoints were
+    skipped, that the model was not checked before training, and which weights a swap kept; `notes` holds that too. A
+    run trained with a plugin needs that plugin first (`load_plugin`, or its class defined in the notebook). Raises
+    UserError for what is not a run, CheckpointError when no checkpoint can be used.
+    """
+    use_threads()  # no more than this process has CPUs; in a notebook torch does not know of a cgroup's quota
+    opened = open_run(Path(folder))
+    config = swapped(opened.config, overrides)
     config = config if fast else replace(config, training=replace(config.training, fast=False))
-    tokenizer = Tokenizer.load(folder / TOKENIZER)
-    checkpoint.check_fit(outline(config.model, tokenizer.vocab_size), saved.model, saved.path)
-    where, size = choose_device(device), tokenizer.vocab_size
+    where, size = choose_device(device), opened.tokenizer.vocab_size
     check_device(sampling_parts(config.model, size), "writing", config.model, size, where)
-    model = build_model(config, tokenizer)
-    checkpoint.fill(model, saved.model, saved.path)
+    model = build_model(config, opened.tokenizer)
+    lines = move(model, opened.saved.model, opened.outline()).lines()
+    for line in lines if overrides else ():
+        complain(line)
+    notes = [*opened.notes, *(lines if overrides else ())]
     model.to(where).eval()
-    return Run(folder, config, tokenizer, model, saved.state["step"], notes)
+    return Run(opened.folder, config, opened.tokenizer, model, opened.saved.state["step"], notes, tuple(overrides))
 
 
 def check_run(folder: Path) -> None:

@@ -1,0 +1,194 @@
+"""Another attention in a model that is there: a run's config with other `model` options, and the weights that fit it.
+
+    python scripts/sample.py --run tiny model.attention=average_softmax
+
+A weight of the same name and shape stays. What is new starts as in a new model of that config with the run's seed.
+Heads of keys and values that become more are repeated, which changes nothing: each query head reads what it read.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from minigpt.attention import MultiHead
+from minigpt.config.options import as_mapping, build, hints, override, to_python
+from minigpt.config.strict_yaml import Node, from_python
+from minigpt.model import GPT, ModelConfig
+from minigpt.runs.assemble import RunConfig
+from minigpt.runs.checkpoint import tensors_of
+from minigpt.system.errors import ConfigError, Mistake, UserError
+
+LAYERS = 1000  # the most that a model may have
+EVERY = "model.attention."  # an option of it is set in each kind of a list
+WITH_HEADS = re.compile(r"blocks\.(\d+)\.attention\.(key|value|key_norm)\.(weight|bias)")
+
+
+# ---- the config ----
+
+
+def swapped(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
+    """A run's config with other options of the model, such as `model.attention=average_softmax`.
+
+    Where a kind is replaced, what the new kind can be told too is as it was, but for what the override says: of
+    `model.attention={kind: sliding_window, window: 64}` the number of heads is the run's. An option of the attention
+    is set in every kind of a list. Raises ConfigError, and UserError for what is not an option of the model.
+    """
+    for argument in overrides:
+        if not argument.startswith("model."):
+            raise UserError(
+                f"{argument}: of a run that is there, options of the model can be swapped, as in "
+                "model.attention=average_softmax; a new run has its own text and training: train.py --from-run"
+            )
+    return merged(config, overrides) if overrides else config
+
+
+def merged(config: RunConfig, overrides: Sequence[str], given: Node | None = None) -> RunConfig:
+    """A run's config with overrides. `given`: the tree of a config whose groups take the place of the run's.
+
+    Its `model` may have some options only: the others are the run's.
+    """
+    tree, mistakes = from_python(to_python(config), "the run's config"), list[Mistake]()
+    before = dict(tree.value["model"].value)
+    for name, group in (given.value if given else {}).items():
+        if name == "model" and isinstance(group.value, dict):
+            tree.value["model"].value |= group.value
+            tree.value["model"].keys |= group.keys
+        else:
+            tree.value[name], tree.keys[name] = group, group.where
+    for argument in overrides:
+        _override(tree, argument, mistakes)
+    model = as_mapping(tree.value["model"])
+    for name, hint in hints(ModelConfig).items() if isinstance(model.value, dict) else ():
+        given_now = model.value.setdefault(name, before[name])
+        if given_now is not before[name]:
+            model.value[name] = _with_former(given_now, before[name], hint)
+    try:
+        found = build(RunConfig, tree)
+    except ConfigError as error:
+        raise ConfigError(mistakes + error.mistakes) from None
+    if mistakes:
+        raise ConfigError(mistakes)
+    return found
+
+
+def _override(tree: Node, argument: str, mistakes: list[Mistake]) -> None:
+    """`override`, but an option of the attention is set in each kind of a list. Raises ConfigError."""
+    model = tree.value["model"]
+    kinds = model.value.get("attention") if isinstance(model.value, dict) else None
+    if not argument.startswith(EVERY) or kinds is None or not isinstance(kinds.value, list):
+        return override(tree, argument, mistakes)
+    for place, kind in enumerate(kinds.value):
+        alone = Node({"model": Node({"attention": kind}, kind.where, {})}, kind.where, {})
+        override(alone, argument, mistakes)
+        kinds.value[place] = alone.value["model"].value["attention"]
+
+
+def _with_former(new: Node, former: Node, hint: object) -> Node:
+    """A kind, or a list of them, with the options that it does not name as in the former one."""
+    family = next((part for part in getattr(hint, "__args__", (hint,)) if hasattr(part, "component")), None)
+    if family is None:
+        return new
+    kinds = family.component.kinds
+    if not isinstance(new.value, list) and not isinstance(former.value, list):
+        return _with_options(new, former, kinds)
+    news, formers = (node.value if isinstance(node.value, list) else [node] for node in (new, former))
+    period = min(LAYERS, math.lcm(len(news), len(formers)))  # a list is repeated over the layers
+    items = [_with_options(news[i % len(news)], formers[i % len(formers)], kinds) for i in range(period)]
+    return Node(items, new.where, {})
+
+
+def _with_options(new: Node, former: Node, kinds: Mapping[str, type]) -> Node:
+    """The options of one kind, those that are not given as in the former kind, if it has them too."""
+    new = as_mapping(new)
+    if not isinstance(new.value, dict):
+        return new
+    kind = new.value.get("kind", former.value["kind"])
+    if not isinstance(kind.value, str) or kind.value not in kinds:
+        return new
+    known = {"kind", *hints(kinds[kind.value].Config)}  # type: ignore[attr-defined]
+    values = {name: value for name, value in former.value.items() if name in known} | new.value
+    return Node(values, new.where, dict.fromkeys(values, new.where) | new.keys)
+
+
+# ---- the weights ----
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What became of a run's tensors in another model: {name: how many numbers}."""
+
+    kept: Mapping[str, int]
+    repeated: Mapping[str, int]
+    fresh: Mapping[str, int]
+    dropped: Mapping[str, int]
+
+    def lines(self) -> list[str]:
+        """A line for each, with the names."""
+        parts = {"kept": self.kept, "repeated": self.repeated, "fresh": self.fresh, "dropped": self.dropped}
+        return [f"{what}: {_listed(found)}" for what, found in parts.items() if found or what != "repeated"]
+
+
+@torch.no_grad()
+def move(model: GPT, saved: Mapping[str, Tensor], former: GPT) -> Moved:
+    """Copy what fits of a run's tensors into a model. `former` is the run's model; it may be on the meta device."""
+    parts: dict[str, dict[str, int]] = {"kept": {}, "repeated": {}, "fresh": {}}
+    for name, tensor in tensors_of(model).items():
+        if name in saved and saved[name].shape == tensor.shape:
+            what, source = "kept", saved[name]
+        else:
+            made = _repeated(name, saved, former, model)
+            what, source = ("fresh", tensor) if made is None or made.shape != tensor.shape else ("repeated", made)
+        if what != "fresh":
+            tensor.copy_(source)
+        parts[what][name] = tensor.numel()
+    used = parts["kept"].keys() | parts["repeated"].keys()
+    dropped = {name: tensor.numel() for name, tensor in saved.items() if name not in used}
+    return Moved(**parts, dropped=dropped)
+
+
+def _repeated(name: str, saved: Mapping[str, Tensor], former: GPT, model: GPT) -> Tensor | None:
+    """A tensor that the run's determine exactly: each head of keys and values for those that take its place, and the
+    head of the model where it was the token embeddings; None for others."""
+    if name == "head.weight":
+        return saved.get("tokens.weight")
+    found = WITH_HEADS.fullmatch(name)
+    if found is None or name not in saved:
+        return None
+    layer = int(found[1])
+    old, new = former.attentions()[layer], model.attentions()[layer]
+    if not (isinstance(old, MultiHead) and isinstance(new, MultiHead)) or old.n_head != new.n_head:
+        return None
+    G, more = old.n_kv_head, new.n_kv_head // old.n_kv_head
+    if new.n_kv_head % G or len(saved[name]) % G:
+        return None
+    return saved[name].unflatten(0, (G, -1)).repeat_interleave(more, dim=0).flatten(0, 1)  # (G more d, ...)
+
+
+def _listed(found: Mapping[str, int]) -> str:
+    """How many tensors and numbers, and their names, one of all blocks once: `layers 1 to 4: attention.key.weight`."""
+    if not found:
+        return "nothing"
+    layers: dict[str, list[int]] = {}
+    for name in found:
+        block = re.match(r"blocks\.(\d+)\.", name)
+        layers.setdefault(name[block.end() :] if block else name, []).extend([int(block[1]) + 1] if block else [])
+    names: dict[str, list[str]] = {}
+    for name, where in layers.items():
+        names.setdefault(f"{_spans(where)}: " if where else "", []).append(name)
+    tensors = f"{len(found):,} tensor{'s' * (len(found) != 1)}, {sum(found.values()):,} numbers"
+    return f"{tensors}: " + "; ".join(where + ", ".join(some) for where, some in names.items())
+
+
+def _spans(layers: Iterable[int]) -> str:
+    """Layers as text: [1, 2, 4, 5, 6] -> `layers 1-2, 4-6`."""
+    numbers = sorted(layers)
+    runs = [[n for _, n in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
+    spans = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return f"layer{'s' * (len(numbers) > 1)} {spans}"
