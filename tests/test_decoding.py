@@ -22,6 +22,7 @@ from minigpt.fast import decoding, packed
 from minigpt.fast.decoding import prepare
 from minigpt.fast.packed import Int8Linear, Int8PackedLinear, PackedLinear, RowLinear, Weights
 from minigpt.model import GPT, ModelConfig
+from minigpt.model.mlp import GELU, SwiGLU
 from minigpt.model.sampling import SamplingConfig, generate
 
 
@@ -200,7 +201,7 @@ PACKED: dict[Weights, type[nn.Module]] = {"float32": RowLinear, "bfloat16": Pack
 
 @pytest.mark.parametrize("weights", [pytest.param(weights, marks=needs(weights)) for weights in PACKED])
 def test_layers_of_one_input_are_one(weights: Weights) -> None:
-    blocks = prepare(make(mlp="swiglu", bias=False), weights).blocks
+    blocks = prepare(make(mlp=SwiGLU.Config(), bias=False), weights).blocks
     for layer in (blocks[0].attention, blocks[0].mlp):
         assert isinstance(vars(layer)["joined"], PACKED[weights])
 
@@ -312,7 +313,7 @@ def test_onednn_is_as_it_was_afterwards() -> None:
 
 @torch.no_grad()
 def test_a_matrix_that_the_kernel_would_read_past_stays_in_bfloat16(elsewhere: None) -> None:
-    narrow = prepare(GPT(ModelConfig(n_layer=1, n_embd=24, mlp_width=16), 30), "int8")
+    narrow = prepare(GPT(ModelConfig(n_layer=1, n_embd=24, mlp=GELU.Config(width=16)), 30), "int8")
     mlp = narrow.blocks[0].mlp
     assert isinstance(mlp.up, RowLinear) and mlp.up.weight.dtype == torch.bfloat16
     assert isinstance(mlp.project, Int8Linear)

@@ -17,7 +17,8 @@ from minigpt.runs.run import load
 KINDS = [name for name, kind in Attention.kinds.items() if kind.__module__.startswith("minigpt.")]
 SMALL = """\
 data: {source: stories, stories: {count: 60, validation: 8}, tokenizer: char}
-model: {n_layer: 2, n_embd: 32, block_size: 32, position: rotary, bias: false, norm_weights: false, mlp: swiglu}
+model: {n_layer: 2, n_embd: 32, block_size: 32, position: rotary, bias: false, norm: {kind: layernorm, weights: false},
+  mlp: swiglu}
 training: {batch_size: 8, max_steps: 3, eval_every: 3, sample_every: 0, device: cpu}
 """
 

@@ -27,9 +27,11 @@ from minigpt.fast.decoding import prepare
 from minigpt.fast.guard import FORMS
 from minigpt.fast.switch import TRICKS
 from minigpt.model import GPT
+from minigpt.model.mlp import SwiGLU
+from minigpt.model.norm import RMSNorm
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
-MODERN = {"norm": "rmsnorm", "mlp": "swiglu", "bias": False, "tied_head": False, "embedding_norm": True}
+MODERN = {"norm": RMSNorm.Config(), "mlp": SwiGLU.Config(), "bias": False, "tied_head": False, "embedding_norm": True}
 TRICKY = Case(GroupedQuery.Config(n_kv_head=2, qk_norm=True), Rotary.Config())
 
 

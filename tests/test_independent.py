@@ -28,6 +28,8 @@ from minigpt.attention.position import NoPosition, Rotary
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.model import GPT, ModelConfig, count_parameters
+from minigpt.model.mlp import SquaredReLU, SwiGLU
+from minigpt.model.norm import LayerNorm, RMSNorm
 
 # ---- multi-head attention against torch's own ----
 
@@ -71,9 +73,8 @@ LLAMA_SHAPE = ModelConfig(
     block_size=T,
     attention=GroupedQuery.Config(n_head=HEADS, n_kv_head=2),
     position=Rotary.Config(),
-    norm="rmsnorm",
-    mlp="swiglu",
-    mlp_width=44,
+    norm=RMSNorm.Config(),
+    mlp=SwiGLU.Config(width=44),
     bias=False,
     tied_head=False,
 )
@@ -216,7 +217,11 @@ def test_the_comparison_sees_a_part_that_is_another(changed: str) -> None:
     """The proof that the comparison can fail: one part of the modern model swapped for GPT-2's of the same shape."""
     theirs = theirs_of(LlamaForCausalLM, LlamaConfig(**LLAMA_OPTIONS))
     weights = llama_weights(theirs)
-    other: dict[str, object] = {"norm": "layernorm", "mlp": "relu2", "position": NoPosition.Config()}
+    other: dict[str, object] = {
+        "norm": LayerNorm.Config(),
+        "mlp": SquaredReLU.Config(width=44),
+        "position": NoPosition.Config(),
+    }
     if changed == "mlp":
         weights = {name: weight for name, weight in weights.items() if ".gate." not in name}
     with pytest.raises(AssertionError):

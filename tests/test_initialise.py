@@ -19,6 +19,7 @@ from minigpt.attention import Attention, MultiHead, Past, Position, Shape
 from minigpt.config.options import CONFIGS, load
 from minigpt.model import GPT, ModelConfig
 from minigpt.model.initialise import LAYERS
+from minigpt.model.mlp import GELU, SwiGLU
 from minigpt.runs.assemble import RunConfig
 from minigpt.runs.run import load as load_run
 from minigpt.system.plugin import load_plugin
@@ -46,7 +47,7 @@ def without_exception(model: GPT) -> None:
 
 
 @pytest.mark.parametrize("tied_head", [True, False])
-@pytest.mark.parametrize("mlp", ["gelu", "swiglu"])
+@pytest.mark.parametrize("mlp", [GELU, SwiGLU])
 @pytest.mark.parametrize(
     "kind", [kind for name, kind in KINDS.items() if name != "tensor_product"], ids=lambda k: k.kind
 )
@@ -54,7 +55,7 @@ def test_the_kinds_that_ship_draw_the_same_numbers_as_without_an_exception(
     kind: type[Attention], mlp: Any, tied_head: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But for the constants of gates, which are as the constructor set them, and tensor_product's own weights."""
-    config = replace(TINY, attention=kind.Config(), mlp=mlp, tied_head=tied_head)
+    config = replace(TINY, attention=kind.Config(), mlp=mlp.Config(), tied_head=tied_head)
     torch.manual_seed(3)
     ours = GPT(config, 50)
     after, made = torch.rand(3), dict[str, Tensor]()

@@ -67,10 +67,11 @@ def test_parameters_are_matched_within_one_percent(tmp_path: Path, mlp: str) -> 
     assert after.variants["one head"] == before.variants["one head"]
     assert parameters(before.variants["mean"]) < 0.9 * wanted < 1.1 * wanted < parameters(before.variants["four"])
     assert all(abs(count - wanted) <= 0.01 * wanted for count in counts.values())
-    width = after.variants["mean"].model.mlp_width
+    width = after.variants["mean"].model.mlp.width
     assert width
     for other in (width - 1, width + 1):  # no other is nearer
-        config = replace(after.variants["mean"], model=replace(after.variants["mean"].model, mlp_width=other))
+        model = after.variants["mean"].model
+        config = replace(after.variants["mean"], model=replace(model, mlp=replace(model.mlp, width=other)))
         assert abs(parameters(config) - wanted) >= abs(counts["mean"] - wanted)
 
 
@@ -79,7 +80,7 @@ STORIES = ("data.source=stories", "data.stories={count: 300, validation: 60}")
 
 def test_every_variant_of_the_ablation_can_be_matched_and_trained() -> None:
     matched = match_parameters(load_comparison("shakespeare_ablation.yaml", STORIES)).variants
-    widths = {name: config.model.mlp_width for name, config in matched.items()}
+    widths = {name: config.model.mlp.width for name, config in matched.items()}
     assert len(set(widths.values())) > 2
     for config in matched.values():
         optimizer = config.training.optimizer

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Literal
 
 import pytest
 import torch
@@ -22,6 +21,8 @@ from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.attention.softmax.single_head import SingleHead
 from minigpt.model import GPT, ModelConfig, count_parameters
+from minigpt.model.mlp import GELU, SquaredReLU, SwiGLU
+from minigpt.model.norm import LayerNorm, RMSNorm
 
 SMALL = ModelConfig(n_layer=2, n_embd=16, block_size=8)
 
@@ -46,8 +47,8 @@ def test_a_fresh_model_guesses(kind: type[Attention], vocabulary: int) -> None:
     "shape",
     [
         ModelConfig(),
-        ModelConfig(norm="rmsnorm", mlp="swiglu", bias=False, tied_head=False),
-        ModelConfig(mlp="relu2", n_embd=384, n_layer=6, attention=MultiHead.Config(n_head=6)),
+        ModelConfig(norm=RMSNorm.Config(), mlp=SwiGLU.Config(), bias=False, tied_head=False),
+        ModelConfig(mlp=SquaredReLU.Config(), n_embd=384, n_layer=6, attention=MultiHead.Config(n_head=6)),
         ModelConfig(n_layer=1),
     ],
     ids=["gpt2", "modern", "wide", "one layer"],
@@ -61,7 +62,7 @@ def test_every_shape_guesses_at_first(shape: ModelConfig, position: type[Positio
 
 @pytest.mark.parametrize("n_layer", [1, 8])
 def test_matrices_start_small_and_those_into_the_residual_stream_smaller(n_layer: int) -> None:
-    model = GPT(ModelConfig(n_layer=n_layer, attention=GroupedQuery.Config(qk_norm=True), mlp="swiglu"), 500)
+    model = GPT(ModelConfig(n_layer=n_layer, attention=GroupedQuery.Config(qk_norm=True), mlp=SwiGLU.Config()), 500)
     for name, parameter in model.named_parameters():
         if name.endswith("project.weight"):
             assert parameter.std().item() == pytest.approx(0.02 / math.sqrt(2 * n_layer), rel=0.05), name
@@ -73,9 +74,9 @@ def test_matrices_start_small_and_those_into_the_residual_stream_smaller(n_layer
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
-def test_norms_without_weights_and_a_norm_after_the_embedding(norm: Literal["layernorm", "rmsnorm"]) -> None:
-    config = replace(SMALL, norm=norm, norm_weights=False, bias=False, embedding_norm=True)
+@pytest.mark.parametrize("norm", [LayerNorm, RMSNorm])
+def test_norms_without_weights_and_a_norm_after_the_embedding(norm: type[LayerNorm | RMSNorm]) -> None:
+    config = replace(SMALL, norm=norm.Config(weights=False), bias=False, embedding_norm=True)
     model, ids = GPT(config, 5).eval(), torch.randint(5, (2, 8))
     assert count_parameters(model)["norms"] == 0
     before = model(ids)
@@ -84,7 +85,7 @@ def test_norms_without_weights_and_a_norm_after_the_embedding(norm: Literal["lay
     model.norm = torch.nn.Identity()
     loud = model(ids).std()  # the head is tied: it alone has grown
     assert loud < 3000 * before.std()
-    assert count_parameters(GPT(replace(config, norm_weights=True), 5))["norms"] == 16 * (2 * config.n_layer + 2)
+    assert count_parameters(GPT(replace(config, norm=norm.Config()), 5))["norms"] == 16 * (2 * config.n_layer + 2)
 
 
 def test_the_residual_projections_are_found_by_name() -> None:
@@ -152,8 +153,8 @@ def test_what_learns_nothing_has_no_parameters(kind: type[Attention]) -> None:
 
 def test_the_default_width_of_the_mlp() -> None:
     assert GPT(SMALL, 5).blocks[0].mlp.up.out_features == 64
-    assert GPT(replace(SMALL, mlp="swiglu"), 5).blocks[0].mlp.up.out_features == 42
-    assert GPT(replace(SMALL, mlp_width=7), 5).blocks[0].mlp.up.out_features == 7
+    assert GPT(replace(SMALL, mlp=SwiGLU.Config()), 5).blocks[0].mlp.up.out_features == 42
+    assert GPT(replace(SMALL, mlp=GELU.Config(width=7)), 5).blocks[0].mlp.up.out_features == 7
 
 
 # ---- what goes in and what comes out ----

@@ -1,12 +1,18 @@
-"""RMSNorm: equal to torch's, forward and backward, and without NaN for vectors of zeros."""
+"""RMSNorm: equal to torch's, forward and backward, and without NaN for vectors of zeros; the norms of the model."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from minigpt.attention.norm import RMSNorm
+from minigpt.config.options import from_dict
+from minigpt.fast.decoding import prepare
+from minigpt.model import GPT, ModelConfig, Norm
+from minigpt.system.errors import ConfigError
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
@@ -37,3 +43,62 @@ def test_the_type_is_that_of_what_arrives() -> None:
     x = torch.randn(3, 12, dtype=torch.bfloat16)
     assert RMSNorm(12)(x).dtype == torch.bfloat16
     torch.testing.assert_close(RMSNorm(12)(x).float(), F.rms_norm(x.float(), (12,)), rtol=0.02, atol=0.02)
+
+
+# ---- the norms of the residual stream ----
+
+SMALL = ModelConfig(n_layer=2, n_embd=16, block_size=8)
+
+
+def made(model_bias: bool = True, **options: object) -> Norm:
+    torch.manual_seed(0)
+    config = from_dict(ModelConfig, {"n_embd": 12, "bias": model_bias, "norm": options})
+    norm: Norm = config.norm.component(config.norm, config)
+    for parameter in norm.parameters():
+        torch.nn.init.normal_(parameter)
+    return norm.double()
+
+
+@pytest.mark.parametrize("weights", [True, False])
+@pytest.mark.parametrize("epsilon", [1e-12, 1e-5, 0.3])
+@pytest.mark.parametrize("kind", Norm.kinds)
+def test_the_models_norms_are_their_formulas(kind: str, epsilon: float, weights: bool) -> None:
+    norm, x = made(kind=kind, epsilon=epsilon, weights=weights), torch.randn(2, 3, 12, dtype=torch.float64)
+    named = dict(norm.named_parameters())
+    centred = x - x.mean(dim=-1, keepdim=True) if kind == "layernorm" else x  # (2, 3, 12)
+    expected = centred / (centred.pow(2).mean(dim=-1, keepdim=True) + epsilon).sqrt()  # (2, 3, 12)
+    expected = expected * named.get("weight", 1) + named.get("bias", 0)
+    torch.testing.assert_close(norm(x), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("model_bias", "options", "names"),
+    [
+        (True, {"kind": "layernorm"}, ["weight", "bias"]),
+        (False, {"kind": "layernorm"}, ["weight"]),
+        (True, {"kind": "layernorm", "bias": False}, ["weight"]),
+        (False, {"kind": "layernorm", "bias": True}, ["weight", "bias"]),
+        (True, {"kind": "layernorm", "weights": False}, []),
+        (True, {"kind": "rmsnorm"}, ["weight"]),
+        (True, {"kind": "rmsnorm", "weights": False}, []),
+    ],
+    ids=str,
+)
+def test_what_a_norm_learns(model_bias: bool, options: dict[str, object], names: list[str]) -> None:
+    assert [name for name, _ in made(model_bias, **options).named_parameters()] == names
+
+
+def test_a_bias_without_weights_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"norm\.bias: a norm without weights has no bias"):
+        made(kind="layernorm", weights=False, bias=True)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", Norm.kinds)
+def test_a_prepared_model_norms_the_same(kind: str) -> None:
+    shape = replace(SMALL, norm=Norm.kinds[kind].Config(epsilon=0.5), embedding_norm=True)
+    model, ids = GPT(shape, 11).double().eval(), torch.randint(11, (2, 8))
+    torch.testing.assert_close(prepare(model)(ids), model(ids), rtol=1e-10, atol=1e-10)
+    other = GPT(replace(shape, norm=Norm.kinds[kind].Config()), 11).double().eval()
+    other.load_state_dict(model.state_dict())
+    assert not torch.allclose(other(ids), model(ids), rtol=0.01)  # epsilon acts

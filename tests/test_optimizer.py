@@ -16,7 +16,8 @@ from torch import nn
 import minigpt
 from minigpt.attention import Attention, MultiHead, Shape
 from minigpt.attention.softmax.grouped_query import GroupedQuery
-from minigpt.model import GPT, ModelConfig
+from minigpt.model import GPT, MLP, ModelConfig
+from minigpt.model.mlp import SwiGLU
 from minigpt.runs import checkpoint
 from minigpt.system.errors import UserError
 from minigpt.training.optimizer import (
@@ -89,8 +90,9 @@ def test_muon_takes_exactly_the_matrices_inside_the_blocks(tied_head: bool) -> N
 
 @pytest.mark.parametrize("kind", Attention.kinds.values(), ids=[*Attention.kinds])
 def test_of_what_ships_muon_takes_every_matrix_inside_the_blocks_in_their_order(kind: type[Attention]) -> None:
-    for mlp in ("gelu", "swiglu"):
-        model = GPT(ModelConfig(n_layer=2, n_embd=16, block_size=8, attention=kind.Config(), mlp=mlp), vocab_size=11)
+    for mlp in MLP.kinds.values():
+        shape = ModelConfig(n_layer=2, n_embd=16, block_size=8, attention=kind.Config(), mlp=mlp.Config())
+        model = GPT(shape, vocab_size=11)
         linear = {id(part.weight) for part in model.blocks.modules() if isinstance(part, nn.Linear)}
         linear -= {id(a.get_parameter(name)) for a in model.attentions() for name in a.muon if not a.muon[name]}
         assert [id(p) for p in feature_matrices(model.blocks)] == [
@@ -213,7 +215,7 @@ def test_muon_steps_its_matrices_as_torch_does_and_the_rest_as_adamw(monkeypatch
 def test_matrices_of_one_shape_are_made_orthogonal_each_on_its_own() -> None:
     torch.manual_seed(0)
     attention = GroupedQuery.Config(n_head=4, n_kv_head=2)
-    shape = ModelConfig(n_layer=1, n_embd=16, block_size=8, attention=attention, mlp="swiglu", mlp_width=40)
+    shape = ModelConfig(n_layer=1, n_embd=16, block_size=8, attention=attention, mlp=SwiGLU.Config(width=40))
     model = GPT(shape, vocab_size=11)
     optimizer = make_optimizer(Muon.Config(learning_rate=1.0, momentum=0.0), model)
     before = copy.deepcopy(model.state_dict())

@@ -32,6 +32,8 @@ from minigpt.config.options import (
     to_yaml,
 )
 from minigpt.model.gpt import ModelConfig
+from minigpt.model.mlp import GeGLU, SwiGLU
+from minigpt.model.norm import LayerNorm, RMSNorm
 from minigpt.system.errors import ConfigError
 
 read = pytest.fixture(reader)
@@ -257,6 +259,23 @@ def test_a_config_leads_back_to_its_class() -> None:
         for kind, component in family.kinds.items():
             assert component.Config.component is component
             assert component.kind == kind
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "now"), [("norm_weights", "false", "norm.weights"), ("mlp_width", "3", "mlp.width")]
+)
+def test_an_option_with_a_new_name_is_told_by_it(read: Reader, name: str, value: str, now: str) -> None:
+    expected = f"c.yaml:1:9: model.{name}: it is called model.{now} now"
+    assert the_mistake(read, f"model: {{{name}: {value}}}") == expected
+    told = f"model.{name}={value}"
+    assert the_mistake(read, "", told) == f"command line: {told}: model.{name}: it is called model.{now} now"
+
+
+def test_norms_and_mlps_are_chosen_by_a_word_or_with_options(read: Reader) -> None:
+    assert read("model: {norm: rmsnorm, mlp: swiglu}").model == ModelConfig(norm=RMSNorm.Config(), mlp=SwiGLU.Config())
+    config = read("model: {norm: {epsilon: 1e-6}, mlp: {kind: geglu, width: 7}}", "model.mlp.width=9").model
+    assert config == ModelConfig(norm=LayerNorm.Config(epsilon=1e-6), mlp=GeGLU.Config(width=9))
+    assert "did you mean 'swiglu'" in the_mistake(read, "model: {mlp: swigl}")
 
 
 # ---- where a config is found ----

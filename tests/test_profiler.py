@@ -21,7 +21,8 @@ from minigpt.attention import Attention
 from minigpt.attention.position import Position
 from minigpt.config.options import from_dict
 from minigpt.inspection.trace import replaced
-from minigpt.model import GPT, ModelConfig
+from minigpt.model import GPT, MLP, ModelConfig
+from minigpt.model.norm import Norm
 from minigpt.runs import profiler as profilers
 from minigpt.runs.profiler import BACKWARD, FORWARD, PARTS, Profile, Profiler, attached, summary, table, take_profile
 from minigpt.text import corpus as corpora
@@ -199,8 +200,8 @@ def test_every_kind_and_every_position(kind: str, position: str, dataset: Datase
 
 
 OPTIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    *(({"norm": norm}, {}) for norm in ("layernorm", "rmsnorm")),
-    *(({"mlp": mlp}, {}) for mlp in ("gelu", "relu2", "swiglu")),
+    *(({"norm": norm}, {}) for norm in Norm.kinds),
+    *(({"mlp": mlp}, {}) for mlp in MLP.kinds),
     *(({}, {"optimizer": kind}) for kind in Optimizer.kinds),
     ({"tied_head": False, "bias": False, "dropout": 0.2}, {"grad_clip": 0}),
     ({"position": "rotary"}, {"precision": "bfloat16"}),

@@ -2,9 +2,9 @@
 
 Every model: each attention is causal (`inspection/causality.py`), and so is the whole model as it will be trained
 (`whole_model.py`). A model whose layers are of several kinds also writes with a cache as it does without: a kind may
-read what the layer below keeps, and the contract suite cannot try every mixture. A model with a kind or a position from
-outside this package, a plugin's or a notebook's, also obeys the laws below, which the contract suite asks of the
-built-in ones. That the shapes are those of the contract is checked earlier, where a model is made
+read what the layer below keeps, and the contract suite cannot try every mixture. A model with a part from outside this
+package, a plugin's or a notebook's attention, position, norm or MLP, also obeys the laws below, which the contract
+suite asks of the built-in ones. That the shapes are those of the contract is checked earlier, where a model is made
 (`inspection/shapes.py`).
 """
 
@@ -18,9 +18,10 @@ from functools import partial
 
 import torch
 
-from minigpt.checks import laws, laws_of_writing
+from minigpt.checks import laws, laws_of_parts, laws_of_writing
 from minigpt.checks.laws import Law, LawError
 from minigpt.checks.whole_model import NOISE, check_whole_model, untouched_random
+from minigpt.config.options import Component
 from minigpt.fast import make_fast
 from minigpt.inspection.causality import check_causal
 from minigpt.model.gpt import GPT
@@ -34,6 +35,7 @@ CONTEXT, VOCABULARY, LAYERS = 256, 64, 2  # at most, of the model that the laws 
 FIRST: tuple[Law, ...] = (  # without these, the other checks would give a wrong reason
     laws_of_writing.caches_begin_empty,
     laws.equal_passes_are_equal,
+    partial(laws_of_parts.positions_do_not_mix, allowed=ROUNDING),
     partial(laws.batch_elements_do_not_mix, allowed=ROUNDING),
 )
 WEIGHTS: tuple[Law, ...] = (
@@ -80,8 +82,8 @@ def check_before_training(model: GPT, dataset: Dataset, config: TrainingConfig, 
 
 
 def has_plugin(model: GPT) -> bool:
-    """Whether a kind of attention or a position is from outside this package."""
-    parts = [*model.attentions(), model.position]
+    """Whether a part that the config chooses, such as an attention, a norm or an MLP, is from outside this package."""
+    parts = [part for part in model.modules() if isinstance(part, Component)]
     return not all(type(part).__module__.startswith("minigpt.") for part in parts)
 
 

@@ -27,9 +27,10 @@ import torch
 from torch import Tensor, nn
 
 from minigpt.checks.laws import LawError
+from minigpt.config.options import Component
 from minigpt.inspection.causality import LeakError
 from minigpt.model.gpt import GPT
-from minigpt.system.counting import layer_name
+from minigpt.system.counting import layer_name, part_name
 from minigpt.system.waiting import progress
 from minigpt.text.dataset import Dataset
 from minigpt.training import distributed
@@ -288,6 +289,7 @@ class Probe:
 
             def note(module: nn.Module, inputs: object, output: object, name: str = name) -> None:
                 if isinstance(output, Tensor) and output.shape[:2] == ids.shape:
+                    found.pop(name, None)  # a module that is called twice ends with its second call
                     found[name] = output.detach()
 
             handles.append(module.register_forward_hook(note))
@@ -316,9 +318,11 @@ class Probe:
             return f"the position {self.model.config.position.component.kind} (embed)"
         if words[0] != "blocks":
             return "the model"
-        layer, rest = int(words[1]), words[2] if len(words) > 2 else ""
-        kind = self.model.attentions()[layer].kind
-        return f"{layer_name(layer)} ({kind if rest == 'attention' else rest or 'block'})"
+        if words[2:] == ["attention"]:
+            layer = int(words[1])
+            return f"{layer_name(layer)} ({self.model.attentions()[layer].kind})"
+        part = self.model.get_submodule(name)
+        return part_name(name, part.kind if isinstance(part, Component) else "" if words[2:] else "block")
 
     def only_there(self, mode: Mode, ids: Tensor, row: int, cut: int) -> tuple[str, str]:
         """Of what the leak depends, in words that follow "sees the future", and the likely cause."""

@@ -21,7 +21,7 @@ def parameters(config: RunConfig) -> int:
 
 
 def match_parameters(comparison: Comparison) -> Comparison:
-    """Set each variant's `model.mlp_width` so that its number of parameters is within 1 % of the baseline's.
+    """Set each variant's `model.mlp.width` so that its number of parameters is within 1 % of the baseline's.
 
     Raises UserError if no width does that.
     """
@@ -29,6 +29,9 @@ def match_parameters(comparison: Comparison) -> Comparison:
     matched = {}
     variants = comparison.variants.items()
     for name, config in progress(variants, "matching the parameters", len(variants), "variants"):
+        if "width" in config.model.mlp.without:
+            kind = config.model.mlp.component.kind
+            raise UserError(f"match: parameters: {name}: the MLP {kind} has no width: compare with match: steps")
         matched[name] = config if name == comparison.settings.baseline else widened(config, wanted)
         found = parameters(matched[name])
         if abs(found - wanted) > TOLERANCE * wanted:
@@ -41,7 +44,7 @@ def widened(config: RunConfig, wanted: int) -> RunConfig:
     """The config with the MLP width whose number of parameters is nearest to `wanted`."""
 
     def at(units: int) -> RunConfig:
-        return replace(config, model=replace(config.model, mlp_width=units))
+        return replace(config, model=replace(config.model, mlp=replace(config.model.mlp, width=units)))
 
     low, high = 1, 2
     while parameters(at(high)) < wanted and 2 * high <= LARGEST_WIDTH:

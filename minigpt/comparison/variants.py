@@ -57,7 +57,7 @@ class CompareConfig(Options):
     seeds: tuple[Seed, ...] = (1, 2, 3)
     """Every variant is trained once with each. A confidence interval needs two; more seeds make it narrower."""
     match: Literal["steps", "parameters", "seconds"] = "steps"
-    """What is equal for all variants: steps; steps and parameters (model.mlp_width is changed); or training time."""
+    """What is equal for all variants: steps; steps and parameters (model.mlp.width is changed); or training time."""
     seconds: Positive | None = None
     """The training time of every run, with `match: seconds`."""
     tune: TuneConfig | None = None

@@ -71,6 +71,8 @@ class Options:
 
     without: ClassVar[tuple[str, ...]] = ()
     """Options of the parent that would do nothing here. They are unknown, and keep their defaults."""
+    renamed: ClassVar[dict[str, str]] = {}
+    """What options of earlier versions are called now; they are unknown, and the message says so."""
 
     def __post_init__(self) -> None:
         found = [*_without_effect(self), *_field_mistakes(type(self), vars(self))] or list(self.mistakes())
@@ -254,7 +256,9 @@ def _convert_group(schema: type[Options], node: Node, path: str, mistakes: list[
             if value is not INVALID:
                 values[name] = value
         elif not (name == "kind" and hasattr(schema, "component")):
-            mistakes.append((node.keys[name], f"{dot}{name}: unknown key{suggest(name, known)}"))
+            now = schema.renamed.get(name)
+            what = f"it is called {dot}{now} now" if now else f"unknown key{suggest(name, known)}"
+            mistakes.append((node.keys[name], f"{dot}{name}: {what}"))
     for name, what in _field_mistakes(schema, values):
         mistakes.append((node.value[name].where, f"{dot}{name}: {what}"))
     if len(mistakes) > before:

@@ -74,7 +74,7 @@ def make_direct(module: nn.Module) -> nn.Module:
     """Call a module without torch's check for hooks, if it has none: a call takes half the time."""
     vars(module).update(module._modules, **module._parameters)  # found as attributes, without a search
     kind = type(module)
-    call: Callable[..., Any] = layer_norm if kind is nn.LayerNorm else kind.forward
+    call: Callable[..., Any] = layer_norm if kind.forward is nn.LayerNorm.forward else kind.forward
     if "forward" in vars(module).get("faster", ()):
         call = vars(module).pop("forward").__func__
     if not has_hooks(module):

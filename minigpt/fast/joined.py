@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from types import MethodType
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minigpt.attention import MultiHead, Past, SingleHead
@@ -26,8 +25,9 @@ def parts_to_join(module: nn.Module) -> tuple[str, ...]:
     """The names of the layers that a module of this very class calls on one input, in the order of their outputs."""
     if isinstance(module, (SingleHead, MultiHead)) and type(module).qkv in (SingleHead.qkv, MultiHead.qkv):
         return QKV
-    if isinstance(module, MLP) and type(module).forward is MLP.forward and module.kind == "swiglu":
-        return GATED
+    if isinstance(module, MLP) and type(module).forward is MLP.forward and module.gated:
+        widths = [getattr(module.get_submodule(name), "out_features", None) for name in GATED]
+        return GATED if widths[0] == widths[1] else ()
     return ()
 
 
@@ -76,7 +76,7 @@ def qkv(self: SingleHead | MultiHead, x: Tensor, past: Past) -> tuple[Tensor, Te
 
 
 def gated(self: MLP, x: Tensor) -> Tensor:
-    """SwiGLU: (B, T, D) -> (B, T, D)."""
+    """An MLP with a gate: (B, T, D) -> (B, T, D)."""
     gate, up = self.joined(x).chunk(2, dim=-1)  # type: ignore[operator]  # (B, T, width) each
-    output: Tensor = self.project(F.silu(gate) * up)  # (B, T, D)
+    output: Tensor = self.project(self.activation(gate) * up)  # (B, T, D)
     return output

@@ -1,4 +1,4 @@
-"""Does each method of an attention return what the contract says (`attention/base.py`)?
+"""Does each method of an attention return what the contract says (`attention/base.py`), and each norm and MLP?
 
 A short text is read, and again with a cache. What comes out of each method is compared with what went in, so a wrong
 shape is named where it arises, and not where it first does not fit.
@@ -14,13 +14,15 @@ from types import FunctionType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from minigpt.attention import Attention, Past
+from minigpt.attention import Past
 from minigpt.inspection.trace import replaced
 from minigpt.model.eval_mode import eval_mode
 from minigpt.model.gpt import GPT
-from minigpt.system.counting import layer_name
+from minigpt.model.mlp import MLP
+from minigpt.model.norm import Norm
+from minigpt.system.counting import layer_name, part_name
 from minigpt.system.errors import UserError
 from minigpt.system.plugin import line_of, of_plugin
 
@@ -79,19 +81,22 @@ def check_shapes(model: GPT) -> None:
         model(ids, model.make_cache())
 
 
-def _watched(model: GPT) -> Iterator[tuple[Attention, str, Callable[..., Any]]]:
+def _watched(model: GPT) -> Iterator[tuple[nn.Module, str, Callable[..., Any]]]:
     for layer, attention in enumerate(model.attentions()):
         for method, expect in CONTRACT.items():
             if hasattr(attention, method):
-                yield attention, method, _checked(attention, layer, method, expect)
+                yield attention, method, _checked(attention, f"{layer_name(layer)} ({attention.kind})", method, expect)
+    for name, part in model.named_modules():
+        if isinstance(part, (Norm, MLP)):
+            yield part, "forward", _checked(part, part_name(name, part.kind), "forward", of_forward)
 
 
-def _checked(attention: Attention, layer: int, name: str, expect: Callable[..., Expected]) -> Callable[..., Any]:
+def _checked(part: nn.Module, whose: str, name: str, expect: Callable[..., Expected]) -> Callable[..., Any]:
     """A method, in its plain form, whose results are looked at."""
-    plain = getattr(type(attention), name)
+    plain = getattr(type(part), name)
 
     def method(*arguments: Any, **named: Any) -> Any:
-        found = plain(attention, *arguments, **named)
+        found = plain(part, *arguments, **named)
         try:
             expected = expect(*arguments, **named)
         except (TypeError, AttributeError, IndexError):  # a kind may call its own methods in its own way
@@ -101,8 +106,7 @@ def _checked(attention: Attention, layer: int, name: str, expect: Callable[..., 
             where = f"{line_of(plain)}: " if isinstance(plain, FunctionType) and of_plugin(plain) else ""
             wanted = " and ".join(f"{names} = {_show(sizes)}" for names, sizes in expected)
             got = " and ".join(map(_describe, tensors))
-            whose = f"{where}{name} of {layer_name(layer)} ({attention.kind})"
-            raise UserError(f"{whose} returned {got}, expected {wanted}")
+            raise UserError(f"{where}{name} of {whose} returned {got}, expected {wanted}")
         return found
 
     return method

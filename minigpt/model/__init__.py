@@ -3,6 +3,18 @@
 from minigpt.model.config import ModelConfig
 from minigpt.model.gpt import GPT, Block, Cache, chain, count_parameters
 from minigpt.model.mlp import MLP
+from minigpt.model.norm import Norm
 from minigpt.model.sampling import SamplingConfig, generate
 
-__all__ = ["GPT", "MLP", "Block", "Cache", "ModelConfig", "SamplingConfig", "chain", "count_parameters", "generate"]
+__all__ = [
+    "GPT",
+    "MLP",
+    "Block",
+    "Cache",
+    "ModelConfig",
+    "Norm",
+    "SamplingConfig",
+    "chain",
+    "count_parameters",
+    "generate",
+]

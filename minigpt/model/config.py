@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar
 
 from minigpt.attention import Attention, MultiHead, Shape
-from minigpt.config.options import Size
+from minigpt.model.mlp import GELU, MLP
+from minigpt.model.norm import LayerNorm, Norm
 from minigpt.system.errors import Mistake
 
 
@@ -15,18 +16,16 @@ from minigpt.system.errors import Mistake
 class ModelConfig(Shape):
     """Everything that gives the model its shape but the vocabulary, which the tokenizer knows."""
 
+    renamed: ClassVar[dict[str, str]] = {"norm_weights": "norm.weights", "mlp_width": "mlp.width"}
+
     attention: Attention.Config | tuple[Attention.Config, ...] = MultiHead.Config()
     """One kind for all layers, or a list that is repeated over the layers."""
-    norm: Literal["layernorm", "rmsnorm"] = "layernorm"
-    """What keeps the residual stream at one scale: LayerNorm (arXiv 1607.06450) or RMSNorm (arXiv 1910.07467)."""
-    norm_weights: bool = True
-    """Whether a norm learns a scale for each feature; the matrices after it can do the same."""
+    norm: Norm.Config = LayerNorm.Config()
+    """What keeps the residual stream at one scale: layernorm (arXiv 1607.06450), rmsnorm (arXiv 1910.07467)."""
     embedding_norm: bool = False
     """Whether the embeddings are normed too, before the first block; this allows a larger learning rate for them."""
-    mlp: Literal["gelu", "relu2", "swiglu"] = "gelu"
-    """The non-linearity: exact GELU (arXiv 1606.08415), squared ReLU (arXiv 2109.08668), SwiGLU (arXiv 2002.05202)."""
-    mlp_width: Size | None = None
-    """Hidden units of the MLP; by default 4 n_embd, and 8/3 n_embd for swiglu, which has a third matrix."""
+    mlp: MLP.Config = GELU.Config()
+    """What each position computes on its own: gelu, gelu_tanh, relu2; with a gate swiglu, geglu, geglu_tanh."""
     tied_head: bool = True
     """Whether the head uses the token embeddings as its weights (arXiv 1608.05859)."""
 

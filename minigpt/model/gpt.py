@@ -16,19 +16,18 @@ import torch
 from torch import Tensor, nn
 
 from minigpt.attention import Attention, Past
-from minigpt.attention.norm import RMSNorm
 from minigpt.model.config import ModelConfig
 from minigpt.model.initialise import initialise, noting_draws
 from minigpt.model.mlp import MLP
+from minigpt.model.norm import Norm
 
 Cache = list[Past]
 
 
-def make_norm(config: ModelConfig) -> nn.Module:
+def make_norm(config: ModelConfig) -> Norm:
     """The norm that the config names, over vectors of the model's width."""
-    if config.norm == "rmsnorm":
-        return RMSNorm(config.n_embd, config.norm_weights)
-    return nn.LayerNorm(config.n_embd, elementwise_affine=config.norm_weights, bias=config.bias)
+    norm: Norm = config.norm.component(config.norm, config)
+    return norm
 
 
 class Block(nn.Module):
@@ -40,7 +39,7 @@ class Block(nn.Module):
         self.attention_norm = make_norm(config)
         self.attention: Attention = attention.component(attention, config, layer)
         self.mlp_norm = make_norm(config)
-        self.mlp = MLP(config)
+        self.mlp: MLP = config.mlp.component(config.mlp, config)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, past: Past) -> Tensor:

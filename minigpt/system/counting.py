@@ -16,6 +16,14 @@ def layer_name(layer: int, head: int | None = None) -> str:
     return f"layer {layer + 1}" + ("" if head is None else f", head {head + 1}")
 
 
+def part_name(name: str, kind: str = "") -> str:
+    """The name of a part of a model, from its module's: "blocks.0.mlp", "gelu" -> "layer 1 (mlp gelu)"."""
+    words = name.split(".")
+    if words[0] != "blocks":
+        return f"{words[0]} {kind}".strip()
+    return f"{layer_name(int(words[1]))} ({' '.join([*words[2:3], kind]).strip()})"
+
+
 def chosen(heads: Sequence[int], layer: int | None, head: int | None) -> list[tuple[int, int]]:
     """The (layer, head) that `--layer` and `--head` choose, as indices; None chooses all.
 

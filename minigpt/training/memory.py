@@ -7,9 +7,9 @@ B windows at a time, T positions of a window, D model width, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -20,7 +20,8 @@ from minigpt.attention.cache import KVCache, WindowCache
 from minigpt.attention.compact.latent import Latent
 from minigpt.attention.position import Position
 from minigpt.fast import make_fast
-from minigpt.model import GPT, ModelConfig
+from minigpt.model import GPT, MLP, ModelConfig
+from minigpt.model.mlp import GELU
 from minigpt.system.errors import UserError
 from minigpt.system.memory import free_memory
 
@@ -32,8 +33,8 @@ MODEL, WEIGHTS = "the weights", "the weights, gradients and optimizer"
 BATCH, ACTIVATIONS, LOGITS = "the batch", "the activations", "the logits"
 CACHE, MAPS = "the cache", "the attention weights"
 LOWER = {  # what is needed for -> what makes it less
-    WEIGHTS: "model.n_layer, model.n_embd or model.mlp_width",
-    MODEL: "model.n_layer, model.n_embd or model.mlp_width",
+    WEIGHTS: "model.n_layer, model.n_embd or model.mlp.width",
+    MODEL: "model.n_layer, model.n_embd or model.mlp.width",
     BATCH: "training.batch_size",
     ACTIVATIONS: "training.micro_batch_size or model.block_size",
     LOGITS: "training.batch_size or model.block_size",
@@ -42,6 +43,7 @@ LOWER = {  # what is needed for -> what makes it less
 }
 
 Parts = Mapping[str, int]  # what for -> bytes
+Part = TypeVar("Part", bound=nn.Module)
 
 
 class Unfilled(TorchFunctionMode):
@@ -61,11 +63,16 @@ def outline(config: ModelConfig, vocab_size: int) -> GPT:
 
     A plugin's constructor may need values; then the model has them, and takes memory.
     """
+    return outlined(lambda: GPT(config, vocab_size))
+
+
+def outlined(make: Callable[[], Part]) -> Part:
+    """What `make` makes, on the meta device where that is possible."""
     try:
         with torch.device("meta"), Unfilled():
-            return GPT(config, vocab_size)
+            return make()
     except (RuntimeError, NotImplementedError):
-        return GPT(config, vocab_size)
+        return make()
 
 
 def parameter_count(config: ModelConfig, vocab_size: int) -> int:
@@ -92,8 +99,9 @@ def training_parts(config: ModelConfig, vocab_size: int, batch_size: int, micro_
 
 def activation_bytes(config: ModelConfig) -> int:
     """The bytes that all layers keep of one token for the backward pass, at least; in bfloat16 about as many."""
-    hidden = config.mlp_width or 4 * config.n_embd
-    return config.n_layer * NUMBER * (3 * config.n_embd + hidden)
+    mlp: MLP = outlined(lambda: config.mlp.component(config.mlp, config))
+    widest = max((layer.out_features for layer in mlp.modules() if isinstance(layer, nn.Linear)), default=0)
+    return config.n_layer * NUMBER * (3 * config.n_embd + widest)
 
 
 def scores_bytes(config: ModelConfig, T: int) -> int:
@@ -121,7 +129,7 @@ def cache_bytes(config: ModelConfig) -> int:
 
     A state of fixed size takes less than the weights that write it, and is left out.
     """
-    layers = make_fast(outline(replace(config, mlp_width=1), 1)).attentions()
+    layers = make_fast(outline(replace(config, mlp=GELU.Config(width=1)), 1)).attentions()
     widths = [kept_width(layer, config.n_embd) for layer in layers]
     return NUMBER * sum(kept_positions(a.make_cache(config.block_size)) * width for a, width in zip(layers, widths))
 

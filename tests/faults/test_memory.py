@@ -130,7 +130,7 @@ def refused(ended: Ended) -> None:
 TOO_LARGE = {
     "a wide model": ["model.n_embd=200000"],
     "a deep one": ["model.n_embd=60000", "model.n_layer=1000"],
-    "a wide MLP": ["model.mlp_width=1000000", "model.n_embd=100000"],
+    "a wide MLP": ["model.mlp.width=1000000", "model.n_embd=100000"],
     "a long context": ["model.block_size=16000000", "model.n_embd=10000"],
     "a large batch": ["training.batch_size=16000000"],
     "a large batch of few at a time": ["training.batch_size=16000000", "training.micro_batch_size=1"],

@@ -36,7 +36,7 @@ def home(trained: Path, tmp_path: Path) -> Path:
 
 
 HUGE = [2**63 - 1, 2**63, 2**64, 10**39]
-SIZES = ["model.n_embd", "model.mlp_width", "model.block_size", "training.micro_batch_size", "training.max_steps"]
+SIZES = ["model.n_embd", "model.mlp.width", "model.block_size", "training.micro_batch_size", "training.max_steps"]
 
 
 @pytest.mark.parametrize("key", [*SIZES, "model.attention.n_head", "model.attention.head_dim", "data.stories.count"])

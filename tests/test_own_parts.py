@@ -1,0 +1,119 @@
+"""A norm and an MLP of one's own, from a plugin's file: trained, written with and resumed, and refused where wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from running import Ended, furnish, script, well
+
+from minigpt.runs.report import read_metrics
+
+PARTS = '''
+"""Divides by the largest number; and an MLP whose gate is a sigmoid."""
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from minigpt.config.options import Positive
+from minigpt.model.mlp import MLP
+from minigpt.model.norm import Norm
+
+
+class Largest(Norm, kind="largest"):
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Norm.Config):
+        height: Positive = 2.0
+        """What the largest number becomes."""
+
+    def __init__(self, config, model):
+        super().__init__()
+        self.height = nn.Parameter(torch.full((model.n_embd,), config.height))
+
+    def forward(self, x):
+        return self.height * x / x.abs().amax(dim=-1, keepdim=True).clamp(min=1e-6)
+
+
+class Sigmoid(MLP, kind="sigmoid_gate"):
+    gated = True
+
+    def activation(self, hidden):
+        return hidden.sigmoid()
+'''
+OPTIONS = ("model.norm={kind: largest, height: 3}", "model.mlp={kind: sigmoid_gate, width: 24}")
+
+
+def train(folder: Path, text: str, *options: str) -> Ended:
+    furnish(folder)
+    (folder / "parts.py").write_text(text, encoding="utf-8")
+    return script("train.py", "--config", "small.yaml", "--plugin", "parts.py", *options, cwd=folder)
+
+
+def test_they_train_sample_and_are_resumed(tmp_path: Path) -> None:
+    furnish(tmp_path)
+    (tmp_path / "parts.py").write_text(PARTS, encoding="utf-8")
+    plugin = ("--plugin", "parts.py")
+    well(script("train.py", "--config", "small.yaml", *plugin, *OPTIONS, cwd=tmp_path))
+    written = (tmp_path / "runs" / "small" / "config.yaml").read_text("utf-8")
+    assert "height: 3" in written and "width: 24" in written
+    assert well(script("sample.py", *plugin, "--prompt", "the", cwd=tmp_path)).startswith("the")
+    well(script("train.py", *plugin, "--resume", "small", "training.max_steps=10", cwd=tmp_path))
+    assert len(read_metrics(tmp_path / "runs" / "small" / "metrics.jsonl")) == 10
+    missing = script("sample.py", "--prompt", "the", cwd=tmp_path)
+    assert missing.code == 2 and "was trained with a plugin that is missing here" in missing.err
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("model.norm={kind: largest, height: 0}", "model.norm.height: expected a number above 0, found 0"),
+        ("model.norm=largst", "model.norm: unknown kind 'largst'; did you mean 'largest'?"),
+        ("model.mlp={kind: sigmoid_gate, widht: 3}", "model.mlp.widht: unknown key; did you mean 'width'?"),
+    ],
+)
+def test_their_options_are_checked(tmp_path: Path, option: str, message: str) -> None:
+    ended = train(tmp_path, PARTS, option)
+    assert ended.code == 2 and message in ended.err and ended.err.count("\n") == 1
+
+
+WRONG = {
+    "an MLP that reads later tokens": (
+        "    def forward(self, x):\n        return super().forward(x - x.mean(dim=1, keepdim=True))\n",
+        "layer 1 (mlp sigmoid_gate): a token alone becomes something else than among others",
+    ),
+    "an MLP that reads the token before, which a cache does not keep": (
+        "    def forward(self, x):\n        return super().forward(x + torch.cat((0 * x[:, :1], x[:, :-1]), dim=1))\n",
+        "layer 1 (mlp sigmoid_gate): a token alone becomes something else than among others",
+    ),
+    "an MLP that gives one number a token": (
+        "    def forward(self, x):\n        return super().forward(x).mean(dim=-1, keepdim=True)\n",
+        "forward of layer 1 (mlp sigmoid_gate) returned (2, 5, 1), expected (B, T, D) = (2, 5, 16)",
+    ),
+    "an MLP that fails": (
+        "    def forward(self, x):\n        return super().forward(x[..., 1:])\n",
+        "parts.py:34 in forward",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_wrong_is_one_line_before_the_first_step(tmp_path: Path, what: str) -> None:
+    code, message = WRONG[what]
+    ended = train(tmp_path, f"{PARTS}\n{code}", *OPTIONS)
+    assert ended.code == 2 and message in ended.err and ended.err.count("\n") == 1, ended
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_norm_over_the_positions_is_refused(tmp_path: Path) -> None:
+    ended = train(tmp_path, PARTS.replace("amax(dim=-1, keepdim=True)", "amax(dim=1, keepdim=True)"), *OPTIONS)
+    assert ended.code == 2, ended
+    assert "layer 1 (attention_norm largest): a token alone becomes something else" in ended.err
+
+
+def test_a_leak_in_training_alone_is_found_by_the_probe(tmp_path: Path) -> None:
+    code = (
+        "    def forward(self, x):\n        return super().forward(x - x.mean(dim=1, keepdim=True) * self.training)\n"
+    )
+    ended = train(tmp_path, f"{PARTS}\n{code}", *OPTIONS)
+    assert ended.code == 2 and "layer 1 (mlp sigmoid_gate) sees the future in training mode only" in ended.err, ended
