@@ -1,0 +1,1 @@
+"""Weights in and out: the formats of other programs."""
