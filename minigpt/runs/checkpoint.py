@@ -68,6 +68,18 @@ def save(
 
     Raises OSError, after which the folder is as before; FileExistsError where this step is there already, and whole.
     """
+    return save_tensors(folder, step, tensors_of(model), optimizer, state, seal)
+
+
+def save_tensors(
+    folder: Path,
+    step: int,
+    model: Mapping[str, Tensor],
+    optimizer: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    seal: Mapping[str, str] | None = None,
+) -> Path:
+    """`save` for the tensors of a model, by their names."""
     _refuse_link(folder)
     folder.mkdir(exist_ok=True)  # not its parents: a run's folder that was removed is not created again
     sync(folder.parent)
@@ -77,7 +89,7 @@ def save(
     _sweep(folder)
     beside.mkdir()
     try:
-        _write(tensors_of(model), beside / FILES[0])
+        _write(model, beside / FILES[0])
         _write(optimizer, beside / FILES[1])
         (beside / FILES[2]).write_text(json.dumps({**state, "step": step}, allow_nan=False), encoding="utf-8")
         sums = {name: {"size": (beside / name).stat().st_size, "sha256": sha256_of(beside / name)} for name in FILES}
@@ -122,7 +134,7 @@ def _write(tensors: Mapping[str, Tensor], path: Path) -> None:
         interruptible(lambda: save_file(plain, path), f"writing {path.name}")
     except SafetensorError as error:  # how safetensors reports a full disk
         raise OSError(f"{path}: {error}") from error
-    _check_header(path)
+    check_header(path)
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -193,7 +205,7 @@ def load(path: Path) -> Checkpoint:
 
 
 def _read_tensors(path: Path) -> dict[str, Tensor]:
-    _check_header(path)
+    check_header(path)
     try:
         tensors = interruptible(lambda: load_file(path), f"reading {path.name}")
     except (SafetensorError, ValueError, TypeError, RuntimeError) as error:
@@ -204,7 +216,7 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
     return dict(tensors)
 
 
-def _check_header(path: Path) -> None:
+def check_header(path: Path) -> None:
     """Refuse a header that would take minutes and gigabytes to parse."""
     size = int.from_bytes(read_start(path, 8), "little")
     if size > MAX_HEADER_BYTES:

@@ -360,7 +360,8 @@ def newest_run(name: str = "") -> Path:
         if found is None:
             raise UserError(f"there is no run {name}: neither {Path(name)} nor {RUNS / name} is a folder")
         return found
-    folders = [path for path in RUNS.iterdir() if not path.is_symlink()] if RUNS.is_dir() else []
+    entries = [path for path in RUNS.iterdir() if not path.name.startswith(".")] if RUNS.is_dir() else []
+    folders = [path for path in entries if not path.is_symlink()]
     runs = [path for path in folders if (path / CONFIG).is_file()]
     if not runs:
         raise UserError(f"there is no run in {RUNS.absolute()} yet: python scripts/train.py --config tiny.yaml")

@@ -1,7 +1,7 @@
 """Strict JSON: parses untrusted files, and checks that the value has the expected form.
 
-Python's parser accepts NaN, infinity and integers of any length, and raises RecursionError on deeply nested brackets.
-Here every number is finite and fits into 64 bits, and every mistake is a ValueError.
+Python's parser accepts NaN, infinity, integers of any length and a key twice, and raises RecursionError on deeply
+nested brackets. Here every number is finite and fits into 64 bits, a key is there once, and a mistake is a ValueError.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import types
+from collections import Counter
 from typing import Any, get_args
 
 LARGEST = 2.0**63  # of a measured number: sums and squares of smaller ones stay finite
@@ -17,9 +18,18 @@ LARGEST = 2.0**63  # of a measured number: sums and squares of smaller ones stay
 def parse_json(text: str | bytes) -> Any:
     """The value of a JSON text. Raises ValueError for anything else."""
     try:
-        return json.loads(text, parse_constant=_finite, parse_float=_finite, parse_int=_whole)
+        return json.loads(text, parse_constant=_finite, parse_float=_finite, parse_int=_whole, object_pairs_hook=_once)
     except RecursionError:
         raise ValueError("nested too deep") from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object. Python would keep the last of two values of a key, and another reader may keep the first."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"the key {twice[:40]!r} is there twice")
+    return values
 
 
 def _finite(text: str) -> float:

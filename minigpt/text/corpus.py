@@ -37,6 +37,7 @@ CHUNK = 1 << 20  # bytes of a file that are read at a time
 WHOLE = 4  # bytes of memory for a byte of a text that is tokenized as a whole, at least: pieces, text, bytes, ids
 SUFFIXES = (".txt", ".text", ".md")  # text files in a folder; a file that is named may have any suffix
 NAMES = (Stories.name, *Task.kinds, "shakespeare")
+PRETRAINED = "pretrained"  # the source of a run whose weights were trained elsewhere: it has no text
 DEFAULT = StoriesConfig()
 
 SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -82,6 +83,9 @@ def open_corpus(source: str | Task.Config, told: StoriesConfig = DEFAULT) -> Cor
     if language := language_of(source, told):
         return _built_in(language)
     assert isinstance(source, str)
+    if source == PRETRAINED:
+        what = "the weights of this run were trained elsewhere, and it has no text"
+        raise UserError(f"data.source: {what}: give one, as in data.source=my.txt")
     if source == "shakespeare":
         return _from_files(source, [shakespeare()])
     return _from_files(source, find_texts(source))

@@ -1,0 +1,87 @@
+"""GPT-2: "Language Models are Unsupervised Multitask Learners". As shipped, with the tanh form of GELU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minigpt.hub.family import Family, Row, row
+from minigpt.hub.keys import Keys
+from minigpt.hub.layouts import TRANSPOSED, fused
+from minigpt.hub.spelled import Spelled
+
+TANH = ("gelu_new", "gelu_pytorch_tanh", "gelu_fast")  # the same function under three names
+GELUS = {"gelu": "gelu"} | dict.fromkeys(TANH, "gelu_tanh")
+GELU_NAMES = {"gelu": "gelu", "gelu_tanh": "gelu_new"}
+
+
+class GPT2(Family):
+    """Learned positions, layer norms, query, key and value in one transposed matrix, the head tied to the tokens."""
+
+    model_type = "gpt2"
+    architecture = "GPT2LMHeadModel"
+    prefix = "transformer."
+    embeddings = "transformer.wte"
+    buffers = r".*\.attn\.(bias|masked_bias)"
+
+    def read(self, keys: Keys) -> dict[str, Any]:
+        D, n_head, n_layer = keys.whole("n_embd", 768), keys.whole("n_head", 12), keys.whole("n_layer", 12)
+        block_size = keys.whole("n_positions", 1024)
+        keys.same("n_ctx", block_size)
+        keys.take("reorder_and_upcast_attn")  # the same scores in another order
+        scale = (D / n_head) ** -0.5 if keys.flag("scale_attn_weights", True) else 1.0
+        fall = keys.flag("scale_attn_by_inverse_layer_idx", False)
+        scales = [scale / (layer + 1) for layer in range(min(n_layer, 1000))] if fall else [scale]
+        return {
+            "n_layer": n_layer,
+            "n_embd": D,
+            "block_size": block_size,
+            "position": "learned",
+            "attention": [{"kind": "multi_head", "n_head": n_head, "score_scale": one} for one in scales],
+            "norm": {"kind": "layernorm", "epsilon": keys.number("layer_norm_epsilon", 1e-5)},
+            "mlp": {
+                "kind": keys.choice("activation_function", GELUS, "gelu_new"),
+                "width": keys.whole("n_inner", 4 * D),
+            },
+            "tied_head": keys.flag("tie_word_embeddings", True),
+        }
+
+    def write(self, model: Spelled) -> dict[str, Any]:
+        D, first = model["n_embd"], model["attention"][0]
+        scales = [attention.get("score_scale") for attention in model["attention"]]
+        unit = first.get("head_dim", D) ** -0.5
+        return {
+            "n_embd": D,
+            "n_layer": model["n_layer"],
+            "n_head": first.get("n_head", 1),
+            "n_positions": model["block_size"],
+            "n_inner": model["mlp"]["width"],
+            "activation_function": GELU_NAMES.get(model["mlp"]["kind"], "gelu_new"),
+            "layer_norm_epsilon": model["norm"]["epsilon"],
+            "scale_attn_weights": scales[0] == unit,
+            "scale_attn_by_inverse_layer_idx": len(set(scales)) > 1,
+        }
+
+    def model_rows(self) -> list[Row]:
+        return [
+            row("transformer.wte", "tokens"),
+            row("transformer.wpe", "position.table"),
+            row("transformer.ln_f", "norm"),
+            row("lm_head", "head"),
+        ]
+
+    def layer_rows(self, attention: Spelled, model: Spelled) -> list[Row]:
+        D, block = model["n_embd"], "blocks.{}.attention"
+        return [
+            row("transformer.h.{}.ln_1", "blocks.{}.attention_norm"),
+            row(
+                "transformer.h.{}.attn.c_attn",
+                f"{block}.query",
+                f"{block}.key",
+                f"{block}.value",
+                layout=TRANSPOSED.then(fused(D, D, D)),
+            ),
+            row("transformer.h.{}.attn.c_proj", f"{block}.project", layout=TRANSPOSED),
+            row("transformer.h.{}.ln_2", "blocks.{}.mlp_norm"),
+            row("transformer.h.{}.mlp.c_fc", "blocks.{}.mlp.up", layout=TRANSPOSED),
+            row("transformer.h.{}.mlp.c_proj", "blocks.{}.mlp.project", layout=TRANSPOSED),
+        ]

@@ -1,0 +1,213 @@
+"""Llama ("LLaMA", arXiv 2302.13971) and those that came of it: Llama 2 and 3, SmolLM2, TinyLlama; Mistral; Qwen 2, 3.
+
+Norms before each part (RMSNorm), rotary positions whose features are paired half with half, grouped queries, SwiGLU.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from minigpt.hub.families.gpt2 import TANH
+from minigpt.hub.families.rope import read_rotary, rotated_features, write_rotary
+from minigpt.hub.family import Family, Row, row
+from minigpt.hub.keys import Keys, show
+from minigpt.hub.layouts import halves
+from minigpt.hub.spelled import Spelled
+
+GATES = {"silu": "swiglu", "swish": "swiglu", "gelu": "geglu"} | dict.fromkeys(TANH, "geglu_tanh")
+GATE_NAMES = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_pytorch_tanh"}
+
+
+class Llama(Family):
+    """Llama itself; a family that came of it says what is its own."""
+
+    model_type = "llama"
+    architecture = "LlamaForCausalLM"
+    epsilon: ClassVar[float] = 1e-6  # of norms, where a config.json says nothing
+    context: ClassVar[int] = 2048
+    tied: ClassVar[bool] = False
+
+    def read(self, keys: Keys) -> dict[str, Any]:
+        D, n_head = keys.whole("hidden_size", 4096), keys.whole("num_attention_heads", 32)
+        d = keys.whole("head_dim", max(1, D // n_head))
+        epsilon = keys.number("rms_norm_eps", self.epsilon)
+        attention = {
+            "kind": "grouped_query",
+            "n_head": n_head,
+            "n_kv_head": keys.whole("num_key_value_heads", n_head),
+            "head_dim": d,
+            **self.read_attention(keys, epsilon),
+        }
+        n_layer, bias = keys.whole("num_hidden_layers", 32), self.read_mlp_bias(keys)
+        return {
+            "n_layer": n_layer,
+            "n_embd": D,
+            "block_size": keys.whole("max_position_embeddings", self.context),
+            "bias": bias,
+            "position": self.read_position(keys, d),
+            "attention": self.read_layers(keys, attention, n_layer),
+            "norm": {"kind": "rmsnorm", "epsilon": epsilon},
+            "mlp": {"kind": self.read_gate(keys), "width": keys.whole("intermediate_size", 11008)},
+            "tied_head": keys.flag("tie_word_embeddings", self.tied),
+        }
+
+    def read_position(self, keys: Keys, width: int) -> dict[str, Any]:
+        """How the model is told where a token is."""
+        return read_rotary(keys, width)
+
+    def read_gate(self, keys: Keys) -> str:
+        """The kind of the MLP."""
+        return keys.choice("hidden_act", GATES, "silu")
+
+    def read_attention(self, keys: Keys, epsilon: float) -> dict[str, Any]:
+        """The options of the attention of every layer that a family has of its own."""
+        bias = keys.flag("attention_bias", False)
+        return {"qkv_bias": bias, "project_bias": bias}
+
+    def read_mlp_bias(self, keys: Keys) -> bool:
+        """Whether the MLP adds constants."""
+        return keys.flag("mlp_bias", False)
+
+    def read_layers(self, keys: Keys, attention: dict[str, Any], n_layer: int) -> Any:
+        """The attention of every layer."""
+        return attention
+
+    def write(self, model: Spelled) -> dict[str, Any]:
+        first = model["attention"][0]
+        n_head = first.get("n_head", 1)
+        return {
+            "hidden_size": model["n_embd"],
+            "num_hidden_layers": model["n_layer"],
+            "num_attention_heads": n_head,
+            "num_key_value_heads": first.get("n_kv_head", n_head),
+            "head_dim": first.get("head_dim", model["n_embd"] // n_head),
+            "max_position_embeddings": model["block_size"],
+            "intermediate_size": model["mlp"]["width"],
+            "hidden_act": GATE_NAMES.get(model["mlp"]["kind"], "silu"),
+            "rms_norm_eps": model["norm"]["epsilon"],
+            **write_rotary(first["position"]),
+            **self.write_attention(model),
+        }
+
+    def write_attention(self, model: Spelled) -> dict[str, Any]:
+        """The keys of the options that a family has of its own."""
+        return {"attention_bias": model["attention"][0].get("qkv_bias", False), "mlp_bias": model["bias"]}
+
+    def model_rows(self) -> list[Row]:
+        return [row("model.embed_tokens", "tokens"), row("model.norm", "norm"), row("lm_head", "head")]
+
+    def layer_rows(self, attention: Spelled, model: Spelled) -> list[Row]:
+        turned = halves(attention["head_dim"], rotated_features(attention))
+        part, ours = "model.layers.{}.self_attn", "blocks.{}.attention"
+        return [
+            *self.norm_rows(),
+            row(f"{part}.q_proj", f"{ours}.query", layout=turned),
+            row(f"{part}.k_proj", f"{ours}.key", layout=turned),
+            row(f"{part}.v_proj", f"{ours}.value"),
+            row(f"{part}.o_proj", f"{ours}.project"),
+            row(f"{part}.q_norm", f"{ours}.query_norm", layout=turned),
+            row(f"{part}.k_norm", f"{ours}.key_norm", layout=turned),
+            row("model.layers.{}.mlp.gate_proj", "blocks.{}.mlp.gate"),
+            row("model.layers.{}.mlp.up_proj", "blocks.{}.mlp.up"),
+            row("model.layers.{}.mlp.down_proj", "blocks.{}.mlp.project"),
+        ]
+
+    def norm_rows(self) -> list[Row]:
+        """The norms of a layer."""
+        return [
+            row("model.layers.{}.input_layernorm", "blocks.{}.attention_norm"),
+            row("model.layers.{}.post_attention_layernorm", "blocks.{}.mlp_norm"),
+        ]
+
+
+class Mistral(Llama):
+    """Mistral 7B (arXiv 2310.06825): a window in every layer."""
+
+    model_type = "mistral"
+    architecture = "MistralForCausalLM"
+    context = 4096 * 32
+
+    def read_attention(self, keys: Keys, epsilon: float) -> dict[str, Any]:
+        return {"qkv_bias": False, "project_bias": False}
+
+    def read_mlp_bias(self, keys: Keys) -> bool:
+        return False
+
+    def read_layers(self, keys: Keys, attention: dict[str, Any], n_layer: int) -> Any:
+        keys.must("layer_types")
+        window = 4096 if "sliding_window" not in keys.values else keys.whole("sliding_window", None)
+        return attention | windowed(window)
+
+    def write_attention(self, model: Spelled) -> dict[str, Any]:
+        return {"sliding_window": model["attention"][0].get("window")}
+
+
+def windowed(window: int | None) -> dict[str, Any]:
+    """What a window adds to an attention."""
+    return {} if window is None else {"kind": "sliding_window", "window": window}
+
+
+class Qwen2(Llama):
+    """Qwen 2 and 2.5 (arXiv 2407.10671): constants for query, key and value alone; a window in the upper layers."""
+
+    model_type = "qwen2"
+    architecture = "Qwen2ForCausalLM"
+    context = 32768
+
+    def read_attention(self, keys: Keys, epsilon: float) -> dict[str, Any]:
+        return {"qkv_bias": True, "project_bias": False}
+
+    def read_mlp_bias(self, keys: Keys) -> bool:
+        keys.must("use_mrope", False)
+        return False
+
+    def read_layers(self, keys: Keys, attention: dict[str, Any], n_layer: int) -> Any:
+        used, first = keys.flag("use_sliding_window", False), keys.whole("max_window_layers", 28)
+        window = keys.whole("sliding_window", 4096)
+        rest = ["sliding_attention" if used and layer >= first else "full_attention" for layer in range(n_layer)]
+        types = read_layer_types(keys, n_layer, rest)
+        if not used and "sliding_attention" in types:
+            raise keys.wrong("layer_types", "a layer has a window, and use_sliding_window is false")
+        return [attention | windowed(window if name == "sliding_attention" else None) for name in types]
+
+    def write_attention(self, model: Spelled) -> dict[str, Any]:
+        return write_layer_types(model) | self.write_use(model)
+
+    def write_use(self, model: Spelled) -> dict[str, Any]:
+        """Whether a window is used at all; without the key, this family has none."""
+        return {"use_sliding_window": any("window" in attention for attention in model["attention"])}
+
+
+def read_layer_types(keys: Keys, n_layer: int, default: list[str]) -> list[str]:
+    """Which layers have a window, one word a layer."""
+    types = keys.take("layer_types", default)
+    known = ("full_attention", "sliding_attention")
+    if not isinstance(types, list) or len(types) != n_layer or not all(name in known for name in types):
+        raise keys.wrong("layer_types", f"expected one of {', '.join(known)} for each layer, found {show(types)}")
+    return types
+
+
+def write_layer_types(model: Spelled) -> dict[str, Any]:
+    """`layer_types`, and the window of the layers that have one."""
+    windows = [attention.get("window") for attention in model["attention"]]
+    return {
+        "layer_types": ["full_attention" if window is None else "sliding_attention" for window in windows],
+        "sliding_window": next((window for window in windows if window is not None), 4096),
+    }
+
+
+class Qwen3(Qwen2):
+    """Qwen 3 (arXiv 2505.09388): queries and keys are normed head by head."""
+
+    model_type = "qwen3"
+    architecture = "Qwen3ForCausalLM"
+
+    def read_attention(self, keys: Keys, epsilon: float) -> dict[str, Any]:
+        bias = keys.flag("attention_bias", False)
+        if "head_dim" not in keys.values:
+            raise keys.wrong("head_dim", "missing; a model of the family qwen3 needs it")
+        return {"qkv_bias": bias, "project_bias": bias, "qk_norm": True, "qk_norm_epsilon": epsilon}
+
+    def write_use(self, model: Spelled) -> dict[str, Any]:
+        bias = model["attention"][0].get("qkv_bias", False)
+        return {"attention_bias": bias} | super().write_use(model)

@@ -1,0 +1,210 @@
+"""Attention and MLP side by side: GPT-NeoX (arXiv 2204.06745), of which Pythia is made, GPT-J, and Phi.
+
+NeoX keeps query, key and value of each head side by side in one matrix, and rotates a quarter of a head's features.
+GPT-J and Phi have one norm for both parts, and constants in the head; GPT-J pairs neighbouring features, as here.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from minigpt.hub.families.gpt2 import GELU_NAMES, GELUS
+from minigpt.hub.families.rope import read_rotary, rotated_features, write_rotary
+from minigpt.hub.family import Family, Row, row
+from minigpt.hub.keys import Keys
+from minigpt.hub.layouts import SAME, each, fused_by_head, halves
+from minigpt.hub.spelled import Spelled
+
+
+class GPTNeoX(Family):
+    """GPT-NeoX and Pythia."""
+
+    model_type = "gpt_neox"
+    architecture = "GPTNeoXForCausalLM"
+    prefix = "gpt_neox."
+    head = "embed_out"
+    renamed = {"lm_head": "embed_out"}  # noqa: RUF012
+    embeddings = "gpt_neox.embed_in"
+    buffers = r".*\.(rotary_emb\.inv_freq|attention\.(bias|masked_bias))"
+
+    def read(self, keys: Keys) -> dict[str, Any]:
+        D, n_head = keys.whole("hidden_size", 6144), keys.whole("num_attention_heads", 64)
+        bias = keys.flag("attention_bias", True)
+        base, share = keys.number("rotary_emb_base", 10_000.0), keys.number("rotary_pct", 0.25)
+        parallel = keys.flag("use_parallel_residual", True)
+        return {
+            "n_layer": keys.whole("num_hidden_layers", 44),
+            "n_embd": D,
+            "block_size": keys.whole("max_position_embeddings", 2048),
+            "position": read_rotary(keys, max(1, D // n_head), base, share),
+            "attention": {"kind": "multi_head", "n_head": n_head, "qkv_bias": bias, "project_bias": bias},
+            "block": "parallel" if parallel else "pre_norm",
+            "norm": {"kind": "layernorm", "epsilon": keys.number("layer_norm_eps", 1e-5)},
+            "mlp": {"kind": keys.choice("hidden_act", GELUS, "gelu"), "width": keys.whole("intermediate_size", 24576)},
+            "tied_head": keys.flag("tie_word_embeddings", False),
+        }
+
+    def write(self, model: Spelled) -> dict[str, Any]:
+        first = model["attention"][0]
+        return {
+            "hidden_size": model["n_embd"],
+            "num_hidden_layers": model["n_layer"],
+            "num_attention_heads": first.get("n_head", 1),
+            "max_position_embeddings": model["block_size"],
+            "intermediate_size": model["mlp"]["width"],
+            "hidden_act": GELU_NAMES.get(model["mlp"]["kind"], "gelu"),
+            "layer_norm_eps": model["norm"]["epsilon"],
+            "attention_bias": first.get("qkv_bias", True),
+            "use_parallel_residual": model["block"]["kind"] == "parallel",
+            "rotary_emb_base": first["position"].get("base", 10_000.0),
+            "rotary_pct": first["position"].get("share", 1.0),
+            "rope_scaling": write_rotary(first["position"])["rope_scaling"],
+        }
+
+    def model_rows(self) -> list[Row]:
+        return [
+            row("gpt_neox.embed_in", "tokens"),
+            row("gpt_neox.final_layer_norm", "norm"),
+            row("embed_out", "head"),
+        ]
+
+    def layer_rows(self, attention: Spelled, model: Spelled) -> list[Row]:
+        layer, block, d = "gpt_neox.layers.{}", "blocks.{}", attention["head_dim"]
+        turned = halves(d, rotated_features(attention))
+        three = fused_by_head(d).then(each(turned, turned, SAME))
+        names = [f"{block}.attention.{name}" for name in ("query", "key", "value")]
+        return [
+            row(f"{layer}.input_layernorm", f"{block}.attention_norm"),
+            row(f"{layer}.post_attention_layernorm", f"{block}.mlp_norm"),
+            row(f"{layer}.attention.query_key_value", *names, layout=three),
+            row(f"{layer}.attention.dense", f"{block}.attention.project"),
+            row(f"{layer}.mlp.dense_h_to_4h", f"{block}.mlp.up"),
+            row(f"{layer}.mlp.dense_4h_to_h", f"{block}.mlp.project"),
+        ]
+
+
+class GPTJ(Family):
+    """GPT-J."""
+
+    model_type = "gptj"
+    architecture = "GPTJForCausalLM"
+    prefix = "transformer."
+    embeddings = "transformer.wte"
+    buffers = r".*\.attn\.(bias|masked_bias|embed_positions)"
+
+    def read(self, keys: Keys) -> dict[str, Any]:
+        D, n_head = keys.whole("n_embd", 4096), keys.whole("n_head", 16)
+        d, rotated = max(1, D // n_head), keys.whole("rotary_dim", 64)
+        keys.must("rotary", True)
+        keys.must("scale_attn_weights", True)
+        if rotated % 2 or rotated > d:
+            raise keys.wrong("rotary_dim", f"{rotated} of {d} features are rotated: expected an even number of them")
+        return {
+            "n_layer": keys.whole("n_layer", 28),
+            "n_embd": D,
+            "block_size": keys.whole("n_positions", 2048),
+            "position": {"kind": "rotary", "share": share_of(rotated, d)},
+            "attention": {"kind": "multi_head", "n_head": n_head, "qkv_bias": False, "project_bias": False},
+            "block": "parallel_one_norm",
+            "norm": {"kind": "layernorm", "epsilon": keys.number("layer_norm_epsilon", 1e-5)},
+            "mlp": {
+                "kind": keys.choice("activation_function", GELUS, "gelu_new"),
+                "width": keys.whole("n_inner", 4 * D),
+            },
+            "tied_head": keys.flag("tie_word_embeddings", False),
+            "head_bias": True,
+        }
+
+    def write(self, model: Spelled) -> dict[str, Any]:
+        first = model["attention"][0]
+        return {
+            "n_embd": model["n_embd"],
+            "n_layer": model["n_layer"],
+            "n_head": first.get("n_head", 1),
+            "n_positions": model["block_size"],
+            "n_inner": model["mlp"]["width"],
+            "rotary_dim": rotated_features(first) or None,
+            "activation_function": GELU_NAMES.get(model["mlp"]["kind"], "gelu_new"),
+            "layer_norm_epsilon": model["norm"]["epsilon"],
+        }
+
+    def model_rows(self) -> list[Row]:
+        return [row("transformer.wte", "tokens"), row("transformer.ln_f", "norm"), row("lm_head", "head")]
+
+    def layer_rows(self, attention: Spelled, model: Spelled) -> list[Row]:
+        layer, block = "transformer.h.{}", "blocks.{}"
+        return [
+            row(f"{layer}.ln_1", f"{block}.norm"),
+            row(f"{layer}.attn.q_proj", f"{block}.attention.query"),
+            row(f"{layer}.attn.k_proj", f"{block}.attention.key"),
+            row(f"{layer}.attn.v_proj", f"{block}.attention.value"),
+            row(f"{layer}.attn.out_proj", f"{block}.attention.project"),
+            row(f"{layer}.mlp.fc_in", f"{block}.mlp.up"),
+            row(f"{layer}.mlp.fc_out", f"{block}.mlp.project"),
+        ]
+
+
+def share_of(rotated: int, width: int) -> float:
+    """The fraction of a head's features that rotates so many of them, although `width` times it may round down."""
+    share = rotated / width
+    return share if int(share * width) == rotated else math.nextafter(share, 1.0)
+
+
+class Phi(Family):
+    """Phi 1 and 2 (arXiv 2306.11644)."""
+
+    model_type = "phi"
+    architecture = "PhiForCausalLM"
+
+    def read(self, keys: Keys) -> dict[str, Any]:
+        D, n_head = keys.whole("hidden_size", 2048), keys.whole("num_attention_heads", 32)
+        n_kv_head = keys.whole("num_key_value_heads", n_head)
+        keys.must("qk_layernorm", False)
+        return {
+            "n_layer": keys.whole("num_hidden_layers", 24),
+            "n_embd": D,
+            "block_size": keys.whole("max_position_embeddings", 2048),
+            "position": read_rotary(keys, max(1, D // n_head), share=0.5),
+            "attention": {"kind": "grouped_query", "n_head": n_head, "n_kv_head": n_kv_head},
+            "block": "parallel_one_norm",
+            "norm": {"kind": "layernorm", "epsilon": keys.number("layer_norm_eps", 1e-5)},
+            "mlp": {
+                "kind": keys.choice("hidden_act", GELUS, "gelu_new"),
+                "width": keys.whole("intermediate_size", 8192),
+            },
+            "tied_head": keys.flag("tie_word_embeddings", False),
+            "head_bias": True,
+        }
+
+    def write(self, model: Spelled) -> dict[str, Any]:
+        first = model["attention"][0]
+        n_head = first.get("n_head", 1)
+        return {
+            "hidden_size": model["n_embd"],
+            "num_hidden_layers": model["n_layer"],
+            "num_attention_heads": n_head,
+            "num_key_value_heads": first.get("n_kv_head", n_head),
+            "max_position_embeddings": model["block_size"],
+            "intermediate_size": model["mlp"]["width"],
+            "hidden_act": GELU_NAMES.get(model["mlp"]["kind"], "gelu_new"),
+            "layer_norm_eps": model["norm"]["epsilon"],
+            "partial_rotary_factor": first["position"].get("share", 1.0),
+            **write_rotary(first["position"]),
+        }
+
+    def model_rows(self) -> list[Row]:
+        return [row("model.embed_tokens", "tokens"), row("model.final_layernorm", "norm"), row("lm_head", "head")]
+
+    def layer_rows(self, attention: Spelled, model: Spelled) -> list[Row]:
+        layer, block = "model.layers.{}", "blocks.{}"
+        turned = halves(attention["head_dim"], rotated_features(attention))
+        return [
+            row(f"{layer}.input_layernorm", f"{block}.norm"),
+            row(f"{layer}.self_attn.q_proj", f"{block}.attention.query", layout=turned),
+            row(f"{layer}.self_attn.k_proj", f"{block}.attention.key", layout=turned),
+            row(f"{layer}.self_attn.v_proj", f"{block}.attention.value"),
+            row(f"{layer}.self_attn.dense", f"{block}.attention.project"),
+            row(f"{layer}.mlp.fc1", f"{block}.mlp.up"),
+            row(f"{layer}.mlp.fc2", f"{block}.mlp.project"),
+        ]

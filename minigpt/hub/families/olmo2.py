@@ -1,0 +1,37 @@
+"""OLMo 2 (arXiv 2501.00656). New against Llama: the norms come after each part, and queries and keys are normed over
+all heads at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minigpt.hub.families.llama import Llama
+from minigpt.hub.family import Row, row
+from minigpt.hub.keys import Keys
+from minigpt.hub.spelled import Spelled
+
+
+class OLMo2(Llama):
+    """OLMo 2."""
+
+    model_type = "olmo2"
+    architecture = "Olmo2ForCausalLM"
+    epsilon = 1e-5
+
+    def read(self, keys: Keys) -> dict[str, Any]:
+        return super().read(keys) | {"block": "post_norm"}
+
+    def read_attention(self, keys: Keys, epsilon: float) -> dict[str, Any]:
+        return super().read_attention(keys, epsilon) | {"qk_norm": "whole", "qk_norm_epsilon": epsilon}
+
+    def read_mlp_bias(self, keys: Keys) -> bool:
+        return False
+
+    def write_attention(self, model: Spelled) -> dict[str, Any]:
+        return {"attention_bias": model["attention"][0].get("qkv_bias", False)}
+
+    def norm_rows(self) -> list[Row]:
+        return [
+            row("model.layers.{}.post_attention_layernorm", "blocks.{}.attention_norm"),
+            row("model.layers.{}.post_feedforward_layernorm", "blocks.{}.mlp_norm"),
+        ]

@@ -1,0 +1,84 @@
+"""What a config.json says of rotary positions, in minigpt's options and back.
+
+Old files have `rope_theta` and `rope_scaling`, newer ones a group `rope_parameters` with both. Frequencies that depend
+on the length of the text (`dynamic`, `longrope`) have no counterpart.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minigpt.hub.keys import REQUIRED, Keys, show
+from minigpt.hub.spelled import Spelled
+
+TURNS = {  # how files call the numbers of a rule -> minigpt's names
+    "linear": {},
+    "llama3": {"low_freq_factor": "low", "high_freq_factor": "high"},
+    "yarn": {"beta_fast": "beta_fast", "beta_slow": "beta_slow", "attention_factor": "attention_factor"},
+}
+
+
+def read_rotary(keys: Keys, width: int, base: float = 10_000.0, share: float = 1.0, layers: str = "") -> dict[str, Any]:
+    """`model.position` for heads of `width` features; `base` and `share` are those of a file that says nothing.
+
+    `layers` names the kind of layers where `rope_parameters` has a group for each. Raises UserError for an odd number
+    of rotated features: elsewhere they are paired half with half.
+    """
+    context = keys.whole("max_position_embeddings", 2048)
+    new = keys.group("rope_parameters")
+    new = new.group(layers) if layers and new.values else new
+    old = keys.group("rope_scaling")
+    if new.values and old.values and new.values != old.values:
+        raise keys.wrong("rope_scaling", "not what rope_parameters says")
+    group = new if new.values else old
+    base = group.number("rope_theta", keys.number("rope_theta", base))
+    share = group.number("partial_rotary_factor", keys.number("partial_rotary_factor", share))
+    rotated = int(width * share)
+    if rotated % 2 or not 2 <= rotated <= width:
+        raise keys.wrong("head_dim", f"{rotated} of {width} features are rotated: expected an even number of them")
+    return {"kind": "rotary", "base": base, "share": share, "stretch": read_stretch(group, context)}
+
+
+def read_stretch(group: Keys, context: int) -> Any:
+    """`position.stretch`: how frequencies are lowered for texts longer than those of the first training."""
+    name = group.take("rope_type", group.take("type", "default"))
+    group.same("type", name)
+    if name == "default":
+        group.finish()
+        return {"kind": "none"}
+    if not isinstance(name, str) or name not in TURNS:
+        raise group.wrong(
+            "rope_type", f"{show(name)} has no counterpart in minigpt (known: default, {', '.join(TURNS)})"
+        )
+    stretch: dict[str, Any] = {"kind": name, "factor": group.number("factor", REQUIRED)}
+    if name in ("llama3", "yarn"):
+        stretch["original"] = group.whole("original_max_position_embeddings", context)
+    for theirs, ours in TURNS[name].items():
+        if (value := group.number(theirs, None)) is not None:
+            stretch[ours] = value
+    if name == "yarn":
+        group.must("truncate", True)
+        group.must("mscale")
+        group.must("mscale_all_dim")
+    group.finish()
+    return stretch
+
+
+def write_rotary(position: Spelled) -> dict[str, Any]:
+    """The keys of rotary positions; what is no rotary position does not come back, and is refused."""
+    return {"rope_theta": position.get("base", 10_000.0), "rope_scaling": write_stretch(position.get("stretch") or {})}
+
+
+def write_stretch(stretch: Spelled) -> dict[str, Any] | None:
+    """`rope_scaling`, null where nothing is stretched."""
+    if stretch.get("kind", "none") == "none":
+        return None
+    names = {ours: theirs for theirs, ours in TURNS.get(stretch["kind"], {}).items()}
+    names |= {"kind": "rope_type", "original": "original_max_position_embeddings"}
+    return {names.get(name, name): value for name, value in stretch.items() if value is not None}
+
+
+def rotated_features(attention: Spelled) -> int:
+    """How many features of a head an attention rotates."""
+    position = attention["position"]
+    return int(attention["head_dim"] * position["share"]) if position["kind"] == "rotary" else 0

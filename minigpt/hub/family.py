@@ -1,0 +1,163 @@
+"""A family of models elsewhere: what its config.json says in minigpt's options, and where its tensors are here.
+
+One table of names serves both directions. To read a folder, `read_config` gives the shape of the model, and each
+`Rule` turns one tensor of theirs into one or several of ours; to write one, the same rules are read backwards. A
+config is written by `write` and proved by reading it again: an option that does not come back has no counterpart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from minigpt.config.options import from_dict
+from minigpt.hub.keys import Keys, show
+from minigpt.hub.layouts import SAME, Layout, Tensors
+from minigpt.hub.spelled import Spelled, differences, spell_out
+from minigpt.model import ModelConfig
+from minigpt.runs.checkpoint import tensors_of
+from minigpt.system.errors import ConfigError, UserError
+from minigpt.training.memory import outline
+
+
+class NoCounterpart(UserError):
+    """An option of a model that a family cannot express."""
+
+    def __init__(self, option: str, why: str):
+        self.option, self.why = option, why
+        super().__init__(f"model.{option}: {why}")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One tensor of theirs, and the tensors of ours that are made from it."""
+
+    theirs: str
+    ours: tuple[str, ...]
+    inward: Callable[[Tensors], Tensors]
+    """[theirs] -> ours"""
+    outward: Callable[[Tensors], Tensors]
+    """ours -> [theirs]"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a family's table: a module of theirs, modules of ours, and how the numbers of one lie in the others.
+
+    In the names of a row of a layer, `{}` is the layer's number.
+    """
+
+    theirs: str
+    ours: tuple[str, ...]
+    layout: Layout = SAME
+
+    def rules(self, there: set[str], layer: int = 0) -> Iterator[Rule]:
+        """The rules of the parameters of this module that the model has: `there`."""
+        for parameter in ("weight", "bias"):
+            ours = tuple(f"{name.format(layer)}.{parameter}" for name in self.ours)
+            if ours[0] in there:
+                yield Rule(f"{self.theirs.format(layer)}.{parameter}", ours, self.layout.inward, self.layout.outward)
+
+
+def row(theirs: str, *ours: str, layout: Layout = SAME) -> Row:
+    """The row of a module of theirs."""
+    return Row(theirs, ours, layout)
+
+
+class Family:
+    """One family. A subclass with a `model_type` is entered into FAMILIES."""
+
+    model_type: ClassVar[str] = ""
+    architecture: ClassVar[str] = ""
+    """The class of transformers that config.json names."""
+    prefix: ClassVar[str] = "model."
+    """What the names of all tensors but the head's begin with; a folder of the bare model is without it."""
+    head: ClassVar[str] = "lm_head"
+    embeddings: ClassVar[str] = "model.embed_tokens"
+    renamed: ClassVar[dict[str, str]] = {}
+    """Names of modules that some files have -> those of the rules."""
+    buffers: ClassVar[str] = r".*\.rotary_emb\.inv_freq"
+    """A pattern of tensors that hold no weights: they are made again from the config."""
+
+    def __init_subclass__(cls) -> None:
+        if cls.model_type:
+            FAMILIES[cls.model_type] = cls()
+
+    def read(self, keys: Keys) -> dict[str, Any]:
+        """The options of `ModelConfig` from the keys of a config.json. Raises UserError for what has no counterpart."""
+        raise NotImplementedError
+
+    def write(self, model: Spelled) -> dict[str, Any]:
+        """The keys of a config.json for a model, as near as the family comes; what does not come back is refused."""
+        raise NotImplementedError
+
+    def model_rows(self) -> list[Row]:
+        """The rows of what a model has once."""
+        raise NotImplementedError
+
+    def layer_rows(self, attention: Spelled, model: Spelled) -> list[Row]:
+        """The rows of what a layer with this attention has."""
+        raise NotImplementedError
+
+    def read_config(self, theirs: Mapping[str, Any]) -> ModelConfig:
+        """The model of a config.json. Raises UserError, which names the key that has no counterpart here."""
+        keys = Keys(theirs, self.model_type)
+        keys.must("model_type", self.model_type)
+        keys.whole("vocab_size")
+        values = self.read(keys)
+        keys.finish()
+        try:
+            return from_dict(ModelConfig, values)
+        except ConfigError as error:
+            what = "; ".join(f"{where.removeprefix('ModelConfig.')}: {why}" for where, why in error.mistakes)
+            raise UserError(f"config.json: this model cannot be built here: {what}") from None
+
+    def write_config(self, model: ModelConfig, vocab_size: int) -> dict[str, Any]:
+        """The config.json of a model. Raises NoCounterpart, which names the option that this family cannot express."""
+        ours = spell_out(model)
+        theirs = {
+            "model_type": self.model_type,
+            "architectures": [self.architecture],
+            "vocab_size": vocab_size,
+            "tie_word_embeddings": model.tied_head,
+            "torch_dtype": "float32",
+        } | self.write(ours)
+        try:
+            back = spell_out(self.read_config(theirs))
+        except UserError as error:
+            raise NoCounterpart("attention", f"{self.model_type} cannot have it: {error}") from None
+        for option, mine, other in differences(ours, back):
+            raise NoCounterpart(option, f"{show(mine)} has no counterpart in {self.model_type} (there: {show(other)})")
+        return theirs
+
+    def rules(self, model: ModelConfig) -> list[Rule]:
+        """The rules for every tensor of a model, each tensor in one of them."""
+        there, spelled = set(tensors_of(outline(model, 1))), spell_out(model)
+        found = [rule for row in self.model_rows() for rule in row.rules(there)]
+        for layer, attention in enumerate(spelled["attention"]):
+            rows = self.layer_rows(attention, spelled)
+            found += [rule for row in rows for rule in row.rules(there, layer)]
+        covered = [name for rule in found for name in rule.ours]
+        assert sorted(covered) == sorted(there), set(covered) ^ there
+        return found
+
+
+FAMILIES: dict[str, Family] = {}
+
+
+def to_ours(rules: list[Rule], read: Callable[[str], Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Our tensors by name, made from theirs, of which one at a time is read."""
+    for rule in rules:
+        tensors = rule.inward([read(rule.theirs)])
+        for name, tensor in zip(rule.ours, tensors, strict=True):
+            yield name, tensor.contiguous() if len(tensors) == 1 else tensor.clone()
+
+
+def to_theirs(rules: list[Rule], ours: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Their tensors by name, made from ours, one at a time."""
+    for rule in rules:
+        (tensor,) = rule.outward([ours[name] for name in rule.ours])
+        yield rule.theirs, tensor.contiguous()

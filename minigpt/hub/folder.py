@@ -1,0 +1,180 @@
+"""A stranger's folder of weights: config.json, model.safetensors or its shards, tokenizer.json. Nothing in it is run.
+
+Every file is looked at before it is read: its kind, its size, its header. The tensors are then read one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from minigpt.hub.keys import show
+from minigpt.runs.checkpoint import CheckpointError, check_header
+from minigpt.system.errors import UserError
+from minigpt.system.folder import read_start, sha256_of
+from minigpt.system.strict_json import has_form, parse_json
+from minigpt.system.terminal import one_line
+
+CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+MAX_CONFIG, MAX_INDEX = 1 << 20, 1 << 24  # bytes; larger ones are a mistake or an attack
+MAX_SHARDS = 1000
+PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+NUMBERS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}  # what a file may hold
+HINT = (
+    "on a machine where you trust it, transformers writes it anew: AutoModelForCausalLM.from_pretrained(FOLDER)"
+    ".save_pretrained(OUT)"
+)
+
+
+class Place(NamedTuple):
+    """Where a tensor lies, and what its file's header says of it."""
+
+    file: Path
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Folder:
+    """What a folder holds, by its headers."""
+
+    path: Path
+    config: dict[str, Any]
+    places: dict[str, Place]
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that are read: the config and the weights."""
+        return [self.path / CONFIG, *sorted({place.file for place in self.places.values()})]
+
+    def sums(self) -> dict[str, str]:
+        """The SHA-256 sums of the files that are read."""
+        return {path.name: sha256_of(path) for path in self.files}
+
+
+def open_folder(path: Path) -> Folder:
+    """Look at a folder: its config and the headers of its weights.
+
+    Raises UserError for what is not such a folder, CheckpointError for weights that must not be read, and OSError.
+    """
+    if not path.is_dir():
+        raise UserError(f"{path}: no such folder")
+    config = read_json(path / CONFIG, MAX_CONFIG)
+    places: dict[str, Place] = {}
+    for file, names in weight_files(path).items():
+        found = read_header(file)
+        if names is not None and (odd := sorted(names ^ found.keys())):
+            raise CheckpointError(f"{file}: {one_line(odd[0])}: the index and the file do not both have this tensor")
+        places |= found
+    return Folder(path, config, places)
+
+
+def read_json(path: Path, limit: int) -> dict[str, Any]:
+    """A JSON object from a file of at most `limit` bytes. Raises UserError, and OSError."""
+    check_plain(path)
+    if path.stat().st_size > limit:
+        raise UserError(f"{path}: {path.stat().st_size:,} bytes; such a file has at most {limit:,}")
+    try:
+        values = parse_json(read_start(path, limit + 1))
+    except ValueError as error:
+        raise UserError(f"{path}: not the JSON of a model: {_reason(error)}") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: expected a JSON object, found {show(values)}")
+    return values
+
+
+def check_plain(path: Path) -> None:
+    """Raises UserError unless a file is there, plain, and in its own folder.
+
+    The cache of huggingface_hub keeps every file once, in `blobs`, and its folders hold links to there.
+    """
+    if path.is_symlink():
+        home, blobs = path.parent.resolve(), path.parent.parent.parent / "blobs"
+        cached = home.parent.name == "snapshots" and not blobs.is_symlink() and path.resolve().parent == blobs.resolve()
+        if not cached:
+            raise UserError(f"{path}: a symbolic link; give a folder with the file itself in it")
+    if not path.is_file():
+        raise UserError(f"{path}: {'not a plain file' if path.exists() else 'no such file'}")
+
+
+def weight_files(folder: Path) -> dict[Path, set[str] | None]:
+    """The files with weights, each with the tensors that it should have; None: whatever it has.
+
+    Raises UserError where there are none, and CheckpointError for an index that names anything but files beside it.
+    """
+    if (folder / WEIGHTS).exists() or (folder / WEIGHTS).is_symlink():
+        check_plain(folder / WEIGHTS)
+        return {folder / WEIGHTS: None}
+    if (folder / INDEX).exists() or (folder / INDEX).is_symlink():
+        return shards(folder)
+    pickles = sorted(entry.name for entry in folder.iterdir() if entry.suffix in PICKLES)
+    if pickles:
+        found = f"{one_line(pickles[0])} is a pickle, which can run code when it is read, so it is not read"
+        raise UserError(f"{folder}: {found}, and there is no {WEIGHTS}: {HINT}")
+    raise UserError(f"{folder}: there is neither {WEIGHTS} nor {INDEX} in it")
+
+
+def shards(folder: Path) -> dict[Path, set[str] | None]:
+    """The files that an index names, each with its tensors."""
+    index = read_json(folder / INDEX, MAX_INDEX).get("weight_map")
+    if not has_form(index, {str: str}) or not index:
+        raise CheckpointError(f"{folder / INDEX}: expected weight_map, the file of every tensor by its name")
+    assert isinstance(index, dict)
+    tensors: dict[str, set[str]] = {}
+    for tensor, file in index.items():
+        tensors.setdefault(file, set()).add(tensor)
+    if len(tensors) > MAX_SHARDS:
+        raise CheckpointError(f"{folder / INDEX}: {len(tensors):,} files; at most {MAX_SHARDS:,} are read")
+    for file in tensors:
+        if Path(file).name != file or "\\" in file or ":" in file or not file.endswith(".safetensors"):
+            what = f"{file[:80]!r} is not the name of a .safetensors file in this folder"
+            raise CheckpointError(f"{folder / INDEX}: {one_line(what)}")
+        check_plain(folder / file)
+    return {folder / file: names for file, names in tensors.items()}
+
+
+def read_header(file: Path) -> dict[str, Place]:
+    """The tensors of a file by its header. Raises CheckpointError, and OSError."""
+    check_header(file)
+    try:
+        with safe_open(file, framework="pt") as opened:
+            slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118  no dict
+            return {name: Place(file, name, tuple(one.get_shape()), one.get_dtype()) for name, one in slices.items()}
+    except (SafetensorError, ValueError, TypeError, RuntimeError) as error:
+        raise CheckpointError(f"{file}: {_reason(error)}") from None
+
+
+def read_tensor(place: Place) -> Tensor:
+    """One tensor, in float32. Its file is opened for it alone: what is mapped of it is given back at once."""
+    try:
+        with safe_open(place.file, framework="pt") as opened:
+            return opened.get_tensor(place.name).to(torch.float32, copy=True)
+    except (SafetensorError, RuntimeError) as error:
+        raise CheckpointError(f"{place.file}: {place.name}: {_reason(error)}") from None
+
+
+def check_tensors(places: Mapping[str, Place], expected: Mapping[str, tuple[int, ...]]) -> None:
+    """Raises CheckpointError, which names the tensor, unless exactly the expected ones are there, of numbers."""
+    if odd := sorted(places.keys() ^ expected.keys()):
+        where = "the config has no such tensor" if odd[0] in places else "missing from the weights"
+        more = f" (and {len(odd) - 1:,} more)" if len(odd) > 1 else ""
+        raise CheckpointError(f"{one_line(odd[0])[:200]}: {where}{more}")
+    for name, shape in expected.items():
+        file, _, found, dtype = places[name]
+        if dtype not in NUMBERS:
+            raise CheckpointError(
+                f"{file}: {name}: {dtype} is not read (only {', '.join(NUMBERS)}): quantised weights?"
+            )
+        if found != shape:
+            raise CheckpointError(f"{file}: {name}: {found}, but by the config it has {shape}")
+
+
+def _reason(error: BaseException) -> str:
+    return one_line(" ".join(str(error).split())[:200])

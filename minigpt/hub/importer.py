@@ -1,0 +1,136 @@
+"""A folder of Hugging Face's, or a file, becomes a run."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minigpt.hub.family import FAMILIES, Family, Rule, to_ours, to_theirs
+from minigpt.hub.folder import CONFIG, Place, check_tensors, open_folder, read_tensor
+from minigpt.hub.keys import show
+from minigpt.hub.make_run import check_vocabulary, make_run
+from minigpt.model import ModelConfig
+from minigpt.runs.checkpoint import CheckpointError, tensors_of
+from minigpt.runs.report import Say
+from minigpt.system.errors import UserError
+from minigpt.system.memory import free_memory
+from minigpt.text.tokenizer import Byte, Tokenizer
+from minigpt.training.memory import NUMBER, outline, sampling_parts
+
+TABLE = "position.table.weight"  # of learned positions: as many rows as the context has places
+
+
+def import_folder(path: Path, name: str, block_size: int | None, say: Say) -> Path:
+    """Make a run of a folder: its place. `block_size` shortens the context; by default it is theirs.
+
+    Raises UserError for a folder that minigpt has no counterpart of, CheckpointError for weights that must not be
+    read, and OSError. Nothing is left behind then.
+    """
+    folder = open_folder(path)
+    family = family_of(folder.config, path)
+    whole, vocab_size = family.read_config(folder.config), int(folder.config["vocab_size"])
+    model = shortened(whole, block_size)
+    if "auto_map" in folder.config:
+        say(f"note: {path} has code of its own (auto_map in {CONFIG}); it is not run, minigpt's own model is used")
+    check_memory(model, vocab_size)
+    rules, places = family.rules(model), named(folder.places, family, model.tied_head)
+    check_tensors(places, shapes(rules, whole, vocab_size))
+    if model.tied_head:
+        check_tied(folder.places, family)
+    tokenizer = read_tokenizer(path, vocab_size)
+    check_vocabulary(tokenizer, vocab_size)
+    say(f"{path}: {family.model_type}, {sum(map(count, places.values())):,} numbers in {len(places):,} tensors")
+    tensors = fitted(to_ours(rules, lambda name: read_tensor(places[name])), model)
+    origin = {
+        "from": str(path.absolute()),
+        "model_type": family.model_type,
+        "sha256": folder.sums(),
+    }
+    return make_run(name, model, tokenizer, tensors, origin, say)
+
+
+def family_of(config: dict[str, Any], path: Path) -> Family:
+    """The family that a config.json names. Raises UserError for one that is not known."""
+    found = config.get("model_type")
+    if not isinstance(found, str) or found not in FAMILIES:
+        known = ", ".join(sorted(FAMILIES))
+        raise UserError(f"{path / CONFIG}: model_type: {show(found)} is not a family that minigpt reads ({known})")
+    return FAMILIES[found]
+
+
+def named(places: dict[str, Place], family: Family, tied: bool) -> dict[str, Place]:
+    """The tensors by the names of the whole model, without those that hold no weights of their own."""
+    full = {full_name(name, places, family): place for name, place in places.items()}
+    copy = {f"{family.head}.weight"} if tied else set()
+    return {n: place for n, place in full.items() if n not in copy and not re.fullmatch(family.buffers, n)}
+
+
+def full_name(name: str, places: dict[str, Place], family: Family) -> str:
+    """The name of a tensor in the whole model; a folder of the model without its head leaves out the prefix."""
+    module, _, parameter = name.rpartition(".")
+    name = f"{family.renamed.get(module, module)}.{parameter}"
+    bare = not any(other.startswith(family.prefix) for other in places)
+    return f"{family.prefix}{name}" if bare and not name.startswith(f"{family.head}.") else name
+
+
+def shapes(rules: list[Rule], model: ModelConfig, vocab_size: int) -> dict[str, tuple[int, ...]]:
+    """The shape of each of their tensors, by the rules read backwards over tensors without numbers."""
+    empty = tensors_of(outline(model, vocab_size))
+    return {name: tuple(tensor.shape) for name, tensor in to_theirs(rules, empty)}
+
+
+def check_memory(model: ModelConfig, vocab_size: int) -> None:
+    """Raises UserError for weights that do not fit into memory, once and their largest tensor twice."""
+    sizes = [NUMBER * tensor.numel() for tensor in tensors_of(outline(model, vocab_size)).values()]
+    needed, free = sum(sizes) + max(sizes), free_memory()
+    if free is not None and needed > free:
+        raise UserError(f"not enough memory: these weights take {needed:,} bytes, and {free:,} are free")
+    needed = sum(sampling_parts(model, vocab_size).values())
+    if free is not None and needed > free:
+        what = f"writing in a context of {model.block_size:,} positions takes {needed:,} bytes, and {free:,} are free"
+        raise UserError(f"not enough memory: {what}: give a shorter one, as in --block-size 1024")
+
+
+def check_tied(places: dict[str, Place], family: Family) -> None:
+    """Raises CheckpointError where a head that is the embeddings' by the config has other numbers in the weights."""
+    head = places.get(f"{family.head}.weight")
+    if head is None:
+        return
+    (tokens,) = (place for n, place in places.items() if full_name(n, places, family) == f"{family.embeddings}.weight")
+    if not torch.equal(read_tensor(head), read_tensor(tokens)):
+        what = "not the numbers of the embeddings, and tie_word_embeddings of config.json says that it has them"
+        raise CheckpointError(f"{head.file}: {head.name}: {what}")
+
+
+def shortened(model: ModelConfig, block_size: int | None) -> ModelConfig:
+    """The model with a shorter context. Raises UserError for a longer one, which it was not made for."""
+    if block_size is None:
+        return model
+    if not 1 <= block_size <= model.block_size:
+        raise UserError(f"--block-size {block_size}: this model has a context of {model.block_size:,} positions")
+    return replace(model, block_size=block_size)
+
+
+def fitted(tensors: Iterator[tuple[str, Tensor]], model: ModelConfig) -> Iterator[tuple[str, Tensor]]:
+    """The tensors, the table of learned positions as long as the context."""
+    for name, tensor in tensors:
+        yield name, tensor[: model.block_size].clone() if name == TABLE else tensor
+
+
+def read_tokenizer(path: Path, vocab_size: int) -> Tokenizer:
+    """The tokenizer of a folder. Raises UserError where there is none."""
+    if vocab_size == Byte.vocab_size and not (path / "tokenizer.json").exists():
+        return Byte()
+    raise UserError(f"{path}: there is no tokenizer.json in it, and without one text cannot become ids")
+
+
+def count(place: Place) -> int:
+    """How many numbers a tensor has."""
+    return math.prod(place.shape)
