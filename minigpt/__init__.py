@@ -16,7 +16,7 @@ from minigpt.fast import make_fast, shortcut
 from minigpt.grading import check
 from minigpt.model import GPT, ModelConfig
 from minigpt.runs.assemble import RunConfig
-from minigpt.runs.notebook import resume, train
+from minigpt.runs.notebook import fine_tune, resume, train
 from minigpt.runs.run import Run, load
 from minigpt.system.plugin import load_plugin
 
@@ -27,6 +27,7 @@ __all__ = [
     "Run",
     "RunConfig",
     "check",
+    "fine_tune",
     "load",
     "load_plugin",
     "make_fast",

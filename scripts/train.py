@@ -3,6 +3,7 @@
 python scripts/train.py --config tiny.yaml                                  # a small GPT in less than a minute
 python scripts/train.py --config tiny.yaml model.attention=average_softmax  # swap the attention
 python scripts/train.py --resume                                            # go on with the newest run
+python scripts/train.py --from-run tiny data.source=my.txt                  # a new run, with the weights of one
 python scripts/train.py --config tiny.yaml --profile                        # where a step's time goes
 python scripts/train.py --config tiny.yaml --plain                          # no kernels: the textbook's forms only
 """
@@ -20,8 +21,10 @@ from minigpt.config import options as config
 from minigpt.runs import profiler
 from minigpt.runs.assemble import RunConfig
 from minigpt.runs.report import say
-from minigpt.runs.run import newest_run
+from minigpt.runs.run import newest_run, open_run, tuned_name
 from minigpt.runs.start import resume, start
+from minigpt.runs.swap import continued
+from minigpt.runs.trainer import Trainer
 from minigpt.system.errors import UserError
 from minigpt.training import distributed
 
@@ -36,9 +39,13 @@ def main(arguments: argparse.Namespace) -> None:
         raise UserError("--name and --resume: give one of them; a run is resumed under its own name")
     if arguments.resume is None and arguments.allow_data_change:
         raise UserError("--allow-data-change: give --resume as well; a new run may have any text")
+    if arguments.resume is not None and arguments.from_run is not None:
+        raise UserError("--from-run and --resume: give one of them; a run goes on with its own weights")
     if arguments.resume is not None:
         folder, allowed = newest_run(arguments.resume), (arguments.allow_data_change, arguments.allow_leak)
         trainer = resume(folder, arguments.overrides, arguments.plugin, *allowed, skip_checks=arguments.skip_checks)
+    elif arguments.from_run is not None:
+        trainer = start_from(arguments)
     elif arguments.config:
         settings = config.load(RunConfig, arguments.config, arguments.overrides)
         name = arguments.name or Path(arguments.config).stem
@@ -54,9 +61,19 @@ def main(arguments: argparse.Namespace) -> None:
     say(f"curves: {folder / 'loss.svg'}; text: python scripts/sample.py --run {folder}")
 
 
+def start_from(arguments: argparse.Namespace) -> Trainer:
+    """A new run that starts with the weights of one that is there."""
+    source = open_run(newest_run(arguments.from_run))
+    settings = continued(source.config, arguments.config, arguments.overrides)
+    name = arguments.name or (Path(arguments.config).stem if arguments.config else tuned_name(source))
+    allow_leak, skip_checks = arguments.allow_leak, arguments.skip_checks
+    return start(settings, name, arguments.plugin, allow_leak, skip_checks=skip_checks, source=source)
+
+
 def profile(arguments: argparse.Namespace) -> None:
     """Show where a step's time goes; there is no run. Raises UserError for what belongs to a run."""
     options = {"--resume": arguments.resume is not None, "--name": arguments.name, "--allow-leak": arguments.allow_leak}
+    options |= {"--from-run": arguments.from_run is not None}
     options |= {"--allow-data-change": arguments.allow_data_change, "--skip-checks": arguments.skip_checks}
     for option, given in options.items():
         if given:
@@ -77,6 +94,8 @@ if __name__ == "__main__":
     parser.add_argument(
         "--resume", nargs="?", const="", metavar="RUN", help="go on with a run (default: the newest) where it stopped"
     )
+    what = "start a new run with the weights and the tokenizer of a run (default: the newest)"
+    parser.add_argument("--from-run", nargs="?", const="", metavar="RUN", help=what)
     parser.add_argument("--allow-data-change", action="store_true", help="resume although the text has changed")
     parser.add_argument("--plain", action="store_true", help="compute by the textbook's forms only: slower, and equal")
     parser.add_argument("--allow-leak", action="store_true", help="train even if an attention sees the future")
@@ -87,6 +106,8 @@ if __name__ == "__main__":
     arguments, overrides = parser.parse_known_args()
     if command.is_override(arguments.resume):  # --resume training.max_steps=900: an override, not a run
         arguments.resume, overrides = "", [arguments.resume, *overrides]
+    if command.is_override(arguments.from_run):
+        arguments.from_run, overrides = "", [arguments.from_run, *overrides]
     if command.is_override(arguments.profile):
         arguments.profile, overrides = default, [arguments.profile, *overrides]
     command.no_leftovers(parser, overrides)

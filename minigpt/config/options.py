@@ -195,9 +195,9 @@ Schema = TypeVar("Schema", bound=Options)
 INVALID = object()  # `_convert` returns it for a value whose mistake it has added to the list
 
 
-def build(schema: type[Schema], node: Node) -> Schema:
-    """Convert a tree to a dataclass. Raises ConfigError with every mistake in the tree."""
-    mistakes: list[Mistake] = []
+def build(schema: type[Schema], node: Node, found: Sequence[Mistake] = ()) -> Schema:
+    """Convert a tree to a dataclass. Raises ConfigError with the mistakes `found` before and every one in the tree."""
+    mistakes = list(found)
     config = _convert(schema, node, "", mistakes)
     if mistakes:
         raise ConfigError(mistakes)
@@ -339,28 +339,28 @@ def find(name: str | Path) -> Path:
 
 def load(schema: type[Schema], name: str | Path, overrides: Sequence[str] = ()) -> Schema:
     """Read a YAML file, apply `group.key=value` overrides, and convert it to a dataclass. Raises ConfigError."""
-    path = find(name)
-    if not path.exists():
-        shipped = [file.relative_to(CONFIGS).as_posix() for file in sorted(CONFIGS.rglob("*.yaml"))]
-        raise ConfigError([(str(name), f"no such file{suggest(name, shipped)}")])
     mistakes: list[Mistake] = []
-    tree = parse_yaml(read_text(path), str(path), mistakes)
-    if tree.value is None:
-        raise ConfigError([(str(path), "the file is empty or has only comments; write {} for all defaults")])
-    if not isinstance(tree.value, dict):
-        raise ConfigError([(tree.where, "a config is a group of options, `key: value`")])
+    tree = read_tree(name, mistakes)
     for argument in overrides:
         try:
             override(tree, argument, mistakes)
         except ConfigError as error:
             mistakes += error.mistakes
-    try:
-        config = build(schema, tree)
-    except ConfigError as error:
-        raise ConfigError(mistakes + error.mistakes) from None
-    if mistakes:
-        raise ConfigError(mistakes)
-    return config
+    return build(schema, tree, mistakes)
+
+
+def read_tree(name: str | Path, mistakes: list[Mistake]) -> Node:
+    """The groups of a YAML file, a path or a name in `configs/`. Adds to `mistakes`, and raises ConfigError."""
+    path = find(name)
+    if not path.exists():
+        shipped = [file.relative_to(CONFIGS).as_posix() for file in sorted(CONFIGS.rglob("*.yaml"))]
+        raise ConfigError([(str(name), f"no such file{suggest(name, shipped)}")])
+    tree = parse_yaml(read_text(path), str(path), mistakes)
+    if tree.value is None:
+        raise ConfigError([(str(path), "the file is empty or has only comments; write {} for all defaults")])
+    if not isinstance(tree.value, dict):
+        raise ConfigError([(tree.where, "a config is a group of options, `key: value`")])
+    return tree
 
 
 def from_dict(schema: type[Schema], values: dict[str, Any]) -> Schema:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
 
@@ -52,9 +53,14 @@ def build_model(config: RunConfig, tokenizer: Tokenizer) -> GPT:
 
 
 def assemble(
-    config: RunConfig, corpus: Corpus, tokenizer: Tokenizer, purpose: str = "training", free: int | None = None
+    config: RunConfig,
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    purpose: str = "training",
+    free: int | None = None,
+    weights: Callable[[GPT], None] = lambda model: None,
 ) -> tuple[Dataset, GPT, Optimizer]:
-    """Dataset, model and optimizer, on the config's device.
+    """Dataset, model and optimizer, on the config's device; `weights` puts those of another run into the fresh model.
 
     Raises UserError where the device is not there, where the memory is too small, and where a method of an attention
     returns another shape than it should; `purpose` and `free` are those of `check_device`.
@@ -64,6 +70,8 @@ def assemble(
     parts = training_parts(config.model, tokenizer.vocab_size, rows, settings.micro_batch_size)
     check_device(parts, purpose, config.model, tokenizer.vocab_size, device, free)
     dataset = Dataset(config.data, corpus, tokenizer, config.model.block_size)
-    model = build_model(config, tokenizer).to(device)
+    model = build_model(config, tokenizer)
+    weights(model)
+    model.to(device)
     check_shapes(model)
     return dataset, model, settings.optimizer.component(settings.optimizer, model)

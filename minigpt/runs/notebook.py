@@ -2,6 +2,7 @@
 
     run = minigpt.train("tiny.yaml", "training.max_steps=200")    # overrides as on the command line
     run = minigpt.resume("runs/tiny")                             # after the stop button
+    run = minigpt.fine_tune("runs/tiny", "data.source=my.txt")    # a new run that starts with its weights
 
 The folder is made in `runs/` of the notebook's folder. The stop button (Ctrl-C) ends a training after its step, with a
 checkpoint; the cell ends with `Stopped`, so that cells below it do not run.
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from minigpt.config.options import load as load_config
 from minigpt.runs.assemble import RunConfig
-from minigpt.runs.run import Run, newest_run
+from minigpt.runs.run import Run, newest_run, open_run, tuned_name
+from minigpt.runs.swap import continued
 from minigpt.system.plugin import PLUGINS, load_plugin
 
 if TYPE_CHECKING:
@@ -33,6 +35,26 @@ def train(config: str | Path, *overrides: str, name: str = "", plugins: Sequence
     files = _loaded(plugins)
     settings = load_config(RunConfig, config, overrides)
     return _finished(start.start(settings, name or Path(config).stem, files, allow_leak=False))
+
+
+def fine_tune(
+    folder: str | Path,
+    *overrides: str,
+    config: str | Path | None = None,
+    name: str = "",
+    plugins: Sequence[str | Path] = (),
+) -> Run:
+    """Train a new run that starts with the weights of one, a path or a name in `runs/`, and return it, ready to write.
+
+    It has that run's tokenizer, and its model but for what is swapped; text and training are those of `config`, or
+    else of the run, with overrides. `name` is that of the new folder (default: `tiny-tuned` for `tiny`). Raises what
+    `train` raises, and CheckpointError.
+    """
+    from minigpt.runs import start
+
+    files, source = _loaded(plugins), open_run(newest_run(str(folder)))
+    settings = continued(source.config, config, overrides)
+    return _finished(start.start(settings, name or tuned_name(source), files, allow_leak=False, source=source))
 
 
 def resume(folder: str | Path = "", *overrides: str, plugins: Sequence[str | Path] = ()) -> Run:

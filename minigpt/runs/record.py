@@ -16,7 +16,7 @@ import hashlib
 import json
 import platform
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +48,13 @@ def make_folder(name: str) -> Path:
             number += 1
 
 
-def record_run(run: Run, plugins: Sequence[Path], checks: str) -> dict[str, str]:
-    """Write down what is run, in full, and whether it was checked; returns the SHA-256 sums for its checkpoints."""
+def record_run(
+    run: Run, plugins: Sequence[Path], checks: str, weights: Mapping[str, Any] | None = None
+) -> dict[str, str]:
+    """Write down what is run, in full, whether it was checked, and where its first weights are from, if from a run.
+
+    Returns the SHA-256 sums for its checkpoints.
+    """
     write_whole(run.folder / CONFIG, to_yaml(run.config))
     run.tokenizer.save(run.folder / TOKENIZER)
     environment = {
@@ -61,6 +66,7 @@ def record_run(run: Run, plugins: Sequence[Path], checks: str) -> dict[str, str]
         "threads": torch.get_num_threads(),
         "checks": checks,
     }
+    environment |= {} if weights is None else {"weights": dict(weights)}
     (run.folder / ENVIRONMENT).write_text(json.dumps(environment, indent=1), encoding="utf-8")
     for plugin in plugins:
         replace(run.folder, f"{PLUGINS}/{plugin.name}", code_of(plugin))

@@ -236,6 +236,11 @@ class Opened:
         """The model on the meta device: its tensors have shapes and no values."""
         return outline(self.config.model, self.tokenizer.vocab_size)
 
+    def origin(self) -> dict[str, Any]:
+        """Which weights these are, for the record of a run that starts with them."""
+        sha256 = sha256_of(self.saved.path / checkpoint.FILES[0])
+        return {"run": str(self.folder.resolve()), "step": self.saved.state["step"], "sha256": sha256}
+
 
 def open_run(folder: Path) -> Opened:
     """What is in a run's folder: its newest good checkpoint, which fits the config, and what is to be said of it.
@@ -251,6 +256,11 @@ def open_run(folder: Path) -> Opened:
     opened = Opened(folder, read_config(folder), Tokenizer.load(folder / TOKENIZER), saved, notes)
     checkpoint.check_fit(opened.outline(), saved.model, saved.path)
     return opened
+
+
+def tuned_name(source: Opened) -> str:
+    """The name of a run that starts with the weights of one, where none is given."""
+    return f"{source.folder.resolve().name}-tuned"
 
 
 def load(folder: str | Path, device: str = "auto", fast: bool = True, overrides: Sequence[str] = ()) -> Run:

@@ -10,14 +10,15 @@ from time import perf_counter
 from minigpt.checks.before_training import check_before_training
 from minigpt.config.options import to_python
 from minigpt.inspection.causality import idle_positions
-from minigpt.model.gpt import count_parameters
+from minigpt.model.gpt import GPT, count_parameters
 from minigpt.runs import checkpoint
 from minigpt.runs.assemble import RunConfig, assemble, open_text
 from minigpt.runs.checkpoint import Checkpoint, CheckpointError
 from minigpt.runs.loggers import check_loggers
 from minigpt.runs.record import Change, changed, cut_metrics, make_folder, record_changes, record_run
 from minigpt.runs.report import Say, say, silent
-from minigpt.runs.run import METRICS, RUNS, SKIPPED, TOKENIZER, Run, check_run, open_checkpoint, read_config
+from minigpt.runs.run import METRICS, RUNS, SKIPPED, TOKENIZER, Opened, Run, check_run, open_checkpoint, read_config
+from minigpt.runs.swap import move
 from minigpt.runs.trainer import Trainer
 from minigpt.system.errors import UserError
 from minigpt.system.folder import Lock, check_name
@@ -40,23 +41,28 @@ def start(
     allow_leak: bool,
     say: Say = say,
     skip_checks: bool = False,
+    source: Opened | None = None,
 ) -> Trainer:
     """Prepare a new run: read the text, build the model, check it (`before_training.py`), and make its folder.
 
-    Raises UserError for options that cannot be used, LeakError for a model that sees the future, LawError for a kind
-    that breaks a law, and OSError.
+    With a `source`, the run has that one's tokenizer, and starts with those of its weights that fit. Raises UserError
+    for options that cannot be used, LeakError for a model that sees the future, LawError for a kind that breaks a law,
+    and OSError.
     """
     began, say = perf_counter(), say if distributed.rank() == 0 else silent
     check_name(name, "a run")
     check_loggers(config.training.loggers)
-    corpus, tokenizer = open_text(config.data)
+    if source is None:
+        corpus, tokenizer = open_text(config.data)
+    else:
+        corpus, tokenizer = open_corpus(config.data.source, config.data.stories), source.tokenizer
     say(f"text: {corpus.description}; {tokenizer.vocab_size:,} tokens in the vocabulary")
-    trainer = _make(config, tokenizer, corpus, RUNS / name, say)
+    trainer = _make(config, tokenizer, corpus, RUNS / name, say, source)
     checks = _check(trainer, allow_leak, skip_checks)
     if distributed.rank() == 0:
         trainer.run.folder = make_folder(name)
         trainer.lock = Lock(trainer.run.folder)
-        trainer.seal = record_run(trainer.run, plugins, checks)
+        trainer.seal = record_run(trainer.run, plugins, checks, source.origin() if source else None)
     say(f"run: {trainer.run.folder} (ready in {perf_counter() - began:.1f} s)")
     return trainer
 
@@ -137,14 +143,17 @@ def _check_left(config: RunConfig, saved: Checkpoint, folder: Path) -> None:
         )
 
 
-def _make(config: RunConfig, tokenizer: Tokenizer, corpus: Corpus, folder: Path, say: Say) -> Trainer:
+def _make(
+    config: RunConfig, tokenizer: Tokenizer, corpus: Corpus, folder: Path, say: Say, source: Opened | None = None
+) -> Trainer:
     """Put a trainer together; the config of its run has the number of threads in place of `auto`."""
     config = replace(config, training=with_threads(config.training))
     distributed.start(config.training.device)
     processes = distributed.world()
     if config.training.batch_size < processes:
         raise UserError(f"training.batch_size: {config.training.batch_size} rows for {processes} processes")
-    dataset, model, optimizer = assemble(config, corpus, tokenizer)
+    weights = (lambda model: None) if source is None else (lambda model: _take_weights(model, source, say))
+    dataset, model, optimizer = assemble(config, corpus, tokenizer, weights=weights)
     for line in idle_positions(model):
         say(f"note: {line}; training goes on without it")
     parts = ", ".join(f"{part} {count:,}" for part, count in count_parameters(model).items() if count)
@@ -153,6 +162,16 @@ def _make(config: RunConfig, tokenizer: Tokenizer, corpus: Corpus, folder: Path,
     say(f"model: {sum(count_parameters(model).values()):,} parameters ({parts}) on {model.device}{together}{threads}")
     run, expected = Run(folder, config, tokenizer, model, 0, []), expectations(corpus, tokenizer)
     return Trainer(run, dataset, optimizer, corpus.digest, say, expected=expected)
+
+
+def _take_weights(model: GPT, source: Opened, say: Say) -> None:
+    """Put those weights of a run that fit into a fresh model. Raises UserError where none does."""
+    moved = move(model, source.saved.model, source.outline())
+    if not (moved.kept or moved.repeated):
+        raise UserError(f"--from-run: no weight of {source.folder} fits this model: leave model.n_embd as it is")
+    say(f"weights: those of {source.folder} after step {source.saved.state['step']}")
+    for line in moved.lines() if moved.fresh or moved.dropped or moved.repeated else ():
+        say(line)
 
 
 def _check(trainer: Trainer, allow_leak: bool, skip_checks: bool) -> str:

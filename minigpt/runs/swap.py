@@ -13,12 +13,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from minigpt.attention import MultiHead
-from minigpt.config.options import as_mapping, build, hints, override, to_python
+from minigpt.config.options import as_mapping, build, hints, override, read_tree, to_python
 from minigpt.config.strict_yaml import Node, from_python
 from minigpt.model import GPT, ModelConfig
 from minigpt.runs.assemble import RunConfig
@@ -46,36 +47,40 @@ def swapped(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
                 f"{argument}: of a run that is there, options of the model can be swapped, as in "
                 "model.attention=average_softmax; a new run has its own text and training: train.py --from-run"
             )
-    return merged(config, overrides) if overrides else config
+    return _merged(config, from_python(to_python(config), "the run's config"), overrides, [])
 
 
-def merged(config: RunConfig, overrides: Sequence[str], given: Node | None = None) -> RunConfig:
-    """A run's config with overrides. `given`: the tree of a config whose groups take the place of the run's.
+def continued(config: RunConfig, file: str | Path | None, overrides: Sequence[str]) -> RunConfig:
+    """The config of a new run with the weights of another: its tokenizer, and its model but for what is swapped.
 
-    Its `model` may have some options only: the others are the run's.
+    Text, training and sampling are those of `file`, a path or a name in `configs/`; without one, the run's. `overrides`
+    may change them, and the model as in `swapped`. Raises ConfigError, and UserError for another tokenizer.
     """
     tree, mistakes = from_python(to_python(config), "the run's config"), list[Mistake]()
-    before = dict(tree.value["model"].value)
-    for name, group in (given.value if given else {}).items():
-        if name == "model" and isinstance(group.value, dict):
-            tree.value["model"].value |= group.value
-            tree.value["model"].keys |= group.keys
-        else:
-            tree.value[name], tree.keys[name] = group, group.where
-    for argument in overrides:
-        _override(tree, argument, mistakes)
-    model = as_mapping(tree.value["model"])
-    for name, hint in hints(ModelConfig).items() if isinstance(model.value, dict) else ():
-        given_now = model.value.setdefault(name, before[name])
-        if given_now is not before[name]:
-            model.value[name] = _with_former(given_now, before[name], hint)
-    try:
-        found = build(RunConfig, tree)
-    except ConfigError as error:
-        raise ConfigError(mistakes + error.mistakes) from None
-    if mistakes:
-        raise ConfigError(mistakes)
+    if file is not None:
+        given, tokenizer = read_tree(file, mistakes), tree.value["data"].value["tokenizer"]
+        tree.value |= {name: Node({}, given.where, {}) for name in tree.value if name != "model"} | given.value
+        tree.keys |= given.keys
+        if isinstance(tree.value["data"].value, dict):
+            tree.value["data"].value.setdefault("tokenizer", tokenizer)
+    found = _merged(config, tree, overrides, mistakes)
+    if found.data.tokenizer != config.data.tokenizer:
+        theirs = config.data.tokenizer.component.kind
+        raise UserError(f"data.tokenizer: the weights belong to the tokenizer of their run, {theirs}: leave it out")
     return found
+
+
+def _merged(config: RunConfig, tree: Node, overrides: Sequence[str], mistakes: list[Mistake]) -> RunConfig:
+    """The config of a tree with overrides. What its model does not say is as in the run's config."""
+    for argument in overrides:
+        try:
+            _override(tree, argument, mistakes)
+        except ConfigError as error:
+            mistakes += error.mistakes
+    model, former = tree.value["model"].value, from_python(to_python(config.model), "the run's config").value
+    for name, hint in hints(ModelConfig).items() if isinstance(model, dict) else ():
+        model[name] = _with_former(model.get(name, former[name]), former[name], hint)
+    return build(RunConfig, tree, mistakes)
 
 
 def _override(tree: Node, argument: str, mistakes: list[Mistake]) -> None:
