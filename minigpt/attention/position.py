@@ -11,13 +11,13 @@ B batch, H heads, T positions of the queries, S of the keys, D model width, d wi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from minigpt.attention.cache import Past
-from minigpt.config.options import Component, Options, Positive, Range, Rate, Size
+from minigpt.config.options import Component, Options, Range, Rate, Size
 
 
 def distance(T: int, S: int, device: torch.device | None = None) -> Tensor:
@@ -60,9 +60,10 @@ class Position(nn.Module, Component):
         """What is added to the scores of query (B, H, T, d) and key (B, G, S, d): (H, T, S), here zeros."""
         return query.new_zeros(query.shape[1], query.shape[2], key.shape[2])  # (H, T, S)
 
-    def acts_by(self, method: str) -> bool:
+    @classmethod
+    def acts_by(cls, method: str) -> bool:
         """Whether this kind overrides `embed`, `rotate` or `bias`."""
-        return getattr(type(self), method) is not getattr(Position, method)
+        return getattr(cls, method) is not getattr(Position, method)
 
 
 class NoPosition(Position, kind="none"):
@@ -127,6 +128,22 @@ class Convolution(Position, kind="convolution"):
         return x
 
 
+class Stretch(Component):
+    """How rotary positions are made to reach beyond the texts of the training: see `stretch.py`. Here not at all."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Component.Config):
+        """No options."""
+
+        def waves(self, theta: Tensor, base: float) -> tuple[Tensor, Tensor]:
+            """The cosines and sines of the angles theta (T, n), whose frequencies were made of `base`: (T, n) each."""
+            return theta.cos(), theta.sin()
+
+
+class NoStretch(Stretch, kind="none"):
+    """Every pair turns as fast as its frequency says."""
+
+
 class Rotary(Position, kind="rotary"):
     """Rotates each pair of features by an angle that grows with the position ("RoFormer", arXiv 2104.09864).
 
@@ -138,14 +155,23 @@ class Rotary(Position, kind="rotary"):
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Position.Config):
-        base: Positive = 10_000.0
+        base: Annotated[float, Range(1, open_low=True)] = 10_000.0
         """The slowest pair makes one full turn in 2 pi base^(1 - 2/d) positions."""
+        share: Annotated[float, Range(0, 1, open_low=True)] = 1.0
+        """The fraction of a head's features that are rotated, the first d (GPT-J, GPT-NeoX, Phi); by default all."""
+        stretch: Stretch.Config = NoStretch.Config()
+        """How angles are changed for texts longer than those of the training: none, linear, llama3, yarn."""
 
     config: Rotary.Config
 
     def rotate(self, x: Tensor, start: int) -> Tensor:
-        theta = angles(start, x.shape[2], x.shape[3] - x.shape[3] % 2, self.config.base, x.device)  # (T, n)
-        return apply_rotary(x, theta.cos(), theta.sin())  # (B, H, T, d)
+        return apply_rotary(x, *waves(self.config, start, x.shape[2], x.shape[3], x.device))  # (B, H, T, d)
+
+
+def waves(config: Rotary.Config, start: int, T: int, d: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The cosines and sines by which T positions from `start` on rotate heads of width d: (T, n) each."""
+    theta = angles(start, T, int(config.share * d) // 2 * 2, config.base, device)  # (T, n)
+    return config.stretch.waves(theta, config.base)
 
 
 def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -160,12 +186,24 @@ def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class Alibi(Position, kind="alibi"):
     """Lowers each score in proportion to the distance, each head by its own slope ("Train Short, Test Long",
     arXiv 2108.12409). The slopes fall geometrically from 2^(-8/H) to 2^-8. On an average it makes a decaying mean.
+
+    Where H is no power of two, the paper's own code takes the slopes of the largest power of two n below it, and for
+    the heads left over every second slope of 2n heads. So do BLOOM (arXiv 2211.05100) and MPT: `slopes: bloom`.
     """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Position.Config):
+        slopes: Literal["geometric", "bloom"] = "geometric"
+        """The slopes of H heads, which differ where H is no power of two: one sequence, or two."""
+
+    config: Alibi.Config
 
     def bias(self, query: Tensor, key: Tensor) -> Tensor:
         H, T, S = query.shape[1], query.shape[2], key.shape[2]
         dtype = torch.promote_types(query.dtype, torch.float32)
-        slopes = 2.0 ** (-8.0 * torch.arange(1, H + 1, dtype=dtype, device=query.device) / H)  # (H,)
+        n = H if self.config.slopes == "geometric" else 1 << (H.bit_length() - 1)  # the largest power of two up to H
+        h = torch.arange(1, H + 1, dtype=dtype, device=query.device)  # (H,)
+        slopes = 2.0 ** -torch.where(h <= n, 8 * h / n, 4 * (2 * (h - n) - 1) / n)  # (H,)
         return -slopes[:, None, None] * distance(T, S, query.device).abs()  # (H, T, S)
 
 
