@@ -50,7 +50,17 @@ class Attention(nn.Module, Component):
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Component.Config):
-        """No options."""
+        """The options of every kind."""
+
+        position: Position.Config | None = None
+        """How this attention is told where a token is: none, rotary or alibi; by default as the model is."""
+
+        def mistakes(self) -> Iterator[Mistake]:
+            yield from super().mistakes()
+            if self.position is not None and self.position.component.acts_by("embed"):
+                inside = [kind for kind, position in Position.kinds.items() if not position.acts_by("embed")]
+                added = f"{self.position.component.kind} is added to the embeddings, once for all layers"
+                yield "position", f"{added}: set it as model.position, or choose one of {', '.join(inside)}"
 
         def mistakes_within(self, model: Shape) -> Iterator[Mistake]:
             """Checks against the rest of the model: yields (field, what is wrong)."""
@@ -60,10 +70,11 @@ class Attention(nn.Module, Component):
         super().__init__()
         self.config = config
         self.dropout = model.dropout
-        position: Position = model.position.component(model.position, model, layer)
-        self.position = NoPosition(NoPosition.Config(), model) if self.leaves_out(position) else position
+        chosen = config.position or model.position
+        position: Position = chosen.component(chosen, model, layer)
+        self.position = NoPosition(NoPosition.Config(), model) if self.leaves_out(chosen.component) else position
 
-    def leaves_out(self, position: Position) -> str:
+    def leaves_out(self, position: type[Position]) -> str:
         """Why this kind leaves a position out; empty where it uses it."""
         return "; ".join(why for method, why in self.unsuited.items() if position.acts_by(method))
 

@@ -158,7 +158,7 @@ def build(kind: type[nn.Module], target: Target, path: Path | None) -> Answer:
 
 def build_kind(kind: type[Attention], target: Target, path: Path | None) -> Answer:
     """A kind for minigpt, with the target's sizes."""
-    sizes, options = target.sizes, {}
+    sizes, options = target.sizes, dict[str, Any]()
     names = set(getattr(kind.Config, "__dataclass_fields__", {}))
     for name, axis in (("n_head", "H"), ("n_kv_head", "G"), ("window", "window")):
         if name in names and axis in sizes:

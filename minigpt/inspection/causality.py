@@ -185,12 +185,15 @@ class _Probe:
 
 @torch.no_grad()
 def idle_positions(model: GPT) -> list[str]:
-    """A line for each kind that leaves the position out, or has no use for it, such as rotary in an average."""
-    kind, idle = model.config.position.component.kind, dict[str, set[str]]()
+    """A line for each kind that leaves its position out, or has no use for it, such as rotary in an average."""
+    idle, left_out = dict[tuple[str, str], set[str]](), list[str]()
     noise = torch.Generator().manual_seed(0)
     pasts = chain([Past() for _ in model.blocks])
     for original, past in zip(model.attentions(), pasts):
         attention = copy.deepcopy(original).eval()  # dropout would advance the global random generator
+        chosen = attention.config.position or model.config.position
+        if why := attention.leaves_out(chosen.component):
+            left_out.append(f"position {chosen.component.kind} is left out of {attention.kind}: {why}")
         acts = [method for method in ("rotate", "bias") if attention.position.acts_by(method)]
         used: set[str] = set()
         with ExitStack() as stack:
@@ -199,14 +202,13 @@ def idle_positions(model: GPT) -> list[str]:
             x = torch.randn(1, 2, model.config.n_embd, generator=noise).to(model.device)  # (1, 2, D)
             attention(x, past)
         for method in set(acts) - used:
-            idle.setdefault(method, set()).add(attention.kind)
+            idle.setdefault((chosen.component.kind, method), set()).add(attention.kind)
     lacks = {"rotate": "no queries and keys to rotate", "bias": "no scores to bias"}
-    reasons = {attention.kind: attention.leaves_out(model.position) for attention in model.attentions()}
     return [
-        *(f"position {kind} is left out of {name}: {reason}" for name, reason in reasons.items() if reason),
+        *dict.fromkeys(left_out),
         *(
-            f"position {kind} does nothing in {', '.join(sorted(kinds))}: there are {lacks[method]}"
-            for method, kinds in idle.items()
+            f"position {position} does nothing in {', '.join(sorted(kinds))}: there are {lacks[method]}"
+            for (position, method), kinds in idle.items()
         ),
     ]
 

@@ -93,12 +93,11 @@ def explore(
 def facts_of(model: GPT, numbers: Numbers) -> list[tuple[str, str]]:
     """What stands at the top of the page."""
     kinds = dict.fromkeys(layer.kind for layer in numbers.layers)
-    position, unused = (
-        model.config.position.component.kind,
-        [a for a in model.attentions() if a.leaves_out(model.position)],
-    )
-    not_used = ", ".join(dict.fromkeys(attention.kind for attention in unused))
-    found = [("attention", ", ".join(kinds)), ("position", position + (f" (not in {not_used})" if not_used else ""))]
+    layers = [(attention, attention.config.position or model.config.position) for attention in model.attentions()]
+    places = [model.config.position] if model.position.acts_by("embed") else []
+    positions = ", ".join(dict.fromkeys(p.component.kind for p in (*places, *(own for _, own in layers))))
+    not_used = ", ".join(dict.fromkeys(a.kind for a, own in layers if a.leaves_out(own.component)))
+    found = [("attention", ", ".join(kinds)), ("position", positions + (f" (not in {not_used})" if not_used else ""))]
     found += [("layers", str(len(numbers.layers))), ("parameters", f"{sum(count_parameters(model).values()):,}")]
     if not len(numbers.surprise):
         return found

@@ -18,7 +18,6 @@ from torch.overrides import TorchFunctionMode
 from minigpt.attention import Attention, Past
 from minigpt.attention.cache import KVCache, WindowCache
 from minigpt.attention.compact.latent import Latent
-from minigpt.attention.position import Position
 from minigpt.fast import make_fast
 from minigpt.model import GPT, MLP, ModelConfig
 from minigpt.model.mlp import GELU
@@ -92,7 +91,7 @@ def training_parts(config: ModelConfig, vocab_size: int, batch_size: int, micro_
     return {
         WEIGHTS: parameter_count(config, vocab_size) * TRAINING_BYTES,
         BATCH: 4 * 8 * batch_size * (T + 1),  # positions, windows, x and y: int64
-        ACTIVATIONS: B * T * activation_bytes(config) + scores_bytes(config, T) * config.n_layer,
+        ACTIVATIONS: B * T * activation_bytes(config) + sum(scores_bytes(config, T)),
         LOGITS: NUMBER * vocab_size * max(2 * B * T, evaluated),  # and their gradients
     }
 
@@ -104,10 +103,11 @@ def activation_bytes(config: ModelConfig) -> int:
     return config.n_layer * NUMBER * (3 * config.n_embd + widest)
 
 
-def scores_bytes(config: ModelConfig, T: int) -> int:
-    """The bytes of one layer's (H, T, T) bias, where the position has one."""
-    biased = config.position.component.bias is not Position.bias
-    return NUMBER * heads(config.layer_attention(0)) * T * T if biased else 0
+def scores_bytes(config: ModelConfig, T: int) -> list[int]:
+    """The bytes of each layer's (H, T, T) bias, zero where its position has none."""
+    layers = [config.layer_attention(layer) for layer in range(config.n_layer)]
+    biased = [(layer.position or config.position).component.acts_by("bias") for layer in layers]
+    return [NUMBER * heads(layer) * T * T * has for layer, has in zip(layers, biased)]
 
 
 def heads(attention: Attention.Config) -> int:
@@ -120,7 +120,7 @@ def sampling_parts(config: ModelConfig, vocab_size: int) -> Parts:
     return {
         MODEL: 2 * NUMBER * parameter_count(config, vocab_size),
         CACHE: cache_bytes(config),
-        MAPS: scores_bytes(config, config.block_size),
+        MAPS: max(scores_bytes(config, config.block_size)),
     }
 
 
