@@ -228,7 +228,7 @@ def test_an_unknown_kind_has_a_suggestion(read: Reader) -> None:
 
 def test_an_option_of_another_kind_is_unknown(read: Reader) -> None:
     found = the_mistake(read, "model: {attention: {kind: dot_product, n_head: 4}}")
-    assert found.startswith("c.yaml:1:40: model.attention.n_head: unknown key (known: causal, include_self)")
+    assert found.startswith("c.yaml:1:40: model.attention.n_head: unknown key (known: position, causal, include_self)")
 
 
 @pytest.mark.parametrize("kind", ["3", "{a: b}", "[a]"])
@@ -305,7 +305,7 @@ def test_an_option_that_would_do_nothing_is_unknown() -> None:
     class Mine(MultiHead, kind="without_scale"):
         @dataclass(frozen=True, kw_only=True)
         class Config(MultiHead.Config):
-            without = ("scaled", "qk_norm")
+            without = ("scaled", "qk_norm", "qk_norm_epsilon")
 
     try:
         with pytest.raises(ConfigError, match="unknown key"):
@@ -313,7 +313,8 @@ def test_an_option_that_would_do_nothing_is_unknown() -> None:
         with pytest.raises(ConfigError, match="scaled: this kind has no such option"):
             Mine.Config(scaled=False)
         written = yaml.safe_load(to_yaml(ModelConfig(attention=Mine.Config(n_head=2))))["attention"]
-        assert written == {"kind": "without_scale", "n_head": 2, "causal": True, "head_dim": None}
+        own = {"kind": "without_scale", "n_head": 2, "causal": True, "head_dim": None, "position": None}
+        assert written == own | dict.fromkeys(("score_scale", "qkv_bias", "project_bias"))
         assert MultiHead.Config(scaled=False).scaled is False
     finally:
         del Attention.kinds["without_scale"]

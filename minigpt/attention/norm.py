@@ -23,3 +23,17 @@ class RMSNorm(nn.Module):
         precise = x.to(torch.promote_types(x.dtype, torch.float32))  # (..., d)
         y = precise * torch.rsqrt(precise.square().mean(dim=-1, keepdim=True) + self.epsilon)  # (..., d)
         return (y if self.weight is None else y * self.weight).to(x.dtype)  # (..., d)
+
+
+class HeadNorm(RMSNorm):
+    """RMSNorm of queries or keys (B, H, T, d) -> (B, H, T, d): each head, or with `whole` all H d features as one."""
+
+    def __init__(self, H: int, d: int, whole: bool, epsilon: float):
+        super().__init__(H * d if whole else d, epsilon=epsilon)
+        self.whole = whole
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.whole:
+            return super().forward(x)  # (B, H, T, d)
+        together = super().forward(x.transpose(1, 2).flatten(2))  # (B, T, H d)
+        return together.unflatten(2, (x.shape[1], x.shape[3])).transpose(1, 2)  # (B, H, T, d)

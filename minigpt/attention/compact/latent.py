@@ -86,7 +86,7 @@ class Latent(SoftmaxAttention, kind="latent"):
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MultiHead.Config):
-        without = ("qk_norm",)
+        without = ("qk_norm", "qk_norm_epsilon")
 
         latent: Size | None = None
         """The width r of the latent; by default a quarter of the model's."""
@@ -103,11 +103,12 @@ class Latent(SoftmaxAttention, kind="latent"):
         r = config.latent or max(D // 4, 1)
         p = config.rotated if config.rotated is not None else d // 2
         self.n_head, self.d, self.r, self.p = H, d, r, p
-        self.query = nn.Linear(D, H * (d + p), bias=model.bias)
-        self.latent = nn.Linear(D, r + p, bias=model.bias)
+        bias, project_bias = (model.bias if own is None else own for own in (config.qkv_bias, config.project_bias))
+        self.query = nn.Linear(D, H * (d + p), bias=bias)
+        self.latent = nn.Linear(D, r + p, bias=bias)
         self.latent_norm = RMSNorm(r) if config.latent_norm else nn.Identity()
         self.key, self.value = Up(r, H * d, bias=False), Up(r, H * d, bias=False)
-        self.project = nn.Linear(H * d, D, bias=model.bias)
+        self.project = nn.Linear(H * d, D, bias=project_bias)
 
     def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
         query, aim = split_heads(self.query(x), self.n_head).split((self.d, self.p), dim=-1)  # (B, H, T, d), .. p)
@@ -133,7 +134,7 @@ class Latent(SoftmaxAttention, kind="latent"):
         return mixed @ self.by_head(self.value).mT  # (B, H, T, d)
 
     def scale(self, query: Tensor) -> float:
-        return (self.d + self.p) ** -0.5 if self.config.scaled else 1.0
+        return self.config.score_scale or ((self.d + self.p) ** -0.5 if self.config.scaled else 1.0)
 
     def output(self, mixed: Tensor, x: Tensor) -> Tensor:
         return self.project(super().output(mixed, x))  # (B, T, D)

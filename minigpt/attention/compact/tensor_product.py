@@ -43,11 +43,11 @@ def fix_the_heads(mine: TensorProduct, theirs: GroupedQuery) -> None:
 class Product(nn.Module):
     """The two factors of queries, keys or values: x (B, T, D) -> (B, R, T, H) and (B, R, T, d)."""
 
-    def __init__(self, model: Shape, rank: int, n_head: int, d: int):
+    def __init__(self, D: int, rank: int, n_head: int, d: int, bias: bool):
         super().__init__()
         self.rank = rank
-        self.heads = nn.Linear(model.n_embd, rank * n_head, bias=model.bias)
-        self.features = nn.Linear(model.n_embd, rank * d, bias=model.bias)
+        self.heads = nn.Linear(D, rank * n_head, bias=bias)
+        self.features = nn.Linear(D, rank * d, bias=bias)
         for layer in (self.heads, self.features):  # larger than GPT-2's start: a product of two small numbers vanishes
             nn.init.xavier_uniform_(layer.weight)
 
@@ -73,7 +73,7 @@ class TensorProduct(SoftmaxAttention, kind="tensor_product"):
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MultiHead.Config):
-        without = ("qk_norm",)
+        without = ("qk_norm", "qk_norm_epsilon")
 
         rank: Size = 2
         """How many products make up the keys of a token, and its values."""
@@ -84,11 +84,13 @@ class TensorProduct(SoftmaxAttention, kind="tensor_product"):
 
     def __init__(self, config: TensorProduct.Config, model: Shape, layer: int = 0):
         super().__init__(config, model, layer)
-        self.n_head, d = config.n_head, config.head_dim or model.n_embd // config.n_head
-        self.query = Product(model, config.query_rank, self.n_head, d)
-        self.key = Product(model, config.rank, self.n_head, d)
-        self.value = Product(model, config.rank, self.n_head, d)
-        self.project = nn.Linear(self.n_head * d, model.n_embd, bias=model.bias)
+        D, H, d = model.n_embd, config.n_head, config.head_dim or model.n_embd // config.n_head
+        bias, project_bias = (model.bias if own is None else own for own in (config.qkv_bias, config.project_bias))
+        self.n_head = H
+        self.query = Product(D, config.query_rank, H, d, bias)
+        self.key = Product(D, config.rank, H, d, bias)
+        self.value = Product(D, config.rank, H, d, bias)
+        self.project = nn.Linear(H * d, D, bias=project_bias)
 
     def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
         made = []
@@ -110,7 +112,7 @@ class TensorProduct(SoftmaxAttention, kind="tensor_product"):
         return self.mix(query, keys, values)  # (B, H, T, d)
 
     def scale(self, query: Tensor) -> float:
-        return super().scale(query) if self.config.scaled else 1.0
+        return self.config.score_scale or (super().scale(query) if self.config.scaled else 1.0)
 
     def output(self, mixed: Tensor, x: Tensor) -> Tensor:
         return self.project(super().output(mixed, x))  # (B, T, D)

@@ -49,7 +49,7 @@ class Cosine(MultiHead, kind="cosine"):
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MultiHead.Config):
-        without = ("qk_norm", "scaled")
+        without = ("qk_norm", "qk_norm_epsilon", "scaled", "score_scale")
 
     config: Cosine.Config
 

@@ -58,7 +58,7 @@ class Differential(MultiHead, kind="differential"):
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MultiHead.Config):
-        without = ("qk_norm",)
+        without = ("qk_norm", "qk_norm_epsilon")
         head_norm: bool = True
         """Whether each head's output is RMS-normalised; the paper's ablation leaves that out."""
 
@@ -73,9 +73,10 @@ class Differential(MultiHead, kind="differential"):
         super().__init__(config, model, layer)
         D, H = model.n_embd, config.n_head
         d = config.head_dim or D // (2 * H)
-        self.query, self.key = (nn.Linear(D, H * d, bias=model.bias) for _ in range(2))
-        self.other_query, self.other_key = (nn.Linear(D, H * d, bias=model.bias) for _ in range(2))
-        self.value, self.project = nn.Linear(D, 2 * H * d, bias=model.bias), nn.Linear(2 * H * d, D, bias=model.bias)
+        bias, project_bias = (model.bias if own is None else own for own in (config.qkv_bias, config.project_bias))
+        self.query, self.key = (nn.Linear(D, H * d, bias=bias) for _ in range(2))
+        self.other_query, self.other_key = (nn.Linear(D, H * d, bias=bias) for _ in range(2))
+        self.value, self.project = nn.Linear(D, 2 * H * d, bias=bias), nn.Linear(2 * H * d, D, bias=project_bias)
         self.norm = RMSNorm(2 * d) if config.head_norm else None
         self.start = 0.8 - 0.6 * math.exp(-0.3 * layer)
         self.shares = nn.Parameter(0.1 * torch.randn(2, 2, d))  # (2, 2, d): a and b, c and d

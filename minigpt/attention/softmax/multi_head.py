@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from minigpt.attention.base import SoftmaxAttention
 from minigpt.attention.cache import Past
 from minigpt.attention.edge import Edge
-from minigpt.attention.norm import RMSNorm
+from minigpt.attention.norm import HeadNorm
 from minigpt.attention.position import Shape
 from minigpt.attention.softmax.single_head import SingleHead
 from minigpt.config.options import Size
@@ -53,12 +53,14 @@ class MultiHead(SoftmaxAttention, kind="multi_head"):
         super().__init__(config, model, layer)
         self.n_head, self.n_kv_head = config.n_head, n_kv_head or config.n_head
         D, d = model.n_embd, config.head_dim or model.n_embd // config.n_head
-        self.query = nn.Linear(D, self.n_head * d, bias=model.bias)
-        self.key = nn.Linear(D, self.n_kv_head * d, bias=model.bias)
-        self.value = nn.Linear(D, self.n_kv_head * d, bias=model.bias)
-        self.project = nn.Linear(self.n_head * d, D, bias=model.bias)
-        self.query_norm = RMSNorm(d) if config.qk_norm else nn.Identity()
-        self.key_norm = RMSNorm(d) if config.qk_norm else nn.Identity()
+        bias, project_bias = (model.bias if own is None else own for own in (config.qkv_bias, config.project_bias))
+        self.query = nn.Linear(D, self.n_head * d, bias=bias)
+        self.key = nn.Linear(D, self.n_kv_head * d, bias=bias)
+        self.value = nn.Linear(D, self.n_kv_head * d, bias=bias)
+        self.project = nn.Linear(self.n_head * d, D, bias=project_bias)
+        whole, epsilon = config.qk_norm == "whole", config.qk_norm_epsilon
+        self.query_norm: nn.Module = HeadNorm(self.n_head, d, whole, epsilon) if config.qk_norm else nn.Identity()
+        self.key_norm: nn.Module = HeadNorm(self.n_kv_head, d, whole, epsilon) if config.qk_norm else nn.Identity()
 
     def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
         query = self.query_norm(split_heads(self.query(x), self.n_head))  # (B, H, T, d)
@@ -67,7 +69,7 @@ class MultiHead(SoftmaxAttention, kind="multi_head"):
         return self.position.rotate(query, past.length), self.position.rotate(key, past.length), value
 
     def scale(self, query: Tensor) -> float:
-        return super().scale(query) if self.config.scaled else 1.0
+        return self.config.score_scale or (super().scale(query) if self.config.scaled else 1.0)
 
     def output(self, mixed: Tensor, x: Tensor) -> Tensor:
         return self.project(super().output(mixed, x))  # (B, T, D)

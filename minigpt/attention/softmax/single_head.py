@@ -8,17 +8,19 @@ B batch, T positions, D model width, d width of the head.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 
 from minigpt.attention.base import SoftmaxAttention
 from minigpt.attention.cache import Past
 from minigpt.attention.edge import Edge
-from minigpt.attention.norm import RMSNorm
+from minigpt.attention.norm import HeadNorm
 from minigpt.attention.position import Shape
-from minigpt.config.options import Size
+from minigpt.config.options import Positive, Size
+from minigpt.system.errors import Mistake
 
 
 def look_at_x_itself(mine: SingleHead, theirs: SoftmaxAttention) -> None:
@@ -39,22 +41,38 @@ class SingleHead(SoftmaxAttention, kind="single_head"):
     class Config(SoftmaxAttention.Config):
         scaled: bool = True
         """Whether the scores are divided by sqrt(d)."""
+        score_scale: Positive | None = None
+        """What the scores are multiplied by; by default 1/sqrt(d)."""
         head_dim: Size | None = None
         """The width d of a head; by default the model's width divided by the number of heads."""
-        qk_norm: bool = False
-        """Whether queries and keys are RMS-normalised before they meet (after arXiv 2010.04245; see `cosine`)."""
+        qk_norm: bool | Literal["whole"] = False
+        """Whether queries and keys are RMS-normalised before they meet (after arXiv 2010.04245; see `cosine`): each
+        head by itself, or with `whole` the features of all heads together (OLMo 2, arXiv 2501.00656)."""
+        qk_norm_epsilon: Positive = 1e-6
+        """What these norms add to the mean square."""
+        qkv_bias: bool | None = None
+        """Whether queries, keys and values add a learned constant; by default as the model says."""
+        project_bias: bool | None = None
+        """The same for the output projection."""
+
+        def mistakes(self) -> Iterator[Mistake]:
+            yield from super().mistakes()
+            if self.score_scale is not None and not self.scaled:
+                yield "score_scale", "the scores are not scaled, by `scaled: false`; leave out one of the two"
 
     config: SingleHead.Config
 
     def __init__(self, config: SingleHead.Config, model: Shape, layer: int = 0):
         super().__init__(config, model, layer)
         D, d = model.n_embd, config.head_dim or model.n_embd
-        self.query = nn.Linear(D, d, bias=model.bias)
-        self.key = nn.Linear(D, d, bias=model.bias)
-        self.value = nn.Linear(D, d, bias=model.bias)
-        self.project = nn.Linear(d, D, bias=model.bias)
-        self.query_norm = RMSNorm(d) if config.qk_norm else nn.Identity()
-        self.key_norm = RMSNorm(d) if config.qk_norm else nn.Identity()
+        bias, project_bias = (model.bias if own is None else own for own in (config.qkv_bias, config.project_bias))
+        self.query = nn.Linear(D, d, bias=bias)
+        self.key = nn.Linear(D, d, bias=bias)
+        self.value = nn.Linear(D, d, bias=bias)
+        self.project = nn.Linear(d, D, bias=project_bias)
+        whole, epsilon = config.qk_norm == "whole", config.qk_norm_epsilon
+        self.query_norm: nn.Module = HeadNorm(1, d, whole, epsilon) if config.qk_norm else nn.Identity()
+        self.key_norm: nn.Module = HeadNorm(1, d, whole, epsilon) if config.qk_norm else nn.Identity()
 
     def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
         query = self.query_norm(self.query(x).unsqueeze(1))  # (B, 1, T, d)
@@ -63,7 +81,7 @@ class SingleHead(SoftmaxAttention, kind="single_head"):
         return self.position.rotate(query, past.length), self.position.rotate(key, past.length), value
 
     def scale(self, query: Tensor) -> float:
-        return super().scale(query) if self.config.scaled else 1.0
+        return self.config.score_scale or (super().scale(query) if self.config.scaled else 1.0)
 
     def output(self, mixed: Tensor, x: Tensor) -> Tensor:
         return self.project(super().output(mixed, x))  # (B, T, D)

@@ -66,7 +66,7 @@ class Synthesizer(MultiHead, kind="synthesizer"):
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MultiHead.Config):
-        without = ("qk_norm", "scaled")
+        without = ("qk_norm", "qk_norm_epsilon", "scaled", "score_scale")
 
     config: Synthesizer.Config
 

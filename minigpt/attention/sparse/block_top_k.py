@@ -36,7 +36,7 @@ def matches_itself_best(mine: BlockTopK, theirs: TopK) -> None:
     for layer in (mine, theirs):
         layer.key.load_state_dict(layer.query.state_dict())
         for norm in (layer.query_norm, layer.key_norm):
-            norm.weight.fill_(1)  # type: ignore[operator, union-attr]
+            norm.weight.fill_(1)  # type: ignore[operator]
 
 
 class BlockTopK(GroupedQuery, kind="block_top_k"):
