@@ -27,6 +27,8 @@ from minigpt.attention.softmax.dot_product import DotProduct
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.attention.softmax.single_head import SingleHead
+from minigpt.attention.sparse.soft_cap_window import SoftCapWindow
+from minigpt.attention.stretch import Yarn
 from minigpt.checks import laws, laws_of_writing
 from minigpt.checks.laws import LAWS, LONG, Law, LawError
 from minigpt.checks.laws_of_writing import LAWS_OF_WRITING
@@ -64,6 +66,14 @@ OPTIONS = [
     MultiHead.Config(head_dim=3),
     GroupedQuery.Config(n_kv_head=2),
     GroupedQuery.Config(n_kv_head=1, qk_norm=True),
+    GroupedQuery.Config(n_kv_head=2, qk_norm="whole", qkv_bias=False, score_scale=0.3),
+    SoftCapWindow.Config(window=3, cap=1.0, n_kv_head=2),
+    MultiHead.Config(position=Rotary.Config(base=100.0)),
+]
+PLACES = [  # positions with options
+    Rotary.Config(share=0.7),
+    Rotary.Config(stretch=Yarn.Config(original=64, beta_fast=4.0)),
+    Alibi.Config(slopes="bloom"),
 ]
 ATTENTIONS = [*(kind.Config() for kind in KINDS.values()), *OPTIONS]
 
@@ -85,6 +95,7 @@ CASES = [
     for position in POSITIONS.values()
     if not left_out(attention, position)
 ]
+CASES += [Case(MultiHead.Config(n_head=3, head_dim=6), position) for position in PLACES]
 INSIDE = [  # the cases whose attentions differ, and multi-head attention with everything
     case
     for case in CASES
