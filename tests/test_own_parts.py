@@ -117,3 +117,60 @@ def test_a_leak_in_training_alone_is_found_by_the_probe(tmp_path: Path) -> None:
     )
     ended = train(tmp_path, f"{PARTS}\n{code}", *OPTIONS)
     assert ended.code == 2 and "layer 1 (mlp sigmoid_gate) sees the future in training mode only" in ended.err, ended
+
+
+BLOCK = """
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from minigpt.config.options import Positive
+from minigpt.model.gpt import Block
+
+
+class Faded(Block, kind="faded"):
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Block.Config):
+        share: Positive = 0.5
+        \"\"\"How much of the residual stream goes on.\"\"\"
+
+    def __init__(self, config, layer):
+        super().__init__(config, layer)
+        self.share = nn.Parameter(torch.full((config.n_embd,), config.block.share))
+
+    def forward(self, x, past):
+        return super().forward(self.share * x, past)
+"""
+
+
+def test_so_does_a_block(tmp_path: Path) -> None:
+    ended = train(tmp_path, BLOCK, "model.block={kind: faded, share: 0.9}")
+    assert "share 16" in well(ended) and "share: 0.9" in (tmp_path / "runs/small/config.yaml").read_text("utf-8")
+    assert well(script("sample.py", "--plugin", "parts.py", "--prompt", "the", cwd=tmp_path)).startswith("the")
+    ended = train(tmp_path, BLOCK, "model.block={kind: faded, share: 0}")
+    assert "model.block.share: expected a number above 0, found 0" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (
+            "return super().forward(x.flip(1), past).flip(1)",
+            "layer 1 (block faded) sees the future: ",
+        ),
+        (
+            "return super().forward(x, past) + torch.cat((0 * x[:, :1], x[:, :-1]), dim=1)",
+            "multi_head (block faded): with its cache it computes something else than without",
+        ),
+        (
+            "return super().forward(x, past)[:, -1:]",
+            "parts.py:21: forward of layer 1 (block faded) returned (2, 1, 16)",
+        ),
+        ("return super().forward(x @ x, past)", "parts.py:22 in forward (called by GPT.hidden): RuntimeError"),
+        ("return super().forward(x - x.mean(0), past)", "mix"),
+    ],
+)
+def test_a_wrong_block_is_one_line_before_the_first_step(tmp_path: Path, code: str, message: str) -> None:
+    ended = train(tmp_path, BLOCK.replace("return super().forward(self.share * x, past)", code), "model.block=faded")
+    assert ended.code == 2 and message in ended.err and ended.err.count("\n") == 1, ended

@@ -2,8 +2,8 @@
 
 Every model: each attention is causal (`inspection/causality.py`), and so is the whole model as it will be trained
 (`whole_model.py`). A model whose layers are of several kinds also writes with a cache as it does without: a kind may
-read what the layer below keeps, and the contract suite cannot try every mixture. A model with a part from outside this
-package, a plugin's or a notebook's attention, position, norm or MLP, also obeys the laws below, which the contract
+read what the layer below keeps, and the contract suite cannot try every mixture. A model with an attention, position,
+norm, MLP or block from outside this package, a plugin's or a notebook's, also obeys the laws below, which the contract
 suite asks of the built-in ones. That the shapes are those of the contract is checked earlier, where a model is made
 (`inspection/shapes.py`).
 """

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from minigpt.attention.cache import State
 from minigpt.checks.laws import EXACT, LONG, Law, LawError, View, longest, off, tokens, views
-from minigpt.model.gpt import GPT
+from minigpt.model.gpt import GPT, Block
 from minigpt.model.sampling import window_start
 
 KEEPS = "the layer keeps what belongs to the cache, so that a new text begins with the one before"
@@ -26,8 +26,10 @@ MIXED = "; or a kind reads from the layer below what the kind there does not kee
 
 
 def kinds(model: GPT) -> str:
-    """The kinds of attention in a model, by name."""
-    return ", ".join(dict.fromkeys(attention.kind or type(attention).__name__ for attention in model.attentions()))
+    """The kinds of attention in a model by name, and of the block around them where it is another than the usual."""
+    names = ", ".join(dict.fromkeys(attention.kind or type(attention).__name__ for attention in model.attentions()))
+    block = model.config.block.component.kind
+    return names if block == Block.kind else f"{names} (block {block})"
 
 
 def ids_of(model: GPT, B: int, N: int, seed: int = 0) -> Tensor:

@@ -128,6 +128,11 @@ def untouched_random(device: torch.device) -> Iterator[None]:
             random.setstate(python)
 
 
+def is_ours(part: nn.Module) -> bool:
+    """Whether a part is of a class of this package, or of torch."""
+    return type(part).__module__.startswith(("minigpt.", "torch."))
+
+
 class Probe:
     """A copy of the model, and passes over it that all begin alike."""
 
@@ -318,11 +323,13 @@ class Probe:
             return f"the position {self.model.config.position.component.kind} (embed)"
         if words[0] != "blocks":
             return "the model"
-        if words[2:] == ["attention"]:
+        if words[2:] == ["attention"] and is_ours(self.model.blocks[int(words[1])]):
             layer = int(words[1])
             return f"{layer_name(layer)} ({self.model.attentions()[layer].kind})"
-        part = self.model.get_submodule(name)
-        return part_name(name, part.kind if isinstance(part, Component) else "" if words[2:] else "block")
+        part, block = self.model.get_submodule(name), self.model.get_submodule(".".join(words[:2]))
+        if not is_ours(block) and is_ours(part):  # what a part of ours was given came from a block of the user's
+            name, part = ".".join(words[:2]), block
+        return part_name(name, part.kind if isinstance(part, Component) else "")
 
     def only_there(self, mode: Mode, ids: Tensor, row: int, cut: int) -> tuple[str, str]:
         """Of what the leak depends, in words that follow "sees the future", and the likely cause."""

@@ -16,7 +16,8 @@ from typing import Any
 
 from torch import nn
 
-from minigpt.model.gpt import GPT, Block
+from minigpt.model.config import AnyBlock
+from minigpt.model.gpt import GPT
 from minigpt.system.counting import layer_name
 from minigpt.system.plugin import PLUGINS, is_frame_of_plugin, line_of, of_plugin
 
@@ -125,7 +126,7 @@ def _layer(frame: FrameType, calls: Calls) -> int | None:
     if not _is_ours(frame):
         return None
     layer, block = frame.f_locals.get("layer"), frame.f_locals.get("self")
-    if isinstance(block, Block) and layer is None:
+    if isinstance(block, AnyBlock) and layer is None:
         models = [model for outer, _ in calls if isinstance(model := outer.f_locals.get("self"), GPT)]
         return next((n for model in models for n, other in enumerate(model.blocks) if other is block), None)
     return layer if isinstance(layer, int) else None

@@ -1,4 +1,4 @@
-"""Does each method of an attention return what the contract says (`attention/base.py`), and each norm and MLP?
+"""Does each method of an attention return what the contract says (`attention/base.py`), and each norm, MLP and block?
 
 A short text is read, and again with a cache. What comes out of each method is compared with what went in, so a wrong
 shape is named where it arises, and not where it first does not fit.
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from minigpt.attention import Past
 from minigpt.inspection.trace import replaced
+from minigpt.model.config import AnyBlock
 from minigpt.model.eval_mode import eval_mode
 from minigpt.model.gpt import GPT
 from minigpt.model.mlp import MLP
@@ -87,7 +88,7 @@ def _watched(model: GPT) -> Iterator[tuple[nn.Module, str, Callable[..., Any]]]:
             if hasattr(attention, method):
                 yield attention, method, _checked(attention, f"{layer_name(layer)} ({attention.kind})", method, expect)
     for name, part in model.named_modules():
-        if isinstance(part, (Norm, MLP)):
+        if isinstance(part, (AnyBlock, Norm, MLP)):
             yield part, "forward", _checked(part, part_name(name, part.kind), "forward", of_forward)
 
 

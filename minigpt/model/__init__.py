@@ -1,5 +1,6 @@
 """The GPT: its config, the MLP, the blocks, and how text is drawn from its logits."""
 
+import minigpt.model.blocks  # noqa: F401  (registers its kinds)
 from minigpt.model.config import ModelConfig
 from minigpt.model.gpt import GPT, Block, Cache, chain, count_parameters
 from minigpt.model.mlp import MLP

@@ -6,10 +6,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from torch import nn
+
 from minigpt.attention import Attention, MultiHead, Shape
+from minigpt.config.options import Component
 from minigpt.model.mlp import GELU, MLP
 from minigpt.model.norm import LayerNorm, Norm
 from minigpt.system.errors import Mistake
+
+
+class AnyBlock(nn.Module, Component):
+    """The base of all blocks: what a layer does with the residual stream. The usual one is `Block` in gpt.py.
+
+    A block is made from the model's config and its layer, has an `attention`, and turns x (B, T, D) and that layer's
+    past into (B, T, D). Its own options are `config.block`.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +37,8 @@ class ModelConfig(Shape):
     """Whether the embeddings are normed too, before the first block; this allows a larger learning rate for them."""
     mlp: MLP.Config = GELU.Config()
     """What each position computes on its own: gelu, gelu_tanh, relu2; with a gate swiglu, geglu, geglu_tanh."""
+    block: AnyBlock.Config = AnyBlock.Config()
+    """How a layer puts these together: pre_norm, post_norm, sandwich, parallel, parallel_one_norm."""
     tied_head: bool = True
     """Whether the head uses the token embeddings as its weights (arXiv 1608.05859)."""
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from minigpt.attention import Attention, Past
-from minigpt.model.config import ModelConfig
+from minigpt.model.config import AnyBlock, ModelConfig
 from minigpt.model.initialise import initialise, noting_draws
 from minigpt.model.mlp import MLP
 from minigpt.model.norm import Norm
@@ -30,8 +30,10 @@ def make_norm(config: ModelConfig) -> Norm:
     return norm
 
 
-class Block(nn.Module):
+class Block(AnyBlock, kind="pre_norm"):
     """Attention, then an MLP; each reads the normed residual stream and adds its output to it."""
+
+    Config = AnyBlock.Config  # the default of `model.block`
 
     def __init__(self, config: ModelConfig, layer: int):
         super().__init__()
@@ -67,7 +69,7 @@ class GPT(nn.Module):
             self.position = config.position.component(config.position, config)
             self.embedding_norm = make_norm(config) if config.embedding_norm else nn.Identity()
             self.dropout = nn.Dropout(config.dropout)
-            self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.n_layer))
+            self.blocks = nn.ModuleList(config.block.component(config, layer) for layer in range(config.n_layer))
             self.norm = make_norm(config)
             self.head = nn.Linear(config.n_embd, vocab_size, bias=False)
         initialise(self, drawn, config.n_layer)
@@ -124,5 +126,5 @@ def count_parameters(model: GPT) -> dict[str, int]:
     for name, parameter in model.named_parameters():  # names a shared parameter once
         words = name.split(".")
         part = "norms" if any(word.endswith("norm") for word in words) else words[0] if words[0] in parts else words[2]
-        parts[part] += parameter.numel()
+        parts[part] = parts.get(part, 0) + parameter.numel()  # a block of one's own may have others
     return parts

@@ -21,7 +21,7 @@ def part_name(name: str, kind: str = "") -> str:
     words = name.split(".")
     if words[0] != "blocks":
         return f"{words[0]} {kind}".strip()
-    return f"{layer_name(int(words[1]))} ({' '.join([*words[2:3], kind]).strip()})"
+    return f"{layer_name(int(words[1]))} ({' '.join([*(words[2:3] or ['block']), kind]).strip()})"
 
 
 def chosen(heads: Sequence[int], layer: int | None, head: int | None) -> list[tuple[int, int]]:
