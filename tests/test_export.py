@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from running import small_text
+from running import SCRIPTS, Ended, environment, furnish, script, small_text, well
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from minigpt import load, load_plugin
+from minigpt.attention import Attention, Position
+from minigpt.hub.out_folder import LIST, write_folder
 from minigpt.hub.tokenizer_json import merged, merges_of, tokenizer_files
 from minigpt.system.errors import UserError
 from minigpt.text.tokenizer import Byte, Char, Tokenizer
@@ -117,3 +125,191 @@ def test_a_tokenizer_of_a_plugin_has_no_counterpart() -> None:
     tokenizer.__class__.kind = "own"
     with pytest.raises(UserError, match=r"own has no counterpart in tokenizer\.json"):
         tokenizer_files(tokenizer, 8)
+
+
+# ---- with minigpt's own code ----
+
+SMALL = """\
+data: {source: text.txt, tokenizer: char}
+model: {n_layer: 2, n_embd: 16, block_size: 16, MODEL}
+training: {batch_size: 4, max_steps: 4, eval_every: 4, sample_every: 0, checkpoint_every: 4, device: cpu}
+"""
+TINY = (  # the shape of tiny.yaml
+    "bias: false, position: rotary, norm: {kind: layernorm, weights: false}, embedding_norm: true, mlp: swiglu, "
+    "tied_head: false, attention: {kind: multi_head, n_head: 2, qk_norm: true}"
+)
+CARRIED = {
+    "tiny": TINY,
+    "average": "attention: average_softmax, position: learned",
+    "hybrid": "attention: [gated_delta_net, {kind: multi_head, n_head: 2}], position: convolution",
+    "plugin": "attention: {kind: mine, n_head: 2}, position: fresh, tied_head: true",
+}
+PLUGIN = '''\
+"""A kind and a position of my own, with constants that are saved and constants that are not."""
+import torch
+from minigpt.attention import MultiHead, Position
+from minigpt.attention import base as contract
+
+class Fresh(Position, kind="fresh"):
+    def __init__(self, config, model, layer=None):
+        super().__init__(config, model, layer)
+        self.register_buffer("waves", torch.linspace(0.5, 2, model.n_embd), persistent=False)
+        self.plain = torch.linspace(0, 1, model.n_embd)
+
+    def embed(self, x, past):
+        return x * self.waves + self.plain
+
+class Mine(MultiHead, kind="mine"):
+    def scores(self, query, key):
+        return contract.SoftmaxAttention.scores(self, query, key).tanh()
+'''
+# Loads every folder in a Python without minigpt: its logits, and what it writes.
+READER = """
+import json, sys
+sys.modules["minigpt"] = None
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+folders, prompt = json.loads(sys.argv[1]), sys.argv[2]
+found = {}
+for folder in folders:
+    try:
+        model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False)
+        consent = {}
+    except ValueError as error:
+        found[f"{folder} without consent"] = str(error)
+        consent = {"trust_remote_code": True}
+        model = AutoModelForCausalLM.from_pretrained(folder, **consent)
+    tokenizer = AutoTokenizer.from_pretrained(folder, **consent)
+    ids = tokenizer(prompt, return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        logits = model(ids).logits
+    written = model.generate(ids, max_new_tokens=40, do_sample=False)
+    found[folder] = [logits.tolist(), tokenizer.decode(written[0])]
+print(json.dumps(found))
+"""
+PROMPT = "the cat sat"
+
+
+def read_elsewhere(folders: list[Path], tmp_path: Path) -> dict[str, Any]:
+    """What transformers makes of exported folders, in a process in which minigpt cannot be imported."""
+    words = [json.dumps([str(folder) for folder in folders]), PROMPT]
+    hub = {"HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(
+        [sys.executable, "-c", READER, *words],
+        env={**os.environ, **hub},
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr.decode()
+    found: dict[str, Any] = json.loads(ended.stdout)
+    return {Path(folder).name: what for folder, what in found.items()}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a trained run for each model of CARRIED."""
+    folder = tmp_path_factory.mktemp("trained")
+    furnish(folder)
+    (folder / "mine.py").write_text(PLUGIN, encoding="utf-8")
+    for name, model in CARRIED.items():
+        (folder / f"{name}.yaml").write_text(SMALL.replace("MODEL", model), encoding="utf-8")
+        plugin = ["--plugin", "mine.py"] if name == "plugin" else []
+        assert script("train.py", "--config", f"{name}.yaml", *plugin, cwd=folder).code == 0
+    return folder
+
+
+def as_we_read(folder: Path, name: str) -> list[Any]:
+    """The logits of a run for the prompt, and what it writes greedily."""
+    run = load(folder / "runs" / name, fast=False)
+    with torch.no_grad():
+        logits = run.model(run.prompt_ids(PROMPT))
+    return [logits.tolist(), run.generate(PROMPT, temperature=0, max_tokens=40)]
+
+
+def test_any_model_goes_with_our_code_and_computes_the_same_where_minigpt_is_not(trained: Path, tmp_path: Path) -> None:
+    for name in CARRIED:
+        plugin = ["--plugin", "mine.py"] if name == "plugin" else []
+        said = well(script("export_hf.py", "--run", name, "--out", f"hf-{name}", "--remote-code", *plugin, cwd=trained))
+        assert said == f"wrote hf-{name}: AutoModelForCausalLM.from_pretrained('hf-{name}', trust_remote_code=True)\n"
+    found = read_elsewhere([trained / f"hf-{name}" for name in CARRIED], tmp_path)
+    load_plugin(trained / "mine.py")
+    try:
+        for name in CARRIED:
+            assert "trust_remote_code=True" in found[f"hf-{name} without consent"]
+            assert found[f"hf-{name}"] == as_we_read(trained, name)
+    finally:
+        del Attention.kinds["mine"], Position.kinds["fresh"]
+    assert (trained / "hf-plugin" / "minigpt_plugin_mine.py").read_text("utf-8").startswith('"""A kind and a position')
+
+
+def test_the_card_says_what_it_is(trained: Path) -> None:
+    well(script("export_hf.py", "--run", "average", "--out", "card", "--remote-code", cwd=trained))
+    card = (trained / "card" / "README.md").read_text("utf-8")
+    assert card.startswith("---\nlibrary_name: transformers\n")
+    assert "| attention | average_softmax |" in card
+    assert "| validation loss | " in card
+    assert "trust_remote_code=True" in card
+    assert "source: text.txt" in card
+
+
+# ---- the folder ----
+
+
+def test_only_an_export_is_replaced(trained: Path) -> None:
+    def export(out: str) -> Ended:
+        return script("export_hf.py", "--run", "average", "--out", out, "--remote-code", cwd=trained)
+
+    assert export("twice").code == 0
+    (trained / "twice" / "config.json").write_text("{}", encoding="utf-8")
+    assert export("twice").code == 0  # an export of ours is written anew
+    assert json.loads((trained / "twice" / "config.json").read_text("utf-8"))["model_type"] == "minigpt"
+    (trained / "twice" / "thesis.txt").write_text("mine", encoding="utf-8")
+    again = export("twice")
+    assert (again.code, again.err.count("\n")) == (2, 1)
+    assert "'thesis.txt' in it is not of an export" in again.err
+    (trained / "other").mkdir()
+    (trained / "other" / "thesis.txt").write_text("mine", encoding="utf-8")
+    assert "it is not empty, and no export" in export("other").err
+    (trained / "file").write_text("mine", encoding="utf-8")
+    assert "not a folder" in export("file").err
+    (trained / "link").symlink_to(trained / "other", target_is_directory=True)
+    assert "a symbolic link" in export("link").err
+    (trained / "twice" / "thesis.txt").unlink()
+    (trained / "twice" / "README.md").unlink()
+    (trained / "twice" / "README.md").symlink_to(trained / "text.txt")
+    assert "not a plain file" in export("twice").err
+    assert "there is no folder" in export("no/where").err
+    assert {path.name for path in trained.iterdir() if path.name.startswith(".")} <= {".lock"}
+
+
+def test_an_export_that_fails_leaves_the_former_one(tmp_path: Path) -> None:
+    write_folder(tmp_path / "out", {"a.txt": "one"})
+
+    def full(path: Path) -> None:
+        path.write_text("half", encoding="utf-8")
+        raise OSError(28, "No space left on device")
+
+    for error, writer in ((OSError, full), (KeyboardInterrupt, interrupted)):
+        with pytest.raises(error):
+            write_folder(tmp_path / "out", {"a.txt": "two", "b.txt": writer})
+        assert [path.name for path in tmp_path.iterdir()] == ["out"]
+        assert (tmp_path / "out" / "a.txt").read_text("utf-8") == "one"
+    write_folder(tmp_path / "out", {"c.txt": "three"})
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"c.txt", LIST}
+
+
+def interrupted(path: Path) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_disk_without_room_is_one_line_and_leaves_nothing(trained: Path) -> None:
+    code = (
+        "import resource, sys, runpy; sys.path.insert(0, sys.argv[1]); sys.argv = sys.argv[2:];"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000)); runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+    words = [str(SCRIPTS), str(SCRIPTS / "export_hf.py"), "--run", "average", "--out", "full", "--remote-code"]
+    ended = subprocess.run([sys.executable, "-c", code, *words], cwd=trained, env=environment(), capture_output=True)
+    assert ended.returncode == 5, ended.stderr
+    assert ended.stderr.decode().startswith("input/output error: ")
+    assert not [path for path in trained.iterdir() if "full" in path.name]

@@ -1,0 +1,132 @@
+"""minigpt's own source files, as many as a model needs, in one flat folder: they run where minigpt is not installed.
+
+transformers copies the file that a model's `auto_map` names, and what that file imports from beside it, to a folder of
+its own. So a file's path becomes its name, and what it imports becomes relative:
+
+    minigpt/attention/base.py                      ->  minigpt_attention_base.py
+    from minigpt.attention import Attention        ->  from .minigpt_attention_base import Attention
+
+The file that opens the package (`minigpt/attention/__init__.py`), which imports every kind, is passed over: its names
+are imported from where they are made.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import fields
+from functools import cache
+from typing import Any
+
+from minigpt.config.options import Component, Options
+from minigpt.model.config import ModelConfig
+from minigpt.system.errors import UserError
+from minigpt.system.plugin import PLUGINS, code_of
+
+ENTRY = "minigpt.hub.modeling_minigpt"
+ENTRY_FILE = "modeling_minigpt"
+
+
+def carried_files(config: ModelConfig) -> dict[str, str]:
+    """The files that a model of this config needs: {name: source}. Raises UserError for a kind that has no file."""
+    sources: dict[str, str] = {}
+    waiting = [ENTRY, *sorted({kind.__module__ for kind in kinds_in(config)})]
+    while waiting:
+        module = waiting.pop()
+        if module not in sources:
+            sources[module], imported = made_relative(module)
+            waiting += imported
+    files = {f"{flat_name(module)}.py": source for module, source in sorted(sources.items())}
+    others = [flat_name(module) for module in sorted(sources) if module != ENTRY]
+    listed = "".join(f"from .{name} import __doc__ as _  # noqa\n" for name in others)
+    files[f"{ENTRY_FILE}.py"] += (
+        f"\n# All files that belong to this one: transformers copies those named here.\n{listed}"
+    )
+    return files
+
+
+def kinds_in(options: Any) -> Iterator[type[Any]]:
+    """The classes that a config chooses by `kind:`, at any depth."""
+    if isinstance(options, tuple):
+        for item in options:
+            yield from kinds_in(item)
+    elif isinstance(options, Options):
+        if isinstance(options, Component.Config):
+            yield options.component
+        for field in fields(options):
+            yield from kinds_in(getattr(options, field.name))
+
+
+def flat_name(module: str) -> str:
+    """minigpt.attention.base -> minigpt_attention_base."""
+    return ENTRY_FILE if module == ENTRY else module.replace(".", "_")
+
+
+def is_ours(module: str) -> bool:
+    """Whether a module is carried: a part of minigpt, or a plugin."""
+    return module == "minigpt" or module.startswith("minigpt.") or module in PLUGINS
+
+
+def source_of(module: str) -> str:
+    """The source of a module, as it was when it was loaded. Raises UserError for a class that was made elsewhere."""
+    if module in PLUGINS:
+        return code_of(PLUGINS[module]).decode("utf-8")
+    if not is_ours(module):
+        raise UserError(f"--remote-code: a kind of {module} is in no file that could be carried: put it into a plugin")
+    spec = importlib.util.find_spec(module)
+    assert spec is not None and spec.origin is not None
+    with open(spec.origin, encoding="utf-8") as file:
+        return file.read()
+
+
+def made_relative(module: str) -> tuple[str, list[str]]:
+    """The source of a module with relative imports, and the modules that it imports."""
+    source = source_of(module)
+    lines, needed = source.splitlines(keepends=True), list[str]()
+    found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    for node in sorted(found, key=lambda node: -node.lineno):  # from the end, so that line numbers stay right
+        written = list(relative_import(node, module, needed))
+        if written:
+            assert node.end_lineno is not None
+            indent = " " * node.col_offset
+            lines[node.lineno - 1 : node.end_lineno] = [f"{indent}{line}\n" for line in written]
+    return "".join(lines), needed
+
+
+def relative_import(node: ast.Import | ast.ImportFrom, module: str, needed: list[str]) -> Iterator[str]:
+    """The lines that take the place of an import of ours; none for one of another package. Adds to `needed`."""
+    if isinstance(node, ast.Import):
+        if any(is_ours(alias.name) for alias in node.names):
+            where = f"{PLUGINS[module]}:{node.lineno}" if module in PLUGINS else module
+            raise UserError(f"--remote-code: {where}: write `from minigpt.attention import ...` for `import minigpt`")
+    elif node.module is not None and is_ours(node.module):
+        for alias in node.names:
+            made_in, name = where_made(node.module, alias.name)
+            needed.append(made_in)
+            renamed = f" as {alias.asname}" if alias.asname else ""
+            if name:
+                yield f"from .{flat_name(made_in)} import {name}{renamed}"
+            else:
+                yield f"from . import {flat_name(made_in)} as {alias.asname or alias.name}"
+
+
+@cache
+def where_made(module: str, name: str) -> tuple[str, str]:
+    """The module in which a name is made that `module` offers: through packages; (module, "") if it is a module."""
+    if module in PLUGINS or not is_package(module):
+        return module, name
+    for node in ast.parse(source_of(module)).body:
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            for alias in node.names:
+                if (alias.asname or alias.name) == name:
+                    return where_made(node.module, alias.name)
+    return f"{module}.{name}", ""
+
+
+def is_package(module: str) -> bool:
+    """Whether a module of minigpt is a folder."""
+    spec = importlib.util.find_spec(module)
+    if spec is None:
+        raise UserError(f"--remote-code: there is no module {module}")
+    return spec.submodule_search_locations is not None

@@ -1,0 +1,66 @@
+"""README.md of an exported folder: what the model is, how it was trained, how it is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from minigpt.config.options import to_python
+from minigpt.runs.run import Run
+
+PLAIN = """\
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+folder = "."  # this folder
+model = AutoModelForCausalLM.from_pretrained(folder{consent})
+tokenizer = AutoTokenizer.from_pretrained(folder{consent})
+ids = tokenizer({prompt!r}, return_tensors="pt")["input_ids"]
+print(tokenizer.decode(model.generate(ids, max_new_tokens=50, do_sample=True)[0]))
+```
+"""
+
+CARRIED = """\
+No class of transformers computes this model, so its code is in this folder: `modeling_minigpt.py` and the files of
+minigpt (MIT License) that it needs, unchanged but for their imports. transformers runs them only with
+`trust_remote_code=True`: read them before you give it. Every token that `generate` writes is computed from the whole
+context; texts of a batch must be of one length.
+"""
+
+TOKENS = """\
+Special tokens in a text are read as plain text, as in minigpt; `AutoTokenizer.from_pretrained(folder,
+split_special_tokens=False)` reads them as special tokens.
+"""
+
+
+def model_card(run: Run, remote_code: bool, architecture: str) -> str:
+    """The text of README.md. `architecture` is the class of transformers that reads the folder."""
+    tags = ["minigpt", "custom_code"] if remote_code else ["minigpt"]
+    about = {"library_name": "transformers", "pipeline_tag": "text-generation", "tags": tags}
+    facts = run.facts() | {"vocabulary": f"{run.tokenizer.vocab_size:,} ids ({run.tokenizer.kind})"}
+    table = "".join(f"| {what} | {value} |\n" for what, value in facts.items())
+    prompt = "Mia was a shy fox." if run.tells() else "The"
+    load = PLAIN.format(consent=", trust_remote_code=True" if remote_code else "", prompt=prompt)
+    notes = (CARRIED if remote_code else "") + (TOKENS if run.tokenizer.end_of_text is not None else "")
+    return (
+        f"---\n{written(about)}---\n\n# {run.folder.name}\n\n"
+        f"A small language model that was trained with minigpt; here as `{architecture}`.\n\n"
+        f"| | |\n|---|---|\n{table}\n## How to load it\n\n{load}\n{notes}\n"
+        f"## How it was trained\n\n```yaml\n{written(recipe(run))}```\n"
+    )
+
+
+def recipe(run: Run) -> dict[str, Any]:
+    """The config of the run, but for the folder of its text: of a path, its last part stays."""
+    config: dict[str, Any] = to_python(run.config)
+    source = config["data"]["source"]
+    if isinstance(source, str):
+        config["data"]["source"] = Path(source).name
+    return config
+
+
+def written(values: dict[str, Any]) -> str:
+    """Values as YAML."""
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=100)
