@@ -25,6 +25,18 @@ def test_anything_else_is_a_value_error(text: str | bytes) -> None:
         parse_json(text)
 
 
+def test_a_key_is_there_once() -> None:
+    with pytest.raises(ValueError, match="'b' is there twice"):
+        parse_json('[{"a": 1, "b": 2, "b": 2}]')
+
+
+def test_a_huge_whole_number_is_a_float_where_that_is_asked_for() -> None:
+    values = parse_json('{"a": 1000000000000000019884624838656, "b": 7}', huge=True)
+    assert values == {"a": 1e30, "b": 7} and [type(value) for value in values.values()] == [float, int]
+    with pytest.raises(ValueError):
+        parse_json("9" * 5000, huge=True)
+
+
 FORMS: list[tuple[Any, list[Any], list[Any]]] = [
     (int, [0, -5], [True, 1.0, "1", None]),
     (float, [0, 1.5, 1e18], [True, 1e19, "1", None]),

@@ -15,10 +15,14 @@ from typing import Any, get_args
 LARGEST = 2.0**63  # of a measured number: sums and squares of smaller ones stay finite
 
 
-def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text. Raises ValueError for anything else."""
+def parse_json(text: str | bytes, huge: bool = False) -> Any:
+    """The value of a JSON text. Raises ValueError for anything else.
+
+    With `huge`, a whole number that does not fit into 64 bits is a float: some programs write 10^30 for no limit.
+    """
     try:
-        return json.loads(text, parse_constant=_finite, parse_float=_finite, parse_int=_whole, object_pairs_hook=_once)
+        whole = _huge if huge else _whole
+        return json.loads(text, parse_constant=_finite, parse_float=_finite, parse_int=whole, object_pairs_hook=_once)
     except RecursionError:
         raise ValueError("nested too deep") from None
 
@@ -37,6 +41,10 @@ def _finite(text: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{text[:40]} is not a number")
     return number
+
+
+def _huge(text: str) -> float:
+    return int(text) if len(text) < 19 else _finite(text)
 
 
 def _whole(text: str) -> int:
