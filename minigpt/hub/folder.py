@@ -76,13 +76,13 @@ def open_folder(path: Path) -> Folder:
     return Folder(path, config, places)
 
 
-def read_json(path: Path, limit: int) -> dict[str, Any]:
-    """A JSON object from a file of at most `limit` bytes. Raises UserError, and OSError."""
+def read_json(path: Path, limit: int, huge: bool = False) -> dict[str, Any]:
+    """A JSON object from a file of at most `limit` bytes; `huge` as for `parse_json`. Raises UserError, and OSError."""
     check_plain(path)
     if path.stat().st_size > limit:
         raise UserError(f"{path}: {path.stat().st_size:,} bytes; such a file has at most {limit:,}")
     try:
-        values = parse_json(read_start(path, limit + 1))
+        values = parse_json(read_start(path, limit + 1), huge)
     except ValueError as error:
         raise UserError(f"{path}: not the JSON of a model: {_reason(error)}") from None
     if not isinstance(values, dict):

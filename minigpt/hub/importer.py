@@ -16,12 +16,12 @@ from minigpt.hub.family import FAMILIES, Family, Rule, to_ours, to_theirs
 from minigpt.hub.folder import CONFIG, Place, check_tensors, open_folder, read_tensor
 from minigpt.hub.keys import show
 from minigpt.hub.make_run import check_vocabulary, make_run
+from minigpt.hub.read_tokenizer import read_tokenizer
 from minigpt.model import ModelConfig
 from minigpt.runs.checkpoint import CheckpointError, tensors_of
 from minigpt.runs.report import Say
 from minigpt.system.errors import UserError
 from minigpt.system.memory import free_memory
-from minigpt.text.tokenizer import Byte, Tokenizer
 from minigpt.training.memory import NUMBER, outline, sampling_parts
 
 TABLE = "position.table.weight"  # of learned positions: as many rows as the context has places
@@ -44,7 +44,7 @@ def import_folder(path: Path, name: str, block_size: int | None, say: Say) -> Pa
     check_tensors(places, shapes(rules, whole, vocab_size))
     if model.tied_head:
         check_tied(folder.places, family)
-    tokenizer = read_tokenizer(path, vocab_size)
+    tokenizer = read_tokenizer(path, folder.config, vocab_size)
     check_vocabulary(tokenizer, vocab_size)
     say(f"{path}: {family.model_type}, {sum(map(count, places.values())):,} numbers in {len(places):,} tensors")
     tensors = fitted(to_ours(rules, lambda name: read_tensor(places[name])), model)
@@ -122,13 +122,6 @@ def fitted(tensors: Iterator[tuple[str, Tensor]], model: ModelConfig) -> Iterato
     """The tensors, the table of learned positions as long as the context."""
     for name, tensor in tensors:
         yield name, tensor[: model.block_size].clone() if name == TABLE else tensor
-
-
-def read_tokenizer(path: Path, vocab_size: int) -> Tokenizer:
-    """The tokenizer of a folder. Raises UserError where there is none."""
-    if vocab_size == Byte.vocab_size and not (path / "tokenizer.json").exists():
-        return Byte()
-    raise UserError(f"{path}: there is no tokenizer.json in it, and without one text cannot become ids")
 
 
 def count(place: Place) -> int:

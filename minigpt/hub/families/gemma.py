@@ -114,9 +114,9 @@ class Gemma2(Gemma):
         layer, block = "model.layers.{}", "blocks.{}"
         return [
             row(f"{layer}.input_layernorm", f"{block}.attention_norm", layout=ONE_PLUS),
-            row(f"{layer}.post_attention_layernorm", f"{block}.attention_after", layout=ONE_PLUS),
+            row(f"{layer}.post_attention_layernorm", f"{block}.attention_post_norm", layout=ONE_PLUS),
             row(f"{layer}.pre_feedforward_layernorm", f"{block}.mlp_norm", layout=ONE_PLUS),
-            row(f"{layer}.post_feedforward_layernorm", f"{block}.mlp_after", layout=ONE_PLUS),
+            row(f"{layer}.post_feedforward_layernorm", f"{block}.mlp_post_norm", layout=ONE_PLUS),
         ]
 
 

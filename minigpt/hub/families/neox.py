@@ -135,7 +135,7 @@ class GPTJ(Family):
     def layer_rows(self, attention: Spelled, model: Spelled) -> list[Row]:
         layer, block = "transformer.h.{}", "blocks.{}"
         return [
-            row(f"{layer}.ln_1", f"{block}.norm"),
+            row(f"{layer}.ln_1", f"{block}.attention_norm"),
             row(f"{layer}.attn.q_proj", f"{block}.attention.query"),
             row(f"{layer}.attn.k_proj", f"{block}.attention.key"),
             row(f"{layer}.attn.v_proj", f"{block}.attention.value"),
@@ -200,7 +200,7 @@ class Phi(Family):
         layer, block = "model.layers.{}", "blocks.{}"
         turned = halves(attention["head_dim"], rotated_features(attention))
         return [
-            row(f"{layer}.input_layernorm", f"{block}.norm"),
+            row(f"{layer}.input_layernorm", f"{block}.attention_norm"),
             row(f"{layer}.self_attn.q_proj", f"{block}.attention.query", layout=turned),
             row(f"{layer}.self_attn.k_proj", f"{block}.attention.key", layout=turned),
             row(f"{layer}.self_attn.v_proj", f"{block}.attention.value"),

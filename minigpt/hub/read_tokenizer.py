@@ -1,0 +1,94 @@
+"""The tokenizer of a stranger's folder: tokenizer.json, and what the files beside it say of texts' begin and end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from minigpt.hub.folder import check_plain, read_json
+from minigpt.system.errors import UserError
+from minigpt.system.folder import read_start
+from minigpt.system.strict_json import has_form, parse_json
+from minigpt.text.tokenizer import MAX_BYTES, Byte, Tokenizer
+
+FILE, SETTINGS, GENERATION, TEMPLATE = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "generation_config.json",
+    "chat_template.jinja",
+)
+MAX_SETTINGS = 1 << 22  # bytes; tokenizer_config.json may list thousands of tokens
+
+
+def read_tokenizer(folder: Path, config: Mapping[str, Any], vocab_size: int) -> Tokenizer:
+    """The tokenizer of a folder, for a model with `vocab_size` embeddings. Raises UserError, and OSError."""
+    path = folder / FILE
+    if not path.exists():
+        raise UserError(f"{folder}: there is no {FILE} in it, and without one text cannot become ids")
+    check_plain(path)
+    raw = read_start(path, MAX_BYTES + 1)
+    if len(raw) > MAX_BYTES:
+        raise UserError(f"{path}: larger than {MAX_BYTES:,} bytes: this is not a tokenizer")
+    try:
+        text = raw.decode("utf-8")
+        steps = parse_json(text, huge=True)
+        if "hf" not in Tokenizer.kinds:
+            return Byte()
+        return Tokenizer.from_json(
+            {
+                "kind": "hf",
+                "text": text,
+                "vocab_size": vocab_size,
+                "begin_of_text": begin_of_text(steps),
+                "ends": ends(folder, config),
+                "chat_template": chat_template(folder),
+            }
+        )
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not the JSON of a tokenizer: {' '.join(str(error).split())[:200]}") from None
+
+
+def begin_of_text(steps: Any) -> int | None:
+    """The id that the steps put in front of a text, by a template (`<s> $A`); None where they put none."""
+    for one in templates(steps.get("post_processor") if isinstance(steps, dict) else None):
+        first = one["single"][0] if has_form(one.get("single"), [{str: {str: str | int}}]) and one["single"] else {}
+        name = first.get("SpecialToken", {}).get("id")
+        special = one.get("special_tokens", {})
+        if name is not None and has_form(special, {str: {"ids": [int]}}) and special.get(name, {}).get("ids"):
+            return int(special[name]["ids"][0])
+    return None
+
+
+def templates(processor: Any) -> Iterator[dict[str, Any]]:
+    """The templates among the last steps of a tokenizer, which may be a list."""
+    if not isinstance(processor, dict):
+        return
+    if processor.get("type") == "TemplateProcessing":
+        yield processor
+    if processor.get("type") == "Sequence" and isinstance(processor.get("processors"), list):
+        for one in processor["processors"]:
+            if isinstance(one, dict) and one.get("type") == "TemplateProcessing":
+                yield one
+
+
+def ends(folder: Path, config: Mapping[str, Any]) -> list[int]:
+    """The ids after which a model writes nothing more: those of generation_config.json, or of config.json."""
+    path = folder / GENERATION
+    said = read_json(path, MAX_SETTINGS) if path.exists() else {}
+    found = said.get("eos_token_id", config.get("eos_token_id"))
+    if not has_form(found, int | None) and not has_form(found, [int]):
+        raise UserError("eos_token_id is neither an id nor a list of ids")
+    return found if isinstance(found, list) else [] if found is None else [found]
+
+
+def chat_template(folder: Path) -> str | None:
+    """The template of a chat, which is kept and never run."""
+    if (folder / TEMPLATE).exists():
+        check_plain(folder / TEMPLATE)
+        return read_start(folder / TEMPLATE, MAX_SETTINGS).decode("utf-8", "replace")
+    path = folder / SETTINGS
+    found = read_json(path, MAX_SETTINGS, huge=True).get("chat_template") if path.exists() else None
+    return found if isinstance(found, str) else None

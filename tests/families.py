@@ -1,0 +1,118 @@
+"""Models of transformers with random weights, one of each family, and what they compute in float64.
+
+Shapes are odd on purpose: widths and vocabularies that are multiples of nothing, heads that are no power of two. Every
+tensor is random, those of norms and biases too, in steps of 1/1024, so that Gemma's 1 + w is exact in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+V, T = 61, 23  # vocabulary, positions
+
+SHAPE = {"vocab_size": V, "hidden_size": 42, "intermediate_size": 58, "num_hidden_layers": 3, "num_attention_heads": 6}
+GROUPED = SHAPE | {"num_key_value_heads": 2, "max_position_embeddings": 40, "hidden_act": "silu"}
+LLAMA = GROUPED | {"head_dim": 14, "rms_norm_eps": 1e-5}
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}  # fmt: skip
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}
+GEMMA = LLAMA | {"hidden_act": "gelu_pytorch_tanh", "head_dim": 10}
+GEMMA2 = {k: v for k, v in GEMMA.items() if k != "hidden_act"} | {
+    "query_pre_attn_scalar": 13, "sliding_window": 5, "final_logit_softcapping": 2.0, "attn_logit_softcapping": 3.0,
+}  # fmt: skip
+GEMMA3 = {k: v for k, v in GEMMA2.items() if k != "attn_logit_softcapping"}
+NEOX = SHAPE | {"hidden_size": 72, "max_position_embeddings": 40}
+GPTJ = {"vocab_size": V, "n_embd": 60, "n_layer": 3, "n_head": 6, "n_positions": 40, "rotary_dim": 6, "n_inner": 50}
+GPT2 = {"vocab_size": V, "n_embd": 45, "n_layer": 3, "n_head": 3, "n_positions": 40}
+MPT = {"vocab_size": V, "d_model": 36, "n_heads": 6, "n_layers": 3, "max_seq_len": 40}
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {  # a test's name -> the family, what its config says
+    "gpt2": ("GPT2", GPT2),
+    "gpt2 with other options": (
+        "GPT2",
+        GPT2 | {"n_inner": 33, "activation_function": "gelu", "scale_attn_by_inverse_layer_idx": True},
+    ),
+    "gpt2 unscaled, untied": ("GPT2", GPT2 | {"scale_attn_weights": False, "tie_word_embeddings": False}),
+    "llama": ("Llama", LLAMA),
+    "llama tied": ("Llama", LLAMA | {"tie_word_embeddings": True, "rope_theta": 1e5}),
+    "llama with biases": ("Llama", LLAMA | {"attention_bias": True, "mlp_bias": True}),
+    "llama 3.1": ("Llama", LLAMA | {"rope_parameters": LLAMA3}),
+    "llama linear": (
+        "Llama",
+        LLAMA | {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 3.0}},
+    ),
+    "llama yarn": ("Llama", LLAMA | {"rope_parameters": YARN}),
+    "mistral": ("Mistral", LLAMA | {"sliding_window": 7}),
+    "mistral without a window": ("Mistral", LLAMA | {"sliding_window": None}),
+    "qwen2": ("Qwen2", {k: v for k, v in LLAMA.items() if k != "head_dim"} | {"hidden_size": 60}),
+    "qwen2 with windows": (
+        "Qwen2",
+        {k: v for k, v in LLAMA.items() if k != "head_dim"}
+        | {"hidden_size": 60, "use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
+    ),
+    "qwen3": ("Qwen3", LLAMA),
+    "gemma": ("Gemma", GEMMA),
+    "gemma2": ("Gemma2", GEMMA2),
+    "gemma2 without caps": ("Gemma2", GEMMA2 | {"attn_logit_softcapping": None, "final_logit_softcapping": None}),
+    "gemma3": ("Gemma3Text", GEMMA3 | {"sliding_window_pattern": 2}),
+    "olmo2": ("Olmo2", GROUPED | {"hidden_size": 60}),
+    "gpt_neox": ("GPTNeoX", NEOX | {"rotary_pct": 0.5}),
+    "gpt_neox in turn": (
+        "GPTNeoX",
+        NEOX | {"rotary_pct": 1.0, "use_parallel_residual": False, "attention_bias": False},
+    ),
+    "gptj": ("GPTJ", GPTJ),
+    "bloom": ("Bloom", {"vocab_size": V, "hidden_size": 42, "n_head": 6, "n_layer": 3}),
+    "bloom with 7 heads": ("Bloom", {"vocab_size": V, "hidden_size": 63, "n_head": 7, "n_layer": 3}),
+    "mpt": ("Mpt", MPT),
+    "mpt scaled": ("Mpt", MPT | {"attn_config": {"softmax_scale": 0.3}}),
+    "phi": ("Phi", GROUPED | {"hidden_size": 60, "hidden_act": "gelu_new", "partial_rotary_factor": 0.4}),
+}
+
+for _later in ("gemma", "gemma2", "gemma2 without caps", "gemma3", "gptj", "phi"):
+    del CASES[_later]
+
+
+def make(case: str, **more: Any) -> nn.Module:
+    """The model of a case, its weights random; `more` options may be given."""
+    family, options = CASES[case]
+    config = getattr(transformers, f"{family}Config")(**options | more)
+    name = {"GPT2": "GPT2LMHeadModel", "Gemma3Text": "Gemma3ForCausalLM"}.get(family, f"{family}ForCausalLM")
+    config._attn_implementation = "eager"
+    model = getattr(transformers, name)(config).eval()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            steps = torch.randint(-300, 301, parameter.shape, generator=generator)
+            parameter.copy_(steps / 1024 + (0.5 if parameter.ndim == 1 else 0.0))
+    return model
+
+
+@contextmanager
+def in_float64() -> Iterator[None]:
+    """A model of transformers made and used inside computes in float64 throughout.
+
+    Of itself it has norms, rotary angles and softmax in float32 in a float64 model, too; and BLOOM's GELU has nine
+    digits of sqrt(2/pi).
+    """
+    bloom = "transformers.models.bloom.modeling_bloom.bloom_gelu_forward"
+    torch.set_default_dtype(torch.float64)
+    try:
+        with (
+            patch.object(torch, "float", torch.float64),
+            patch.object(torch, "float32", torch.float64),
+            patch.object(Tensor, "float", Tensor.double),
+            patch(bloom, lambda x: nn.functional.gelu(x, approximate="tanh")),
+        ):
+            yield
+    finally:
+        torch.set_default_dtype(torch.float32)

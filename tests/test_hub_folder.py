@@ -1,0 +1,359 @@
+"""A stranger's folder of weights: it becomes a run, or it is refused in one line and nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from families import make
+from running import script, well
+from safetensors.torch import load_file, save_file
+
+from minigpt.hub import importer
+from minigpt.hub.importer import import_folder
+from minigpt.hub.tokenizer_json import tokenizer_files
+from minigpt.runs.checkpoint import CheckpointError
+from minigpt.runs.run import load
+from minigpt.system.errors import UserError
+from minigpt.text.corpus import open_corpus
+from minigpt.text.tokenizer import Byte
+
+BYTES = {"vocab_size": 256}
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+def quiet(line: str) -> None:
+    """Says nothing."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of transformers with a GPT-2 of random weights, in an empty current folder."""
+    monkeypatch.chdir(tmp_path)
+    return save(tmp_path / "model", "gpt2")
+
+
+def save(folder: Path, case: str, **options: Any) -> Path:
+    """Write a model of a case as transformers does, with a tokenizer of bytes."""
+    make(case, **BYTES).save_pretrained(folder, **options)
+    for name, text in tokenizer_files(Byte(), 40).items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+def edit(folder: Path, name: str = "config.json", **values: Any) -> None:
+    """Change keys of a JSON file."""
+    path = folder / name
+    path.write_text(json.dumps(json.loads(path.read_text()) | values), encoding="utf-8")
+
+
+def rewrite(folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> None:
+    """Change the tensors of a folder."""
+    tensors = load_file(folder / WEIGHTS)
+    change(tensors)
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def refused(folder: Path, error: type[Exception], what: str) -> None:
+    """An import of the folder is one line, and leaves nothing."""
+    with pytest.raises(error, match=what) as found:
+        import_folder(folder, "model", None, quiet)
+    assert len(str(found.value).splitlines()) == 1 and len(str(found.value)) < 1000
+    assert not list(Path("runs").glob("*")) and not list(Path("runs").glob(".*"))
+
+
+# ---- what becomes of a folder that is right ----
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("case", ["gpt2", "llama", "gpt_neox"])
+def test_a_folder_becomes_a_run(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = save(tmp_path / "model", case)
+    place = import_folder(source, "mine", None, quiet)
+    run = load(place)
+    assert (place, run.step) == (Path("runs/mine"), 0)
+    ids = run.prompt_ids("Mia was a shy fox")
+    torch.testing.assert_close(run.model(ids), make(case, **BYTES)(ids).logits, rtol=0, atol=1e-5)
+    assert len(run.generate("Mia", max_tokens=5, temperature=0)) > 3
+    assert [weights.shape[1:] for weights in run.attention("Mia was")] == [(7, 7)] * 3
+    assert "Mia was" in run.explore("Mia was").html
+    origin = json.loads((place / "origin.json").read_text())
+    assert origin["model_type"] == json.loads((source / "config.json").read_text())["model_type"]
+    assert origin["sha256"].keys() == {"config.json", WEIGHTS}
+
+
+def test_the_text_of_such_a_run_has_to_be_given() -> None:
+    with pytest.raises(UserError, match="it has no text: give one"):
+        open_corpus("pretrained")
+
+
+@torch.no_grad()
+def test_shards_and_a_shorter_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = save(tmp_path / "model", "gpt2", max_shard_size="40KB")
+    assert len(list(source.glob("model-*.safetensors"))) > 2
+    run = load(import_folder(source, "mine", 7, quiet))
+    assert run.config.model.block_size == 7
+    ids = run.prompt_ids("shy fox")
+    torch.testing.assert_close(run.model(ids), make("gpt2", **BYTES)(ids).logits, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_becomes_float32(dtype: torch.dtype, folder: Path) -> None:
+    def halve(tensors: dict[str, torch.Tensor]) -> None:
+        tensors.update({name: tensor.to(dtype) for name, tensor in tensors.items()})
+
+    rewrite(folder, halve)
+    run = load(import_folder(folder, "mine", None, quiet))
+    theirs = make("gpt2", **BYTES).to(dtype).float()
+    ids = run.prompt_ids("Mia")
+    torch.testing.assert_close(run.model(ids), theirs(ids).logits, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_names_without_the_prefix_and_buffers_are_read(folder: Path) -> None:
+    def bare(tensors: dict[str, torch.Tensor]) -> None:
+        for name in list(tensors):
+            tensors[name.removeprefix("transformer.")] = tensors.pop(name)
+        tensors["h.0.attn.bias"] = torch.ones(1, 1, 40, 40)
+
+    rewrite(folder, bare)
+    run = load(import_folder(folder, "mine", None, quiet))
+    ids = run.prompt_ids("Mia")
+    torch.testing.assert_close(run.model(ids), make("gpt2", **BYTES)(ids).logits, rtol=0, atol=1e-5)
+
+
+def test_code_of_a_folder_is_not_run_and_that_is_said(folder: Path) -> None:
+    edit(folder, auto_map={"AutoModelForCausalLM": "modeling_evil.Evil"})
+    (folder / "modeling_evil.py").write_text("raise SystemExit(99)")
+    lines = list[str]()
+    import_folder(folder, "mine", None, lines.append)
+    assert any("auto_map" in line and "not run" in line for line in lines)
+
+
+# ---- what is refused: the config ----
+
+
+@pytest.mark.parametrize(
+    ("values", "what"),
+    [
+        ({"model_type": "mamba"}, 'model_type: "mamba" is not a family'),
+        ({"model_type": ["gpt2"]}, "model_type"),
+        ({"activation_function": "quick_gelu"}, 'activation_function: "quick_gelu" has no counterpart'),
+        ({"add_cross_attention": True}, "add_cross_attention: true has no counterpart"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config"),
+        ({"a_new_option": 3}, "a_new_option: 3: minigpt does not know this key"),
+        ({"n_layer": "3"}, "n_layer: expected a whole number"),
+        ({"n_layer": 10**9}, "n_layer: expected a whole number"),
+        ({"n_layer": 5000}, "n_layer"),
+        ({"n_head": 7}, "7 heads do not divide"),
+        ({"layer_norm_epsilon": -1}, "layer_norm_epsilon: expected a number above 0"),
+        ({"scale_attn_weights": "yes"}, "scale_attn_weights: expected true or false"),
+    ],
+)
+def test_an_option_without_counterpart_is_refused_by_name(values: dict[str, Any], what: str, folder: Path) -> None:
+    edit(folder, **values)
+    refused(folder, UserError, what)
+
+
+@pytest.mark.parametrize(
+    ("case", "values", "what"),
+    [
+        ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, 'rope_type: "dynamic"'),
+        ("llama", {"rope_parameters": None, "rope_scaling": {"type": "longrope", "factor": 2.0}}, "longrope"),
+        ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "more": 1}}, "rope_parameters.more"),
+        ("llama", {"hidden_act": "relu"}, 'hidden_act: "relu"'),
+        ("llama", {"head_dim": 7}, "7 of 7 features are rotated"),
+        ("llama", {"num_key_value_heads": 4}, "6 query heads cannot share 4"),
+        ("mpt", {"attn_config": {"clip_qkv": 8}}, "attn_config.clip_qkv: 8"),
+        ("mpt", {"attn_config": {"qk_ln": True}}, "attn_config.qk_ln: true"),
+        ("mpt", {"no_bias": False}, "no_bias: false"),
+        ("bloom", {"apply_residual_connection_post_layernorm": True}, "apply_residual"),
+        ("qwen2", {"layer_types": ["chunked_attention"] * 3}, "layer_types"),
+    ],
+)
+def test_options_of_families_are_refused_by_name(
+    case: str, values: dict[str, Any], what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = save(tmp_path / "model", case)
+    edit(source, **values)
+    refused(source, UserError, what)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("{", "not the JSON"),
+        ('{"n_layer": 3, "n_layer": 4}', "'n_layer' is there twice"),
+        ('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested too deep"),
+        ('{"n_embd": NaN}', "NaN"),
+        ("[1]", "expected a JSON object"),
+        ("\xff", "not the JSON"),
+    ],
+)
+def test_a_config_that_is_no_config(text: str, what: str, folder: Path) -> None:
+    (folder / "config.json").write_bytes(text.encode("latin-1"))
+    refused(folder, UserError, what)
+
+
+def test_a_config_of_a_gigabyte_is_not_read(folder: Path) -> None:
+    with (folder / "config.json").open("ab") as file:
+        file.truncate(1 << 30)
+    refused(folder, UserError, "1,073,741,824 bytes; such a file has at most")
+
+
+def test_a_folder_without_a_config_or_a_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    refused(folder, UserError, r"tokenizer\.json")
+    (folder / "config.json").unlink()
+    refused(folder, UserError, r"config\.json: no such file")
+    refused(folder / "nothing", UserError, "no such folder")
+
+
+def test_a_model_that_does_not_fit_into_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importer, "free_memory", lambda: 300_000)
+    refused(folder, UserError, r"these weights take [\d,]+ bytes, and 300,000 are free")
+    monkeypatch.setattr(importer, "free_memory", lambda: 700_000)
+    refused(folder, UserError, "in a context of 40 positions .* as in --block-size")
+
+
+def test_a_context_that_the_model_does_not_have(folder: Path) -> None:
+    with pytest.raises(UserError, match="--block-size 41: this model has a context of 40"):
+        import_folder(folder, "mine", 41, quiet)
+
+
+# ---- what is refused: the weights ----
+
+
+def test_pickled_weights_are_not_read(folder: Path) -> None:
+    (folder / WEIGHTS).rename(folder / "pytorch_model.bin")
+    refused(folder, UserError, r"pytorch_model\.bin is a pickle, which can run code .*save_pretrained")
+
+
+@pytest.mark.parametrize(
+    "name", ["../outside.safetensors", "/tmp/outside.safetensors", "a/b.safetensors", "..\\x.safetensors", "model.bin"]
+)
+def test_an_index_names_only_files_beside_it(name: str, folder: Path) -> None:
+    (folder / WEIGHTS).rename(folder.parent / "outside.safetensors")
+    (folder / INDEX).write_text(json.dumps({"weight_map": {"transformer.wte.weight": name}}))
+    refused(folder, CheckpointError, "is not the name of a .safetensors file in this folder")
+
+
+@pytest.mark.parametrize("name", [WEIGHTS, "config.json"])
+def test_links_are_not_followed(name: str, folder: Path) -> None:
+    (folder / name).rename(folder.parent / "outside")
+    (folder / name).symlink_to(folder.parent / "outside")
+    refused(folder, UserError, "a symbolic link")
+
+
+def test_a_linked_shard_is_not_followed(folder: Path) -> None:
+    (folder / WEIGHTS).rename(folder.parent / "outside")
+    (folder / "one.safetensors").symlink_to(folder.parent / "outside")
+    (folder / INDEX).write_text(json.dumps({"weight_map": {"transformer.wte.weight": "one.safetensors"}}))
+    refused(folder, UserError, "a symbolic link")
+
+
+def test_the_cache_of_huggingface_hub_holds_links(folder: Path, tmp_path: Path) -> None:
+    blobs, snapshot = tmp_path / "hub" / "blobs", tmp_path / "hub" / "snapshots" / "abc"
+    blobs.mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    for file in folder.iterdir():
+        file.rename(blobs / file.name)
+        (snapshot / file.name).symlink_to(Path("../../blobs") / file.name)
+    assert import_folder(snapshot, "mine", None, quiet).is_dir()
+
+
+def test_a_pipe_in_place_of_a_file(folder: Path) -> None:
+    (folder / WEIGHTS).unlink()
+    os.mkfifo(folder / WEIGHTS)
+    refused(folder, UserError, "not a plain file")
+
+
+@pytest.mark.parametrize(
+    ("contents", "what"),
+    [
+        (struct.pack("<Q", 1 << 40) + b"{}", "a header of 1,099,511,627,776 bytes"),
+        (struct.pack("<Q", 2) + b"{}", "missing from the weights"),
+        (b"", "a header of|[Hh]eader"),
+        (struct.pack("<Q", 10) + b"not json..", "[Hh]eader"),
+    ],
+)
+def test_a_file_of_weights_that_is_none(contents: bytes, what: str, folder: Path) -> None:
+    (folder / WEIGHTS).write_bytes(contents)
+    refused(folder, CheckpointError, what)
+
+
+def test_a_file_cut_short(folder: Path) -> None:
+    os.truncate(folder / WEIGHTS, (folder / WEIGHTS).stat().st_size - 1)
+    refused(folder, CheckpointError, "model.safetensors")
+
+
+def test_missing_and_unknown_tensors_are_named(folder: Path) -> None:
+    rewrite(folder, lambda tensors: tensors.update({"transformer.h.0.more": torch.ones(3)}))
+    refused(folder, CheckpointError, "transformer.h.0.more: the config has no such tensor")
+    rewrite(folder, lambda tensors: [tensors.pop("transformer.h.0.more"), tensors.pop("transformer.ln_f.bias")])
+    refused(folder, CheckpointError, "transformer.ln_f.bias: missing from the weights")
+
+
+def test_a_tensor_of_another_shape(folder: Path) -> None:
+    rewrite(folder, lambda tensors: tensors.update({"transformer.ln_f.bias": torch.ones(46)}))
+    refused(folder, CheckpointError, r"transformer.ln_f.bias: \(46,\), but by the config it has \(45,\)")
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float64, torch.float8_e4m3fn])
+def test_a_tensor_of_another_type(dtype: torch.dtype, folder: Path) -> None:
+    rewrite(folder, lambda tensors: tensors.update({"transformer.ln_f.bias": torch.ones(45).to(dtype)}))
+    refused(folder, CheckpointError, "transformer.ln_f.bias: .* is not read .only F32, F16, BF16")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers(value: float, folder: Path) -> None:
+    rewrite(folder, lambda tensors: tensors["transformer.h.1.ln_1.bias"].fill_(value))
+    refused(folder, CheckpointError, "blocks.1.attention_norm.bias: expected float32 numbers")
+
+
+def test_a_tied_head_with_numbers_of_its_own(folder: Path) -> None:
+    rewrite(folder, lambda tensors: tensors.update({"lm_head.weight": tensors["transformer.wte.weight"].clone()}))
+    assert import_folder(folder, "mine", None, quiet).is_dir()
+    rewrite(folder, lambda tensors: tensors["lm_head.weight"][3].add_(1))
+    with pytest.raises(CheckpointError, match="not the numbers of the embeddings"):
+        import_folder(folder, "mine", None, quiet)
+
+
+def test_an_index_that_does_not_fit_its_files(folder: Path) -> None:
+    names = dict.fromkeys(load_file(folder / WEIGHTS), "one.safetensors")
+    (folder / WEIGHTS).rename(folder / "one.safetensors")
+    (folder / INDEX).write_text(json.dumps({"weight_map": names | {"more": "one.safetensors"}}))
+    refused(folder, CheckpointError, "more: the index and the file do not both have this tensor")
+    (folder / INDEX).write_text(json.dumps({"weight_map": [1]}))
+    refused(folder, CheckpointError, "expected weight_map")
+    (folder / INDEX).write_text(json.dumps({"weight_map": {str(n): f"{n}.safetensors" for n in range(1001)}}))
+    refused(folder, CheckpointError, "1,001 files; at most 1,000")
+    with (folder / INDEX).open("ab") as file:
+        file.truncate(1 << 30)
+    refused(folder, UserError, "such a file has at most")
+
+
+# ---- the command ----
+
+
+def test_the_command_says_one_line_and_ends_with_a_code(folder: Path) -> None:
+    assert "run: runs/mine" in well(script("import_hf.py", "model", "--name", "mine", cwd=folder.parent))
+    edit(folder, n_head=7)
+    ended = script("import_hf.py", "model", cwd=folder.parent)
+    assert ended.code == 2 and re.fullmatch(r"error: .*7 heads do not divide.*\n", ended.err)
+    edit(folder, n_head=3)
+    os.truncate(folder / WEIGHTS, 5000)
+    ended = script("import_hf.py", "model", cwd=folder.parent)
+    assert ended.code == 4 and re.fullmatch(r"checkpoint refused: .*\n", ended.err)
+    assert [path.name for path in Path("runs").iterdir()] == ["mine"]
