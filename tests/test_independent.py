@@ -28,7 +28,7 @@ from minigpt.attention.position import NoPosition, Rotary
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.model import GPT, ModelConfig, count_parameters
-from minigpt.model.mlp import SquaredReLU, SwiGLU
+from minigpt.model.mlp import SquaredReLU, SwiGLU, TanhGELU
 from minigpt.model.norm import LayerNorm, RMSNorm
 
 # ---- multi-head attention against torch's own ----
@@ -176,9 +176,9 @@ def theirs_of(kind: type[nn.Module], config: PretrainedConfig) -> nn.Module:
     return model
 
 
-def gpt2() -> nn.Module:
+def gpt2(activation: str = "gelu") -> nn.Module:
     shape = {"vocab_size": V, "n_positions": T, "n_embd": D, "n_layer": LAYERS, "n_head": HEADS}
-    exact = {"activation_function": "gelu", "attn_implementation": "eager"}
+    exact = {"activation_function": activation, "attn_implementation": "eager"}
     config = GPT2Config(**shape, **exact, bos_token_id=None, eos_token_id=None)
     return theirs_of(GPT2LMHeadModel, config)
 
@@ -187,6 +187,14 @@ def gpt2() -> nn.Module:
 def test_the_default_model_is_gpt2(dtype: torch.dtype, tolerance: float) -> None:
     theirs = gpt2().to(dtype)
     compare(GPT2_SHAPE, theirs, gpt2_weights(theirs), tolerance)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
+def test_with_the_tanh_it_is_gpt2_as_it_ships(dtype: torch.dtype, tolerance: float) -> None:
+    theirs = gpt2("gelu_new").to(dtype)
+    compare(replace(GPT2_SHAPE, mlp=TanhGELU.Config()), theirs, gpt2_weights(theirs), tolerance)
+    with pytest.raises(AssertionError):
+        compare(GPT2_SHAPE, theirs, gpt2_weights(theirs), tolerance)
 
 
 def test_the_modern_model_is_llama() -> None:

@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import nn
 
 from minigpt.attention import Attention, MultiHead, Shape
-from minigpt.config.options import Component
+from minigpt.config.options import Component, Positive
 from minigpt.model.mlp import GELU, MLP
 from minigpt.model.norm import LayerNorm, Norm
 from minigpt.system.errors import Mistake
@@ -33,6 +33,8 @@ class ModelConfig(Shape):
     """One kind for all layers, or a list that is repeated over the layers."""
     norm: Norm.Config = LayerNorm.Config()
     """What keeps the residual stream at one scale: layernorm (arXiv 1607.06450), rmsnorm (arXiv 1910.07467)."""
+    embedding_scale: Positive = 1.0
+    """What the embeddings of the tokens are multiplied by, before positions are added; Gemma: sqrt(n_embd)."""
     embedding_norm: bool = False
     """Whether the embeddings are normed too, before the first block; this allows a larger learning rate for them."""
     mlp: MLP.Config = GELU.Config()
@@ -41,6 +43,10 @@ class ModelConfig(Shape):
     """How a layer puts these together: pre_norm, post_norm, sandwich, parallel, parallel_one_norm."""
     tied_head: bool = True
     """Whether the head uses the token embeddings as its weights (arXiv 1608.05859)."""
+    head_bias: bool = False
+    """Whether the head adds a learned constant to the score of each token (GPT-J, Phi)."""
+    head_cap: Positive | None = None
+    """The logits are cap tanh(logits / cap), which stays below the cap (Gemma 2, arXiv 2408.00118); null: no cap."""
 
     def layer_attention(self, layer: int) -> Attention.Config:
         """The attention of one layer: a list is repeated over the layers."""

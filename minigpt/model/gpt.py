@@ -71,7 +71,7 @@ class GPT(nn.Module):
             self.dropout = nn.Dropout(config.dropout)
             self.blocks = nn.ModuleList(config.block.component(config, layer) for layer in range(config.n_layer))
             self.norm = make_norm(config)
-            self.head = nn.Linear(config.n_embd, vocab_size, bias=False)
+            self.head = nn.Linear(config.n_embd, vocab_size, bias=config.head_bias)
         initialise(self, drawn, config.n_layer)
         if config.tied_head:
             self.head.weight = self.tokens.weight
@@ -81,7 +81,7 @@ class GPT(nn.Module):
 
         Raises ValueError when the positions do not fit into `block_size`.
         """
-        return self.head(self.hidden(ids, cache))  # (B, T, V)
+        return self.logits(self.hidden(ids, cache))  # (B, T, V)
 
     def hidden(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
         """What the head reads: (B, T, D)."""
@@ -89,7 +89,8 @@ class GPT(nn.Module):
         start, T = pasts[0].length, ids.shape[1]
         if start + T > self.config.block_size:
             raise ValueError(f"{start + T} positions do not fit into the context of {self.config.block_size}")
-        x = self.position.embed(self.tokens(ids), pasts[0])  # (B, T, D)
+        x = self.tokens(ids) * self.config.embedding_scale  # (B, T, D)
+        x = self.position.embed(x, pasts[0])  # (B, T, D)
         x = self.dropout(self.embedding_norm(x))  # (B, T, D)
         for block, past in zip(self.blocks, pasts):
             x = block(x, past)  # (B, T, D)
@@ -98,6 +99,11 @@ class GPT(nn.Module):
     def last(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
         """What the head reads at the last position, (B, D): all that the next token needs."""
         return self.hidden(ids, cache)[:, -1]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """The scores of the next tokens from what the head reads: (..., D) -> (..., V)."""
+        logits, cap = self.head(hidden), self.config.head_cap  # (..., V)
+        return logits if cap is None else cap * torch.tanh(logits / cap)  # (..., V)
 
     def make_cache(self) -> Cache:
         """An empty cache for one context of decoding, one entry a layer."""

@@ -105,7 +105,7 @@ def reading(model: GPT, ids: Tensor, use_cache: bool = True) -> Generator[Tensor
             cache = model.make_cache() if use_cache else None
             unread = ids[:, start:]  # (B, n - start)
         with heartbeat("reading the prompt") if n == prompt else nullcontext():
-            logits = model.head(model.last(unread, cache))  # (B, V): prefill, step and restart are this line
+            logits = model.logits(model.last(unread, cache))  # (B, V): prefill, step and restart are this line
         if restarts and not logits.isfinite().all():
             raise UserError(OVERFLOW)
         unread = (yield logits).unsqueeze(1)  # (B, 1)

@@ -55,7 +55,7 @@ class Player:
     def logits(self, ids: Sequence[int], n: int, edits: Edits) -> Tensor:
         """The scores of the token after the first n of a text: (V,)."""
         start = window_start(n, self.model.config.block_size)
-        return self.model.head(self.hidden(ids, start, edits)[n - 1 - start])
+        return self.model.logits(self.hidden(ids, start, edits)[n - 1 - start])
 
     @torch.inference_mode()
     def surprises(self, ids: Sequence[int], edits: Edits) -> list[float]:
@@ -65,7 +65,7 @@ class Player:
             start = window_start(n, T)
             last = min(len(ids), n + ROWS, start + T + 1)  # tokens n to last - 1 see this context
             hidden = self.hidden(ids, start, edits)[n - 1 - start : last - 1 - start]  # (rows, D)
-            log_p = self.model.head(hidden).float().log_softmax(-1)  # (rows, V)
+            log_p = self.model.logits(hidden).float().log_softmax(-1)  # (rows, V)
             targets = torch.tensor(ids[n:last], device=log_p.device)  # (rows,)
             found += (-log_p.gather(1, targets[:, None])[:, 0]).tolist()
             n = last

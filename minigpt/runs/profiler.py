@@ -153,7 +153,7 @@ def places(model: GPT, dataset: Dataset, optimizer: Optimizer) -> Iterator[tuple
     """Where a part begins and ends: (thing, method, part)."""
     yield from ((dataset, "batch", BATCH), (optimizer, "step", OPTIMIZER))
     yield from ((nn.utils, "clip_grad_norm_", CLIPPING), (loop, "next_token_loss", LOSS))
-    yield from ((model, "forward", STREAM), (model.tokens, "forward", TOKENS), (model.head, "forward", HEAD))
+    yield from ((model, "forward", STREAM), (model.tokens, "forward", TOKENS), (model, "logits", HEAD))
     if model.position.acts_by("embed"):
         yield model.position, "embed", TOKENS
     for name, module in model.named_modules():

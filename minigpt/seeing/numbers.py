@@ -160,7 +160,7 @@ def lens(model: GPT, trace: Trace) -> tuple[Tensor, Tensor]:
     The probability of the likeliest next token after the embedding and after each layer, and which it is: (L + 1, T).
     """
     streams = [trace.outputs["dropout"], *(trace.outputs[f"blocks.{i}"] for i in range(len(model.blocks)))]
-    found = [model.head(model.norm(x))[0].float().softmax(dim=-1).max(dim=-1) for x in streams]  # (T,), (T,) each
+    found = [model.logits(model.norm(x))[0].float().softmax(dim=-1).max(dim=-1) for x in streams]  # (T,), (T,) each
     chance, top = (torch.stack([one[i] for one in found]).cpu() for i in (0, 1))  # (L + 1, T) each
     return chance, top
 

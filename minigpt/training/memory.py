@@ -92,7 +92,7 @@ def training_parts(config: ModelConfig, vocab_size: int, batch_size: int, micro_
         WEIGHTS: parameter_count(config, vocab_size) * TRAINING_BYTES,
         BATCH: 4 * 8 * batch_size * (T + 1),  # positions, windows, x and y: int64
         ACTIVATIONS: B * T * activation_bytes(config) + sum(scores_bytes(config, T)),
-        LOGITS: NUMBER * vocab_size * max(2 * B * T, evaluated),  # and their gradients
+        LOGITS: NUMBER * vocab_size * max((2 if config.head_cap is None else 3) * B * T, evaluated),  # and gradients
     }
 
 
