@@ -42,7 +42,7 @@ def main(arguments: argparse.Namespace) -> None:
         if number:
             print("---")
         try:
-            pieces = run.stream(prompt, not arguments.no_cache, seed=first_seed + number, **given)
+            pieces = run.stream(prompt, not arguments.no_cache, arguments.special, seed=first_seed + number, **given)
         except ConfigError as error:
             options = [
                 (where.replace("DecodingConfig.", "--").replace("_", "-"), what) for where, what in error.mistakes
@@ -88,6 +88,7 @@ if __name__ == "__main__":
     parser.add_argument("--run", default="", metavar="RUN", help="folder or name of a run (default: the newest)")
     parser.add_argument("--prompt", default="", help="the text to continue")
     parser.add_argument("--prompt-file", type=Path, metavar="FILE", help="the same from a UTF-8 file")
+    parser.add_argument("--special", action="store_true", help="<|endoftext|> and the like are tokens, not plain text")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="how many tokens to write")
     parser.add_argument("--temperature", type=float, metavar="T", help="0 always takes the likeliest token")
     parser.add_argument("--top-k", type=int, metavar="K", help="draw from the K likeliest tokens")

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import xml.etree.ElementTree
+from copy import copy
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +18,7 @@ from running import environment, furnish, script, well
 
 import minigpt
 from minigpt.config.options import load as load_config
+from minigpt.playground.player import Player
 from minigpt.runs import checkpoint
 from minigpt.runs.assemble import RunConfig
 from minigpt.runs.checkpoint import CheckpointError
@@ -155,6 +157,28 @@ def test_a_prompt_of_the_built_in_stories_begins_where_a_story_does(run: Run) ->
     assert told.context_ids("the").tolist() == told.context_ids("\nthe").tolist() == begun
     assert run.context_ids("the").tolist() == run.prompt_ids("the").tolist() != begun
     assert told.context_ids("").tolist() == run.prompt_ids("").tolist()
+
+
+def test_a_prompt_has_the_token_in_front_that_the_model_is_used_to(run: Run) -> None:
+    tokenizer = copy(run.tokenizer)
+    tokenizer.begin_of_text, tokenizer.special_tokens = 3, {"<s>": 3}
+    used = replace(run, tokenizer=tokenizer)
+    the = run.prompt_ids("the").tolist()[0]
+    assert used.context_ids("the").tolist() == used.context_ids("<s>the", marked=True).tolist() == [[3, *the]]
+    assert used.context_ids("").tolist() == [[3]]
+    assert used.prompt_ids("the<s>the", marked=True).tolist() == [[*the, 3, *the]]
+    assert len(used.attention("the")[0][0]) == len(used.labels("the")) == 4
+    with pytest.raises(UserError, match="the prompt: unknown character '<'"):
+        used.context_ids("<s>the")
+
+
+def test_writing_stops_at_the_end_of_text(run: Run) -> None:
+    tokenizer = copy(run.tokenizer)
+    whole = run.generate("the")
+    tokenizer.ends = (int(run.prompt_ids(whole[10])[0, 0]),)
+    assert replace(run, tokenizer=tokenizer).generate("the") == whole[: whole.index(whole[10], 3)]
+    assert Player(replace(run, tokenizer=tokenizer)).ended(tokenizer.ends)
+    assert not Player(run).ended(tokenizer.ends)
 
 
 def test_a_sample_is_one_story_and_other_text_goes_on_over_its_line_ends(run: Run) -> None:

@@ -148,12 +148,13 @@ def draw_curves(folder: Path, windows: int) -> None:
 def _characters(dataset: Dataset, tokenizer: Tokenizer, targets: int) -> int:
     """How many characters the first `targets` ids of the validation split stand for.
 
-    A loss per character can be compared between tokenizers. The end-of-text token is predicted, but is no character.
+    A loss per character can be compared between tokenizers. Tokens around a text are predicted, but are no characters.
     """
     check_size(dataset.ids)
     first = dataset.splits["val"].start + 1
     ids = dataset.ids[first : first + targets].tolist()
-    return len(tokenizer.decode([id for id in ids if id != tokenizer.end_of_text]))
+    marks = (tokenizer.begin_of_text, tokenizer.end_of_text)
+    return len(tokenizer.decode([id for id in ids if id not in marks]))
 
 
 def sampling_speed(model: GPT) -> float:

@@ -19,7 +19,8 @@ import tiktoken
 
 from minigpt.system.errors import UserError
 from minigpt.system.waiting import progress
-from minigpt.text.tokenizer import BPE, Byte, Char, Public, Tiktoken, Tokenizer, _byte_letters
+from minigpt.text.tokenizer import BPE, Byte, Char, Public, Tiktoken, Tokenizer
+from minigpt.text.tokenizer import byte_letters as letters_of_bytes
 
 # What splits a text into words. GPT-2's own is the one that `ByteLevel` has built in; the others are those of
 # tiktoken's encodings, written without possessive quantifiers: Oniguruma reads {1,3}+ as a repetition.
@@ -130,7 +131,7 @@ def bpe_model(vocabulary: Mapping[str, int], merges: list[str]) -> Json:
 
 def byte_letters() -> dict[int, str]:
     """The printable character that byte-level BPE uses for each byte."""
-    return {ord(byte): letter for letter, byte in _byte_letters().items()}
+    return {ord(byte): letter for letter, byte in letters_of_bytes().items()}
 
 
 def special_tokens(encoding: tiktoken.Encoding) -> dict[str, int]:

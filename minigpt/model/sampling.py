@@ -38,7 +38,8 @@ class SamplingConfig(Options):
     max_tokens: Natural = 200
     """How many tokens to write, at most."""
     stop: str = ""
-    """Text before which to end. Empty: a built-in story ends with its line, other text after `max_tokens`."""
+    """Text before which to end. Empty: a built-in story ends with its line, other text after `max_tokens`, or at the
+    vocabulary's end-of-text token."""
     seed: Seed = 1337
     """Equal seeds draw equal text."""
 

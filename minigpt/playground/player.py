@@ -87,7 +87,9 @@ class Player:
             yield int(chosen), logits[0]
 
     def ended(self, written: Sequence[int]) -> bool:
-        """Whether what was written contains the text before which the run's sampling ends."""
+        """Whether what was written ends the text, or contains the text before which the run's sampling ends."""
+        if written and written[-1] in self.run.tokenizer.ends:
+            return True
         if not self.stop:
             return False
         return self.stop in self.run.tokenizer.decode(written[-len(self.stop.encode()) :])

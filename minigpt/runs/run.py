@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from html import escape
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -104,32 +104,37 @@ class Run:
         known = "" if above is None else f" ({above:.4f} above the best possible)"
         return {"validation loss": f"{lines[-1]['val/loss']:.4f}{known}"}
 
-    def prompt_ids(self, prompt: str) -> Tensor:
-        """The ids of a prompt, (1, n); an empty one stands for a line end. Raises UserError."""
+    def prompt_ids(self, prompt: str, marked: bool = False) -> Tensor:
+        """The ids of a prompt, (1, n); "" is a line end. `marked`: special tokens by name. Raises UserError."""
+        encode = self.tokenizer.encode_marked if marked else self.tokenizer.encode
         try:
-            ids = self.tokenizer.encode(prompt or "\n").tolist()
+            ids = encode(prompt or "\n").tolist()
         except UserError as error:
             if prompt:
                 raise UserError(f"the prompt: {error}") from None
             ids = [0]
         return torch.tensor([ids], device=self.model.device)  # (1, n)
 
-    def context_ids(self, prompt: str) -> Tensor:
-        """The ids to continue, (1, n). A built-in text follows a line end, so one is put before its prompt."""
-        ids = self.prompt_ids(prompt)  # (1, n)
+    def context_ids(self, prompt: str, marked: bool = False) -> Tensor:
+        """The ids to continue, (1, n): a built-in text follows a line end, others the begin-of-text token, if any."""
+        ids, begin = self.prompt_ids(prompt, marked), self.tokenizer.begin_of_text  # (1, n)
         if self.tells() and prompt and not prompt.startswith("\n"):
             ids = torch.cat((self.prompt_ids(""), ids), dim=1)  # (1, n + 1)
+        elif begin is not None and int(ids[0, 0]) != begin:
+            front = torch.tensor([[begin]], device=ids.device)  # (1, 1)
+            ids = torch.cat((front, ids), dim=1) if prompt else front  # (1, n + 1), or (1, 1)
         return ids
 
     def tells(self) -> bool:
         """Whether the model was trained on a built-in language, one text on each line."""
         return self.config.data.language is not None
 
-    def stream(self, prompt: str = "", use_cache: bool = True, **options: Any) -> Iterator[str]:
+    def stream(self, prompt: str = "", use_cache: bool = True, marked: bool = False, **options: Any) -> Iterator[str]:
         """The continuation of a prompt, piece by piece, never half a character. Without a prompt, a task asks itself.
 
-        `options` are those of SamplingConfig (temperature, top_k, max_tokens, stop, seed, ...); the run's own are the
-        defaults. Raises UserError.
+        It ends with the vocabulary's end-of-text token, if it has one. `marked` is as for `prompt_ids`, and `options`
+        are those of SamplingConfig (temperature, top_k, max_tokens, stop, seed, ...); the run's own are the defaults.
+        Raises UserError.
         """
         config = replace(self.config.sampling, **options)
         generator = torch.Generator(self.model.device).manual_seed(config.seed)
@@ -139,9 +144,10 @@ class Run:
         if language is not None and not prompt and (question := language.question(config.seed)):
             prompt = asked = question[0]
             config = replace(config, max_tokens=min(config.max_tokens, question[1]))
-        tokens = generate(model, self.context_ids(prompt), config, generator, use_cache)
+        tokens = generate(model, self.context_ids(prompt, marked), config, generator, use_cache)
+        written = takewhile(lambda id: id not in self.tokenizer.ends, map(int, tokens))
         stop = config.stop or ("\n" if language is not None else "")
-        return chain([asked.lstrip("\n")], until(self.tokenizer.stream(int(token) for token in tokens), stop))
+        return chain([asked.lstrip("\n")], until(self.tokenizer.stream(written), stop))
 
     def generate(self, prompt: str = "", **options: Any) -> str:
         """A prompt and its continuation as one text; `options` as for `stream`."""
@@ -168,7 +174,7 @@ class Run:
         """
         ids = self.context_ids(text)  # (1, T)
         if ids.shape[1] > self.config.model.block_size:
-            front = " with the line end in front" if ids.shape != self.prompt_ids(text).shape else ""
+            front = " with the line end in front" if self.tells() and not text.startswith("\n") else ""
             found = f"the text has {ids.shape[1]} tokens{front}"
             raise UserError(f"{found}; the context holds {self.config.model.block_size}")
         config, size = self.config.model, self.tokenizer.vocab_size

@@ -301,7 +301,7 @@ def _make(folder: Path, corpus: Corpus, tokenizer: Tokenizer, dtype: np.dtype[An
 
 
 def _tokenize(corpus: Corpus, tokenizer: Tokenizer, starts: array[int]) -> Iterator[Numbers]:
-    """The ids of each document, in one or more arrays, with end_of_text before all documents but the first.
+    """The ids of each document, in one or more arrays, with begin_of_text, and end_of_text before all but the first.
 
     Appends the start of each document to `starts`. Only a tokenizer that does not work by pieces reads whole documents.
     """
@@ -316,9 +316,9 @@ def _tokenize(corpus: Corpus, tokenizer: Tokenizer, starts: array[int]) -> Itera
         if len(ids) and not 0 <= ids.min() <= ids.max() < tokenizer.vocab_size:
             what = f"{tokenizer.kind} gave ids from {ids.min()} to {ids.max()}"
             raise UserError(f"data.tokenizer: {what}, but its vocab_size is {tokenizer.vocab_size}")
-        if n == 0 and starts and tokenizer.end_of_text is not None:
-            ids = np.insert(ids, 0, tokenizer.end_of_text)
         if n == 0:
+            between = dict.fromkeys([tokenizer.end_of_text] * bool(starts) + [tokenizer.begin_of_text])
+            ids = np.concatenate(([id for id in between if id is not None], ids)).astype(np.int64)
             starts.append(count)
         count += len(ids)
         yield ids

@@ -21,10 +21,11 @@ import subprocess
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import numpy as np
@@ -49,7 +50,10 @@ class Tokenizer(Component):
     """
 
     vocab_size: int
+    begin_of_text: int | None = None  # the id in front of a text, where the model's own tokenizer puts one there
     end_of_text: int | None = None  # the id between two documents, if the vocabulary has one
+    ends: Sequence[int] = ()  # the ids after which nothing more is written
+    special_tokens: Mapping[str, int] = MappingProxyType({})  # their names -> their ids
 
     def __init__(self) -> None:
         """No arguments."""
@@ -62,6 +66,12 @@ class Tokenizer(Component):
     def encode(self, text: str) -> Ids:
         """The ids (N,) of a text. Special tokens such as <|endoftext|> are read as plain text. Raises UserError."""
         raise TypeError(f"{type(self).__name__} must define encode(text)")
+
+    def encode_marked(self, text: str) -> Ids:
+        """The ids (N,) of a text in which the name of a special token stands for the token. Raises UserError."""
+        sections = split_at(self.special_tokens, text)
+        ids = [np.array([self.special_tokens[s]]) if n % 2 else self.encode(s) for n, s in enumerate(sections)]
+        return np.concatenate(ids).astype(np.int64)
 
     def token_bytes(self, id: int) -> bytes:
         """The UTF-8 bytes of one id, possibly only part of a character. Raises UserError for an id out of range."""
@@ -134,15 +144,21 @@ class Tokenizer(Component):
         return id
 
 
+def split_at(names: Iterable[str], text: str) -> list[str]:
+    """What stands between names in a text, and the names: an odd number of texts, every second one a name."""
+    longest_first = sorted(names, key=len, reverse=True)
+    return re.split(f"({'|'.join(map(re.escape, longest_first))})", text) if longest_first else [text]
+
+
 def utf8(text: str) -> bytes:
     """The UTF-8 bytes of a text. Raises UserError for half a surrogate pair, which is not a character."""
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise UserError(f"{_locate(text, error.start)} is half a surrogate pair, not a character") from None
+        raise UserError(f"{locate(text, error.start)} is half a surrogate pair, not a character") from None
 
 
-def _locate(text: str, index: int) -> str:
+def locate(text: str, index: int) -> str:
     """The place of a character in a text, in words: 'é' (U+00E9) at index 17 (line 2, column 5)."""
     line, column = text.count("\n", 0, index) + 1, index - text.rfind("\n", 0, index)
     place = f" (line {line}, column {column})" if "\n" in text else ""
@@ -173,7 +189,7 @@ class Char(Tokenizer, kind="char"):
         points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")  # (N,)
         ids: Ids = self._ids[np.minimum(points, len(self._ids) - 1)]  # (N,)
         if (ids < 0).any():
-            place = _locate(text, int(np.argmax(ids < 0)))
+            place = locate(text, int(np.argmax(ids < 0)))
             known = f"the {self.vocab_size} characters that the tokenizer knows from its training text"
             raise UserError(f"unknown character {place}: not among {known}")
         return ids
@@ -226,15 +242,15 @@ class Tiktoken(Tokenizer):
 # length of a word.
 LONGEST = 2000
 END = r"(?<=[^\W_])(?=[\s.,;:!?\u2026\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f])"  # the end of a word, in any script
-PART = re.compile(rf"(?s).{{1,{LONGEST}}}(?:\Z|{END})|.{{1,{LONGEST}}}(?<=[^\W\d_])(?=\W)|.{{1,{LONGEST}}}")
 
 
-def parts(text: str) -> Iterator[str]:
-    """Split a text at the ends of words into parts of at most LONGEST characters, so that no piece is split.
+def parts(text: str, longest: int = LONGEST) -> Iterator[str]:
+    """Split a text at the ends of words into parts of at most `longest` characters, so that no piece is split.
 
     Only a stretch without a word's end that is longer than that, such as DNA or spaces, is split anywhere.
     """
-    for part in PART.finditer(text):
+    some = rf".{{1,{longest}}}"
+    for part in re.finditer(rf"(?s){some}(?:\Z|{END})|{some}(?<=[^\W\d_])(?=\W)|{some}", text):
         yield part[0]
 
 
@@ -273,7 +289,7 @@ class BPE(Tiktoken, kind="bpe"):
     @classmethod
     def fit(cls, config: Config, texts: Iterable[str]) -> BPE:
         """Learn the merges. Raises UserError when `tokenizers` is not installed."""
-        vocabulary, latin = _learn(texts, config.vocab_size), _byte_letters()
+        vocabulary, latin = _learn(texts, config.vocab_size), byte_letters()
         pieces = sorted((piece for piece in vocabulary if len(piece) > 1), key=lambda piece: vocabulary[piece])
         return cls(["".join(latin[letter] for letter in piece) for piece in pieces])
 
@@ -311,7 +327,7 @@ def _learn(texts: Iterable[str], vocab_size: int) -> dict[str, int]:
     return vocabulary
 
 
-def _byte_letters() -> dict[str, str]:
+def byte_letters() -> dict[str, str]:
     """The printable character that byte-level BPE uses for each byte -> the Latin-1 character of that byte.
 
     A byte whose Latin-1 character is printable uses it; the other bytes use U+0100, U+0101 and so on, in order.
@@ -327,6 +343,7 @@ class Public(Tiktoken):
     def __init__(self) -> None:
         self.encoding = public_encoding(self.kind)
         self.vocab_size, self.end_of_text = self.encoding.n_vocab, self.encoding.eot_token
+        self.ends, self.special_tokens = (self.end_of_text,), self.encoding._special_tokens
 
 
 class GPT2(Public, kind="gpt2"):

@@ -1,0 +1,207 @@
+"""The steps of a tokenizer.json: which of them are run here, and what bytes each token stands for.
+
+Such a file is a program from a stranger: normalise the text, split it into words, merge their characters or bytes. It
+is read into new values, made of known steps and known options only. A step that hides or changes text (lower case,
+removed spaces, dropout) is refused by name, and so is a split pattern that is not in `split_patterns.py`. What does
+not act on a plain text (templates, truncation, padding, decoders) is left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from minigpt.system.errors import UserError
+from minigpt.system.strict_json import has_form, parse_json
+from minigpt.text.split_patterns import CHARACTERS, KNOWN
+from minigpt.text.tokenizer import byte_letters
+
+LARGEST = 40 << 20  # characters of a tokenizer.json; the largest of the known families has 34 million
+MOST_IDS = 1 << 20
+LONGEST_NAME = 1000  # characters of an added token
+SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # what SentencePiece writes for a space
+
+Json = dict[str, Any]
+FILE = {"added_tokens": [{"id": int, "content": str, "special": bool}], "model": {"type": str, "vocab": {str: int}}}
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What is run of a tokenizer.json."""
+
+    program: Json
+    """The values of a tokenizer.json with these steps alone. It puts nothing in front of a text."""
+    special: dict[str, int]
+    """The special tokens: name -> id."""
+    pieces: list[bytes]
+    """(V,): the bytes of each id; U+FFFD for an id that is not used."""
+    leads: str
+    """When a space is put in front of a text: `never`, `always`, or where it is `missing`."""
+    leads_again: str
+    """The same for what follows a special token."""
+
+
+def read_steps(text: str, vocab_size: int) -> Steps:
+    """The steps of the text of a tokenizer.json. Raises UserError for one that is not run here."""
+    if len(text) > LARGEST:
+        raise UserError(f"larger than {LARGEST:,} characters: this is not a tokenizer.json")
+    try:
+        values = parse_json(text)
+    except ValueError as error:
+        raise UserError(f"not JSON: {error}") from None
+    if not has_form(values, FILE):
+        raise UserError('not a tokenizer.json: it needs "added_tokens", and a "model" with a "vocab"')
+    model = read_model(values["model"])
+    # a model may lack the last rows of its tokenizer's special tokens, such as Gemma 3's text models <image_soft_token>
+    added = [one for one in values["added_tokens"] if one["id"] < vocab_size or not one["special"]]
+    check_ids(model["vocab"], added, vocab_size)
+    normalizers = [read_normalizer(one) for one in listed(values, "normalizer", "normalizers")]
+    words = [read_split(one) for one in listed(values, "pre_tokenizer", "pretokenizers")]
+    pieces = bytes_of(model, added, writing([*normalizers, *words]), vocab_size)
+    leads, again = take_lead(normalizers, words)
+    program: Json = {"version": "1.0", "model": model, "added_tokens": [read_added(one) for one in added]}
+    program |= dict.fromkeys(("truncation", "padding", "post_processor", "decoder"))
+    program["normalizer"] = {"type": "Sequence", "normalizers": normalizers} if normalizers else None
+    program["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": words} if words else None
+    return Steps(program, {one["content"]: one["id"] for one in added if one["special"]}, pieces, leads, again)
+
+
+def read_model(model: Json) -> Json:
+    """A model that merges pairs, or looks whole words up."""
+    if model["type"] not in ("BPE", "WordLevel"):
+        raise UserError(f"the model {model['type'][:40]!r} is not run here, only BPE")
+    for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
+        if model.get(name):
+            raise UserError(f"the model's {name} is not run here: it changes or hides text")
+    vocabulary, unknown = model["vocab"], model.get("unk_token")
+    if not (vocabulary and has_form(unknown, str | None)):
+        raise UserError("the model must have a vocabulary, and its unk_token must be a text")
+    known = {"type": model["type"], "vocab": vocabulary, "unk_token": unknown if unknown in vocabulary else None}
+    if (
+        model["type"] == "WordLevel"
+    ):  # which token an unknown word becomes does not matter: its bytes are not the word's
+        return known | {"unk_token": next(iter(vocabulary))}
+    merges = model.get("merges")
+    if not (has_form(merges, [str]) or has_form(merges, [(str, str)])):
+        raise UserError("the model's merges must be a list of pairs of tokens")
+    flags = {name: bool(model.get(name)) for name in ("fuse_unk", "byte_fallback", "ignore_merges")}
+    nothing = dict.fromkeys(("dropout", "continuing_subword_prefix", "end_of_word_suffix"))
+    return known | flags | nothing | {"merges": merges}
+
+
+def check_ids(vocabulary: dict[str, int], added: list[Json], vocab_size: int) -> None:
+    """Raises UserError unless every id is a row of the model, and has one token."""
+    if any(not 0 < len(one["content"]) <= LONGEST_NAME for one in added):
+        raise UserError(f"an added token must have 1 to {LONGEST_NAME} characters")
+    names = vocabulary | {one["content"]: one["id"] for one in added}
+    moved = next((one["content"] for one in added if vocabulary.get(one["content"], one["id"]) != one["id"]), None)
+    if moved is not None or len(set(names.values())) != len(names):
+        raise UserError(f"two tokens have one id, or one has two{'' if moved is None else f': {moved[:40]!r}'}")
+    low, high = min(names.values(), default=0), max(names.values(), default=0)
+    if low < 0 or high >= vocab_size:
+        raise UserError(f"the tokenizer has ids from {low} to {high}, but the model has {vocab_size:,} rows for them")
+
+
+def read_added(one: Json) -> Json:
+    """A token that is found in the text before all else."""
+    flags = {name: bool(one.get(name)) for name in ("single_word", "lstrip", "rstrip", "normalized")}
+    return {"id": one["id"], "content": one["content"], "special": one["special"]} | flags
+
+
+def listed(values: Json, name: str, plural: str) -> list[Json]:
+    """The steps of one sort, in order."""
+    step = values.get(name)
+    steps = step.get(plural) if isinstance(step, dict) and step.get("type") == "Sequence" else [step] if step else []
+    if not has_form(steps, [{"type": str}]):
+        raise UserError(f"the {name} must be a step with a type, or a sequence of them")
+    assert isinstance(steps, list)
+    return steps
+
+
+def read_normalizer(step: Json) -> Json:
+    """A step before the text is split: composed characters, and SentencePiece's signs for spaces."""
+    kind, sign = step["type"], {"Prepend": step.get("prepend"), "Replace": step.get("content")}.get(step["type"])
+    if kind == "NFC":
+        return {"type": kind}
+    if kind == "Prepend" and sign == SPACE:
+        return {"type": kind, "prepend": SPACE}
+    if kind == "Replace" and sign == SPACE and step.get("pattern") == {"String": " "}:
+        return {"type": kind, "pattern": {"String": " "}, "content": SPACE}
+    raise UserError(f"the normalizer {kind[:40]!r} is not run here as it stands: it changes the text")
+
+
+def read_split(step: Json) -> Json:
+    """A step that splits a text into words."""
+    kind = step["type"]
+    if kind == "Digits":
+        return {"type": kind, "individual_digits": bool(step.get("individual_digits"))}
+    if kind == "ByteLevel":
+        regex = {"use_regex": bool(step.get("use_regex", True)), "trim_offsets": False}
+        return {"type": kind, "add_prefix_space": bool(step.get("add_prefix_space", True))} | regex
+    if kind == "Metaspace" and step.get("replacement") == SPACE:
+        scheme = step.get("prepend_scheme", "always" if step.get("add_prefix_space", True) else "never")
+        if scheme in ("always", "first", "never"):
+            split = bool(step.get("split", True))
+            return {"type": kind, "replacement": SPACE, "prepend_scheme": scheme, "split": split}
+    if kind == "Split" and step.get("behavior") in ("Isolated", "MergedWithPrevious", "MergedWithNext"):
+        return read_pattern(step)
+    raise UserError(f"the pre_tokenizer {kind[:40]!r} is not run here as it stands")
+
+
+def read_pattern(step: Json) -> Json:
+    """A split at a text, or by a pattern that is known."""
+    pattern: Any = step.get("pattern")
+    if step.get("invert") or not (has_form(pattern, {"Regex": str}) or has_form(pattern, {"String": str})):
+        raise UserError("the pre_tokenizer 'Split' must have a pattern, and invert must be false")
+    if "Regex" in pattern and pattern["Regex"] not in KNOWN:
+        shown = pattern["Regex"] if len(pattern["Regex"]) <= 60 else f"{pattern['Regex'][:60]}..."
+        known = "only the patterns in minigpt/text/split_patterns.py are"
+        raise UserError(f"the split pattern {shown!r} is not run here, since a pattern may never end: {known}")
+    return {"type": "Split", "pattern": pattern, "behavior": step["behavior"], "invert": False}
+
+
+def writing(steps: list[Json]) -> str:
+    """How a vocabulary writes a text: as `bytes`, with signs for `spaces`, or as plain `characters`."""
+    if any(step["type"] == "ByteLevel" for step in steps):
+        return "bytes"
+    if any(step["type"] in ("Metaspace", "Replace") for step in steps):
+        return "spaces"
+    if any(step.get("pattern") == {"Regex": CHARACTERS} for step in steps):
+        return "characters"
+    raise UserError("how spaces are written is not known: there is neither ByteLevel, Metaspace nor Replace")
+
+
+def take_lead(normalizers: list[Json], words: list[Json]) -> tuple[str, str]:
+    """Take the step that puts a space in front of a text out of a program: when it does, and after special tokens."""
+    leads = "never", "never"
+    for step in list(normalizers):
+        if step["type"] == "Prepend":
+            normalizers.remove(step)
+            leads = "always", "always"
+    for n, step in enumerate(words):
+        scheme = step.get("prepend_scheme", "always" if step.get("add_prefix_space") else "never")
+        if scheme != "never" and n:
+            raise UserError(f"the pre_tokenizer {step['type']!r} puts a space in front of every word: not run here")
+        if scheme != "never":
+            leads = "missing", "never" if scheme == "first" else "missing"
+            words[n] = step | ({"prepend_scheme": "never"} if "prepend_scheme" in step else {"add_prefix_space": False})
+    return leads
+
+
+def bytes_of(model: Json, added: list[Json], how: str, vocab_size: int) -> list[bytes]:
+    """(V,): the bytes of each id, as the vocabulary writes them; an added token is written as it is."""
+    letters, pieces = byte_letters(), ["\N{REPLACEMENT CHARACTER}".encode()] * vocab_size
+    fallback = {f"<0x{byte:02X}>": bytes([byte]) for byte in range(256)} if model.get("byte_fallback") else {}
+    try:
+        for token, id in model["vocab"].items():
+            if how == "bytes" and all(letter in letters for letter in token):
+                pieces[id] = "".join(map(letters.__getitem__, token)).encode("latin-1")
+            elif how == "spaces":
+                pieces[id] = fallback.get(token) or token.replace(SPACE, " ").encode()
+            else:
+                pieces[id] = token.encode()
+        for one in added:
+            pieces[one["id"]] = one["content"].encode()
+    except UnicodeEncodeError:
+        raise UserError("a token has half a surrogate pair, which is not a character") from None
+    return pieces

@@ -1,0 +1,124 @@
+"""The byte-level vocabulary of a GGUF file: tokens, merges, and the name of a split pattern, run by tiktoken.
+
+It differs from `bpe` in that nothing is learned, ids are in any order, and a vocabulary may lack single bytes.
+
+N ids   V vocabulary size
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import tiktoken
+
+from minigpt.system.errors import UserError
+from minigpt.system.strict_json import has_form
+from minigpt.system.waiting import progress
+from minigpt.text.hf_tokenizer import check_arguments
+from minigpt.text.seams import whole_parts
+from minigpt.text.split_patterns import OF_GGUF
+from minigpt.text.tokenizer import LONGEST, Ids, Tokenizer, byte_letters, locate, split_at, utf8
+
+LONGEST_PART = 1 << 16
+
+
+class Ranked(Tokenizer, kind="ranked"):
+    """An id is a token of a published vocabulary of bytes; pairs are merged in the order of a list of merges."""
+
+    def __init__(
+        self,
+        tokens: list[str],
+        merges: list[str],
+        split: str,
+        special: list[int],
+        whole: list[int],
+        begin_of_text: int | None,
+        ends: list[int],
+        chat_template: str | None,
+    ):
+        """The tokens (V,) and merges have a letter for each byte, as GPT-2's; `split` is as in `tokenizer.ggml.pre`.
+
+        The tokens `special` and `whole` are written as they are; the latter are found in a text before all else.
+        `chat_template` is kept for an export, and never run. Raises UserError.
+        """
+        if not (has_form(tokens, [str]) and has_form(merges, [str]) and has_form([special, whole], [[int]])):
+            raise UserError("tokens and merges must be lists of texts, special and whole lists of ids")
+        check_arguments(len(tokens), begin_of_text, [*ends, *special, *whole], chat_template)
+        if split not in OF_GGUF:
+            raise UserError(f"the split pattern {str(split)[:40]!r} is not known here, only {', '.join(OF_GGUF)}")
+        self.tokens, self.merges, self.split, self.special, self.whole = tokens, merges, split, special, whole
+        self.vocab_size, self.begin_of_text, self.ends = len(tokens), begin_of_text, ends
+        self.end_of_text, self.chat_template = (ends[0] if ends else None), chat_template
+        self.special_tokens = {tokens[id]: id for id in special}
+        self._whole = {tokens[id]: id for id in whole}
+        self._pieces = bytes_of(tokens, {*special, *whole})
+        ids = {piece: id for id, piece in enumerate(self._pieces) if id not in {*special, *whole}}
+        ranks = ranks_of(merges, ids)
+        self._ids = np.array([ids.get(piece, -1) for piece in ranks], dtype=np.int64)  # (ranks,): -1 is unknown
+        self._encoding = tiktoken.Encoding("ranked", pat_str=OF_GGUF[split], mergeable_ranks=ranks, special_tokens={})
+
+    @classmethod
+    def fit(cls, config: Any, texts: Iterable[str]) -> Tokenizer:
+        """A published vocabulary is not learned from a text. Raises UserError."""
+        raise UserError(f"data.tokenizer: {cls.kind} comes with a model: import one (python scripts/import_hf.py)")
+
+    def encode(self, text: str) -> Ids:
+        """The ids (N,) of a text. Raises UserError for a character with a byte that the vocabulary lacks."""
+        utf8(text)  # tiktoken would replace invalid text without an error
+        ids = [np.empty(0, dtype=np.int64)]
+        for n, section in enumerate(split_at(self._whole, text)):
+            if n % 2:
+                ids.append(np.array([self._whole[section]]))
+                continue
+            for part in progress(self._cut(section), "tokenizing", unit="parts"):
+                ids.append(self._ids[self._encoding.encode_ordinary(part)])
+        found = np.concatenate(ids)  # (N,)
+        if (found < 0).any():
+            self._complain(text)
+        return found
+
+    def _cut(self, text: str) -> Iterator[str]:
+        return whole_parts(text, self._encoding.encode_ordinary, LONGEST, LONGEST_PART)
+
+    def _complain(self, text: str) -> None:
+        for index, character in enumerate(text):
+            if (self._ids[self._encoding.encode_ordinary(character)] < 0).any():
+                raise UserError(f"{locate(text, index)} cannot be written: the vocabulary lacks it")
+
+    def token_bytes(self, id: int) -> bytes:
+        """The bytes of a token."""
+        return self._pieces[self._check(id)]
+
+
+def bytes_of(tokens: list[str], as_it_is: set[int]) -> list[bytes]:
+    """(V,): the bytes of each token, which has a letter for each byte unless it is written as it is."""
+    letters = byte_letters()
+    try:
+        return [
+            token.encode()
+            if id in as_it_is or any(letter not in letters for letter in token)
+            else "".join(map(letters.__getitem__, token)).encode("latin-1")
+            for id, token in enumerate(tokens)
+        ]
+    except UnicodeEncodeError:
+        raise UserError("a token has half a surrogate pair, which is not a character") from None
+
+
+def ranks_of(merges: list[str], ids: dict[bytes, int]) -> dict[bytes, int]:
+    """The pieces that can be made, in the order of merging: the 256 bytes, then the union of each pair.
+
+    Raises UserError for a pair that is not made of two tokens, or whose union is no token.
+    """
+    letters, ranks = byte_letters(), {bytes([byte]): byte for byte in range(256)}
+    for merge in merges:
+        pair = merge.split(" ")
+        try:
+            left, right = ("".join(map(letters.__getitem__, one)).encode("latin-1") for one in pair)
+        except (ValueError, KeyError):
+            raise UserError(f"the merge {merge[:40]!r} is not a pair of tokens") from None
+        if not (left in ids and right in ids and left + right in ids):
+            raise UserError(f"the merge {merge[:40]!r} is made of, or makes, what is no token")
+        ranks.setdefault(left + right, len(ranks))
+    return ranks
