@@ -15,12 +15,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from fork_server import Server
 
@@ -149,6 +150,16 @@ class Started:
         said = self.stderr.read()
         self.wait()
         return said
+
+
+def wait_until(happened: Callable[[], bool], process: Started | subprocess.Popen[Any] | None = None) -> None:
+    """Wait until something has happened: for minutes at most, and no longer than the process lives that makes it."""
+    deadline = time.monotonic() + 120
+    while not happened():
+        over = process is not None and process.poll() is not None
+        assert happened() or not over, "the process ended before it happened"
+        assert time.monotonic() < deadline, "it did not happen within two minutes"
+        time.sleep(0.005)
 
 
 @contextmanager

@@ -10,13 +10,12 @@ import csv
 import re
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from running import command_line, environment, furnish, script
+from running import command_line, environment, furnish, script, wait_until
 from solutions import SOLUTIONS, solved
 
 from minigpt.grading import confined as confinement
@@ -313,7 +312,7 @@ def test_ctrl_c_ends_the_command_and_all_that_it_started(tmp_path: Path) -> None
     started = subprocess.Popen(
         command, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
     )
-    wait_until(lambda: len(descendants(started.pid)) >= 2)  # a server, and its fork
+    wait_until(lambda: len(descendants(started.pid)) >= 2, started)  # a server, and its fork
     family = descendants(started.pid)
     started.send_signal(signal.SIGINT)
     _, said = started.communicate(timeout=60)
@@ -328,12 +327,3 @@ def descendants(pid: int) -> list[int]:
         own = [int(word) for thread in threads for word in (thread / "children").read_text().split()]
         return own + [further for each in own for further in descendants(each)]
     return []
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    """Wait, generously."""
-    for _ in range(1200):
-        if true():
-            return
-        time.sleep(0.05)
-    raise AssertionError("waited a minute")

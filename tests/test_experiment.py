@@ -11,12 +11,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from comparing import SMALL, finished, small, written
+from running import started, wait_until
 
 from minigpt.comparison import variants as compare
 from minigpt.comparison.experiment import Experiment, _read_speeds, duration
@@ -298,19 +298,12 @@ def test_the_command_prints_the_same_and_continues_after_a_stop(tmp_path: Path) 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
 def test_no_worker_outlives_the_command(tmp_path: Path) -> None:
     path = written(tmp_path, SMALL.replace("max_steps: 6", "max_steps: 4000"))
-    command = [sys.executable, str(ROOT / "scripts" / "compare.py"), "--config", str(path)]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=-1, stderr=-1, text=True) as process:
-        assert process.stdout is not None
-        while "runs to do" not in process.stdout.readline():
-            pass
-        time.sleep(0.5)
-        mine = children(process.pid)
-        assert len(mine) == 2
-        process.kill()
-    deadline = time.monotonic() + 20
-    while alive := [pid for pid in mine if Path(f"/proc/{pid}").is_dir() and state(pid) != "Z"]:
-        assert time.monotonic() < deadline, f"still running: {alive}"
-        time.sleep(0.1)
+    with started("compare.py", "--config", path, "--skip-checks", cwd=tmp_path, stdout=True) as command:
+        assert command.stdout is not None
+        assert any("runs to do" in line for line in command.stdout)
+        wait_until(lambda: len(children(command.pid)) == 2, command)
+        mine = children(command.pid)
+    wait_until(lambda: all(state(pid) == "Z" for pid in mine))  # it was killed
 
 
 def children(parent: int) -> list[int]:

@@ -7,13 +7,13 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tiktoken
+from running import wait_until
 from small_corpora import DOCUMENTS, RANDOM, ROOT, corpus_of, numbered, own_data
 
 from minigpt.system.errors import UserError
@@ -201,9 +201,7 @@ def test_two_processes_that_begin_at_once_both_end_well(tmp_path: Path) -> None:
         subprocess.Popen([*command, name], env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         for name in ("one", "two")
     ]
-    limit = time.monotonic() + 60
-    while not ((tmp_path / "one").exists() and (tmp_path / "two").exists()) and time.monotonic() < limit:
-        time.sleep(0.01)
+    wait_until(lambda: all((tmp_path / name).exists() for name in ("one", "two")))
     (tmp_path / "go").touch()
     said = [process.communicate(timeout=60)[0].strip() for process in both]
     raw = "".join(open_corpus("stories").documents()).encode()

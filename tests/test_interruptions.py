@@ -9,12 +9,11 @@ import signal
 import struct
 import termios
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from running import CONFIG, WAITING, furnish, process, script, started
+from running import CONFIG, WAITING, furnish, process, script, started, wait_until
 
 from minigpt.runs import checkpoint
 from minigpt.runs.checkpoint import Checkpoint
@@ -39,13 +38,6 @@ class Sleeper(MultiHead, kind="sleeper"):
         return super().qkv(x, past)
 """
 INTERRUPTING = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
-
-
-def wait_until(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not happened():
-        assert time.monotonic() < deadline, "it did not happen within a minute"
-        time.sleep(0.002)
 
 
 def steps(folder: Path) -> list[int]:
@@ -83,7 +75,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_training_that_was_stopped_goes_on_as_if_it_had_not_been(home: Path, signum: int, code: int) -> None:
     run = home / "runs" / f"stopped-{code}"
     with started("train.py", "--config", "small.yaml", "--name", run.name, cwd=home) as training:
-        wait_until(lambda: (run / "metrics.jsonl").exists() and len(steps(run)) > 60)
+        wait_until(lambda: (run / "metrics.jsonl").exists() and len(steps(run)) > 60, training)
         training.send_signal(signum)
         err = training.rest()
     assert training.wait() == code
@@ -109,7 +101,7 @@ def test_a_run_has_one_holder_and_a_second_ctrl_c_does_not_wait_for_the_step(tmp
     (tmp_path / "sleeper.py").write_text(SLEEPER, encoding="utf-8")
     sleepy = ("--skip-checks", "--plugin", "sleeper.py", "model.attention=sleeper", "model.n_embd=16")
     with started("train.py", "--config", "small.yaml", *sleepy, cwd=tmp_path) as training:
-        wait_until((tmp_path / "asleep").exists)
+        wait_until((tmp_path / "asleep").exists, training)
         other = script("train.py", "--plugin", "sleeper.py", "--resume", "small", cwd=tmp_path)
         assert other.code == 2
         assert other.err.startswith(f"error: runs/small is in use by process {training.pid} on ")

@@ -8,11 +8,10 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from time import monotonic, sleep
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from running import environment, furnish
+from running import environment, furnish, wait_until
 
 import minigpt
 from minigpt.runs.report import read_metrics
@@ -93,9 +92,8 @@ def test_the_stop_button_ends_a_training_and_not_the_kernel(place: Path) -> None
     with subprocess.Popen(
         [sys.executable, "-c", STOPPED], env=environment(), text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as kernel:
-        metrics, until = Path("runs/small/metrics.jsonl"), monotonic() + 100
-        while not (metrics.exists() and metrics.stat().st_size) and monotonic() < until:
-            sleep(0.05)
+        metrics = Path("runs/small/metrics.jsonl")
+        wait_until(lambda: metrics.exists() and metrics.stat().st_size > 0, kernel)
         os.kill(kernel.pid, signal.SIGINT)
         said, _ = kernel.communicate("\n", timeout=100)
     assert kernel.returncode == 0

@@ -7,12 +7,14 @@ B windows at a time, T positions of a window, D model width, V vocabulary.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from minigpt.attention import Attention, Past
@@ -45,8 +47,12 @@ Parts = Mapping[str, int]  # what for -> bytes
 Part = TypeVar("Part", bound=nn.Module)
 
 
+ELEMENTWISE = {"add", "sub", "mul", "div", "neg", "exp", "expm1", "log", "log1p", "logit", "sqrt", "pow",
+               "__rsub__", "__rpow__", "__rdiv__"}  # fmt: skip
+
+
 class Unfilled(TorchFunctionMode):
-    """Skips initialisation: the meta device stores no values, and torch would import its compiler to fill them."""
+    """Fills no tensor: the meta device stores no values, and torch would import its compiler to make them."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -54,7 +60,30 @@ class Unfilled(TorchFunctionMode):
         named = kwargs or {}
         if getattr(func, "__module__", "") == "torch.nn.init":
             return named["tensor"] if "tensor" in named else args[0]
+        if func is torch.randn:
+            return torch.empty(*args, **{name: value for name, value in named.items() if name != "generator"})
+        if func in (torch.arange, torch.linspace, torch.logspace) and countable(args, named):
+            return numbers_in_a_row(func, args, named)
+        tensors = [each for each in args if isinstance(each, Tensor)]
+        if getattr(func, "__name__", "") in ELEMENTWISE and not named and all(each.is_meta for each in tensors):
+            dtype = torch.result_type(args[0], args[-1])
+            if dtype.is_floating_point:
+                return torch.empty(np.broadcast_shapes(*(each.shape for each in tensors)), dtype=dtype)
         return func(*args, **named)
+
+
+def countable(args: tuple[Any, ...], named: dict[str, Any]) -> bool:
+    """Whether start, end and step are numbers that stand in their places."""
+    return bool(args) and all(isinstance(n, (int, float)) for n in args) and not {"start", "end", "step"} & set(named)
+
+
+def numbers_in_a_row(func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Tensor:
+    """What `torch.arange`, `linspace` or `logspace` would return, without the numbers: (N,)."""
+    if func is not torch.arange:
+        return torch.empty(int(args[2] if len(args) > 2 else named["steps"]), dtype=named.get("dtype"))  # (N,)
+    start, end, step = (0, *args, 1) if len(args) == 1 else (*args, 1)[:3]
+    dtype = torch.int64 if all(isinstance(number, int) for number in args) else None
+    return torch.empty(max(0, math.ceil((end - start) / step)), dtype=named.get("dtype", dtype))  # (N,)
 
 
 def outline(config: ModelConfig, vocab_size: int) -> GPT:

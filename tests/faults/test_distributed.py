@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from running import SCRIPTS, environment, script, small_text, started
+from running import SCRIPTS, environment, script, small_text, started, wait_until
 from stopping import PLUGIN, STEPS, furnished, leftovers, metrics, newest, resume, train
 
 ROUNDING = 2e-5  # float32: gradients are added in another order; losses here are about 3
@@ -213,10 +213,8 @@ def under_way(folder: Path) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
         command, cwd=folder, env=environment(), start_new_session=True, text=True, **pipes
     ) as started:  # type: ignore[call-overload]
-        log, deadline = folder / "runs" / "small" / "metrics.jsonl", time.monotonic() + 60
-        while not log.exists() or log.read_bytes().count(b"\n") < 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        log = folder / "runs" / "small" / "metrics.jsonl"
+        wait_until(lambda: log.exists() and log.read_bytes().count(b"\n") >= 2, started)
         yield started
 
 

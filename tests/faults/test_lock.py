@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running import Started, environment, script, started
+from running import Started, environment, script, started, wait_until
 from stopping import PLUGIN, furnished, metrics, newest, resume, same, train
 
 WAIT = "Path('waiting').touch(); signal.pause()"
@@ -24,8 +24,7 @@ def holder(tmp_path: Path) -> Iterator[Started]:
     text = PLUGIN.format(act=WAIT, owner="minigpt.training.loop", name="accumulate", nth=7)
     (tmp_path / "happening.py").write_text(text, encoding="utf-8")
     with started("train.py", "--config", "small.yaml", "--plugin", "happening.py", cwd=tmp_path) as running:
-        while not (tmp_path / "waiting").exists():
-            assert running.poll() is None
+        wait_until((tmp_path / "waiting").exists, running)
         yield running
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import signal
-import time
 from pathlib import Path
 
 import pytest
 import torch
-from running import data_folder, script, small_text, started
+from running import data_folder, script, small_text, started, wait_until
 from stopping import DEAF, PLUGIN, STEPS, furnished, leftovers, metrics, newest, resume, same, train, train_until
 
 PHASES = {  # where the signal comes, and the step after which the run stops
@@ -104,8 +103,7 @@ def test_a_second_one_ends_a_call_of_a_library_too(straight: Path, tmp_path: Pat
     (furnished(tmp_path) / "happening.py").write_text(plugin, encoding="utf-8")
     with started("train.py", "--config", "small.yaml", "--plugin", "happening.py", cwd=tmp_path) as running:
         assert running.stderr
-        while not (tmp_path / "deaf").exists():
-            time.sleep(0.01)
+        wait_until((tmp_path / "deaf").exists, running)
         for signum, said in (
             (signal.SIGINT, "SIGINT: the step is finished and saved first; a second Ctrl-C or SIGTERM ends it at once"),
             (signal.SIGINT, "stopped at once by SIGINT; the steps after the last checkpoint are lost"),

@@ -7,11 +7,10 @@ import os
 import pty
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
-from running import command_line, environment, script, started
+from running import command_line, environment, script, started, wait_until
 from stopping import PLUGIN, STEPS, furnished, metrics, newest, resume, same, train, train_until
 
 A_STEP = ("minigpt.training.loop", "accumulate", 3)
@@ -89,10 +88,7 @@ def test_a_terminal_that_closes(nohup: bool, straight: Path, tmp_path: Path) -> 
     master, slave = pty.openpty()
     with started("train.py", *words, cwd=tmp_path, terminal=slave, **own) as training:  # type: ignore[arg-type]
         os.close(slave)
-        deadline = time.monotonic() + 60
-        while not (tmp_path / "ready").exists():
-            assert time.monotonic() < deadline and training.poll() is None
-            time.sleep(0.01)
+        wait_until((tmp_path / "ready").exists, training)
         os.close(master)
         (tmp_path / "closed").touch()
         assert training.wait() == (0 if nohup else 129)

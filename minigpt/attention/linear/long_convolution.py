@@ -99,8 +99,10 @@ class LongConvolution(Attention, kind="long_convolution"):
             self.gate_in, self.gate_out = nn.Linear(D, D, bias=model.bias), nn.Linear(D, D, bias=model.bias)
         self.rates, self.turns = (nn.Parameter(torch.zeros(self.n_head * self.waves)) for _ in range(2))  # (H m,) each
         fading, _ = self.start(self.rates)  # (H, m)
-        size = (2 * fading / self.waves).sqrt().repeat(1, 2)  # (H, 2 m): then a filter's squares sum to about one
-        self.shares = nn.Parameter(size * torch.randn(self.n_head, 2 * self.waves))  # (H, 2 m): b and c
+        size = (2 * fading / self.waves).sqrt()  # (H, m): then a filter's squares sum to about one
+        self.shares = nn.Parameter(
+            torch.cat((size, size), dim=1) * torch.randn(self.n_head, 2 * self.waves)
+        )  # (H, 2 m): b and c
 
     def start(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """The rates and frequencies with which the waves begin: (H, m) each."""
