@@ -1,6 +1,7 @@
 """Make a run of a model from elsewhere: a folder of Hugging Face's (config.json, safetensors, tokenizer.json).
 
 python scripts/import_hf.py models/SmolLM2-135M --name smol
+python scripts/import_hf.py HuggingFaceTB/SmolLM2-135M          # from the Hub, or its cache
 python scripts/import_hf.py models/gpt2 --block-size 256        # a shorter context takes less memory
 """
 
@@ -13,19 +14,24 @@ import sys
 from pathlib import Path
 
 from minigpt import command
+from minigpt.hub.fetch import fetch, looks_like_a_name
 from minigpt.hub.importer import import_folder
 from minigpt.runs.report import say
 
 
 def main(arguments: argparse.Namespace) -> None:
     """Make the run."""
-    name = arguments.name or re.sub(r"[^\w.-]+", "-", Path(arguments.source).resolve().name).strip("-.") or "imported"
-    import_folder(Path(arguments.source), name, arguments.block_size, say)
+    source = arguments.source
+    path = fetch(source, say) if looks_like_a_name(source) else Path(source)
+    name = arguments.name or re.sub(r"[^\w.-]+", "-", Path(source).resolve().name).strip("-.") or "imported"
+    import_folder(path, name, arguments.block_size, say)
 
 
 if __name__ == "__main__":
     parser = command.parser("Make a run of a model from elsewhere.")
-    parser.add_argument("source", metavar="DIR", help="a folder with config.json, safetensors and tokenizer.json")
+    parser.add_argument(
+        "source", metavar="DIR", help="a folder with config.json, safetensors and tokenizer.json, or a name on the Hub"
+    )
     parser.add_argument("--name", default="", metavar="RUN", help="the name of the run (default: the folder's)")
     parser.add_argument("--block-size", type=int, metavar="N", help="a shorter context (default: the model's own)")
     sys.exit(command.execute(main, parser.parse_args()))

@@ -1,0 +1,91 @@
+"""A name instead of a folder: `org/model` is fetched from the Hugging Face Hub, or found in its cache on this machine.
+
+The package huggingface_hub, an extra, does it. Only safetensors and JSON files are fetched, no code and no pickle, and
+the folder is then read like any other stranger's.
+"""
+
+from __future__ import annotations
+
+import http.client
+import importlib
+import os
+import re
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import ModuleType
+
+from minigpt.runs.report import Say
+from minigpt.system.errors import UserError
+from minigpt.system.waiting import interruptible
+
+WANTED = [
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "model-*-of-*.safetensors",
+    "model.safetensors.index.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+]
+ANSWER = 5.0  # seconds in which the Hub has to answer at all
+NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+
+
+def looks_like_a_name(source: str) -> bool:
+    """Whether a source that is no folder may be the name of a model on the Hub."""
+    return bool(NAME.fullmatch(source)) and not Path(source).exists()
+
+
+def fetch(name: str, say: Say) -> Path:
+    """The folder with the files of a model on the Hub. Raises UserError, offline within seconds."""
+    library = library_of_the_hub()
+    offline = why_offline()
+    if not offline:
+        say(f"{name}: fetching it from {endpoint()}")
+    try:
+        return Path(
+            interruptible(
+                lambda: library.snapshot_download(name, allow_patterns=WANTED, local_files_only=bool(offline)),
+                f"fetching {name}",
+            )
+        )
+    except (OSError, ValueError) as error:
+        if offline:
+            what = f"{name} is neither a folder here nor in the cache of the Hugging Face Hub, and {offline}"
+            raise UserError(f"{what}: connect once, or give a folder") from None
+        raise UserError(f"{name} could not be fetched ({' '.join(str(error).split())[:300]})") from None
+
+
+def library_of_the_hub() -> ModuleType:
+    """The package huggingface_hub. Raises UserError where it is not installed."""
+    try:
+        return importlib.import_module("huggingface_hub")
+    except ImportError:
+        hint = 'pip install -e ".[hub]"'
+        raise UserError(f"a model is fetched by the package huggingface_hub: {hint}, or give a folder") from None
+
+
+def endpoint() -> str:
+    """The address of the Hub, which the environment may change, as for every program that uses it."""
+    return os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+
+
+def why_offline() -> str:
+    """Why the Hub is not asked; empty where it answers. The library itself would wait for minutes."""
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+        return "HF_HUB_OFFLINE is set"
+    try:
+        interruptible(request_head, f"asking {endpoint()}", ANSWER)
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        return f"{endpoint()} cannot be reached ({' '.join(str(error).split()) or type(error).__name__})"
+    return ""
+
+
+def request_head() -> None:
+    """Ask the Hub for nothing: any answer will do."""
+    try:
+        urllib.request.urlopen(urllib.request.Request(endpoint(), method="HEAD"), timeout=ANSWER).close()
+    except urllib.error.HTTPError as error:  # an answer such as 404; the connection is still open
+        error.close()
