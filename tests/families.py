@@ -78,9 +78,6 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {  # a test's name -> the family,
     "phi": ("Phi", GROUPED | {"hidden_size": 60, "hidden_act": "gelu_new", "partial_rotary_factor": 0.4}),
 }
 
-for _later in ("gemma", "gemma2", "gemma2 without caps", "gemma3", "gptj", "phi"):
-    del CASES[_later]
-
 
 def make(case: str, **more: Any) -> nn.Module:
     """The model of a case, its weights random; `more` options may be given."""

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 import torch
 from families import make
-from running import script, well
+from running import script, small_text, well
 from safetensors.torch import load_file, save_file
+from transformers import PreTrainedTokenizerFast
 
 from minigpt.hub import fetch, importer
 from minigpt.hub.importer import import_folder
@@ -75,7 +77,7 @@ def refused(folder: Path, error: type[Exception], what: str) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("case", ["gpt2", "llama", "gpt_neox"])
+@pytest.mark.parametrize("case", ["gpt2", "llama", "gemma3", "gpt_neox"])
 def test_a_folder_becomes_a_run(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     source = save(tmp_path / "model", case)
@@ -90,6 +92,29 @@ def test_a_folder_becomes_a_run(case: str, tmp_path: Path, monkeypatch: pytest.M
     origin = json.loads((place / "origin.json").read_text())
     assert origin["model_type"] == json.loads((source / "config.json").read_text())["model_type"]
     assert origin["sha256"].keys() == {"config.json", WEIGHTS}
+
+
+def test_the_tokenizer_of_a_folder_marks_the_begin_and_knows_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    steps = tokenizers.Tokenizer(tokenizers.models.BPE())
+    steps.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    steps.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=290,
+        special_tokens=["<s>", "</s>"],
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    steps.train_from_iterator([small_text()], trainer)
+    steps.post_processor = tokenizers.processors.TemplateProcessing("<s> $A", "<s> $A <s> $B", [("<s>", 0)])
+    theirs = PreTrainedTokenizerFast(tokenizer_object=steps, bos_token="<s>", eos_token="</s>")
+    make("llama", vocab_size=293, eos_token_id=1).save_pretrained(tmp_path / "model")  # three ids more than tokens
+    theirs.save_pretrained(tmp_path / "model")
+    run = load(import_folder(tmp_path / "model", "mine", None, quiet))
+    assert run.context_ids("the cat sat")[0].tolist() == theirs("the cat sat")["input_ids"]
+    assert (run.tokenizer.begin_of_text, list(run.tokenizer.ends), run.tokenizer.vocab_size) == (0, [1], 293)
 
 
 def test_the_text_of_such_a_run_has_to_be_given() -> None:
@@ -180,6 +205,9 @@ def test_an_option_without_counterpart_is_refused_by_name(values: dict[str, Any]
         ("mpt", {"attn_config": {"qk_ln": True}}, "attn_config.qk_ln: true"),
         ("mpt", {"no_bias": False}, "no_bias: false"),
         ("bloom", {"apply_residual_connection_post_layernorm": True}, "apply_residual"),
+        ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention: true"),
+        ("phi", {"qk_layernorm": True}, "qk_layernorm: true"),
+        ("gptj", {"rotary": False}, "rotary: false"),
         ("qwen2", {"layer_types": ["chunked_attention"] * 3}, "layer_types"),
     ],
 )

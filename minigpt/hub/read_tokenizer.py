@@ -10,7 +10,7 @@ from minigpt.hub.folder import check_plain, read_json
 from minigpt.system.errors import UserError
 from minigpt.system.folder import read_start
 from minigpt.system.strict_json import has_form, parse_json
-from minigpt.text.tokenizer import MAX_BYTES, Byte, Tokenizer
+from minigpt.text.tokenizer import MAX_BYTES, Tokenizer
 
 FILE, SETTINGS, GENERATION, TEMPLATE = (
     "tokenizer.json",
@@ -33,15 +33,13 @@ def read_tokenizer(folder: Path, config: Mapping[str, Any], vocab_size: int) -> 
     try:
         text = raw.decode("utf-8")
         steps = parse_json(text, huge=True)
-        if "hf" not in Tokenizer.kinds:
-            return Byte()
         return Tokenizer.from_json(
             {
                 "kind": "hf",
                 "text": text,
                 "vocab_size": vocab_size,
                 "begin_of_text": begin_of_text(steps),
-                "ends": ends(folder, config),
+                "ends": ends(folder, config, vocab_size),
                 "chat_template": chat_template(folder),
             }
         )
@@ -74,14 +72,18 @@ def templates(processor: Any) -> Iterator[dict[str, Any]]:
                 yield one
 
 
-def ends(folder: Path, config: Mapping[str, Any]) -> list[int]:
-    """The ids after which a model writes nothing more: those of generation_config.json, or of config.json."""
+def ends(folder: Path, config: Mapping[str, Any], vocab_size: int) -> list[int]:
+    """The ids after which a model writes nothing more: those of generation_config.json, or of config.json.
+
+    One that the model has no embedding of cannot be written: GPT-2's own in a config that left it there.
+    """
     path = folder / GENERATION
     said = read_json(path, MAX_SETTINGS) if path.exists() else {}
     found = said.get("eos_token_id", config.get("eos_token_id"))
     if not has_form(found, int | None) and not has_form(found, [int]):
         raise UserError("eos_token_id is neither an id nor a list of ids")
-    return found if isinstance(found, list) else [] if found is None else [found]
+    listed = found if isinstance(found, list) else [] if found is None else [found]
+    return [id for id in listed if id < vocab_size]
 
 
 def chat_template(folder: Path) -> str | None:
