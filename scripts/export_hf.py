@@ -1,6 +1,7 @@
 """A run as a folder that Hugging Face's transformers loads, with its tokenizer.
 
-python scripts/export_hf.py --out my-model --remote-code          the newest run, with minigpt's own code
+python scripts/export_hf.py --out my-model                        the newest run, as a GPT-2, a Llama, ...
+python scripts/export_hf.py --out my-model --remote-code          any run, with minigpt's own code
 """
 
 import begin  # noqa: F401  before the imports that take seconds

@@ -10,6 +10,7 @@ With `remote_code` the folder carries minigpt's own code, and any model goes.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -20,25 +21,70 @@ from torch import Tensor
 
 from minigpt.config.options import to_python
 from minigpt.hub.carried import ENTRY_FILE, carried_files
+from minigpt.hub.family import FAMILIES, Family, NoCounterpart, to_theirs
 from minigpt.hub.model_card import model_card
 from minigpt.hub.out_folder import Writer, check_out, write_folder
 from minigpt.hub.tokenizer_json import tokenizer_files
+from minigpt.model import ModelConfig
+from minigpt.runs.checkpoint import tensors_of
 from minigpt.runs.run import Run
+from minigpt.system.errors import UserError
 from minigpt.system.waiting import interruptible
 
+ORDER = (  # families that can express fewer models first
+    "gpt2", "llama", "mistral", "qwen2", "qwen3", "olmo2", "gpt_neox", "gptj", "phi", "mpt", "bloom",
+    "gemma", "gemma2", "gemma3_text",
+)  # fmt: skip
+LAST = 1000  # a family that does not come near comes after those that do
 CONFIG_CLASS, MODEL_CLASS = "MinigptConfig", "MinigptForCausalLM"  # of modeling_minigpt.py
 
 Files = dict[str, str | Writer]
+Json = dict[str, Any]
 
 
 def export_run(run: Run, out: Path, remote_code: bool = False) -> Path:
     """Write the folder `out`. Raises UserError for what cannot be exported, and OSError; then `out` is as it was."""
     check_out(out)
     files: Files = dict(tokenizer_files(run.tokenizer, run.config.model.block_size))
-    files |= with_code(run)
-    files["README.md"] = model_card(run, remote_code, MODEL_CLASS)
+    if remote_code:
+        model, architecture = with_code(run), MODEL_CLASS
+    else:
+        family, config = expressed(run.config.model, run.tokenizer.vocab_size)
+        model, architecture = as_family(run, family, config), family.architecture
+    files |= model
+    files["README.md"] = model_card(run, remote_code, architecture)
     write_folder(out, files)
     return out
+
+
+def expressed(model: ModelConfig, vocab_size: int) -> tuple[Family, Json]:
+    """The first of the families in ORDER that can express a model, and its config.json.
+
+    Raises UserError with all options that have no counterpart in the family that comes nearest.
+    """
+    found: list[list[NoCounterpart]] = []
+    for name in ORDER:
+        try:
+            config, missing = FAMILIES[name].nearest(model, vocab_size)
+        except NoCounterpart as error:
+            found.append([error] * LAST)
+            continue
+        if not missing:
+            return FAMILIES[name], config
+        found.append(missing)
+    nearest = dict.fromkeys(re.sub(r"\[\d+\]", "", str(lack)) for lack in min(found, key=len))
+    what = "no model of transformers computes this one; of the nearest, these options have no counterpart"
+    raise UserError(f"{what}: {'; '.join(nearest)}. --remote-code exports it with minigpt's own code")
+
+
+def as_family(run: Run, family: Family, config: Json) -> Files:
+    """The model as one of transformers'."""
+    tensors = to_theirs(family.rules(run.config.model), tensors_of(run.model))
+    return {
+        "config.json": as_json(config | end_of_text(run)),
+        "generation_config.json": as_json(end_of_text(run)),
+        "model.safetensors": weights(tensors),
+    }
 
 
 def with_code(run: Run) -> Files:
@@ -68,13 +114,12 @@ def with_code(run: Run) -> Files:
     }
 
 
-def end_of_text(run: Run) -> dict[str, Any]:
-    """The id at which `generate` stops, if there is one."""
-    end = run.tokenizer.end_of_text
-    return {} if end is None else {"eos_token_id": end}
+def end_of_text(run: Run) -> Json:
+    """The id at which `generate` stops: null where there is none, since transformers has defaults of its own."""
+    return {"bos_token_id": None, "eos_token_id": run.tokenizer.end_of_text}
 
 
-def as_json(values: dict[str, Any]) -> str:
+def as_json(values: Json) -> str:
     """The text of a JSON file."""
     return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
 

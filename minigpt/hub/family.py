@@ -117,6 +117,16 @@ class Family:
 
     def write_config(self, model: ModelConfig, vocab_size: int) -> dict[str, Any]:
         """The config.json of a model. Raises NoCounterpart, which names the option that this family cannot express."""
+        theirs, missing = self.nearest(model, vocab_size)
+        for lack in missing:
+            raise lack
+        return theirs
+
+    def nearest(self, model: ModelConfig, vocab_size: int) -> tuple[dict[str, Any], list[NoCounterpart]]:
+        """The config.json that comes nearest to a model, and every option that this family cannot express.
+
+        Raises NoCounterpart where none comes near.
+        """
         ours = spell_out(model)
         theirs = {
             "model_type": self.model_type,
@@ -124,14 +134,18 @@ class Family:
             "vocab_size": vocab_size,
             "tie_word_embeddings": model.tied_head,
             "torch_dtype": "float32",
-        } | self.write(ours)
+        }
+        try:
+            theirs |= self.write(ours)
+        except KeyError as error:  # a norm or a block of one's own
+            raise NoCounterpart(error.args[0], f"{self.model_type} has this option, and this model has not") from None
         try:
             back = spell_out(self.read_config(theirs))
         except UserError as error:
             raise NoCounterpart("attention", f"{self.model_type} cannot have it: {error}") from None
-        for option, mine, other in differences(ours, back):
-            raise NoCounterpart(option, f"{show(mine)} has no counterpart in {self.model_type} (there: {show(other)})")
-        return theirs
+        what = f"has no counterpart in {self.model_type}"
+        odd = differences(ours, back)
+        return theirs, [NoCounterpart(at, f"{show(mine)} {what} (there: {show(other)})") for at, mine, other in odd]
 
     def rules(self, model: ModelConfig) -> list[Rule]:
         """The rules for every tensor of a model, each tensor in one of them."""

@@ -19,6 +19,7 @@ from minigpt.training.memory import outline
 
 Spelled = dict[str, Any]
 NONE = {"kind": "none"}
+OF_HEADS = {"head_dim", "qkv_bias", "project_bias", "scaled", "score_scale", "qk_norm", "qk_norm_epsilon"}
 GROUPED = ("single_head", "multi_head")  # cases of grouped_query
 
 
@@ -45,8 +46,8 @@ def spell_attention(model: ModelConfig, layer: int) -> Spelled:
     position = getattr(config, "position", None) or model.position
     acts = position.component.rotate is not Position.rotate or position.component.bias is not Position.bias
     spelled["position"] = to_python(position) if acts else NONE
-    if "head_dim" not in spelled:
-        return spelled  # a kind without heads of its own: no family has it
+    if not spelled.keys() >= OF_HEADS:
+        return {name: value for name, value in spelled.items() if value is not None}  # no family has such a kind
     n_head = spelled.setdefault("n_head", 1)
     spelled["head_dim"] = d = spelled["head_dim"] or model.n_embd // n_head
     spelled["n_kv_head"] = spelled.get("n_kv_head") or n_head
@@ -68,7 +69,7 @@ def differences(ours: Any, theirs: Any, path: str = "") -> Iterator[tuple[str, A
         if ours.get("kind") != theirs.get("kind"):
             yield path, ours["kind"], theirs["kind"]
             return
-        for key in ours.keys() | theirs.keys():
+        for key in dict.fromkeys([*ours, *theirs]):
             yield from differences(ours.get(key), theirs.get(key), f"{path}.{key}" if path else key)
     elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
         for layer, (mine, other) in enumerate(zip(ours, theirs)):
