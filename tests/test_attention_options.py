@@ -160,7 +160,7 @@ def test_what_is_added_to_the_embeddings_is_no_position_of_one_layer(position: t
 
 
 LOCAL_AND_GLOBAL = (
-    SlidingWindow.Config(window=4, position=Rotary.Config(base=100.0)),
+    SlidingWindow.Config(window=4, qkv_bias=True, position=Rotary.Config(base=100.0)),
     MultiHead.Config(position=NoPosition.Config()),
     GroupedQuery.Config(n_kv_head=2, qkv_bias=False, qk_norm="whole"),
 )

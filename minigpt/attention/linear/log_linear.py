@@ -97,4 +97,4 @@ def levels(S: int, L: int, device: torch.device) -> Tensor:
     """How many bits t and s have up to the highest in which they differ, L - 1 at most: (S, S)."""
     t = torch.arange(S, device=device)  # (S,)
     different = (t[:, None] ^ t).double()  # (S, S)
-    return ((different + 0.5).log2().floor() + 1).clamp(max=L - 1).long()  # (S, S): 1/2 lies below 2^0, for t = s
+    return ((different + 0.5).log2() + 1).clamp(max=L - 1).long()  # (S, S), rounded down: 1/2 lies below 2^0, for t = s
