@@ -21,9 +21,9 @@ from minigpt.config import options as config
 from minigpt.runs import profiler
 from minigpt.runs.assemble import RunConfig
 from minigpt.runs.report import say
-from minigpt.runs.run import newest_run, open_run, tuned_name
+from minigpt.runs.run import newest_run, open_run
 from minigpt.runs.start import resume, start
-from minigpt.runs.swap import continued
+from minigpt.runs.swap import continued, tuned_name
 from minigpt.runs.trainer import Trainer
 from minigpt.system.errors import UserError
 from minigpt.training import distributed
@@ -65,7 +65,7 @@ def start_from(arguments: argparse.Namespace) -> Trainer:
     """A new run that starts with the weights of one that is there."""
     source = open_run(newest_run(arguments.from_run))
     settings = continued(source.config, arguments.config, arguments.overrides)
-    name = arguments.name or (Path(arguments.config).stem if arguments.config else tuned_name(source))
+    name = arguments.name or (Path(arguments.config).stem if arguments.config else tuned_name(source.folder))
     allow_leak, skip_checks = arguments.allow_leak, arguments.skip_checks
     return start(settings, name, arguments.plugin, allow_leak, skip_checks=skip_checks, source=source)
 

@@ -314,6 +314,7 @@ def put(tree: Node, path: str, value: Node, where: str) -> None:
     node = tree
     for name in groups:
         child = as_mapping(node.value.get(name, Node({}, where, {})))
+        child = Node({}, where, {}) if child.value is None else child  # a group that is null so far
         if not isinstance(child.value, dict):
             raise ConfigError([(where, f"{name} is not a group of options here; set {name} as a whole")])
         node.keys.setdefault(name, where)

@@ -13,12 +13,14 @@ from minigpt.fast import make_fast
 from minigpt.fast.decoding import DecodingConfig
 from minigpt.inspection.shapes import check_shapes
 from minigpt.model import GPT, ModelConfig
+from minigpt.system.errors import UserError
 from minigpt.system.waiting import interruptible
 from minigpt.text.corpus import Corpus, open_corpus
 from minigpt.text.dataset import DataConfig, Dataset
 from minigpt.text.tokenizer import Tokenizer, by_pieces
 from minigpt.training import distributed
 from minigpt.training.loop import TrainingConfig, choose_device
+from minigpt.training.lora import add_adapters
 from minigpt.training.memory import check_device, training_parts
 from minigpt.training.optimizer import Optimizer
 
@@ -58,20 +60,26 @@ def assemble(
     tokenizer: Tokenizer,
     purpose: str = "training",
     free: int | None = None,
-    weights: Callable[[GPT], None] = lambda model: None,
+    weights: Callable[[GPT], None] | None = None,
 ) -> tuple[Dataset, GPT, Optimizer]:
-    """Dataset, model and optimizer, on the config's device; `weights` puts those of another run into the fresh model.
+    """Dataset, model and optimizer, on the config's device; `weights` puts those of a run into the fresh model.
 
-    Raises UserError where the device is not there, where the memory is too small, and where a method of an attention
-    returns another shape than it should; `purpose` and `free` are those of `check_device`.
+    Raises UserError where `training.lora` has no such weights to adapt, where the device is not there, where the memory
+    is too small, and where a method of an attention returns another shape than it should; `purpose` and `free` are
+    those of `check_device`.
     """
     settings, device = config.training, choose_device(config.training.device)
+    if settings.lora is not None and weights is None:
+        raise UserError("training.lora: adapters learn beside the weights of a run: give --from-run RUN")
     rows = -(-settings.batch_size // distributed.world())  # of this process
-    parts = training_parts(config.model, tokenizer.vocab_size, rows, settings.micro_batch_size)
+    parts = training_parts(config.model, tokenizer.vocab_size, rows, settings.micro_batch_size, settings.lora)
     check_device(parts, purpose, config.model, tokenizer.vocab_size, device, free)
     dataset = Dataset(config.data, corpus, tokenizer, config.model.block_size)
     model = build_model(config, tokenizer)
-    weights(model)
+    if weights is not None:
+        weights(model)
+    if settings.lora is not None:
+        add_adapters(model, settings.lora, settings.seed)
     model.to(device)
     check_shapes(model)
     return dataset, model, settings.optimizer.component(settings.optimizer, model)

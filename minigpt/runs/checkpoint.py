@@ -19,7 +19,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from minigpt.system.folder import first_lines, read_start, sha256_of, sync
 from minigpt.system.strict_json import parse_json
 from minigpt.system.waiting import interruptible, progress
+from minigpt.training.lora import LoRAConfig, merged
 
 FORMAT = 3  # 2 had no sums of the run's own files, 1 rotary pairs half a head apart
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
@@ -263,6 +264,16 @@ def _loads(path: Path) -> bool:
     except CheckpointError:
         return False
     return True
+
+
+def without_adapters(saved: Checkpoint, lora: LoRAConfig | None) -> Checkpoint:
+    """The same with the adapters of `training.lora`, if there are any, merged. Raises CheckpointError."""
+    if lora is None:
+        return saved
+    try:
+        return replace(saved, model=merged(saved.model, lora))
+    except ValueError as error:
+        raise CheckpointError(f"{saved.path}: {error}") from None
 
 
 @torch.no_grad()

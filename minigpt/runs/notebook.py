@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 from minigpt.config.options import load as load_config
 from minigpt.runs.assemble import RunConfig
-from minigpt.runs.run import Run, newest_run, open_run, tuned_name
-from minigpt.runs.swap import continued
+from minigpt.runs.run import Run, newest_run, open_run
+from minigpt.runs.swap import continued, tuned_name
 from minigpt.system.plugin import PLUGINS, load_plugin
+from minigpt.training.lora import merge
 
 if TYPE_CHECKING:
     from minigpt.runs.trainer import Trainer
@@ -54,7 +55,7 @@ def fine_tune(
 
     files, source = _loaded(plugins), open_run(newest_run(str(folder)))
     settings = continued(source.config, config, overrides)
-    return _finished(start.start(settings, name or tuned_name(source), files, allow_leak=False, source=source))
+    return _finished(start.start(settings, name or tuned_name(source.folder), files, allow_leak=False, source=source))
 
 
 def resume(folder: str | Path = "", *overrides: str, plugins: Sequence[str | Path] = ()) -> Run:
@@ -79,5 +80,7 @@ def _finished(trainer: Trainer) -> Run:
     """Train to the end, and say what came of it."""
     trainer.fit()
     trainer.say(f"verdict: {trainer.verdict()}")
+    if trainer.run.config.training.lora is not None:
+        merge(trainer.run.model, trainer.run.config.training.lora)
     trainer.run.model.eval()
     return trainer.run

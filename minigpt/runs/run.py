@@ -259,14 +259,11 @@ def open_run(folder: Path) -> Opened:
         notes.append(f"note: {folder} was trained with --skip-checks: that its attention is right was not checked")
     for note in notes:
         complain(one_line(note))
-    opened = Opened(folder, read_config(folder), Tokenizer.load(folder / TOKENIZER), saved, notes)
+    config = read_config(folder)
+    saved = checkpoint.without_adapters(saved, config.training.lora)
+    opened = Opened(folder, config, Tokenizer.load(folder / TOKENIZER), saved, notes)
     checkpoint.check_fit(opened.outline(), saved.model, saved.path)
     return opened
-
-
-def tuned_name(source: Opened) -> str:
-    """The name of a run that starts with the weights of one, where none is given."""
-    return f"{source.folder.resolve().name}-tuned"
 
 
 def load(folder: str | Path, device: str = "auto", fast: bool = True, overrides: Sequence[str] = ()) -> Run:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
@@ -17,7 +18,17 @@ from minigpt.runs.checkpoint import Checkpoint, CheckpointError
 from minigpt.runs.loggers import check_loggers
 from minigpt.runs.record import Change, changed, cut_metrics, make_folder, record_changes, record_run
 from minigpt.runs.report import Say, say, silent
-from minigpt.runs.run import METRICS, RUNS, SKIPPED, TOKENIZER, Opened, Run, check_run, open_checkpoint, read_config
+from minigpt.runs.run import (
+    METRICS,
+    RUNS,
+    SKIPPED,
+    TOKENIZER,
+    Opened,
+    Run,
+    check_run,
+    open_checkpoint,
+    read_config,
+)
 from minigpt.runs.swap import move
 from minigpt.runs.trainer import Trainer
 from minigpt.system.errors import UserError
@@ -31,7 +42,7 @@ from minigpt.training.loop import History, with_threads
 from minigpt.training.memory import outline
 
 STATE = {"seconds": float, "tokens": int, "losses": [float], "evaluations": [(int, float, float)], "data": str}
-FIXED = ("training.optimizer", "training.optimizer.kind")  # and all of data and model
+FIXED = ("training.optimizer", "training.optimizer.kind")  # and all of data, model and training.lora
 
 
 def start(
@@ -57,7 +68,8 @@ def start(
     else:
         corpus, tokenizer = open_corpus(config.data.source, config.data.stories), source.tokenizer
     say(f"text: {corpus.description}; {tokenizer.vocab_size:,} tokens in the vocabulary")
-    trainer = _make(config, tokenizer, corpus, RUNS / name, say, source)
+    weights = None if source is None else partial(_take_weights, source=source, say=say)
+    trainer = _make(config, tokenizer, corpus, RUNS / name, say, weights)
     checks = _check(trainer, allow_leak, skip_checks)
     if distributed.rank() == 0:
         trainer.run.folder = make_folder(name)
@@ -79,8 +91,8 @@ def resume(
     """Continue a run from its newest good checkpoint.
 
     Overrides may change `training` and `sampling`, and the changes are listed and recorded. They may not change
-    `model`, the tokenizer or the kind of the optimizer; the text only with `allow_data_change`. Raises UserError,
-    LeakError and LawError (a plugin may have been edited), CheckpointError, and OSError.
+    `model`, the tokenizer, the adapters or the kind of the optimizer; the text only with `allow_data_change`. Raises
+    UserError, LeakError and LawError (a plugin may have been edited), CheckpointError, and OSError.
     """
     say = say if distributed.rank() == 0 else silent
     check_run(folder)
@@ -92,9 +104,11 @@ def resume(
     check_loggers(config.training.loggers)
     tokenizer = Tokenizer.load(folder / TOKENIZER)
     check_state(saved)
-    checkpoint.check_fit(outline(config.model, tokenizer.vocab_size), saved.model, saved.path)
+    plain = checkpoint.without_adapters(saved, config.training.lora)
+    checkpoint.check_fit(outline(config.model, tokenizer.vocab_size), plain.model, saved.path)
     _check_left(config, saved, folder)
-    trainer = _make(config, tokenizer, open_corpus(config.data.source, config.data.stories), folder, say)
+    corpus = open_corpus(config.data.source, config.data.stories)
+    trainer = _make(config, tokenizer, corpus, folder, say, lambda model: None)  # the weights come with the rest
     checks = _check(trainer, allow_leak, skip_checks)
     if checks != "passed":
         changes.append(("checks", "passed", checks))
@@ -116,7 +130,7 @@ def _changed_config(
     changes = list(changed(to_python(old), to_python(config)))
     for key, before, after in changes:
         say(f"changed: {key}: {before} -> {after}")
-        fixed = key.startswith(("data.", "model.")) or key in FIXED
+        fixed = key.startswith(("data.", "model.", "training.lora")) or key in FIXED
         if fixed and not (allow_data_change and key == "data.source"):
             raise UserError(f"--resume: {key} cannot change from {before} to {after}: start a new run")
     return config, changes
@@ -144,7 +158,12 @@ def _check_left(config: RunConfig, saved: Checkpoint, folder: Path) -> None:
 
 
 def _make(
-    config: RunConfig, tokenizer: Tokenizer, corpus: Corpus, folder: Path, say: Say, source: Opened | None = None
+    config: RunConfig,
+    tokenizer: Tokenizer,
+    corpus: Corpus,
+    folder: Path,
+    say: Say,
+    weights: Callable[[GPT], None] | None = None,
 ) -> Trainer:
     """Put a trainer together; the config of its run has the number of threads in place of `auto`."""
     config = replace(config, training=with_threads(config.training))
@@ -152,7 +171,6 @@ def _make(
     processes = distributed.world()
     if config.training.batch_size < processes:
         raise UserError(f"training.batch_size: {config.training.batch_size} rows for {processes} processes")
-    weights = (lambda model: None) if source is None else (lambda model: _take_weights(model, source, say))
     dataset, model, optimizer = assemble(config, corpus, tokenizer, weights=weights)
     for line in idle_positions(model):
         say(f"note: {line}; training goes on without it")
@@ -160,6 +178,9 @@ def _make(
     together = f", {processes} processes" if processes > 1 else ""
     threads = f", threads: {config.training.threads}" if model.device.type == "cpu" else ""
     say(f"model: {sum(count_parameters(model).values()):,} parameters ({parts}) on {model.device}{together}{threads}")
+    if config.training.lora is not None:
+        trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+        say(f"adapters: {trained:,} parameters are trained, all others stay")
     run, expected = Run(folder, config, tokenizer, model, 0, []), expectations(corpus, tokenizer)
     return Trainer(run, dataset, optimizer, corpus.digest, say, expected=expected)
 

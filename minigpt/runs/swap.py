@@ -70,6 +70,11 @@ def continued(config: RunConfig, file: str | Path | None, overrides: Sequence[st
     return found
 
 
+def tuned_name(folder: Path) -> str:
+    """The name of a run that starts with the weights of one, where none is given."""
+    return f"{folder.resolve().name}-tuned"
+
+
 def _merged(config: RunConfig, tree: Node, overrides: Sequence[str], mistakes: list[Mistake]) -> RunConfig:
     """The config of a tree with overrides. What its model does not say is as in the run's config."""
     for argument in overrides:

@@ -30,6 +30,7 @@ from minigpt.system.errors import Mistake, UserError
 from minigpt.system.waiting import heartbeat, progress
 from minigpt.text.dataset import IGNORED, Dataset, Split
 from minigpt.training import distributed
+from minigpt.training.lora import LoRAConfig
 from minigpt.training.memory import EVALUATED
 from minigpt.training.optimizer import AdamW, Optimizer, schedule
 
@@ -46,6 +47,8 @@ class TrainingConfig(Options):
     """Steps in all."""
     optimizer: Optimizer.Config = AdamW.Config()
     """How gradients become steps: adamw, or muon for the matrices inside the blocks."""
+    lora: LoRAConfig | None = None
+    """For a run that starts with the weights of one (--from-run): only small adapters learn (arXiv 2106.09685)."""
     warmup_steps: Natural = 20
     """Steps in which the learning rate rises to its full height."""
     schedule: Literal["cosine", "linear", "constant"] = "cosine"

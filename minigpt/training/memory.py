@@ -25,6 +25,7 @@ from minigpt.model import GPT, MLP, ModelConfig
 from minigpt.model.mlp import GELU
 from minigpt.system.errors import UserError
 from minigpt.system.memory import free_memory
+from minigpt.training.lora import LoRAConfig, adapter_parameters
 
 NUMBER = 4  # bytes of a float32
 TRAINING_BYTES = 4 * NUMBER  # a parameter in float32: itself, its gradient, and AdamW's two moments
@@ -113,12 +114,16 @@ def parameter_count(config: ModelConfig, vocab_size: int) -> int:
     return others + blocks * config.n_layer // layers
 
 
-def training_parts(config: ModelConfig, vocab_size: int, batch_size: int, micro_batch_size: int | None) -> Parts:
-    """What a training step needs at one time."""
+def training_parts(
+    config: ModelConfig, vocab_size: int, batch_size: int, micro_batch_size: int | None, lora: LoRAConfig | None = None
+) -> Parts:
+    """What a training step needs at one time. With `lora`, only the adapters have gradients and moments."""
     T, B = config.block_size, min(micro_batch_size or batch_size, batch_size)
     evaluated = max(batch_size * T, EVALUATED)  # tokens
+    weights = parameter_count(config, vocab_size) * (NUMBER if lora else TRAINING_BYTES)
+    adapters = adapter_parameters(outline(config, vocab_size), lora) * TRAINING_BYTES if lora else 0
     return {
-        WEIGHTS: parameter_count(config, vocab_size) * TRAINING_BYTES,
+        WEIGHTS: weights + adapters,
         BATCH: 4 * 8 * batch_size * (T + 1),  # positions, windows, x and y: int64
         ACTIVATIONS: B * T * activation_bytes(config) + sum(scores_bytes(config, T)),
         LOGITS: NUMBER * vocab_size * max((2 if config.head_cap is None else 3) * B * T, evaluated),  # and gradients

@@ -1,0 +1,93 @@
+"""LoRA: the loaded weights stay as they are, and beside some of them a product of two thin matrices learns.
+
+    output = x W^T + alpha / rank * x A^T B^T,    A (rank, in) random, B (out, rank) zero at the start
+
+Paper: "LoRA: Low-Rank Adaptation of Large Language Models" (arXiv 2106.09685). Only A and B have gradients and an
+optimizer's state, which is where the memory of a training goes. The adapters are those of the package peft. Merged,
+W + alpha / rank * B A, the model has its own layers and names again; that needs no package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from torch import Tensor, nn
+
+from minigpt.config.options import Count, Options, Range
+from minigpt.model.gpt import GPT
+from minigpt.system.errors import UserError
+
+BASE, A, B = ".base_layer.", ".lora_A.default.weight", ".lora_B.default.weight"  # peft's names
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoRAConfig(Options):
+    """Adapters beside the linear layers of the blocks."""
+
+    rank: Annotated[int, Range(1, 4096)] = 8
+    """The width of the two thin matrices."""
+    alpha: Count = 16
+    """Their product is multiplied by alpha / rank."""
+    targets: tuple[str, ...] = ("query", "value")
+    """The names of the layers that get adapters, such as query, key, value, project, or mlp.project; by default those
+    of the paper."""
+
+
+def adapted_layers(model: GPT, config: LoRAConfig) -> dict[str, nn.Linear]:
+    """The layers that get adapters, by name. Raises UserError for a target that the model does not have."""
+    linear = {f"blocks.{name}": m for name, m in model.blocks.named_modules() if isinstance(m, nn.Linear)}
+    found = {target: [name for name in linear if name.endswith(f".{target}")] for target in config.targets}
+    for target, names in found.items():
+        if not names:
+            known = ", ".join(dict.fromkeys(name.split(".", 2)[2] for name in linear))
+            raise UserError(f"training.lora.targets: no layer of this model is called {target!r} (there are: {known})")
+    return {name: layer for name, layer in linear.items() if any(name in names for names in found.values())}
+
+
+def adapter_parameters(model: GPT, config: LoRAConfig) -> int:
+    """How many numbers the adapters have; the model may be on the meta device."""
+    layers = adapted_layers(model, config).values()
+    return sum(config.rank * (layer.in_features + layer.out_features) for layer in layers)
+
+
+def add_adapters(model: GPT, config: LoRAConfig, seed: int) -> None:
+    """Put adapters into a model, whose other parameters then have no gradients. Raises UserError without peft."""
+    names = list(adapted_layers(model, config))
+    try:
+        from peft import LoraConfig, inject_adapter_in_model  # takes seconds
+    except ImportError:
+        raise UserError('training.lora needs the package peft: pip install -e ".[lora]"') from None
+    torch.manual_seed(seed)
+    inject_adapter_in_model(LoraConfig(r=config.rank, lora_alpha=config.alpha, target_modules=names), model)
+
+
+def merged(tensors: Mapping[str, Tensor], config: LoRAConfig) -> dict[str, Tensor]:
+    """The tensors of a model with adapters as those of one without. Raises ValueError where they are not such tensors.
+
+    Weights of adapted layers are W (out, in) + alpha / rank * B (out, rank) A (rank, in); all others stay.
+    """
+    found = {name.replace(BASE, "."): tensor for name, tensor in tensors.items() if ".lora_" not in name}
+    for name in tensors:
+        if name.endswith(A):
+            layer = name.removesuffix(A)
+            down, up, weight = tensors[name], tensors.get(layer + B), found.get(f"{layer}.weight")
+            if up is None or weight is None or {down.ndim, up.ndim, weight.ndim} != {2}:
+                raise ValueError(f"{layer}: an adapter without its other half, or without its layer")
+            if weight.shape != (len(up), down.shape[1]) or not up.shape[1] == len(down) == config.rank:
+                raise ValueError(f"{layer}: an adapter of another size than its layer")
+            found[f"{layer}.weight"] = weight + config.alpha / config.rank * (up @ down)  # (out, in)
+    return found
+
+
+@torch.no_grad()
+def merge(model: GPT, config: LoRAConfig) -> None:
+    """Take the adapters out of a model, and what they have learned into its weights."""
+    weights = merged(dict(model.named_parameters()), config)
+    adapted = {name: m.base_layer for name, m in model.named_modules() if hasattr(m, "base_layer")}
+    for name, layer in adapted.items():
+        layer.weight.copy_(weights[f"{name}.weight"])
+        model.set_submodule(name, layer)
+    model.requires_grad_(True)
