@@ -47,6 +47,15 @@ def open_text(config: DataConfig) -> tuple[Corpus, Tokenizer]:
     return corpus, kind.fit(config.tokenizer, texts)
 
 
+def vocabulary_of(config: DataConfig) -> int:
+    """How many ids the tokenizer of a config has; the text is read only where they depend on it. Raises UserError.
+
+    Learning pieces may end with fewer than were asked for.
+    """
+    known = getattr(config.tokenizer, "vocab_size", None) or getattr(config.tokenizer.component, "vocab_size", None)
+    return int(known) if isinstance(known, int) else open_text(config)[1].vocab_size
+
+
 def build_model(config: RunConfig, tokenizer: Tokenizer) -> GPT:
     """A fresh model on the CPU; equal seeds make equal weights."""
     torch.manual_seed(config.training.seed)

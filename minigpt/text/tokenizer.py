@@ -349,13 +349,19 @@ class Public(Tiktoken):
 class GPT2(Public, kind="gpt2"):
     """GPT-2's 50,257 ids."""
 
+    vocab_size = 50_257
+
 
 class Cl100k(Public, kind="cl100k_base"):
     """GPT-4's 100,277 ids."""
 
+    vocab_size = 100_277
+
 
 class O200k(Public, kind="o200k_base"):
     """GPT-4o's 200,019 ids."""
+
+    vocab_size = 200_019
 
 
 HOST = "https://openaipublic.blob.core.windows.net"

@@ -1,0 +1,119 @@
+"""What a training will cost: parameters, operations, memory by part, time, and the largest micro-batch that fits.
+
+Memory is counted on fake tensors (`fake.py`). Time is operations divided by what the devices reach: their best, times
+the share of it that trainings usually reach (model FLOPs utilisation, "PaLM", arXiv 2204.02311, section 4.1).
+
+B windows at a time, T positions of a window, N parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from minigpt.model import GPT, ModelConfig
+from minigpt.model.gpt import count_parameters
+from minigpt.planning.fake import Step, simulate
+from minigpt.planning.hardware import Device
+from minigpt.training.loop import TrainingConfig
+from minigpt.training.memory import outline
+
+OPTIMAL = 20  # tokens a parameter, about: "Training Compute-Optimal Large Language Models" (arXiv 2203.15556)
+MFU = 0.4  # of a GPU's best; nanoGPT's GPT-2 reaches about 0.4 to 0.5 on A100s
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The cost of one training on some devices."""
+
+    parameters: dict[str, int]  # by part
+    tokens: int  # of the whole training
+    optimal: int  # tokens at which this model would be compute-optimal, about
+    flops: float  # a token, forward and backward
+    forward: float  # of it
+    attention: float  # of the forward pass: what grows with the context, at the full context
+    rows: int  # windows of a step on one device
+    micro_batch: int  # of them at a time
+    step: Step  # what a step with them takes on one device
+    most: int | None  # the largest micro-batch that fits; None: not even one window does
+    devices: int
+    device: Device
+
+    @property
+    def fits(self) -> bool:
+        """Whether the config as it is fits into a device."""
+        return self.step.peak <= self.device.usable
+
+    def seconds(self, mfu: float) -> float | None:
+        """How long the training takes; None where the speed of the device is not known."""
+        return self.tokens * self.flops / (self.devices * self.device.flops * mfu) if self.device.flops else None
+
+
+def make_plan(config: ModelConfig, vocab_size: int, training: TrainingConfig, device: Device, devices: int = 1) -> Plan:
+    """The plan of a training as its config says it, each of `devices` with a process of its own and the whole model."""
+    T, rows = config.block_size, -(-training.batch_size // devices)
+    micro = min(training.micro_batch_size or rows, rows)
+    step = simulate(config, vocab_size, training, rows, device.is_gpu)
+    most = largest_that_fits(config, vocab_size, training, rows, device, {micro: step})
+    model = outline(config, vocab_size)
+    return Plan(
+        parameters={part: count for part, count in count_parameters(model).items() if count},
+        tokens=training.max_steps * training.batch_size * T,
+        optimal=OPTIMAL * sum(parameter.numel() for parameter in model.parameters()),
+        flops=step.flops,
+        forward=step.forward_flops,
+        attention=step.forward_flops - linear_flops(model),
+        rows=rows,
+        micro_batch=micro,
+        step=step,
+        most=most,
+        devices=devices,
+        device=device,
+    )
+
+
+def linear_flops(model: GPT) -> int:
+    """Operations a token in the matrices, with the head: two for each weight. They do not grow with the context."""
+    tables = {id(model.tokens.weight)} if not model.config.tied_head else set()
+    tables |= {id(parameter) for parameter in model.position.parameters()}
+    matrices = {id(p): p.numel() for p in model.parameters() if p.dim() == 2 and id(p) not in tables}
+    return 2 * sum(matrices.values())
+
+
+def largest_that_fits(
+    config: ModelConfig,
+    vocab_size: int,
+    training: TrainingConfig,
+    rows: int,
+    device: Device,
+    known: dict[int, Step] | None = None,
+) -> int | None:
+    """The largest micro-batch of at most `rows` windows whose step fits into a device; None if one window does not.
+
+    The peak is nearly a straight line in the micro-batch: two points give a guess, which is tried, and the next one.
+    """
+    peaks = {size: step.peak for size, step in (known or {}).items()}
+
+    def peak(size: int) -> int:
+        if size not in peaks:
+            settings = replace(training, micro_batch_size=size)
+            peaks[size] = simulate(config, vocab_size, settings, rows, device.is_gpu).peak
+        return peaks[size]
+
+    def guess() -> int:
+        """Where the line through the two points nearest to the limit meets it."""
+        a, b = sorted(sorted(peaks, key=lambda size: abs(peaks[size] - device.usable))[:2])
+        slope = (peaks[b] - peaks[a]) / (b - a)  # bytes a window
+        return min(max(a + int((device.usable - peaks[a]) / slope), 1), rows) if slope > 0 else rows
+
+    first = next(iter(peaks), min(rows, 2))
+    peak(first)
+    if rows > 1:
+        peak(first // 2 if first > 1 else 2)
+    size = guess() if rows > 1 else 1
+    while peak(size) > device.usable:
+        if size == 1:
+            return None
+        size = min(guess(), size - 1)
+    while size < rows and peak(size + 1) <= device.usable:
+        size = max(guess(), size + 1) if peak(max(guess(), size + 1)) <= device.usable else size + 1
+    return size

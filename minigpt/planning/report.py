@@ -1,0 +1,77 @@
+"""A plan in words and a table."""
+
+from __future__ import annotations
+
+from minigpt.planning.fake import PARTS
+from minigpt.planning.plan import OPTIMAL, Plan
+
+DAY, HOUR = 86_400, 3600
+
+
+def as_text(plan: Plan, mfu: float, price: float | None = None) -> str:
+    """What a person reads. `price` is that of one device for an hour; the sum has its currency."""
+    total = sum(plan.parameters.values())
+    lines = [
+        row("parameters", f"{total:,}: " + ", ".join(f"{part} {count:,}" for part, count in plan.parameters.items())),
+        row("operations", f"{scaled(plan.flops)} a token to train; {scaled(plan.forward)} forward, of which "
+            f"{scaled(plan.attention)} are attention over the whole context"),
+        row("tokens", f"{plan.tokens:,}, {plan.tokens / total:.3g} a parameter "
+            f"(compute-optimal: about {OPTIMAL}, which is {scaled(plan.optimal)})"),
+        row("memory", memory(plan)),
+        *(row("", f"{part:<12} {size(plan.step.parts[part])}") for part in PARTS),
+        row("fits", fits(plan)),
+    ]  # fmt: skip
+    seconds = plan.seconds(mfu)
+    if seconds is not None:
+        speed = f"at {mfu:.0%} of {scaled(plan.device.flops)} operations a second"
+        lines.append(row("time", f"{duration(seconds)} on {named(plan)}, {speed}"))
+        if price is not None:
+            hours = plan.devices * seconds / HOUR
+            lines.append(row("cost", f"{price * hours:,.2f}, {hours:,.1f} device hours at {price:g}"))
+    return "\n".join(lines)
+
+
+def row(what: str, said: str) -> str:
+    return f"{what:<11} {said}"
+
+
+def memory(plan: Plan) -> str:
+    """The peak, and what it is of."""
+    windows = "1 window" if plan.micro_batch == 1 else f"{plan.micro_batch:,} windows"
+    where = "on this machine" if not plan.device.is_gpu else f"of {size(plan.device.usable)} on each of {named(plan)}"
+    return f"{size(plan.step.peak)} at the peak, with {windows} at a time, {where}"
+
+
+def fits(plan: Plan) -> str:
+    """Whether it fits, and what would."""
+    if plan.most is None:
+        return "no, not even one window at a time: fewer or narrower layers, a smaller context, or a larger device"
+    if plan.most == plan.rows:
+        return "yes" if plan.micro_batch == plan.rows else f"yes; so would all {plan.rows} windows of a process at once"
+    largest = f"training.micro_batch_size={plan.most}"
+    return f"yes; {largest} is the most that does" if plan.fits else f"no; {largest} does"
+
+
+def named(plan: Plan) -> str:
+    """Such as `8 H100`."""
+    return f"{plan.devices} {plan.device.name}"
+
+
+def size(number: int) -> str:
+    """Bytes, in units of 1000."""
+    return f"{number / 1e9:,.2f} GB" if number >= 1e9 else f"{number / 1e6:,.1f} MB"
+
+
+def scaled(number: float) -> str:
+    """A large number in short: 86.3e9 -> 86.3 G."""
+    for power, letter in ((15, "P"), (12, "T"), (9, "G"), (6, "M")):
+        if abs(number) >= 10**power:
+            return f"{number / 10**power:.3g} {letter}"
+    return f"{number:,.0f}"
+
+
+def duration(seconds: float) -> str:
+    """A time in its natural unit."""
+    if seconds >= 2 * DAY:
+        return f"{seconds / DAY:,.1f} days"
+    return f"{seconds / HOUR:.1f} hours" if seconds >= HOUR else f"{seconds / 60:.0f} minutes"

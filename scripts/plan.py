@@ -1,0 +1,52 @@
+"""What a training would cost: memory by part, operations, time, the largest micro-batch that fits. Nothing is trained.
+
+python scripts/plan.py --config tiny.yaml                                   # on this machine
+python scripts/plan.py --config gpt2.yaml --hardware 8xA100
+python scripts/plan.py --config gpt2.yaml --memory 24GB training.micro_batch_size=8
+"""
+
+import begin  # noqa: F401  before the imports that take seconds
+
+# isort: split
+import argparse
+import sys
+
+from minigpt import command
+from minigpt.config import options as config
+from minigpt.planning.hardware import read_hardware, read_memory, this_machine
+from minigpt.planning.plan import MFU, make_plan
+from minigpt.planning.report import as_text
+from minigpt.runs.assemble import RunConfig, vocabulary_of
+from minigpt.runs.report import say
+from minigpt.system.errors import UserError
+from minigpt.system.waiting import heartbeat
+
+
+def main(arguments: argparse.Namespace) -> None:
+    """Print the plan. Raises UserError."""
+    if arguments.hardware and arguments.memory:
+        raise UserError("--hardware and --memory: give one of them")
+    if not 0 < arguments.mfu <= 1:
+        raise UserError(f"--mfu: expected a share of the device's best, above 0 and at most 1, found {arguments.mfu:g}")
+    devices, device = read_hardware(arguments.hardware) if arguments.hardware else (1, this_machine())
+    device = read_memory(arguments.memory) if arguments.memory else device
+    settings = config.load(RunConfig, arguments.config, arguments.overrides)
+    with heartbeat("simulating a step"):
+        plan = make_plan(settings.model, vocabulary_of(settings.data), settings.training, device, devices)
+    say(as_text(plan, arguments.mfu, arguments.price))
+
+
+if __name__ == "__main__":
+    parser = command.parser(
+        "Say what a training would cost; anything after the options like model.n_layer=8 overrides."
+    )
+    parser.add_argument("--config", required=True, help="a YAML file, looked up as given and then in configs/")
+    parser.add_argument("--hardware", default="", metavar="NxDEVICE", help="such as 8xH100 (default: this machine)")
+    parser.add_argument("--memory", default="", metavar="SIZE", help="of one GPU, such as 24GB, in place of --hardware")
+    what = f"the share of a device's best that the training reaches (default: {MFU})"
+    parser.add_argument("--mfu", type=float, default=MFU, metavar="SHARE", help=what)
+    parser.add_argument("--price", type=float, metavar="SUM", help="of one device for one hour, in any currency")
+    arguments, overrides = parser.parse_known_args()
+    command.no_leftovers(parser, overrides)
+    arguments.overrides = overrides
+    sys.exit(command.execute(main, arguments))

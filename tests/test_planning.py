@@ -1,0 +1,145 @@
+"""A plan says beforehand what a training step takes: held against torch's allocator, against the counts of published
+models, and against itself where it is to find the largest micro-batch.
+
+B windows at a time, T positions of a window, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from running import script
+from torch.profiler import profile
+
+from minigpt.config.options import load
+from minigpt.fast import make_fast
+from minigpt.model import GPT
+from minigpt.planning.fake import PARTS, simulate
+from minigpt.planning.hardware import Device, read_hardware, read_memory
+from minigpt.planning.plan import largest_that_fits, make_plan
+from minigpt.runs.assemble import RunConfig
+from minigpt.system.errors import UserError
+from minigpt.training.loop import accumulate, clip, mixed_precision, take_step
+
+V, ROWS = 300, 4
+ADAMW = "training.optimizer={kind: adamw, learning_rate: 0.001}"
+SMALL = ("model.n_embd=64", "model.n_layer=1", "model.block_size=96", f"training.batch_size={ROWS}", ADAMW)
+SHAPES = {
+    "float32": ("training.precision=float32",),
+    "bfloat16": ("training.precision=bfloat16",),
+    "micro-batches": ("training.precision=float32", "training.micro_batch_size=1"),
+    "dropout": ("training.precision=float32", "model.dropout=0.1", "model.position=alibi"),
+    "muon": ("training.precision=float32", "training.optimizer={kind: muon, learning_rate: 0.04}"),
+    "recurrent": ("training.precision=float32", "model.attention=gated_delta_net"),
+    "plain": ("training.precision=float32", "training.fast=false"),
+}
+
+
+def config_of(*overrides: str) -> RunConfig:
+    return load(RunConfig, "tiny.yaml", [*SMALL, *overrides])
+
+
+def allocated(config: RunConfig, folder: Path) -> int:
+    """The most bytes that torch's allocator for CPUs had given out at one time while two steps were made."""
+    with profile(profile_memory=True) as profiler:
+        model = make_fast(GPT(config.model, V), config.training.fast)
+        optimizer = config.training.optimizer.component(config.training.optimizer, model)
+        x = torch.zeros(config.training.batch_size, config.model.block_size, dtype=torch.long)  # (B, T)
+        for step in range(2):
+            accumulate(model, x, x, config.training, mixed_precision(config.training, model))
+            clip(model, config.training.grad_clip)
+            take_step(optimizer, 1.0, step)
+    profiler.export_chrome_trace(str(folder / "trace.json"))
+    events = json.loads((folder / "trace.json").read_text("utf-8"))["traceEvents"]
+    changes = sorted((e["ts"], e["args"]["Bytes"]) for e in events if e.get("name") == "[memory]")
+    now, most = 0, 0
+    for _, change in changes:
+        now += change
+        most = max(most, now)
+    return most
+
+
+QUICK = ("float32", "micro-batches")
+SHAPED = [pytest.param(shape, marks=[] if shape in QUICK else [pytest.mark.slow]) for shape in SHAPES]
+
+
+@pytest.mark.parametrize("shape", SHAPED)
+def test_the_peak_is_what_torchs_allocator_gives_out(shape: str, tmp_path: Path) -> None:
+    config = config_of(*SHAPES[shape])
+    step = simulate(config.model, V, config.training, ROWS)
+    assert step.peak == pytest.approx(allocated(config, tmp_path), rel=0.001)
+    assert sum(step.parts[part] for part in PARTS) == step.peak
+    weights = sum(parameter.numel() for parameter in GPT(config.model, V).parameters())
+    assert step.parts["weights"] >= 4 * weights > 0
+
+
+def test_a_plan_leaves_nothing_behind_for_real_models() -> None:
+    """The angles of rotary positions are kept for later, and would have no values."""
+    config = config_of("model.position=rotary")
+    simulate(config.model, V, config.training, ROWS)
+    logits = make_fast(GPT(config.model, V))(torch.zeros(1, 96, dtype=torch.long))  # (1, T, V)
+    assert type(logits.data) is torch.Tensor and float(logits.detach().abs().sum()) > 0
+
+
+@pytest.mark.parametrize(
+    "room", [pytest.param(0.5, marks=pytest.mark.slow), 0.8, pytest.param(1.6, marks=pytest.mark.slow)]
+)
+def test_the_largest_micro_batch_fits_and_one_more_does_not(room: float) -> None:
+    config, rows = config_of("training.precision=float32", "training.batch_size=12"), 12
+    training = replace(config.training, micro_batch_size=6)
+
+    def peak(size: int) -> int:
+        return simulate(config.model, V, replace(training, micro_batch_size=size), rows).peak
+
+    device = Device("cpu", int(room * peak(6)), 0.0)
+    most = largest_that_fits(config.model, V, training, rows, device)
+    assert most is not None and peak(most) <= device.usable
+    assert most == rows or peak(most + 1) > device.usable
+
+
+def test_nothing_fits_into_a_few_bytes() -> None:
+    config = config_of()
+    assert largest_that_fits(config.model, V, config.training, ROWS, Device("cpu", 1000, 0.0)) is None
+
+
+@pytest.mark.slow
+def test_gpt2_has_the_parameters_and_operations_that_are_known() -> None:
+    """GPT-2 has 124,439,808 parameters. A token takes 2 operations forward for each weight of a matrix, 2 * 123.53 M,
+    and 4 T D in each of 12 layers for the two products over the context of 1,024; backward takes twice as many.
+    """
+    settings = load(RunConfig, "gpt2.yaml", ["training.batch_size=2"])
+    plan = make_plan(settings.model, 50_257, settings.training, read_hardware("A100")[1])
+    assert sum(plan.parameters.values()) == 124_439_808
+    forward = 2 * (12 * 12 * 768**2 + 50_257 * 768) + 12 * 4 * 1024 * 768
+    assert plan.forward == pytest.approx(forward, rel=0.001)
+    assert plan.attention == pytest.approx(12 * 4 * 1024 * 768, rel=0.01)
+    assert plan.flops == pytest.approx(3 * forward, rel=0.1)  # torch counts the kernel's backward pass as 2.5 forward
+    assert plan.step.parts["weights"] == pytest.approx(4 * 124_439_808, rel=0.001)
+    assert plan.optimal == 20 * 124_439_808
+
+
+@pytest.mark.parametrize("text", ["8xH1OO", "0xH100", "H100x8", "", "100000xH100"])
+def test_hardware_that_is_not_known_is_one_line(text: str) -> None:
+    with pytest.raises(UserError, match=r"--hardware .* expected such as 8xH100, of T4"):
+        read_hardware(text)
+
+
+@pytest.mark.parametrize("text", ["24", "1GB", "24 gigabytes", "-24GB", "1e3GB"])
+def test_memory_that_cannot_be_meant_is_one_line(text: str) -> None:
+    with pytest.raises(UserError, match=r"--memory .* expected more than 1 GiB"):
+        read_memory(text)
+
+
+def test_the_command_prints_the_plan(tmp_path: Path) -> None:
+    small = ("--config", "tiny.yaml", *SMALL)
+    ended = script("plan.py", *small, "--hardware", "2xA100", "--price", "2", cwd=tmp_path)
+    assert ended.code == 0, ended.err
+    for what in ("parameters", "operations", "memory", "weights", "fits        yes", "time", "cost"):
+        assert what in ended.out
+    assert not list(tmp_path.iterdir())  # no run
+    both = script("plan.py", *small, "--hardware", "A100", "--memory", "24GB", cwd=tmp_path)
+    assert both.code == 2 and "give one of them" in both.err
