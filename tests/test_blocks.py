@@ -25,6 +25,9 @@ from minigpt.model.config import AnyBlock
 from minigpt.model.gpt import Block
 from minigpt.model.mlp import SwiGLU
 from minigpt.model.norm import RMSNorm
+from minigpt.seeing.numbers import look
+from minigpt.text.corpus import open_corpus
+from minigpt.text.dataset import DataConfig
 from minigpt.training.memory import parameter_count
 
 V, T = 11, 8
@@ -161,6 +164,21 @@ def test_a_model_of_any_block_learns_and_counts_its_parameters(kind: str) -> Non
     assert count_parameters(model)["norms"] == (norms * 3 + 1) * 2 * 16
     assert sum(count_parameters(model).values()) == sum(p.numel() for p in model.parameters())
     assert parameter_count(shape, V) == sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize("kind", AnyBlock.kinds)
+def test_the_explorer_looks_into_every_block(kind: str) -> None:
+    """The lens after the last layer is what the model predicts, and every head can be switched off."""
+    data = DataConfig()
+    corpus = open_corpus(data.source, data.stories)
+    tokenizer = data.tokenizer.component.fit(data.tokenizer, corpus.documents())
+    model = GPT(replace(SMALL, block=AnyBlock.kinds[kind].Config()), tokenizer.vocab_size).eval()
+    stir(model, 0.1)
+    ids = torch.from_numpy(tokenizer.encode("Mia was")).long()[None]  # (1, T)
+    numbers = look(model, tokenizer, ids)
+    assert torch.equal(numbers.lens_top[-1], numbers.top[:, 0])
+    torch.testing.assert_close(numbers.lens_chance[-1], numbers.chance[:, 0])
+    assert numbers.worth.abs().min() > 0
 
 
 def test_the_names_of_the_parts() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -21,3 +22,22 @@ def test_the_kind_of_attention_on_a_page_trains_and_samples(page: str, tmp_path:
     assert trained.code == 0, trained.err
     sampled = script("sample.py", "--plugin", "mine.py", "--prompt", "the", cwd=tmp_path)
     assert sampled.code == 0 and sampled.out.startswith("the"), sampled.err
+
+
+def test_the_norm_the_mlp_and_the_block_on_the_page_train_and_sample(tmp_path: Path) -> None:
+    """By the commands that stand behind them, on a smaller model."""
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    [code] = [block for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL) if "(Norm, kind=" in block]
+    commands = [shlex.split(line) for line in re.findall(r"^    python (.*--plugin parts\.py.*)$", text, flags=re.M)]
+    (furnish(tmp_path) / "parts.py").write_text(code, encoding="utf-8")
+    chosen = [[word for word in words if word.startswith("model.")] for words in commands]
+    assert {word.partition("=")[0] for options in chosen for word in options} == {
+        "model.norm",
+        "model.mlp",
+        "model.block",
+    }
+    for options in chosen:
+        trained = script("train.py", "--config", "small.yaml", "--plugin", "parts.py", *options, cwd=tmp_path)
+        assert trained.code == 0 and "note:" not in trained.out, trained.err
+        sampled = script("sample.py", "--plugin", "parts.py", "--prompt", "the", cwd=tmp_path)
+        assert sampled.code == 0 and sampled.out.startswith("the"), sampled.err

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from minigpt.comparison.matching import match_parameters, parameters
 from minigpt.comparison.measurement import prepare
 from minigpt.comparison.results import jobs
 from minigpt.comparison.variants import load_comparison
+from minigpt.model import MLP
+from minigpt.model.mlp import GELU
 from minigpt.runs.assemble import build_model
 from minigpt.system.errors import UserError
 from minigpt.text.dataset import Batch, Dataset
@@ -55,6 +57,18 @@ def test_all_variants_see_the_same_batches_in_the_same_order(tmp_path: Path, mon
     assert equal(seen[0][1], seen[1][1])
     assert equal(seen[2][1], seen[3][1])
     assert not equal(seen[0][1], seen[2][1])
+
+
+def test_an_mlp_without_a_width_cannot_be_matched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Fixed(GELU):
+        @dataclass(frozen=True, kw_only=True)
+        class Config(GELU.Config):
+            without = ("width",)
+
+    monkeypatch.setitem(MLP.kinds, "fixed", Fixed)
+    comparison = small(tmp_path, SMALL.replace("match: steps", "match: parameters"), ("model.mlp=fixed",))
+    with pytest.raises(UserError, match=r"match: parameters: .*the MLP .* has no width: compare with match: steps"):
+        match_parameters(comparison)
 
 
 @pytest.mark.parametrize("mlp", ["gelu", "swiglu"])

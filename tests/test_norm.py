@@ -12,6 +12,7 @@ from minigpt.attention.norm import RMSNorm
 from minigpt.config.options import from_dict
 from minigpt.fast.decoding import prepare
 from minigpt.model import GPT, ModelConfig, Norm
+from minigpt.model.norm import LayerNorm
 from minigpt.system.errors import ConfigError
 
 
@@ -102,3 +103,14 @@ def test_a_prepared_model_norms_the_same(kind: str) -> None:
     other = GPT(replace(shape, norm=Norm.kinds[kind].Config()), 11).double().eval()
     other.load_state_dict(model.state_dict())
     assert not torch.allclose(other(ids), model(ids), rtol=0.01)  # epsilon acts
+
+
+@torch.no_grad()
+def test_a_layer_norm_of_ones_own_is_not_given_torchs_function() -> None:
+    class Halved(LayerNorm):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) / 2
+
+    model, ids = GPT(replace(SMALL, norm=Halved.Config()), 11).double().eval(), torch.randint(11, (2, 8))
+    torch.testing.assert_close(prepare(model)(ids), model(ids), rtol=1e-10, atol=1e-10)
+    assert not torch.allclose(model.norm(torch.randn(3, 16).double()).std(), torch.ones(()).double(), rtol=0.2)

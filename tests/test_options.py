@@ -34,6 +34,7 @@ from minigpt.config.options import (
 from minigpt.model.gpt import ModelConfig
 from minigpt.model.mlp import GeGLU, SwiGLU
 from minigpt.model.norm import LayerNorm, RMSNorm
+from minigpt.runs.run import read_config
 from minigpt.system.errors import ConfigError
 
 read = pytest.fixture(reader)
@@ -269,6 +270,17 @@ def test_an_option_with_a_new_name_is_told_by_it(read: Reader, name: str, value:
     assert the_mistake(read, f"model: {{{name}: {value}}}") == expected
     told = f"model.{name}={value}"
     assert the_mistake(read, "", told) == f"command line: {told}: model.{name}: it is called model.{now} now"
+
+
+def test_a_run_of_an_earlier_version_says_what_its_options_are_called_now(tmp_path: Path) -> None:
+    earlier = "model: {norm: layernorm, norm_weights: false, mlp: swiglu, mlp_width: null}"
+    (tmp_path / "config.yaml").write_text(earlier, encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        read_config(tmp_path)
+    assert str(caught.value).splitlines() == [
+        f"{tmp_path}/config.yaml:1:26: model.norm_weights: it is called model.norm.weights now",
+        f"{tmp_path}/config.yaml:1:60: model.mlp_width: it is called model.mlp.width now",
+    ]
 
 
 def test_norms_and_mlps_are_chosen_by_a_word_or_with_options(read: Reader) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -174,3 +175,31 @@ def test_so_does_a_block(tmp_path: Path) -> None:
 def test_a_wrong_block_is_one_line_before_the_first_step(tmp_path: Path, code: str, message: str) -> None:
     ended = train(tmp_path, BLOCK.replace("return super().forward(self.share * x, past)", code), "model.block=faded")
     assert ended.code == 2 and message in ended.err and ended.err.count("\n") == 1, ended
+
+
+GEMMA = (
+    "model.norm={kind: rmsnorm, epsilon: 1e-4}",
+    "model.mlp={kind: geglu_tanh, width: 24}",
+    "model.block=sandwich",
+    "model.embedding_scale=4",
+    "model.head_cap=3.0",
+    "model.bias=false",
+)
+GPT_J = ("model.block=parallel_one_norm", "model.head_bias=true", "model.tied_head=false", "model.mlp=gelu_tanh")
+
+
+@pytest.mark.parametrize("options", [GEMMA, GPT_J], ids=["like Gemma 2", "like GPT-J"])
+def test_the_options_of_published_models_train_sample_and_are_resumed(tmp_path: Path, options: tuple[str, ...]) -> None:
+    furnish(tmp_path)
+    trained = script("train.py", "--config", "small.yaml", *options, cwd=tmp_path)
+    assert "note:" not in well(trained)  # the probe before training finds nothing, not even rounding
+    texts = [
+        well(script("sample.py", "--prompt", "the", "--temperature", "0", *more, cwd=tmp_path))
+        for more in ((), ("--plain",))
+    ]
+    assert texts[0] == texts[1] and texts[0].startswith("the")
+    lighter = script("sample.py", "--prompt", "the", "--weights", "int8", cwd=tmp_path)
+    change = re.search(r"validation loss ([\d.]+) -> ([\d.]+)", lighter.err)
+    assert lighter.code == 0 and change and abs(float(change[1]) - float(change[2])) < 0.01, lighter
+    assert "resumed after step 8" in well(script("train.py", "--resume", "training.max_steps=10", cwd=tmp_path))
+    well(script("explore.py", "--prompt", "the", cwd=tmp_path))

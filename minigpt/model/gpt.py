@@ -1,7 +1,7 @@
 """The model: token embeddings, a stack of blocks, and a head that scores every token of the vocabulary.
 
 By default it has GPT-2's shape ("Language Models are Unsupervised Multitask Learners"): layer norms before each part,
-learned positions, GELU (the exact one, which GPT-2's own code approximates to within 0.0005), the head tied to the
+learned positions, GELU (the exact one; GPT-2's own code has `mlp: gelu_tanh`, near it to 0.0005), the head tied to the
 embeddings. By config it has the modern one: `norm: rmsnorm`, `position: rotary`, `mlp: swiglu`, `bias: false`,
 `tied_head: false`, and `qk_norm: true` in the attention.
 
