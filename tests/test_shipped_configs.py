@@ -21,8 +21,10 @@ from minigpt.runs.report import read_metrics
 from minigpt.text.tokenizer import Public
 
 COMPARED = "\ncompare:"  # a config of scripts/compare.py, not of a run
-RUNNABLE = [path for path in sorted(CONFIGS.rglob("*.yaml")) if COMPARED not in path.read_text("utf-8")]
-COMPARISONS = [path for path in sorted(CONFIGS.rglob("*.yaml")) if path not in RUNNABLE]
+SWAPS = CONFIGS / "swaps.yaml"  # of scripts/swap.py
+OTHERS = [path for path in sorted(CONFIGS.rglob("*.yaml")) if path != SWAPS]
+RUNNABLE = [path for path in OTHERS if COMPARED not in path.read_text("utf-8")]
+COMPARISONS = [path for path in OTHERS if path not in RUNNABLE]
 HYBRIDS = sorted(path.name for path in CONFIGS.glob("hybrid_*.yaml"))
 LADDER = sorted((CONFIGS / "ladder").glob("*.yaml"))
 SHORT = ["training.max_steps=2", "training.sample_every=1", "sampling.max_tokens=3", "training.device=cpu"]

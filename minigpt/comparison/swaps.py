@@ -1,0 +1,323 @@
+"""Another attention in a model that is there: what does each swap cost, without training and after some steps?
+
+    python scripts/swap.py --run tiny
+
+runs/swap/tiny/
+    results.json        every measurement, by what was measured: one that is there is not made again
+    page.html
+
+A row of the table is a run's model with a part swapped (`runs/swap.py`). The validation text is read in pieces, each
+from an empty context; all rows read the same pieces, so the difference of two rows is one of pairs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Annotated, Any
+
+import torch
+
+from minigpt.comparison.statistics import CONFIDENCE, t_quantile
+from minigpt.config.options import Options, Range, to_python
+from minigpt.model import GPT
+from minigpt.model.eval_mode import eval_mode
+from minigpt.runs.assemble import RunConfig, build_model
+from minigpt.runs.report import Say
+from minigpt.runs.run import RUNS, Opened
+from minigpt.runs.swap import Moved, move, swapped
+from minigpt.system.errors import Mistake, UserError
+from minigpt.system.folder import check_name, read_start, refuse_links, write_whole
+from minigpt.system.strict_json import has_form, parse_json
+from minigpt.system.waiting import progress
+from minigpt.text.corpus import open_corpus
+from minigpt.text.dataset import IGNORED, Dataset
+from minigpt.training.loop import Diverged, TrainingConfig, choose_device, next_token_loss, train
+from minigpt.training.memory import (
+    LOGITS,
+    MAPS,
+    MODEL,
+    NUMBER,
+    check_device,
+    outline,
+    parameter_count,
+    scores_bytes,
+    training_parts,
+)
+
+AS_IT_IS = "as it is"
+RESULTS, MAX_RESULTS = "results.json", 1 << 24
+FORM = {str: {"losses": [float], "tokens": [int]}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowConfig(Options):
+    """A row of the table."""
+
+    name: str = ""
+    """What it is called."""
+    swap: tuple[str, ...] = ()
+    """What is swapped in the model, such as [model.attention=average_softmax]."""
+
+    def mistakes(self) -> Iterator[Mistake]:
+        if not self.name.strip():
+            yield "name", "a row needs a name"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwapsConfig(Options):
+    """What is measured, and how."""
+
+    rows: tuple[RowConfig, ...] = ()
+    """The swaps."""
+    pieces: Annotated[int, Range(2, 10_000)] = 8
+    """How many pieces of the validation text are read; their spread gives the interval."""
+    length: Annotated[int, Range(2, 2**20)] = 512
+    """Tokens of a piece, at most the context; a text of a built-in language is a piece of its own."""
+    training_length: Annotated[int, Range(2, 2**20)] = 256
+    """The same of a window in training."""
+    training: TrainingConfig = TrainingConfig()
+    """How a model is trained for --steps."""
+
+    def mistakes(self) -> Iterator[Mistake]:
+        names = [AS_IT_IS, *(row.name for row in self.rows)]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            yield "rows", f"two rows are called {twice!r}"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The loss of each piece, in nats a token, and its tokens."""
+
+    losses: Sequence[float]
+    tokens: Sequence[int]
+
+    @property
+    def loss(self) -> float:
+        """The mean over all tokens."""
+        return math.fsum(a * n for a, n in zip(self.losses, self.tokens)) / sum(self.tokens)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over all tokens, with its 95 % confidence interval: pieces are what was drawn at random."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def estimate(values: Sequence[float], tokens: Sequence[int]) -> Estimate:
+    """The mean of what pieces have, weighted by their tokens, with Student's interval (a ratio estimate: Cochran,
+    "Sampling Techniques", 1977, 6.3). Two pieces or more."""
+    n, total = len(values), sum(tokens)
+    mean = math.fsum(a * t for a, t in zip(values, tokens)) / total
+    variance = math.fsum((t * n / total * (a - mean)) ** 2 for a, t in zip(values, tokens)) / (n - 1)
+    margin = t_quantile((1 + CONFIDENCE) / 2, n - 1) * math.sqrt(variance / n)
+    return Estimate(mean, mean - margin, mean + margin)
+
+
+@dataclass
+class Row:
+    """A row of the table, and what is known of it."""
+
+    name: str
+    swap: Sequence[str]
+    config: RunConfig | None = None  # None: this run cannot have it
+    trouble: str = ""  # why there is nothing to measure
+    moved: Moved | None = None  # which weights stayed
+    measured: Measured | None = None
+    tuned: Measured | None = None
+
+
+@dataclass
+class Swaps:
+    """A run, a text, and the rows that are measured on it."""
+
+    source: Opened
+    settings: SwapsConfig
+    text: str  # the path of a text; "" is the run's own
+    steps: int
+    say: Say
+    name: str = ""
+    rows: list[Row] = field(default_factory=list)
+    known: dict[str, Any] = field(default_factory=dict)  # the measurements that are there
+
+    def __post_init__(self) -> None:
+        """Open the text, and find what is known already. Raises UserError and OSError."""
+        self.name = self.name or self.source.folder.resolve().name
+        check_name(self.name, "an experiment")
+        self.folder = RUNS / "swap" / self.name
+        refuse_links(self.folder)
+        data, T = self.source.config.data, self.source.config.model.block_size
+        data = replace(data, source=self.text) if self.text else data
+        self.corpus = open_corpus(data.source, data.stories)
+        whole = self.corpus.language is not None
+        lengths = [T if whole else min(T, n) for n in (self.settings.length, self.settings.training_length)]
+        self.data, self.train_data = (Dataset(data, self.corpus, self.source.tokenizer, n) for n in lengths)
+        self.weights = self.source.origin()
+        with suppress(OSError, ValueError):
+            read = parse_json(read_start(self.folder / RESULTS, MAX_RESULTS))
+            self.known = read["measured"] if has_form(read, {"measured": FORM}) else {}
+        self.rows = [Row(AS_IT_IS, (), self.source.config)]
+        self.rows += [self.row(row) for row in self.settings.rows]
+
+    def row(self, asked: RowConfig) -> Row:
+        """A row of the config for this run."""
+        row = Row(asked.name, asked.swap)
+        try:
+            row.config = swapped(self.source.config, asked.swap)
+        except UserError as error:
+            row.trouble = f"not for this run: {'; '.join(str(error).splitlines())}"
+            return row
+        if row.config == self.source.config:
+            row.config, row.trouble = None, "the run has it already"
+            return row
+        empty = outline(row.config.model, self.source.tokenizer.vocab_size)
+        row.moved = move(empty, self.source.saved.model, self.source.outline())
+        return row
+
+    # ---- what is known ----
+
+    def key(self, config: RunConfig, steps: int) -> str:
+        """A hash of all that a measurement depends on."""
+        tuning = [to_python(self.training(steps)), self.train_data.block_size] if steps else []
+        parts = [self.weights["sha256"], self.source.tokenizer.fingerprint, self.corpus.digest, to_python(config.model)]
+        parts += [to_python(self.data.config), self.data.block_size, self.settings.pieces, tuning]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+    def training(self, steps: int) -> TrainingConfig:
+        """How a row is trained."""
+        return replace(self.settings.training, max_steps=steps)
+
+    def recall(self) -> None:
+        """Put what is known into the rows."""
+        for row in self.rows:
+            if row.config is not None:
+                row.measured, row.tuned = (self.found(row.config, steps) for steps in (0, self.steps))
+                row.tuned = row.tuned if self.steps else None
+
+    def found(self, config: RunConfig, steps: int) -> Measured | None:
+        """A measurement that is there."""
+        known = self.known.get(self.key(config, steps))
+        if known is None or not 2 <= len(known["losses"]) == len(known["tokens"]) or min(known["tokens"]) < 1:
+            return None
+        return Measured(known["losses"], known["tokens"])
+
+    # ---- measuring ----
+
+    def check_memory(self) -> None:
+        """Raises UserError where it does not fit, before anything is computed."""
+        device, size = choose_device(self.settings.training.device), self.source.tokenizer.vocab_size
+        for row in self.rows:
+            if row.config is not None:
+                T = self.data.block_size
+                parts = {MODEL: 2 * NUMBER * parameter_count(row.config.model, size), LOGITS: 2 * NUMBER * size * T}
+                parts |= {MAPS: max(scores_bytes(row.config.model, T))}
+                check_device(parts, f"reading the text ({row.name})", row.config.model, size, device)
+                if self.steps:
+                    short = replace(row.config.model, block_size=self.train_data.block_size)
+                    parts = dict(training_parts(short, size, self.settings.training.batch_size, None))
+                    check_device(parts, f"training it ({row.name})", short, size, device)
+
+    def run(self, only: Sequence[str] = ()) -> None:
+        """Measure the rows that are asked for and not known, and write each result as soon as it is there."""
+        names = [row.name for row in self.rows]
+        for name in only:
+            if name not in names:
+                raise UserError(f"--only {name}: there is no such row; there are: {', '.join(names)}")
+        self.recall()
+        self.check_memory()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for number, row in enumerate(self.rows, start=1):
+            if not only or row.name in (AS_IT_IS, *only):
+                self.measure(row, f"{number} of {len(self.rows)}: {row.name}", tune=not only or row.name in only)
+
+    def measure(self, row: Row, who: str, tune: bool) -> None:
+        """Measure a row, if that is not known, and say what came of it."""
+        if row.config is None:
+            return self.say(f"{who}: {row.trouble}")
+        model: GPT | None = None
+        if row.measured is None:
+            model = self.model(row)
+            row.measured = self.keep(row.config, 0, self.read(model, who))
+        self.say(f"{who}: {self.result(row.measured)}")
+        if not self.steps or not tune:
+            return
+        if row.tuned is None:
+            model = self.model(row) if model is None else model
+            settings, device = self.training(self.steps), model.device
+            optimizer = settings.optimizer.component(settings.optimizer, model)
+            steps = train(model, self.train_data, optimizer, settings)
+            try:
+                for _ in progress(steps, f"{who}: training on {device}", self.steps, "steps"):
+                    pass
+            except Diverged as error:
+                return self.say(f"{who}: diverged: {error}")
+            row.tuned = self.keep(row.config, self.steps, self.read(model, who))
+        self.say(f"{who}, after {self.steps} steps: {self.result(row.tuned)}")
+
+    def model(self, row: Row) -> GPT:
+        """The model of a row."""
+        assert row.config is not None
+        model = build_model(row.config, self.source.tokenizer)
+        move(model, self.source.saved.model, self.source.outline())
+        return model.to(choose_device(self.settings.training.device))
+
+    @torch.no_grad()
+    def read(self, model: GPT, who: str) -> Measured:
+        """The loss of each piece. Raises UserError where it is not a number."""
+        every = max(1, self.data.window_count("val") // self.settings.pieces)
+        windows = islice(self.data.windows("val", 1, slice(0, None, every)), self.settings.pieces)
+        losses, tokens = list[float](), list[int]()
+        with eval_mode(model):
+            for x, y in progress(windows, f"{who}: reading", self.settings.pieces, "pieces"):
+                loss = next_token_loss(model(x.to(model.device)), y.to(model.device)).item()
+                if not math.isfinite(loss):
+                    raise UserError(f"{who}: the loss is {loss}: the model's numbers are beyond float32")
+                losses.append(loss)
+                tokens.append(int((y != IGNORED).sum()))
+        if len(losses) < 2:
+            raise UserError("the validation text has less than two pieces: give a longer text, or a smaller length")
+        return Measured(losses, tokens)
+
+    def keep(self, config: RunConfig, steps: int, found: Measured) -> Measured:
+        """Write a measurement down; when this returns, it is on disk."""
+        self.known[self.key(config, steps)] = {"losses": list(found.losses), "tokens": list(found.tokens)}
+        write_whole(self.folder / RESULTS, json.dumps({"measured": self.known}, indent=1, allow_nan=False))
+        return found
+
+    def result(self, found: Measured) -> str:
+        """A measurement as text, with the difference to the model as it is."""
+        base = self.rows[0].measured
+        text = f"{found.loss:.4f} nats a token over {sum(found.tokens):,} tokens"
+        if base is None or found is base:
+            return text
+        d = difference(found, base)
+        return f"{text}, {d.mean:+.4f} ({d.low:+.4f} to {d.high:+.4f})"
+
+
+def difference(ours: Measured, theirs: Measured) -> Estimate:
+    """Ours minus theirs over the same pieces."""
+    return estimate([a - b for a, b in zip(ours.losses, theirs.losses, strict=True)], ours.tokens)
+
+
+def table(swaps: Swaps) -> list[list[str]]:
+    """The rows as text, their titles first."""
+    tuned = [f"after {swaps.steps} steps"] if swaps.steps else []
+    found = [["model", "loss", "95 % interval", f"against {AS_IT_IS}", *tuned, "tokens"]]
+    base = swaps.rows[0].measured
+    for row in swaps.rows:
+        if row.measured is None or base is None:
+            continue
+        own, apart = estimate(row.measured.losses, row.measured.tokens), difference(row.measured, base)
+        against = "" if row.measured is base else f"{apart.mean:+.3f} ({apart.low:+.3f} to {apart.high:+.3f})"
+        later = [f"{row.tuned.loss:.3f}" if row.tuned else ""] if swaps.steps else []
+        tokens = f"{sum(row.measured.tokens):,}"
+        found.append([row.name, f"{own.mean:.3f}", f"{own.low:.3f} to {own.high:.3f}", against, *later, tokens])
+    return found

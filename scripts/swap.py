@@ -1,0 +1,60 @@
+"""Another attention in a model that is there: one table and one page of what each swap costs.
+
+python scripts/swap.py --run tiny
+python scripts/swap.py --run smollm2 --text my.txt                                  # a run without a text of its own
+python scripts/swap.py --run smollm2 --text my.txt --steps 8 --only "window 64"     # and after 8 steps of training
+
+The rows are those of configs/swaps.yaml, or of --config. If it was stopped, the same command continues.
+"""
+
+import begin  # noqa: F401  before the imports that take seconds
+
+# isort: split
+import argparse
+import shlex
+import sys
+
+from minigpt import command
+from minigpt.comparison.summary import aligned
+from minigpt.comparison.swaps import Swaps, SwapsConfig, table
+from minigpt.comparison.swaps_page import page
+from minigpt.config import options as config
+from minigpt.fast.threads import use_threads
+from minigpt.runs.report import say
+from minigpt.runs.run import newest_run, open_run
+from minigpt.system.errors import UserError
+from minigpt.system.folder import write_whole
+
+
+def main(arguments: argparse.Namespace) -> None:
+    """Measure what is missing, print the table and write the page."""
+    if arguments.steps < 0:
+        raise UserError(f"--steps: expected at least 0, found {arguments.steps}")
+    settings = config.load(SwapsConfig, arguments.config, arguments.overrides)
+    use_threads(settings.training.threads)
+    source = open_run(newest_run(arguments.run))
+    swaps = Swaps(source, settings, arguments.text, arguments.steps, say, arguments.name)
+    say(f"text: {swaps.corpus.description}")
+    try:
+        swaps.run(arguments.only)
+    finally:
+        if swaps.rows[0].measured is not None:
+            write_whole(swaps.folder / "page.html", page(swaps, shlex.join(["python", *sys.argv])))
+    say("")
+    say("\n".join(aligned(table(swaps))))
+    say(f"\n{swaps.folder / 'page.html'} shows the results; the same command goes on where it was stopped")
+
+
+if __name__ == "__main__":
+    parser = command.parser("Measure what another attention costs in a model that is there.")
+    parser.add_argument("--run", default="", metavar="RUN", help="folder or name of a run (default: the newest)")
+    parser.add_argument("--text", default="", metavar="FILE", help="the text to read (default: the run's own)")
+    parser.add_argument("--config", default="swaps.yaml", metavar="FILE", help="the rows (default: configs/swaps.yaml)")
+    parser.add_argument("--steps", type=int, default=0, metavar="N", help="also train each model for N steps")
+    only = "measure this row, and the model as it is, and no other; may be given several times"
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help=only)
+    parser.add_argument("--name", default="", help="folder in runs/swap/ (default: the run's name)")
+    arguments, overrides = parser.parse_known_args()
+    command.no_leftovers(parser, overrides, "pieces=16")
+    arguments.overrides = overrides
+    sys.exit(command.execute(main, arguments))
