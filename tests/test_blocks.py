@@ -106,6 +106,17 @@ def test_plain_fast_prepared_and_cached_are_equal(kind: str, shape: ModelConfig)
     torch.testing.assert_close(prepared.last(ids[:, 5:], cache), model.hidden(ids)[:, -1], rtol=1e-10, atol=1e-10)
 
 
+def test_the_parts_of_a_prepared_model_keep_their_kinds() -> None:
+    """Which messages name; a kind that is registered once more would take the place of the first."""
+    for kind, block in AnyBlock.kinds.items():
+        model = made(kind)
+        first, prepared = model.blocks[-1], prepare(model).blocks[-1]
+        for part in ("attention", "attention_norm", "mlp"):
+            assert prepared.get_submodule(part).kind == first.get_submodule(part).kind != ""
+        assert prepared.kind == kind and AnyBlock.kinds[kind] is block
+        assert ModelConfig().block.component is Block
+
+
 def test_only_the_usual_block_gets_its_shortcut() -> None:
     """The last layer computes one position of a prompt alone; that is written for `Block.forward` and no other."""
     assert "last" in vars(prepare(made("pre_norm")))

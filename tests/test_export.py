@@ -20,9 +20,12 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from minigpt import load, load_plugin
 from minigpt.attention import Attention, Position
 from minigpt.hub.out_folder import LIST, write_folder
+from minigpt.hub.read_tokenizer import read_tokenizer
 from minigpt.hub.tokenizer_json import merged, merges_of, tokenizer_files
+from minigpt.runs.checkpoint import tensors_of
 from minigpt.system.errors import UserError
-from minigpt.text.tokenizer import Byte, Char, Tokenizer
+from minigpt.text.ranked import Ranked
+from minigpt.text.tokenizer import Byte, Char, Tokenizer, byte_letters
 
 # ---- tokenizers ----
 
@@ -106,11 +109,52 @@ def test_half_a_character_is_written_alike(tmp_path: Path) -> None:
         assert theirs.decode(list(broken)) == Byte().decode(broken)
 
 
-def test_the_end_of_a_text_has_its_name(tmp_path: Path) -> None:
-    theirs = read_by_transformers(made("gpt2"), tmp_path)
-    assert theirs.eos_token_id == made("gpt2").end_of_text == 50256
-    assert 50256 not in theirs("<|endoftext|>")["input_ids"]  # in a text it is text
-    assert theirs("<|endoftext|>", split_special_tokens=False)["input_ids"] == [50256]
+@pytest.mark.parametrize("kind", ["gpt2", "cl100k_base"])
+def test_special_tokens_keep_their_ids(kind: str, tmp_path: Path) -> None:
+    tokenizer = made(kind)
+    theirs = read_by_transformers(tokenizer, tmp_path)
+    assert theirs.eos_token_id == tokenizer.end_of_text
+    for name, id in tokenizer.special_tokens.items():
+        assert id not in theirs(name)["input_ids"]  # in a text it is text
+        assert theirs(name, split_special_tokens=False)["input_ids"] == [id]
+        assert theirs.decode([id]) == name
+
+
+def published(**changes: Any) -> Ranked:
+    """A vocabulary as a GGUF file has it: learned from a small text, with special tokens, and ids in another order."""
+    learned, letters = made("bpe"), {byte: letter for letter, byte in byte_letters().items()}
+    pieces = ["".join(letters[chr(byte)] for byte in learned.token_bytes(id)) for id in range(learned.vocab_size)]
+    ranks = {learned.token_bytes(id): id for id in range(learned.vocab_size)}
+    spell = {learned.token_bytes(id): piece for id, piece in enumerate(pieces)}
+    merges = [f"{spell[left]} {spell[right]}" for left, right in merges_of(ranks)]
+    tokens = ["<s>", "</s>", *reversed(pieces), "  \n", "<pad>"]
+    whole, last = [len(tokens) - 2], len(tokens) - 1
+    template = "{% for message in messages %}<s>{{ message['content'] }}</s>{% endfor %}"
+    values = {"split": "smollm", "special": [0, 1, last], "whole": whole, "begin_of_text": 0, "ends": [1]} | changes
+    return Ranked(tokens, merges, chat_template=template, **values)
+
+
+def test_a_vocabulary_of_a_gguf_file_is_read_as_the_same_ids(tmp_path: Path) -> None:
+    tokenizer = published()
+    theirs = read_by_transformers(tokenizer, tmp_path)
+
+    @given(st.text() | st.lists(st.sampled_from([*NASTY, "</s>", "  \n", "the "])).map("".join))
+    @settings(max_examples=100, deadline=None)
+    def same_ids(text: str) -> None:
+        ids = tokenizer.encode(text).tolist()
+        assert theirs(text, split_special_tokens=True)["input_ids"] == [0, *ids]
+        assert theirs(text)["input_ids"] == [0, *tokenizer.encode_marked(text).tolist()]  # as chats need it
+        assert theirs.decode(ids) == text
+
+    same_ids()
+    assert (theirs.bos_token, theirs.eos_token_id) == ("<s>", 1)
+    said = theirs.apply_chat_template([{"role": "user", "content": "the cat"}], tokenize=False)
+    assert said == "<s>the cat</s>"
+    again = read_tokenizer(tmp_path, {"eos_token_id": 1}, tokenizer.vocab_size)
+    assert again.encode_marked("<s>the cat  \n12").tolist() == tokenizer.encode_marked("<s>the cat  \n12").tolist()
+    assert (again.begin_of_text, again.ends) == (0, [1])
+    assert again.chat_template == tokenizer.chat_template  # type: ignore[attr-defined]
+    assert tokenizer_files(again, 8)["tokenizer.json"] == tokenizer_files(tokenizer, 8)["tokenizer.json"]
 
 
 def test_merges_follow_from_ranks() -> None:
@@ -163,13 +207,18 @@ class Mine(MultiHead, kind="mine"):
     def scores(self, query, key):
         return contract.SoftmaxAttention.scores(self, query, key).tanh()
 '''
+EXPRESSED = {
+    "gpt2": "attention: {kind: multi_head, n_head: 2}",
+    "llama": "bias: false, position: rotary, norm: rmsnorm, mlp: swiglu, tied_head: false, "
+    "attention: {kind: grouped_query, n_head: 4, n_kv_head: 2}",
+}
 # Loads every folder in a Python without minigpt: its logits, and what it writes.
 READER = """
 import json, sys
 sys.modules["minigpt"] = None
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
-folders, prompt = json.loads(sys.argv[1]), sys.argv[2]
+folders, prompt, tokens = json.loads(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 found = {}
 for folder in folders:
     try:
@@ -183,16 +232,16 @@ for folder in folders:
     ids = tokenizer(prompt, return_tensors="pt")["input_ids"]
     with torch.no_grad():
         logits = model(ids).logits
-    written = model.generate(ids, max_new_tokens=40, do_sample=False)
+    written = model.generate(ids, max_new_tokens=tokens, do_sample=False)
     found[folder] = [logits.tolist(), tokenizer.decode(written[0])]
 print(json.dumps(found))
 """
 PROMPT = "the cat sat"
 
 
-def read_elsewhere(folders: list[Path], tmp_path: Path) -> dict[str, Any]:
+def read_elsewhere(folders: list[Path], tmp_path: Path, tokens: int) -> dict[str, Any]:
     """What transformers makes of exported folders, in a process in which minigpt cannot be imported."""
-    words = [json.dumps([str(folder) for folder in folders]), PROMPT]
+    words = [json.dumps([str(folder) for folder in folders]), PROMPT, str(tokens)]
     hub = {"HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     ended = subprocess.run(
         [sys.executable, "-c", READER, *words],
@@ -208,23 +257,23 @@ def read_elsewhere(folders: list[Path], tmp_path: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a trained run for each model of CARRIED."""
+    """A folder with a trained run for each model of CARRIED and EXPRESSED."""
     folder = tmp_path_factory.mktemp("trained")
     furnish(folder)
     (folder / "mine.py").write_text(PLUGIN, encoding="utf-8")
-    for name, model in CARRIED.items():
+    for name, model in (CARRIED | EXPRESSED).items():
         (folder / f"{name}.yaml").write_text(SMALL.replace("MODEL", model), encoding="utf-8")
         plugin = ["--plugin", "mine.py"] if name == "plugin" else []
         assert script("train.py", "--config", f"{name}.yaml", *plugin, cwd=folder).code == 0
     return folder
 
 
-def as_we_read(folder: Path, name: str) -> list[Any]:
+def as_we_read(folder: Path, name: str, tokens: int) -> list[Any]:
     """The logits of a run for the prompt, and what it writes greedily."""
     run = load(folder / "runs" / name, fast=False)
     with torch.no_grad():
         logits = run.model(run.prompt_ids(PROMPT))
-    return [logits.tolist(), run.generate(PROMPT, temperature=0, max_tokens=40)]
+    return [logits.tolist(), run.generate(PROMPT, temperature=0, max_tokens=tokens)]
 
 
 def test_any_model_goes_with_our_code_and_computes_the_same_where_minigpt_is_not(trained: Path, tmp_path: Path) -> None:
@@ -232,15 +281,41 @@ def test_any_model_goes_with_our_code_and_computes_the_same_where_minigpt_is_not
         plugin = ["--plugin", "mine.py"] if name == "plugin" else []
         said = well(script("export_hf.py", "--run", name, "--out", f"hf-{name}", "--remote-code", *plugin, cwd=trained))
         assert said == f"wrote hf-{name}: AutoModelForCausalLM.from_pretrained('hf-{name}', trust_remote_code=True)\n"
-    found = read_elsewhere([trained / f"hf-{name}" for name in CARRIED], tmp_path)
+    found = read_elsewhere([trained / f"hf-{name}" for name in CARRIED], tmp_path, 40)
     load_plugin(trained / "mine.py")
     try:
         for name in CARRIED:
             assert "trust_remote_code=True" in found[f"hf-{name} without consent"]
-            assert found[f"hf-{name}"] == as_we_read(trained, name)
+            assert found[f"hf-{name}"] == as_we_read(trained, name, 40)  # also past the context
     finally:
         del Attention.kinds["mine"], Position.kinds["fresh"]
     assert (trained / "hf-plugin" / "minigpt_plugin_mine.py").read_text("utf-8").startswith('"""A kind and a position')
+
+
+def test_a_run_goes_to_transformers_and_comes_back_the_same(trained: Path, tmp_path: Path) -> None:
+    for name in EXPRESSED:
+        said = well(script("export_hf.py", "--run", name, "--out", f"hf-{name}", cwd=trained))
+        assert said == f"wrote hf-{name}: AutoModelForCausalLM.from_pretrained('hf-{name}')\n"
+        assert script("import_hf.py", f"hf-{name}", "--name", f"{name}-again", cwd=trained).code == 0
+    found = read_elsewhere([trained / f"hf-{name}" for name in EXPRESSED], tmp_path, 5)
+    for name in EXPRESSED:
+        (logits, text), (ours, our_text) = found[f"hf-{name}"], as_we_read(trained, name, 5)
+        torch.testing.assert_close(torch.tensor(logits), torch.tensor(ours), rtol=0, atol=1e-5)
+        assert text == our_text
+        assert as_we_read(trained, f"{name}-again", 5) == [ours, our_text]
+        before, after = (load(trained / "runs" / run) for run in (name, f"{name}-again"))
+        assert list(tensors_of(after.model)) == list(tensors_of(before.model))
+        for tensor, again in zip(tensors_of(before.model).values(), tensors_of(after.model).values()):
+            assert torch.equal(tensor, again)
+        assert after.tokenizer.encode("the cat").tolist() == before.tokenizer.encode("the cat").tolist()
+
+
+def test_what_no_family_has_is_refused_and_told(trained: Path) -> None:
+    refused = script("export_hf.py", "--run", "tiny", "--out", "hf-refused", cwd=trained)
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "model.embedding_norm: true has no counterpart" in refused.err
+    assert "--remote-code" in refused.err
+    assert not (trained / "hf-refused").exists()
 
 
 def test_the_card_says_what_it_is(trained: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from families import CASES, T, V, in_float64, make
+from published_configs import PUBLISHED
 from torch import Tensor, nn
 
 from minigpt.hub import FAMILIES, Family
@@ -19,6 +20,7 @@ from minigpt.hub.family import to_ours, to_theirs
 from minigpt.hub.layouts import SAME
 from minigpt.hub.spelled import spell_out
 from minigpt.model import GPT
+from minigpt.training.memory import parameter_count
 
 IDS = torch.randint(V, (2, T), generator=torch.Generator().manual_seed(3))  # (B, T)
 ROTATED = [case for case in CASES if case.split()[0] not in ("gpt2", "gptj", "bloom", "mpt")]
@@ -122,3 +124,17 @@ def test_transformers_reads_the_written_config(case: str) -> None:
     other = type(model)(config).eval()
     other.load_state_dict(model.state_dict())
     torch.testing.assert_close(other(IDS).logits, model(IDS).logits, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_config_gives_a_model_of_that_size(name: str) -> None:
+    config, size = PUBLISHED[name]
+    family = FAMILIES[config["model_type"]]
+    model = family.read_config(config)
+    assert parameter_count(model, config["vocab_size"]) == size
+    assert spell_out(family.read_config(family.write_config(model, config["vocab_size"]))) == spell_out(model)
+
+
+def test_every_family_has_a_case_and_a_published_config() -> None:
+    assert {theirs(case).config.model_type for case in CASES} == FAMILIES.keys()
+    assert {config["model_type"] for config, _ in PUBLISHED.values()} == FAMILIES.keys()

@@ -389,6 +389,38 @@ def test_the_command_says_one_line_and_ends_with_a_code(folder: Path) -> None:
     assert [path.name for path in Path("runs").iterdir()] == ["mine"]
 
 
+WHILE_WRITING = """\
+import os
+from minigpt.runs import checkpoint
+plain = checkpoint._write
+def write(*arguments):
+    {act}
+    plain(*arguments)
+checkpoint._write = write
+"""
+
+
+@pytest.mark.parametrize(
+    ("act", "code"),
+    [
+        ("os.kill(os.getpid(), 15)", 143),
+        ("os.kill(os.getpid(), 2)", 130),
+        ("raise OSError(28, 'No space left on device')", 5),
+    ],
+)
+def test_what_ends_while_weights_are_written_leaves_nothing(act: str, code: int, folder: Path) -> None:
+    Path("stopping.py").write_text(WHILE_WRITING.format(act=act))
+    ended = script("import_hf.py", "model", "--plugin", "stopping.py", cwd=folder.parent)
+    assert ended.code == code and len(ended.err.splitlines()) == 1
+    assert not list(Path("runs").iterdir())
+
+
+def test_an_imported_run_cannot_be_resumed_and_that_is_said(folder: Path) -> None:
+    import_folder(folder, "mine", None, quiet)
+    ended = script("train.py", "--resume", "runs/mine", cwd=folder.parent)
+    assert ended.code == 4 and "without the optimizer's state" in ended.err
+
+
 # ---- a name in place of a folder ----
 
 

@@ -78,6 +78,11 @@ def test_their_options_are_checked(tmp_path: Path, option: str, message: str) ->
     assert ended.code == 2 and message in ended.err and ended.err.count("\n") == 1
 
 
+def test_a_norm_that_learns_nothing_is_one_method(tmp_path: Path) -> None:
+    own = "class Own(Norm, kind='own'):\n    def forward(self, x):\n        return x / 2\n"
+    well(train(tmp_path, f"from minigpt.model import Norm\n\n{own}", "model.norm=own"))
+
+
 WRONG = {
     "an MLP that reads later tokens": (
         "    def forward(self, x):\n        return super().forward(x - x.mean(dim=1, keepdim=True))\n",

@@ -22,6 +22,7 @@ from minigpt.attention.position import Position
 from minigpt.config.options import from_dict
 from minigpt.inspection.trace import replaced
 from minigpt.model import GPT, MLP, ModelConfig
+from minigpt.model.config import AnyBlock
 from minigpt.model.norm import Norm
 from minigpt.runs import profiler as profilers
 from minigpt.runs.profiler import BACKWARD, FORWARD, PARTS, Profile, Profiler, attached, summary, table, take_profile
@@ -202,6 +203,8 @@ def test_every_kind_and_every_position(kind: str, position: str, dataset: Datase
 OPTIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     *(({"norm": norm}, {}) for norm in Norm.kinds),
     *(({"mlp": mlp}, {}) for mlp in MLP.kinds),
+    *(({"block": block}, {}) for block in AnyBlock.kinds),
+    ({"head_cap": 2.0, "head_bias": True, "embedding_scale": 3.0}, {}),
     *(({}, {"optimizer": kind}) for kind in Optimizer.kinds),
     ({"tied_head": False, "bias": False, "dropout": 0.2}, {"grad_clip": 0}),
     ({"position": "rotary"}, {"precision": "bfloat16"}),

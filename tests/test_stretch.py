@@ -117,6 +117,19 @@ def test_yarns_line_runs_over_the_pairs() -> None:
     assert Yarn.Config(factor=1.0).length() == 1.0
 
 
+def test_numbers_at_their_limits_are_numbers() -> None:
+    """What a stranger's config may hold: no rule divides by zero or overflows."""
+    frequencies = angles(1, 1, 8, 16.0, CPU)[0]  # (n,)
+    for stretch in (
+        Yarn.Config(factor=1e308, original=10**9, beta_fast=1e308, beta_slow=1e-308),
+        Yarn.Config(original=1, beta_fast=1e-300, beta_slow=1e-308),
+        Llama3.Config(factor=1e308, original=1, low=1e-308, high=1e308),
+    ):
+        for base in (1.0000000000000002, 1e308):
+            cos, sin = stretch.waves(frequencies[None], base)
+            assert cos.isfinite().all() and sin.isfinite().all()
+
+
 # ---- faster ----
 
 

@@ -16,6 +16,7 @@ from minigpt.attention import Attention, Shape
 from minigpt.attention.position import Alibi, NoPosition, Position, Rotary
 from minigpt.attention.sparse.chunked import Chunked
 from minigpt.attention.sparse.sliding_window import SlidingWindow
+from minigpt.attention.sparse.soft_cap_window import SoftCapWindow
 from minigpt.attention.sparse.streaming import Streaming
 from minigpt.fast import kernels, make_fast
 
@@ -27,6 +28,7 @@ KINDS = [
     Streaming.Config(window=3, sinks=80, n_kv_head=1),
     Streaming.Config(window=70, sinks=0),
     Chunked.Config(chunk=80, n_kv_head=2),
+    SoftCapWindow.Config(window=70, n_kv_head=2, cap=0.5),
 ]
 
 

@@ -97,8 +97,9 @@ class Yarn(Linear, kind="yarn"):
 
         def kept(self, frequencies: Tensor, base: float) -> Tensor:
             n = len(frequencies)
+            once = math.log(self.original / (2 * math.pi))  # the logarithm of the turns of the fastest pair
             ends = self.beta_fast, self.beta_slow
-            fast, slow = (n * math.log(self.original / (2 * math.pi * turns), base) for turns in ends)
+            fast, slow = (n * (once - math.log(turns)) / math.log(base) for turns in ends)
             first, last = max(math.floor(fast), 0), min(math.ceil(slow), 2 * n - 1)
             pair = torch.arange(n, dtype=frequencies.dtype, device=frequencies.device)  # (n,)
             return 1 - ((pair - first) / max(last - first, 0.001)).clamp(0, 1)  # (n,): no width, a step

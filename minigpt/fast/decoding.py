@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from minigpt.attention import Past
+from minigpt.config.options import Component
 from minigpt.fast.joined import as_one, has_hooks, join, joinable, parts_to_join
 from minigpt.fast.packed import Weights, exchanged, packs
 from minigpt.fast.switch import make_fast
@@ -79,9 +80,17 @@ def make_direct(module: nn.Module) -> nn.Module:
         call = vars(module).pop("forward").__func__
     if not has_hooks(module):
         if (kind, call) not in DIRECT:
-            DIRECT[kind, call] = type(kind.__name__, (kind,), {"__module__": kind.__module__, "__call__": call})
+            DIRECT[kind, call] = called_by(kind, call)
         module.__class__ = DIRECT[kind, call]
     return module
+
+
+def called_by(kind: type[nn.Module], call: Callable[..., Any]) -> type[nn.Module]:
+    """A class like `kind`, whose instances are called by a function: it keeps the name that a config chooses it by."""
+    made = type(kind.__name__, (kind,), {"__module__": kind.__module__, "__call__": call})
+    if issubclass(kind, Component):
+        made.kind = kind.kind  # type: ignore[attr-defined]
+    return made
 
 
 DIRECT: dict[tuple[type[nn.Module], Callable[..., Any]], type[nn.Module]] = {}
@@ -130,7 +139,7 @@ def prepare(model: GPT, weights: Weights = "float32", without: Collection[str] =
             make_direct(module)
     if LAST_ONLY not in without and type(model.blocks[-1]) is Block and not has_hooks(model.blocks[-1]):
         top = made.blocks[-1]
-        top.__class__ = type("Block", (Block,), {"__module__": Block.__module__, "__call__": block_at_the_last})
+        top.__class__ = called_by(Block, block_at_the_last)
         vars(top)["last_only"] = False
         vars(made)["last"] = MethodType(last, made)
     if packed and NO_ONEDNN not in without:

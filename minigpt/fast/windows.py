@@ -9,6 +9,9 @@ B batch, H query heads, G key heads, T query positions, N blocks of b positions,
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -17,29 +20,41 @@ from minigpt.attention.cache import WindowCache
 from minigpt.attention.position import Alibi, Position
 from minigpt.attention.sparse.chunked import Chunked
 from minigpt.attention.sparse.sliding_window import SlidingWindow
+from minigpt.attention.sparse.soft_cap_window import SoftCapWindow
 from minigpt.attention.sparse.streaming import Streaming
 from minigpt.fast import kernels
 from minigpt.fast.guard import faster
 
 NARROWEST = 64  # of blocks: narrower ones are slower, as measured in windows of 16 to 128
 FEWEST = 4  # blocks; with fewer, one masked call is as fast
+Mix = Callable[[Any, Tensor, Tensor, Tensor], Tensor]
 
 
 def mix(self: SlidingWindow, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """The weighted mean of the values: (B, H, T, e)."""
+    return by_blocks(self, kernels.mix, query, key, value)
+
+
+def mix_capped(self: SoftCapWindow, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """The same with scores that no kernel makes: (B, H, T, e)."""
+    return by_blocks(self, Attention.mix, query, key, value)
+
+
+def by_blocks(self: SlidingWindow, mix: Mix, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """The weighted mean of the values, by a `mix` for each block: (B, H, T, e)."""
     T, S, s = query.shape[2], key.shape[2], getattr(self.config, "sinks", 0)
     b = max(self.window, s, NARROWEST)
     if T != S or FEWEST * b > T or not (self.config.causal and counts_distances(self)):
-        return kernels.mix(self, query, key, value)
+        return mix(self, query, key, value)
     head, tail = 2 * b, T - T % b  # blocks of a whole length lie between; a sink is before all that they see
-    first = kernels.mix(self, *(x[:, :, :head] for x in (query, key, value)))  # (B, H, 2b, e)
+    first = mix(self, *(x[:, :, :head] for x in (query, key, value)))  # (B, H, 2b, e)
     near = (with_sinks(x, s, pairs(x[:, :, b:tail], b)) for x in (key, value))  # (B N, G, s + 2b, d), ... e)
-    among = kernels.mix(self, blocks(query[:, :, head:tail], b), *near)  # (B N, H, b, e)
+    among = mix(self, blocks(query[:, :, head:tail], b), *near)  # (B N, H, b, e)
     among = joined(among, len(query))  # (B, H, N b, e)
     if tail == T:
         return torch.cat((first, among), dim=2)
     seen = (with_sinks(x, s, x[:, :, tail - b :]) for x in (key, value))  # (B, G, s + b + T - tail, d), ... e)
-    return torch.cat((first, among, kernels.mix(self, query[:, :, tail:], *seen)), dim=2)
+    return torch.cat((first, among, mix(self, query[:, :, tail:], *seen)), dim=2)
 
 
 def mix_chunks(self: Chunked, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -93,4 +108,5 @@ def recall(self: SlidingWindow, query: Tensor, key: Tensor, value: Tensor, past:
 for _kind in (SlidingWindow, Streaming):
     faster(_kind, "mix", "windows by blocks", supports=("scale",))(mix)
     faster(_kind, "recall", "windows by blocks", supports=("scale",))(recall)
+faster(SoftCapWindow, "mix", "windows by blocks", supports=("scale",))(mix_capped)
 faster(Chunked, "mix", "windows by blocks", supports=("scale",))(mix_chunks)

@@ -81,8 +81,8 @@ def as_family(run: Run, family: Family, config: Json) -> Files:
     """The model as one of transformers'."""
     tensors = to_theirs(family.rules(run.config.model), tensors_of(run.model))
     return {
-        "config.json": as_json(config | end_of_text(run)),
-        "generation_config.json": as_json(end_of_text(run)),
+        "config.json": as_json(config | ends(run)),
+        "generation_config.json": as_json(ends(run)),
         "model.safetensors": weights(tensors),
     }
 
@@ -103,20 +103,22 @@ def with_code(run: Run) -> Files:
         "max_position_embeddings": model.block_size,
         "tie_word_embeddings": model.tied_head,
         "minigpt": to_python(model),
-    } | end_of_text(run)
+    } | ends(run)
     tensors = [*run.model.named_parameters(), *run.model.named_buffers()]  # a tied head comes once, as the tokens
     named = [(f"model.{name}", tensor.detach()) for name, tensor in tensors]
     return {
         **carried_files(model),
         "config.json": as_json(config),
-        "generation_config.json": as_json({"use_cache": False} | end_of_text(run)),
+        "generation_config.json": as_json({"use_cache": False} | ends(run)),
         "model.safetensors": weights(named),
     }
 
 
-def end_of_text(run: Run) -> Json:
-    """The id at which `generate` stops: null where there is none, since transformers has defaults of its own."""
-    return {"bos_token_id": None, "eos_token_id": run.tokenizer.end_of_text}
+def ends(run: Run) -> Json:
+    """Where a text begins and ends: null where there is nothing, since transformers has defaults of its own."""
+    found = list(run.tokenizer.ends)
+    end = None if not found else found[0] if len(found) == 1 else found
+    return {"bos_token_id": run.tokenizer.begin_of_text, "eos_token_id": end}
 
 
 def as_json(values: Json) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,8 @@ def make_run(
         write_whole(beside / ORIGIN, json.dumps(dict(origin), indent=1) + "\n")
         checkpoint.save_tensors(beside / CHECKPOINTS, 0, read, {}, {}, seal)
         folder = make_folder(name)
+        if sys.platform == "win32":
+            folder.rmdir()  # a folder is renamed over an empty one on other systems only
         beside.replace(folder)  # in place of the empty folder that reserves the name
         sync(RUNS)
     finally:

@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from minigpt.config.options import to_python
+from minigpt.hub.tokenizer_json import is_published
 from minigpt.runs.run import Run
 
 PLAIN = """\
@@ -43,7 +44,9 @@ def model_card(run: Run, remote_code: bool, architecture: str) -> str:
     table = "".join(f"| {what} | {value} |\n" for what, value in facts.items())
     prompt = "Mia was a shy fox." if run.tells() else "The"
     load = PLAIN.format(consent=", trust_remote_code=True" if remote_code else "", prompt=prompt)
-    notes = (CARRIED if remote_code else "") + (TOKENS if run.tokenizer.end_of_text is not None else "")
+    notes = (CARRIED if remote_code else "") + (
+        TOKENS if run.tokenizer.special_tokens and not is_published(run.tokenizer) else ""
+    )
     return (
         f"---\n{written(about)}---\n\n# {run.folder.name}\n\n"
         f"A small language model that was trained with minigpt; here as `{architecture}`.\n\n"

@@ -5,7 +5,8 @@
 
 Equal means: the same ids for every text. So special tokens are plain text there too (`split_special_tokens`), and a
 character that a `char` tokenizer does not know is an error there too. A stretch of more than 2,000 characters without
-the end of a word, which `Tiktoken.encode` splits anywhere, may get other ids there.
+the end of a word, which `Tiktoken.encode` splits anywhere, may get other ids there. A vocabulary that came with a model
+goes back as it came: there the name of a special token in a text is the token, as templates of chats need it.
 """
 
 from __future__ import annotations
@@ -15,56 +16,65 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-import tiktoken
-
 from minigpt.system.errors import UserError
 from minigpt.system.waiting import progress
-from minigpt.text.tokenizer import BPE, Byte, Char, Public, Tiktoken, Tokenizer
-from minigpt.text.tokenizer import byte_letters as letters_of_bytes
+from minigpt.text.hf_tokenizer import HuggingFace
+from minigpt.text.ranked import Ranked
+from minigpt.text.split_patterns import CHARACTERS, CL100K, GPT4O, OF_GGUF
+from minigpt.text.tokenizer import BPE, Byte, Char, Public, Tiktoken, Tokenizer, byte_letters
 
-# What splits a text into words. GPT-2's own is the one that `ByteLevel` has built in; the others are those of
-# tiktoken's encodings, written without possessive quantifiers: Oniguruma reads {1,3}+ as a repetition.
-CONTRACTIONS = r"'(?i:[sdmt]|ll|ve|re)"
-CL100K = (
-    CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)  # cl100k_base
-UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-SUFFIX = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-O200K = (
-    rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+{SUFFIX}|[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*{SUFFIX}"
-    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-WORDS = {"cl100k_base": CL100K, "o200k_base": O200K}
-CHARACTERS = r"[\s\S]"  # each character by itself
+WORDS = {"cl100k_base": CL100K, "o200k_base": GPT4O}  # how a text is split into words, where not as in GPT-2
 
 Json = dict[str, Any]
 
 
 def tokenizer_files(tokenizer: Tokenizer, block_size: int) -> dict[str, str]:
     """The two files, by name. Raises UserError for a tokenizer that has no counterpart, such as a plugin's."""
-    special: dict[str, int] = {}
+    template = getattr(tokenizer, "chat_template", None)
+    names: dict[int | None, str] = {id: name for name, id in tokenizer.special_tokens.items()}
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": block_size,
+        "clean_up_tokenization_spaces": False,
+        "split_special_tokens": not is_published(tokenizer),
+        "bos_token": names.get(tokenizer.begin_of_text),
+        "eos_token": names.get(tokenizer.end_of_text),
+        "chat_template": template,
+    }
+    config = {key: value for key, value in config.items() if value is not None}
+    return {"tokenizer.json": steps_of(tokenizer), "tokenizer_config.json": as_text(config)}
+
+
+def is_published(tokenizer: Tokenizer) -> bool:
+    """Whether it came with a model: its special tokens, and its template of a chat, are left as they were there."""
+    return isinstance(tokenizer, (HuggingFace, Ranked))
+
+
+def steps_of(tokenizer: Tokenizer) -> str:
+    """The text of tokenizer.json."""
+    if isinstance(tokenizer, HuggingFace):
+        return tokenizer.text
+    added = [added_token(name, id, special=True) for name, id in tokenizer.special_tokens.items()]
     if isinstance(tokenizer, Char):
         steps = of_characters(tokenizer)
     elif isinstance(tokenizer, Byte):
         steps = of_bytes()
     elif isinstance(tokenizer, (BPE, Public)):
-        steps, special = of_pieces(tokenizer), special_tokens(tokenizer.encoding)
+        steps = of_pieces(tokenizer)
+    elif isinstance(tokenizer, Ranked):
+        steps = of_merges(tokenizer)
+        added += [added_token(tokenizer.tokens[id], id, special=False) for id in tokenizer.whole]
     else:
-        kinds: list[type[Tokenizer]] = [Char, Byte, BPE, *Public.__subclasses__()]
+        kinds: list[type[Tokenizer]] = [Char, Byte, BPE, *Public.__subclasses__(), HuggingFace, Ranked]
         known = ", ".join(kind.kind for kind in kinds)
         raise UserError(f"data.tokenizer: {tokenizer.kind} has no counterpart in tokenizer.json (known: {known})")
-    config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": block_size,
-        "clean_up_tokenization_spaces": False,
-        "split_special_tokens": True,
-    }
-    if tokenizer.end_of_text is not None:
-        config["eos_token"] = next(text for text, id in special.items() if id == tokenizer.end_of_text)
-    added = [added_token(text, id) for text, id in sorted(special.items(), key=lambda item: item[1])]
-    whole = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None}
-    files = {"tokenizer.json": whole | {"post_processor": None} | steps, "tokenizer_config.json": config}
-    return {name: json.dumps(values, indent=1, ensure_ascii=False) + "\n" for name, values in files.items()}
+    whole = {"version": "1.0", "truncation": None, "padding": None, "normalizer": None, "post_processor": None}
+    return as_text(whole | {"added_tokens": sorted(added, key=lambda one: one["id"])} | steps)
+
+
+def as_text(values: Json) -> str:
+    """The text of a JSON file."""
+    return json.dumps(values, indent=1, ensure_ascii=False) + "\n"
 
 
 def of_characters(tokenizer: Char) -> Json:
@@ -79,7 +89,7 @@ def of_characters(tokenizer: Char) -> Json:
 
 def of_bytes() -> Json:
     """Byte-pair encoding without merges."""
-    letters = byte_letters()
+    letters = letters_of_bytes()
     return {
         "pre_tokenizer": byte_level(use_regex=False),
         "decoder": byte_level(use_regex=False),
@@ -89,7 +99,7 @@ def of_bytes() -> Json:
 
 def of_pieces(tokenizer: BPE | Public) -> Json:
     """Byte-pair encoding: the text is split into words, and the pieces of a word are merged by rank."""
-    ranks, letters = ranks_of(tokenizer), byte_letters()
+    ranks, letters = ranks_of(tokenizer), letters_of_bytes()
     vocabulary = {"".join(letters[byte] for byte in piece): rank for piece, rank in ranks.items()}
     known = list(vocabulary)
     numbers = {piece: number for number, piece in enumerate(ranks)}
@@ -99,7 +109,35 @@ def of_pieces(tokenizer: BPE | Public) -> Json:
     return {
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps},
         "decoder": byte_level(use_regex=False),
-        "model": bpe_model(vocabulary, merges),
+        "model": bpe_model(
+            vocabulary | dict(tokenizer.special_tokens), merges
+        ),  # all ids: added ones would be numbered on
+    }
+
+
+def of_merges(tokenizer: Ranked) -> Json:
+    """The vocabulary and the merges as they came. A byte that the vocabulary lacks is dropped there, in silence."""
+    vocabulary = {token: id for id, token in enumerate(tokenizer.tokens)}
+    words = [split(OF_GGUF[tokenizer.split]), byte_level(use_regex=False)]
+    steps = {
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": words},
+        "decoder": byte_level(use_regex=False),
+        "model": bpe_model(vocabulary, tokenizer.merges) | {"ignore_merges": False},
+    }
+    begin = tokenizer.begin_of_text
+    return steps if begin is None else steps | {"post_processor": in_front(tokenizer.tokens[begin], begin)}
+
+
+def in_front(name: str, id: int) -> Json:
+    """The step that puts a special token in front of a text."""
+    token, text = {"SpecialToken": {"id": name, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
+    again = {"Sequence": {"id": "B", "type_id": 1}}
+    special = {name: {"id": name, "ids": [id], "tokens": [name]}}
+    return {
+        "type": "TemplateProcessing",
+        "single": [token, text],
+        "pair": [token, text, again],
+        "special_tokens": special,
     }
 
 
@@ -129,20 +167,15 @@ def bpe_model(vocabulary: Mapping[str, int], merges: list[str]) -> Json:
     }
 
 
-def byte_letters() -> dict[int, str]:
+def letters_of_bytes() -> dict[int, str]:
     """The printable character that byte-level BPE uses for each byte."""
-    return {ord(byte): letter for letter, byte in letters_of_bytes().items()}
+    return {ord(byte): letter for letter, byte in byte_letters().items()}
 
 
-def special_tokens(encoding: tiktoken.Encoding) -> dict[str, int]:
-    """The special tokens of an encoding, and their ids."""
-    return {text: encoding.encode_single_token(text) for text in encoding.special_tokens_set}
-
-
-def added_token(text: str, id: int) -> Json:
-    """A special token, as tokenizer.json lists it."""
+def added_token(name: str, id: int, special: bool) -> Json:
+    """A token that is found in a text before all else, as tokenizer.json lists it."""
     plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    return {"id": id, "content": text, **plain, "special": True}
+    return {"id": id, "content": name, **plain, "special": special}
 
 
 def ranks_of(tokenizer: Tiktoken) -> dict[bytes, int]:

@@ -1,7 +1,6 @@
 """The norms of the residual stream: `layernorm`, `rmsnorm`. Each keeps every token's vector at one scale.
 
-A norm of your own is a class with a `kind`, made from its options and the model's shape; it has a `forward` of x
-(..., D) -> (..., D). D model width.
+A norm of your own is a class with a `kind`, made from its options and the model's shape. D model width.
 """
 
 from __future__ import annotations
@@ -18,7 +17,10 @@ from minigpt.system.errors import Mistake
 
 
 class Norm(nn.Module, Component):
-    """The base of all norms: x (..., D) -> (..., D)."""
+    """The base of all norms: `forward` turns x (..., D) into (..., D)."""
+
+    def __init__(self, config: Norm.Config | None = None, model: Shape | None = None):
+        super().__init__()  # torch's own norms know neither; one without weights needs no constructor
 
 
 class LayerNorm(nn.LayerNorm, Norm, kind="layernorm"):

@@ -22,10 +22,10 @@ CL100K = LLAMA3.replace(SHORT, r"'(?i:[sdmt]|ll|ve|re)")  # GPT-4's own: the sam
 CHARACTERS = r"[\s\S]"  # each character by itself
 BLOOM = " ?[^(\\s|[.,!?…。，、।۔،])]+"  # noqa: RUF001  the commas and full stops of other scripts
 
-KNOWN = frozenset({GPT2, LLAMA3, QWEN2, TEKKEN, GPT4O, CL100K, CHARACTERS, BLOOM})
-
 # Digits one by one, and GPT-2's pattern on what is between them: there spaces before a digit end a stretch too.
 SMOLLM = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?![^\s\p{N}])|\s+"
+
+KNOWN = frozenset({GPT2, LLAMA3, QWEN2, TEKKEN, GPT4O, CL100K, SMOLLM, CHARACTERS, BLOOM})
 
 OF_GGUF = {
     "gpt-2": GPT2,

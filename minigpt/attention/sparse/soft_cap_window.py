@@ -5,8 +5,8 @@
 Every second layer of "Gemma 2: Improving Open Language Models at a Practical Size" (arXiv 2408.00118), with a cap of 50
 and a window of 4096; the layers between are `soft_cap`. New against the sliding window: the scores, by `soft_cap`.
 
-Cost: T^2 d for a training pass (masked as here: the kernels have no cap), w d for a written token. Cache: a ring of the
-last w keys and values, 2 w G d numbers however long the text. Used by Gemma 2.
+Cost: T w d for a training pass (`fast/windows.py`; T^2 d as written here), and w d for a written token. Cache: a ring
+of the last w keys and values, 2 w G d numbers however long the text. Used by Gemma 2.
 
 B batch, H query heads, G key heads, T query positions, S key positions, w window, d width of a head.
 """

@@ -28,6 +28,8 @@ class Llama(Family):
     tied: ClassVar[bool] = False
 
     def read(self, keys: Keys) -> dict[str, Any]:
+        keys.must("rope_interleaved", False)
+        keys.take("is_llama_config")  # of the program that trained SmolLM
         D, n_head = keys.whole("hidden_size", 4096), keys.whole("num_attention_heads", 32)
         d = keys.whole("head_dim", max(1, D // n_head))
         epsilon = keys.number("rms_norm_eps", self.epsilon)

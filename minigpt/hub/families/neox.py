@@ -32,6 +32,8 @@ class GPTNeoX(Family):
         D, n_head = keys.whole("hidden_size", 6144), keys.whole("num_attention_heads", 64)
         bias = keys.flag("attention_bias", True)
         base, share = keys.number("rotary_emb_base", 10_000.0), keys.number("rotary_pct", 0.25)
+        keys.same("rope_theta", base)
+        keys.same("partial_rotary_factor", share)
         parallel = keys.flag("use_parallel_residual", True)
         return {
             "n_layer": keys.whole("num_hidden_layers", 44),
