@@ -19,12 +19,13 @@ import signal
 import subprocess
 import sys
 import termios
+import threading
 import traceback
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-from minigpt.system import waiting
+from minigpt.system import signals, waiting
 from minigpt.text import corpus
 
 IMPORTED = ("command", "runs.profiler", "runs.start", "comparison.experiment", "grading.classroom", "bench.tricks")
@@ -37,6 +38,7 @@ class Server:
 
     def __init__(self, env: dict[str, str]):
         pipe = subprocess.PIPE
+        self.lock = threading.RLock()  # around a request and its answer
         self.process = subprocess.Popen([sys.executable, __file__], env=env, stdin=pipe, stdout=pipe, text=True)
         atexit.register(self.process.communicate, timeout=10)  # the end of its input is the end of the server
 
@@ -45,6 +47,12 @@ class Server:
         assert self.process.stdin
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
+
+    def ask(self, **request: Any) -> Any:
+        """Send a request and wait for its answer; several threads may ask."""
+        with self.lock:
+            self.send(**request)
+            return self.answer()
 
     def answer(self) -> Any:
         """The process id of the child that was asked for, or the exit code of the one that has ended."""
@@ -106,8 +114,13 @@ def become(request: dict[str, Any], streams: list[int]) -> NoReturn:
     sys.argv, sys.path[0] = request["argv"], os.path.dirname(request["argv"][0])
     sys.stdout.reconfigure(encoding=request.get("encoding"), line_buffering=os.isatty(1))  # type: ignore[union-attr]
     corpus.DATA = Path(os.environ["MINIGPT_DATA"])
+    if "quiet" in request:
+        waiting.QUIET_SECONDS = signals.QUIET_SECONDS = request["quiet"]
     if request.get("hurried"):
         hurry()
+    if "code" in request:
+        exec(request["code"], {"__name__": "__main__"})
+        sys.exit()
     runpy.run_path(sys.argv[0], run_name="__main__")
     sys.exit()  # by way of all that Python does at its end
 

@@ -16,14 +16,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
 from fork_server import Server
+
+from minigpt.system import waiting
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = ROOT / "scripts"
@@ -112,25 +114,23 @@ def script(
         out, err = ("/dev/full" if stream in full else f"{folder}/{stream}" for stream in ("out", "err"))
         asked = server(env.get("LD_PRELOAD", ""))
         request = {"argv": command_line(name, *arguments)[1:], "cwd": str(cwd), "env": env, "encoding": encoding}
-        asked.send(streams=[os.devnull, out, err], hurried=True, **request)
-        asked.send(child=asked.answer(), wait=True)
-        code = asked.answer()
+        code = asked.ask(child=asked.ask(streams=[os.devnull, out, err], hurried=True, **request), wait=True)
         said, complained = (b"" if path == "/dev/full" else Path(path).read_bytes() for path in (out, err))
         return Ended(code, said.decode(encoding), WAITING.sub("", complained.decode("utf-8")))
 
 
 class Started:
-    """A command under way, in a process of its own that the server has forked. Its stderr is a pipe."""
+    """A command under way, in a process of its own that the server has forked."""
 
-    def __init__(self, pid: int, stdout: TextIO | None, stderr: TextIO | None):
-        self.pid, self.stdout, self.stderr = pid, stdout, stderr
+    def __init__(self, pid: int, pipes: Mapping[int, TextIO]):
+        self.pid = pid
+        self.stdin, self.stdout, self.stderr = (pipes.get(number) for number in range(3))
         self.code: int | None = None
 
     def poll(self, wait: bool = False) -> int | None:
         """Its exit code, or None while it is under way."""
         if self.code is None:
-            server().send(child=self.pid, wait=wait)
-            self.code = server().answer()
+            self.code = server().ask(child=self.pid, wait=wait)
         return self.code
 
     def wait(self) -> int:
@@ -143,6 +143,10 @@ class Started:
         """Send it a signal, unless it has ended."""
         if self.poll() is None:
             os.kill(self.pid, signum)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.send_signal(signal.SIGKILL)
 
     def rest(self) -> str:
         """What it still says on stderr, to its end."""
@@ -171,28 +175,41 @@ def started(
     terminal: int | None = None,
     session: bool = False,
     ignored: tuple[int, ...] = (),
+    quiet: float = waiting.QUIET_SECONDS,
     **env: str,
 ) -> Iterator[Started]:
     """A script under way, by way of the server; it does not outlive the `with`.
 
     `stdout`: it is a pipe as stderr is, not /dev/null. `terminal`: the descriptor of one, for all three. `session`: it
-    has a session of its own, whose terminal it is. `ignored`: signals that are ignored, as under nohup.
+    has a session of its own, whose terminal it is. `ignored`: signals that are ignored, as under nohup. `quiet`: after
+    how many seconds it says what it does; to wait for the two of a user shows nothing more.
     """
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as open_pipes:
-        streams = [os.devnull] * 3 if terminal is None else [os.ttyname(terminal)] * 3
-        piped = [number for number, asked in ((1, stdout), (2, terminal is None)) if asked]
+    piped = [number for number, asked in ((1, stdout), (2, terminal is None)) if asked]
+    others = os.devnull if terminal is None else os.ttyname(terminal)
+    own = {"session": session, "ignored": ignored, "quiet": quiet}
+    running = forked(piped, others, argv=command_line(name, *arguments)[1:], cwd=str(cwd), env=env, **own)
+    try:
+        yield running
+    finally:
+        running.kill()
+        running.wait()
+        for pipe in (running.stdout, running.stderr):
+            if pipe:
+                pipe.close()
+
+
+def forked(piped: Sequence[int], others: str = os.devnull, **request: Any) -> Started:
+    """A process that the server forks. The streams in `piped` (0, 1, 2) are pipes; the others lead to a file."""
+    with tempfile.TemporaryDirectory() as folder, server().lock:
+        streams = [f"{folder}/{number}" if number in piped else others for number in range(3)]
         for number in piped:
-            streams[number] = f"{folder}/{number}"
             os.mkfifo(streams[number])
-        request = {"argv": command_line(name, *arguments)[1:], "cwd": str(cwd), "env": env, "encoding": "utf-8"}
-        server().send(streams=streams, session=session, ignored=ignored, **request)
-        pipes = {number: open_pipes.enter_context(open(streams[number], encoding="utf-8")) for number in piped}
-        running = Started(server().answer(), pipes.get(1), pipes.get(2))
-        try:
-            yield running
-        finally:
-            running.send_signal(signal.SIGKILL)
-            running.wait()
+        server().send(streams=streams, encoding="utf-8", **request)
+        order = [number for number in (1, 2, 0) if number in piped]  # as the server opens them
+        pipes = {}
+        for number in order:
+            pipes[number] = open(streams[number], "r" if number else "w", encoding="utf-8")  # noqa: SIM115 (it stays)
+        return Started(server().answer(), pipes)
 
 
 @cache

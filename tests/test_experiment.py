@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from comparing import SMALL, finished, small, written
+from comparing import SMALL, ForkedWorker, finished, small, written
 from running import started, wait_until
 
+import minigpt.comparison.pool
 from minigpt.comparison import variants as compare
 from minigpt.comparison.experiment import Experiment, _read_speeds, duration
 from minigpt.comparison.pool import WorkerPool
@@ -195,9 +196,12 @@ def test_a_plugin_is_compared_and_a_change_of_it_noticed(tmp_path: Path) -> None
     assert "mean, seed 3: its config or a plugin has changed; it is trained again" in said
 
 
-def test_what_was_loaded_at_the_start_is_what_ran_though_the_plugin_is_edited_meanwhile(tmp_path: Path) -> None:
-    """The workers are real. All of them get the code of the start, also one that starts after the edit."""
+def test_what_was_loaded_at_the_start_is_what_ran_though_the_plugin_is_edited_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The workers are processes. All of them get the code of the start, also one that starts after the edit."""
     plugin, said = tmp_path / "compare_edited.py", list[str]()
+    monkeypatch.setattr(minigpt.comparison.pool, "JsonProcess", ForkedWorker)
     plugin.write_text(PLUGIN.replace('"mine"', '"mine3"').replace('"deadly"', '"deadly3"'))
     load_plugin(plugin)
     text = SMALL.replace("average_softmax", "{kind: mine3, n_head: 2}")
@@ -239,7 +243,7 @@ def test_results_that_somebody_removed_are_a_reason(tmp_path: Path, monkeypatch:
         finished(comparison)
 
 
-def test_a_worker_that_dies_loses_only_its_run(tmp_path: Path) -> None:
+def test_a_worker_that_dies_loses_only_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plugin = tmp_path / "compare_deadly.py"
     plugin.write_text(PLUGIN.replace('"mine"', '"mine2"').replace('"deadly"', '"deadly2"'))
     load_plugin(plugin)
@@ -247,6 +251,7 @@ def test_a_worker_that_dies_loses_only_its_run(tmp_path: Path) -> None:
     comparison = small(tmp_path, text)
     experiment = Experiment(comparison, (plugin,), False, lambda line: None)
     experiment.speeds = {name: {"step": 1.0, "curve": 1.0, "whole": 1.0} for name in comparison.variants}
+    monkeypatch.setattr(minigpt.comparison.pool, "JsonProcess", ForkedWorker)
     with WorkerPool(2, (plugin,)) as pool:
         failures = experiment.do(pool, experiment.jobs())
     assert failures == [f"mean, seed {seed}: its process ended with code 7" for seed in (1, 2)]

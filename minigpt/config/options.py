@@ -12,7 +12,7 @@ import math
 import re
 import sys
 import types
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -123,10 +123,15 @@ class Component:
             cls.kinds[kind] = cls
 
 
-def hints(schema: type[Options]) -> dict[str, Any]:
+READ: dict[type[Options], Mapping[str, Any]] = {}  # what `hints` has returned: to read annotations takes a millisecond
+
+
+def hints(schema: type[Options]) -> Mapping[str, Any]:
     """The annotation of every option of a dataclass, without class variables."""
-    found = get_type_hints(schema, include_extras=True)
-    return {field.name: found[field.name] for field in fields(schema) if field.name not in schema.without}
+    if schema not in READ:
+        found = get_type_hints(schema, include_extras=True)
+        READ[schema] = {field.name: found[field.name] for field in fields(schema) if field.name not in schema.without}
+    return READ[schema]
 
 
 def _is_options(hint: Any) -> bool:

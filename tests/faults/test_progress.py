@@ -87,7 +87,7 @@ def test_learning_says_that_it_is_under_way_and_ends_at_a_signal(tmp_path: Path)
     furnish(tmp_path)
     arguments = ["--config", "small.yaml", "data.source=dna.txt", "data.tokenizer={kind: bpe, vocab_size: 50000}"]
     for signum, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
-        with started("train.py", *arguments, cwd=tmp_path) as running:
+        with started("train.py", *arguments, cwd=tmp_path, quiet=0.2) as running:
             assert running.stderr
             assert any(line.startswith("training the tokenizer: ") for line in running.stderr)  # reading is slow, too
             running.send_signal(signum)
@@ -99,7 +99,7 @@ def test_ctrl_c_in_a_terminal_is_no_error_of_the_learner(tmp_path: Path) -> None
     """It reaches every process of the group."""
     (furnish(tmp_path) / "dna.txt").write_text(DNA, encoding="utf-8")
     words = ["--config", "small.yaml", "data.source=dna.txt", "data.tokenizer={kind: bpe, vocab_size: 50000}"]
-    with started("train.py", *words, cwd=tmp_path, session=True) as running:
+    with started("train.py", *words, cwd=tmp_path, session=True, quiet=0.2) as running:
         assert running.stderr
         assert any(line.startswith("training the tokenizer: ") for line in running.stderr)
         os.killpg(running.pid, signal.SIGINT)
@@ -123,7 +123,8 @@ def test_a_learner_that_does_not_react_is_killed(tmp_path: Path, monkeypatch: py
 
 def test_learning_ends_with_whoever_asked_for_it(tmp_path: Path) -> None:
     """SIGKILL leaves no process behind that goes on learning."""
-    code = "from minigpt.text.tokenizer import BPE; BPE.fit(BPE.Config(vocab_size=50000), [open('dna.txt').read()])"
+    code = "from minigpt.system import waiting\nfrom minigpt.text.tokenizer import BPE\nwaiting.QUIET_SECONDS = 0.2\n"
+    code += "BPE.fit(BPE.Config(vocab_size=50000), [open('dna.txt').read()])"
     (tmp_path / "dna.txt").write_text(DNA, encoding="utf-8")
     with subprocess.Popen(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment(), stderr=subprocess.PIPE

@@ -101,7 +101,7 @@ def test_a_second_one_ends_a_call_of_a_library_too(straight: Path, tmp_path: Pat
     """Python runs no handler before the call returns; the first signal is answered by a line."""
     plugin = PLUGIN.format(act=DEAF, owner="minigpt.training.loop", name="accumulate", nth=7)
     (furnished(tmp_path) / "happening.py").write_text(plugin, encoding="utf-8")
-    with started("train.py", "--config", "small.yaml", "--plugin", "happening.py", cwd=tmp_path) as running:
+    with started("train.py", "--config", "small.yaml", "--plugin", "happening.py", cwd=tmp_path, quiet=0.2) as running:
         assert running.stderr
         wait_until((tmp_path / "deaf").exists, running)
         for signum, said in (

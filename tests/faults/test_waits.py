@@ -160,6 +160,7 @@ def stopped(under_way: Iterable[tuple[Started, str, int]]) -> None:
         assert (running.rest().splitlines()[-1], running.wait()) == ("stopped", 128 + signum), said
 
 
+QUICK = 0.2  # seconds until a command says what it does
 SAMPLE, SHOW = ("sample.py",), ("show_attention.py", "--text", "--prompt", "the")
 CALLS = {
     "reading model.safetensors: ": ("minigpt.runs.checkpoint", "load_file", SAMPLE),
@@ -179,7 +180,7 @@ def test_a_call_that_takes_long_says_so_and_ends_at_a_signal(trained: Path, tmp_
         for number, (said, (module, name, words)) in enumerate(CALLS.items()):
             folder = furnished(tmp_path / str(number))
             (folder / "deaf.py").write_text(PATCH.format(module=module, name=name, act=DEAF), encoding="utf-8")
-            call = started(*words, "--run", trained / "runs" / "small", "--plugin", "deaf.py", cwd=folder)
+            call = started(*words, "--run", trained / "runs" / "small", "--plugin", "deaf.py", cwd=folder, quiet=QUICK)
             under_way.append((all_of_them.enter_context(call), said, SIGTERM))
         stopped(under_way)
 
@@ -218,7 +219,7 @@ def test_a_first_step_that_takes_long_says_so(
 def test_a_disk_that_is_slow_says_so_and_ends_at_a_signal(trained: Path, tmp_path: Path) -> None:
     (tmp_path / "deaf.py").write_text(PATCH.format(module="os", name="fsync", act=DEAF), encoding="utf-8")
     words = ("train.py", "--config", furnished(tmp_path) / "small.yaml", "--plugin", "deaf.py")
-    with started(*words, cwd=tmp_path, MINIGPT_DATA=str(tmp_path / "data")) as training:
+    with started(*words, cwd=tmp_path, quiet=QUICK, MINIGPT_DATA=str(tmp_path / "data")) as training:
         stopped([(training, "waiting until ", SIGINT)])
 
 
@@ -231,7 +232,7 @@ def test_a_large_file_that_is_hashed(tmp_path: Path) -> None:
     with (tmp_path / "data" / "shakespeare.txt").open("wb") as file:
         file.truncate(40 << 30)
     words = ("train.py", "--config", "small.yaml", "data.source=shakespeare")
-    own = {"cwd": tmp_path, "MINIGPT_DATA": str(tmp_path / "data")}
+    own = {"cwd": tmp_path, "quiet": QUICK, "MINIGPT_DATA": str(tmp_path / "data")}
     with started(*words, **own) as one, started(*words, **own) as other:  # type: ignore[arg-type]
         stopped((each, "checking shakespeare.txt: ", signum) for each, signum in ((one, SIGINT), (other, SIGTERM)))
     assert not (tmp_path / "runs").exists()
@@ -241,7 +242,7 @@ def test_variants_whose_speed_takes_long_to_measure(tmp_path: Path) -> None:
     written(tmp_path, COMPARISON.replace("seeds: [1, 2]", "seeds: [1]"))
     slow = "from minigpt.comparison import measurement\nmeasurement.check_before_training = lambda *_: time.sleep(60)\n"
     (tmp_path / "wait.py").write_text(f"import time\n{slow}", encoding="utf-8")
-    with started("compare.py", "--config", "small.yaml", "--plugin", "wait.py", cwd=tmp_path) as comparing:
+    with started("compare.py", "--config", "small.yaml", "--plugin", "wait.py", cwd=tmp_path, quiet=QUICK) as comparing:
         stopped([(comparing, "measuring the speed: ", SIGINT)])
     assert not list(tmp_path.rglob("speeds.json"))
 
