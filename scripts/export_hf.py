@@ -2,6 +2,7 @@
 
 python scripts/export_hf.py --out my-model                        the newest run, as a GPT-2, a Llama, ...
 python scripts/export_hf.py --out my-model --remote-code          any run, with minigpt's own code
+python scripts/export_hf.py --gguf my-model.gguf                  for llama.cpp and ollama
 """
 
 import begin  # noqa: F401  before the imports that take seconds
@@ -10,26 +11,41 @@ import begin  # noqa: F401  before the imports that take seconds
 import argparse
 import sys
 from pathlib import Path
+from typing import get_args
 
 from minigpt import command
 from minigpt.hub.exporter import export_run
+from minigpt.hub.gguf_writer import Weights, check_file, export_gguf
 from minigpt.hub.out_folder import check_out
 from minigpt.runs.report import say
 from minigpt.runs.run import load, newest_run
+from minigpt.system.errors import UserError
 
 
 def main(arguments: argparse.Namespace) -> None:
-    """Write the folder."""
-    check_out(arguments.out)
+    """Write the folder, the file, or both."""
+    out, gguf = arguments.out, arguments.gguf
+    if out is None and gguf is None:
+        raise UserError("give --out DIR, --gguf FILE, or both")
+    if out is not None:
+        check_out(out)
+    if gguf is not None:
+        check_file(gguf)
     run = load(newest_run(arguments.run), "cpu", fast=False)
-    export_run(run, arguments.out, arguments.remote_code)
-    consent = ", trust_remote_code=True" if arguments.remote_code else ""
-    say(f"wrote {arguments.out}: AutoModelForCausalLM.from_pretrained({str(arguments.out)!r}{consent})")
+    if out is not None:
+        export_run(run, out, arguments.remote_code)
+        consent = ", trust_remote_code=True" if arguments.remote_code else ""
+        say(f"wrote {out}: AutoModelForCausalLM.from_pretrained({str(out)!r}{consent})")
+    if gguf is not None:
+        export_gguf(run, gguf, arguments.gguf_weights)
+        say(f"wrote {gguf}: {gguf.stat().st_size:,} bytes")
 
 
 if __name__ == "__main__":
-    parser = command.parser("Write a run as a folder that Hugging Face's transformers loads.")
+    parser = command.parser("Write a run as a folder that Hugging Face's transformers loads, or as a GGUF file.")
     parser.add_argument("--run", default="", metavar="RUN", help="folder or name of a run (default: the newest)")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the folder goes: a new one")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where the folder goes: a new one")
     parser.add_argument("--remote-code", action="store_true", help="carry minigpt's own code, so that any model goes")
+    parser.add_argument("--gguf", type=Path, metavar="FILE", help="where a GGUF file goes, for llama.cpp and ollama")
+    parser.add_argument("--gguf-weights", choices=get_args(Weights), default="float32", help="how it keeps numbers")
     sys.exit(command.execute(main, parser.parse_args()))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +57,13 @@ def export_run(run: Run, out: Path, remote_code: bool = False) -> Path:
     return out
 
 
-def expressed(model: ModelConfig, vocab_size: int) -> tuple[Family, Json]:
-    """The first of the families in ORDER that can express a model, and its config.json.
+def expressed(model: ModelConfig, vocab_size: int, names: Sequence[str] = ORDER) -> tuple[Family, Json]:
+    """The first of these families that can express a model, and its config.json.
 
     Raises UserError with all options that have no counterpart in the family that comes nearest.
     """
     found: list[list[NoCounterpart]] = []
-    for name in ORDER:
+    for name in names:
         try:
             config, missing = FAMILIES[name].nearest(model, vocab_size)
         except NoCounterpart as error:
@@ -73,8 +73,8 @@ def expressed(model: ModelConfig, vocab_size: int) -> tuple[Family, Json]:
             return FAMILIES[name], config
         found.append(missing)
     nearest = dict.fromkeys(re.sub(r"\[\d+\]", "", str(lack)) for lack in min(found, key=len))
-    what = "no model of transformers computes this one; of the nearest, these options have no counterpart"
-    raise UserError(f"{what}: {'; '.join(nearest)}. --remote-code exports it with minigpt's own code")
+    what = f"none of {', '.join(names)} computes the same; of the nearest, these options have no counterpart"
+    raise UserError(f"{what}: {'; '.join(nearest)}. --remote-code exports any model to transformers, with its code")
 
 
 def as_family(run: Run, family: Family, config: Json) -> Files:

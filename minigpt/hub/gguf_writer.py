@@ -1,0 +1,133 @@
+"""A run as a GGUF file, which llama.cpp and ollama read, with its vocabulary.
+
+The tables are those that read such files (`gguf_model.py`), backwards. What a file would say is read again before
+anything is written: an option that does not come back has no counterpart.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from minigpt.hub.exporter import expressed
+from minigpt.hub.family import Family, to_theirs
+from minigpt.hub.gguf_header import MAGIC, Header, Stored
+from minigpt.hub.gguf_model import KNOWN, Architecture, library, read_metadata
+from minigpt.hub.gguf_vocabulary import vocabulary
+from minigpt.hub.keys import show
+from minigpt.hub.spelled import differences, spell_out
+from minigpt.model import ModelConfig
+from minigpt.runs.checkpoint import tensors_of
+from minigpt.runs.run import Run
+from minigpt.system.errors import UserError
+from minigpt.system.folder import read_start, sync
+from minigpt.system.waiting import interruptible, progress
+
+Weights = Literal["float32", "float16", "q8_0"]
+TYPES = {"float32": "F32", "float16": "F16", "q8_0": "Q8_0"}  # names of ggml's types
+FILE_TYPES = {"float32": "ALL_F32", "float16": "MOSTLY_F16", "q8_0": "MOSTLY_Q8_0"}
+LAYER = r"\[\d+\]"  # in the name of an option: of which layer it is
+assert set(TYPES) == set(get_args(Weights))
+
+Json = dict[str, Any]
+
+
+def check_file(path: Path) -> None:
+    """Raises UserError unless a GGUF file may be written there: nothing, or such a file."""
+    if path.is_symlink():
+        raise UserError(f"--gguf {path}: a symbolic link: give the file itself")
+    if path.exists() and not (path.is_file() and read_start(path, 4) == MAGIC):
+        raise UserError(f"--gguf {path}: something else is there: give the name of a new file")
+    if not path.absolute().parent.is_dir():
+        raise UserError(f"--gguf {path}: there is no folder {path.absolute().parent}")
+
+
+def export_gguf(run: Run, path: Path, weights: Weights = "float32") -> None:
+    """Write the file. Raises UserError for what has no counterpart, and OSError; then nothing has changed."""
+    check_file(path)
+    gguf, model = library(), run.config.model
+    family, config = expressed(model, run.tokenizer.vocab_size, tuple(KNOWN))
+    values = metadata(config, family.model_type) | vocabulary(run.tokenizer)
+    check_read_again(values, model, family)
+    place = path.absolute()
+    beside = place.with_name(f".{place.name}.writing-{os.getpid()}")
+    writer = gguf.GGUFWriter(None, family.model_type)
+    writer.add_name(run.folder.name)
+    writer.add_file_type(gguf.LlamaFileType[FILE_TYPES[weights]])
+    if weights == "q8_0":
+        writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+    for key, value in values.items():
+        add_value(writer, key, value)
+    rules = family.rules(model)
+    for name, tensor in progress(to_theirs(rules, tensors_of(run.model)), "converting", len(rules), "tensors"):
+        add_tensor(writer, *named(name, tensor, KNOWN[family.model_type], config), weights)
+    try:
+        interruptible(lambda: write_file(writer, beside), f"writing {path.name}")
+        sync(beside)
+        beside.replace(place)
+        sync(place.parent)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def metadata(config: Json, name: str) -> Json:
+    """The keys of an architecture, from those of a config.json."""
+    keys = {key: config[theirs] for key, theirs in KNOWN[name].keys.items() if theirs in config}
+    if "head_dim" in config:
+        keys |= dict.fromkeys(("rope.dimension_count", "attention.value_length"), config["head_dim"])
+    return {f"{name}.{key}": value for key, value in keys.items()}
+
+
+def check_read_again(values: Json, model: ModelConfig, family: Family) -> None:
+    """Raises UserError, with all options that a GGUF file of this family cannot say."""
+    head = {} if model.tied_head else {"output.weight": Stored("output.weight", (), 0, 0)}
+    header = Header(Path("its GGUF file"), values, head, 0)
+    back = family.read_config(read_metadata(header, family.model_type))
+    odd = differences(spell_out(model), spell_out(back))
+    missing = [f"model.{re.sub(LAYER, '', at)}: {show(mine)} (there: {show(other)})" for at, mine, other in odd]
+    if missing:
+        what = f"GGUF files of the architecture {family.model_type}, as minigpt knows them, cannot say"
+        raise UserError(f"--gguf: {what}: {'; '.join(dict.fromkeys(missing))}")
+
+
+def named(name: str, tensor: Tensor, known: Architecture, config: Json) -> tuple[str, Tensor]:
+    """The name and the layout of a tensor in the file, from Hugging Face's."""
+    module, _, parameter = name.rpartition(".")
+    layer, pattern = re.search(r"\.(\d+)\.", module), re.sub(r"\.\d+\.", ".{}.", module, count=1)
+    own = next(own for own, theirs in known.names.items() if theirs == pattern)
+    if re.fullmatch(known.turned, name):
+        (tensor,) = known.layout(config.get("head_dim", 0)).inward([tensor])
+    return f"{own.format(layer[1] if layer else '')}.{parameter}", tensor
+
+
+def add_value(writer: Any, key: str, value: Any) -> None:
+    """One key: a number, a text, or a list."""
+    add = {bool: writer.add_bool, str: writer.add_string, list: writer.add_array, float: writer.add_float32}
+    add.get(type(value), writer.add_uint32)(key, value)
+
+
+def add_tensor(writer: Any, name: str, tensor: Tensor, weights: Weights) -> None:
+    """One tensor. Vectors stay float32, and so do rows that are not made of blocks of 32, which q8_0 needs."""
+    gguf, numbers = library(), tensor.contiguous().numpy()  # as torch has them: (rows, columns), or (n,)
+    kind = gguf.GGMLQuantizationType[TYPES[weights]]
+    block = gguf.GGML_QUANT_SIZES[kind][0]
+    if numbers.ndim == 1 or numbers.shape[-1] % block:
+        kind = gguf.GGMLQuantizationType.F32
+    stored: npt.NDArray[Any] = gguf.quants.quantize(np.ascontiguousarray(numbers), kind)
+    writer.add_tensor(name, stored, raw_dtype=kind)
+
+
+def write_file(writer: Any, path: Path) -> None:
+    """Write all that was added."""
+    try:
+        writer.write_header_to_file(path)
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+    finally:
+        writer.close()

@@ -1,0 +1,174 @@
+"""GGUF files that we write: read by transformers, an independent reader, and by ourselves, with equal logits."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from laws import stir
+from running import furnish, script, small_text
+from transformers import AutoModelForCausalLM
+
+from minigpt.config.options import from_dict
+from minigpt.hub.gguf_header import MAGIC, read_header
+from minigpt.hub.gguf_model import open_gguf
+from minigpt.hub.gguf_vocabulary import vocabulary
+from minigpt.hub.gguf_writer import Weights, export_gguf
+from minigpt.hub.importer import import_folder
+from minigpt.hub.tokenizer_json import steps_of
+from minigpt.model import GPT
+from minigpt.runs.assemble import RunConfig
+from minigpt.runs.checkpoint import tensors_of
+from minigpt.runs.report import silent
+from minigpt.runs.run import Run, load
+from minigpt.system.errors import UserError
+from minigpt.text.hf_tokenizer import HuggingFace
+from minigpt.text.tokenizer import BPE, Byte, Char, Tokenizer
+
+gguf = pytest.importorskip("gguf")
+
+SIZES: dict[str, Any] = {"n_layer": 2, "n_embd": 64, "block_size": 20}  # rows of whole blocks of 32
+LLAMA = SIZES | {
+    "bias": False,
+    "position": {"kind": "rotary", "base": 5000.0},
+    "norm": {"kind": "rmsnorm", "epsilon": 1e-5},
+    "mlp": {"kind": "swiglu", "width": 96},
+    "tied_head": False,
+    "attention": {"kind": "grouped_query", "n_head": 4, "n_kv_head": 2},
+}
+MODELS: dict[str, dict[str, Any]] = {
+    "llama": LLAMA,
+    "llama tied": LLAMA | {"tied_head": True, "attention": LLAMA["attention"] | {"head_dim": 32}},
+    "qwen2": LLAMA | {"attention": LLAMA["attention"] | {"qkv_bias": True}},
+    # transformers reads heads of 128 for this architecture, and a context of 1024 for the next, whatever the file says
+    "qwen3": LLAMA | {"attention": LLAMA["attention"] | {"qk_norm": True, "qk_norm_epsilon": 1e-5, "head_dim": 128}},
+    "gpt2": SIZES | {"mlp": "gelu_tanh", "block_size": 1024},
+}
+
+
+@cache
+def learned() -> Tokenizer:
+    return BPE.fit(BPE.Config(vocab_size=300), [small_text()])
+
+
+def random_run(options: dict[str, Any], tokenizer: Tokenizer | None = None) -> Run:
+    """A run of this model with random weights."""
+    config, tokenizer = from_dict(RunConfig, {"model": options}), tokenizer or learned()
+    torch.manual_seed(0)
+    model = GPT(config.model, tokenizer.vocab_size).eval()
+    with torch.no_grad():
+        stir(model)
+    return Run(Path("x"), config, tokenizer, model, 0, [])
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("what", MODELS)
+@torch.no_grad()
+def test_an_independent_reader_computes_the_same(what: str, tmp_path: Path) -> None:
+    run = random_run(MODELS[what])
+    export_gguf(run, tmp_path / "model.gguf")
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="model.gguf", dtype=torch.float32).eval()
+    ids = torch.randint(run.tokenizer.vocab_size, (2, 18), generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(theirs(ids).logits, run.model(ids), rtol=1e-5, atol=1e-5)
+    again = load(import_folder(tmp_path / "model.gguf", "again", None, silent), "cpu", fast=False)
+    assert torch.equal(again.model(ids), run.model(ids))
+    assert all(torch.equal(tensors_of(again.model)[name], one) for name, one in tensors_of(run.model).items())
+    text = "the cat sat on 123 don't\n\n  é🙂"
+    assert again.tokenizer.encode(text).tolist() == run.tokenizer.encode(text).tolist()
+
+
+@pytest.mark.parametrize(("weights", "far"), [("float16", 0.01), ("q8_0", 0.1)])
+@torch.no_grad()
+def test_rounded_numbers_are_the_librarys_and_read_alike(weights: Weights, far: float, tmp_path: Path) -> None:
+    run = random_run(LLAMA)
+    export_gguf(run, tmp_path / "model.gguf", weights)
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="model.gguf", dtype=torch.float32).eval()
+    again = load(import_folder(tmp_path / "model.gguf", "again", None, silent), "cpu", fast=False)
+    ids = torch.arange(18)[None]
+    torch.testing.assert_close(theirs(ids).logits, again.model(ids), rtol=0, atol=1e-5)
+    error = (again.model(ids) - run.model(ids)).std() / run.model(ids).std()
+    assert 0 < error < far  # rounded, and the same model
+    types = {one.type for one in read_header(tmp_path / "model.gguf").tensors.values()}
+    assert types == {gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType[weights.upper().replace("FLOAT", "F")]}
+
+
+def test_rows_without_whole_blocks_stay_float32(tmp_path: Path) -> None:
+    export_gguf(random_run(LLAMA | {"mlp": {"kind": "swiglu", "width": 50}}), tmp_path / "model.gguf", "q8_0")
+    tensors = read_header(tmp_path / "model.gguf").tensors
+    assert tensors["blk.0.ffn_down.weight"].type == gguf.GGMLQuantizationType.F32  # rows of 50
+    assert tensors["blk.0.ffn_up.weight"].type == gguf.GGMLQuantizationType.Q8_0
+
+
+@pytest.mark.parametrize("kind", ["bpe", "gpt2", "hf", "ranked"])
+def test_the_vocabulary_is_read_again_with_the_same_ids(kind: str, tmp_path: Path) -> None:
+    if kind == "hf":
+        tokenizer: Tokenizer = HuggingFace(steps_of(learned()), learned().vocab_size, None, [], "{{ x }}")
+    else:
+        tokenizer = learned() if kind in ("bpe", "ranked") else Tokenizer.kinds[kind].fit(None, [])
+    path = tmp_path / "model.gguf"
+    export_gguf(random_run(LLAMA, tokenizer), path)
+    again = open_gguf(path).tokenizer()
+    if kind == "ranked":
+        tokenizer = again
+        export_gguf(random_run(LLAMA, tokenizer), path)
+        again = open_gguf(path).tokenizer()
+    text = "The cat's 1,234 hats;\n\n\tdon't <|endoftext|> naïve 🦉  x"
+    assert again.encode(text).tolist() == tokenizer.encode(text).tolist()
+    assert (again.ends, again.begin_of_text) == (list(tokenizer.ends), tokenizer.begin_of_text)
+    assert dict(again.special_tokens) == dict(tokenizer.special_tokens)
+    assert again.chat_template == getattr(tokenizer, "chat_template", None)
+
+
+def test_unused_ids_have_tokens_of_their_own() -> None:
+    found = vocabulary(HuggingFace(steps_of(learned()), learned().vocab_size + 3, None, [], None))
+    assert found["tokenizer.ggml.tokens"][-2:] == [f"<unused{learned().vocab_size + n}>" for n in (1, 2)]
+    assert found["tokenizer.ggml.token_type"][-3:] == [5, 5, 5]
+
+
+@pytest.mark.parametrize(
+    ("options", "tokenizer", "why"),
+    [
+        (SIZES, None, r'model\.mlp: "gelu" .*gelu_tanh'),
+        (SIZES | {"attention": "average_softmax"}, None, r"model\.attention"),
+        (LLAMA | {"bias": True}, None, "model.bias|model.attention"),
+        (LLAMA, Byte(), "data.tokenizer: byte has no merges"),
+        (LLAMA, Char("ab"), "data.tokenizer: char has no merges"),
+    ],
+)
+def test_what_a_file_cannot_say_is_refused(
+    options: dict[str, Any], tokenizer: Tokenizer | None, why: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=why):
+        export_gguf(random_run(options, tokenizer), tmp_path / "model.gguf")
+    assert not list(tmp_path.iterdir())
+
+
+def test_stretched_positions_are_refused(tmp_path: Path) -> None:
+    position = {"kind": "rotary", "stretch": {"kind": "linear", "factor": 2.0}}
+    with pytest.raises(UserError, match=r"model\.(attention\.)?position"):
+        export_gguf(random_run(LLAMA | {"position": position}), tmp_path / "model.gguf")
+
+
+def test_the_command_writes_a_file_and_replaces_nothing_else(tmp_path: Path) -> None:
+    furnish(tmp_path)
+    model = "{n_layer: 1, n_embd: 16, block_size: 16, mlp: gelu_tanh, attention: {kind: multi_head, n_head: 2}}"
+    options = ["data.tokenizer={kind: bpe, vocab_size: 280}", f"model={model}", "training.max_steps=2"]
+    assert script("train.py", "--config", "small.yaml", *options, cwd=tmp_path).code == 0
+    wrote = script("export_hf.py", "--gguf", "a.gguf", "--gguf-weights", "float16", cwd=tmp_path)
+    assert (wrote.code, wrote.err) == (0, "")
+    assert (tmp_path / "a.gguf").read_bytes()[:4] == MAGIC
+    assert script("export_hf.py", "--gguf", "a.gguf", cwd=tmp_path).code == 0  # a file of this sort is replaced
+    for path, why in (("text.txt", "something else"), ("runs", "something else"), ("no/a.gguf", "no folder")):
+        refused = script("export_hf.py", "--gguf", path, cwd=tmp_path)
+        assert (refused.code, refused.err.count("\n")) == (2, 1)
+        assert why in refused.err
+    (tmp_path / "link.gguf").symlink_to("a.gguf")
+    assert "a symbolic link" in script("export_hf.py", "--gguf", "link.gguf", cwd=tmp_path).err
+    assert "give --out DIR, --gguf FILE, or both" in script("export_hf.py", cwd=tmp_path).err
