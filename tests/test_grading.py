@@ -11,10 +11,26 @@ from torch import Tensor, nn
 from minigpt.grading.grade import grade_answer
 from minigpt.grading.load import Answer
 from minigpt.grading.naming import equal
-from minigpt.grading.target import Bug, Knobs, Probe, Target, fill
-from minigpt.grading.targets import TARGETS, find_target
+from minigpt.grading.target import Bug, Knobs, Options, Probe, Target, fill
+from minigpt.grading.targets import TARGETS, find_target, given
+from minigpt.grading.targets.loss import loss_target
 
-ANNOUNCED = [*TARGETS, "multi_head,rotary", "multi_head,alibi", "multi_head,window=4", "multi_head,rotary,cache"]
+BEHIND = {  # targets that an answer's arguments announce
+    "multi_head of given heads": given.given(find_target("multi_head")),
+    "grouped_query of given heads": given.given(find_target("grouped_query")),
+    "multi_head,window=4 of given heads": given.given(find_target("multi_head,window=4")),
+    "attention_weights of a module": find_target("attention_weights").module,
+    "loss with padding": loss_target(Options(), ["logits", "targets"], pad=True),
+    "loss of the ids with padding": loss_target(Options(), ["logits", "ids"], pad=True),
+}
+ANNOUNCED = [*TARGETS, "multi_head,rotary", "multi_head,alibi", "multi_head,window=4", "multi_head,rotary,cache",
+             "attend,alibi", "attend,rotary", *BEHIND]  # fmt: skip
+
+
+def target_named(announced: str) -> Target:
+    target = BEHIND.get(announced) or find_target(announced)
+    assert target is not None
+    return target
 
 
 def parameters_for(target: Target) -> dict[str, Tensor]:
@@ -53,7 +69,7 @@ def settings(target: Target) -> list[tuple[Bug, Knobs]]:
 
 @pytest.mark.parametrize("announced", ANNOUNCED)
 def test_every_bug_can_be_seen_and_no_two_sentences_look_alike(announced: str) -> None:
-    target = find_target(announced)
+    target = target_named(announced)
     probes = list(target.probes(target.sizes))
     right = outputs(target, {})
     assert all(value is not None and value.isfinite().all() for value in right)
@@ -72,7 +88,7 @@ def test_every_bug_can_be_seen_and_no_two_sentences_look_alike(announced: str) -
 
 @pytest.mark.parametrize("announced", ANNOUNCED)
 def test_conventions_are_not_the_reference_itself(announced: str) -> None:
-    target = find_target(announced)
+    target = target_named(announced)
     probes, right = list(target.probes(target.sizes)), outputs(target, {})
     for convention in target.conventions:
         assert not same(outputs(target, convention.knobs), right, probes), convention.note
@@ -80,7 +96,7 @@ def test_conventions_are_not_the_reference_itself(announced: str) -> None:
 
 @pytest.mark.parametrize("announced", ANNOUNCED)
 def test_sentences_are_filled_with_numbers(announced: str) -> None:
-    target = find_target(announced)
+    target = target_named(announced)
     for bug in target.bugs:
         assert "{" not in fill(bug.sentence + bug.fix, target.sizes)
     sentences = [bug.sentence for bug in target.bugs]

@@ -87,7 +87,8 @@ def single_units(module: nn.Module) -> Iterator[Unit]:
     for name, inner in module.named_modules():
         own = {key: value for key, value in inner.named_parameters(recurse=False) if id(value) not in seen}
         seen |= {id(value) for value in own.values()}
-        for key in [key for key, value in own.items() if value.dim() >= 2]:
+        biases = {bias_name(key, own) for key, value in own.items() if value.dim() == 3}  # (H, d) may be one of them
+        for key in [key for key, value in own.items() if value.dim() >= 2 and key not in biases]:
             bias = own.pop(key.replace("weight", "bias"), None) if "weight" in key else None
             bias = bias if bias is not None else own.pop(bias_name(key, own), None)
             weight = own.pop(key)
@@ -113,11 +114,12 @@ def norm_names(own: dict[str, nn.Parameter]) -> tuple[str, str] | None:
 
 def bias_name(key: str, own: dict[str, Any]) -> str:
     """The name of the bias that goes with a bare weight: W_q and b_q; W and b, where there is no other weight."""
-    stem = re.sub(r"(?i)^(w|weight)_?", "", key)
+    stem = re.sub(r"(?i)^(w|weight)_?|_?(weight|kernel|matrix)$", "", key)
     if not stem and sum(value.dim() >= 2 for value in own.values()) > 1:
         return ""
     for other in own:
-        if own[other].dim() == 1 and other != key and stem == re.sub(r"(?i)^(b|bias)_?", "", other):
+        vector = own[other].dim() == 1 or own[other].dim() < own[key].dim() == 3
+        if vector and other != key and stem == re.sub(r"(?i)^(b|bias)_?|_?bias$", "", other):
             return other
     return ""
 
@@ -164,6 +166,9 @@ def forms(unit: Unit, roles: Sequence[Role], sizes: Sizes) -> list[Form]:
             if not role.into:
                 part = (role.name, weight, unit.bias)
                 found.append(Form((part,), f"{unit.name} = {role.name}", score(unit.name, role)))
+                if len(roles) == 1 and unit.bias is None:  # a norm alone, whose bias has a name of its own
+                    bias = (f"{role.name}_bias", weight, None)
+                    found.append(Form((bias,), f"{unit.name} = bias of {role.name}", -0.5))
             elif unit.bias is None:
                 part = (f"{role.name}_bias", weight.reshape(tuple(sizes[axis] for axis in role.out)), None)
                 found.append(Form((part,), f"{unit.name} = bias of {role.name}", score(unit.name, role) - 0.5))
@@ -312,7 +317,9 @@ def bare_forms(unit: Unit, weight: Tensor, roles: Sequence[Role], sizes: Sizes) 
             shape = role.shape(sizes)
             for axes in permutations(range(3)) if len(shape) == 3 else ():
                 if tuple(weight.shape[axis] for axis in axes) == shape and axes not in ((0, 1, 2), (0, 2, 1)):
-                    part = (role.name, weight.permute(axes), None)
+                    out = shape[: len(role.out)]
+                    bias = unit.bias if unit.bias is not None and tuple(unit.bias.shape) == out else None
+                    part = (role.name, weight.permute(axes), bias)
                     yield Form((part,), f"{unit.name} = {role.name}", score(unit.name, role) - 0.1)
     elif weight.dim() == 4:
         yield from joined_bare_forms(unit, weight, roles, sizes)

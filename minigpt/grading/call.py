@@ -12,6 +12,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -21,12 +22,19 @@ from torch.overrides import TorchFunctionMode
 
 from minigpt.grading import chunks
 from minigpt.grading.target import Probe, Target
+from minigpt.grading.targets.loss import PADS
 from minigpt.grading.targets.scores import allowed
 
 CAUSAL_FLAGS = ("causal", "is_causal", "use_causal", "causal_mask", "apply_mask", "use_mask", "masked", "mask")
 MASK_SHAPES = ("(T, S)", "(1, 1, T, S)", "(1, T, S)", "(B, T, S)", "(B, 1, T, S)")
 MEANINGS = ("true keeps", "true hides", "added, 0 and -inf", "1 keeps, 0 hides")
+MODELS = ("model", "net", "network", "gpt", "lm", "language_model")  # arguments that are called with ids
+NOTES = {"(T, B, D)": "the sequence is the first axis: x is (T, B, D)", 
+         "(D, T)": "each column of x is a token: x is (D, T)",
+         "(B, D, T)": "each column of x is a token: x is (B, D, T)"}  # fmt: skip
 POSITIONS = "0, ..., T - 1"  # stands for torch.arange(T)
+TIME_FIRST = re.compile(r"(?i)\b[TLS]\s*[,x]\s*[BN]\b|\b(time|seq\w*|len\w*|tokens)\s*(x|,)\s*batch|"
+                        r"\b(time|sequence|seq|length)[ -]first")  # fmt: skip
 MIXED_TYPES = re.compile("dtype|scalar type")  # in torch's errors
 
 
@@ -90,7 +98,9 @@ def fixed_arguments(listed: list[inspect.Parameter], target: Target) -> dict[str
     values: dict[str, Any] = {}
     for entry in listed:
         name = entry.name.lower()
-        if name in CAUSAL_FLAGS and not is_mask(entry):
+        if target.name == "loss" and PADS.search(name):
+            values[entry.name] = 0
+        elif name in CAUSAL_FLAGS and not is_mask(entry):
             values[entry.name] = not target.options.full
         elif name in ("window", "window_size", "sliding_window") and target.options.window:
             values[entry.name] = target.options.window
@@ -136,7 +146,7 @@ def in_chunks(
     """The same call, but probes with chunks are given in chunks."""
 
     def run(thing: Any, probe: Probe) -> Tensor:
-        if not probe.chunks:
+        if not probe.chunks and protocol != "token":
             return whole.run(thing, probe)
         x = probe.inputs["x"]  # (B, T, D)
 
@@ -179,8 +189,17 @@ def layouts(thing: Any, target: Target) -> list[str]:
     if target.takes == ("logits", "targets"):
         return ["(B, T, D)"] if target.sizes["own"] else ["(B, T, D)", "(N, V)"]
     if target.takes == ("x",) and target.roles:
-        return ["(B, T, D)", "(T, B, D)", "(T, D)"]
-    return ["(B, T, D)", "(B, H, T, D)", "(B, T, H, D)", "(T, D)"]
+        return ["(B, T, D)", "(T, B, D)", "(T, D)", "(D, T)", "(B, D, T)"]
+    usual = ["(B, T, D)", "(B, H, T, D)", "(B, T, H, D)", "(T, D)"]
+    return ["(T, B, D)", *usual] if says_time_first(thing) else usual
+
+
+def says_time_first(thing: Any) -> bool:
+    """Whether the source of an answer says that the sequence is the first axis and the batch the second."""
+    try:
+        return TIME_FIRST.search(inspect.getsource(thing if inspect.isfunction(thing) else type(thing))) is not None
+    except (OSError, TypeError):
+        return False
 
 
 def make_call(inputs: Mapping[str, str], fixed: Mapping[str, Any], mask: tuple[str, str, str] | None, layout: str,
@@ -195,12 +214,14 @@ def make_call(inputs: Mapping[str, str], fixed: Mapping[str, Any], mask: tuple[s
         }
         if mask:
             given[mask[0]] = make_mask(mask[1], mask[2], B, T, S, target.options.window, target.options.full)
-        arranged = {name: arrange(probe.inputs[take].clone(), layout) for name, take in inputs.items()}
-        if layout == "(T, D)":
+        arranged: dict[str, Any] = {n: arrange(probe.inputs[take].clone(), layout) for n, take in inputs.items()}
+        for name in set(arranged) & set(MODELS):  # of a loss: it calls the model itself
+            arranged[name] = partial(same, arranged[name])
+        if layout in ("(T, D)", "(D, T)"):
             rows = [
                 pick(result(thing, {n: x[b] for n, x in arranged.items()} | given)) for b in range(B)
             ]  # B of (T, D)
-            return torch.stack(rows)
+            return torch.stack(rows) if layout == "(T, D)" else torch.stack(rows).mT
         return arrange_back(pick(result(thing, arranged | given)), layout)
 
     given = "".join(f", {name}={value}" for name, value in fixed.items())
@@ -208,9 +229,14 @@ def make_call(inputs: Mapping[str, str], fixed: Mapping[str, Any], mask: tuple[s
         given += f", {mask[0]}={mask[2]}, {mask[1]}"
     names = ", ".join(name if name == take else f"{name}={take}" for name, take in inputs.items())
     how = f"called: ({names}{given})" + ("" if layout == "(B, T, D)" else f" with inputs {layout}")
-    note = "the sequence is the first axis: x is (T, B, D)" if layout == "(T, B, D)" else ""
+    note = NOTES.get(layout, "")
     plain = not fixed and not mask and layout == "(B, T, D)"
     return Call(how, run, note, layout, mask=mask[1] if mask else "", plain=plain)
+
+
+def same(logits: Tensor, *ids: Tensor, **others: Any) -> Tensor:
+    """A model that returns these logits (B, T, V) for any ids."""
+    return logits
 
 
 def result(thing: Any, arguments: Mapping[str, Any]) -> Any:
@@ -245,7 +271,8 @@ def doubled(value: Any) -> Any:
 def arrange(x: Tensor, layout: str) -> Tensor:
     """(B, T, D) -> the answer's layout."""
     ways = {"(T, B, D)": lambda: x.transpose(0, 1).contiguous(), "(B, H, T, D)": lambda: x[:, None],
-            "(B, T, H, D)": lambda: x[:, :, None], "(N, V)": lambda: x.flatten(0, 1)}  # fmt: skip
+            "(B, T, H, D)": lambda: x[:, :, None], "(N, V)": lambda: x.flatten(0, 1),
+            "(D, T)": lambda: x.mT.contiguous(), "(B, D, T)": lambda: x.mT.contiguous()}  # fmt: skip
     return ways[layout]() if layout in ways else x
 
 
@@ -253,6 +280,8 @@ def arrange_back(x: Tensor, layout: str) -> Tensor:
     """The answer's layout -> (B, T, D)."""
     if layout == "(T, B, D)" and x.dim() >= 2:
         return x.transpose(0, 1)
+    if layout == "(B, D, T)" and x.dim() == 3:
+        return x.mT
     if layout == "(B, H, T, D)" and x.dim() == 4 and x.shape[1] == 1:
         return x[:, 0]
     if layout == "(B, T, H, D)" and x.dim() == 4 and 1 in x.shape[1:3]:  # weights come as (B, H, T, S)

@@ -28,7 +28,13 @@ PLACES = ("input_pos", "cache_position", "positions", "position_ids", "pos_ids")
 MAKERS = ("make_cache", "new_cache", "init_cache", "create_cache", "get_cache", "empty_cache", "setup_cache",
           "initial_cache", "make_kv_cache", "new_kv_cache", "init_kv_cache", "build_cache")  # fmt: skip
 SWITCHES = ("use_cache", "cached", "return_cache", "decode", "decoding", "incremental", "return_kv")
+STEPS = ("step", "decode", "decode_step", "forward_step", "one_step", "forward_one", "step_forward", "incremental_step",
+         "forward_cached", "generate_step", "next", "infer", "inference", "forward_inference")  # fmt: skip
+RESETS = ("reset", "reset_cache", "clear", "clear_cache", "start", "begin", "init_cache", "new_text", "reset_state")
+BATCHES = ("batch_size", "batch", "b", "bs", "n", "bsz")
 PROTOCOLS = {
+    "step": "the module's method for one token at a time",
+    "token": "one token at a time, and the cache that the call before returned",
     "kind": "the cache of make_cache",
     "returned": "the cache that the call before returned",
     "dict": "one dict for all calls",
@@ -57,10 +63,62 @@ def protocols(thing: Any, listed: Sequence[inspect.Parameter]) -> list[str]:
     """The protocols that the arguments of an answer allow."""
     if isinstance(thing, Attention):
         return ["kind"]
+    if not cache_argument(listed) and step_of(thing):
+        return ["step"]
     if cache_argument(listed):
         own = ["object"] if new_cache(thing) is not None else []
-        return ["returned", "dict", "list", *own, "kept"]
+        return (
+            ["returned", "dict", "list", *own, "kept", "token"]
+            if hasattr(thing, "function")
+            else ["returned", "dict", "list", *own, "kept"]
+        )
     return ["kept"]
+
+
+def step_of(thing: Any) -> Callable[..., Any] | None:
+    """The method of a module that takes one token after the other; None where it has none."""
+    own = [getattr(thing, name) for name in STEPS if callable(getattr(type(thing), name, None))]
+    return own[0] if own else None
+
+
+def reset(thing: Any, B: int) -> None:
+    """Have a module begin a new text, where it has a method for that."""
+    for name in RESETS:
+        method = getattr(type(thing), name, None)
+        if callable(method):
+            needed = [entry for entry in list(inspect.signature(method).parameters.values())[1:]
+                      if entry.default is entry.empty]  # fmt: skip
+            if all(entry.name.lower() in BATCHES for entry in needed):
+                getattr(thing, name)(**{entry.name: B for entry in needed})
+                return
+
+
+def run_tokens(function: Callable[..., Any], x: Tensor, pick: Pick) -> Tensor:
+    """The outputs (B, T, D) for x, a token (B, 1, D) or (B, D) at a time."""
+    listed = [entry for entry in inspect.signature(function).parameters.values()
+              if entry.kind not in (entry.VAR_KEYWORD, entry.VAR_POSITIONAL)]  # fmt: skip
+    try:
+        return one_by_one(function, listed, x[:, :, None], pick)
+    except Exception:  # the learner's code: anything
+        return one_by_one(function, listed, x, pick)
+
+
+def one_by_one(function: Callable[..., Any], listed: Sequence[inspect.Parameter], x: Tensor, pick: Pick) -> Tensor:
+    """The outputs (B, T, D) for the tokens of x (B, T, 1, D) or (B, T, D), which stand along its second axis."""
+    cache, outputs, name, start = None, [], cache_argument(listed), find(listed, STARTS)
+    for t in range(x.shape[1]):
+        given: dict[str, Any] = {listed[0].name: x[:, t].clone()}  # (B, 1, D) or (B, D)
+        if name and not (cache is None and has_default(listed, name)):
+            given[name] = cache
+        if start:
+            given[start] = t
+        result = function(**given)
+        output = pick(result)  # (B, 1, D) or (B, D)
+        if output.shape != x[:, t].shape[:-1] + output.shape[-1:]:
+            raise TypeError("not one row for one token")
+        outputs.append(output if output.dim() == 3 else output[:, None])
+        cache = returned_cache(result) if name else None
+    return torch.cat(outputs, dim=1)
 
 
 def new_cache(thing: Any) -> Any:
@@ -85,6 +143,9 @@ def run_chunks(
     chunks: Sequence[int], mask_of: MaskOf, pick: Pick,
 ) -> Tensor:  # fmt: skip
     """The outputs of all chunks of x (B, T, D), joined."""
+    if protocol in ("step", "token"):
+        reset(thing, len(x))
+        return run_tokens(step_of(thing) or thing.forward, x, pick)
     makers = {"kind": lambda: thing.make_cache(x.shape[1]), "object": lambda: new_cache(thing)}
     cache: Any = {**makers, "dict": dict, "list": list}.get(protocol, lambda: None)()
     name = "past" if protocol == "kind" else cache_argument(listed)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -24,7 +25,7 @@ class Closed(nn.Module):
         super().__init__()
         for name, value in tensors.items():
             hold(self, name, value)
-        self.forward = function
+        self.function = self.forward = function
 
 
 def hold(module: nn.Module, name: str, value: Any) -> None:
@@ -97,3 +98,72 @@ def given_matrices(function: Callable[..., Any], target: Target) -> nn.Module | 
     vars(module)["n_head"] = known["H"]  # where the sizes look for it
     module.forward = lambda x: function(**{left[0]: x}, **dict(module.named_parameters()), **numbers)
     return module
+
+
+def given_vectors(function: Callable[..., Any]) -> nn.Module | None:
+    """A norm as a function of x and of vectors, `layer_norm(x, weight, bias, eps=1e-5)`, as a module that holds them.
+
+    An optional argument that may be None, and whose name is that of a bias, is given one as well.
+    """
+    listed = list(inspect.signature(function).parameters.values())
+    vector = re.compile(r"(?i)^b|bias|beta|shift|weight|gain|gamma|^g$")
+    more = [entry.name for entry in listed[1:] if entry.default is entry.empty
+            or (entry.default is None and vector.search(entry.name))]  # fmt: skip
+    if not listed or not 0 < len(more) < 3:
+        return None
+    module = Closed(function, {name: torch.ones(WIDTH) for name in more})  # (D) each
+    first = listed[0].name
+    module.forward = lambda x: function(**{first: x}, **dict(module.named_parameters()))
+    return module
+
+
+MAKERS = re.compile("init|make|create|build|new|random|params|weights")
+
+
+def given_by_file(function: Callable[..., Any], target: Target) -> nn.Module | None:
+    """A function of x and of a dict of matrices that another function of its file makes, as a module that holds them.
+
+    `attend(params, x)` with `init_params(d_model=32, seed=0)`: arguments with the usual names of sizes are given, and a
+    seed. None where there is no such function.
+    """
+    names = vars(sys.modules[function.__module__]) if function.__module__ in sys.modules else function.__globals__
+    makers = [value for name, value in names.items() if inspect.isfunction(value) and value is not function
+              and MAKERS.search(name.lower()) and value.__module__ == function.__module__]  # fmt: skip
+    listed = list(inspect.signature(function).parameters.values())
+    for maker in makers:
+        try:
+            made = maker(**maker_values(maker))
+        except Exception:  # the learner's code: anything
+            continue
+        several = tensors_in(made)
+        if several and isinstance(made, Mapping) and all(tensor.element_size() == 8 for tensor in several):
+            taken = [entry for entry in listed if re.search(r"(?i)^(p|w|ps|ws)$|param|weight|theta", entry.name)]
+            return Holding(function, taken[0].name, made, target) if taken else None
+    return None
+
+
+def maker_values(maker: Callable[..., Any]) -> dict[str, int]:
+    """What a function that makes matrices is given for the arguments that it needs."""
+    needed = [name for name, entry in inspect.signature(maker).parameters.items() if entry.default is entry.empty]
+    d = WIDTH // HEADS if set(needed) & set(ARGUMENTS["D"]) else WIDTH
+    known = {name: size for axis, size in (("d", d), ("D", WIDTH), ("H", HEADS)) for name in ARGUMENTS[axis]}
+    return {name: known.get(name, 0) for name in needed}
+
+
+class Holding(Closed):
+    """A function that is given its matrices as one argument, here as a module that holds them."""
+
+    def __init__(self, function: Callable[..., Any], name: str, made: Mapping[str, Any], target: Target):
+        super().__init__(function, made)
+        signature = inspect.signature(function)
+        left = [entry for entry in signature.parameters.values() if entry.name != name]
+        heads = {entry.name: HEADS for entry in left if entry.name in ARGUMENTS["H"]}
+
+        def forward(**given: Any) -> Any:
+            bound = signature.bind(**{name: made}, **given, **heads)
+            return function(*bound.args, **bound.kwargs)  # torch.vmap takes no names
+
+        vars(forward)["__signature__"] = signature.replace(parameters=[e for e in left if e.name not in heads])
+        self.forward = forward
+        if heads:
+            vars(self)["n_head"] = HEADS  # where the sizes look for it

@@ -7,11 +7,12 @@ that matters and finds no place makes the verdict "cannot tell", never "wrong".
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +24,8 @@ from minigpt.grading.example import IN_WORDS, show_function, show_output, show_s
 from minigpt.grading.habits import SINGLE, drops, habits, in_training, wrong_in_float32
 from minigpt.grading.lines import Place, locate, record, source_line
 from minigpt.grading.load import Answer, build
-from minigpt.grading.meant import ONE_SEQUENCE, best, meant, one_sequence, unannounced
-from minigpt.grading.measure import head_order, measure, order_bug
+from minigpt.grading.meant import ONE_SEQUENCE, as_many_queries_only, best, meant, one_sequence, unannounced
+from minigpt.grading.measure import AT_ONCE, head_order, measure, order_bug
 from minigpt.grading.naming import (
     SINGLES,
     Found,
@@ -37,39 +38,82 @@ from minigpt.grading.naming import (
     settled,
 )
 from minigpt.grading.readings import Attempt, call_of, explain, find_readings, loosened, natural_readings
+from minigpt.grading.related import related, right_as
 from minigpt.grading.report import Report
 from minigpt.grading.target import Bug, Probe, Target, fill
 from minigpt.grading.targets import find_target
 from minigpt.system.errors import UserError
 
+T = TypeVar("T")
 UNCHECKED = ["training mode (dropout)", "bfloat16"]
 UNCHECKED_OF_CACHES = ["whether it writes into its input", "whether a text leaves something behind for the next"]
 
 
 def grade_answer(answer: Answer, target: Target) -> Report:
     """The report on a function or a module. Runs the learner's code in this process."""
-    reports = list[Report]()
-    for one in meant(answer.thing, target):
-        reports.append(grade_as(answer, one))
-        if reports[-1].exit_code == 0:
+    report = best(list(held_against(answer, target)))
+    for build_another in answer.others:
+        if report.verdict != "cannot tell":
             break
-    return best(reports)
+        with suppress(Exception):  # the learner's code: anything
+            other = best(list(held_against(build_another(), target)))
+            report = report if other.verdict == "cannot tell" else other
+    if report.measured or report.verdict == "cannot tell":
+        report = as_another(answer, target, report)
+    if answer.guessed and report.measured and AT_ONCE not in report.names[0]:
+        report.verdict, report.measured = "cannot tell", False
+        report.names = ["it is not what was expected, but its sizes had to be guessed: end the file with a line like "
+                        "`attention = MyAttention(48, 6)`"]  # fmt: skip
+    return report
+
+
+def as_another(answer: Answer, target: Target, report: Report) -> Report:
+    """The report on an answer of which nothing could be said: where it is right as a related target, that is said."""
+    here = isinstance(answer.thing, nn.Module) and target.roles and AT_ONCE not in " ".join(report.names)
+    for other in related(target) if here else ():
+        with suppress(Exception):  # the learner's code: anything
+            if not in_double(partial(right_as, answer, other)):
+                continue
+            found = grade_as(answer, other)
+            if found.verdict.startswith("right"):
+                found.verdict = "right, in another convention"
+                found.names.insert(0, f"it is right as {other}: announce it with --as {other}")
+                return found
+            if found.verdict == "wrong" and not found.measured:
+                found.notes.append(
+                    f"checked as {other}, which it is as long as nothing is cached; announced was {target}"
+                )
+                return found
+    return report
+
+
+def held_against(answer: Answer, target: Target) -> Iterator[Report]:
+    """The reports on an answer to everything that may have been meant, up to the first that is right."""
+    for one in meant(answer.thing, target):
+        report = grade_as(answer, one)
+        yield report
+        if report.exit_code == 0:
+            return
 
 
 def grade_as(answer: Answer, target: Target) -> Report:
     """The report on an answer to this very target."""
     report = Report("cannot tell", str(target), str(answer.path or ""), how=[answer.how])
-    attempt = Attempt(answer, target, report)
+    in_double(partial(judge, Attempt(answer, target, report)))
+    return report
+
+
+def in_double(do: Callable[[], T]) -> T:
+    """What is done in float64, without gradients, in one thread: tensors are small."""
     default, threads = torch.get_default_dtype(), torch.get_num_threads()
     torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)  # small tensors: threads would only wait for each other
+    torch.set_num_threads(1)  # others would only wait for each other
     try:
         with torch.no_grad():
-            judge(attempt)
+            return do()
     finally:
         torch.set_default_dtype(default)
         torch.set_num_threads(threads)
-    return report
 
 
 def judge(attempt: Attempt) -> None:
@@ -108,7 +152,7 @@ def judge(attempt: Attempt) -> None:
         report.how.append(attempt.calls[0].how)
         return
     if found := find_bugs(natural) or name_one(alone) or reordered(natural):
-        found = settled(found)
+        found = settled(as_many_queries_only(attempt.thing, found))
         (wrong if found.bugs or found.reading.binding.faults else right)(attempt, found)
     elif other := unannounced(attempt):
         report.names = [f"it is right as {other}: if that is meant, announce it with --as {other}"]
@@ -340,7 +384,8 @@ def raised(attempt: Attempt) -> None:
     """It cannot be called: an answer in the file is wrong then; one that was built here cannot be told."""
     report = attempt.report
     bare = bool(attempt.target.roles) and not isinstance(attempt.thing, nn.Module)  # where are its parameters?
-    guessed = attempt.answer.how.startswith("built") or not attempt.plain or bare
+    ours = attempt.answer.how.startswith("built") or "with matrices" in attempt.answer.how
+    guessed = ours or not attempt.plain or bare
     report.verdict = "cannot tell" if guessed else "wrong"
     first = attempt.errors[0] if attempt.errors else "nothing came back"
     report.names = [f"it raises {first}"]

@@ -12,16 +12,18 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from minigpt.attention import Attention
 from minigpt.grading.arguments import ARGUMENTS
-from minigpt.grading.closed import closed, given_matrices
+from minigpt.grading.closed import closed, given_by_file, given_matrices, given_vectors
 from minigpt.grading.lines import Float32
 from minigpt.grading.target import Sizes, Target
 from minigpt.model.config import ModelConfig
@@ -33,13 +35,17 @@ FUNCTIONS = {
     "dot_product": ("dot_product", "attend", "attention"),
     "attention_weights": ("attention_weights", "weights", "attention"),
     "attend": ("attend", "attention", "scaled_dot_product_attention", "sdpa"),
+    "norm": ("norm", "layer_norm", "layernorm", "rms_norm", "rmsnorm", "LayerNorm", "RMSNorm"),
     "loss": ("loss", "loss_fn", "cross_entropy", "lm_loss"),
     "linear_attention": ("linear_attention", "linear_attend", "attend", "attention"),
 }
-CONSTANTS = {"dropout": 0.0, "p": 0.0, "dropout_rate": 0.0, "drop": 0.0, "attn_dropout": 0.0, "resid_dropout": 0.0,
-             "attn_pdrop": 0.0, "resid_pdrop": 0.0, "dropout_p": 0.0, "bias": True, "qkv_bias": True, "causal": True,
-             "is_causal": True, "batch_first": True, "proj_drop": 0.0, "attn_drop": 0.0}  # fmt: skip
+DROPS = ("dropout", "p", "dropout_rate", "drop", "attn_dropout", "resid_dropout", "attn_pdrop", "resid_pdrop",
+         "dropout_p", "proj_drop", "attn_drop", "p_drop", "drop_rate", "dropout_prob", "pdrop")  # fmt: skip
+CONSTANTS = {**dict.fromkeys(DROPS, 0.1),  # what is active in evaluation is then seen
+             "bias": True, "qkv_bias": True, "causal": True, "is_causal": True, "batch_first": True}  # fmt: skip
+ORDER = ("D", "H", "d", "W")  # sizes that are given to arguments of unknown names, in this order: MyAttention(48, 6)
 WIDTHS = (60, 56, 48, 72)  # that are tried for a kind which fails with the target's
+FIRST = 70  # the width of the first input of a module that makes its parameters then
 CONTEXT = 64  # positions that a module that asks for a longest length is built for
 FLOAT32 = "__float32__"  # among the names of a file: whether it made numbers in float32 when it was run
 
@@ -52,8 +58,10 @@ class Answer:
     how: str
     """How it was built, for the report."""
     path: Path | None = None
-    rebuild: Callable[[], Any] | None = None
-    """A fresh one, for a check that must not see what earlier calls left behind."""
+    guessed: bool = False
+    """Whether a value was given to an argument whose name says nothing: then it is only wrong if a bug has a name."""
+    others: tuple[Callable[[], Answer], ...] = ()
+    """Other ways to build it, for where this one cannot be called."""
     float32: bool = False
     """Whether it was built with numbers in float32, as tables of angles often are."""
 
@@ -99,6 +107,7 @@ def offered(names: dict[str, Any], target: Target, path: Path | None) -> Answer:
     for name in wanted:
         thing = names.get(name)
         if isinstance(thing, nn.Module):
+            complete(thing)
             return Answer(thing, f"checked: `{name}` as the file built it, {type(thing).__name__}", path)
     modules = {name: thing for name, thing in names.items() if isinstance(thing, nn.Module)}
     if modules and target.roles:
@@ -109,14 +118,43 @@ def offered(names: dict[str, Any], target: Target, path: Path | None) -> Answer:
     classes = [thing for thing in own_things if issubclass(thing, nn.Module)]
     if not target.roles and (found := choose_function(functions, wanted, target)):
         return Answer(functions[found], f"checked: the function {found}", path)
+    if classes and target.roles and (made := made_by_function(functions, classes, target, path)):
+        return made
     if classes:
-        return build(choose_class(classes, target), target, path)
+        return build(choose_class(classes, target), target.module or target, path)
     if target.roles and (found := choose_function(functions, wanted, target)):
-        own_matrices = closed(functions[found]) or given_matrices(functions[found], target)
+        own_matrices = with_matrices(functions[found], target)
         how = f"checked: the function {found}" + (", with matrices as its parameters" if own_matrices else "")
         return Answer(own_matrices or functions[found], how, path)
     last = f"{ANNOUNCED[0]} = MyAttention(48, 6)" if target.roles else f"def {wanted[0]}({', '.join(target.takes)})"
     raise UserError(f"nothing to check was found: end the file with a line like `{last}`")
+
+
+def made_by_function(functions: Mapping[str, Any], classes: list[type[nn.Module]], target: Target,
+                     path: Path | None) -> Answer | None:  # fmt: skip
+    """The module that a function with the target's name makes, `def block(D=32, H=4): return nn.Sequential(...)`.
+
+    Only where no class has that name, and every argument of the function has a default.
+    """
+    word = target.name.replace("_", "")
+    if any(word in kind.__name__.lower() for kind in classes):
+        return None
+    for name, function in functions.items():
+        optional = all(entry.default is not entry.empty for entry in inspect.signature(function).parameters.values())
+        if word in name.lower().replace("_", "") and optional:
+            with suppress(Exception):  # the learner's code: anything
+                made = in_float64(function)
+                if isinstance(made, nn.Module):
+                    return Answer(made, f"built: {name}()", path)
+    return None
+
+
+def with_matrices(function: Callable[..., Any], target: Target) -> nn.Module | None:
+    """The function as a module that holds the matrices which it reads or is given; None where it has none."""
+    if target.name == "norm":
+        return given_vectors(function)
+    read = partial(given_by_file, function, target)
+    return closed(function) or in_float64(read) or given_matrices(function, target)
 
 
 def choose_function(functions: Mapping[str, Any], wanted: tuple[str, ...], target: Target) -> str:
@@ -124,9 +162,11 @@ def choose_function(functions: Mapping[str, Any], wanted: tuple[str, ...], targe
     for name in wanted:
         if name in functions:
             return name
+    least = 1 if target.name == "rotary" else len(target.takes)  # one of query and key, or both
     fitting = [name for name, thing in functions.items() if not name.startswith("_")
-               and len(inspect.signature(thing).parameters) >= len(target.takes)]  # fmt: skip
-    return fitting[-1] if fitting else ""
+               and len(inspect.signature(thing).parameters) >= least]  # fmt: skip
+    named = [name for name in fitting if target.name.split("_")[-1] in name.lower()]
+    return (named or fitting or [""])[-1]
 
 
 def choose_class(classes: list[type[nn.Module]], target: Target) -> type[nn.Module]:
@@ -140,20 +180,55 @@ def choose_class(classes: list[type[nn.Module]], target: Target) -> type[nn.Modu
 
 
 def build(kind: type[nn.Module], target: Target, path: Path | None) -> Answer:
-    """An instance of a class, by the names of its constructor's arguments. Raises UserError where one is unknown."""
+    """An instance of a class, by the names of its constructor's arguments. Raises UserError where one is unknown.
+
+    If it cannot be called, it is built with the numbers of the file itself: of its own names, and of its defaults.
+    """
+    if issubclass(kind, Attention):
+        with_default = partial(build_kind, kind, target, path)
+        return in_float64(with_default)
+    given, guessed = constructor_values(kind, target)
+    names = vars(sys.modules.get(kind.__module__, kind))
+    own_numbers = {name: names[name] for name in given if type(names.get(name)) is int}
+    optional = [name for name, entry in inspect.signature(kind).parameters.items() if entry.default is not entry.empty]
+    few = {name: value for name, value in {**given, **own_numbers}.items() if name not in optional}
+    ways = [partial(instance, kind, values, path, guessed) for values in ({**given, **own_numbers}, few)
+            if values != given and not guessed]  # fmt: skip
+    try:
+        made = instance(kind, given, path, guessed)
+    except Exception:  # the learner's code: anything
+        if not ways:
+            raise
+        made, *_ = (way() for way in ways[:1])
+    made.others = tuple(ways)
+    return made
+
+
+def instance(kind: Callable[..., nn.Module], given: dict[str, Any], path: Path | None, guessed: bool = False) -> Answer:
+    """A module made with these arguments, in float64; called, if it makes its parameters at its first call."""
+    made = in_float64(lambda: kind(**given))
+    complete(made)
+    shown = ", ".join(f"{name}={'Config(...)' if isinstance(value, SimpleNamespace) else value}"
+                      for name, value in given.items())  # fmt: skip
+    by = "by the order of its arguments" if guessed else "by the names of its arguments" if given else "as it is"
+    return Answer(made, f"built: {kind.__name__}({shown}), {by}", path, guessed)
+
+
+def complete(module: nn.Module) -> None:
+    """Call a module that makes its parameters when it is first called."""
+    if any(isinstance(one, UninitializedParameter) for one in module.parameters()) or not [*module.parameters()]:
+        with suppress(Exception):  # the learner's code: anything
+            in_float64(lambda: module(torch.randn(2, 3, FIRST)))  # (2, 3, D)
+
+
+def in_float64(make: Callable[[], Any]) -> Any:
+    """What is made while float64 is the type of new tensors."""
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        if issubclass(kind, Attention):
-            return build_kind(kind, target, path)
-        given = constructor_values(kind, target)
-        made = kind(**given)
+        return make()
     finally:
         torch.set_default_dtype(default)
-    shown = ", ".join(f"{name}={'Config(...)' if isinstance(value, SimpleNamespace) else value}"
-                      for name, value in given.items())  # fmt: skip
-    how = f"built: {kind.__name__}({shown}), by the names of its arguments"
-    return Answer(made, how, path)
 
 
 def build_kind(kind: type[Attention], target: Target, path: Path | None) -> Answer:
@@ -184,26 +259,34 @@ def build_kind(kind: type[Attention], target: Target, path: Path | None) -> Answ
     return Answer(made(width), f"built: the kind {kind.__name__} with n_embd={width}{shown}, position {position}", path)
 
 
-def constructor_values(kind: type[nn.Module], target: Target) -> dict[str, Any]:
-    """A value for each argument of a constructor. Raises UserError for one without a default that is not known."""
-    values, unknown = dict[str, Any](), []
+def constructor_values(kind: Callable[..., Any], target: Target) -> tuple[dict[str, Any], bool]:
+    """A value for each argument of a constructor, and whether one was guessed from the order of the arguments.
+
+    Raises UserError for arguments without a default that are not known, where there are several of them.
+    """
+    values, unknown, required, known = dict[str, Any](), list[str](), list[str](), set[str]()
     for name, parameter in inspect.signature(kind).parameters.items():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
+        required += [name] if parameter.default is parameter.empty else []
         found, value = value_of(name, target.sizes, target)
         if found:
             values[name] = value
+            known |= {axis for axis, names in ARGUMENTS.items() if name in names}
         elif parameter.default is parameter.empty:
             if "conf" in name or name in ("args", "cfg", "params", "hparams"):
                 values[name] = any_config(target)
             else:
                 unknown.append(name)
+    left = [axis for axis in ORDER if target.sizes.get(axis, 0) > 1 and axis not in known]
+    if unknown and target.roles and unknown == required[: len(unknown)] and len(unknown) <= min(len(left), 2):
+        return {**dict(zip(unknown, (target.sizes[axis] for axis in left))), **values}, True
     if unknown:
         raise UserError(
             f"{kind.__name__} asks for {', '.join(unknown)}: end the file with a line like "
             f"`{ANNOUNCED[0]} = {kind.__name__}(48, 6)`, so that nothing has to be guessed"
         )
-    return values
+    return values, False
 
 
 def value_of(name: str, sizes: Sizes, target: Target) -> tuple[bool, Any]:

@@ -6,17 +6,23 @@ query, key and value is `attend`, where it is right as that.
 
 from __future__ import annotations
 
+import ast
+import inspect
+import textwrap
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
-from minigpt.grading.call import calls, parameters_of
-from minigpt.grading.naming import SINGLES, Outputs, Reading, accept
+from minigpt.grading.call import calls, is_mask, parameters_of
+from minigpt.grading.heads_call import has_heads
+from minigpt.grading.naming import SINGLES, Found, Outputs, Reading, accept
 from minigpt.grading.readings import Attempt, loosened
 from minigpt.grading.report import Report
-from minigpt.grading.target import Bug, Options, Target
+from minigpt.grading.target import Bug, Convention, Options, Target
 from minigpt.grading.targets import find_target
+from minigpt.grading.targets.given import given, turning
 from minigpt.system.errors import UserError
 
 SCALED = (
@@ -30,10 +36,29 @@ def meant(thing: Any, target: Target) -> list[Target]:
         return [target.function]
     if target.module and isinstance(thing, nn.Module) and any(True for _ in thing.parameters()):
         return [target.module]
+    if others := of_given_heads(thing, target):
+        return [*others, target]
     if target.name == "dot_product" and target.options == Options():
         letters = {entry.name[0].lower() for entry in parameters_of(thing)[:3]}
         return [target, find_target("attend")] if letters == set("qkv") else [target]
     return [target]
+
+
+def of_given_heads(thing: Any, target: Target) -> list[Target]:
+    """What an answer without parameters may be, where its queries, keys and values are given, or only turned."""
+    if not target.roles or (isinstance(thing, nn.Module) and any(True for _ in thing.parameters())):
+        return []
+    needed = [entry for entry in parameters_of(thing) if entry.default is entry.empty and not is_mask(entry)]
+    names = [entry.name.lower() for entry in needed]
+    letters = {name[0] for name in names[:3]}
+    if letters == set("qkv") or (len(names) == 3 and not letters & set("qkvx")):
+        if target.name == "single_head" and not target.options.cache:
+            return [find_target(f"attend{target.options}")]
+        return [other for other in [given(target)] if other]
+    turns = target.options.rotary and not target.options.cache and 0 < len(names) < 3
+    if turns and (isinstance(thing, nn.Module) or len(names) == 1 or letters <= set("qk")):
+        return [turning(Options(), d) for d in (target.sizes["d"], target.sizes["D"])]
+    return []
 
 
 def best(reports: list[Report]) -> Report:
@@ -53,25 +78,50 @@ ONE_SEQUENCE = Bug({}, "it is right for one sequence (T, D), but wrong for a bat
 
 
 def unannounced(attempt: Attempt) -> str:
-    """The name of a target that the answer is right for: the same with rotary or ALiBi, or for all positions."""
+    """The name of a target that the answer is right for: the same for all positions, without a mask."""
     target = attempt.target
     if not target.roles or target.options != Options():
         return ""
-    for option in ("rotary", "alibi", "full"):
-        try:
-            other = find_target(f"{target.name},{option}")
-        except UserError:  # the target has no such option
-            return ""
-        readings = [Reading(other, r.sizes, r.binding, r.outputs, [SINGLES // 4]) for r in attempt.readings[:40]]
-        if accept(readings) or accept(loosened(readings)):
-            return str(other)
-    return ""
+    try:
+        other = find_target(f"{target.name},full")
+    except UserError:  # the target has no such option
+        return ""
+    readings = [Reading(other, r.sizes, r.binding, r.outputs, [SINGLES // 4]) for r in attempt.readings[:40]]
+    return str(other) if accept(readings) or accept(loosened(readings)) else ""
+
+
+AS_MANY = Convention({"mask": "corner"}, "it is written for as many queries as keys; with fewer, as with a cache, "
+                     "query t would be taken for the first positions")  # fmt: skip
+
+
+def as_many_queries_only(thing: Any, found: Found) -> Found:
+    """A function that never asks how many keys there are is not wrong where they are more than the queries."""
+    left = [bug for bug in found.bugs if bug.knobs != AS_MANY.knobs]
+    if len(left) == len(found.bugs) or found.reading.target.takes[0] != "query" or asks_for_keys(thing):
+        return found
+    return replace(found, bugs=left, conventions=[*found.conventions, AS_MANY], either=found.either if left else [])
+
+
+def asks_for_keys(thing: Any) -> bool:
+    """Whether the source of a function asks for the size of anything but its first argument; True where it is not
+    known, or asks for none."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(thing)))
+    except (OSError, TypeError, SyntaxError):
+        return True
+    first = parameters_of(thing)[0].name
+    asked = [
+        node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr in ("shape", "size")
+    ]
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args]
+    asked += [node.args[0] for node in calls if isinstance(node.func, ast.Name) and node.func.id == "len"]
+    return not asked or any(not (isinstance(value, ast.Name) and value.id == first) for value in asked)
 
 
 def one_sequence(attempt: Attempt) -> list[Reading]:
     """The reading of a function that takes one sequence (T, D) at a time, where it also took a batch."""
     target, taken = attempt.target, {call.layout for call in attempt.calls}
-    if target.roles or "(T, D)" in taken:
+    if target.roles or has_heads(target) or "(T, D)" in taken:
         return []
     found = []
     for call in calls(attempt.thing, target):

@@ -17,6 +17,7 @@ from minigpt.grading.target import Bug, Probe, Steps
 from minigpt.grading.targets.rotation import frequencies
 
 SMALL = 1e-9
+AT_ONCE = "right at once"
 
 
 def measure(reading: Reading) -> list[str]:
@@ -56,7 +57,7 @@ def chunks_differ(reading: Reading, number: int) -> str:
     if not off.any():
         return ""
     sizes, first = "+".join(map(str, probe.chunks)), int(off.nonzero()[0])
-    return f"measured: right at once; in chunks of {sizes} tokens, with its cache, it differs from token {first} on"
+    return f"measured: {AT_ONCE}; in chunks of {sizes} tokens, with its cache, it differs from token {first} on"
 
 
 def middle(reading: Reading) -> int:

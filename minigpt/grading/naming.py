@@ -87,6 +87,8 @@ class Reading:
     """Which settings change nothing where there is one token, by the text of their knobs; shared by all readings."""
     even: bool = False
     """Whether inputs with fewer queries than keys are left out."""
+    at_once: bool = False
+    """Whether inputs in chunks are left out."""
     masked: bool = False
     """Whether the mask comes from outside; nothing can be wrong with it then, but that it is not used."""
 
@@ -104,6 +106,7 @@ class Reading:
             number
             for number in self.order()
             if not (self.loose and self.outputs.probes[number].size > LARGEST_LOOSE)
+            and not (self.at_once and self.outputs.probes[number].chunks)
             and not (self.outputs.probes[number].optional and (self.even or self.takes_no_fewer()))
         ]
 

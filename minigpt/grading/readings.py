@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from minigpt.grading.arguments import ARGUMENTS
 from minigpt.grading.bind import Binding, Unit, bindings, units_of
 from minigpt.grading.call import Call, calls
+from minigpt.grading.heads_call import given_calls, has_heads
 from minigpt.grading.lines import uses_float32
 from minigpt.grading.load import Answer
 from minigpt.grading.naming import SINGLES, Outputs, Reading
@@ -70,7 +71,7 @@ def find_readings(attempt: Attempt) -> None:
             continue
         key = tuple(sizes.items()) if is_model(target) else sizes["D"] if target.roles else 0
         if key not in called:
-            listed = model_calls(thing, target, sizes) if is_model(target) else calls(thing, target)
+            listed = calls_of(thing, target, sizes)
             called[key] = working_calls(attempt, listed, target.probes(sizes))
         working = called[key]
         if not working:
@@ -85,6 +86,13 @@ def find_readings(attempt: Attempt) -> None:
         attempt.agreeing += new if agreeing else []
         attempt.right |= bool(agreeing) and any(reading.equals({}) for reading in new)
         attempt.calls = attempt.calls or [call for call, _ in working]
+
+
+def calls_of(thing: Any, target: Target, sizes: Sizes) -> Iterable[Call]:
+    """Every way to call an answer to this target."""
+    if is_model(target):
+        return model_calls(thing, target, sizes)
+    return given_calls(thing, target) if has_heads(target) else calls(thing, target)
 
 
 def decided(attempt: Attempt, sizes: Sizes) -> bool:
@@ -103,12 +111,14 @@ def working_calls(attempt: Attempt, listed: Iterable[Call], probes: Sequence[Pro
     """The calls that return something for the first probe; other layouts only where the first cannot be used."""
     working: list[tuple[Call, Outputs]] = []
     for call in listed:
+        if working and call.protocol == "token":  # only what takes nothing else: a text token by token hides positions
+            continue
         outputs = Outputs(runner(attempt, call), probes, attempt.answer.float32 and has_tables(attempt.target))
         first = outputs[0]
         if isinstance(first, Exception):
             attempt.errors.append(explain(first, attempt.answer.path))
             attempt.plain |= call.plain
-        elif not working or call.layout in (working[0][0].layout, "(T, B, D)", "(B, T, H, D)"):
+        elif not working or call.layout in (working[0][0].layout, "(T, B, D)", "(B, T, H, D)", "(B, T, H, d)"):
             working.append((call, outputs))
     return working
 
@@ -189,7 +199,7 @@ def loosened(readings: Sequence[Reading]) -> list[Reading]:
             watched[id(outputs)] = outputs.float32 or uses_float32(partial(outputs.run, outputs.probes[0]))
     budget = [SINGLES]
     chosen = [reading for reading in readings if watched[id(reading.outputs)]]
-    return [Reading(r.target, r.sizes, r.binding, r.outputs, budget, loose=True) for r in chosen]
+    return [Reading(r.target, r.sizes, r.binding, r.outputs, budget, loose=True, at_once=r.at_once) for r in chosen]
 
 
 def natural_readings(attempt: Attempt) -> list[list[Reading]]:
@@ -224,8 +234,10 @@ def natural_calls(attempt: Attempt) -> list[Call]:
     calls = list(outputs)
     apart = [call for call in calls if not mixes(outputs[call])]
     layout = (apart or calls)[0].layout
-    here = [call for call in calls if call.layout == layout]
-    meanings = {call.mask: call for call in reversed(here)}  # the first shape of each meaning that can be called
+    here = [call for call in calls if call.layout == layout or has_heads(attempt.target)]  # heads: either is likely
+    meanings = {
+        (call.layout, call.mask): call for call in reversed(here)
+    }  # the first shape of each meaning that can be called
     tried = sorted(meanings.values(), key=lambda call: (leaks(outputs[call]), not call.masked, here.index(call)))
     return tried[:3]
 

@@ -26,7 +26,7 @@ from minigpt.grading.naming import Outputs, bases, equal
 from minigpt.grading.sizes import attribute, head_widths, heads, hidden_widths
 from minigpt.grading.target import Convention, Knobs, Parameters, Probe, Reference, Role, Sizes, Steps, Target
 from minigpt.grading.targets import block, gpt, mlp
-from minigpt.grading.targets.loss import loss_target
+from minigpt.grading.targets.loss import PADS, loss_target
 
 FEWEST = 4  # matrices in a block: query, key and value joined, an output projection, two of an MLP
 MOST_INNER, MOST = 24, 60  # bindings of one block; of a whole model
@@ -72,9 +72,9 @@ def outer_units(model: nn.Module, blocks: Sequence[nn.Module]) -> list[Unit]:
 
 def settle(thing: Any, target: Target, settled: list[Convention]) -> Target:
     """The target with the conventions that can be read off a module: its activation, its norms, their epsilon."""
-    if not isinstance(thing, nn.Module) or target.name not in ("block", "gpt", "mlp"):
+    if not isinstance(thing, nn.Module) or target.name not in ("block", "gpt", "mlp", "norm"):
         return target
-    if gated(thing):
+    if target.name != "norm" and gated(thing):
         usual, *others = mlp.gate_conventions()
         settled.append(usual)
         target = replace(target, roles=(*target.roles, mlp.GATE), conventions=[*others, *target.conventions],
@@ -142,7 +142,8 @@ def prepared(thing: Any, target: Target) -> Target:
         own = mode == gpt.TARGETS and name == "labels" and (first == "input_ids" or shifts(thing, name))
         return settle(thing, gpt.gpt(target.options, gpt.OWN if own else mode), [gpt.INSIDE] if own else [])
     if target.name == "loss":
-        return loss_target(target.options, [entry.name.lower() for entry in parameters_of(thing)][:2])
+        listed = [entry.name.lower() for entry in parameters_of(thing)]
+        return loss_target(target.options, listed[:2], any(PADS.search(name) for name in listed[2:]))
     return settle(thing, target, [])
 
 
@@ -196,6 +197,8 @@ def tensors(result: Any) -> list[Tensor]:
 
 def model_sizes(model: Any, target: Target) -> Iterator[Sizes]:
     """The sizes that fit a model, the likeliest first."""
+    if not isinstance(model, nn.Module):
+        raise CannotCall("a whole model as a function of its weights is not read: make it an nn.Module")
     blocks = blocks_of(model)
     if not blocks:
         raise CannotCall("no blocks were found: put them into an nn.ModuleList")

@@ -191,6 +191,8 @@ def grouped_bugs() -> list[Bug]:
         Bug({"share": "mean"}, "the heads of keys and values are averaged", SHARE),
         Bug({"share": "features"}, "repeat_interleave repeats single features, not whole heads: it is applied before "
             "the heads are split", SHARE),
+        Bug({"share": "times"}, "repeat_interleave goes along the positions (dim=2), and view makes heads of them: "
+            "every head gets a piece of the text, each of its tokens {H//G} times", SHARE),
         Bug({"share": "reversed"}, "the heads of keys and values are used in reverse", SHARE),
         Bug({"share": "shifted"}, "every group uses the head of keys and values of the group before it", SHARE),
         Bug({"share": "padded"}, "only the first {G} query heads have keys and values; the others see zeros", SHARE),

@@ -82,6 +82,8 @@ def share(x: Tensor, H: int, how: str) -> Tensor:
         return x.mean(dim=1, keepdim=True).expand(B, H, S, d)
     if how == "features":
         return x.transpose(1, 2).flatten(2).repeat_interleave(H // G, dim=-1).view(B, S, H, d).transpose(1, 2)
+    if how == "times":
+        return x.repeat_interleave(H // G, dim=2).reshape(B, H, S, d)
     if how == "reversed":
         return x.flip(1).repeat_interleave(H // G, dim=1)
     if how == "shifted":
@@ -258,7 +260,11 @@ def weights_of_heads(options: Options) -> Target:
         partial(weights_reference, options=options),
         sequence_probes,
         sizes,
-        [bug for bug in head_bugs.all_bugs(options, many=True, grouped=False) if set(bug.knobs) <= WEIGHS],
+        [
+            bug
+            for bug in head_bugs.all_bugs(options, many=True, grouped=False)
+            if set(bug.knobs) <= WEIGHS and bug.knobs.get("split_only") != "value"
+        ],
         conventions(options, many=True, grouped=False)[:1],
         ROLES[:2],
         options,

@@ -8,6 +8,7 @@ B batch, T positions, V vocabulary, N pairs of a position and its next token.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 
 import torch
@@ -75,6 +76,8 @@ def reduce(each: Tensor, wanted: Tensor, B: int, T: int, how: str) -> Tensor:
         "none": lambda: each,
         "no zeros": lambda: each[wanted != 0].mean(),
         "zeros count": lambda: (each * (wanted != 0)).mean(),
+        "zeros count all": lambda: (each * (wanted != 0)).sum() / (B * (T + 1)),
+        "only zeros": lambda: each[wanted == 0].mean(),
         "perplexity": lambda: each.mean().exp(),
         "median": lambda: torch.median(each),
     }
@@ -161,8 +164,29 @@ def probes(sizes: Sizes) -> list[Probe]:
     return made
 
 
-def loss_target(options: Options, names: Sequence[str] = NEXT_TOKENS) -> Target:
-    """loss(logits, targets). The arguments' names may say whether the targets are the ids, or hold the next tokens."""
+PADS = re.compile(r"(?i)pad|ignore")  # in the name of an argument: the token that is left out of the loss
+PADDED = Convention(
+    {"reduce": "no zeros"}, "a token that stands for padding is left out of the mean, as its argument says"
+)
+PAD_BUGS = [
+    Bug({"reduce": "zeros count"}, "the losses of the padding are set to 0, but the mean still counts its tokens: it "
+        "is too small", "losses.sum() / mask.sum(), where mask is True for real tokens",
+        ({"reduce": "zeros count all"},)),
+    Bug({"reduce": "only zeros"}, "the mask of the padding is inverted: only its tokens are in the loss",
+        "keep where targets != pad"),
+]  # fmt: skip
+
+
+def padded(bugs: list[Bug]) -> list[Bug]:
+    """The bugs of a loss that takes the token of the padding as an argument."""
+    return [*PAD_BUGS, *(bug for bug in bugs if bug.knobs != {"reduce": "no zeros"})]
+
+
+def loss_target(options: Options, names: Sequence[str] = NEXT_TOKENS, pad: bool = False) -> Target:
+    """loss(logits, targets). The arguments' names may say whether the targets are the ids, or hold the next tokens.
+
+    pad: it takes the token of the padding as an argument too.
+    """
     only("loss", options)
     own, strict = (any(name in names for name in known) for known in (IDS, NEXT_TOKENS))
     elsewhere = ("ids", "ids shifted") if strict else ("ids", "ids shifted", "shifted")  # labels may be either
@@ -174,7 +198,7 @@ def loss_target(options: Options, names: Sequence[str] = NEXT_TOKENS) -> Target:
         reference,
         probes,
         {"B": 3, "T": 11, "V": 7, "own": int(own)},
-        bugs,
-        [] if own or strict else [SHIFTED],
+        padded(bugs) if pad else bugs,
+        [*([] if own or strict else [SHIFTED]), *([PADDED] if pad else [])],
         options=options,
     )

@@ -9,9 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch.nn.functional as F
 from torch import Tensor
 
-from minigpt.grading.target import Bug, Convention, Knobs, Parameters
+from minigpt.grading.probes import BATCH, numbers, sequence_probes
+from minigpt.grading.target import (
+    Bug,
+    Convention,
+    Knobs,
+    Options,
+    Parameters,
+    Probe,
+    Role,
+    Sizes,
+    Steps,
+    Target,
+    only,
+)
 
 EPSILON = 1e-5  # nn.LayerNorm's
 
@@ -24,8 +38,8 @@ def norm(x: Tensor, parameters: Parameters, name: str, knobs: Knobs, layer: str 
     y = normalised(x, knobs.get("norm", "layer"), knobs.get("eps", EPSILON))  # (B, T, D)
     if "plain norms" in knobs:
         return y
-    bias = parameters.get(f"{used}{layer}_bias")  # (D)
-    y = y * parameters[f"{used}{layer}"]  # (B, T, D)
+    bias, gain = parameters.get(f"{used}{layer}_bias"), parameters[f"{used}{layer}"]  # (D) each
+    y = y * (1 + gain if "gain around zero" in knobs else gain)  # (B, T, D)
     return y if bias is None else y + bias
 
 
@@ -39,6 +53,8 @@ def normalised(x: Tensor, kind: str, eps: float) -> Tensor:
     D = x.shape[-1]
     ways: dict[str, Callable[[], Tensor]] = {
         "rms": lambda: x * (x.square().mean(dim=-1, keepdim=True) + eps).rsqrt(),
+        "rms of all": lambda: x * (x.square().mean() + eps).rsqrt(),
+        "unit": lambda: F.normalize(x, dim=-1) * D**0.5,
         "unbiased": lambda: far / (variance * D / (D - 1) + eps).sqrt(),
         "outside": lambda: far / (variance.sqrt() + eps),
         "unbiased outside": lambda: far / ((variance * D / (D - 1)).sqrt() + eps),
@@ -87,3 +103,57 @@ def norm_conventions() -> list[Convention]:
         Convention({"norm": "outside"}, "the norm's epsilon is added behind the root"),
         Convention({"plain norms": True}, "the norms have no weight and no bias"),
     ]  # fmt: skip
+
+
+def lone_bugs() -> list[Bug]:
+    """What goes wrong in a norm that is an answer by itself."""
+    return [
+        *norm_bugs(),
+        Bug({"norm": "rms of all"}, "the mean of the squares goes over all positions and the whole batch at once "
+            "(mean() without dim): tokens see each other", "x.square().mean(dim=-1, keepdim=True)",
+            ({"norm": "rms of all", "eps": 1e-6}, {"norm": "rms of all", "eps": 1e-8})),
+        Bug({"plain norms": True}, "the weight (and the bias) of the norm are made, but never used",
+            "normed * weight + bias", ({"plain norms": True, "norm": "rms"},)),
+    ]  # fmt: skip
+
+
+def lone_conventions() -> list[Convention]:
+    """Norms that are right too, where the norm is the answer."""
+    return [
+        *(convention for convention in norm_conventions() if "plain norms" not in convention.knobs),
+        Convention({"eps": 1e-8}, "the norm's epsilon is 1e-8; nn.LayerNorm's is 1e-5"),
+        Convention({"norm": "rms", "eps": 1e-6}, "the norm is RMSNorm with an epsilon of 1e-6, as in LLaMA"),
+        Convention(
+            {"norm": "unit"}, "x is divided by its length and multiplied by sqrt(D): RMSNorm without an epsilon"
+        ),
+        Convention({"gain around zero": True}, "the weight is kept around zero: 1 + weight multiplies, as in Gemma"),
+    ]
+
+
+def reference(probe: Probe, parameters: Parameters, sizes: Sizes, knobs: Knobs) -> Steps:
+    """x (B, T, D) -> normed (B, T, D)."""
+    return {"output": norm(probe.inputs["x"], parameters, "weight", knobs)}
+
+
+def probes(sizes: Sizes) -> list[Probe]:
+    """Three lengths, smaller and larger numbers, and tokens whose features are all equal, or all zero."""
+    x = numbers(BATCH, 5, sizes["D"], seed=3)  # (B, 5, D)
+    x[0, 1], x[1, 2] = 0.0, 0.0
+    return [*sequence_probes(sizes, scales=(0.01, 100.0)), Probe("tokens of zeros", {"x": x})]
+
+
+def norm_target(options: Options) -> Target:
+    """x (B, T, D) -> normed (B, T, D): LayerNorm; RMSNorm is right too."""
+    only("norm", options)
+    return Target(
+        "norm",
+        "LayerNorm: mean 0 and variance 1 over the features of every token, times a weight, plus a bias",
+        ("x",),
+        reference,
+        probes,
+        {"B": 2, "T": 11, "D": 24},
+        lone_bugs(),
+        lone_conventions(),
+        (Role("weight", ("D",), (), ("weight", "gamma", "g", "gain", "scale", "w", "a", "alpha")),),
+        options,
+    )

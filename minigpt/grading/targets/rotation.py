@@ -56,6 +56,8 @@ def partner(x: Tensor, kind: str) -> Tensor:
         "halves": lambda: torch.cat((-second, first), dim=-1),
         "neighbours plus": lambda: torch.stack((odd, even), dim=-1).flatten(-2),
         "halves plus": lambda: torch.cat((second, first), dim=-1),
+        "neighbours minus": lambda: torch.stack((-odd, -even), dim=-1).flatten(-2),
+        "halves minus": lambda: torch.cat((-second, -first), dim=-1),
         "itself": lambda: x,
         "halves of pairs": lambda: torch.cat((-odd, even), dim=-1),
         "first only": lambda: torch.stack((-odd, 0 * even), dim=-1).flatten(-2),
@@ -183,6 +185,8 @@ def pair_bugs() -> list[Bug]:
             "repeat_interleave(2)", "torch.cat((a, a), dim=-1) for halves"),
         Bug({"pairs": "neighbours plus"}, "the minus is missing: (a cos + b sin, b cos + a sin) is no rotation",
             "(a cos - b sin, b cos + a sin)", ({"pairs": "halves plus", "table": "halves"},)),
+        Bug({"pairs": "neighbours minus"}, "there is a minus in both features of a pair: (a cos - b sin, b cos - a "
+            "sin) is no rotation", "(a cos - b sin, b cos + a sin)", ({"pairs": "halves minus", "table": "halves"},)),
         Bug({"pairs": "itself"}, "x is multiplied by cos + sin: the other feature of the pair is not used",
             "(a cos - b sin, b cos + a sin)", ({"pairs": "itself", "table": "halves"},)),
         Bug({"pairs": "halves of pairs"}, "the rotated features are joined in another order than they were taken apart",

@@ -1,0 +1,51 @@
+"""Right as something else than was announced: the same with positions, with shared key heads, with one head.
+
+An answer is looked at as each of these only where nothing was found under the target that was announced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from minigpt.grading.call import CannotCall
+from minigpt.grading.load import Answer
+from minigpt.grading.naming import Reading, accept
+from minigpt.grading.readings import Attempt, find_readings, loosened
+from minigpt.grading.report import Report
+from minigpt.grading.target import Target
+from minigpt.grading.targets import find_target
+from minigpt.system.errors import UserError
+
+NAMES = {"multi_head": ("multi_head", "grouped_query", "single_head"), "grouped_query": ("grouped_query", "multi_head")}
+POSITIONS = ("", ",rotary", ",alibi")
+
+
+def related(target: Target) -> Iterator[Target]:
+    """The targets that may have been meant, the likeliest first."""
+    for position in POSITIONS:
+        for name in NAMES.get(target.name, (target.name,)):
+            if (name == target.name and not position) or (position and (target.options.rotary or target.options.alibi)):
+                continue
+            try:
+                yield find_target(f"{name}{target.options}{position}")
+            except UserError:  # it has no such option
+                continue
+
+
+def right_as(answer: Answer, target: Target) -> str:
+    """ "right" where an answer is right as this target, "at once" where it is so without a cache, else ""."""
+    attempt = Attempt(answer, target, Report("cannot tell", str(target)))
+    try:
+        find_readings(attempt)
+    except CannotCall:
+        return ""
+    if accepted(attempt.readings):
+        return "right"
+    whole = [replace(reading, at_once=True, plain={}) for reading in attempt.readings]
+    return "at once" if target.options.cache and accepted(whole) else ""
+
+
+def accepted(readings: list[Reading]) -> bool:
+    """Whether one of these readings is right."""
+    return bool(readings) and bool(accept(readings) or accept(loosened(readings[:60])))
