@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from minigpt.grading.bind import overwrite, score
 from minigpt.grading.call import CannotCall, parameters_of
 from minigpt.grading.chunks import cache_argument
-from minigpt.grading.example import IN_WORDS, show_function, show_output, show_steps
+from minigpt.grading.example import show_function
 from minigpt.grading.habits import SINGLE, drops, habits, in_training, wrong_in_float32
-from minigpt.grading.lines import Place, locate, record, source_line
 from minigpt.grading.load import Answer, build
 from minigpt.grading.meant import ONE_SEQUENCE, as_many_queries_only, best, meant, one_sequence, unannounced
 from minigpt.grading.measure import AT_ONCE, head_order, measure, order_bug
@@ -40,7 +39,8 @@ from minigpt.grading.naming import (
 from minigpt.grading.readings import Attempt, call_of, explain, find_readings, loosened, natural_readings
 from minigpt.grading.related import related, right_as
 from minigpt.grading.report import Report
-from minigpt.grading.target import Bug, Probe, Target, fill
+from minigpt.grading.shown import example, outputs_of, place
+from minigpt.grading.target import Bug, Target, fill
 from minigpt.grading.targets import find_target
 from minigpt.system.errors import UserError
 
@@ -306,54 +306,6 @@ def never_used(attempt: Attempt, reading: Reading) -> str:
         if likeliest.name != "output" and score(name, likeliest):
             return f"the {likeliest.name} layer, `{name}`, is never used: its numbers do not change the output"
     return ""
-
-
-def example(attempt: Attempt, found: Found) -> str:
-    """The smallest input that shows it."""
-    reading = found.reading
-    with suppress(Exception):  # an example is a help; the verdict stands without it
-        if not attempt.target.roles:
-            return show_function(attempt.target, reading.outputs.run) or outputs_of(reading)
-        if shown := show_steps(attempt.target, found.knobs):
-            return shown
-    with suppress(Exception):
-        return outputs_of(reading)
-    return ""
-
-
-def outputs_of(reading: Reading) -> str:
-    """The answer's own output beside the right one, for three tokens."""
-    target = reading.target
-
-    def expected(probe: Probe) -> Tensor:
-        return target.output(probe, reading.binding.parameters, reading.sizes, {})
-
-    return show_output(reading.outputs.run, target, expected, reading.outputs.probes[first_that_differs(reading)])
-
-
-def place(attempt: Attempt, reading: Reading, found: Found | None) -> None:
-    """The line of the first wrong number."""
-    path = attempt.answer.path
-    if path is None:
-        return
-    with suppress(Exception):  # a line is a help; the verdict stands without it
-        shown = first_that_differs(reading)
-        probe = reading.outputs.probes[shown]
-        results = record(path, lambda: reading.outputs.run(probe))
-        parameters, sizes = reading.binding.parameters, reading.sizes
-        good = attempt.target.reference(probe, parameters, sizes, {})
-        bad = attempt.target.reference(probe, parameters, sizes, found.knobs) if found else None
-        where: Place = locate(results, good, bad)
-        attempt.report.line, attempt.report.step = where.line, IN_WORDS.get(where.step, where.step)
-        attempt.report.code = source_line(path, where.line)
-
-
-def first_that_differs(reading: Reading) -> int:
-    """The smallest probe on which the answer is wrong."""
-    for number in reading.usable():
-        if reading.length(number) > 1 and not reading.agrees({}, number):
-            return number
-    return 0
 
 
 def unnamed(attempt: Attempt, readings: Sequence[Reading]) -> None:
