@@ -7,6 +7,7 @@ B windows at a time, T positions of a window, V vocabulary.
 from __future__ import annotations
 
 import json
+import resource
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,6 +36,7 @@ SHAPES = {
     "dropout": ("training.precision=float32", "model.dropout=0.1", "model.position=alibi"),
     "muon": ("training.precision=float32", "training.optimizer={kind: muon, learning_rate: 0.04}"),
     "recurrent": ("training.precision=float32", "model.attention=gated_delta_net"),
+    "squares": ("training.precision=float32", "model.mlp=relu2", "model.n_embd=128", "model.n_layer=2"),
     "plain": ("training.precision=float32", "training.fast=false"),
 }
 
@@ -43,16 +45,21 @@ def config_of(*overrides: str) -> RunConfig:
     return load(RunConfig, "tiny.yaml", [*SMALL, *overrides])
 
 
-def allocated(config: RunConfig, folder: Path) -> int:
-    """The most bytes that torch's allocator for CPUs had given out at one time while two steps were made."""
+def allocated(config: RunConfig, folder: Path, vocab_size: int = V, grown: list[int] | None = None) -> int:
+    """The most bytes that torch's allocator for CPUs had given out at one time while two steps were made.
+
+    `grown` is given the largest size of the process until then.
+    """
     with profile(profile_memory=True) as profiler:
-        model = make_fast(GPT(config.model, V), config.training.fast)
+        model = make_fast(GPT(config.model, vocab_size), config.training.fast)
         optimizer = config.training.optimizer.component(config.training.optimizer, model)
         x = torch.zeros(config.training.batch_size, config.model.block_size, dtype=torch.long)  # (B, T)
         for step in range(2):
             accumulate(model, x, x, config.training, mixed_precision(config.training, model))
             clip(model, config.training.grad_clip)
             take_step(optimizer, 1.0, step)
+        if grown is not None:
+            grown.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
     profiler.export_chrome_trace(str(folder / "trace.json"))
     events = json.loads((folder / "trace.json").read_text("utf-8"))["traceEvents"]
     changes = sorted((e["ts"], e["args"]["Bytes"]) for e in events if e.get("name") == "[memory]")
@@ -63,7 +70,7 @@ def allocated(config: RunConfig, folder: Path) -> int:
     return most
 
 
-QUICK = ("float32", "micro-batches")
+QUICK = ("micro-batches", "squares")
 SHAPED = [pytest.param(shape, marks=[] if shape in QUICK else [pytest.mark.slow]) for shape in SHAPES]
 
 
@@ -71,7 +78,7 @@ SHAPED = [pytest.param(shape, marks=[] if shape in QUICK else [pytest.mark.slow]
 def test_the_peak_is_what_torchs_allocator_gives_out(shape: str, tmp_path: Path) -> None:
     config = config_of(*SHAPES[shape])
     step = simulate(config.model, V, config.training, ROWS)
-    assert step.peak == pytest.approx(allocated(config, tmp_path), rel=0.001)
+    assert step.peak == pytest.approx(allocated(config, tmp_path), rel=0.001 if shape != "bfloat16" else 0.01)
     assert sum(step.parts[part] for part in PARTS) == step.peak
     weights = sum(parameter.numel() for parameter in GPT(config.model, V).parameters())
     assert step.parts["weights"] >= 4 * weights > 0

@@ -56,7 +56,7 @@ class Values(TorchFunctionMode):
 
 
 class Living(TorchDispatchMode):
-    """Counts the bytes of all storages that are alive, whoever holds them, and notes their peak.
+    """Keeps a log of the storages that begin and end, whoever holds them.
 
     A view has the storage of its base, so each storage counts once, with the size that it has when an operation returns
     it, and until it is freed.
@@ -64,30 +64,35 @@ class Living(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.alive: dict[int, tuple[int, int, int]] = {}  # storage -> its number, bytes, elements of its first tensor
-        self.now = self.peak = self.count = 0
-        self.at_peak: list[tuple[int, int, int]] = []
-        self.threshold = 0  # a pass before has found this peak: only then is it noted what was alive
+        self.numbers: dict[int, int] = {}  # storage that is alive -> its number: an address is used again
+        self.sizes: list[tuple[int, int]] = []  # by number: bytes, elements of its first tensor
+        self.log: list[int] = []  # numbers; the second time, that storage is freed
 
     def note(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
-        key, size = storage._cdata, storage.nbytes()
-        if key in self.alive:
-            return
-        self.alive[key] = self.count, size, tensor.numel()
-        self.now, self.count = self.now + size, self.count + 1  # an address is used again, a number is not
-        weakref.finalize(storage, self.drop, key)
-        if self.now > self.peak:
-            self.peak = self.now
-            if self.threshold and self.peak >= self.threshold:
-                self.at_peak, self.threshold = list(self.alive.values()), self.peak + 1
+        key = storage._cdata
+        if key not in self.numbers:
+            self.numbers[key] = len(self.sizes)
+            self.log.append(len(self.sizes))
+            self.sizes.append((storage.nbytes(), tensor.numel()))
+            weakref.finalize(storage, self.drop, key)
 
     def drop(self, key: int) -> None:
-        self.now -= self.alive.pop(key)[1]
+        self.log.append(self.numbers.pop(key))
 
     def number(self, tensor: Tensor) -> int:
         """The number of a tensor's storage."""
-        return self.alive[tensor.untyped_storage()._cdata][0]
+        return self.numbers[tensor.untyped_storage()._cdata]
+
+    def at_peak(self) -> set[int]:
+        """The numbers of the storages that were alive when they took the most bytes."""
+        now, peak, alive, most = 0, 0, set[int](), set[int]()
+        for number in self.log:
+            alive ^= {number}
+            now += self.sizes[number][0] if number in alive else -self.sizes[number][0]
+            if now > peak:
+                peak, most = now, set(alive)
+        return most
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -121,38 +126,46 @@ def simulate(config: ModelConfig, vocab_size: int, training: TrainingConfig, row
     rows = min(rows, 2 * size)
     if gpu and training.precision == "auto":
         training = replace(training, precision="bfloat16")
-    first = _pass(config, vocab_size, training, rows, gpu, 0)
-    living, parts, flops = _pass(config, vocab_size, training, rows, gpu, first[0].peak)
+    living, parts = allocations(config, vocab_size, training, rows, gpu)
     kept = Counter[str]()
-    for number, bytes_, elements in living.at_peak:
+    for number in living.at_peak():
+        bytes_, elements = living.sizes[number]
         others = LOGITS if elements == size * config.block_size * vocab_size else ACTIVATIONS
         kept[parts.get(number, others)] += bytes_
-    per_token = (count / (rows * config.block_size) for count in flops)
-    return Step(living.peak, {part: kept[part] for part in PARTS}, *per_token)
+    flops = operations(config, vocab_size, training, gpu)
+    return Step(kept.total(), {part: kept[part] for part in PARTS}, *flops)
 
 
-def _pass(
-    config: ModelConfig, vocab_size: int, training: TrainingConfig, rows: int, gpu: bool, threshold: int
-) -> tuple[Living, dict[int, str], tuple[int, int]]:
-    """One simulation: what was alive, which storage belongs to which part, operations."""
-    living = Living()
-    living.threshold = threshold
-    with fake(gpu), living:
+def allocations(
+    config: ModelConfig, vocab_size: int, training: TrainingConfig, rows: int, gpu: bool
+) -> tuple[Living, dict[int, str]]:
+    """The log of two steps, and which storage belongs to which part."""
+    parts: dict[int, str] = {}
+    with fake(gpu), Living() as living:
         model = make_fast(GPT(config, vocab_size), training.fast)
         optimizer: Optimizer = training.optimizer.component(training.optimizer, model)
         x = torch.zeros(rows, config.block_size, dtype=torch.long)  # (B, T)
-        precision = mixed_precision(training, model)
-        parts: dict[int, str] = {}
-        counters = []
         for step in range(2):
-            with FlopCounterMode(display=False, custom_mapping=CUSTOM) as counter:
-                accumulate(model, x, x, training, precision)
-            counters.append(counter.get_total_flops())
+            accumulate(model, x, x, training, mixed_precision(training, model))
             parts |= {living.number(p.grad): GRADIENTS for p in model.parameters() if p.grad is not None}
             clip(model, training.grad_clip)
             take_step(optimizer, 1.0, step)
         parts |= {living.number(tensor): WEIGHTS for tensor in (*model.parameters(), *model.buffers())}
         parts |= {living.number(tensor): MOMENTS for tensor in optimizer.state().values()}
-        with FlopCounterMode(display=False, custom_mapping=CUSTOM) as forward, torch.no_grad():
+    return living, parts
+
+
+def operations(config: ModelConfig, vocab_size: int, training: TrainingConfig, gpu: bool) -> tuple[float, float]:
+    """Operations a token, forward and backward, and forward alone. They are counted apart: the counter takes some
+    operations to pieces, which keeps more in memory.
+    """
+    counters = [FlopCounterMode(display=False, custom_mapping=CUSTOM) for _ in range(2)]
+    with fake(gpu):
+        model = make_fast(GPT(config, vocab_size), training.fast)
+        x = torch.zeros(1, config.block_size, dtype=torch.long)  # (1, T)
+        with counters[0]:
+            accumulate(model, x, x, training, mixed_precision(training, model))
+        with counters[1], torch.no_grad():
             model(x)
-    return living, parts, (counters[-1], forward.get_total_flops())
+    both, forward = (counter.get_total_flops() / config.block_size for counter in counters)
+    return both, forward
