@@ -14,6 +14,7 @@ import torch
 from running import furnish, process
 
 from minigpt.attention import Attention
+from minigpt.config.options import from_dict
 from minigpt.fast import make_fast
 from minigpt.model import GPT, ModelConfig
 from minigpt.runs.report import read_metrics
@@ -48,10 +49,23 @@ def test_compiled_training_learns_the_same(tmp_path: Path) -> None:
 def test_a_compiled_kind_has_the_same_loss_and_gradients(kind: str, whole: bool) -> None:
     if not whole and kind not in SAMPLE:
         pytest.skip("a sample of the kinds is compiled; all of them with --whole")
-    torch.compiler.reset()
     options = Attention.kinds[kind].Config
     heads = {"n_head": 2} if hasattr(options, "n_head") else {}
-    shape = ModelConfig(n_layer=1, n_embd=32, block_size=80, attention=options(**heads))
+    check_compiled(ModelConfig(n_layer=1, n_embd=32, block_size=80, attention=options(**heads)))
+
+
+GEMMA = {"norm": "rmsnorm", "mlp": "geglu_tanh", "block": "sandwich", "embedding_scale": 4.0, "head_cap": 3.0}
+GPT_J = {"mlp": "gelu_tanh", "block": "parallel_one_norm", "tied_head": False, "head_bias": True}
+
+
+@pytest.mark.parametrize("options", [GEMMA, GPT_J], ids=["like Gemma 2", "like GPT-J"])
+def test_so_have_the_blocks_norms_and_mlps_of_published_models(options: dict[str, object]) -> None:
+    check_compiled(from_dict(ModelConfig, {"n_layer": 2, "n_embd": 32, "block_size": 80} | options))
+
+
+def check_compiled(shape: ModelConfig) -> None:
+    """Equal loss and gradients of a model of this shape, compiled and as it is."""
+    torch.compiler.reset()
     plain = make_fast(GPT(shape, vocab_size=20))
     model = copy.deepcopy(plain)
     x, y = torch.randint(20, (2, 2, 80))  # (B, T) each
