@@ -361,8 +361,32 @@ def test_smollm2_knows_the_capital_of_france() -> None:
     assert "".join(run.stream(asked, marked=True, max_tokens=20, temperature=0)) == "The capital of France is Paris."
 
 
+@pytest.mark.slow
+@torch.inference_mode()
+def test_smollm2_has_the_loss_that_an_independent_reader_finds() -> None:
+    """6 windows of 512 tokens where the last tenth of tiny Shakespeare begins; `pytest -s` shows the figures."""
+    from transformers import AutoModelForCausalLM
+
+    root, file = Path(__file__).parents[1], smollm2()
+    found = [p for p in (root.parent / "shared/data/tinyshakespeare.txt", root / "data/shakespeare.txt") if p.exists()]
+    if not found:
+        pytest.skip("tiny Shakespeare is not here: minigpt downloads it to data/shakespeare.txt")
+    run = load(import_folder(file, "smollm2", 512, quiet), device="cpu")
+    theirs = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32).eval()
+    ids = torch.from_numpy(run.tokenizer.encode(found[0].read_text(encoding="utf-8")))  # (N,)
+    assert len(ids) == 341_094
+    windows = ids[int(0.9 * len(ids)) :][: 6 * 512 + 1]  # (6 * 512 + 1,)
+    losses, apart = torch.zeros(2, dtype=torch.float64), 0.0
+    for x, y in zip(windows[:-1].view(6, 1, 512), windows[1:].view(6, 512)):
+        ours, other = run.model(x)[0], theirs(x).logits[0]  # (512, V) each
+        losses += torch.stack([nn.functional.cross_entropy(one.double(), y) for one in (ours, other)]) / 6
+        apart = max(apart, (ours - other).abs().max().item())
+    print(f"\nloss {losses[0]:.6f}, theirs {losses[1]:.6f}, logits apart by at most {apart:.1e}")
+    assert abs(losses[0] - losses[1]) < 1e-4 and apart < 1e-3
+
+
 def test_the_ids_of_smollm2_are_those_of_tokenizers() -> None:
-    """transformers' own reading of this file does not split digits one by one."""
+    """transformers' own reading of this file passes over its split pattern: two spaces before a digit get other ids."""
     tokenizers = pytest.importorskip("tokenizers")
     mine = open_gguf(smollm2()).tokenizer()
     vocabulary = {token: id for id, token in enumerate(mine.tokens)}
