@@ -11,23 +11,16 @@ import begin  # noqa: F401  before the imports that take seconds
 
 # isort: split
 import argparse
-import re
 import sys
-from pathlib import Path
 
 from minigpt import command
-from minigpt.hub.fetch import fetch, looks_like_a_name, packaged
-from minigpt.hub.importer import import_folder
+from minigpt.hub.importer import import_from
 from minigpt.runs.report import say
 
 
 def main(arguments: argparse.Namespace) -> None:
     """Make the run."""
-    source = arguments.source
-    path = packaged(source) or (fetch(source, say) if looks_like_a_name(source) else Path(source))
-    last = Path(source).resolve().name.removesuffix(".gguf")
-    name = arguments.name or re.sub(r"[^\w.-]+", "-", last).strip("-.") or "imported"
-    import_folder(path, name, arguments.block_size, say)
+    import_from(arguments.source, arguments.name, arguments.block_size, say)
 
 
 if __name__ == "__main__":

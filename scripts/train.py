@@ -4,6 +4,7 @@ python scripts/train.py --config tiny.yaml                                  # a 
 python scripts/train.py --config tiny.yaml model.attention=average_softmax  # swap the attention
 python scripts/train.py --resume                                            # go on with the newest run
 python scripts/train.py --from-run tiny data.source=my.txt                  # a new run, with the weights of one
+python scripts/train.py --from-hf smollm2 data.source=my.txt                # with those of a model from elsewhere
 python scripts/train.py --config tiny.yaml --profile                        # where a step's time goes
 python scripts/train.py --config tiny.yaml --plain                          # no kernels: the textbook's forms only
 """
@@ -12,6 +13,7 @@ import begin  # noqa: F401  before the imports that take seconds
 
 # isort: split
 import argparse
+import os
 import re
 import sys
 from pathlib import Path
@@ -39,12 +41,13 @@ def main(arguments: argparse.Namespace) -> None:
         raise UserError("--name and --resume: give one of them; a run is resumed under its own name")
     if arguments.resume is None and arguments.allow_data_change:
         raise UserError("--allow-data-change: give --resume as well; a new run may have any text")
-    if arguments.resume is not None and arguments.from_run is not None:
-        raise UserError("--from-run and --resume: give one of them; a run goes on with its own weights")
+    given = {"--resume": arguments.resume, "--from-run": arguments.from_run, "--from-hf": arguments.from_hf}
+    if len(both := [option for option, value in given.items() if value is not None]) > 1:
+        raise UserError(f"{' and '.join(both)}: give one of them; each says which weights to begin with")
     if arguments.resume is not None:
         folder, allowed = newest_run(arguments.resume), (arguments.allow_data_change, arguments.allow_leak)
         trainer = resume(folder, arguments.overrides, arguments.plugin, *allowed, skip_checks=arguments.skip_checks)
-    elif arguments.from_run is not None:
+    elif arguments.from_run is not None or arguments.from_hf is not None:
         trainer = start_from(arguments)
     elif arguments.config:
         settings = config.load(RunConfig, arguments.config, arguments.overrides)
@@ -62,7 +65,13 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 def start_from(arguments: argparse.Namespace) -> Trainer:
-    """A new run that starts with the weights of one that is there."""
+    """A new run that starts with the weights of one that is there, or of a model from elsewhere, which becomes one."""
+    if arguments.from_hf is not None and "RANK" in os.environ:
+        raise UserError("--from-hf: import it first (scripts/import_hf.py), then give --from-run to all processes")
+    if arguments.from_hf is not None:
+        from minigpt.hub.importer import import_from  # what only this needs is not loaded with each training
+
+        arguments.from_run = str(import_from(arguments.from_hf, "", None, say))
     source = open_run(newest_run(arguments.from_run))
     settings = continued(source.config, arguments.config, arguments.overrides)
     name = arguments.name or (Path(arguments.config).stem if arguments.config else tuned_name(source.folder))
@@ -73,7 +82,7 @@ def start_from(arguments: argparse.Namespace) -> Trainer:
 def profile(arguments: argparse.Namespace) -> None:
     """Show where a step's time goes; there is no run. Raises UserError for what belongs to a run."""
     options = {"--resume": arguments.resume is not None, "--name": arguments.name, "--allow-leak": arguments.allow_leak}
-    options |= {"--from-run": arguments.from_run is not None}
+    options |= {"--from-run": arguments.from_run is not None, "--from-hf": arguments.from_hf is not None}
     options |= {"--allow-data-change": arguments.allow_data_change, "--skip-checks": arguments.skip_checks}
     for option, given in options.items():
         if given:
@@ -96,6 +105,8 @@ if __name__ == "__main__":
     )
     what = "start a new run with the weights and the tokenizer of a run (default: the newest)"
     parser.add_argument("--from-run", nargs="?", const="", metavar="RUN", help=what)
+    what = "the same with a model from elsewhere: what scripts/import_hf.py takes"
+    parser.add_argument("--from-hf", metavar="DIR", help=what)
     parser.add_argument("--allow-data-change", action="store_true", help="resume although the text has changed")
     parser.add_argument("--plain", action="store_true", help="compute by the textbook's forms only: slower, and equal")
     parser.add_argument("--allow-leak", action="store_true", help="train even if an attention sees the future")

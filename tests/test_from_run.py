@@ -8,13 +8,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from families import make
 from running import furnish, script, small_text, well
+from transformers import AutoModelForCausalLM
 
 import minigpt
 from minigpt.attention.sparse.sliding_window import SlidingWindow
+from minigpt.hub.tokenizer_json import tokenizer_files
 from minigpt.runs import checkpoint
 from minigpt.runs.report import read_metrics
 from minigpt.runs.run import open_run, read_config
+from minigpt.text.corpus import open_corpus
+from minigpt.text.dataset import Dataset
+from minigpt.text.tokenizer import Byte
 
 CONFIG = """\
 data: {source: text.txt}
@@ -121,11 +127,36 @@ def test_it_can_be_done_in_a_notebook(home: Path, monkeypatch: pytest.MonkeyPatc
     assert open_run(home / "runs/notebook").saved.state["step"] == 2
 
 
+def test_a_model_from_elsewhere_becomes_a_run_and_is_trained_on(home: Path, tmp_path: Path) -> None:
+    """What transformers has written; its loss before the first step is what transformers says."""
+    make("llama", vocab_size=256).save_pretrained(tmp_path / "theirs")
+    for name, text in tokenizer_files(Byte(), 40).items():
+        (tmp_path / "theirs" / name).write_text(text, encoding="utf-8")
+    (tmp_path / "text.txt").write_text(small_text(), encoding="utf-8")
+    short = ["training.max_steps=2", "training.batch_size=2", "training.precision=float32", "training.device=cpu"]
+    said = well(
+        script("train.py", "--from-hf", "theirs", "data.source=text.txt", "model.block_size=16", *short, cwd=tmp_path)
+    )
+    assert "run: runs/theirs\n" in said
+    assert "weights: those of runs/theirs after step 0" in said
+    folder = tmp_path / "runs/theirs-tuned"
+    assert read_config(folder).model.block_size == 16
+    config, tokenizer = read_config(folder), open_run(folder).tokenizer
+    data = Dataset(config.data, open_corpus(str(tmp_path / "text.txt")), tokenizer, 16)
+    x, y = data.batch("train", 0, 2, config.training.seed)
+    with torch.no_grad():
+        logits = AutoModelForCausalLM.from_pretrained(tmp_path / "theirs")(x).logits
+    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten()).item()
+    assert read_metrics(folder / "metrics.jsonl")[0]["train/loss"] == pytest.approx(expected, abs=1e-5)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["--from-run", "none"], "there is no run none"),
-        (["--from-run", "small", "--resume"], "--from-run and --resume: give one of them"),
+        (["--from-run", "small", "--resume"], "--resume and --from-run: give one of them"),
+        (["--from-run", "small", "--from-hf", "model"], "--from-run and --from-hf: give one of them"),
+        (["--from-hf", "none/there", "--profile"], "--profile and --from-hf: give one of them"),
         (["--from-run", "small", "--profile"], "--profile and --from-run: give one of them"),
         (["--from-run", "small", "data.tokenizer=byte"], "data.tokenizer: the weights belong to the tokenizer of"),
         (["--from-run", "small", "model.n_embd=32"], "no weight of runs/small fits this model"),

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from minigpt.hub.family import FAMILIES, Family, Rule, to_ours, to_theirs
+from minigpt.hub.fetch import fetch, looks_like_a_name, packaged
 from minigpt.hub.folder import CONFIG, Place, check_tensors, open_folder, read_tensor
 from minigpt.hub.gguf_model import GGUF, open_gguf
 from minigpt.hub.keys import show
@@ -26,6 +27,14 @@ from minigpt.system.memory import free_memory
 from minigpt.training.memory import NUMBER, outline, sampling_parts
 
 TABLE = "position.table.weight"  # of learned positions: as many rows as the context has places
+
+
+def import_from(source: str, name: str, block_size: int | None, say: Say) -> Path:
+    """Make a run of a folder, of a GGUF file, or of a name on the Hub, as `import_folder` does. `name` may be empty."""
+    path = packaged(source) or (fetch(source, say) if looks_like_a_name(source) else Path(source))
+    last = Path(source).resolve().name.removesuffix(".gguf")
+    name = name or re.sub(r"[^\w.-]+", "-", last).strip("-.") or "imported"
+    return import_folder(path, name, block_size, say)
 
 
 def import_folder(path: Path, name: str, block_size: int | None, say: Say) -> Path:
