@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import tokenizers
 import torch
-from families import make
+from families import YARN, make
 from running import script, small_text, well
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerFast
@@ -182,6 +182,10 @@ def test_code_of_a_folder_is_not_run_and_that_is_said(folder: Path) -> None:
         ({"n_layer": "3"}, "n_layer: expected a whole number"),
         ({"n_layer": 10**9}, "n_layer: expected a whole number"),
         ({"n_layer": 5000}, "n_layer"),
+        ({"vocab_size": 1 << 40}, "vocab_size: expected a whole number"),
+        ({"vocab_size": "256"}, "vocab_size: expected a whole number"),
+        ({"activation_function": ["gelu"]}, "activation_function: .* has no counterpart"),
+        ({"n_ctx": 7}, "n_ctx: 7, and another key says 40"),
         ({"n_head": 7}, "7 heads do not divide"),
         ({"layer_norm_epsilon": -1}, "layer_norm_epsilon: expected a number above 0"),
         ({"scale_attn_weights": "yes"}, "scale_attn_weights: expected true or false"),
@@ -198,6 +202,12 @@ def test_an_option_without_counterpart_is_refused_by_name(values: dict[str, Any]
         ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, 'rope_type: "dynamic"'),
         ("llama", {"rope_parameters": None, "rope_scaling": {"type": "longrope", "factor": 2.0}}, "longrope"),
         ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "more": 1}}, "rope_parameters.more"),
+        ("llama", {"rope_parameters": 3}, "rope_parameters: expected a group of keys"),
+        ("llama", {"rope_parameters": {"rope_type": ["linear"]}}, "rope_parameters.rope_type"),
+        ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling: not what rope_parameters says"),
+        ("llama yarn", {"rope_parameters": YARN | {"truncate": False}}, "rope_parameters.truncate: false"),
+        ("gptj", {"rotary_dim": 5}, "rotary_dim: 5 of 10 features are rotated"),
+        ("qwen2", {"layer_types": ["sliding_attention"] * 3}, "use_sliding_window is false"),
         ("llama", {"hidden_act": "relu"}, 'hidden_act: "relu"'),
         ("llama", {"head_dim": 7}, "7 of 7 features are rotated"),
         ("llama", {"num_key_value_heads": 4}, "6 query heads cannot share 4"),
@@ -250,6 +260,28 @@ def test_a_folder_without_a_config_or_a_tokenizer(folder: Path) -> None:
     refused(folder / "nothing", UserError, "no such folder")
 
 
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("{", "not the JSON of a tokenizer"),
+        ("[" * 100_000, "nested too deep"),
+        ("{}", r"tokenizer\.json"),
+        ('{"model": {"type": "BPE", "vocab": {"a": 0, "a": 1}, "merges": []}}', "'a' is there twice"),
+        ('{"model": {"type": "Evil"}}', r"tokenizer\.json"),
+        (" " * (33 << 20), "this is not a tokenizer"),
+    ],
+    ids=["cut short", "deep", "empty", "a key twice", "unknown", "large"],
+)
+def test_a_tokenizer_that_is_none(text: str, what: str, folder: Path) -> None:
+    (folder / "tokenizer.json").write_text(text)
+    refused(folder, UserError, what)
+
+
+def test_an_end_of_text_that_is_no_id(folder: Path) -> None:
+    edit(folder, "generation_config.json", eos_token_id="</s>")
+    refused(folder, UserError, "eos_token_id is neither an id nor a list of ids")
+
+
 def test_a_model_that_does_not_fit_into_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importer, "free_memory", lambda: 300_000)
     refused(folder, UserError, r"these weights take [\d,]+ bytes, and 300,000 are free")
@@ -279,7 +311,7 @@ def test_an_index_names_only_files_beside_it(name: str, folder: Path) -> None:
     refused(folder, CheckpointError, "is not the name of a .safetensors file in this folder")
 
 
-@pytest.mark.parametrize("name", [WEIGHTS, "config.json"])
+@pytest.mark.parametrize("name", [WEIGHTS, "config.json", "tokenizer.json"])
 def test_links_are_not_followed(name: str, folder: Path) -> None:
     (folder / name).rename(folder.parent / "outside")
     (folder / name).symlink_to(folder.parent / "outside")
@@ -421,6 +453,21 @@ def test_an_imported_run_cannot_be_resumed_and_that_is_said(folder: Path) -> Non
     assert ended.code == 4 and "without the optimizer's state" in ended.err
 
 
+FAMILY = """\
+from minigpt.hub.families.gpt2 import GPT2
+
+class Mine(GPT2):
+    model_type = "mine"
+"""
+
+
+def test_a_family_of_ones_own_is_a_plugin(folder: Path) -> None:
+    edit(folder, model_type="mine")
+    Path("family.py").write_text(FAMILY)
+    assert script("import_hf.py", "model", cwd=folder.parent).code == 2
+    well(script("import_hf.py", "model", "--plugin", "family.py", cwd=folder.parent))
+
+
 # ---- a name in place of a folder ----
 
 
@@ -445,6 +492,12 @@ def test_a_hub_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.Monkey
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
         monkeypatch.setattr(fetch, "ANSWER", 0.2)
         assert "cannot be reached (" in fetch.why_offline()
+
+
+def test_a_folder_that_is_here_is_not_looked_for_on_the_hub(folder: Path) -> None:
+    Path("some").mkdir()
+    folder.rename("some/model")
+    well(script("import_hf.py", "some/model", cwd=folder.parent, HF_HUB_OFFLINE="1"))
 
 
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
