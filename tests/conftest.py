@@ -21,8 +21,9 @@ hypothesis.settings.load_profile("course")
 
 
 LONGEST = [  # files that take the longest, quick and slow tests together
-    "benchmark", "bank", "distributed", "grading", "mutants", "contract", "waits", "learners", "exercises",
-    "every_kind", "fuzz", "experiment", "checks", "training", "grading_models", "signals", "interruptions",
+    "benchmark", "bank", "distributed", "grading", "mutants", "contract", "lessons", "learners", "exercises",
+    "checks", "explorer", "playground_page", "page", "waits",
+    "every_kind", "fuzz", "experiment", "training", "grading_models", "signals", "interruptions",
     "written_options", "progress", "kill", "checksums", "statistics", "fast", "decoding", "model",
 ]  # fmt: skip
 

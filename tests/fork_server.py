@@ -131,6 +131,7 @@ def hurry() -> NoReturn:
     code: Any = 1
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")
+        code = 0
     except SystemExit as end:
         code = end.code or 0
     except BaseException:

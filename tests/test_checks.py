@@ -11,6 +11,7 @@ import copy
 import random
 import re
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -43,6 +44,7 @@ LEARNED = Learned.Config()
 STEPS = TrainingConfig(batch_size=8, precision="float32", max_steps=3)
 
 
+@cache
 def make_dataset(block: int) -> Dataset:
     corpus = corpus_of(small_text(200))
     return Dataset(DataConfig(), corpus, Char.fit(Char.Config(), corpus.documents()), block)

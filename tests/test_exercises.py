@@ -24,7 +24,7 @@ from minigpt.grading.confined import Confined, Limits
 from minigpt.grading.exercises import EXERCISES, begun, exercise_file, hand_out, hint, template
 from minigpt.system.errors import UserError
 
-QUICK = Limits(processor_seconds=2, seconds=10, memory=2**29)
+QUICK = Limits(processor_seconds=2, seconds=6, memory=2**29)
 
 HOSTILE = {  # what a learner's file does, and what its row says
     "never_ends": ("while True: pass", "took "),

@@ -244,9 +244,12 @@ MEASURED = [  # (style, old, new, what is measured)
     ("mean_ok", "torch.arange(1, x.shape[1] + 1)", "torch.arange(3, x.shape[1] + 3)", "sum to 0.3333, 0.5000"),
     ("weights_ok", "> torch.arange(T)[:, None] + S - T", "== 2", "token 0 gives weight"),
 ]
+HALF = [
+    pytest.param(*case, marks=[pytest.mark.slow] * (number % 2)) for number, case in enumerate(MEASURED)
+]  # seconds each
 
 
-@pytest.mark.parametrize(("style", "old", "new", "words"), MEASURED)
+@pytest.mark.parametrize(("style", "old", "new", "words"), HALF)
 def test_what_has_no_name_is_measured(style: str, old: str, new: str, words: str, tmp_path: Path) -> None:
     assert old in STYLES[style]
     report = check(STYLES[style].replace(old, new), target_of(style), tmp_path)

@@ -37,7 +37,7 @@ from minigpt.training.loop import evaluate
 LESSONS = lessons()
 NAMES = [lesson.path.stem for lesson in LESSONS]
 UNREADABLE = {"made up": True}
-QUICK = [(1280, "light"), (390, "dark")]  # to look at all of the page takes seconds
+QUICK = [(390, "dark")]  # to look at all of the page takes ten seconds
 
 
 @dataclass
@@ -63,7 +63,8 @@ def wrong(question: Question) -> Any:
 
 @pytest.fixture(scope="module")
 def all_ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[str, Ran]]]:
-    """The page, and what each lesson has shown for it; each cell with an answer was run with other guesses too.
+    """The page, and what each lesson has shown for it; each cell with an answer was run with a right guess too, and
+    what it reveals with a wrong and an unreadable one.
 
     There is no run, so the lessons look at a small model, here of a few steps.
     """
@@ -72,6 +73,15 @@ def all_ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dic
     real = as_page.run
 
     def run(cell: Cell, names: dict[str, Any], path: Path) -> Sequence[Output]:
+        asked: list[tuple[Any, Any]] = []
+
+        def revealing(guess: Any, *given: Any, **options: Any) -> None:
+            asked.append((given, options))
+            reveal(guess, *given, **options)
+
+        if cell.answers:
+            assert names["reveal"] is reveal
+            names["reveal"] = revealing
         outputs, ran = real(cell, names, path), found[path.stem]
         ran.outputs += outputs
         if cell.waits:
@@ -80,11 +90,15 @@ def all_ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dic
             guessed, ran_now = waiting.pop(), {}
             (ran_now["none"],) = (output for output in outputs if isinstance(output, Answer))
             question = ran_now["none"].question
-            guesses = {"right": question.measured, "wrong": wrong(question), "unreadable": UNREADABLE}
-            for name, guess in guesses.items():
-                source = guessed.source.replace(NO_GUESS, f"guess = {guess!r}")
-                real(Cell("code", source, guessed.line), names, path)
-                (ran_now[name],) = (out for out in real(cell, names, path) if isinstance(out, Answer))
+            ((given, options),) = asked
+            for name, guess in {"wrong": wrong(question), "unreadable": UNREADABLE}.items():
+                with collected() as shown:
+                    reveal(guess, *given, **options)
+                (ran_now[name],) = (out for out in shown if isinstance(out, Answer))
+            names["reveal"] = reveal
+            source = guessed.source.replace(NO_GUESS, f"guess = {question.measured!r}")
+            real(Cell("code", source, guessed.line), names, path)
+            (ran_now["right"],) = (out for out in real(cell, names, path) if isinstance(out, Answer))
             real(guessed, names, path)
             ran.answers.append(ran_now)
         return outputs
@@ -94,8 +108,8 @@ def all_ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dic
         folder = tmp_path_factory.mktemp("lessons")
         patch.chdir(folder)
         patch.setattr("minigpt.text.corpus.DATA", folder / "data")
-        patch.setattr(own_model, "STEPS", 40)
-        patch.setattr(short_trainings, "STEPS", 40)
+        patch.setattr(own_model, "STEPS", 8)
+        patch.setattr(short_trainings, "STEPS", 8)
         patch.setattr(as_page, "run", run)
         try:
             yield as_page.page(), found

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import THEMES, Visit, overflow, violations
+from browser import QUICK_THEMES, Visit, overflow, violations
 from comparing import SMALL, finished, small
 
 from minigpt.comparison import variants as compare
@@ -178,7 +178,7 @@ def test_ticks_are_round_and_enclose() -> None:
 # ---- a real browser ----
 
 
-@pytest.mark.parametrize(("width", "theme"), THEMES)
+@pytest.mark.parametrize(("width", "theme"), QUICK_THEMES)
 def test_a_real_browser_finds_nothing_wrong(folder: Path, visit: Visit, width: int, theme: str) -> None:
     """No script error, no request, nothing beyond the edge of a phone, and what WCAG 2.2 A and AA ask for."""
     shown = visit(folder / "page.html", width, theme)

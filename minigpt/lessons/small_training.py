@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from minigpt.attention import Attention
+from minigpt.comparison.data import expected_of, text_and_tokenizer
 from minigpt.config.options import load as load_config
 from minigpt.fast import make_fast
-from minigpt.runs.assemble import RunConfig, assemble, open_text
+from minigpt.runs.assemble import RunConfig, assemble
 from minigpt.runs.run import Run
 from minigpt.system.waiting import progress
-from minigpt.training.floor import expectations
 from minigpt.training.loop import evaluate, train
 
 SMALL = (  # what differs from tiny.yaml
@@ -43,9 +43,9 @@ def watch(steps: int, every: int, overrides: Sequence[str], attention: Attention
     config = load_config(RunConfig, "tiny.yaml", [*SMALL, *overrides, f"training.max_steps={steps}"])
     if attention is not None:
         config = replace(config, model=replace(config.model, attention=attention))
-    corpus, tokenizer = open_text(config.data)
+    corpus, tokenizer = text_and_tokenizer(config.data)
     dataset, model, optimizer = assemble(config, corpus, tokenizer)
-    expected = expectations(corpus, tokenizer)
+    expected = expected_of(config.data)
     assert expected is not None, "the stories have a floor"
     losses = list[tuple[float, float]]()
     for record in progress(train(model, dataset, optimizer, config.training), "training a small model", steps, "steps"):

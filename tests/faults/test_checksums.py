@@ -7,13 +7,11 @@ import os
 import random
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running import environment, script
+from running import script, well
 from shim import OFF, under
 from stopping import SMALL, furnished, metrics, newest, resume, same, train, train_until
 
@@ -111,11 +109,8 @@ def test_what_is_changed_on_purpose_holds_for_older_checkpoints_too(home: Path) 
 def test_a_crash_while_a_change_is_written_down_leaves_a_run_that_goes_on(home: Path) -> None:
     """SIGKILL before every file-system operation: the config is the old or the new one, and nothing is missing."""
     (home / "mine.py").write_text("KIND = 2\n", encoding="utf-8")
-    command = [sys.executable, str(HERE / "rewrite.py"), str(home / "runs" / "small"), str(home / "mine.py")]
-    env = environment(**under(home, OFF))
-    said = subprocess.run(command, cwd=home, env=env, capture_output=True, text=True, timeout=120)
-    assert said.returncode == 0, said.stderr
-    found = [json.loads(line) for line in said.stdout.splitlines()]
+    said = script(HERE / "rewrite.py", home / "runs" / "small", home / "mine.py", cwd=home, **under(home, OFF))
+    found = [json.loads(line) for line in well(said).splitlines()]
     assert len(found) > 15 and [each["code"] for each in found] == [-9] * (len(found) - 1) + [0]
     for each in found:
         assert each["step"] == 12 and each["notes"] == [] and each["meant"] and each["max_steps"] in (12, 99)

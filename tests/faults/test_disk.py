@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from running import Ended, command_line, environment, process
+from running import Ended, command_line, environment, process, script
 from shim import FULL, under
 from stopping import furnished, leftovers, metrics, newest, resume, same, train, train_until
 
@@ -117,7 +117,7 @@ def test_a_log_that_cannot_be_written_warns_once_and_training_goes_on(
 ) -> None:
     furnished(tmp_path)
     at = 4 if name == "metrics.jsonl" else 1
-    ended = process("train.py", "--config", "small.yaml", cwd=tmp_path, **under(tmp_path, FULL, at, name))
+    ended = script("train.py", "--config", "small.yaml", cwd=tmp_path, **under(tmp_path, FULL, at, name))
     assert ended.code == 0 and ended.err == "", ended
     (warning,) = {line for line in ended.out.splitlines() if line.startswith("warning: ")}
     assert name in warning and ("No space left on device" in warning or "bytes could be written" in warning)
@@ -130,7 +130,7 @@ def test_a_log_that_cannot_be_written_warns_once_and_training_goes_on(
 def test_full_while_tokenizing(tmp_path: Path) -> None:
     furnished(tmp_path)
     data = tmp_path / "data"
-    ended = process(*START, cwd=tmp_path, MINIGPT_DATA=str(data), **under(data, FULL, 3))
+    ended = script(*START, cwd=tmp_path, MINIGPT_DATA=str(data), **under(data, FULL, 3))
     one_line(ended)
     assert leftovers(tmp_path) == [] and not (tmp_path / "runs").exists()
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 import crash
 import pytest
 from comparing import SMALL, small
-from running import Ended, process, script
+from running import Ended, script
 from shim import UNREADABLE, under
 from stopping import furnished, train
 
@@ -68,12 +68,12 @@ def test_so_does_a_notebook(home: Path, capsys: pytest.CaptureFixture[str]) -> N
 )
 def test_one_that_cannot_be_read_is_passed_over_by_name(error: int, text: str, name: str, home: Path) -> None:
     """A disk that fails at a file of the newest, or no permission."""
-    ended = process(*COMMANDS["sample"], cwd=home, **under(home, UNREADABLE, error, f"step-000012/{name}"))
+    ended = script(*COMMANDS["sample"], cwd=home, **under(home, UNREADABLE, error, f"step-000012/{name}"))
     says_so(ended, f"step-000012/{name}: cannot be read ({text})")
 
 
 def test_a_folder_of_checkpoints_none_of_which_can_be_read(home: Path) -> None:
-    ended = process(*COMMANDS["sample"], cwd=home, **under(home, UNREADABLE, errno.EIO, "state.json"))
+    ended = script(*COMMANDS["sample"], cwd=home, **under(home, UNREADABLE, errno.EIO, "state.json"))
     assert ended.code == 4 and ended.err.count("\n") == 1 and ended.err.count("cannot be read") == 2, ended
 
 

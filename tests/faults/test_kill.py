@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from running import environment
+from running import script, well
 from shim import BROKEN, FULL, KILL_AFTER, KILL_BEFORE, KILL_WITHIN, under
 
 HERE = Path(__file__).parent
@@ -20,10 +18,8 @@ SIGKILL = -9
 def crash(what: str, folder: Path, *arguments: object, **env: str) -> list[dict[str, Any]]:
     """What `crash.py` saw: a line for each child that it forked."""
     (folder / "crash").mkdir()
-    command = [sys.executable, str(HERE / "crash.py"), what, str(folder / "crash"), *map(str, arguments)]
-    ended = subprocess.run(command, env=environment(**env), capture_output=True, text=True, timeout=300)
-    assert ended.returncode == 0, ended.stderr
-    return [json.loads(line) for line in ended.stdout.splitlines()]
+    said = well(script(HERE / "crash.py", what, folder / "crash", *arguments, cwd=folder, **env))
+    return [json.loads(line) for line in said.splitlines()]
 
 
 def check(trial: dict[str, Any]) -> None:

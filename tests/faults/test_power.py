@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import crash
 import power
 import pytest
-from running import environment, process
+from running import process, script, well
 from shim import RECORD, operations, under
 from stopping import furnished
 
@@ -30,8 +28,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A folder in which three checkpoints were saved and one pruned, and all that was done to it."""
     folder, log = tmp_path_factory.mktemp("watched"), tmp_path_factory.mktemp("log") / "log"
-    command = [sys.executable, crash.__file__, "record", str(folder), str(log)]
-    subprocess.run(command, env=environment(**under(folder)), check=True, timeout=60)
+    well(script(Path(crash.__file__), "record", folder, log, cwd=folder.parent, **under(folder)))
     return folder, log
 
 

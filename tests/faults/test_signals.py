@@ -31,8 +31,14 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("signum", "code"), SIGNALS, ids=["INT", "TERM", "HUP"])
-@pytest.mark.parametrize("phase", PHASES)
+EACH = [  # every signal during a step, and one of them in each other phase; the rest is slow
+    pytest.param(phase, *signal, marks=[pytest.mark.slow] * (place > 0 and (place - number) % 3 > 0))
+    for place, phase in enumerate(PHASES)
+    for number, signal in enumerate(SIGNALS)
+]
+
+
+@pytest.mark.parametrize(("phase", "signum", "code"), EACH)
 def test_a_signal_during(phase: str, signum: int, code: int, straight: Path, tmp_path: Path) -> None:
     owner, name, nth, last = PHASES[phase]
     furnished(tmp_path)
