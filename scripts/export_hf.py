@@ -33,9 +33,7 @@ def main(arguments: argparse.Namespace) -> None:
         check_file(gguf)
     run = load(newest_run(arguments.run), "cpu", fast=False)
     if out is not None:
-        export_run(run, out, arguments.remote_code)
-        consent = ", trust_remote_code=True" if arguments.remote_code else ""
-        say(f"wrote {out}: AutoModelForCausalLM.from_pretrained({str(out)!r}{consent})")
+        export_run(run, out, arguments.remote_code, say)
     if gguf is not None:
         export_gguf(run, gguf, arguments.gguf_weights)
         say(f"wrote {gguf}: {gguf.stat().st_size:,} bytes")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from running import SCRIPTS, Ended, environment, furnish, script, small_text, well
+from running import SCRIPTS, Ended, environment, furnish, script, small_text, started, well
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from minigpt import load, load_plugin
@@ -94,6 +96,19 @@ def test_transformers_reads_a_text_as_the_same_ids(kind: str, tmp_path: Path) ->
         check_equal(tokenizer, theirs, text)
 
     same_ids()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["bpe", "gpt2", "cl100k_base", "o200k_base"])
+def test_every_character_of_unicode_is_read_alike(kind: str, tmp_path: Path) -> None:
+    """In six surroundings: whether it is a letter, a digit or a space decides where a text is split."""
+    tokenizer = made(kind)
+    theirs = read_by_transformers(tokenizer, tmp_path)
+    for first in range(0, 0x110000, 64):
+        block = [chr(code) for code in range(first, first + 64) if not 0xD800 <= code < 0xE000]
+        for around in ("a{}b", "{}{} {}", "1{}2", "'{} ", "\n{}\n", "'S{}"):
+            text = "\x00 |".join(around.replace("{}", character) for character in block)
+            assert theirs(text)["input_ids"] == tokenizer.encode(text).tolist(), (first, around)
 
 
 def test_a_character_that_is_not_known_is_an_error_there_too(tmp_path: Path) -> None:
@@ -372,6 +387,16 @@ def test_an_export_that_fails_leaves_the_former_one(tmp_path: Path) -> None:
         assert (tmp_path / "out" / "a.txt").read_text("utf-8") == "one"
     write_folder(tmp_path / "out", {"c.txt": "three"})
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"c.txt", LIST}
+
+
+def test_ctrl_c_leaves_nothing_half(trained: Path) -> None:
+    with started("export_hf.py", "--run", "hybrid", "--out", "stopped", "--remote-code", cwd=trained) as command:
+        while command.poll() is None and not list(trained.glob(".stopped.writing-*")):
+            time.sleep(0.001)
+        command.send_signal(signal.SIGINT)
+        assert command.wait() in (0, 130)
+    assert not list(trained.glob(".stopped*"))
+    assert command.code == 130 or (trained / "stopped" / LIST).exists()
 
 
 def interrupted(path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from laws import stir
 from torch import Tensor
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from minigpt.attention import Attention, Shape
 from minigpt.config.options import from_dict, load
@@ -24,7 +24,7 @@ from minigpt.model.norm import Norm
 from minigpt.runs.assemble import RunConfig
 from minigpt.runs.run import Run
 from minigpt.system.errors import UserError
-from minigpt.text.tokenizer import Byte
+from minigpt.text.tokenizer import Byte, Char
 
 SIZES: dict[str, Any] = {"n_layer": 3, "n_embd": 24, "block_size": 20}
 MANY = {"kind": "multi_head", "n_head": 3}
@@ -163,6 +163,18 @@ def test_a_norm_of_ones_own_is_refused() -> None:
             expressed(from_dict(ModelConfig, SIZES | {"norm": "halved"}), 50)
     finally:
         del Norm.kinds["halved"]
+
+
+def test_the_tokenizer_of_a_qwen_2_has_a_reader_of_its_own(tmp_path: Path) -> None:
+    """transformers 5 splits texts in such a folder as Qwen 2 does, whatever its files say."""
+    run, told = random_run(MODELS["Qwen 2"][1]), list[str]()
+    run.tokenizer = Char("".join(sorted("the ca\n")))
+    run.model = GPT(run.config.model, run.tokenizer.vocab_size)
+    export_run(run, tmp_path / "out", say=told.append)
+    assert "PreTrainedTokenizerFast.from_pretrained" in told[-1]
+    assert "PreTrainedTokenizerFast" in (tmp_path / "out" / "README.md").read_text("utf-8")
+    theirs = PreTrainedTokenizerFast.from_pretrained(tmp_path / "out")
+    assert theirs("the\ncat")["input_ids"] == run.tokenizer.encode("the\ncat").tolist()
 
 
 def test_transformers_has_no_ends_of_its_own(tmp_path: Path) -> None:

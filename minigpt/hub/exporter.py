@@ -22,11 +22,12 @@ from torch import Tensor
 from minigpt.config.options import to_python
 from minigpt.hub.carried import ENTRY_FILE, carried_files
 from minigpt.hub.family import FAMILIES, Family, NoCounterpart, to_theirs
-from minigpt.hub.model_card import model_card
+from minigpt.hub.model_card import model_card, tokenizer_class
 from minigpt.hub.out_folder import Writer, check_out, write_folder
 from minigpt.hub.tokenizer_json import tokenizer_files
 from minigpt.model import ModelConfig
 from minigpt.runs.checkpoint import tensors_of
+from minigpt.runs.report import Say, silent
 from minigpt.runs.run import Run
 from minigpt.system.errors import UserError
 from minigpt.system.waiting import interruptible
@@ -42,7 +43,7 @@ Files = dict[str, str | Writer]
 Json = dict[str, Any]
 
 
-def export_run(run: Run, out: Path, remote_code: bool = False) -> Path:
+def export_run(run: Run, out: Path, remote_code: bool = False, say: Say = silent) -> None:
     """Write the folder `out`. Raises UserError for what cannot be exported, and OSError; then `out` is as it was."""
     check_out(out)
     files: Files = dict(tokenizer_files(run.tokenizer, run.config.model.block_size))
@@ -54,7 +55,10 @@ def export_run(run: Run, out: Path, remote_code: bool = False) -> Path:
     files |= model
     files["README.md"] = model_card(run, remote_code, architecture)
     write_folder(out, files)
-    return out
+    consent = ", trust_remote_code=True" if remote_code else ""
+    say(f"wrote {out}: AutoModelForCausalLM.from_pretrained({str(out)!r}{consent})")
+    if (reader := tokenizer_class(run, architecture)) != "AutoTokenizer":
+        say(f"note: its tokenizer is read by {reader}.from_pretrained; AutoTokenizer would split texts as Qwen 2 does")
 
 
 def expressed(model: ModelConfig, vocab_size: int, names: Sequence[str] = ORDER) -> tuple[Family, Json]:

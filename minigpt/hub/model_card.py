@@ -13,11 +13,11 @@ from minigpt.runs.run import Run
 
 PLAIN = """\
 ```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, {reader}
 
 folder = "."  # this folder
 model = AutoModelForCausalLM.from_pretrained(folder{consent})
-tokenizer = AutoTokenizer.from_pretrained(folder{consent})
+tokenizer = {reader}.from_pretrained(folder{consent})
 ids = tokenizer({prompt!r}, return_tensors="pt")["input_ids"]
 print(tokenizer.decode(model.generate(ids, max_new_tokens=50, do_sample=True)[0]))
 ```
@@ -43,7 +43,8 @@ def model_card(run: Run, remote_code: bool, architecture: str) -> str:
     facts = run.facts() | {"vocabulary": f"{run.tokenizer.vocab_size:,} ids ({run.tokenizer.kind})"}
     table = "".join(f"| {what} | {value} |\n" for what, value in facts.items())
     prompt = "Mia was a shy fox." if run.tells() else "The"
-    load = PLAIN.format(consent=", trust_remote_code=True" if remote_code else "", prompt=prompt)
+    consent = ", trust_remote_code=True" if remote_code else ""
+    load = PLAIN.format(consent=consent, prompt=prompt, reader=tokenizer_class(run, architecture))
     notes = (CARRIED if remote_code else "") + (
         TOKENS if run.tokenizer.special_tokens and not is_published(run.tokenizer) else ""
     )
@@ -53,6 +54,12 @@ def model_card(run: Run, remote_code: bool, architecture: str) -> str:
         f"| | |\n|---|---|\n{table}\n## How to load it\n\n{load}\n{notes}\n"
         f"## How it was trained\n\n```yaml\n{written(recipe(run))}```\n"
     )
+
+
+def tokenizer_class(run: Run, architecture: str) -> str:
+    """The class that reads the tokenizer: in a folder of a Qwen 2, AutoTokenizer splits texts as Qwen 2 always."""
+    strange = architecture == "Qwen2ForCausalLM" and not is_published(run.tokenizer)
+    return "PreTrainedTokenizerFast" if strange else "AutoTokenizer"
 
 
 def recipe(run: Run) -> dict[str, Any]:
