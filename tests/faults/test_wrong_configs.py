@@ -30,14 +30,18 @@ Kinds = dict[tuple[str, ...], str]  # where a component stands, and which kind i
 
 @dataclass(frozen=True)
 class Field:
-    """One field of the schema: where it stands, what it is annotated with, and the kind of the component it is in."""
+    """One field of the schema: where it stands, what it is annotated with, and the components it is in."""
 
     path: tuple[str, ...]
     hint: Any
-    kind: str = ""
+    inside: tuple[tuple[tuple[str, ...], str], ...] = ()  # where each component stands and its kind, the outer first
 
     def __str__(self) -> str:
-        return ".".join(self.path) + (f" of {self.kind}" if self.kind else "")
+        return ".".join(self.path) + "".join(f" of {kind}" for _, kind in reversed(self.inside))
+
+    @property
+    def kinds(self) -> Kinds:
+        return dict(self.inside)
 
 
 def members(hint: Any) -> tuple[Any, ...]:
@@ -49,15 +53,23 @@ def is_group(hint: Any) -> bool:
     return isinstance(hint, type) and issubclass(hint, Options)
 
 
-def fields(schema: type[Options], path: tuple[str, ...] = (), kind: str = "") -> Iterator[Field]:
-    """Every field of a schema, and those of each kind of each component in it."""
+def fields(schema: type[Options], within: Field = Field((), None), seen: set[Any] | None = None) -> Iterator[Field]:
+    """Every field of a schema, and those of each kind of each component in it.
+
+    A component in a component, such as the position of an attention, is walked in the first that has it there.
+    """
+    seen = set() if seen is None else seen
     for name, hint in hints(schema).items():
-        here = (*path, name)
-        yield Field(here, hint, kind)
+        here = Field((*within.path, name), hint, within.inside)
+        yield here
         for group in filter(is_group, members(hint)):
             kinds = group.component.kinds if hasattr(group, "component") else {"": None}
-            for each, component in kinds.items():
-                yield from fields(component.Config if component else group, here, each)
+            for kind, component in kinds.items():
+                options = component.Config if component else group
+                if (here.path, options) not in seen:
+                    seen.add((here.path, options))
+                    inside = (*within.inside, (here.path, kind)) if component else within.inside
+                    yield from fields(options, Field(here.path, hint, inside), seen)
 
 
 FIELDS = list(fields(RunConfig))
@@ -103,7 +115,7 @@ def wrong(hint: Any) -> Texts:
     elif base is str:
         pools.remove(WORDS)
     elif get_origin(base) is tuple:
-        pools[1] = ODD_LISTS
+        pools[1] = NUMBERS | st.just("[]") if get_args(base)[0] is str else ODD_LISTS
     elif get_origin(base) is not Literal and is_group(base):
         pools.remove(GROUPS)
     return st.one_of([pool for pool in pools if pool is not NULL or type(None) not in parts])
@@ -166,10 +178,6 @@ def mistakes(text: str, folder: Path) -> list[tuple[str, str]]:
     return []
 
 
-def kinds_of(field: Field) -> Kinds:
-    return {field.path[:-1]: field.kind} if field.kind else {}
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("configs")
@@ -178,6 +186,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_schema_was_walked_to_its_ends() -> None:
     named = {str(field) for field in FIELDS}
     assert {"model.n_embd", "model.attention.n_head of multi_head", "training.optimizer.beta1 of muon"} <= named
+    assert {"model.position.stretch.low of llama3 of rotary", "model.attention.position of strided"} <= named
     assert len(FIELDS) > 60 and len(LEAVES) > 50
 
 
@@ -186,7 +195,7 @@ def test_a_wrong_value_is_refused_at_its_place(field: Field, folder: Path) -> No
     @settings(max_examples=12, suppress_health_check=list(HealthCheck))
     @given(wrong(field.hint))
     def refused(value: str) -> None:
-        text, places = write({field: value}, kinds_of(field))
+        text, places = write({field: value}, field.kinds)
         found = mistakes(text, folder)
         assert len(found) == 1, (text, found)
         line, column = places[field]
@@ -202,7 +211,7 @@ def test_a_right_value_is_taken(field: Field, folder: Path) -> None:
     @settings(max_examples=8, suppress_health_check=list(HealthCheck))
     @given(right(field.hint))
     def taken(value: str) -> None:
-        text, _ = write({field: value}, kinds_of(field))
+        text, _ = write({field: value}, field.kinds)
         found = mistakes(text, folder)  # it may not go together with another field: that is not its type or range
         assert not any(what.startswith(f"{'.'.join(field.path)}: expected") for _, what in found), (text, found)
 
@@ -222,14 +231,20 @@ def test_every_whole_number_has_an_upper_limit(schema: type[Options]) -> None:
 @st.composite
 def many_wrong(draw: st.DrawFn) -> tuple[dict[Field, str], Kinds]:
     """Several wrong values in a config of any kinds."""
-    kinds = {
-        path: draw(st.sampled_from(sorted({f.kind for f in LEAVES if f.path[:-1] == path})))
-        for path in sorted({field.path[:-1] for field in LEAVES if field.kind})
-    }
-    there = [field for field in LEAVES if not field.kind or kinds[field.path[:-1]] == field.kind]
-    chosen = draw(st.lists(st.sampled_from(there), min_size=2, max_size=len(there), unique=True))
+    kinds: Kinds = {}
+    for path in sorted({path for field in LEAVES for path in field.kinds}, key=len):
+        there = [f.kinds for f in LEAVES if path in f.kinds and kinds == {**kinds, **outer(f, path)}]
+        if there:
+            kinds[path] = draw(st.sampled_from(sorted({inside[path] for inside in there})))
+    there_too = [field for field in LEAVES if kinds == {**kinds, **field.kinds}]
+    chosen = draw(st.lists(st.sampled_from(there_too), min_size=2, max_size=len(there_too), unique=True))
     values = {field: draw(wrong(field.hint)) for field in chosen}
-    return values, {path: kind for path, kind in kinds.items() if any(f.path[:-1] == path for f in chosen)}
+    return values, {path: kind for field in chosen for path, kind in field.kinds.items()}
+
+
+def outer(field: Field, path: tuple[str, ...]) -> Kinds:
+    """The components around one of those that a field is in."""
+    return {place: kind for place, kind in field.inside if len(place) < len(path)}
 
 
 def test_all_mistakes_are_reported_at_once(folder: Path) -> None:
@@ -247,7 +262,7 @@ def test_all_mistakes_are_reported_at_once(folder: Path) -> None:
 
 
 def test_the_command_prints_them_all_and_ends_with_2(tmp_path: Path) -> None:
-    values = {field: "[abc]" for field in LEAVES if not field.kind}
+    values = {field: "[]" for field in LEAVES if not field.inside}
     text, places = write(values, {})
     ended = script("train.py", "--config", furnish(tmp_path, text) / "small.yaml", cwd=tmp_path)
     assert ended.code == 2 and ended.out == ""
