@@ -363,3 +363,61 @@ def test_a_function_of_one_length_is_not_asked_for_fewer_queries(tmp_path: Path)
     """
     passes(check(tmp_path, "attend", loop.format("q.shape[1]")), "as many queries as keys")
     is_wrong(check(tmp_path, "attend", loop.format("min(q.shape[1], k.shape[1])")), "upper left corner")
+
+
+def test_a_rotation_may_be_given_tables_that_its_file_makes(tmp_path: Path) -> None:
+    tables = """
+    def precompute(dim, end):
+        angle = torch.arange(end)[:, None] * 10000.0 ** (-torch.arange(0, dim, 2) / dim)
+        return angle.cos(), angle.sin()
+
+    def rotate(xq, xk, cos, sin):
+        turned = []
+        for x in (xq, xk):
+            a, b = x[..., 0::2], x[..., 1::2]
+            turned.append(torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2))
+        return turned
+    """
+    passes(check(tmp_path, "multi_head,rotary", tables))
+    is_wrong(check(tmp_path, "multi_head,rotary", tables.replace("(0, dim, 2) / dim", "(0, dim, 2) / dim * 2")), "4i/d")
+    lost = check(tmp_path, "multi_head,rotary", tables.replace("def precompute(dim, end)", "def precompute(dim, what)"))
+    assert lost.verdict == "cannot tell" and "no function of the file makes cos, sin" in lost.names[0], lost
+
+
+def is_measured(report: Report, words: str) -> None:
+    assert report.verdict == "wrong" and report.measured and words in " ".join(report.names), report
+
+
+ROWS = "mlp = nn.Sequential(nn.Linear(7, 28), nn.GELU(), Odd(), nn.Linear(28, 7))\n"
+ODD = "class Odd(nn.Module):\n    def forward(self, x):\n        return {}\n\n" + ROWS
+
+
+@pytest.mark.parametrize(("odd", "words"), [
+    ("x / (x.std(1, keepdim=True) + 1)", "the output of token 1 changes with token 0"),
+    ("x / (x.norm(dim=0, keepdim=True) + 1)", "the outputs of sequence 1 of the batch change with sequence 0"),
+])  # fmt: skip
+def test_what_must_not_matter_is_measured(odd: str, words: str, tmp_path: Path) -> None:
+    is_measured(check(tmp_path, "mlp", ODD.format(odd)), words)
+
+
+def test_what_comes_later_is_measured_where_weights_cannot_be(tmp_path: Path) -> None:
+    later = ATTENTION.replace(
+        "return self.out(y", "y = y + 0.1 * v.square().mean(2, keepdim=True)\n        return self.out(y"
+    )
+    later = (
+        later.replace("some_width, some_heads", "dim, heads")
+        .replace("some_width", "dim")
+        .replace("some_heads", "heads")
+    )
+    is_measured(check(tmp_path, "multi_head", later), "which comes later")
+
+
+def test_the_weights_of_a_cache_are_measured(tmp_path: Path) -> None:
+    """A step that reads the cache before it writes: the newest token is left out."""
+    late = STEP.replace(
+        "self.keys.append((k, v))\n        k, v =",
+        "self.keys.append((k, v))\n        old = self.keys[:-1] or self.keys\n        k, v =",
+    )
+    is_measured(
+        check(tmp_path, "multi_head,cache", late.replace("zip(*self.keys)", "zip(*old)")), "no weight to itself"
+    )

@@ -32,6 +32,7 @@ MODELS = ("model", "net", "network", "gpt", "lm", "language_model")  # arguments
 NOTES = {"(T, B, D)": "the sequence is the first axis: x is (T, B, D)", 
          "(D, T)": "each column of x is a token: x is (D, T)",
          "(B, D, T)": "each column of x is a token: x is (B, D, T)"}  # fmt: skip
+ALONE = ("mlp", "norm")  # targets that compute every token on its own: no axis of the input is the sequence
 POSITIONS = "0, ..., T - 1"  # stands for torch.arange(T)
 TIME_FIRST = re.compile(r"(?i)\b[TLS]\s*[,x]\s*[BN]\b|\b(time|seq\w*|len\w*|tokens)\s*(x|,)\s*batch|"
                         r"\b(time|sequence|seq|length)[ -]first")  # fmt: skip
@@ -189,7 +190,8 @@ def layouts(thing: Any, target: Target) -> list[str]:
     if target.takes == ("logits", "targets"):
         return ["(B, T, D)"] if target.sizes["own"] else ["(B, T, D)", "(N, V)"]
     if target.takes == ("x",) and target.roles:
-        return ["(B, T, D)", "(T, B, D)", "(T, D)", "(D, T)", "(B, D, T)"]
+        turned = [] if target.name in ALONE else ["(T, B, D)"]
+        return ["(B, T, D)", *turned, "(T, D)", "(D, T)", "(B, D, T)"]
     usual = ["(B, T, D)", "(B, H, T, D)", "(B, T, H, D)", "(T, D)"]
     return ["(T, B, D)", *usual] if says_time_first(thing) else usual
 

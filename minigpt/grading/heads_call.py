@@ -5,6 +5,9 @@ B batch, T query positions, S key positions, H heads, d width of a head, N = B H
 
 from __future__ import annotations
 
+import inspect
+import re
+import sys
 from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any
@@ -12,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from minigpt.grading.arguments import ARGUMENTS
 from minigpt.grading.call import (
     Call,
     CannotCall,
@@ -26,6 +30,9 @@ from minigpt.grading.call import (
 from minigpt.grading.target import Probe, Target
 
 LAYOUTS = ("(B, H, T, d)", "(B, T, H, d)", "(H, T, d)", "(T, H, d)", "(N, T, d)", "(T, d)")
+TABLES = re.compile(r"(?i)freq|cos|sin\b|sin_|_sin|cis|rope|angle|table|theta|phase")  # in names of arguments
+TABLE = "made by a function of the file"
+ENDS = ("end", "n", "length", "num_positions", "positions", "t", "size", "seqlen", "max_position")
 ALONE = ("(N, T, d)", "(T, d)")  # a head is a sequence of its own: for what is the same in every head
 
 
@@ -37,16 +44,39 @@ def has_heads(target: Target) -> bool:
 def given_calls(thing: Any, target: Target) -> Iterator[Call]:
     """Every way to call a function of given heads, the plainest first. Raises CannotCall."""
     listed = parameters_of(thing)
-    needed = [entry for entry in listed if entry.default is entry.empty and not is_mask(entry)]
+    needed = needed_tensors(thing)
     one = target.takes == ("query", "key") and len(needed) == 1
     inputs = {needed[0].name: "query"} if one else input_names(listed, target.takes)
     if len(inputs) < len(target.takes) - one:
         raise CannotCall(f"it takes {len(listed)} arguments, expected {', '.join(target.takes)}")
-    others = [entry for entry in listed if entry.name not in inputs]
+    tables = [entry.name for entry in listed if entry.default is entry.empty and TABLES.search(entry.name)]
+    others = [entry for entry in listed if entry.name not in (*inputs, *tables)]
     fixed, masks = fixed_arguments(others, target), [entry for entry in others if is_mask(entry)]
     for layout, mask in product(LAYOUTS, mask_forms(masks, target)):
         if layout not in ALONE or len(target.takes) == 2:
-            yield given_call(inputs, fixed, mask, layout, target)
+            yield given_call(inputs, {**fixed, **dict.fromkeys(tables, TABLE)}, mask, layout, target)
+
+
+def needed_tensors(thing: Any) -> list[inspect.Parameter]:
+    """The arguments without a default that are neither a mask nor a table of angles."""
+    found = [entry for entry in parameters_of(thing) if entry.default is entry.empty and not is_mask(entry)]
+    return [entry for entry in found if not TABLES.search(entry.name)]
+
+
+def made_tables(thing: Any, names: list[str], T: int, d: int) -> dict[str, Any]:
+    """Tables of angles, made by a function of the same file from a number of positions and the width of a head."""
+    known = {name: d for axis in "Dd" for name in ARGUMENTS[axis]} | dict.fromkeys((*ARGUMENTS["T"], *ENDS), T)
+    for maker in vars(sys.modules[thing.__module__]).values():
+        if not inspect.isfunction(maker) or maker is thing or maker.__module__ != thing.__module__:
+            continue
+        listed = inspect.signature(maker).parameters.values()
+        if any(entry.default is entry.empty and entry.name not in known for entry in listed):
+            continue
+        made = maker(**{entry.name: known[entry.name] for entry in listed if entry.default is entry.empty})
+        pieces = list(made) if isinstance(made, (tuple, list)) else [made]
+        if len(pieces) == len(names) and all(isinstance(piece, Tensor) for piece in pieces):
+            return dict(zip(names, pieces))
+    raise TypeError(f"no function of the file makes {', '.join(names)}")
 
 
 def given_call(inputs: Mapping[str, str], fixed: Mapping[str, Any], mask: tuple[str, str, str] | None, layout: str,
@@ -56,7 +86,9 @@ def given_call(inputs: Mapping[str, str], fixed: Mapping[str, Any], mask: tuple[
     def run(thing: Any, probe: Probe) -> Tensor:
         query, key, *_ = probe.inputs.values()
         (B, T, H, _), S = query.shape, key.shape[1]
-        more = dict(fixed)
+        more = {name: value for name, value in fixed.items() if value is not TABLE}
+        if len(more) < len(fixed):
+            more |= made_tables(thing, [name for name in fixed if name not in more], T, query.shape[-1])
         if mask:
             more[mask[0]] = make_mask(mask[1], mask[2], B, T, S, target.options.window, target.options.full)
         takes = [("query",), ("key",)] if len(inputs) < len(target.takes) else [tuple(inputs.values())]

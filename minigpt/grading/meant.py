@@ -15,8 +15,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from minigpt.grading.call import calls, is_mask, parameters_of
-from minigpt.grading.heads_call import has_heads
+from minigpt.grading.call import calls, parameters_of
+from minigpt.grading.heads_call import has_heads, needed_tensors
 from minigpt.grading.naming import SINGLES, Found, Outputs, Reading, accept
 from minigpt.grading.readings import Attempt, loosened
 from minigpt.grading.report import Report
@@ -48,15 +48,14 @@ def of_given_heads(thing: Any, target: Target) -> list[Target]:
     """What an answer without parameters may be, where its queries, keys and values are given, or only turned."""
     if not target.roles or (isinstance(thing, nn.Module) and any(True for _ in thing.parameters())):
         return []
-    needed = [entry for entry in parameters_of(thing) if entry.default is entry.empty and not is_mask(entry)]
-    names = [entry.name.lower() for entry in needed]
+    names = [entry.name.lower() for entry in needed_tensors(thing)]
     letters = {name[0] for name in names[:3]}
     if letters == set("qkv") or (len(names) == 3 and not letters & set("qkvx")):
         if target.name == "single_head" and not target.options.cache:
             return [find_target(f"attend{target.options}")]
         return [other for other in [given(target)] if other]
     turns = target.options.rotary and not target.options.cache and 0 < len(names) < 3
-    if turns and (isinstance(thing, nn.Module) or len(names) == 1 or letters <= set("qk")):
+    if turns:
         return [turning(Options(), d) for d in (target.sizes["d"], target.sizes["D"])]
     return []
 

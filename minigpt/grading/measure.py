@@ -9,9 +9,14 @@ B batch, H heads, T tokens, D model width, d width of a head.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
 import torch
 from torch import Tensor
 
+from minigpt.grading.call import ALONE
 from minigpt.grading.naming import Reading
 from minigpt.grading.target import Bug, Probe, Steps
 from minigpt.grading.targets.rotation import frequencies
@@ -25,9 +30,11 @@ def measure(reading: Reading) -> list[str]:
     number = middle(reading)
     theirs = reading.outputs[number]
     if late := chunks_differ(reading, number):
-        return [late]
+        return [late, *facts_in_chunks(reading)]
     if isinstance(theirs, Exception):
         return []
+    if mixing := depends(reading, number):
+        return [mixing]
     if not theirs.isfinite().all():
         rows = sorted({int(place[1]) for place in (~theirs.isfinite()).nonzero()})
         shown = f"{'row' if len(rows) == 1 else 'rows'} {', '.join(map(str, rows))}"
@@ -36,7 +43,7 @@ def measure(reading: Reading) -> list[str]:
     right = reading.target.reference(probe, reading.binding.parameters, reading.sizes, {})
     weights = measured_weights(reading, probe, right)  # (B, H, T, T), (B, 1, T, T) or (B, T, T)
     if weights is None:
-        return []
+        return [said] if (said := sees_later(reading, number)) else []
     expected = right["weights"]
     weights = weights.view_as(expected) if weights.numel() == expected.numel() else weights
     if reading.target.options.rotary and (said := turning(reading, weights, right)):
@@ -58,6 +65,60 @@ def chunks_differ(reading: Reading, number: int) -> str:
         return ""
     sizes, first = "+".join(map(str, probe.chunks)), int(off.nonzero()[0])
     return f"measured: {AT_ONCE}; in chunks of {sizes} tokens, with its cache, it differs from token {first} on"
+
+
+def facts_in_chunks(reading: Reading) -> list[str]:
+    """What is wrong with the weights of an answer that is given its input in chunks, where they can be measured."""
+    number = next(n for n in reading.order() if reading.outputs.probes[n].chunks)
+    probe, theirs = reading.outputs.probes[number], reading.outputs[number]
+    whole = replace(probe, chunks=())
+    right = reading.target.reference(whole, reading.binding.parameters, reading.sizes, {})
+    if isinstance(theirs, Exception) or right["weights"].dim() != 4:
+        return []
+    weights = weights_of_module(reading, theirs, right)  # (B, H, T, T)
+    return [] if weights is None else weight_facts(weights, right["weights"], None)
+
+
+def depends(reading: Reading, number: int) -> str:
+    """Which token's output changes with which other one, where it never must; "" if none does."""
+    alone = reading.target.name in ALONE
+    for b, s, moved in moves(reading, number):
+        if alone and (row := moved[b].nonzero()).numel():
+            t = int(row[0])
+            return f"measured: the output of token {t} changes with token {s}: each token must be computed on its own"
+        moved[b] = False
+        if bool(moved.any()):
+            return (
+                f"measured: the outputs of sequence {int(moved.nonzero()[0, 0])} of the batch change with sequence {b}"
+            )
+    return ""
+
+
+def sees_later(reading: Reading, number: int) -> str:
+    """Which output changes with a later token; "" if none does, or every token may be seen."""
+    for b, s, moved in moves(reading, number) if not reading.target.options.full else ():
+        if bool(moved[b, :s].any()):
+            return (
+                f"measured: the output of token {int(moved[b].nonzero()[0])} changes with token {s}, which comes later"
+            )
+    return ""
+
+
+def moves(reading: Reading, number: int) -> Iterator[tuple[int, int, Tensor]]:
+    """For token s of sequence b: which other outputs (B, T) change when it does. Only of an answer that is given x."""
+    probe, before = reading.outputs.probes[number], reading.outputs[number]
+    if tuple(probe.inputs) != ("x",) or isinstance(before, Exception):
+        return
+    x = probe.inputs["x"]  # (B, T, D)
+    for b, s in product(*map(range, x.shape[:2])):
+        other = x.clone()  # (B, T, D)
+        other[b, s] = other[b, s].flip(0) + 0.5
+        after = reading.outputs.run(Probe(probe.name, {"x": other}))  # (B, T, D)
+        if after.shape != before.shape or after.shape[:2] != x.shape[:2]:
+            return
+        moved = (after - before).abs().flatten(2).amax(dim=2) > SMALL  # (B, T)
+        moved[b, s] = False
+        yield b, s, moved
 
 
 def middle(reading: Reading) -> int:
@@ -158,7 +219,8 @@ def weight_facts(weights: Tensor, expected: Tensor, products: Tensor | None) -> 
         facts.append(f"measured: token {t} gives weight {value:.4f} to token {s}, which it must not see")
     if len(blind):
         t, s = (int(place) for place in blind[0][-2:])
-        facts.append(f"measured: token {t} gives no weight to token {s}, which it may see")
+        whom = "itself" if s == t else f"token {s}, which it may see"
+        facts.append(f"measured: token {t} gives no weight to {whom}")
     if not torch.allclose(sums, torch.ones_like(sums), rtol=0, atol=1e-7):
         first = sums.flatten(0, -2)[0]
         facts.append(

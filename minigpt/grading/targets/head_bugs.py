@@ -85,6 +85,8 @@ def rotated(
 ) -> tuple[Tensor, ...]:
     """query, key and value of positions from `start` on, (B, H, T, d) each, rotated as the knobs say."""
     T, how = query.shape[2], knobs.get("starts", "right")
+    if knobs.get("rotates") == "past again":
+        return turn(query, torch.arange(start, start + T, dtype=query.dtype), sizes, knobs), key, value
     if knobs.get("rotates") == "keys later":
         return turn(query, torch.arange(T, dtype=query.dtype), sizes, knobs), key, value
     begin = {"right": start, "zero": 0, "late": start + T if past else 0, "one early": max(start - 1, 0),
@@ -95,7 +97,7 @@ def rotated(
 
 def rotated_again(keys: Tensor, sizes: Sizes, knobs: Knobs) -> Tensor:
     """Keys (B, G, S, d) of past and present, which some rotate (again) after they are joined."""
-    if knobs.get("rotates") not in ("keys later", "keys again"):
+    if knobs.get("rotates") not in ("keys later", "keys again", "past again"):
         return keys
     return turn(keys, torch.arange(keys.shape[2], dtype=keys.dtype), sizes, knobs)
 
@@ -114,6 +116,8 @@ def split_bugs(grouped: bool) -> list[Bug]:
         Bug({"split": "view"}, "the heads are split with view(B, H, T, d), which mixes positions and heads", SPLIT),
         Bug({"split": "turned"}, "the heads are split from (B, D, T) with reshape(B, H, T, d), which mixes positions "
             "and features", SPLIT),
+        Bug({"split": "overlap"}, "the slices of the heads overlap: head h begins at feature h, not at h d = {d} h",
+            "x[..., h * d : (h + 1) * d], or " + SPLIT),
         *(Bug({"split": "view", "split_only": role}, one.format(words), SPLIT)
           for role, words in (("query", "the queries"), ("key", "the keys"), ("value", "the values"))),
         Bug({"merge": "view"}, "the heads are joined without transpose(1, 2): reshape(B, T, D) of (B, H, T, d) mixes "
@@ -242,6 +246,8 @@ def cache_bugs(options: Options) -> list[Bug]:
         Bug({"starts": "one late"}, "with a cache, positions are one too large", offset),
         Bug({"rotates": "keys later"}, "queries are rotated from position 0 in every call, while keys have their own",
             offset),
+        Bug({"rotates": "past again"}, "the keys of the past are rotated again in every call, and kept so",
+            "rotate new keys once, before they are appended, or keep them as they were before the rotation"),
         Bug({"rotates": "keys again"}, "keys from the cache are rotated again in every call",
             "rotate new keys once, before they are appended"),
     ] if options.rotary else []  # fmt: skip

@@ -48,6 +48,8 @@ def split(flat: Tensor, n: int, how: str) -> Tensor:
         return flat.reshape(B, n, T, width // n)
     if how == "features_first":
         return flat.view(B, T, width // n, n).permute(0, 3, 1, 2)
+    if how == "overlap":
+        return flat.unfold(2, width // n, 1)[:, :, :n].transpose(1, 2)
     if how == "turned":
         return flat.transpose(1, 2).reshape(B, n, T, width // n)
     return flat.view(B, T, n, width // n).transpose(1, 2)
@@ -118,6 +120,7 @@ def layer(
         steps |= {"rotated query": query, "rotated key": key}
     all_keys, all_values, kept = head_bugs.append(key, value, past, knobs)
     all_keys = head_bugs.rotated_again(all_keys, sizes, knobs) if options.rotary else all_keys
+    kept = (all_keys, kept[1]) if knobs.get("rotates") == "past again" else kept
     T, S = query.shape[2], all_keys.shape[2]
     bias = alibi(T, S, query.shape[1], knobs) if options.alibi else None
     if start and "chunk_mask" in knobs:

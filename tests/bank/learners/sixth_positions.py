@@ -477,7 +477,7 @@ class RopeAttention(nn.Module):
 # === sixth_cache_without_itself
 # target: multi_head,cache
 # wrong: The step reads the cache only up to pos (exclusive), so the newest token's own key and value are left out
-# words: newest|its own key|leaves itself out
+# words: no weight to itself
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
