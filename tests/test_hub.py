@@ -112,6 +112,9 @@ def test_a_model_goes_back_as_it_came(case: str) -> None:
     back = dict(to_theirs(family.rules(config), dict(ours.named_parameters())))
     assert back.keys() == weights.keys()
     assert all(torch.equal(back[name], weights[name]) for name in back)
+    shapes = {name: parameter.shape for name, parameter in ours.named_parameters()}
+    for rule in family.rules(config):
+        assert rule.shape([shapes[name] for name in rule.ours]) == weights[rule.theirs].shape
 
 
 @torch.no_grad()

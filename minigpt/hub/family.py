@@ -7,7 +7,7 @@ config is written by `write` and proved by reading it again: an option that does
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -41,6 +41,12 @@ class Rule:
     """[theirs] -> ours"""
     outward: Callable[[Tensors], Tensors]
     """ours -> [theirs]"""
+    transposed: bool = False
+
+    def shape(self, ours: Sequence[Sequence[int]]) -> tuple[int, ...]:
+        """The shape of theirs, of the shapes of ours: all rows, one after another."""
+        found = (sum(shape[0] for shape in ours), *ours[0][1:])
+        return found[::-1] if self.transposed else found
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,8 @@ class Row:
         for parameter in ("weight", "bias"):
             ours = tuple(f"{name.format(layer)}.{parameter}" for name in self.ours)
             if ours[0] in there:
-                yield Rule(f"{self.theirs.format(layer)}.{parameter}", ours, self.layout.inward, self.layout.outward)
+                theirs, layout = f"{self.theirs.format(layer)}.{parameter}", self.layout
+                yield Rule(theirs, ours, layout.inward, layout.outward, layout.transposed)
 
 
 def row(theirs: str, *ours: str, layout: Layout = SAME) -> Row:

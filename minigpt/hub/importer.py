@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minigpt.hub.family import FAMILIES, Family, Rule, to_ours, to_theirs
+from minigpt.hub.family import FAMILIES, Family, Rule, to_ours
 from minigpt.hub.fetch import fetch, looks_like_a_name, packaged
 from minigpt.hub.folder import CONFIG, Place, check_tensors, open_folder, read_tensor
 from minigpt.hub.gguf_model import GGUF, open_gguf
@@ -96,9 +96,9 @@ def full_name(name: str, places: dict[str, Place], family: Family) -> str:
 
 
 def shapes(rules: list[Rule], model: ModelConfig, vocab_size: int) -> dict[str, tuple[int, ...]]:
-    """The shape of each of their tensors, by the rules read backwards over tensors without numbers."""
+    """The shape that each of their tensors must have."""
     empty = tensors_of(outline(model, vocab_size))
-    return {name: tuple(tensor.shape) for name, tensor in to_theirs(rules, empty)}
+    return {rule.theirs: rule.shape([empty[name].shape for name in rule.ours]) for rule in rules}
 
 
 def check_memory(model: ModelConfig, vocab_size: int) -> None:

@@ -24,21 +24,29 @@ class Layout:
 
     inward: Callable[[Tensors], Tensors] = list
     outward: Callable[[Tensors], Tensors] = list
+    transposed: bool = False
+    """Whether columns are rows in theirs; apart from that theirs has all rows of ours, in any order."""
 
     def then(self, other: Layout) -> Layout:
         """This layout, and on what it gives another one."""
-        return Layout(lambda theirs: other.inward(self.inward(theirs)), lambda ours: self.outward(other.outward(ours)))
+        return Layout(
+            lambda theirs: other.inward(self.inward(theirs)),
+            lambda ours: self.outward(other.outward(ours)),
+            self.transposed != other.transposed,
+        )
 
 
 SAME = Layout()
 
 
-def one(inward: Callable[[Tensor], Tensor], outward: Callable[[Tensor], Tensor]) -> Layout:
+def one(inward: Callable[[Tensor], Tensor], outward: Callable[[Tensor], Tensor], transposed: bool = False) -> Layout:
     """A layout of a single tensor."""
-    return Layout(lambda theirs: [inward(tensor) for tensor in theirs], lambda ours: [outward(t) for t in ours])
+    return Layout(
+        lambda theirs: [inward(tensor) for tensor in theirs], lambda ours: [outward(t) for t in ours], transposed
+    )
 
 
-TRANSPOSED = one(Tensor.t, Tensor.t)  # GPT-2's Conv1D keeps (in, out); a bias, (out), stays as it is
+TRANSPOSED = one(Tensor.t, Tensor.t, transposed=True)  # GPT-2's Conv1D keeps (in, out); a bias, (out), stays as it is
 ONE_PLUS = one(lambda scale: 1 + scale, lambda scale: scale - 1)  # Gemma's norms multiply by 1 + w
 
 
