@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_corpora import corpus_of, own_data
 
+from minigpt.hub.read_tokenizer import read_tokenizer
 from minigpt.system.errors import UserError
 from minigpt.text import hf_steps, split_patterns
 from minigpt.text.dataset import DataConfig, Dataset
 from minigpt.text.hf_tokenizer import LONGEST_PART, HuggingFace
 from minigpt.text.ranked import Ranked
-from minigpt.text.tokenizer import Tokenizer
+from minigpt.text.tokenizer import MAX_BYTES, Tokenizer
 
 library = pytest.importorskip("tokenizers")
 models, before, after, trainers = library.models, library.pre_tokenizers, library.normalizers, library.trainers
@@ -201,6 +202,21 @@ def test_it_is_kept_with_a_run(tmp_path: Path) -> None:
     loaded = Tokenizer.load(tmp_path / "tokenizer.json")
     assert loaded.to_json() == made.to_json() and loaded.fingerprint == made.fingerprint
     assert (loaded.begin_of_text, loaded.end_of_text, loaded.ends) == (256, 7, [7, 8])
+
+
+@pytest.mark.slow
+def test_a_vocabulary_as_large_as_gemmas_fits_into_a_run(tmp_path: Path) -> None:
+    """262,144 tokens, in a file of 37 MB. What is kept in a run is smaller, and is read again."""
+    letters = sorted(ALPHABET)
+    pairs = [[a, b] for a in letters for b in letters]
+    pairs += [[a + b, c] for c in letters for a, b in pairs][: 262_144 - 256 - len(pairs)]
+    values = plain(also=["".join(pair) for pair in pairs], merges=pairs)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(values, indent=6), encoding="utf-8")
+    assert MAX_BYTES < (tmp_path / "tokenizer.json").stat().st_size < hf_steps.LARGEST
+    made = read_tokenizer(tmp_path, {}, 262_144)
+    made.save(tmp_path / "kept.json")
+    assert (tmp_path / "kept.json").stat().st_size < MAX_BYTES
+    assert Tokenizer.load(tmp_path / "kept.json").encode("abc crow").tolist() == made.encode("abc crow").tolist()
 
 
 def test_documents_begin_as_the_model_is_used_to() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ from minigpt.hub.folder import check_plain, read_json
 from minigpt.system.errors import UserError
 from minigpt.system.folder import read_start
 from minigpt.system.strict_json import has_form, parse_json
-from minigpt.text.tokenizer import MAX_BYTES, Tokenizer
+from minigpt.text.hf_steps import LARGEST
+from minigpt.text.tokenizer import Tokenizer
 
 FILE, SETTINGS, GENERATION, TEMPLATE = (
     "tokenizer.json",
@@ -27,16 +29,15 @@ def read_tokenizer(folder: Path, config: Mapping[str, Any], vocab_size: int) -> 
     if not path.exists():
         raise UserError(f"{folder}: there is no {FILE} in it, and without one text cannot become ids")
     check_plain(path)
-    raw = read_start(path, MAX_BYTES + 1)
-    if len(raw) > MAX_BYTES:
-        raise UserError(f"{path}: larger than {MAX_BYTES:,} bytes: this is not a tokenizer")
+    raw = read_start(path, LARGEST + 1)
+    if len(raw) > LARGEST:
+        raise UserError(f"{path}: larger than {LARGEST:,} bytes: this is not a tokenizer")
     try:
-        text = raw.decode("utf-8")
-        steps = parse_json(text, huge=True)
+        steps = parse_json(raw.decode("utf-8"), huge=True)
         return Tokenizer.from_json(
             {
                 "kind": "hf",
-                "text": text,
+                "text": json.dumps(steps, ensure_ascii=False, separators=(",", ":")),  # a third to a half of its size
                 "vocab_size": vocab_size,
                 "begin_of_text": begin_of_text(steps),
                 "ends": ends(folder, config, vocab_size),
