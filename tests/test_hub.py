@@ -6,6 +6,7 @@ B texts, T positions, V vocabulary.
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from torch import Tensor, nn
 from minigpt.hub import FAMILIES, Family
 from minigpt.hub.families import llama, neox
 from minigpt.hub.family import to_ours, to_theirs
+from minigpt.hub.folder import check_tensors, open_folder
+from minigpt.hub.importer import named, shapes
 from minigpt.hub.layouts import SAME
 from minigpt.hub.spelled import spell_out
 from minigpt.model import GPT
@@ -115,6 +118,15 @@ def test_a_model_goes_back_as_it_came(case: str) -> None:
     shapes = {name: parameter.shape for name, parameter in ours.named_parameters()}
     for rule in family.rules(config):
         assert rule.shape([shapes[name] for name in rule.ours]) == weights[rule.theirs].shape
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_saved_folder_has_the_tensors_that_its_config_says(case: str, tmp_path: Path) -> None:
+    theirs(case).save_pretrained(tmp_path)
+    folder = open_folder(tmp_path)
+    family = FAMILIES[folder.config["model_type"]]
+    config = family.read_config(folder.config)
+    check_tensors(named(folder.places, family, config.tied_head), shapes(family.rules(config), config, V))
 
 
 @torch.no_grad()
