@@ -39,7 +39,9 @@ def main(arguments: argparse.Namespace) -> None:
         swaps.run(arguments.only)
     finally:
         if swaps.rows[0].measured is not None:
-            write_whole(swaps.folder / "page.html", page(swaps, shlex.join(["python", *sys.argv])))
+            write_whole(
+                swaps.folder / "page.html", page(swaps, shlex.join(["python", "scripts/swap.py", *sys.argv[1:]]))
+            )
     say("")
     say("\n".join(aligned(table(swaps))))
     say(f"\n{swaps.folder / 'page.html'} shows the results; the same command goes on where it was stopped")

@@ -310,7 +310,7 @@ def difference(ours: Measured, theirs: Measured) -> Estimate:
 def table(swaps: Swaps) -> list[list[str]]:
     """The rows as text, their titles first."""
     tuned = [f"after {swaps.steps} steps"] if swaps.steps else []
-    found = [["model", "loss", "95 % interval", f"against {AS_IT_IS}", *tuned, "tokens"]]
+    found = [["model", "loss", "95 % interval", f"more than {AS_IT_IS}", *tuned, "tokens"]]
     base = swaps.rows[0].measured
     for row in swaps.rows:
         if row.measured is None or base is None:

@@ -14,7 +14,8 @@ from minigpt.seeing.document import asset, document
 STYLE = """
 .broad svg, .narrow svg { max-width: 100%; height: auto; }
 .narrow { display: none; }
-td:first-child { min-width: 8rem; }
+td:not(:first-child), th { white-space: nowrap; }
+td:first-child, th:first-child { min-width: 8rem; position: sticky; left: 0; background: var(--card); }
 pre { margin: .2rem 0 .6rem; white-space: pre-wrap; font-family: var(--mono); font-size: .85rem; }
 @media (max-width: 760px) { .broad { display: none; } .narrow { display: block; } }
 @media print { .broad { display: block; } .narrow { display: none; } }
@@ -77,10 +78,10 @@ def _chart(swaps: Swaps) -> Iterator[str]:
             d = difference(row.measured, base)
             rows.append({"variant": row.name, "difference": asdict(d) | {"shown": d.low > 0 or d.high < 0}})
     if rows:
-        yield f'<section class="card"><h2>Against {AS_IT_IS}</h2>'
+        yield f'<section class="card"><h2>How much more than {AS_IT_IS}</h2>'
         yield f'<div class="broad">{differences_svg(rows, BROAD, INK)}</div>'
         yield f'<div class="narrow">{differences_svg(rows, NARROW, INK)}</div>'
-        yield '<p class="soft">The loss more than as it is, in nats a token, and its 95 % interval.</p></section>'
+        yield '<p class="soft">Differences of the loss, in nats a token, and their 95 % intervals.</p></section>'
 
 
 def _looks(swaps: Swaps) -> Iterator[str]:
