@@ -104,7 +104,7 @@ def test_every_character_of_unicode_is_read_alike(kind: str, tmp_path: Path) -> 
     """In six surroundings: whether it is a letter, a digit or a space decides where a text is split."""
     tokenizer = made(kind)
     theirs = read_by_transformers(tokenizer, tmp_path)
-    for first in range(0, 0x110000, 64):
+    for first in [*range(0, 0x40000, 64), *range(0xE0000, 0xE1000, 64)]:  # no other plane has characters
         block = [chr(code) for code in range(first, first + 64) if not 0xD800 <= code < 0xE000]
         for around in ("a{}b", "{}{} {}", "1{}2", "'{} ", "\n{}\n", "'S{}"):
             text = "\x00 |".join(around.replace("{}", character) for character in block)
@@ -213,7 +213,7 @@ class Fresh(Position, kind="fresh"):
     def __init__(self, config, model, layer=None):
         super().__init__(config, model, layer)
         self.register_buffer("waves", torch.linspace(0.5, 2, model.n_embd), persistent=False)
-        self.plain = torch.linspace(0, 1, model.n_embd)
+        self.plain = torch.arange(model.n_embd) / model.n_embd
 
     def embed(self, x, past):
         return x * self.waves + self.plain
