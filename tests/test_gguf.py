@@ -331,6 +331,11 @@ def test_the_command_makes_a_run_or_says_one_line(good: bytes, tmp_path: Path) -
     (tmp_path / "my model.gguf").write_bytes(good)
     assert "run: runs/my-model\n" in well(script("import_hf.py", "my model.gguf", cwd=tmp_path))
     assert well(script("sample.py", "--prompt", "Mia", "--max-tokens", "2", cwd=tmp_path)).startswith("Mia")
+    asked, options = "<s>Mia", ("--max-tokens", "3", "--temperature", "0")
+    written = well(script("sample.py", "--special", "--prompt", asked, *options, cwd=tmp_path))
+    run = load(tmp_path / "runs" / "my-model", device="cpu")
+    assert written == asked + "".join(run.stream(asked, marked=True, max_tokens=3, temperature=0)) + "\n"
+    assert run.prompt_ids(asked, marked=True).shape[1] == run.prompt_ids(asked).shape[1] - 2  # one id for "<s>"
     (tmp_path / "my model.gguf").write_bytes(good[:-100])
     ended = script("import_hf.py", "my model.gguf", cwd=tmp_path)
     assert (ended.code, len(ended.err.splitlines())) == (4, 1), ended.err
