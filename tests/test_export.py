@@ -169,7 +169,8 @@ def test_a_vocabulary_of_a_gguf_file_is_read_as_the_same_ids(tmp_path: Path) -> 
     assert again.encode_marked("<s>the cat  \n12").tolist() == tokenizer.encode_marked("<s>the cat  \n12").tolist()
     assert (again.begin_of_text, again.ends) == (0, [1])
     assert again.chat_template == tokenizer.chat_template  # type: ignore[attr-defined]
-    assert tokenizer_files(again, 8)["tokenizer.json"] == tokenizer_files(tokenizer, 8)["tokenizer.json"]
+    steps, same = (json.loads(tokenizer_files(one, 8)["tokenizer.json"]) for one in (again, tokenizer))
+    assert steps == same
 
 
 def test_merges_follow_from_ranks() -> None:
