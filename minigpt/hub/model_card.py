@@ -42,7 +42,7 @@ def model_card(run: Run, remote_code: bool, architecture: str) -> str:
     about = {"library_name": "transformers", "pipeline_tag": "text-generation", "tags": tags}
     facts = run.facts() | {"vocabulary": f"{run.tokenizer.vocab_size:,} ids ({run.tokenizer.kind})"}
     table = "".join(f"| {what} | {value} |\n" for what, value in facts.items())
-    prompt = "Mia was a shy fox." if run.tells() else "The"
+    prompt = "\nMia was a shy fox." if run.tells() else "The"  # a built-in text follows a line end
     consent = ", trust_remote_code=True" if remote_code else ""
     load = PLAIN.format(consent=consent, prompt=prompt, reader=tokenizer_class(run, architecture))
     notes = (CARRIED if remote_code else "") + (
