@@ -18,7 +18,7 @@ from minigpt.runs import checkpoint
 from minigpt.runs.checkpoint import CheckpointError, tensors_of
 from minigpt.runs.run import open_run
 from minigpt.system.errors import UserError
-from minigpt.training.lora import LoRAConfig, adapted_layers, adapter_parameters, add_adapters, merge, merged
+from minigpt.training.lora import A, B, LoRAConfig, adapted_layers, adapter_parameters, add_adapters, merge, merged
 from minigpt.training.memory import WEIGHTS, training_parts
 
 pytest.importorskip("peft")
@@ -114,13 +114,9 @@ def test_the_memory_that_is_asked_for_is_that_of_the_adapters() -> None:
 def test_half_an_adapter_is_refused(lacking: str) -> None:
     tensors = tensors_of(adapted()[1])
     cut = {name: tensor for name, tensor in tensors.items() if not name.endswith(f"0.attention.key.{lacking}.weight")}
-    if lacking == "lora_B.default":
-        with pytest.raises(ValueError, match=r"blocks.0.attention.key: an adapter without its other half"):
-            merged(cut, SETTINGS)
-    else:  # nothing names it any more: the layer is as it was
-        assert torch.equal(
-            merged(cut, SETTINGS)["blocks.0.attention.key.weight"], tensors[f"{LAYER}.base_layer.weight"]
-        )
+    assert len(cut) == len(tensors) - 1
+    with pytest.raises(ValueError, match=r"blocks.0.attention.key: an adapter without its other half"):
+        merged(cut, SETTINGS)
 
 
 LAYER = "blocks.0.attention.key"
@@ -131,6 +127,19 @@ def test_an_adapter_of_another_size_is_refused(shape: tuple[int, ...]) -> None:
     tensors = tensors_of(adapted()[1]) | {f"{LAYER}.lora_A.default.weight": torch.zeros(shape, dtype=torch.float64)}
     with pytest.raises(ValueError, match=LAYER):
         merged(tensors, SETTINGS)
+
+
+def test_an_adapter_of_another_type_or_of_no_layer_is_refused() -> None:
+    tensors = tensors_of(adapted()[1])
+    half = {f"{LAYER}.lora_A.default.weight": torch.zeros(3, 24, dtype=torch.float32)}
+    with pytest.raises(ValueError, match="of another size or type"):
+        merged(tensors | half, SETTINGS)
+    with pytest.raises(ValueError, match=r"blocks.9.x: an adapter without"):
+        merged(tensors | {f"blocks.9.x{A}": torch.zeros(3, 24), f"blocks.9.x{B}": torch.zeros(24, 3)}, SETTINGS)
+    with pytest.raises(ValueError, match="an adapter without"):
+        merged(tensors | {f"{LAYER}.lora_magnitude": torch.zeros(3)}, SETTINGS)
+    with pytest.raises(ValueError, match="a layer is there twice"):
+        merged(tensors | {f"{LAYER}.weight": torch.zeros(12, 24, dtype=torch.float64)}, SETTINGS)
 
 
 # ---- a run ----

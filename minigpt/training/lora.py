@@ -69,16 +69,19 @@ def merged(tensors: Mapping[str, Tensor], config: LoRAConfig) -> dict[str, Tenso
 
     Weights of adapted layers are W (out, in) + alpha / rank * B (out, rank) A (rank, in); all others stay.
     """
-    found = {name.replace(BASE, "."): tensor for name, tensor in tensors.items() if ".lora_" not in name}
-    for name in tensors:
-        if name.endswith(A):
-            layer = name.removesuffix(A)
-            down, up, weight = tensors[name], tensors.get(layer + B), found.get(f"{layer}.weight")
-            if up is None or weight is None or {down.ndim, up.ndim, weight.ndim} != {2}:
-                raise ValueError(f"{layer}: an adapter without its other half, or without its layer")
-            if weight.shape != (len(up), down.shape[1]) or not up.shape[1] == len(down) == config.rank:
-                raise ValueError(f"{layer}: an adapter of another size than its layer")
-            found[f"{layer}.weight"] = weight + config.alpha / config.rank * (up @ down)  # (out, in)
+    plain = [name for name in tensors if ".lora_" not in name]
+    found = {name.replace(BASE, "."): tensors[name] for name in plain}
+    layers = {name.removesuffix(A).removesuffix(B) for name in tensors if ".lora_" in name}
+    for layer in sorted(layers):
+        down, up, weight = tensors.get(layer + A), tensors.get(layer + B), found.get(f"{layer}.weight")
+        if down is None or up is None or weight is None or {down.ndim, up.ndim, weight.ndim} != {2}:
+            raise ValueError(f"{layer}: an adapter without its other half, or without its layer")
+        fits = weight.shape == (len(up), down.shape[1]) and up.shape[1] == len(down) == config.rank
+        if not fits or not down.dtype == up.dtype == weight.dtype or not weight.is_floating_point():
+            raise ValueError(f"{layer}: an adapter of another size or type than its layer")
+        found[f"{layer}.weight"] = weight + config.alpha / config.rank * (up @ down)  # (out, in)
+    if len(found) < len(plain):
+        raise ValueError("a layer is there twice, with an adapter and without one")
     return found
 
 
