@@ -268,7 +268,7 @@ def test_a_folder_without_a_config_or_a_tokenizer(folder: Path) -> None:
         ("{}", r"tokenizer\.json"),
         ('{"model": {"type": "BPE", "vocab": {"a": 0, "a": 1}, "merges": []}}', "'a' is there twice"),
         ('{"model": {"type": "Evil"}}', r"tokenizer\.json"),
-        (" " * (33 << 20), "this is not a tokenizer"),
+        (" " * (41 << 20), "this is not a tokenizer"),
     ],
     ids=["cut short", "deep", "empty", "a key twice", "unknown", "large"],
 )
