@@ -104,6 +104,12 @@ def test_one_key_head_for_all_becomes_two_but_two_do_not_become_one(home: Path) 
     assert "repeated" not in "".join(one.notes)
 
 
+def test_key_heads_are_not_repeated_for_other_query_heads(home: Path) -> None:
+    other = opened(home, "model.attention.n_head=8", "model.attention.n_kv_head=4")
+    assert "attention.key.weight" in line(other, "fresh")
+    assert "repeated" not in "".join(other.notes)
+
+
 def test_a_head_that_is_untied_begins_as_the_embeddings(home: Path) -> None:
     before, after = opened(home), opened(home, "model.tied_head=false")
     assert torch.equal(logits(after), logits(before))
