@@ -1,7 +1,9 @@
 """Settings for all tests: one thread, one seed, and the same hypothesis examples in every run."""
 
 import gc
+import os
 import signal
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -13,6 +15,9 @@ pytest.register_assert_rewrite(
 )  # so that a failing law shows its numbers
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell; the commands would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
+SHARED = Path(__file__).parents[2] / "shared" / "tiktoken_cache"
+if SHARED.is_dir():  # published encodings, where somebody has put them beside the checkout
+    os.environ.setdefault("TIKTOKEN_CACHE_DIR", str(SHARED))
 torch.set_num_threads(1)  # the models here are tiny: threads would cost more than they bring
 if not torch.cuda.is_available():  # torch.manual_seed would keep the stack of each call for it: a millisecond
     torch.cuda.manual_seed_all = torch.xpu.manual_seed_all = lambda seed: None

@@ -21,6 +21,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from minigpt import load, load_plugin
 from minigpt.attention import Attention, Position
+from minigpt.hub.model_card import model_card
 from minigpt.hub.out_folder import LIST, write_folder
 from minigpt.hub.read_tokenizer import read_tokenizer
 from minigpt.hub.tokenizer_json import merged, merges_of, tokenizer_files
@@ -56,7 +57,7 @@ def made(kind: str) -> Tokenizer:
     try:
         tokenizer: Tokenizer = Tokenizer.kinds[kind].fit(options, [small_text(), *NASTY])
     except UserError:
-        if kind in ("char", "byte", "bpe", "gpt2"):
+        if kind in ("char", "byte", "bpe"):
             raise
         pytest.skip(f"the encoding {kind} is not in tiktoken's cache")
     return tokenizer
@@ -342,6 +343,16 @@ def test_the_card_says_what_it_is(trained: Path) -> None:
     assert "| validation loss | " in card
     assert "trust_remote_code=True" in card
     assert "source: text.txt" in card
+    assert "A small language model that was trained with minigpt, here as" in card
+
+
+def test_the_card_says_where_weights_from_elsewhere_are_from(trained: Path, tmp_path: Path) -> None:
+    run = load(trained / "runs" / "average")
+    run.folder = tmp_path
+    (tmp_path / "environment.json").write_text(json.dumps({"weights": {"run": "/there/runs/first"}}), encoding="utf-8")
+    assert "began with the weights of the run `first`" in model_card(run, False, "X")
+    (tmp_path / "origin.json").write_text(json.dumps({"from": "/models/gpt2", "model_type": "gpt2"}), encoding="utf-8")
+    assert "made from `gpt2` (`gpt2`), not trained with minigpt. The licence is that" in model_card(run, False, "X")
 
 
 # ---- the folder ----

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from minigpt.hub.exporter import expressed
 from minigpt.hub.family import Family, to_theirs
-from minigpt.hub.gguf_header import MAGIC, Header, Stored
+from minigpt.hub.gguf_header import Header, Stored
 from minigpt.hub.gguf_model import KNOWN, Architecture, library, read_metadata
 from minigpt.hub.gguf_vocabulary import vocabulary
 from minigpt.hub.keys import show
@@ -26,7 +26,7 @@ from minigpt.model import ModelConfig
 from minigpt.runs.checkpoint import tensors_of
 from minigpt.runs.run import Run
 from minigpt.system.errors import UserError
-from minigpt.system.folder import read_start, sync
+from minigpt.system.folder import sync
 from minigpt.system.waiting import interruptible, progress
 
 Weights = Literal["float32", "float16", "q8_0"]
@@ -39,11 +39,11 @@ Json = dict[str, Any]
 
 
 def check_file(path: Path) -> None:
-    """Raises UserError unless a GGUF file may be written there: nothing, or such a file."""
+    """Raises UserError unless nothing is there: a GGUF file may be a model that exists nowhere else."""
     if path.is_symlink():
         raise UserError(f"--gguf {path}: a symbolic link: give the file itself")
-    if path.exists() and not (path.is_file() and read_start(path, 4) == MAGIC):
-        raise UserError(f"--gguf {path}: something else is there: give the name of a new file")
+    if path.exists():
+        raise UserError(f"--gguf {path}: it is there already: give the name of a new file, or remove it")
     if not path.absolute().parent.is_dir():
         raise UserError(f"--gguf {path}: there is no folder {path.absolute().parent}")
 

@@ -8,8 +8,11 @@ from typing import Any
 import yaml
 
 from minigpt.config.options import to_python
+from minigpt.hub.make_run import ORIGIN
 from minigpt.hub.tokenizer_json import is_published
-from minigpt.runs.run import Run
+from minigpt.runs.run import ENVIRONMENT, MAX_CHANGES, Run
+from minigpt.system.folder import read_start
+from minigpt.system.strict_json import parse_json
 
 PLAIN = """\
 ```python
@@ -49,11 +52,37 @@ def model_card(run: Run, remote_code: bool, architecture: str) -> str:
         TOKENS if run.tokenizer.special_tokens and not is_published(run.tokenizer) else ""
     )
     return (
-        f"---\n{written(about)}---\n\n# {run.folder.name}\n\n"
-        f"A small language model that was trained with minigpt; here as `{architecture}`.\n\n"
+        f"---\n{written(about)}---\n\n# {run.folder.name}\n\n{beginning(run)}, here as `{architecture}`.\n\n"
         f"| | |\n|---|---|\n{table}\n## How to load it\n\n{load}\n{notes}\n"
-        f"## How it was trained\n\n```yaml\n{written(recipe(run))}```\n"
+        f"## Its config in minigpt\n\n```yaml\n{written(recipe(run))}```\n"
     )
+
+
+def beginning(run: Run) -> str:
+    """Where the weights are from: trained with minigpt, from a model elsewhere, or from another run."""
+    if (run.folder / ORIGIN).is_file():
+        found = recorded(run.folder / ORIGIN)
+        came = f"It was made from `{last_part(found.get('from'))}` (`{last_part(found.get('model_type'))}`)"
+        return f"{came}, not trained with minigpt. The licence is that of its source. A language model"
+    weights = recorded(run.folder / ENVIRONMENT).get("weights")
+    if isinstance(weights, dict):
+        began = f"Its training with minigpt began with the weights of the run `{last_part(weights.get('run'))}`"
+        return f"{began}, whose licence holds for it too. A language model"
+    return "A small language model that was trained with minigpt"
+
+
+def last_part(path: Any) -> str:
+    """The last part of a path or a name from a record, which may say anything."""
+    return Path(str(path)).name[:100].replace("`", "'")
+
+
+def recorded(path: Path) -> dict[str, Any]:
+    """What a record of a run says; nothing, where it cannot be read."""
+    try:
+        values = parse_json(read_start(path, MAX_CHANGES))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return values if isinstance(values, dict) else {}
 
 
 def tokenizer_class(run: Run, architecture: str) -> str:
