@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,13 @@ def reseal(path: Path) -> None:
 
 
 # ---- what was saved comes back ----
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other permissions")
+def test_who_may_read_the_config_may_read_the_weights(saved: Path) -> None:
+    """A class on one server: safetensors alone would keep them for their owner."""
+    modes = {path.stat().st_mode for path in (saved / "step-000005").iterdir()}
+    assert len(modes) == 1 and (saved / "step-000005" / "model.safetensors").stat().st_mode in modes
 
 
 @pytest.mark.parametrize("tied_head", [True, False])

@@ -150,3 +150,5 @@ def test_the_command_prints_the_plan(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())  # no run
     both = script("plan.py", *small, "--hardware", "A100", "--memory", "24GB", cwd=tmp_path)
     assert both.code == 2 and "give one of them" in both.err
+    adapters = script("plan.py", *small, "training.lora.rank=2", cwd=tmp_path)
+    assert adapters.code == 2 and "a plan does not count adapters" in adapters.err

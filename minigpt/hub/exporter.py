@@ -30,6 +30,7 @@ from minigpt.runs.checkpoint import tensors_of
 from minigpt.runs.report import Say, silent
 from minigpt.runs.run import Run
 from minigpt.system.errors import UserError
+from minigpt.system.folder import share
 from minigpt.system.waiting import interruptible
 
 ORDER = (  # families that can express fewer models first
@@ -139,5 +140,6 @@ def weights(tensors: Iterable[tuple[str, Tensor]]) -> Writer:
             interruptible(lambda: save_file(whole, path, metadata={"format": "pt"}), f"writing {path.name}")
         except SafetensorError as error:  # how safetensors reports a full disk
             raise OSError(f"{path}: {error}") from error
+        share(path)
 
     return write

@@ -28,7 +28,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from minigpt.system.folder import first_lines, read_start, sha256_of, sync
+from minigpt.system.folder import first_lines, read_start, sha256_of, share, sync
 from minigpt.system.strict_json import parse_json
 from minigpt.system.waiting import interruptible, progress
 from minigpt.training.lora import LoRAConfig, merged
@@ -135,6 +135,7 @@ def _write(tensors: Mapping[str, Tensor], path: Path) -> None:
         interruptible(lambda: save_file(plain, path), f"writing {path.name}")
     except SafetensorError as error:  # how safetensors reports a full disk
         raise OSError(f"{path}: {error}") from error
+    share(path)
     check_header(path)
 
 

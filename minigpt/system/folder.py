@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -110,6 +111,14 @@ def _holder(folder: Path) -> str:
 def fsync(descriptor: int, name: str) -> None:
     """`os.fsync`, which can take minutes for a large file: after two seconds it is shown, and Ctrl-C ends the wait."""
     interruptible(lambda: os.fsync(descriptor), f"waiting until {name} is on the disk")
+
+
+def share(path: Path) -> None:
+    """Let others read a file as they may read one that `open` makes: safetensors keeps it for its owner alone."""
+    probe = path.with_name(f"{path.name}.mode")
+    probe.touch()
+    shutil.copymode(probe, path)
+    probe.unlink()
 
 
 def sync(path: Path) -> None:
