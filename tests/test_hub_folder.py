@@ -424,11 +424,11 @@ def test_the_command_says_one_line_and_ends_with_a_code(folder: Path) -> None:
 WHILE_WRITING = """\
 import os
 from minigpt.runs import checkpoint
-plain = checkpoint._write
+plain = checkpoint.write_tensors
 def write(*arguments):
     {act}
     plain(*arguments)
-checkpoint._write = write
+checkpoint.write_tensors = write
 """
 
 

@@ -15,8 +15,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor
 
 from minigpt.config.options import to_python
@@ -26,12 +24,10 @@ from minigpt.hub.model_card import model_card, tokenizer_class
 from minigpt.hub.out_folder import Writer, check_out, write_folder
 from minigpt.hub.tokenizer_json import tokenizer_files
 from minigpt.model import ModelConfig
-from minigpt.runs.checkpoint import tensors_of
+from minigpt.runs.checkpoint import tensors_of, write_tensors
 from minigpt.runs.report import Say, silent
 from minigpt.runs.run import Run
 from minigpt.system.errors import UserError
-from minigpt.system.folder import share
-from minigpt.system.waiting import interruptible
 
 ORDER = (  # families that can express fewer models first
     "gpt2", "llama", "mistral", "qwen2", "qwen3", "olmo2", "gpt_neox", "gptj", "phi", "mpt", "bloom",
@@ -135,11 +131,6 @@ def weights(tensors: Iterable[tuple[str, Tensor]]) -> Writer:
     """Writes model.safetensors."""
 
     def write(path: Path) -> None:
-        whole = {name: tensor.contiguous() for name, tensor in tensors}
-        try:
-            interruptible(lambda: save_file(whole, path, metadata={"format": "pt"}), f"writing {path.name}")
-        except SafetensorError as error:  # how safetensors reports a full disk
-            raise OSError(f"{path}: {error}") from error
-        share(path)
+        write_tensors(dict(tensors), path, {"format": "pt"})  # transformers asks whose tensors these are
 
     return write

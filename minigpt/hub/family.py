@@ -95,19 +95,19 @@ class Family:
 
     def read(self, keys: Keys) -> dict[str, Any]:
         """The options of `ModelConfig` from the keys of a config.json. Raises UserError for what has no counterpart."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} must define read(keys)")
 
     def write(self, model: Spelled) -> dict[str, Any]:
         """The keys of a config.json for a model, as near as the family comes; what does not come back is refused."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} must define write(model)")
 
     def model_rows(self) -> list[Row]:
         """The rows of what a model has once."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} must define model_rows()")
 
     def layer_rows(self, attention: Spelled, model: Spelled) -> list[Row]:
         """The rows of what a layer with this attention has."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} must define layer_rows(attention, model)")
 
     def read_config(self, theirs: Mapping[str, Any]) -> ModelConfig:
         """The model of a config.json. Raises UserError, which names the key that has no counterpart here."""

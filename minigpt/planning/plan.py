@@ -111,15 +111,17 @@ def largest_that_fits(
         slope = (peaks[b] - peaks[a]) / (b - a)  # bytes a window
         return min(max(a + int((device.usable - peaks[a]) / slope), 1), rows) if slope > 0 else rows
 
-    first = next(iter(peaks), min(rows, 2))
+    if rows == 1:
+        return 1 if peak(1) <= device.usable else None
+    first = next(iter(peaks), 2)
     peak(first)
-    if rows > 1:
-        peak(first // 2 if first > 1 else 2)
-    size = guess() if rows > 1 else 1
+    peak(first // 2 or 2)
+    size = guess()
     while peak(size) > device.usable:
         if size == 1:
             return None
         size = min(guess(), size - 1)
     while size < rows and peak(size + 1) <= device.usable:
-        size = max(guess(), size + 1) if peak(max(guess(), size + 1)) <= device.usable else size + 1
+        further = max(guess(), size + 1)
+        size = further if peak(further) <= device.usable else size + 1
     return size

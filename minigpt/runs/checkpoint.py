@@ -90,8 +90,9 @@ def save_tensors(
     _sweep(folder)
     beside.mkdir()
     try:
-        _write(model, beside / FILES[0])
-        _write(optimizer, beside / FILES[1])
+        for name, tensors in zip(FILES, (model, optimizer)):
+            write_tensors(tensors, beside / name)
+            check_header(beside / name)
         (beside / FILES[2]).write_text(json.dumps({**state, "step": step}, allow_nan=False), encoding="utf-8")
         sums = {name: {"size": (beside / name).stat().st_size, "sha256": sha256_of(beside / name)} for name in FILES}
         manifest = {"format": FORMAT, "files": sums, "run": dict(seal or {})}
@@ -129,14 +130,14 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     return {name: parameter.detach() for name, parameter in model.named_parameters()} | buffers
 
 
-def _write(tensors: Mapping[str, Tensor], path: Path) -> None:
+def write_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
+    """Write a safetensors file, which others may read as any file. Raises OSError."""
     try:
         plain = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
-        interruptible(lambda: save_file(plain, path), f"writing {path.name}")
+        interruptible(lambda: save_file(plain, path, metadata), f"writing {path.name}")
     except SafetensorError as error:  # how safetensors reports a full disk
         raise OSError(f"{path}: {error}") from error
     share(path)
-    check_header(path)
 
 
 def checkpoints(folder: Path) -> list[Path]:

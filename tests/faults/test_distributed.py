@@ -221,11 +221,11 @@ def under_way(folder: Path) -> Iterator[subprocess.Popen[str]]:
 SLOW_DISK = """
 import time
 
-def slow(*arguments, plain=minigpt.runs.checkpoint._write):
+def slow(*arguments, plain=minigpt.runs.checkpoint.write_tensors):
     time.sleep(2)
     return plain(*arguments)
 
-minigpt.runs.checkpoint._write = slow
+minigpt.runs.checkpoint.write_tensors = slow
 """
 
 

@@ -15,7 +15,7 @@ PHASES = {  # where the signal comes, and the step after which the run stops
     "the optimizer's step": ("minigpt.training.loop.Optimizer", "step", 5, 5),
     "an evaluation": ("minigpt.runs.trainer", "evaluate", 1, 4),
     "a sample": ("minigpt.runs.run.Run", "stream", 1, 2),
-    "a save": ("minigpt.runs.checkpoint", "_write", 2, 5),
+    "a save": ("minigpt.runs.checkpoint", "write_tensors", 2, 5),
     "a sync": ("minigpt.runs.checkpoint", "sync", 5, 5),
     "the pruning": ("minigpt.runs.checkpoint", "prune", 1, 5),
     "a log line": ("minigpt.runs.trainer.Log", "write", 4, 3),
@@ -86,7 +86,7 @@ def test_an_evaluation_stops_at_its_next_batch_and_is_made_up_for(
 
 @pytest.mark.parametrize(
     ("owner", "name", "nth"),
-    [PHASES["a step"][:3], ("minigpt.runs.checkpoint", "_write", 4), ("minigpt.runs.checkpoint", "sync", 9)],
+    [PHASES["a step"][:3], ("minigpt.runs.checkpoint", "write_tensors", 4), ("minigpt.runs.checkpoint", "sync", 9)],
 )
 def test_a_second_one_stops_at_once_and_leaves_the_last_checkpoint_whole(
     owner: str, name: str, nth: int, straight: Path, tmp_path: Path
