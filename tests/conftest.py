@@ -3,12 +3,17 @@
 import gc
 import os
 import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
 import torch
 from browser import chromium, visit  # noqa: F401  (fixtures of every test)
+
+from minigpt.config.options import Component
+from minigpt.system.plugin import PLUGINS
 
 pytest.register_assert_rewrite(
     "laws", "small_configs", "running", "benchmarking"
@@ -60,3 +65,17 @@ def whole(request: pytest.FixtureRequest) -> bool:
 def seeded() -> None:
     """Every test draws the same numbers, alone or among others."""
     torch.manual_seed(1337)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def kinds_as_before() -> Iterator[None]:
+    """A kind that a chapter's plugins register is gone when the next chapter begins, whichever that is."""
+    families = {family: dict(family.kinds) for family in Component.__subclasses__()}
+    plugins = dict(PLUGINS)
+    yield
+    for family, kinds in families.items():
+        family.kinds.clear()
+        family.kinds.update(kinds)
+    for module in PLUGINS.keys() - plugins.keys():
+        sys.modules.pop(module, None)
+        del PLUGINS[module]
