@@ -19,7 +19,7 @@ from small_corpora import DOCUMENTS, RANDOM, ROOT, corpus_of, numbered, own_data
 from minigpt.languages.language import StoriesConfig
 from minigpt.system.errors import UserError
 from minigpt.text import corpus as corpora
-from minigpt.text import dataset as datasets
+from minigpt.text import ids as on_disk
 from minigpt.text.corpus import Corpus, open_corpus
 from minigpt.text.dataset import Dataset
 from minigpt.text.tokenizer import Byte, Char, Ids, Tiktoken, Tokenizer
@@ -28,7 +28,7 @@ data = pytest.fixture(scope="module", autouse=True)(own_data)
 
 
 def cache_of(corpus: Corpus, tokenizer: Tokenizer) -> Path:
-    return corpora.DATA / "cache" / datasets._key(corpus, tokenizer)
+    return corpora.DATA / "cache" / on_disk._key(corpus, tokenizer)
 
 
 class Ended(Tiktoken):
@@ -98,17 +98,17 @@ def test_ids_are_made_once_and_again_when_anything_changed() -> None:
     assert bytes(other[:5].tolist()) == b"other"
     corpus, tokenizer = numbered(100)
     turned = Char(tokenizer.alphabet + "\U0010ffff")
-    assert datasets._key(corpus, tokenizer) != datasets._key(corpus, turned)
+    assert on_disk._key(corpus, tokenizer) != on_disk._key(corpus, turned)
 
 
 def test_a_tokenizer_whose_code_changed_is_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = tmp_path / "mine.py"
-    monkeypatch.setattr(datasets.inspect, "getfile", lambda kind: str(code))
+    monkeypatch.setattr(on_disk.inspect, "getfile", lambda kind: str(code))
     code.write_text("upper case")
-    before = datasets._key(corpus_of("text"), Byte())
-    assert datasets._key(corpus_of("text"), Byte()) == before
+    before = on_disk._key(corpus_of("text"), Byte())
+    assert on_disk._key(corpus_of("text"), Byte()) == before
     code.write_text("lower case")
-    assert datasets._key(corpus_of("text"), Byte()) != before
+    assert on_disk._key(corpus_of("text"), Byte()) != before
 
 
 def flip(path: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_tokenizer_beyond_its_vocabulary_is_refused_and_nothing_is_left() -> N
     corpus = corpus_of("right " * 20, "wrong")
     with pytest.raises(UserError, match="gave ids from 403 to 419, but its vocab_size is 256"):
         Dataset(RANDOM, corpus, Wrong(), 8)
-    key = datasets._key(corpus, Wrong())
+    key = on_disk._key(corpus, Wrong())
     assert [name for name in os.listdir(corpora.DATA / "cache") if key in name] == []
 
 
@@ -182,16 +182,16 @@ def test_a_tokenizer_that_gives_nothing_is_refused() -> None:
 
 RACE = """
 import hashlib, pathlib, sys, time
-from minigpt.text import dataset
 from minigpt.languages.language import StoriesConfig
 from minigpt.text.corpus import open_corpus
+from minigpt.text.ids import ids_on_disk
 from minigpt.text.tokenizer import Byte
 corpus = open_corpus("stories", StoriesConfig(count=400, validation=40))
 go = pathlib.Path(sys.argv[1])
 (go.parent / sys.argv[2]).touch()
 while not go.exists():
     time.sleep(0.001)
-ids, starts = dataset.ids_on_disk(corpus, Byte())
+ids, starts = ids_on_disk(corpus, Byte())
 print(len(ids), len(starts), hashlib.sha256(ids.tobytes()).hexdigest())
 """
 

@@ -38,7 +38,8 @@ from minigpt.system.errors import UserError
 from minigpt.system.folder import write_whole
 from minigpt.system.terminal import complain
 from minigpt.text.corpus import Corpus
-from minigpt.text.dataset import Dataset, check_size
+from minigpt.text.dataset import Dataset
+from minigpt.text.ids import check_size
 from minigpt.text.tokenizer import Tokenizer
 from minigpt.training.floor import Score, character_probabilities, example, predict, score
 from minigpt.training.loop import Diverged, History, fit, train

@@ -1,6 +1,6 @@
 """Corpora: a name, file, folder or glob -> documents, and where they came from.
 
-A corpus contains text, not ids (`dataset.py` makes them). Opening a corpus checks all of its files, so that a mistake
+A corpus contains text, not ids (`ids.py` makes them). Opening a corpus checks all of its files, so that a mistake
 in the last one is reported before the first one is tokenized. The files are read again in pieces when they are needed:
 a folder, or a file, may be larger than memory. The text is not changed, and its line ends are kept; only a byte-order
 mark is removed, and the description says so.
@@ -32,7 +32,7 @@ from minigpt.system.terminal import one_line
 from minigpt.system.waiting import interruptible, progress
 
 ROOT = Path(__file__).parents[2]
-DATA = Path(os.environ.get("MINIGPT_DATA") or ROOT / "data")  # downloads, and the cache of `dataset.py`
+DATA = Path(os.environ.get("MINIGPT_DATA") or ROOT / "data")  # downloads, and the cache of `ids.py`
 CHUNK = 1 << 20  # bytes of a file that are read at a time
 WHOLE = 4  # bytes of memory for a byte of a text that is tokenized as a whole, at least: pieces, text, bytes, ids
 SUFFIXES = (".txt", ".text", ".md")  # text files in a folder; a file that is named may have any suffix
