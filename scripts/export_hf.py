@@ -27,11 +27,12 @@ def main(arguments: argparse.Namespace) -> None:
     out, gguf = arguments.out, arguments.gguf
     if out is None and gguf is None:
         raise UserError("give --out DIR, --gguf FILE, or both")
+    folder = newest_run(arguments.run)
     if out is not None:
-        check_out(out)
+        check_out(out, folder.resolve().name)
     if gguf is not None:
         check_file(gguf)
-    run = load(newest_run(arguments.run), "cpu", fast=False)
+    run = load(folder, "cpu", fast=False)
     if out is not None:
         export_run(run, out, arguments.remote_code, say)
     if gguf is not None:

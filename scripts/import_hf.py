@@ -30,6 +30,8 @@ if __name__ == "__main__":
         metavar="DIR",
         help="a folder with config.json, safetensors and tokenizer.json, a GGUF file, a name on the Hub, or smollm2",
     )
-    parser.add_argument("--name", default="", metavar="RUN", help="the name of the run (default: the folder's)")
+    parser.add_argument(
+        "--name", default="", metavar="RUN", help="the name of the run (default: the folder's); numbered when taken"
+    )
     parser.add_argument("--block-size", type=int, metavar="N", help="a shorter context (default: the model's own)")
     sys.exit(command.execute(main, parser.parse_args()))

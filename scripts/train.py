@@ -23,11 +23,12 @@ from minigpt.config import options as config
 from minigpt.runs import profiler
 from minigpt.runs.assemble import RunConfig
 from minigpt.runs.report import say
-from minigpt.runs.run import newest_run, open_run
+from minigpt.runs.run import Opened, newest_run, open_run
 from minigpt.runs.start import resume, start
 from minigpt.runs.swap import continued, tuned_name
 from minigpt.runs.trainer import Trainer
 from minigpt.system.errors import UserError
+from minigpt.system.folder import check_name
 from minigpt.training import distributed
 
 
@@ -41,6 +42,8 @@ def main(arguments: argparse.Namespace) -> None:
         raise UserError("--name and --resume: give one of them; a run is resumed under its own name")
     if arguments.resume is None and arguments.allow_data_change:
         raise UserError("--allow-data-change: give --resume as well; a new run may have any text")
+    if arguments.name:
+        check_name(arguments.name, "a run")
     given = {"--resume": arguments.resume, "--from-run": arguments.from_run, "--from-hf": arguments.from_hf}
     if len(both := [option for option, value in given.items() if value is not None]) > 1:
         raise UserError(f"{' and '.join(both)}: give one of them; each says which weights to begin with")
@@ -66,17 +69,31 @@ def main(arguments: argparse.Namespace) -> None:
 
 def start_from(arguments: argparse.Namespace) -> Trainer:
     """A new run that starts with the weights of one that is there, or of a model from elsewhere, which becomes one."""
-    if arguments.from_hf is not None and "RANK" in os.environ:
-        raise UserError("--from-hf: import it first (scripts/import_hf.py), then give --from-run to all processes")
     if arguments.from_hf is not None:
-        from minigpt.hub.importer import import_from  # what only this needs is not loaded with each training
-
-        arguments.from_run = str(import_from(arguments.from_hf, "", None, say))
-    source = open_run(newest_run(arguments.from_run))
-    settings = continued(source.config, arguments.config, arguments.overrides)
+        source, settings = imported(arguments)
+    else:
+        source = open_run(newest_run(arguments.from_run))
+        settings = continued(source.config, arguments.config, arguments.overrides)
     name = arguments.name or (Path(arguments.config).stem if arguments.config else tuned_name(source.folder))
     allow_leak, skip_checks = arguments.allow_leak, arguments.skip_checks
     return start(settings, name, arguments.plugin, allow_leak, skip_checks=skip_checks, source=source)
+
+
+def imported(arguments: argparse.Namespace) -> tuple[Opened, RunConfig]:
+    """A run of a model from elsewhere, and the config of the training, which is checked before the weights are read.
+
+    A run that was made of the same files before is taken again.
+    """
+    if "RANK" in os.environ:
+        raise UserError("--from-hf: import it first (scripts/import_hf.py), then give --from-run to all processes")
+    from minigpt.hub.importer import located, name_of, open_source  # what only this needs: not for each training
+
+    there = open_source(located(arguments.from_hf, say), None, say)
+    settings = continued(there.config, arguments.config, arguments.overrides)
+    folder = there.made_before()
+    if folder is not None:
+        say(f"run: {folder}, made of the same files before")
+    return open_run(folder or there.make_run(name_of(arguments.from_hf), say)), settings
 
 
 def profile(arguments: argparse.Namespace) -> None:

@@ -358,35 +358,45 @@ def test_the_card_says_where_weights_from_elsewhere_are_from(trained: Path, tmp_
 # ---- the folder ----
 
 
-def test_only_an_export_is_replaced(trained: Path) -> None:
-    def export(out: str) -> Ended:
-        return script("export_hf.py", "--run", "average", "--out", out, "--remote-code", cwd=trained)
+def test_only_an_export_of_the_same_run_is_replaced(trained: Path) -> None:
+    def export(out: str, run: str = "average") -> Ended:
+        return script("export_hf.py", "--run", run, "--out", out, "--remote-code", cwd=trained)
 
+    def refused(out: str, why: str, run: str = "average") -> None:
+        ended = export(out, run)
+        assert (ended.code, ended.err.count("\n")) == (2, 1)
+        assert why in ended.err
+
+    folder = trained / "twice"
     assert export("twice").code == 0
-    (trained / "twice" / "config.json").write_text("{}", encoding="utf-8")
-    assert export("twice").code == 0  # an export of ours is written anew
-    assert json.loads((trained / "twice" / "config.json").read_text("utf-8"))["model_type"] == "minigpt"
-    (trained / "twice" / "thesis.txt").write_text("mine", encoding="utf-8")
-    again = export("twice")
-    assert (again.code, again.err.count("\n")) == (2, 1)
-    assert "'thesis.txt' in it is not of an export" in again.err
+    first = {path.name: path.stat().st_ino for path in folder.iterdir()}
+    assert export("twice").code == 0
+    assert all(path.stat().st_ino != first[path.name] for path in folder.iterdir())  # it was written anew
+    refused("twice", "it holds an export of the run average, not of hybrid", run="hybrid")
+    card = (folder / "README.md").read_text("utf-8")
+    (folder / "README.md").write_text(card + "My notes.", encoding="utf-8")
+    refused("twice", "README.md in it was changed after it was exported")
+    assert (folder / "README.md").read_text("utf-8").endswith("My notes.")
+    (folder / "README.md").write_text(card, encoding="utf-8")
+    (folder / "thesis.txt").write_text("mine", encoding="utf-8")
+    refused("twice", "'thesis.txt' in it is not of an export")
     (trained / "other").mkdir()
     (trained / "other" / "thesis.txt").write_text("mine", encoding="utf-8")
-    assert "it is not empty, and no export" in export("other").err
+    refused("other", "it is not empty, and no export")
     (trained / "file").write_text("mine", encoding="utf-8")
-    assert "not a folder" in export("file").err
+    refused("file", "not a folder")
     (trained / "link").symlink_to(trained / "other", target_is_directory=True)
-    assert "a symbolic link" in export("link").err
-    (trained / "twice" / "thesis.txt").unlink()
-    (trained / "twice" / "README.md").unlink()
-    (trained / "twice" / "README.md").symlink_to(trained / "text.txt")
-    assert "not a plain file" in export("twice").err
-    assert "there is no folder" in export("no/where").err
+    refused("link", "a symbolic link")
+    (folder / "thesis.txt").unlink()
+    (folder / "README.md").unlink()
+    (folder / "README.md").symlink_to(trained / "text.txt")
+    refused("twice", "not a plain file")
+    refused("no/where", "there is no folder")
     assert {path.name for path in trained.iterdir() if path.name.startswith(".")} <= {".lock"}
 
 
 def test_an_export_that_fails_leaves_the_former_one(tmp_path: Path) -> None:
-    write_folder(tmp_path / "out", {"a.txt": "one"})
+    write_folder(tmp_path / "out", {"a.txt": "one"}, "mine")
 
     def full(path: Path) -> None:
         path.write_text("half", encoding="utf-8")
@@ -394,10 +404,10 @@ def test_an_export_that_fails_leaves_the_former_one(tmp_path: Path) -> None:
 
     for error, writer in ((OSError, full), (KeyboardInterrupt, interrupted)):
         with pytest.raises(error):
-            write_folder(tmp_path / "out", {"a.txt": "two", "b.txt": writer})
+            write_folder(tmp_path / "out", {"a.txt": "two", "b.txt": writer}, "mine")
         assert [path.name for path in tmp_path.iterdir()] == ["out"]
         assert (tmp_path / "out" / "a.txt").read_text("utf-8") == "one"
-    write_folder(tmp_path / "out", {"c.txt": "three"})
+    write_folder(tmp_path / "out", {"c.txt": "three"}, "mine")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"c.txt", LIST}
 
 

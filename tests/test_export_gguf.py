@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from running import furnish, script, small_text
 from transformers import AutoModelForCausalLM
 
 from minigpt.config.options import from_dict
+from minigpt.hub.exporter import export_run
 from minigpt.hub.gguf_header import MAGIC, read_header
 from minigpt.hub.gguf_model import open_gguf
 from minigpt.hub.gguf_vocabulary import vocabulary
@@ -82,6 +84,23 @@ def test_an_independent_reader_computes_the_same(what: str, tmp_path: Path) -> N
     assert all(torch.equal(tensors_of(again.model)[name], one) for name, one in tensors_of(run.model).items())
     text = "the cat sat on 123 don't\n\n  é🙂"
     assert again.tokenizer.encode(text).tolist() == run.tokenizer.encode(text).tolist()
+
+
+@pytest.mark.parametrize("source", ["stories", "text.txt"])
+def test_a_run_that_comes_back_writes_the_same_text(source: str, tmp_path: Path) -> None:
+    """A prompt follows a line end where the model learned the built-in stories, and only there."""
+    furnish(tmp_path)
+    run = random_run(LLAMA)
+    run.config = replace(run.config, data=replace(run.config.data, source=source))
+    export_gguf(run, tmp_path / "model.gguf")
+    export_run(run, tmp_path / "model")
+    for file in ("model.gguf", "model"):
+        again = load(import_folder(tmp_path / file, "again", None, silent), "cpu", fast=False)
+        for prompt in ("the cat", "\nthe cat", ""):
+            options = {"temperature": 0, "max_tokens": 12}
+            assert again.generate(prompt, **options) == run.generate(prompt, **options)
+            assert again.context_ids(prompt).tolist() == run.context_ids(prompt).tolist()
+        assert (again.tells(), again.context_ids("the").tolist()[0][0] == 10) == (source == "stories",) * 2
 
 
 @pytest.mark.parametrize(("weights", "far"), [("float16", 0.01), ("q8_0", 0.1)])

@@ -150,6 +150,37 @@ def test_a_model_from_elsewhere_becomes_a_run_and_is_trained_on(home: Path, tmp_
     assert read_metrics(folder / "metrics.jsonl")[0]["train/loss"] == pytest.approx(expected, abs=1e-5)
 
 
+def test_a_mistake_imports_nothing_and_an_import_is_used_again(tmp_path: Path) -> None:
+    make("llama", vocab_size=256).save_pretrained(tmp_path / "theirs")
+    for name, text in tokenizer_files(Byte(), 40).items():
+        (tmp_path / "theirs" / name).write_text(text, encoding="utf-8")
+    (tmp_path / "text.txt").write_text(small_text(), encoding="utf-8")
+    short = ["data.source=text.txt", "model.block_size=16", "training.max_steps=1", "training.device=cpu"]
+    for wrong, why in (
+        ("trainig.max_steps=1", "did you mean 'training'"),
+        ("--name=../x", "a run is named by letters"),
+    ):
+        ended = script("train.py", "--from-hf", "theirs", *short, wrong, cwd=tmp_path)
+        assert (ended.code, ended.err.count("\n")) == (2, 1)
+        assert why in ended.err
+        assert not (tmp_path / "runs").exists()
+    assert script("train.py", "--from-hf", "theirs", *short, "data.source=none.txt", cwd=tmp_path).code == 2
+    said = well(script("train.py", "--from-hf", "theirs", *short, cwd=tmp_path))
+    assert "run: runs/theirs, made of the same files before\n" in said
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["theirs", "theirs-tuned"]
+    file = tmp_path / "theirs" / "generation_config.json"  # another end of text is another model
+    file.write_text(json.dumps({"eos_token_id": 10}), encoding="utf-8")
+    said = well(script("train.py", "--from-hf", "theirs", *short, cwd=tmp_path))
+    assert "note: runs/theirs is there already, so this run is runs/theirs-2\n" in said
+    assert "weights: those of runs/theirs-2 after step 0" in said
+
+
+def test_a_name_that_is_taken_is_numbered_and_that_is_said(home: Path) -> None:
+    assert "note:" not in start(home, "taken", "training.max_steps=1")[0]
+    said, _ = start(home, "taken", "training.max_steps=1")
+    assert "note: runs/taken is there already, so this run is runs/taken-2\n" in said
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -20,6 +20,7 @@ from torch import Tensor
 from minigpt.config.options import to_python
 from minigpt.hub.carried import ENTRY_FILE, carried_files
 from minigpt.hub.family import FAMILIES, Family, NoCounterpart, to_theirs
+from minigpt.hub.keys import BEFORE_TEXT
 from minigpt.hub.model_card import model_card, tokenizer_class
 from minigpt.hub.out_folder import Writer, check_out, write_folder
 from minigpt.hub.tokenizer_json import tokenizer_files
@@ -42,7 +43,7 @@ Json = dict[str, Any]
 
 def export_run(run: Run, out: Path, remote_code: bool = False, say: Say = silent) -> None:
     """Write the folder `out`. Raises UserError for what cannot be exported, and OSError; then `out` is as it was."""
-    check_out(out)
+    check_out(out, run.folder.resolve().name)
     files: Files = dict(tokenizer_files(run.tokenizer, run.config.model.block_size))
     if remote_code:
         model, architecture = with_code(run), MODEL_CLASS
@@ -51,7 +52,7 @@ def export_run(run: Run, out: Path, remote_code: bool = False, say: Say = silent
         model, architecture = as_family(run, family, config), family.architecture
     files |= model
     files["README.md"] = model_card(run, remote_code, architecture)
-    write_folder(out, files)
+    write_folder(out, files, run.folder.resolve().name)
     consent = ", trust_remote_code=True" if remote_code else ""
     say(f"wrote {out}: AutoModelForCausalLM.from_pretrained({str(out)!r}{consent})")
     if (reader := tokenizer_class(run, architecture)) != "AutoTokenizer":
@@ -82,7 +83,7 @@ def as_family(run: Run, family: Family, config: Json) -> Files:
     """The model as one of transformers'."""
     tensors = to_theirs(family.rules(run.config.model), tensors_of(run.model))
     return {
-        "config.json": as_json(config | ends(run)),
+        "config.json": as_json(config | ends(run) | before_text(run)),
         "generation_config.json": as_json(ends(run)),
         "model.safetensors": weights(tensors),
     }
@@ -104,7 +105,8 @@ def with_code(run: Run) -> Files:
         "max_position_embeddings": model.block_size,
         "tie_word_embeddings": model.tied_head,
         "minigpt": to_python(model),
-    } | ends(run)
+    }
+    config |= ends(run) | before_text(run)
     tensors = [*run.model.named_parameters(), *run.model.named_buffers()]  # a tied head comes once, as the tokens
     named = [(f"model.{name}", tensor.detach()) for name, tensor in tensors]
     return {
@@ -120,6 +122,11 @@ def ends(run: Run) -> Json:
     found = list(run.tokenizer.ends)
     end = None if not found else found[0] if len(found) == 1 else found
     return {"bos_token_id": run.tokenizer.begin_of_text, "eos_token_id": end}
+
+
+def before_text(run: Run) -> Json:
+    """What stands before each text of a built-in language, and so before a prompt: for a run made of the export."""
+    return {BEFORE_TEXT: "\n"} if run.tells() else {}
 
 
 def as_json(values: Json) -> str:

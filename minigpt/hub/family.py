@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from minigpt.config.options import from_dict
-from minigpt.hub.keys import Keys, show
+from minigpt.hub.keys import BEFORE_TEXT, Keys, show
 from minigpt.hub.layouts import SAME, Layout, Tensors
 from minigpt.hub.spelled import Spelled, differences, spell_out
 from minigpt.model import ModelConfig
@@ -114,6 +114,7 @@ class Family:
         keys = Keys(theirs, self.model_type)
         keys.must("model_type", self.model_type)
         keys.whole("vocab_size")
+        keys.must(BEFORE_TEXT, "\n")
         values = self.read(keys)
         keys.finish()
         try:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from minigpt.hub.folder import Place, check_plain
 from minigpt.hub.gguf_header import Header, check_numbers, read_header, read_numbers
-from minigpt.hub.keys import show
+from minigpt.hub.keys import BEFORE_TEXT, show
 from minigpt.hub.layouts import SAME, TRANSPOSED, Layout, halves
 from minigpt.runs.checkpoint import CheckpointError
 from minigpt.system.errors import UserError
@@ -82,6 +82,7 @@ LIKE_GPT2 = {
 }
 OFF = {"rope.scaling.type": "none", "expert_count": 0, "expert_used_count": 0}  # values that change nothing
 NOTHING = ("vocab_size",)  # the number of tokens says it
+OURS = {"minigpt.before_text": BEFORE_TEXT}  # our own key, which other readers pass over
 
 
 @dataclass(frozen=True)
@@ -210,6 +211,7 @@ def read_metadata(header: Header, name: str) -> Json:
         "vocab_size": len(tokens),
         "tie_word_embeddings": "output.weight" not in header.tensors,
     }
+    config |= {theirs: values[key] for key, theirs in OURS.items() if key in values}
     width, n_head = config.get("hidden_size"), config.get("num_attention_heads")
     if has_form([width, n_head], (int, int)) and n_head:
         config.setdefault("head_dim", width // n_head)

@@ -6,7 +6,6 @@ anything is written: an option that does not come back has no counterpart.
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -15,16 +14,17 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from minigpt.hub.exporter import expressed
+from minigpt.hub.exporter import before_text, expressed
 from minigpt.hub.family import Family, to_theirs
 from minigpt.hub.gguf_header import Header, Stored
-from minigpt.hub.gguf_model import KNOWN, Architecture, library, read_metadata
+from minigpt.hub.gguf_model import KNOWN, OURS, Architecture, library, read_metadata
 from minigpt.hub.gguf_vocabulary import vocabulary
 from minigpt.hub.keys import show
 from minigpt.hub.spelled import differences, spell_out
 from minigpt.model import ModelConfig
 from minigpt.runs.checkpoint import tensors_of
 from minigpt.runs.run import Run
+from minigpt.system.beside import written_beside
 from minigpt.system.errors import UserError
 from minigpt.system.folder import sync
 from minigpt.system.waiting import interruptible, progress
@@ -54,9 +54,8 @@ def export_gguf(run: Run, path: Path, weights: Weights = "float32") -> None:
     gguf, model = library(), run.config.model
     family, config = expressed(model, run.tokenizer.vocab_size, tuple(KNOWN))
     values = metadata(config, family.model_type) | vocabulary(run.tokenizer)
+    values |= {own: text for own, key in OURS.items() if (text := before_text(run).get(key))}
     check_read_again(values, model, family)
-    place = path.absolute()
-    beside = place.with_name(f".{place.name}.writing-{os.getpid()}")
     writer = gguf.GGUFWriter(None, family.model_type)
     writer.add_name(run.folder.name)
     writer.add_file_type(gguf.LlamaFileType[FILE_TYPES[weights]])
@@ -67,13 +66,14 @@ def export_gguf(run: Run, path: Path, weights: Weights = "float32") -> None:
     rules = family.rules(model)
     for name, tensor in progress(to_theirs(rules, tensors_of(run.model)), "converting", len(rules), "tensors"):
         add_tensor(writer, *named(name, tensor, KNOWN[family.model_type], config), weights)
-    try:
-        interruptible(lambda: write_file(writer, beside), f"writing {path.name}")
-        sync(beside)
-        beside.replace(place)
+    place = path.absolute()
+    with written_beside(place) as beside:
+        file = beside.path / place.name
+        interruptible(lambda: write_file(writer, file), f"writing {path.name}")
+        sync(file)
+        check_file(path)  # again: it may have been made meanwhile
+        file.rename(place)
         sync(place.parent)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def metadata(config: Json, name: str) -> Json:

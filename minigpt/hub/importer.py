@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import math
+import os
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,28 +15,31 @@ import torch
 from torch import Tensor
 
 from minigpt.hub.family import FAMILIES, Family, Rule, to_ours
-from minigpt.hub.fetch import fetch, looks_like_a_name, packaged
-from minigpt.hub.folder import CONFIG, Place, check_tensors, open_folder, read_tensor
+from minigpt.hub.fetch import PACKAGES, fetch, looks_like_a_name, packaged
+from minigpt.hub.folder import CONFIG, PICKLES, Folder, Place, check_tensors, open_folder, read_tensor
 from minigpt.hub.gguf_model import GGUF, open_gguf
-from minigpt.hub.keys import show
-from minigpt.hub.make_run import check_vocabulary, make_run
+from minigpt.hub.keys import BEFORE_TEXT, show
+from minigpt.hub.make_run import check_vocabulary, config_of, made_before, make_run
 from minigpt.hub.read_tokenizer import read_tokenizer
 from minigpt.model import ModelConfig
+from minigpt.runs.assemble import RunConfig
 from minigpt.runs.checkpoint import CheckpointError, tensors_of
 from minigpt.runs.report import Say
 from minigpt.system.errors import UserError
+from minigpt.system.folder import check_name
 from minigpt.system.memory import free_memory
+from minigpt.text.tokenizer import Tokenizer
 from minigpt.training.memory import NUMBER, outline, sampling_parts
 
+OURS = "minigpt"  # the model_type of a folder with our own code
 TABLE = "position.table.weight"  # of learned positions: as many rows as the context has places
 
 
 def import_from(source: str, name: str, block_size: int | None, say: Say) -> Path:
     """Make a run of a folder, of a GGUF file, or of a name on the Hub, as `import_folder` does. `name` may be empty."""
-    path = packaged(source) or (fetch(source, say) if looks_like_a_name(source) else Path(source))
-    last = Path(source).resolve().name.removesuffix(".gguf")
-    name = name or re.sub(r"[^\w.-]+", "-", last).strip("-.") or "imported"
-    return import_folder(path, name, block_size, say)
+    if name:
+        check_name(name, "a run")
+    return open_source(located(source, say), block_size, say).make_run(name or name_of(source), say)
 
 
 def import_folder(path: Path, name: str, block_size: int | None, say: Say) -> Path:
@@ -43,6 +48,73 @@ def import_folder(path: Path, name: str, block_size: int | None, say: Say) -> Pa
     Raises UserError for a folder that minigpt has no counterpart of, CheckpointError for weights that must not be
     read, and OSError. Nothing is left behind then.
     """
+    return open_source(path, block_size, say).make_run(name, say)
+
+
+def located(source: str, say: Say) -> Path:
+    """The folder or the file that a word of a user means: a path, a name on the Hub, or a package. Raises UserError."""
+    if not source.strip():
+        raise UserError("the source is empty: give a folder, a GGUF file, or a name on the Hub")
+    path = packaged(source) or (fetch(source, say) if looks_like_a_name(source) else Path(source))
+    if not os.path.lexists(path):
+        near = difflib.get_close_matches(source, [*PACKAGES, *neighbours(path)], n=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        hub = "" if path.name != source else " A name on the Hub is OWNER/NAME, as in HuggingFaceTB/SmolLM2-135M"
+        raise UserError(f"{source}: no such folder or file{meant or ('.' if hub else '')}{hub}")
+    if path.is_file() and path.suffix in (".safetensors", ".json", *PICKLES):
+        raise UserError(f"{source}: a part of a model: give the folder that it is in, {path.parent}")
+    return path
+
+
+def neighbours(path: Path) -> list[str]:
+    """What stands in the folder in which a path was expected, as the path is written."""
+    try:
+        return [str(path.with_name(entry.name)) for entry in path.parent.iterdir()]
+    except OSError:
+        return []
+
+
+def name_of(source: str) -> str:
+    """The name of a run of a source, where none is given."""
+    return re.sub(r"[^\w.-]+", "-", Path(source).resolve().name.removesuffix(".gguf")).strip("-.") or "imported"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A folder or a GGUF file by its headers: it has been checked, and no weights have been read."""
+
+    path: Path
+    folder: Folder | GGUF
+    family: Family
+    model: ModelConfig
+    tokenizer: Tokenizer
+    rules: list[Rule]
+    places: dict[str, Place]
+
+    @property
+    def config(self) -> RunConfig:
+        """The config of a run of it."""
+        return config_of(self.model, self.tokenizer, self.folder.config.get(BEFORE_TEXT) == "\n")
+
+    def origin(self) -> dict[str, Any]:
+        """Where its weights come from, for the record of a run; reads all files once."""
+        sums = self.folder.sums()
+        return {"from": str(self.path.absolute()), "model_type": self.family.model_type, "sha256": sums}
+
+    def make_run(self, name: str, say: Say) -> Path:
+        """Read the weights, and make a run of them: its folder. Raises CheckpointError, and OSError."""
+        numbers = sum(math.prod(place.shape) for place in self.places.values())
+        say(f"{self.path}: {self.family.model_type}, {numbers:,} numbers in {len(self.places):,} tensors")
+        read = to_ours(self.rules, lambda name: self.folder.read(self.places[name]))
+        return make_run(name, self.config, self.tokenizer, fitted(read, self.model), self.origin(), say)
+
+    def made_before(self) -> Path | None:
+        """The newest run in runs/ that was made of the same files in the same way; None if there is none."""
+        return made_before(self.config, self.tokenizer, self.origin)
+
+
+def open_source(path: Path, block_size: int | None, say: Say) -> Source:
+    """Look at a folder or a GGUF file, as `import_folder` does before it reads the weights. Raises what it raises."""
     folder = open_gguf(path) if path.is_file() else open_folder(path)
     family = family_of(folder.config, path)
     try:
@@ -61,19 +133,15 @@ def import_folder(path: Path, name: str, block_size: int | None, say: Say) -> Pa
         check_tied(folder.places, family)
     tokenizer = folder.tokenizer() if isinstance(folder, GGUF) else read_tokenizer(path, folder.config, vocab_size)
     check_vocabulary(tokenizer, vocab_size)
-    say(f"{path}: {family.model_type}, {sum(map(count, places.values())):,} numbers in {len(places):,} tensors")
-    tensors = fitted(to_ours(rules, lambda name: folder.read(places[name])), model)
-    origin = {
-        "from": str(path.absolute()),
-        "model_type": family.model_type,
-        "sha256": folder.sums(),
-    }
-    return make_run(name, model, tokenizer, tensors, origin, say)
+    return Source(path, folder, family, model, tokenizer, rules, places)
 
 
 def family_of(config: dict[str, Any], path: Path) -> Family:
     """The family that a config.json names. Raises UserError for one that is not known."""
     found = config.get("model_type")
+    if found == OURS:
+        what = "exported with --remote-code, for transformers; what minigpt reads is the folder of the run itself"
+        raise UserError(f"{path / CONFIG}: {what}")
     if not isinstance(found, str) or found not in FAMILIES:
         known = ", ".join(sorted(FAMILIES))
         raise UserError(f"{path / CONFIG}: model_type: {show(found)} is not a family that minigpt reads ({known})")
@@ -137,8 +205,3 @@ def fitted(tensors: Iterator[tuple[str, Tensor]], model: ModelConfig) -> Iterato
     """The tensors, the table of learned positions as long as the context."""
     for name, tensor in tensors:
         yield name, tensor[: model.block_size].clone() if name == TABLE else tensor
-
-
-def count(place: Place) -> int:
-    """How many numbers a tensor has."""
-    return math.prod(place.shape)

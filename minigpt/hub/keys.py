@@ -28,6 +28,8 @@ typical_p repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repe
 num_return_sequences output_scores return_dict_in_generate forced_bos_token_id forced_eos_token_id
 remove_invalid_values exponential_decay_length_penalty suppress_tokens begin_suppress_tokens
 """
+# Our own key: what stands before each text in the training, a line end; so a prompt follows one.
+BEFORE_TEXT = "minigpt_before_text"
 WITHOUT_EFFECT = frozenset(NO_EFFECT.split())
 # Keys that every model here must be without: each would change what is computed.
 MUST_BE_OFF = (

@@ -9,25 +9,24 @@ runs/gpt2/
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from minigpt.config.options import to_yaml
 from minigpt.model import ModelConfig
 from minigpt.runs import checkpoint
 from minigpt.runs.assemble import RunConfig
 from minigpt.runs.checkpoint import CheckpointError
 from minigpt.runs.record import make_folder, record_run
 from minigpt.runs.report import Say
-from minigpt.runs.run import CHECKPOINTS, RUNS, Run
+from minigpt.runs.run import CHECKPOINTS, CONFIG, RUNS, TOKENIZER, Run
+from minigpt.system.beside import written_beside
 from minigpt.system.errors import UserError
-from minigpt.system.folder import check_name, sync, write_whole
+from minigpt.system.folder import check_name, read_start, write_whole
 from minigpt.text.corpus import PRETRAINED
 from minigpt.text.dataset import DataConfig
 from minigpt.text.tokenizer import Tokenizer
@@ -39,43 +38,54 @@ NOT_TRAINED = "not trained here"  # what the record of such a run says of its ch
 
 def make_run(
     name: str,
-    model: ModelConfig,
+    config: RunConfig,
     tokenizer: Tokenizer,
     tensors: Iterable[tuple[str, Tensor]],
     origin: Mapping[str, Any],
     say: Say,
 ) -> Path:
-    """Make the folder runs/NAME (or NAME-2, ...) of a model whose tensors are given under our names, in float32.
+    """Make the folder runs/NAME (or NAME-2, ...) of a config and of tensors, which have our names and are float32.
 
     `origin` says where they come from. The folder appears whole, or not at all. Raises UserError for a name that is
     none, CheckpointError for tensors that do not fit the model or are no numbers, and OSError.
     """
     check_name(name, "a run")
     RUNS.mkdir(parents=True, exist_ok=True)
-    beside = RUNS / f".importing-{name}-{os.getpid()}"
-    beside.mkdir()
-    try:
-        empty = outline(model, tokenizer.vocab_size)  # shapes without numbers
-        run = Run(beside, RunConfig(data=pretrained(tokenizer), model=model), tokenizer, empty, 0, [])
+    with written_beside(RUNS / name) as beside:
+        empty = outline(config.model, tokenizer.vocab_size)  # shapes without numbers
+        run = Run(beside.path, config, tokenizer, empty, 0, [])
         read = dict(checked(tensors))
         checkpoint.check_fit(empty, read, f"the model {name}")
         seal = record_run(run, [], NOT_TRAINED)
-        write_whole(beside / ORIGIN, json.dumps(dict(origin), indent=1) + "\n")
-        checkpoint.save_tensors(beside / CHECKPOINTS, 0, read, {}, {}, seal)
-        folder = make_folder(name)
-        if sys.platform == "win32":
-            folder.rmdir()  # a folder is renamed over an empty one on other systems only
-        beside.replace(folder)  # in place of the empty folder that reserves the name
-        sync(RUNS)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        write_whole(beside.path / ORIGIN, json.dumps(dict(origin), indent=1) + "\n")
+        checkpoint.save_tensors(beside.path / CHECKPOINTS, 0, read, {}, {}, seal)
+        folder = make_folder(name, say)
+        beside.put(folder)  # in place of the empty folder that reserves the name
     say(f"run: {folder}")
     return folder
 
 
-def pretrained(tokenizer: Tokenizer) -> DataConfig:
-    """What the config of such a run says of its text: that it has none here."""
-    return DataConfig(source=PRETRAINED, tokenizer=type(tokenizer).Config())
+def config_of(model: ModelConfig, tokenizer: Tokenizer, on_lines: bool) -> RunConfig:
+    """The config of such a run: it has no text here. `on_lines`: it was trained on texts that stand on a line each."""
+    windows: Literal["documents", "random"] = "documents" if on_lines else "random"  # what `Run.tells` asks
+    data = DataConfig(source=PRETRAINED, tokenizer=type(tokenizer).Config(), windows=windows)
+    return RunConfig(data=data, model=model)
+
+
+def made_before(config: RunConfig, tokenizer: Tokenizer, origin: Callable[[], Mapping[str, Any]]) -> Path | None:
+    """The newest run in runs/ with this config, tokenizer and origin, which is asked for if the others are equal."""
+    text = to_yaml(config).encode()
+    found = [path.parent for path in RUNS.glob(f"*/{ORIGIN}") if not (path.is_symlink() or path.parent.is_symlink())]
+    found = [path for path in found if is_file_with(path / CONFIG, text)]
+    found = [path for path in found if Tokenizer.load(path / TOKENIZER).fingerprint == tokenizer.fingerprint]
+    wanted = json.dumps(dict(origin()), indent=1).encode() + b"\n" if found else b""
+    same = [path for path in found if is_file_with(path / ORIGIN, wanted)]
+    return max(same, key=lambda path: (path / ORIGIN).stat().st_mtime_ns, default=None)
+
+
+def is_file_with(path: Path, contents: bytes) -> bool:
+    """Whether a file has exactly these bytes."""
+    return path.is_file() and not path.is_symlink() and read_start(path, len(contents) + 1) == contents
 
 
 def checked(tensors: Iterable[tuple[str, Tensor]]) -> Iterable[tuple[str, Tensor]]:

@@ -1,29 +1,34 @@
 """The folder of an export: whole or not there, and never in the place of something else.
 
-It is written beside its place and renamed. `minigpt_export.json` lists its files; a folder that holds anything else is
-not replaced.
+It is written beside its place and renamed. `minigpt_export.json` says of which run it is, and lists its files with
+their SHA-256 sums; a folder that holds anything else, a file that was changed, or another run is not replaced.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from minigpt.system.beside import written_beside
 from minigpt.system.errors import UserError
-from minigpt.system.folder import read_start, refuse_links, sync
-from minigpt.system.strict_json import parse_json
+from minigpt.system.folder import read_start, refuse_links, sha256_of, sync
+from minigpt.system.strict_json import has_form, parse_json
+from minigpt.system.terminal import one_line
 
 LIST = "minigpt_export.json"
 MAX_LIST = 1 << 20  # bytes
+NEW = "give the name of a new folder, or remove this one"
 
 Writer = Callable[[Path], None]  # writes one file
 
 
-def check_out(out: Path) -> None:
-    """Raises UserError unless a folder may be written there: nothing, an empty folder, or an export of ours."""
+def check_out(out: Path, run: str) -> None:
+    """Raises UserError unless an export of a run may be written there.
+
+    Nothing may be there, an empty folder, or an earlier export of that run, as it was written.
+    """
     refuse_links(out)
     if not os.path.lexists(out):
         if not out.absolute().parent.is_dir():
@@ -32,49 +37,44 @@ def check_out(out: Path) -> None:
     if not out.is_dir():
         raise UserError(f"--out {out}: not a folder: give the name of a new one")
     found = {path.name for path in out.iterdir()}
-    if found and (extra := found - listed(out)):
-        what = f"{min(extra)!r} in it is not of an export" if LIST in found else "it is not empty, and no export"
-        raise UserError(f"--out {out}: {what}: give the name of a new folder")
+    if not found:
+        return
+    if LIST not in found:
+        raise UserError(f"--out {out}: it is not empty, and no export: give the name of a new folder")
+    of, sums = listed(out)
+    if extra := found - sums.keys() - {LIST}:
+        raise UserError(f"--out {out}: {one_line(repr(min(extra)))} in it is not of an export: {NEW}")
+    if of != run:
+        raise UserError(f"--out {out}: it holds an export of the run {one_line(of)}, not of {run}: {NEW}")
+    if changed := [name for name in sorted(found - {LIST}) if sha256_of(out / name) != sums[name]]:
+        raise UserError(f"--out {out}: {changed[0]} in it was changed after it was exported: {NEW}")
 
 
-def listed(out: Path) -> set[str]:
-    """The files that the list of an export names, itself included; none where there is no such list."""
+def listed(out: Path) -> tuple[str, dict[str, str]]:
+    """What the list of an export says: the run, and its files with their sums; nothing, where it is no such list."""
     try:
         values = parse_json(read_start(out / LIST, MAX_LIST))
     except (OSError, ValueError, RecursionError):
-        return set()
-    files = values.get("files") if isinstance(values, dict) else None
-    return {LIST, *(name for name in files if isinstance(name, str))} if isinstance(files, list) else set()
+        return "", {}
+    if not isinstance(values, dict) or not has_form(values, {"run": str, "files": {str: str}}):
+        return "", {}
+    return values["run"], values["files"]
 
 
-def write_folder(out: Path, files: Mapping[str, str | Writer]) -> None:
+def write_folder(out: Path, files: Mapping[str, str | Writer], run: str) -> None:
     """Write all files, each a text or a function that writes it. Raises OSError; then `out` is as it was."""
-    check_out(out)
+    check_out(out, run)
     place = out.absolute()
-    beside = place.with_name(f".{place.name}.writing-{os.getpid()}")
-    aside = place.with_name(f".{place.name}.before-{os.getpid()}")
-    shutil.rmtree(beside, ignore_errors=True)  # of a process of this number that was killed
-    beside.mkdir()
-    try:
-        contents = {**files, LIST: json.dumps({"written_by": "minigpt", "files": sorted(files)}, indent=1) + "\n"}
-        for name, content in contents.items():
+    with written_beside(place) as beside:
+        for name, content in files.items():
             if isinstance(content, str):
-                (beside / name).write_text(content, encoding="utf-8")
+                (beside.path / name).write_text(content, encoding="utf-8")
             else:
-                content(beside / name)
-            sync(beside / name)
-        sync(beside)
-        check_out(out)  # again: it may have been filled meanwhile
-        if place.exists():
-            place.rename(aside)
-        try:
-            beside.rename(place)
-        except BaseException:
-            if aside.exists():
-                aside.rename(place)
-            raise
-        sync(place.parent)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
-        if place.exists():
-            shutil.rmtree(aside, ignore_errors=True)
+                content(beside.path / name)
+            sync(beside.path / name)
+        sums = {name: sha256_of(beside.path / name) for name in sorted(files)}
+        contents = {"written_by": "minigpt", "run": run, "files": sums}
+        (beside.path / LIST).write_text(json.dumps(contents, indent=1) + "\n", encoding="utf-8")
+        sync(beside.path / LIST)
+        check_out(out, run)  # again: it may have been filled meanwhile
+        beside.put(place)

@@ -34,8 +34,8 @@ Change = tuple[str, Any, Any]  # key, before, after
 MAX_METRICS = 1 << 30  # bytes: the lines of four million steps
 
 
-def make_folder(name: str) -> Path:
-    """A new folder runs/NAME, or runs/NAME-2, NAME-3, ... when that is taken."""
+def make_folder(name: str, say: Say) -> Path:
+    """A new folder runs/NAME, or, where that is taken, runs/NAME-2, NAME-3, ..., which is said."""
     RUNS.mkdir(parents=True, exist_ok=True)
     number = 1
     while True:
@@ -43,6 +43,8 @@ def make_folder(name: str) -> Path:
         try:
             folder.mkdir()
             sync(RUNS)
+            if number > 1:
+                say(f"note: {RUNS / name} is there already, so this run is {folder}")
             return folder
         except FileExistsError:
             number += 1

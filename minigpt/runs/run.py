@@ -43,7 +43,7 @@ from minigpt.system.folder import read_start, refuse_links, sha256_of
 from minigpt.system.plugin import module_name
 from minigpt.system.terminal import complain, one_line
 from minigpt.system.waiting import heartbeat
-from minigpt.text.corpus import open_corpus
+from minigpt.text.corpus import PRETRAINED, open_corpus
 from minigpt.text.dataset import Dataset
 from minigpt.text.tokenizer import Tokenizer
 from minigpt.training.loop import choose_device, evaluate
@@ -126,8 +126,12 @@ class Run:
         return ids
 
     def tells(self) -> bool:
-        """Whether the model was trained on a built-in language, one text on each line."""
-        return self.config.data.language is not None
+        """Whether the model was trained on a built-in language, one text on each line.
+
+        An imported run has no text here; that of a model which we exported says so by `windows`.
+        """
+        data = self.config.data
+        return data.language is not None or (data.source == PRETRAINED and data.windows == "documents")
 
     def stream(self, prompt: str = "", use_cache: bool = True, marked: bool = False, **options: Any) -> Iterator[str]:
         """The continuation of a prompt, piece by piece, never half a character. Without a prompt, a task asks itself.
@@ -146,7 +150,7 @@ class Run:
             config = replace(config, max_tokens=min(config.max_tokens, question[1]))
         tokens = generate(model, self.context_ids(prompt, marked), config, generator, use_cache)
         written = takewhile(lambda id: id not in self.tokenizer.ends, map(int, tokens))
-        stop = config.stop or ("\n" if language is not None else "")
+        stop = config.stop or ("\n" if self.tells() else "")
         return chain([asked.lstrip("\n")], until(self.tokenizer.stream(written), stop))
 
     def generate(self, prompt: str = "", **options: Any) -> str:

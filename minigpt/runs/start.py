@@ -72,7 +72,7 @@ def start(
     trainer = _make(config, tokenizer, corpus, RUNS / name, say, weights)
     checks = _check(trainer, allow_leak, skip_checks)
     if distributed.rank() == 0:
-        trainer.run.folder = make_folder(name)
+        trainer.run.folder = make_folder(name, say)
         trainer.lock = Lock(trainer.run.folder)
         trainer.seal = record_run(trainer.run, plugins, checks, source.origin() if source else None)
     say(f"run: {trainer.run.folder} (ready in {perf_counter() - began:.1f} s)")
