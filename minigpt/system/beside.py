@@ -30,10 +30,15 @@ class Beside:
         sweep(place.parent)
         for number in count(os.getpid()):
             self.path = place.with_name(f".{place.name}.writing-{number}")
-            with suppress(FileExistsError, FileNotFoundError, InUse):  # another's; or one swept before it was locked
+            try:
                 self.path.mkdir()
                 self.lock = Lock(self.path)
                 return
+            except (FileExistsError, FileNotFoundError, InUse):
+                continue  # another's; or it was swept before it was locked
+            except BaseException:
+                shutil.rmtree(self.path, ignore_errors=True)
+                raise
 
     def put(self, place: Path) -> None:
         """Rename the folder to its place. What is there is replaced, or, after an error, stays. Raises OSError."""
