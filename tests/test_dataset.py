@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_corpora import DOCUMENTS, RANDOM, ROOT, SHUFFLED, corpus_of, numbered, own_data
 
-from minigpt.config.options import build, from_python
+from minigpt.config.options import build, from_python, to_yaml
+from minigpt.config.strict_yaml import parse_yaml
 from minigpt.languages.language import StoriesConfig
 from minigpt.system.errors import ConfigError, UserError
 from minigpt.text import dataset as datasets
@@ -49,6 +50,28 @@ def test_validation_begins_at_a_document_where_one_begins_nearby() -> None:
     assert Dataset(far, corpus_of(*whole), Byte(), 8).splits["val"] == range(850, 1000)  # 850 is 50 from either
     assert Dataset(DataConfig(validation=0.19), corpus_of(*whole), Byte(), 8).splits["val"] == range(800, 1000)
     assert Dataset(DataConfig(validation=0.189), corpus_of(*whole), Byte(), 8).splits["val"] == range(811, 1000)
+
+
+def test_validation_may_be_a_number_of_tokens() -> None:
+    whole = ["x" * 100] * 10  # a document begins every 100 ids
+    found = {
+        n: Dataset(DataConfig(validation=n), corpus_of(*whole), Byte(), 8).splits["val"] for n in (150, 99, 101, 202)
+    }
+    assert found == {150: range(850, 1000), 99: range(901, 1000), 101: range(900, 1000), 202: range(800, 1000)}
+    (x, _), *_ = Dataset(DataConfig(validation=10), corpus_of(*whole), Byte(), 8).windows("val", 99)
+    assert x.numel() <= 16  # an evaluation is as short, whatever the size of the text
+
+
+@pytest.mark.parametrize("number", [1000, 10**9])
+def test_a_number_of_tokens_for_validation_that_leaves_none_is_refused(number: int) -> None:
+    with pytest.raises(
+        UserError, match=rf"data.validation: {number:,} ids .* leave none of the 1,000 of a test: .*0\.1"
+    ):
+        Dataset(DataConfig(validation=number), corpus_of("x" * 1000), Byte(), 8)
+    with pytest.raises(
+        UserError, match=r"the train split of a test has 1 of its 1,000 ids.*data\.validation than 999$"
+    ):
+        Dataset(DataConfig(validation=999), corpus_of("x" * 1000), Byte(), 8)
 
 
 @pytest.mark.parametrize("config", [RANDOM, DOCUMENTS])
@@ -241,11 +264,30 @@ def test_training_windows_of_documents_are_those_of_the_evaluation() -> None:
 # ---------------------------------------------------------------------------------------- the options
 
 
+def load_yaml(text: str) -> DataConfig:
+    return build(DataConfig, parse_yaml(text, "x", []))
+
+
 def test_the_options_are_read_and_checked() -> None:
     config = build(DataConfig, from_python({"source": "a.txt", "tokenizer": "byte", "windows": "documents"}, "x"))
     assert config == DataConfig(source="a.txt", tokenizer=Byte.Config(), windows="documents")
     assert config.tokenizer.component is Byte
     assert DataConfig().tokenizer.component is Char
-    for wrong in ({"validation": 0}, {"validation": 1}, {"windows": "rows"}, {"source": " "}, {"tokenizer": "chars"}):
+    for number in (0.1, 2, 100_000):
+        config = load_yaml(f"validation: {number:_}\n")
+        assert config.validation == number and load_yaml(to_yaml(config)) == config
+    with pytest.raises(ConfigError, match=r"validation: 1 is ambiguous.*at least 2 tokens"):
+        DataConfig(validation=1)
+    for wrong in (
+        {"validation": 0},
+        {"validation": 1.0},
+        {"validation": 2.5},
+        {"validation": -5},
+        {"validation": True},
+        {"validation": 1},
+        {"windows": "rows"},
+        {"source": " "},
+        {"tokenizer": "chars"},
+    ):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             build(DataConfig, from_python(wrong, "x"))

@@ -234,7 +234,7 @@ def _convert(hint: Any, node: Node, path: str, mistakes: list[Mistake], default:
         found = "a group of options" if isinstance(node.value, dict) else found
         mistakes.append((node.where, f"{path or 'a config'}: expected {_describe(hint)}, found {found}"))
         return INVALID
-    return float(node.value) if float in members and type(node.value) is int else node.value
+    return float(node.value) if type(node.value) is int and float in members and int not in members else node.value
 
 
 def _convert_kind(kinds: dict[str, Any], node: Node, path: str, mistakes: list[Mistake], default: Any) -> Any:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -23,6 +23,7 @@ from minigpt.system.waiting import progress
 from minigpt.training.loop import History, Record
 
 LINES = 20  # plain lines in a whole run
+BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}, {rate_fmt}{postfix}]"  # without tqdm's own idea of what is left
 LINE, LONGEST_LINE = {"step": int, "train/loss": float}, 1 << 16  # of metrics.jsonl; it has other numbers too
 
 Say = Callable[[str], None]  # prints a line
@@ -97,12 +98,13 @@ class Log:
 class Reporter:
     """Shows how a training goes. Its speed is that of the last 20 steps, without evaluations and samples."""
 
-    def __init__(self, start: int, steps: int, prints: bool = True):
-        self.prints, self.steps, self.val_loss = prints, steps, float("nan")
+    def __init__(self, start: int, steps: int, eval_every: int, prints: bool = True):
+        self.prints, self.steps, self.eval_every, self.val_loss = prints, steps, eval_every, float("nan")
+        self.evaluations: list[float] = []  # the seconds of each
         self.reader_left = False  # whether the reader of stdout has left
         self.recent: deque[Record] = deque(maxlen=20)
         self.began, self.start = perf_counter(), start
-        self.bar = bar(prints, total=steps, initial=start, unit="step")
+        self.bar = bar(prints, total=steps, initial=start, unit="step", bar_format=BAR)
         self.bar.set_description("training")
 
     def say(self, text: str) -> None:
@@ -127,16 +129,32 @@ class Reporter:
         if note := sharing_note():
             self.say(note)
         loss = sum(r.loss for r in self.recent) / len(self.recent)
-        speed = f"{self.tokens_per_second:,.0f} tokens/s"
+        speed, left = f"{self.tokens_per_second:,.0f} tokens/s", self.left(record.step)
         self.bar.set_postfix_str(
-            f"loss {loss:.3f}, val {self.val_loss:.3f}, lr {record.lr:.2g}, {speed}", refresh=False
+            f"loss {loss:.3f}, val {self.val_loss:.3f}, lr {record.lr:.2g}, {speed}, {left}", refresh=False
         )
         if self.bar.disable and (record.step % max(1, self.steps // LINES) == 0 or record.step == self.start + 1):
-            left = (perf_counter() - self.began) / (record.step - self.start) * (self.steps - record.step)
             self.say(
                 f"step {record.step:>{len(str(self.steps))}}/{self.steps}  loss {loss:.4f}  lr {record.lr:.2e}  "
-                f"{speed}  {left:.0f} s left"
+                f"{speed}  {left}"
             )
+
+    def left(self, step: int) -> str:
+        """What is to come after a step: seconds, and evaluations as long as nobody knows how many seconds one takes."""
+        done, to_come = step - self.start, -(-self.steps // self.eval_every) - step // self.eval_every
+        seconds = (perf_counter() - self.began - sum(self.evaluations)) / done * (self.steps - step)
+        if to_come > 0 and not self.evaluations:
+            return f"{seconds:.0f} s and {to_come} evaluation{'s' if to_come > 1 else ''} left"
+        if to_come > 0:
+            seconds += to_come * sum(self.evaluations) / len(self.evaluations)
+        return f"{seconds:.0f} s left"
+
+    @contextlib.contextmanager
+    def timing_an_evaluation(self) -> Iterator[None]:
+        """Note how long an evaluation takes, for what `left` says; one that was stopped does not count."""
+        began = perf_counter()
+        yield
+        self.evaluations.append(perf_counter() - began)
 
     def evaluated(self, step: int, train_loss: float, val_loss: float, height: str) -> None:
         """Show an exact validation loss, and how far above the best possible one it is ("": not known)."""

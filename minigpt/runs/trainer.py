@@ -14,6 +14,7 @@ import os
 import shutil
 from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from time import perf_counter
@@ -77,7 +78,7 @@ class Trainer:
     def take_steps(self) -> None:
         """Step, evaluate, report, sample and save, each when it is due."""
         config = self.run.config.training
-        reporter = Reporter(self.run.step, config.max_steps, distributed.rank() == 0)
+        reporter = Reporter(self.run.step, config.max_steps, config.eval_every, distributed.rank() == 0)
         self.say = reporter.say
         with closing(reporter), signals() as self.received:
             try:
@@ -97,7 +98,7 @@ class Trainer:
     def loop(self, reporter: Reporter, metrics: Log) -> None:
         """The steps that are left, up to a signal. Raises Stopped."""
         run, config, saved = self.run, self.run.config.training, perf_counter()
-        steps = fit(run.model, self.dataset, self.optimizer, config, self.history, self.validate)
+        steps = fit(run.model, self.dataset, self.optimizer, config, self.history, partial(self.validate, reporter))
         for record, evaluation in steps:
             run.step, last = record.step, record.step == config.max_steps
             self.report(record, evaluation, reporter, metrics)
@@ -121,7 +122,7 @@ class Trainer:
         if not (self.history.losses and evaluation_due(self.history.step, self.run.config.training)):
             return
         try:
-            values = self.show(self.history.evaluated(self.validate()), reporter)
+            values = self.show(self.history.evaluated(self.validate(reporter)), reporter)
         except EvaluationStopped:
             signum, _ = distributed.agree(self.noticed(reporter), False)
             raise Stopped(signum) from None
@@ -137,10 +138,11 @@ class Trainer:
         """A file of the run's folder to append to; only the first of several processes writes it."""
         return Log(self.run.folder / name if distributed.rank() == 0 else Path(os.devnull), self.say)
 
-    def validate(self) -> float:
+    def validate(self, reporter: Reporter) -> float:
         """The exact validation loss. Raises EvaluationStopped after a signal."""
         config = self.run.config.training
-        return evaluate(self.run.model, self.dataset, "val", config, stop=lambda: bool(self.received))
+        with reporter.timing_an_evaluation():
+            return evaluate(self.run.model, self.dataset, "val", config, stop=lambda: bool(self.received))
 
     def report(self, record: Record, evaluation: Evaluation | None, reporter: Reporter, metrics: Log) -> None:
         """Show a step, and write it to metrics.jsonl."""

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from minigpt.config.options import Options, Range
+from minigpt.config.options import Count, Options, Range
 from minigpt.languages.language import Language, StoriesConfig
 from minigpt.languages.tasks import Task
 from minigpt.system.errors import Mistake, UserError
@@ -47,8 +47,10 @@ class DataConfig(Options):
     """How text becomes ids."""
     stories: StoriesConfig = StoriesConfig()
     """The stories of the source `stories`."""
-    validation: Annotated[float, Range(0, 1, open_low=True, open_high=True)] = 0.1
-    """The fraction of the ids, at the end of the text, for validation. For the stories, see `stories.validation`."""
+    validation: Annotated[float, Range(0, 1, open_low=True, open_high=True)] | Count = 0.1
+    """How much of the text, at its end, is for validation: a fraction of its tokens (0.1), or a number of tokens
+    (100_000), which keeps evaluations short whatever the size of the text. It begins with a document if one begins
+    near: within 1 % of the text, or of that number. For the stories, see `stories.validation`."""
     windows: Literal["random", "shuffled", "documents"] = "random"
     """Where windows start. `random`: anywhere. `shuffled`: side by side in a random order, each once in an epoch; every
     epoch has another offset and another order. `documents`: at the start of a document, then side by side up to its
@@ -63,6 +65,8 @@ class DataConfig(Options):
         """An empty path would mean the current directory; half a text of a task asks what nobody can know."""
         if isinstance(self.source, str) and not self.source.strip():
             yield "source", f"expected a name ({', '.join(corpora.NAMES)}) or a path, found an empty text"
+        if self.validation == 1:
+            yield "validation", "1 is ambiguous (all or one): expected a fraction below 1, or at least 2 tokens"
         if isinstance(self.language, Task) and self.windows != "documents":
             yield "windows", f"the texts of a task are seen whole: expected documents, found {self.windows}"
 
@@ -85,7 +89,7 @@ class Dataset:
             if len(where) < block_size + 1:
                 what = f"the {split} split of {corpus.source} has {len(where):,} of its {len(self.ids):,} ids"
                 need = f"one window takes model.block_size + 1 = {block_size + 1:,}"
-                hint = f"give it more text, a smaller block_size, or another data.validation than {config.validation:g}"
+                hint = f"give it more text, a smaller block_size, or another data.validation than {config.validation:,}"
                 raise UserError(f"data.source: {what}, and {need}: {hint}")
         aligned = config.windows == "documents"
         self._windows = {split: self._cover(where, aligned) for split, where in self.splits.items()}
@@ -94,7 +98,7 @@ class Dataset:
         """The index of the first id for validation: that of the first new story, or by the fraction of another text."""
         config, language = self.config, corpus.language
         if language is None:
-            return _cut(len(self.ids), self.document_starts, config.validation)
+            return _cut(len(self.ids), self.document_starts, config.validation, corpus.source)
         if config.validation != DataConfig.validation:
             option = "source" if isinstance(language, Task) else "stories"
             hint = f"set data.{option}.validation, now {language.config.validation:,} {language.plural}"
@@ -204,9 +208,16 @@ def _epoch(seed: int, epoch: int, count: int) -> tuple[Numbers, int]:
     return np.argsort(draws[1:], kind="stable"), int(draws[0])
 
 
-def _cut(length: int, document_starts: Numbers, validation: float) -> int:
-    """The index of the first id for validation: by the fraction, or the nearest start of a document within 1 %."""
-    cut = int(length * (1 - validation))
+def _cut(length: int, document_starts: Numbers, validation: float, source: str) -> int:
+    """The index of the first id for validation (see `DataConfig.validation`).
+
+    Raises UserError where a number of ids leaves none for training.
+    """
+    counted = validation > 1
+    cut = length - int(validation) if counted else int(length * (1 - validation))
+    if cut <= 0:
+        what = f"data.validation: {validation:,} ids for validation leave none of the {length:,} of {source}"
+        raise UserError(f"{what}: give it more text, a smaller number, or a fraction such as 0.1")
     inside = document_starts[(document_starts > 0) & (document_starts < length)]
-    near = inside[np.abs(inside - cut) <= 0.01 * length]
+    near = inside[np.abs(inside - cut) <= 0.01 * (validation if counted else length)]
     return int(near[np.argmin(np.abs(near - cut))]) if len(near) else cut

@@ -328,7 +328,7 @@ def evaluate(
             if stop():
                 stopped = 1.0
                 break
-            with precision:
+            with precision, heartbeat("evaluating the first batch") if first and not count else nullcontext():
                 logits = model(x.to(model.device))  # (B, T, V)
             total += next_token_loss(logits, y.to(model.device), reduction="sum").item()
             count += int((y != IGNORED).sum())

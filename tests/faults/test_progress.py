@@ -9,12 +9,14 @@ import re
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import tiktoken
-from running import environment, furnish, small_text, started
+from running import environment, furnish, script, small_text, started, well
 from tiktoken_ext import openai_public
 
 from minigpt.config.options import load
@@ -166,12 +168,35 @@ def test_an_evaluation_that_takes_long_says_so(
     dataset = Dataset(config.data, corpus, Byte(), 16)
     model = GPT(config.model, 256)
     monkeypatch.setattr("minigpt.training.loop.EVALUATED", 16)
-    clock = iter(range(10_000))
-    monkeypatch.setattr(waiting, "perf_counter", lambda: float(next(clock)))
+    clock, this = iter(range(10_000)), threading.current_thread()
+    ours = lambda: float(next(clock)) if threading.current_thread() is this else 0.0  # noqa: E731
+    monkeypatch.setattr(waiting, "perf_counter", ours)
     evaluate(model, dataset, "val", config.training)
     count = dataset.window_count("val")
     assert count > 16
     assert capsys.readouterr().err.startswith(f"evaluating: 2 of {count} batches, 2 s\nevaluating: 4 of {count} ")
+
+
+def test_so_does_an_evaluation_of_a_single_batch(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(furnish(tmp_path))
+    monkeypatch.setattr("minigpt.text.corpus.DATA", tmp_path / "data")
+    monkeypatch.setattr(waiting, "QUIET_SECONDS", 0.1)
+    config = load(RunConfig, "small.yaml", ["data.validation=20"])
+    dataset = Dataset(config.data, open_corpus(config.data.source), Byte(), 16)
+    model = GPT(config.model, 256)
+    model.register_forward_pre_hook(lambda *_: time.sleep(1.2))
+    assert evaluate(model, dataset, "val", config.training) > 0
+    assert capsys.readouterr().err.startswith("evaluating the first batch: 1 s\n")
+
+
+def test_a_run_says_what_is_left_beside_its_steps(tmp_path: Path) -> None:
+    """How long an evaluation takes is known from the first one on; before, no number of seconds is the whole truth."""
+    out = well(script("train.py", "--config", "small.yaml", cwd=furnish(tmp_path)))
+    left = [re.sub(r".*  \d+ s", "", line) for line in out.splitlines() if "loss " in line and line.endswith("left")]
+    assert left == 3 * [" and 2 evaluations left"] + 5 * [" left"]
+    assert re.search(r"step 7/8 .*  \d+ s left\nstep 8/8 ", out)  # with the time of the evaluation to come
 
 
 def test_so_does_the_measuring_above_the_floor(
