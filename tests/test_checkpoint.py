@@ -179,7 +179,7 @@ def not_json(path: Path) -> None:
 
 
 def endless_json(path: Path) -> None:
-    (path / "manifest.json").write_text(" " * (1 << 20) + "{}", encoding="utf-8")
+    (path / "manifest.json").write_text(" " * (1 << 21) + "{}", encoding="utf-8")
 
 
 def linked_file(path: Path) -> None:
@@ -227,7 +227,7 @@ DAMAGES: list[tuple[Callable[[Path], None], str]] = [
     (other_format, r"format 2, and this version of minigpt reads format 3"),
     (names_another_file, r"the manifest must list exactly model\.safetensors, optimizer\.safetensors, state\.json"),
     (not_json, r"manifest\.json: not a JSON object"),
-    (endless_json, r"manifest\.json: not a JSON object of at most 65,536 bytes"),
+    (endless_json, r"manifest\.json: not a JSON object of at most 1,048,576 bytes"),
     (linked_file, r"model\.safetensors: missing, or not a plain file"),
     (linked_manifest, r"manifest\.json: missing, or not a plain file"),
     (linked_folder, r"not a checkpoint folder"),

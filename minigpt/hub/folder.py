@@ -15,7 +15,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from minigpt.hub.keys import show
-from minigpt.runs.checkpoint import CheckpointError, check_header
+from minigpt.runs.checkpoint import CheckpointError
+from minigpt.runs.slices import check_header
 from minigpt.system.errors import UserError
 from minigpt.system.folder import read_start, sha256_of
 from minigpt.system.strict_json import has_form, parse_json
@@ -146,8 +147,8 @@ def shards(folder: Path) -> dict[Path, set[str] | None]:
 
 def read_header(file: Path) -> dict[str, Place]:
     """The tensors of a file by its header. Raises CheckpointError, and OSError."""
-    check_header(file)
     try:
+        check_header(file)
         with safe_open(file, framework="pt") as opened:
             slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118  no dict
             return {name: Place(file, name, tuple(one.get_shape()), one.get_dtype()) for name, one in slices.items()}

@@ -2,6 +2,11 @@
 
     checkpoints/step-000500/
         model.safetensors  optimizer.safetensors  state.json  manifest.json
+    checkpoints/step-001000/
+        shard-00001-model-00001-of-00002.safetensors ...  state.json  manifest.json
+
+The second one was saved by a sharded training, where each process writes its slices of the tensors (`slices.py`).
+Whoever reads a checkpoint gets whole tensors from both.
 
 A checkpoint is written beside its place, synced, sealed with a manifest of sizes and SHA-256 sums, and renamed into
 place. The newest one that verifies is the one that is used. There is no pickle, so reading a
@@ -18,16 +23,17 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from minigpt.runs import slices
 from minigpt.system.folder import first_lines, read_start, sha256_of, share, sync
 from minigpt.system.strict_json import parse_json
 from minigpt.system.waiting import interruptible, progress
@@ -35,11 +41,9 @@ from minigpt.training.lora import LoRAConfig, merged
 
 FORMAT = 3  # 2 had no sums of the run's own files, 1 rotary pairs half a head apart
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
+SHARD = re.compile(r"shard-\d{5}-model-0000([12])-of-0000[12]\.safetensors")  # 1: weights, 2: the optimizer's state
 WRITING, REMOVING = ".writing-", ".removing-"  # folders that a save or a prune has not finished
-MAX_BYTES = {"manifest.json": 1 << 16, "state.json": 1 << 24}  # larger ones are a mistake or an attack
-MAX_HEADER_BYTES = 1 << 22  # enough for the names of 40,000 tensors
-TYPES = {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex128, torch.bool}
-TYPES |= {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8}
+MAX_BYTES = {"manifest.json": 1 << 20, "state.json": 1 << 24}  # larger ones are a mistake or an attack
 
 
 class CheckpointError(Exception):
@@ -81,32 +85,53 @@ def save_tensors(
     seal: Mapping[str, str] | None = None,
 ) -> Path:
     """`save` for the tensors of a model, by their names."""
-    _refuse_link(folder)
-    folder.mkdir(exist_ok=True)  # not its parents: a run's folder that was removed is not created again
-    sync(folder.parent)
-    final, beside = folder / f"step-{step:06d}", folder / f"{WRITING}{step:06d}-{os.getpid()}"
-    if _loads(final):  # one that does not load is skipped, and may be replaced
-        raise FileExistsError(f"{final} is there already, and whole")
-    _sweep(folder)
-    beside.mkdir()
+    beside = begin(folder, step)
     try:
         for name, tensors in zip(FILES, (model, optimizer)):
             write_tensors(tensors, beside / name)
-            check_header(beside / name)
-        (beside / FILES[2]).write_text(json.dumps({**state, "step": step}, allow_nan=False), encoding="utf-8")
-        sums = {name: {"size": (beside / name).stat().st_size, "sha256": sha256_of(beside / name)} for name in FILES}
-        manifest = {"format": FORMAT, "files": sums, "run": dict(seal or {})}
-        (beside / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-        for name in (*FILES, "manifest.json", "."):
-            sync(beside / name)
-        for name in (FILES[2], "manifest.json"):
-            _read_json(beside / name)  # before the rename: it must be readable
-        if final.exists():
-            final.rename(folder / f"{REMOVING}{step:06d}-{os.getpid()}")
-        beside.rename(final)
-        sync(folder)
+        return finish(beside, step, {name: sum_of(beside / name) for name in FILES[:2]}, state, seal or {})
     finally:
-        _sweep(folder)
+        sweep(folder)
+
+
+def begin(folder: Path, step: int) -> Path:
+    """Make a folder to write a checkpoint into, beside its place in `folder`. Raises OSError, as `save` does."""
+    _refuse_link(folder)
+    folder.mkdir(exist_ok=True)  # not its parents: a run's folder that was removed is not created again
+    sync(folder.parent)
+    if _loads(final := folder / f"step-{step:06d}"):  # one that does not load is skipped, and may be replaced
+        raise FileExistsError(f"{final} is there already, and whole")
+    sweep(folder)
+    beside = folder / f"{WRITING}{step:06d}-{os.getpid()}"
+    beside.mkdir()
+    return beside
+
+
+def sum_of(path: Path) -> dict[str, Any]:
+    """What a manifest says of a file."""
+    return {"size": path.stat().st_size, "sha256": sha256_of(path)}
+
+
+def finish(beside: Path, step: int, sums: Mapping[str, Any], state: Mapping[str, Any], seal: Mapping[str, str]) -> Path:
+    """Seal the tensors that were written into a folder beside, by their sums, and rename it into place.
+
+    Raises ValueError where they are not whole tensors, and OSError.
+    """
+    folder, final = beside.parent, beside.parent / f"step-{step:06d}"
+    (beside / FILES[2]).write_text(json.dumps({**state, "step": step}, allow_nan=False), encoding="utf-8")
+    sums = {**sums, FILES[2]: sum_of(beside / FILES[2])}
+    manifest = {"format": FORMAT, "files": sums, "run": dict(seal)}
+    (beside / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+    for name in (*sums, "manifest.json", "."):
+        sync(beside / name)
+    for name in (FILES[2], "manifest.json"):
+        _read_json(beside / name)  # before the rename: it must be readable
+    for files in _tensor_files(beside, sums):
+        slices.slices_of(files)
+    if final.exists():
+        final.rename(folder / f"{REMOVING}{step:06d}-{os.getpid()}")
+    beside.rename(final)
+    sync(folder)
     return final
 
 
@@ -116,7 +141,7 @@ def _refuse_link(folder: Path) -> None:
         raise CheckpointError(f"{folder}: a symbolic link; the checkpoints of a run lie in its own folder")
 
 
-def _sweep(folder: Path) -> None:
+def sweep(folder: Path) -> None:
     """Remove unfinished folders, of this save or of a process that was killed."""
     for path in folder.iterdir():
         if path.name.startswith((WRITING, REMOVING)) and not path.is_symlink():
@@ -147,9 +172,11 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name[5:]), reverse=True)
 
 
-def verify(path: Path) -> dict[str, str]:
-    """The sums of the run's own files. Raises CheckpointError unless every file of the checkpoint is there, plain, and
-    what the manifest says it is, and OSError."""
+def verify(path: Path) -> tuple[list[str], dict[str, str]]:
+    """The names of a checkpoint's files, and the sums of the run's own.
+
+    Raises CheckpointError unless every file is there, plain, and what the manifest says it is, and OSError.
+    """
     if path.is_symlink() or not path.is_dir():
         raise CheckpointError(f"{path}: not a checkpoint folder")
     manifest = _read_json(path / "manifest.json")
@@ -159,10 +186,10 @@ def verify(path: Path) -> dict[str, str]:
     files, run = manifest.get("files"), manifest.get("run")
     if not isinstance(run, dict) or not all(isinstance(sha256, str) for sha256 in run.values()):
         raise CheckpointError(f"{path}: the manifest must have the SHA-256 sums of the run's files")
-    if not isinstance(files, dict) or set(files) != set(FILES):
-        raise CheckpointError(f"{path}: the manifest must list exactly {', '.join(FILES)}")
+    if not isinstance(files, dict) or not _is_complete(set(files)):
+        raise CheckpointError(f"{path}: the manifest must list exactly {', '.join(FILES)}, or shards and {FILES[2]}")
     present = {entry.name for entry in path.iterdir()}
-    if extra := present - set(FILES) - {"manifest.json"}:
+    if extra := present - set(files) - {"manifest.json"}:
         raise CheckpointError(f"{path}: {min(extra)!r} does not belong in a checkpoint")
     for name, said in files.items():
         file = path / name
@@ -172,7 +199,24 @@ def verify(path: Path) -> dict[str, str]:
             raise CheckpointError(f"{file}: its size is not the one in the manifest: cut short or edited")
         if sha256_of(file) != said.get("sha256"):
             raise CheckpointError(f"{file}: its SHA-256 is not the one in the manifest: damaged or edited")
-    return run
+    return sorted(files), run
+
+
+def _is_complete(names: set[str]) -> bool:
+    """Whether these are the files of a checkpoint: whole tensors, or shards; that no slice is missing is seen later."""
+    return names == set(FILES) or (
+        FILES[2] in names and len(names) > 1 and all(SHARD.fullmatch(name) for name in names - {FILES[2]})
+    )
+
+
+def _tensor_files(path: Path, names: Iterable[str]) -> tuple[list[Path], list[Path]]:
+    """Where the weights are, and where the optimizer's state is."""
+    shards = {name: found[1] for name in sorted(names) if (found := SHARD.fullmatch(name))}
+    if not shards:
+        return [path / FILES[0]], [path / FILES[1]]
+    return [path / name for name in shards if shards[name] == "1"], [
+        path / name for name in shards if shards[name] == "2"
+    ]
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -189,58 +233,60 @@ def _read_json(path: Path) -> dict[str, Any]:
     return values
 
 
-def load(path: Path) -> Checkpoint:
-    """Read one checkpoint onto the CPU. Raises CheckpointError unless it verifies and its weights are numbers."""
+def load(path: Path, values: bool = True) -> Checkpoint:
+    """Read one checkpoint onto the CPU. Raises CheckpointError unless it verifies and its weights are numbers.
+
+    With `values` false, its tensors are on the meta device: everything is checked, a slice at a time, and none is kept.
+    """
     try:
-        seal = verify(path)
-        model, optimizer = _read_tensors(path / FILES[0]), _read_tensors(path / FILES[1])
+        names, seal = verify(path)
+        weights, memory = (slices.slices_of(files) for files in _tensor_files(path, names))
+        model, optimizer = (_read(table) if values else slices.outline(table) for table in (weights, memory))
         state = _read_json(path / FILES[2])
+        _check_numbers(path, model.items() if values else slices.each(weights))
     except FileNotFoundError as error:  # pruned meanwhile
         raise CheckpointError(f"{path}: it was removed while it was read ({error})") from None
     except OSError as error:  # no permission, or a disk that fails
         raise CheckpointError(f"{error.filename or path}: cannot be read ({error.strerror})") from None
+    except ValueError as error:
+        raise CheckpointError(str(error)) from None
     if type(state.get("step")) is not int or path.name != f"step-{state['step']:06d}":
         raise CheckpointError(f"{path / FILES[2]}: step {str(state.get('step'))[:40]} is not the one of the folder")
-    for key, tensor in model.items():
-        if not tensor.isfinite().all():
-            raise CheckpointError(f"{path}: {key}: holds NaN or infinity")
     return Checkpoint(path, model, optimizer, state, seal)
 
 
-def _read_tensors(path: Path) -> dict[str, Tensor]:
-    check_header(path)
-    try:
-        tensors = interruptible(lambda: load_file(path), f"reading {path.name}")
-    except (SafetensorError, ValueError, TypeError, RuntimeError) as error:
-        raise CheckpointError(f"{path}: {' '.join(str(error).split())[:200]}") from None
-    for key, tensor in tensors.items():
-        if tensor.dtype not in TYPES:
-            raise CheckpointError(f"{path}: {key}: {tensor.dtype} is not a type that a model here has")
-    return dict(tensors)
+def _read(table: slices.Table) -> dict[str, Tensor]:
+    """The tensors of a table. Raises ValueError and OSError."""
+    files = {part.file.name for parts in table.values() for part in parts}
+    what = f"{len(files)} shards" if len(files) > 1 else "".join(files)
+    return interruptible(lambda: slices.read(table), f"reading {what}")
 
 
-def check_header(path: Path) -> None:
-    """Refuse a header that would take minutes and gigabytes to parse."""
-    size = int.from_bytes(read_start(path, 8), "little")
-    if size > MAX_HEADER_BYTES:
-        raise CheckpointError(f"{path}: a header of {size:,} bytes; at most {MAX_HEADER_BYTES:,} are expected")
+def _check_numbers(path: Path, tensors: Iterable[tuple[str, Tensor]]) -> None:
+    """Raises CheckpointError where a weight is no number."""
+    for key, tensor in tensors:
+        if not tensor.isfinite().all():
+            raise CheckpointError(f"{path}: {key}: holds NaN or infinity")
 
 
 def accept(saved: Checkpoint) -> None:
     """Accepts every checkpoint."""
 
 
-def newest(folder: Path, fits: Callable[[Checkpoint], None] = accept) -> tuple[Checkpoint, list[str]]:
+def newest(
+    folder: Path, fits: Callable[[Checkpoint], None] = accept, values: bool = True
+) -> tuple[Checkpoint, list[str]]:
     """The newest checkpoint that verifies, and which newer ones were skipped: a few lines, and how many more.
 
-    `fits` may refuse one by a CheckpointError, and it is skipped too. Raises CheckpointError when there is none.
+    `values` is as for `load`. `fits` may refuse one by a CheckpointError, and it is skipped too. Raises CheckpointError
+    when there is none.
     """
     seen: list[Path] | None = None
     while seen != (seen := checkpoints(folder)):  # again if they changed meanwhile: a training may be running
         skipped: list[str] = []
         for path in progress(seen, "looking for a good checkpoint", len(seen), "checkpoints"):
             try:
-                saved = load(path)
+                saved = load(path, values)
                 fits(saved)
                 return saved, first_lines(skipped)
             except CheckpointError as error:
@@ -262,7 +308,7 @@ def prune(folder: Path, keep: int) -> None:
 
 def _loads(path: Path) -> bool:
     try:
-        load(path)
+        load(path, values=False)
     except CheckpointError:
         return False
     return True
