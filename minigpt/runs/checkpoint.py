@@ -112,6 +112,12 @@ def sum_of(path: Path) -> dict[str, Any]:
     return {"size": path.stat().st_size, "sha256": sha256_of(path)}
 
 
+def weights_sum(path: Path) -> str:
+    """A SHA-256 by which the weights of a checkpoint are known: that of its manifest where they are in shards."""
+    whole = path / FILES[0]
+    return sha256_of(whole if whole.is_file() else path / "manifest.json")
+
+
 def finish(beside: Path, step: int, sums: Mapping[str, Any], state: Mapping[str, Any], seal: Mapping[str, str]) -> Path:
     """Seal the tensors that were written into a folder beside, by their sums, and rename it into place.
 

@@ -248,8 +248,7 @@ class Opened:
 
     def origin(self) -> dict[str, Any]:
         """Which weights these are, for the record of a run that starts with them."""
-        weights = self.saved.path / checkpoint.FILES[0]
-        sha256 = sha256_of(weights if weights.is_file() else self.saved.path / "manifest.json")  # it has all sums
+        sha256 = checkpoint.weights_sum(self.saved.path)
         return {"run": str(self.folder.resolve()), "step": self.saved.state["step"], "sha256": sha256}
 
 
