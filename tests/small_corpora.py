@@ -26,7 +26,7 @@ def own_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def corpus_of(*texts: str) -> Corpus:
     digest = hashlib.sha256("\0".join(texts).encode()).hexdigest()
-    return Corpus("a test", "a test's own texts", digest, lambda: ([text] for text in texts))
+    return Corpus("a test", "a test's own texts", digest, lambda skip=0: ([text] for text in texts[skip:]))
 
 
 def numbered(count: int) -> tuple[Corpus, Char]:

@@ -16,7 +16,8 @@ import pytest
 from minigpt.languages.language import Stories, StoriesConfig
 from minigpt.system.errors import UserError
 from minigpt.text import corpus as corpora
-from minigpt.text.corpus import decode_text, download, open_corpus
+from minigpt.text.corpus import download, open_corpus
+from minigpt.text.formats import decode_text
 
 
 @pytest.fixture(autouse=True)
@@ -131,7 +132,10 @@ def test_a_byte_order_mark_is_dropped_and_this_is_said() -> None:
 )
 def test_what_is_not_text_is_refused_with_byte_and_line(raw: bytes, what: str) -> None:
     write({"f/a.txt": b"fine", "f/b.txt": raw})
-    assert f"{Path('f/b.txt').absolute()}: {what}" in refusal("f")
+    with pytest.raises(UserError) as error:
+        open_corpus("f", refuse=True)
+    assert f"{Path('f/b.txt').absolute()}: {what}" in str(error.value)
+    assert f"{Path('f/b.txt').absolute()}: {what}" in refusal("f/b.txt")
     with pytest.raises(UserError, match=r"prompt: byte"):
         decode_text(raw, "prompt")
 
@@ -141,7 +145,7 @@ def test_nothing_to_read_is_refused() -> None:
     assert "empty.txt is empty" in refusal("empty.txt")
     assert "mark.txt is empty" in refusal("mark.txt")
     assert "all 2 files of f are empty" in refusal("f")
-    assert "contains no text (.txt, .text, .md)" in refusal("g")
+    assert "contains no text (.txt, .text, .md, .jsonl, .ndjson, .parquet, each also .gz or .zst)" in refusal("g")
     assert "no file or folder 'shakespear'" in (line := refusal("shakespear")) and "did you mean 'shakespeare'" in line
     assert "no file or folder 'g/*.txt'" in refusal("g/*.txt")
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from minigpt.system.errors import UserError
-from minigpt.text.corpus import decode_text
+from minigpt.text.formats import decode_text
 
 CONFIG = "config/train_shakespeare_char.py"
 NEEDED = ("train.py", "model.py", "configurator.py", CONFIG)

@@ -35,7 +35,6 @@ from minigpt.system.errors import Mistake, UserError
 from minigpt.system.folder import check_name, read_start, refuse_links, write_whole
 from minigpt.system.strict_json import has_form, parse_json
 from minigpt.system.waiting import progress
-from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import IGNORED, Dataset
 from minigpt.training.loop import Diverged, TrainingConfig, choose_device, next_token_loss, train
 from minigpt.training.memory import (
@@ -156,7 +155,7 @@ class Swaps:
         refuse_links(self.folder)
         data, T = self.source.config.data, self.source.config.model.block_size
         data = replace(data, source=self.text) if self.text else data
-        self.corpus = open_corpus(data.source, data.stories)
+        self.corpus = data.open()
         whole = self.corpus.language is not None
         lengths = [T if whole else min(T, n) for n in (self.settings.length, self.settings.training_length)]
         self.data, self.train_data = (Dataset(data, self.corpus, self.source.tokenizer, n) for n in lengths)

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 from minigpt.runs.run import Run
 from minigpt.seeing.edits import Edits, edited
-from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import Dataset
 from minigpt.training.floor import Expected, Predictions, expectations, joined, predict_batches, score
 
@@ -45,7 +44,7 @@ class Measure:
         with self.lock:
             if self.text is None:
                 config, tokenizer = self.run.config, self.run.tokenizer
-                corpus = open_corpus(config.data.source, config.data.stories)
+                corpus = config.data.open()
                 dataset = Dataset(config.data, corpus, tokenizer, config.model.block_size)
                 self.text = Text(dataset, expectations(corpus, tokenizer))
             return self.text

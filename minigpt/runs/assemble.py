@@ -15,7 +15,7 @@ from minigpt.inspection.shapes import check_shapes
 from minigpt.model import GPT, ModelConfig
 from minigpt.system.errors import UserError
 from minigpt.system.waiting import interruptible
-from minigpt.text.corpus import Corpus, open_corpus
+from minigpt.text.corpus import Corpus
 from minigpt.text.dataset import DataConfig, Dataset
 from minigpt.text.tokenizer import Tokenizer, by_pieces
 from minigpt.training import distributed
@@ -41,7 +41,7 @@ class RunConfig(Options):
 
 def open_text(config: DataConfig) -> tuple[Corpus, Tokenizer]:
     """The text that a config names, and its tokenizer, fitted to that text. Raises UserError and OSError."""
-    corpus = open_corpus(config.source, config.stories)
+    corpus = config.open()
     kind = config.tokenizer.component
     texts = chain.from_iterable(corpus.pieces()) if by_pieces(kind) else corpus.documents()
     return corpus, kind.fit(config.tokenizer, texts)

@@ -43,7 +43,7 @@ from minigpt.system.folder import read_start, refuse_links, sha256_of
 from minigpt.system.plugin import module_name
 from minigpt.system.terminal import complain, one_line
 from minigpt.system.waiting import heartbeat
-from minigpt.text.corpus import PRETRAINED, open_corpus
+from minigpt.text.corpus import PRETRAINED
 from minigpt.text.dataset import Dataset
 from minigpt.text.tokenizer import Tokenizer
 from minigpt.training.loop import choose_device, evaluate
@@ -163,7 +163,7 @@ class Run:
         Raises UserError when the text has been removed.
         """
         data, T = self.config.data, self.config.model.block_size
-        dataset = Dataset(data, open_corpus(data.source, data.stories), self.tokenizer, T)
+        dataset = Dataset(data, data.open(), self.tokenizer, T)
         settings = replace(self.config.training, precision="float32", batch_size=max(1, 20_000 // T))
         with heartbeat(f"measuring the loss with {weights} weights"):
             models = self.model, prepare(self.model, weights)

@@ -34,7 +34,7 @@ from minigpt.runs.trainer import Trainer
 from minigpt.system.errors import UserError
 from minigpt.system.folder import Lock, check_name
 from minigpt.system.strict_json import has_form
-from minigpt.text.corpus import Corpus, open_corpus
+from minigpt.text.corpus import Corpus
 from minigpt.text.tokenizer import Tokenizer
 from minigpt.training import distributed
 from minigpt.training.floor import expectations
@@ -66,7 +66,7 @@ def start(
     if source is None:
         corpus, tokenizer = open_text(config.data)
     else:
-        corpus, tokenizer = open_corpus(config.data.source, config.data.stories), source.tokenizer
+        corpus, tokenizer = config.data.open(), source.tokenizer
     say(f"text: {corpus.description}; {tokenizer.vocab_size:,} tokens in the vocabulary")
     weights = None if source is None else partial(_take_weights, source=source, say=say)
     trainer = _make(config, tokenizer, corpus, RUNS / name, say, weights)
@@ -107,7 +107,7 @@ def resume(
     plain = checkpoint.without_adapters(saved, config.training.lora)
     checkpoint.check_fit(outline(config.model, tokenizer.vocab_size), plain.model, saved.path)
     _check_left(config, saved, folder)
-    corpus = open_corpus(config.data.source, config.data.stories)
+    corpus = config.data.open()
     trainer = _make(config, tokenizer, corpus, folder, say, lambda model: None)  # the weights come with the rest
     checks = _check(trainer, allow_leak, skip_checks)
     if checks != "passed":

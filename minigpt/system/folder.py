@@ -12,6 +12,7 @@ import platform
 import re
 import shutil
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -98,6 +99,31 @@ class Lock(AbstractContextManager["Lock"]):
 
     def __del__(self) -> None:
         self.held.close()
+
+
+@contextmanager
+def one_at_a_time(path: Path, what: str) -> Iterator[None]:
+    """While the block runs, no other process is in a block with this file; until then, `what` is shown as progress.
+
+    The system releases the lock when the process ends, however it ends.
+    """
+    lock = FileLock(path, thread_local=False)
+
+    def tries() -> Iterator[None]:
+        while True:
+            try:
+                lock.acquire(timeout=0)
+                return
+            except Timeout:
+                time.sleep(0.1)
+                yield
+
+    for _ in progress(tries(), what):
+        pass
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _holder(folder: Path) -> str:

@@ -3,12 +3,11 @@
 A corpus contains text, not ids (`ids.py` makes them). Opening a corpus checks all of its files, so that a mistake
 in the last one is reported before the first one is tokenized. The files are read again in pieces when they are needed:
 a folder, or a file, may be larger than memory. The text is not changed, and its line ends are kept; only a byte-order
-mark is removed, and the description says so.
+mark is removed, and the description says so. What a folder has that cannot be used is named and passed over.
 """
 
 from __future__ import annotations
 
-import codecs
 import glob
 import hashlib
 import http.client
@@ -16,26 +15,25 @@ import os
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from itertools import starmap
+from itertools import islice, repeat
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from minigpt.config.options import suggest
 from minigpt.languages.language import Language, Stories, StoriesConfig
 from minigpt.languages.tasks import Task
 from minigpt.system.errors import UserError
-from minigpt.system.folder import fsync, sha256_of
+from minigpt.system.folder import SHOWN, fsync, sha256_of
 from minigpt.system.memory import free_memory
-from minigpt.system.terminal import one_line
+from minigpt.system.terminal import complain, one_line
 from minigpt.system.waiting import interruptible, progress
+from minigpt.text.files import Found, look_at_all, read_again
+from minigpt.text.formats import LINES, SUFFIXES, TABLE, TEXT, suffixes_of
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("MINIGPT_DATA") or ROOT / "data")  # downloads, and the cache of `ids.py`
-CHUNK = 1 << 20  # bytes of a file that are read at a time
 WHOLE = 4  # bytes of memory for a byte of a text that is tokenized as a whole, at least: pieces, text, bytes, ids
-SUFFIXES = (".txt", ".text", ".md")  # text files in a folder; a file that is named may have any suffix
 NAMES = (Stories.name, *Task.kinds, "shakespeare")
 PRETRAINED = "pretrained"  # the source of a run whose weights were trained elsewhere: it has no text
 DEFAULT = StoriesConfig()
@@ -56,13 +54,15 @@ class Corpus:
     """One line for people: what it is, and how large."""
     digest: str
     """SHA-256 of the SHA-256 of every document, in order: equal for equal contents, whatever the paths."""
-    pieces: Callable[[], Iterator[Iterable[str]]]
-    """Reads the documents in order, each in pieces of about a mebibyte; none is empty. Raises UserError if a file has
-    changed since."""
+    pieces: Callable[..., Iterator[Iterable[str]]]
+    """`pieces(skip=0)` reads the documents in order but the first `skip`, each in pieces of about a mebibyte; none is
+    empty. Raises UserError if a file has changed since."""
     language: Language | None = None
     """The built-in language of the documents. Its last `validation` documents are for validation."""
     largest: int = 0
     """Bytes of the largest document."""
+    characters: int = 0
+    """Of all documents together; 0 where nobody has counted."""
 
     def documents(self) -> Iterator[str]:
         """Reads the documents in order, each as a whole. Raises UserError for one that does not fit into memory."""
@@ -74,11 +74,14 @@ class Corpus:
         return map("".join, self.pieces())
 
 
-def open_corpus(source: str | Task.Config, told: StoriesConfig = DEFAULT) -> Corpus:
+def open_corpus(
+    source: str | Task.Config, told: StoriesConfig = DEFAULT, field: str = "text", refuse: bool = False
+) -> Corpus:
     """The corpus of a name (`stories`, with options `told`; a task; `shakespeare`), or of a file, folder or glob.
 
-    A relative path is looked up in the current directory, then in the repository. Raises UserError for a text that is
-    missing, empty, binary or not UTF-8, and OSError for one that must not be read.
+    A relative path is looked up in the current directory, then in the repository. `field` has the text in JSON Lines
+    and Parquet. Of several files those that are empty, damaged, binary, not UTF-8, or must not be read are passed over,
+    and so are bad lines; with `refuse` the first raises UserError. Raises UserError and OSError where nothing is left.
     """
     if language := language_of(source, told):
         return _built_in(language)
@@ -87,8 +90,8 @@ def open_corpus(source: str | Task.Config, told: StoriesConfig = DEFAULT) -> Cor
         what = "the weights of this run were trained elsewhere, and it has no text"
         raise UserError(f"data.source: {what}: give one, as in data.source=my.txt")
     if source == "shakespeare":
-        return _from_files(source, [shakespeare()])
-    return _from_files(source, find_texts(source))
+        return _from_files(source, [shakespeare()], [], field, refuse)
+    return _from_files(source, *find_texts(source), field, refuse)
 
 
 def _digest(digests: Iterable[str]) -> str:
@@ -110,100 +113,95 @@ def _built_in(language: Language) -> Corpus:
     raw = [text.encode() for text in texts]
     description = f"{len(raw):,} {language.plural} made by {language.file}, {sum(map(len, raw)):,} bytes"
     digest = _digest(hashlib.sha256(text).hexdigest() for text in raw)
-    return Corpus(language.name, description, digest, lambda: ([text] for text in texts), language)
+
+    def pieces(skip: int = 0) -> Iterator[Iterable[str]]:
+        return ([text] for text in islice(texts, skip, None))
+
+    return Corpus(language.name, description, digest, pieces, language, characters=sum(map(len, texts)))
 
 
-class Checked(NamedTuple):
-    """What is known of a text file: its size in bytes, the size of its byte-order mark, and its SHA-256."""
-
-    size: int
-    mark: int
-    sha256: str
-
-
-def _check(path: Path) -> Checked:
-    """Read a file in chunks and check that it is text. Raises UserError as `decode_text` does, and OSError.
-
-    Reads no more bytes than the file's size: system files of size 0, such as /proc/kmsg, may never end.
-    """
-    utf8, digest, size, lines, mark = codecs.getincrementaldecoder("utf-8")(), hashlib.sha256(), 0, 1, 0
-    with path.open("rb") as file:
-        starts = range(0, os.fstat(file.fileno()).st_size, CHUNK)
-        for start in progress(starts, f"reading {path.name}", len(starts), "MiB"):
-            chunk = file.read(min(CHUNK, starts.stop - start))
-            held = utf8.getstate()[0]  # the first bytes of a character that continues in this chunk
-            try:
-                utf8.decode(chunk)
-                wrong = chunk[: chunk.find(b"\0") + 1]  # up to the first NUL; empty if there is none
-            except UnicodeDecodeError:
-                wrong = chunk
-            if wrong:
-                decode_text(held + wrong, str(path), size - len(held), lines)
-            mark = len(codecs.BOM_UTF8) * chunk.startswith(codecs.BOM_UTF8) if size == 0 else mark
-            digest.update(chunk)
-            size, lines = size + len(chunk), lines + chunk.count(b"\n")
-    if held := utf8.getstate()[0]:
-        decode_text(held, str(path), size - len(held), lines)
-    return Checked(size, mark, digest.hexdigest())
-
-
-def _from_files(source: str, paths: Sequence[Path]) -> Corpus:
-    contents: dict[Path, Checked] = {}
-    size = marks = 0
-    for path in progress(paths, f"reading {source}", len(paths), "files"):
-        found = _check(path)
-        if found.size > found.mark:
+def _from_files(source: str, paths: Sequence[Path], left_out: list[str], field: str, refuse: bool) -> Corpus:
+    """The documents of files. What cannot be used is told and left out; with `refuse`, the first raises UserError."""
+    contents, bad, lines = dict[Path, Found](), list(left_out), 0
+    for path, found in look_at_all(paths, field, source, DATA / "cache"):
+        if isinstance(found, str):
+            bad.append(found)
+        elif not found.documents:
+            bad.append(f"{path}: empty")
+        else:
             contents[path] = found
-            size, marks = size + found.size, marks + (found.mark > 0)
+        wrong = bad or (contents[path].notes if path in contents else ())
+        if refuse and wrong:
+            raise UserError(wrong[0])
     if not contents:
+        _nothing(source, paths, bad)
+    if len(paths) + len(left_out) > 1:
+        _tell("passed over", bad)
+    for found in contents.values():
+        lines += found.bad
+    _tell("passed over", [note for found in contents.values() for note in found.notes], lines)
+
+    passed = [f"{n:,} {what}{'s' * (n > 1)}" for n, what in ((len(bad), "file"), (lines, "line")) if n]
+    also = f", {' and '.join(passed)} passed over" if passed else ""
+    digest, largest = (
+        _digest(map(_sum_of, contents, contents.values(), repeat(field))),
+        max(found.largest for found in contents.values()),
+    )
+
+    def pieces(skip: int = 0) -> Iterator[Iterable[str]]:
+        for path, found in contents.items():
+            if skip < found.documents:
+                yield from read_again(path, field, found, skip)
+            skip = max(0, skip - found.documents)
+
+    characters = sum(found.characters for found in contents.values())
+    return Corpus(source, _describe(source, contents) + also, digest, pieces, None, largest, characters)
+
+
+def _sum_of(path: Path, found: Found, field: str) -> str:
+    """A hash of the documents of a file: for a text file its SHA-256, for others also how they are read."""
+    inner, packed = suffixes_of(path)
+    if inner == TEXT[0]:
+        return found.sha256 + packed
+    return f"{found.sha256}{inner}{packed} {field}"
+
+
+def _describe(source: str, contents: dict[Path, Found]) -> str:
+    """One line for people."""
+    found, plain = list(contents.values()), all(suffixes_of(path) == (TEXT[0], "") for path in contents)
+    where = one_line(str(next(iter(contents)))) if len(found) == 1 else f"{one_line(source)} ({len(found):,} files)"
+    size, marks = sum(one.size for one in found), sum(one.size > one.bytes for one in found) if plain else 0
+    dropped = f", {marks} byte-order mark{'s' * (marks > 1)} dropped" if marks else ""
+    inside = "" if plain else f", {sum(one.documents for one in found):,} documents"
+    return f"{where}, {size:,} bytes{inside}{dropped}"
+
+
+def _nothing(source: str, paths: Sequence[Path], bad: Sequence[str]) -> NoReturn:
+    """Raises UserError: no file can be used."""
+    if all(line.endswith(": empty") for line in bad):
         what = f"{paths[0]} is empty" if len(paths) == 1 else f"all {len(paths)} files of {source} are empty"
         raise UserError(f"data.source: {what}: there is nothing to learn from")
-
-    where = one_line(str(paths[0])) if len(contents) == 1 else f"{one_line(source)} ({len(contents):,} files)"
-    dropped = f", {marks} byte-order mark{'s' * (marks > 1)} dropped" if marks else ""
-    digest, largest = _digest(c.sha256 for c in contents.values()), max(c.size for c in contents.values())
-    description = f"{where}, {size:,} bytes{dropped}"
-    return Corpus(source, description, digest, lambda: starmap(_pieces, contents.items()), largest=largest)
+    if len(bad) == 1:
+        raise UserError(bad[0])
+    raise UserError(f"data.source: none of the {len(bad):,} files of {source} can be used; the first: {bad[0]}")
 
 
-def _pieces(path: Path, found: Checked) -> Iterator[str]:
-    """The text of a checked file, without a byte-order mark, in pieces. Raises UserError if the file has changed."""
-    utf8, digest = codecs.getincrementaldecoder("utf-8-sig")(), hashlib.sha256()
-    with path.open("rb") as file:
-        while (chunk := file.read(CHUNK)) and file.tell() <= found.size:
-            digest.update(chunk)
-            with suppress(UnicodeDecodeError):  # not the bytes that were checked
-                yield utf8.decode(chunk)
-    if chunk or digest.hexdigest() != found.sha256:
-        raise UserError(f"{path}: changed while it was being read: start again when the file is complete")
+def _tell(what: str, lines: Sequence[str], count: int | None = None) -> None:
+    """Print the first of many lines, and how many there are; of the processes of torchrun, the first one prints."""
+    if lines and os.environ.get("RANK", "0") == "0":
+        more = (len(lines) if count is None else count) - len(lines[:SHOWN])
+        for line in (*lines[:SHOWN], *[f"and {more:,} more like these"] * (more > 0)):
+            complain(f"{what}: {line}")
 
 
-def decode_text(raw: bytes, name: str, start: int = 0, first_line: int = 1) -> str:
-    """The text of a file's bytes, without a byte-order mark and otherwise unchanged.
-
-    Raises UserError with the byte offset and the line for bytes that are not UTF-8, or that are binary (NUL). `start`
-    and `first_line` are the offset and the line of the first of the bytes in the file.
-    """
-    try:
-        text = raw.decode("utf-8")
-        wrong, hint = raw.find(b"\0"), "this is a binary file, not text"
-    except UnicodeDecodeError as error:
-        text, wrong = "", error.start
-        hint = "this is not UTF-8: save the file as UTF-8, or leave it out"
-    if wrong >= 0:
-        line = raw.count(b"\n", 0, wrong) + first_line
-        raise UserError(f"{name}: byte {start + wrong} (line {line}) is 0x{raw[wrong]:02x}: {hint}")
-    return text.removeprefix("\ufeff")
-
-
-def find_texts(source: str) -> list[Path]:
-    """The files of a path or glob, sorted. Raises UserError if there are none."""
+def find_texts(source: str) -> tuple[list[Path], list[str]]:
+    """The files of a path or glob, sorted, and what is left out. Raises UserError if there are none."""
     name = Path(os.path.expanduser(source))  # `~ada/x` is not changed where there is no user ada
     bases = dict.fromkeys((Path.cwd(), ROOT))
     for base in bases:
         path = base / name  # an absolute path is not changed
         if path.is_file():
-            return [path]
+            return [path], []
         if path.is_dir():
             return _texts_in(path)
         if path.exists():
@@ -211,25 +209,47 @@ def find_texts(source: str) -> list[Path]:
         if "**" in name.parts:  # glob would skip a folder that it cannot list; _walk raises OSError
             sum(1 for _ in _walk(base.joinpath(*name.parts[: name.parts.index("**")])))
         found = sorted(base / match for match in glob.glob(str(name), root_dir=base, recursive=True))
-        if files := [path for path in found if path.is_file()]:
-            return files
+        if any(path.is_file() for path in found):
+            return _once(path for path in found if not path.is_dir())
     places = " and ".join(map(str, bases))
     what = f"no file or folder {source!r} (looked in {places}), and no such name"
     raise UserError(f"data.source: {what}{suggest(source, NAMES)}")
 
 
-def _texts_in(folder: Path) -> list[Path]:
-    """The text files in a folder and its subfolders, without hidden ones. Raises OSError if one cannot be listed."""
-    paths = sorted(path for path in _walk(folder) if path.suffix.lower() in SUFFIXES)
-    if files := [path for path in paths if path.is_file()]:
-        return files
-    raise UserError(
-        f"data.source: the folder {folder} contains no text ({', '.join(SUFFIXES)}): name a file, or a glob"
-    )
+def _once(paths: Iterable[Path]) -> tuple[list[Path], list[str]]:
+    """Plain files, each once although links lead to it by several names, and what is left out."""
+    files, left_out = dict[str, Path](), list[str]()
+    for path in paths:
+        place = os.path.realpath(path)
+        if not path.is_file():
+            left_out.append(f"{path}: {'a broken link' if path.is_symlink() else 'not a plain file'}")
+        elif files.setdefault(place, path) != path:
+            left_out.append(f"{path}: the same file as {files[place]}")
+    return list(files.values()), left_out
+
+
+def _texts_in(folder: Path) -> tuple[list[Path], list[str]]:
+    """The text files in a folder and its subfolders, without hidden ones; and the links, pipes and sockets among them.
+
+    Raises OSError if a folder cannot be listed.
+    """
+    named = sorted(path for path in _walk(folder) if path.name.lower().endswith(SUFFIXES) or path.is_dir())
+    files = [path for path in named if path.is_file() and not path.is_symlink()]
+    left_out = [f"{path}: a link" for path in named if path.is_symlink()]
+    left_out += [f"{path}: not a plain file" for path in named if not (path.is_file() or path.is_symlink())]
+    if files:
+        return files, left_out
+    kinds = ", ".join((*TEXT, *LINES, *TABLE))
+    also = f" but {left_out[0]}" if left_out else ""
+    hint = "name a file, or a glob"
+    raise UserError(f"data.source: the folder {folder} contains no text ({kinds}, each also .gz or .zst){also}: {hint}")
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """All files in a folder and its subfolders, without hidden ones. Raises OSError if one cannot be listed."""
+    """All files in a folder and its subfolders, and links to folders, without hidden ones.
+
+    Links are not followed. Raises OSError if a folder cannot be listed.
+    """
 
     def refuse(error: OSError) -> NoReturn:
         raise error
@@ -237,7 +257,8 @@ def _walk(folder: Path) -> Iterator[Path]:
     walk = os.walk(folder, onerror=refuse) if folder.is_dir() else []
     for place, folders, files in progress(walk, f"looking through {folder}", unit="folders"):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (Path(place, name) for name in files if not name.startswith("."))
+        links = (name for name in folders if os.path.islink(os.path.join(place, name)))
+        yield from (Path(place, name) for name in (*files, *links) if not name.startswith("."))
 
 
 def shakespeare() -> Path:

@@ -25,7 +25,7 @@ from minigpt.languages.language import Language, StoriesConfig
 from minigpt.languages.tasks import Task
 from minigpt.system.errors import Mistake, UserError
 from minigpt.text import corpus as corpora
-from minigpt.text.corpus import Corpus
+from minigpt.text.corpus import Corpus, open_corpus
 from minigpt.text.ids import Numbers, check_size, ids_on_disk
 from minigpt.text.tokenizer import Char, Tokenizer
 
@@ -42,7 +42,12 @@ class DataConfig(Options):
 
     source: str | Task.Config = "stories"
     """A name (stories, shakespeare), a task with its options ({kind: recall, pairs: [4, 8]}, or its name alone), or the
-    path of a text file, a folder of text files, or a glob."""
+    path of a file, a folder or a glob: of text, JSON Lines (.jsonl) and Parquet, each also compressed (.gz, .zst)."""
+    field: str = "text"
+    """The field of JSON Lines, and the column of Parquet, that has the text. Each line and each row is a document."""
+    bad_files: Literal["pass_over", "refuse"] = "pass_over"
+    """What becomes of files in a folder, and of lines of JSON Lines, that cannot be used. `pass_over`: they are named,
+    counted and left out. `refuse`: the first is an error."""
     tokenizer: Tokenizer.Config = Char.Config()
     """How text becomes ids."""
     stories: StoriesConfig = StoriesConfig()
@@ -60,6 +65,10 @@ class DataConfig(Options):
     def language(self) -> Language | None:
         """The built-in language of the source; None for a text."""
         return corpora.language_of(self.source, self.stories)
+
+    def open(self) -> Corpus:
+        """The text. Raises UserError and OSError, as `open_corpus` does."""
+        return open_corpus(self.source, self.stories, self.field, self.bad_files == "refuse")
 
     def mistakes(self) -> Iterator[Mistake]:
         """An empty path would mean the current directory; half a text of a task asks what nobody can know."""
@@ -104,7 +113,7 @@ class Dataset:
             hint = f"set data.{option}.validation, now {language.config.validation:,} {language.plural}"
             raise UserError(f"data.validation: the {language.plural} have new ones for validation: {hint}")
         if language != config.language:
-            raise ValueError("the corpus has other options: use open_corpus(config.source, config.stories)")
+            raise ValueError("the corpus has other options: use config.open()")
         return int(self.document_starts[-language.config.validation])
 
     def _answers(self, corpus: Corpus, language: Language) -> npt.NDArray[np.bool_] | None:

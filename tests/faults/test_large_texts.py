@@ -15,6 +15,7 @@ from stopping import furnished, leftovers, train_until
 from minigpt.system.errors import UserError
 from minigpt.system.memory import free_memory
 from minigpt.text import corpus as corpora
+from minigpt.text import formats
 from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import DataConfig, Dataset
 from minigpt.text.tokenizer import BPE, Byte, Char, Tokenizer
@@ -57,7 +58,7 @@ def test_a_text_in_pieces_has_the_ids_of_the_whole(
     wholes = [text.removeprefix("\ufeff") for text in texts]
     config = BPE.Config(vocab_size=300) if kind is BPE else kind.Config()
     tokenizer = kind.fit(config, wholes)
-    monkeypatch.setattr(corpora, "CHUNK", 7)
+    monkeypatch.setattr(formats, "CHUNK", 7)
     corpus = open_corpus(str(data / "texts"))
     assert list(corpus.documents()) == wholes
     dataset = Dataset(DataConfig(source=corpus.source, tokenizer=config), corpus, tokenizer, 16)

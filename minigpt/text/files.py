@@ -1,0 +1,172 @@
+"""Files of text: looked through before the first one is tokenized, and read again when they are needed.
+
+Small texts are looked through at every start. Of large ones it is remembered what was found, for as long as a file's
+size, its times of change and its place on the disk are the same: the next start does not read them.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from minigpt.system.errors import UserError
+from minigpt.system.folder import SHOWN, one_at_a_time, write_whole
+from minigpt.system.waiting import progress
+from minigpt.text.formats import Document, PackageMissing, Raw, documents
+
+REMEMBERED = 256 << 20  # bytes of all files together, from which on it is remembered what was found in them
+SETTLED = 2.0  # seconds after its last change before a file is remembered: clocks of file systems are coarse
+OF_THE_FILE = (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ELOOP, errno.EIO)  # others are this machine's
+
+
+class Found(NamedTuple):
+    """What is in a file."""
+
+    size: int
+    """Its bytes."""
+    sha256: str
+    documents: int
+    """Those that are not empty."""
+    characters: int
+    bytes: int
+    """Of the documents, as UTF-8."""
+    largest: int
+    """Bytes of the largest document."""
+    bad: int
+    """How many lines or rows cannot be used."""
+    notes: list[str]
+    """The first of them, and why."""
+
+
+class BadFile(UserError):
+    """A file that cannot be used."""
+
+
+def look(path: Path, field: str) -> Found:
+    """Read a file and check that it is text. Raises UserError (BadFile where the file is to blame), and OSError."""
+    notes = list[str]()
+    found = characters = total = largest = bad = 0
+
+    def complain(line: str) -> None:
+        nonlocal bad
+        bad += 1
+        if bad <= SHOWN:
+            notes.append(line)
+
+    try:
+        with path.open("rb") as file:
+            raw = Raw(file, path.name)
+            for document in documents(raw, path, field, complain):
+                size = 0
+                for piece in document:
+                    characters += len(piece)
+                    size += len(piece) if piece.isascii() else len(piece.encode())
+                found, total, largest = found + (size > 0), total + size, max(largest, size)
+            sha256 = raw.sha256()
+    except PackageMissing:
+        raise
+    except UserError as error:
+        raise BadFile(str(error)) from None
+    except OSError as error:
+        error.filename = str(path)
+        raise
+    if bad and not found:
+        raise BadFile(f"{path}: no line can be used; the first of {bad:,}: {notes[0].removeprefix(f'{path}: ')}")
+    return Found(raw.size, sha256, found, characters, total, largest, bad, notes)
+
+
+def read_again(path: Path, field: str, found: Found, skip: int = 0) -> Iterator[Document]:
+    """The documents of a file but the first `skip`. Raises UserError if the file is another one than was looked at."""
+    with path.open("rb") as file:
+        raw = Raw(file, path.name)
+
+        def same(pieces: Iterator[str]) -> Iterator[str]:
+            try:
+                yield from pieces
+            except UserError:  # not the bytes that were checked
+                check()
+                raise
+
+        def check() -> None:
+            if (raw.size, raw.sha256()) != (found.size, found.sha256):
+                raise UserError(f"{path}: changed while it was being read: start again when the file is complete")
+
+        if raw.size != found.size:
+            check()
+        try:
+            for document in islice(documents(raw, path, field, lambda line: None), skip, None):
+                yield same(document)
+        except UserError:
+            check()
+            raise
+        check()
+
+
+# -------------------------------------------------------------------------------------- what is remembered
+
+
+def look_at_all(paths: Sequence[Path], field: str, name: str, cache: Path) -> Iterator[tuple[Path, Found | str]]:
+    """What is in each file, or why it cannot be used. Raises UserError and OSError where no file is to blame.
+
+    In `cache` it is remembered of large texts. Of several processes that look at one text, one does, and others wait.
+    """
+    sizes = [os.path.getsize(path) for path in paths if path.exists()]
+    if sum(sizes) < REMEMBERED:
+        yield from _look(paths, name, lambda path: look(path, field))
+        return
+    cache.mkdir(parents=True, exist_ok=True)
+    place = hashlib.sha256("\0".join([field, *map(str, paths)]).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    record = cache / f"files-{place}.json"
+    with one_at_a_time(record.with_suffix(".lock"), f"another process reads {name}"):
+        known = _recall(record)
+
+        def look_once(path: Path) -> Found:
+            before = stamp(path)
+            if (seen := known.get(str(path))) and seen[0] == before:
+                return seen[1]
+            found = look(path, field)
+            if stamp(path) == before and time.time() - max(before[1:3]) / 1e9 > SETTLED:
+                known[str(path)] = before, found
+            return found
+
+        already = dict(known)
+        yield from _look(paths, name, look_once)
+        if known != already:
+            write_whole(record, json.dumps(known))
+
+
+def _look(paths: Sequence[Path], name: str, look: Callable[[Path], Found]) -> Iterator[tuple[Path, Found | str]]:
+    for path in progress(paths, f"reading {name}", len(paths), "files"):
+        try:
+            yield path, look(path)
+        except BadFile as error:
+            yield path, str(error)
+        except OSError as error:
+            if error.errno not in OF_THE_FILE or len(paths) == 1:
+                raise
+            yield path, f"{path}: {error.strerror}"
+
+
+def stamp(path: Path) -> list[int]:
+    """Size, times of change in nanoseconds, and place of a file: one that was written to has another.
+
+    `touch` and `cp -p` can set the first time back, but not the second.
+    """
+    found = path.stat()
+    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev]
+
+
+def _recall(record: Path) -> dict[str, tuple[list[int], Found]]:
+    """What was found in files, with their stamps."""
+    try:
+        values = json.loads(record.read_text("utf-8"))
+        return {path: (seen, Found(*found)) for path, (seen, found) in values.items()}
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        return {}

@@ -1,0 +1,280 @@
+"""A file -> documents: plain text, JSON Lines and Parquet, each also compressed with gzip (.gz) or Zstandard (.zst).
+
+A text file is one document; a line of JSON Lines and a row of Parquet are one each. Files are read as streams, and what
+is read at once is bounded: neither a large file nor one that expands to much more than its size fills the memory.
+"""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import hashlib
+import importlib
+import io
+import os
+import shutil
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from itertools import count
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from minigpt.system.errors import UserError
+from minigpt.system.strict_json import parse_json
+from minigpt.system.terminal import one_line
+from minigpt.system.waiting import progress
+
+CHUNK = 1 << 20  # bytes of a file that are read at a time
+LONGEST = 16 << 20  # bytes of a line of JSON Lines, or of a document in Parquet: a longer one is a bad line
+VALUES = 1 << 28  # bytes that a batch of rows may take if each were as long as all of its row group together
+TEXT, LINES, TABLE = (".txt", ".text", ".md"), (".jsonl", ".ndjson"), (".parquet",)
+PACKED = ("", ".gz", ".zst")
+SUFFIXES = tuple(f"{suffix}{packed}" for suffix in (*TEXT, *LINES, *TABLE) for packed in PACKED)
+
+Document = Iterator[str]  # in pieces
+Complain = Callable[[str], None]  # is told of each bad line or row, which is then left out
+
+
+class Raw(io.RawIOBase):
+    """The bytes of an open file, up to the size that it had when it was opened, with their SHA-256.
+
+    System files of size 0, such as /proc/kmsg, may never end.
+    """
+
+    def __init__(self, file: BinaryIO, name: str):
+        self.file, self.size = file, os.fstat(file.fileno()).st_size
+        self._sha256, self._rest = hashlib.sha256(), b""
+        starts = range(0, self.size, CHUNK)
+        shown = progress(starts, f"reading {name}", len(starts), "MiB")
+        self._chunks = (file.read(min(CHUNK, self.size - start)) for start in shown)
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """The next bytes; 0 at the end."""
+        if not self._rest:
+            self._rest = next(self._chunks, b"")
+            self._sha256.update(self._rest)
+        found = self._rest[: len(buffer)]
+        buffer[: len(found)], self._rest = found, self._rest[len(found) :]
+        return len(found)
+
+    def sha256(self) -> str:
+        """That of the whole file; what was not read is read now."""
+        self._rest = b""
+        for chunk in self._chunks:
+            self._sha256.update(chunk)
+        return self._sha256.hexdigest()
+
+
+def suffixes_of(path: Path) -> tuple[str, str]:
+    """What a file's name says of its contents and of its compression: one of TEXT, LINES or TABLE, and of PACKED."""
+    packed = path.suffix.lower() if path.suffix.lower() in PACKED else ""
+    inner = (path.with_suffix("") if packed else path).suffix.lower()
+    return (inner if inner in (*LINES, *TABLE) else TEXT[0]), packed
+
+
+def documents(raw: Raw, path: Path, field: str, complain: Complain) -> Iterator[Document]:
+    """The documents of a file, in order; that of a text file may be empty, others are not.
+
+    Bad lines and rows are left out. Raises UserError for a file that is bad as a whole, or whose package is missing.
+    """
+    inner, packed = suffixes_of(path)
+    with _damage(path):
+        stream: BinaryIO = _unpacked(raw, packed, path) if packed else io.BufferedReader(raw, CHUNK)
+        if inner in TABLE:
+            with tempfile.TemporaryFile() if packed else nullcontext(raw.file) as whole:
+                if packed:  # Parquet is read from its end
+                    shutil.copyfileobj(stream, whole, CHUNK)
+                raw.sha256()
+                yield from _rows(whole, path, field, complain)
+        elif inner in LINES:
+            yield from _lines(stream, path, field, complain)
+        else:
+            yield _pieces(stream, path)
+
+
+@contextmanager
+def _damage(path: Path) -> Iterator[None]:
+    """What a library says of a damaged file, as a UserError."""
+    try:
+        yield
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"{path}: damaged: {one_line(str(error))}") from None
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise UserError(f"{path}: damaged: {one_line(str(error))[:200]}") from None  # of pyarrow
+
+
+class PackageMissing(UserError):
+    """A file that is not bad cannot be read."""
+
+
+def _package(name: str, path: Path) -> Any:
+    """A module of pyarrow. Raises PackageMissing where it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise PackageMissing(f'{path}: this file is read by the package pyarrow: pip install -e ".[data]"') from None
+
+
+class _Native(io.RawIOBase):
+    """A stream of pyarrow as one of Python."""
+
+    def __init__(self, stream: Any):
+        self._stream = stream
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """The next bytes; 0 at the end."""
+        found = self._stream.read(len(buffer))
+        buffer[: len(found)] = found
+        return len(found)
+
+
+def _unpacked(raw: Raw, packed: str, path: Path) -> BinaryIO:
+    """What a compressed file contains, as a stream. A damaged or truncated one raises an error where it is read."""
+    if packed == ".gz":
+        return io.BufferedReader(gzip.GzipFile(fileobj=raw, mode="rb"), CHUNK)
+    arrow = _package("pyarrow", path)
+    return io.BufferedReader(_Native(arrow.CompressedInputStream(arrow.PythonFile(raw, mode="r"), "zstd")), CHUNK)
+
+
+# ------------------------------------------------------------------------------------------------- plain text
+
+
+def _pieces(stream: BinaryIO, path: Path) -> Document:
+    """The text of a stream in pieces, without a byte-order mark. Raises UserError as `decode_text` does."""
+    utf8, size, lines = codecs.getincrementaldecoder("utf-8")(), 0, 1
+    with _damage(path):
+        while chunk := stream.read(CHUNK):
+            held = utf8.getstate()[0]  # the first bytes of a character that continues in this chunk
+            try:
+                text = utf8.decode(chunk)
+                wrong = chunk[: chunk.find(b"\0") + 1]  # up to the first NUL; empty if there is none
+            except UnicodeDecodeError:
+                text, wrong = "", chunk
+            if wrong:
+                decode_text(held + wrong, str(path), size - len(held), lines)
+            if size == len(held):  # nothing was decoded yet
+                text = text.removeprefix("\ufeff")
+            size, lines = size + len(chunk), lines + chunk.count(b"\n")
+            yield text
+    if held := utf8.getstate()[0]:
+        decode_text(held, str(path), size - len(held), lines)
+
+
+def decode_text(raw: bytes, name: str, start: int = 0, first_line: int = 1) -> str:
+    """The text of a file's bytes, without a byte-order mark and otherwise unchanged.
+
+    Raises UserError with the byte offset and the line for bytes that are not UTF-8, or that are binary (NUL). `start`
+    and `first_line` are the offset and the line of the first of the bytes in the file.
+    """
+    try:
+        text = raw.decode("utf-8")
+        wrong, hint = raw.find(b"\0"), "this is a binary file, not text"
+    except UnicodeDecodeError as error:
+        text, wrong = "", error.start
+        hint = "this is not UTF-8: save the file as UTF-8, or leave it out"
+    if wrong >= 0:
+        line = raw.count(b"\n", 0, wrong) + first_line
+        raise UserError(f"{name}: byte {start + wrong} (line {line}) is 0x{raw[wrong]:02x}: {hint}")
+    return text.removeprefix("\ufeff")
+
+
+# ------------------------------------------------------------------------------------- JSON Lines and Parquet
+
+
+def _lines(stream: BinaryIO, path: Path, field: str, complain: Complain) -> Iterator[Document]:
+    """The texts of a field of JSON Lines; empty lines and empty texts are none."""
+    for number in count(1):
+        line = stream.readline(LONGEST + 1)
+        if not line:
+            return
+        if len(line) > LONGEST:
+            while not line.endswith(b"\n") and (line := stream.readline(CHUNK)):
+                pass
+            complain(f"{path}: line {number}: longer than {LONGEST >> 20} MiB")
+            continue
+        line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+        if line.isspace() or not line:
+            continue
+        try:
+            text = _text_in(parse_json(line.decode("utf-8")), field)
+        except ValueError as error:
+            complain(f"{path}: line {number}: {one_line(str(error))[:200]}")
+            continue
+        if text:
+            yield iter([text])
+
+
+def _text_in(value: Any, field: str) -> str:
+    """The text of a field of a line. Raises UserError."""
+    if not isinstance(value, dict):
+        raise UserError(f"expected an object with the field {field!r}, found {one_line(str(value))[:40]}")
+    if field not in value:
+        raise UserError(f"no field {field!r} among {_few(value)}")
+    return _checked(value[field], field)
+
+
+def _few(names: Any) -> str:
+    shown = [one_line(str(name))[:40] for name in names]
+    return ", ".join(shown[:8]) + (f" and {len(shown) - 8} more" if len(shown) > 8 else "") or "nothing"
+
+
+def _checked(text: Any, field: str) -> str:
+    """A field's value, if it is text. Raises UserError."""
+    if not isinstance(text, str):
+        raise UserError(f"the field {field!r} has no text but {one_line(str(text))[:40]}")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise UserError("half a surrogate pair, which is not a character") from None
+    return text
+
+
+def _rows(file: Any, path: Path, field: str, complain: Complain) -> Iterator[Document]:
+    """The texts of a column of a Parquet file, a batch of rows at a time; empty texts are none."""
+    parquet, arrow = _package("pyarrow.parquet", path), _package("pyarrow", path)
+    try:
+        table = parquet.ParquetFile(file, pre_buffer=False, buffer_size=CHUNK)
+        if field not in (names := table.schema_arrow.names):
+            raise UserError(f"{path}: no column {field!r} among {_few(names)}: set data.field")
+        number = 0
+        for group in range(table.num_row_groups):
+            for batch in table.iter_batches(_at_once(table, group, field), [group], [field], use_threads=False):
+                for value in batch.column(0):
+                    number += 1
+                    if text := _cell(value, field, f"{path}: row {number}", complain):
+                        yield iter([text])
+    except arrow.ArrowException as error:
+        raise UserError(f"{path}: damaged, or not Parquet: {one_line(str(error))[:200]}") from None
+
+
+def _at_once(table: Any, group: int, field: str) -> int:
+    """How many rows of a row group are read at once: many rows may be one long text of the group's dictionary."""
+    paths = [table.schema.column(i).path for i in range(len(table.schema))]
+    column = next(i for i, path in enumerate(paths) if path == field or path.startswith(f"{field}."))
+    size: int = table.metadata.row_group(group).column(column).total_uncompressed_size
+    return max(16, min(1024, VALUES // max(1, size)))
+
+
+def _cell(value: Any, field: str, place: str, complain: Complain) -> str:
+    """The text of a row; empty where it has none."""
+    try:
+        text = _checked(value.as_py(), field)
+        if len(text) > LONGEST:
+            raise UserError(f"longer than {LONGEST >> 20} MiB")
+        return text
+    except ValueError as error:
+        complain(f"{place}: {one_line(str(error))[:200]}")
+        return ""

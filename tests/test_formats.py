@@ -1,0 +1,300 @@
+"""Files as documents: every format has the same ones, bad files and lines are named, and memory does not grow."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from minigpt.system.errors import UserError
+from minigpt.text import corpus as corpora
+from minigpt.text import files, formats
+from minigpt.text.corpus import open_corpus
+
+TEXTS = ["Zoë said: «日本 🦉»\r\n", "second", "<|endoftext|> is text"]
+LINES = "".join(json.dumps({"id": n, "text": text}) + "\n" for n, text in enumerate(TEXTS)).encode()
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(corpora, "DATA", tmp_path / "data")
+    Path("f").mkdir()
+
+
+def zst(raw: bytes) -> bytes:
+    sink = pyarrow.BufferOutputStream()
+    with pyarrow.CompressedOutputStream(sink, "zstd") as packed:
+        packed.write(raw)
+    return bytes(sink.getvalue())
+
+
+def parquet(column: str = "text", **options: object) -> bytes:
+    sink = pyarrow.BufferOutputStream()
+    pyarrow.parquet.write_table(pyarrow.table({"id": [0, 1, 2], column: TEXTS}), sink, **options)
+    return bytes(sink.getvalue())
+
+
+def same(raw: bytes) -> bytes:
+    return raw
+
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {"": same, ".gz": gzip.compress, ".zst": zst}
+CONTENTS = {".jsonl": LINES, ".ndjson": LINES, ".parquet": parquet(row_group_size=2)}
+
+
+def texts(source: str, **options: str | bool) -> list[str]:
+    return list(open_corpus(source, **options).documents())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("packed", PACKERS)
+@pytest.mark.parametrize("suffix", CONTENTS)
+def test_every_format_has_the_same_documents(suffix: str, packed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = PACKERS[packed](CONTENTS[suffix])
+    Path("f", f"a{suffix}{packed}").write_bytes(raw)
+    assert texts("f") == texts(f"f/a{suffix.upper()}{packed}".replace(suffix.upper(), suffix)) == TEXTS
+    corpus = open_corpus("f")
+    assert f"{len(raw):,} bytes, 3 documents" in corpus.description
+    assert corpus.characters == sum(map(len, TEXTS))
+    assert corpus.largest == max(len(text.encode()) for text in TEXTS)
+    assert list(map("".join, corpus.pieces(2))) == TEXTS[2:]
+    monkeypatch.setattr(formats, "CHUNK", 7)
+    assert texts("f") == TEXTS
+
+
+@pytest.mark.parametrize("packed", PACKERS)
+def test_text_is_one_document_compressed_or_not(packed: str) -> None:
+    Path("f", f"a.txt{packed}").write_bytes(PACKERS[packed]("\ufeff".encode() + TEXTS[0].encode() * 3))
+    assert texts("f") == [TEXTS[0] * 3]
+
+
+def test_a_folder_may_have_all_of_them() -> None:
+    Path("f/a.jsonl.gz").write_bytes(gzip.compress(LINES))
+    Path("f/b.txt").write_text("plain")
+    Path("f/c.parquet").write_bytes(parquet())
+    Path("f/d.json").write_text("{}")
+    corpus = open_corpus("f")
+    assert list(corpus.documents()) == [*TEXTS, "plain", *TEXTS]
+    for skip in range(8):
+        assert list(map("".join, corpus.pieces(skip))) == [*TEXTS, "plain", *TEXTS][skip:]
+    assert texts("f/*.txt") == ["plain"]
+
+
+def test_the_field_is_an_option_and_belongs_to_the_digest() -> None:
+    Path("a.jsonl").write_text('{"text": "one", "other": "two"}\n')
+    Path("b.parquet").write_bytes(parquet("other"))
+    assert texts("a.jsonl", field="other") == ["two"]
+    assert texts("b.parquet", field="other") == TEXTS
+    assert open_corpus("a.jsonl").digest != open_corpus("a.jsonl", field="other").digest
+    with pytest.raises(UserError, match=r"b\.parquet: no column 'text' among id, other: set data\.field"):
+        open_corpus("b.parquet")
+
+
+# ------------------------------------------------------------------------------------------------ what is bad
+
+BAD_LINES = {
+    b'{"text": ': "line 2: Expecting value",
+    b'["text"]': "line 2: expected an object with the field 'text', found ['text']",
+    b'{"body": "x"}': "line 2: no field 'text' among body",
+    b'{"text": 7}': "line 2: the field 'text' has no text but 7",
+    b'{"text": "\xff"}': "line 2: 'utf-8' codec can't decode byte 0xff",
+    b'{"text": "\\ud800"}': "line 2: half a surrogate pair",
+    b"[" * 100_000: "line 2: nested too deep",
+    b'{"text": "' + b"x" * 2000 + b'"}': "line 2: longer than 0 MiB",
+}
+
+
+@pytest.mark.parametrize("line", BAD_LINES, ids=BAD_LINES.values())
+def test_a_bad_line_is_named_and_passed_over(
+    line: bytes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if len(line) < 10_000:
+        monkeypatch.setattr(formats, "LONGEST", 1000)
+        monkeypatch.setattr(formats, "CHUNK", 500)
+    Path("a.jsonl").write_bytes(b'\xef\xbb\xbf{"text": "one"}\n' + line + b'\n\n{"text": ""}\n{"text": "two"}')
+    assert texts("a.jsonl") == ["one", "two"]
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1 and said[0].startswith("passed over: ") and f"a.jsonl: {BAD_LINES[line]}" in said[0]
+    assert open_corpus("a.jsonl").description.endswith(", 2 documents, 1 line passed over")
+    with pytest.raises(UserError, match=r"a\.jsonl: line 2"):
+        open_corpus("a.jsonl", refuse=True)
+    Path("a.jsonl").write_bytes(line)
+    with pytest.raises(UserError, match=r"a\.jsonl: no line can be used; the first of 1: line 1: "):
+        open_corpus("a.jsonl")
+
+
+def test_of_many_bad_lines_some_are_shown_and_all_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("a.jsonl").write_text('{"text": "one"}\n' + "{}\n" * 1234)
+    assert open_corpus("a.jsonl").description.endswith("1,234 lines passed over")
+    assert capsys.readouterr().err.splitlines()[3] == "passed over: and 1,231 more like these"
+
+
+def without_end(raw: bytes) -> bytes:
+    return raw[: len(raw) - 9]
+
+
+BAD_FILES = {
+    "a.txt": (b"caf\xe9", "byte 3 (line 1) is 0xe9: this is not UTF-8"),
+    "b.txt.gz": (without_end(gzip.compress(b"text" * 99)), "damaged: "),
+    "c.txt.gz": (b"text", "damaged: Not a gzipped file"),
+    "d.txt.zst": (without_end(zst(os.urandom(5000).hex().encode())), "damaged: "),
+    "e.txt.zst": (b"text", "damaged: "),
+    "f.jsonl.gz": (without_end(gzip.compress(LINES)), "damaged: "),
+    "g.parquet": (without_end(parquet()), "damaged, or not Parquet: "),
+    "h.parquet": (parquet("body"), "no column 'text' among id, body"),
+    "i.parquet": (b"text", "damaged, or not Parquet: "),
+    "j.jsonl": (b'{"body": "x"}\n{}\n', "no line can be used; the first of 2: line 1: no field"),
+    "k.jsonl": (b"\n\n", "empty"),
+    "l.txt": (b"", "empty"),
+    "m.parquet.zst": (zst(b"PAR1" * 9), "damaged, or not Parquet: "),
+    "n.txt.gz": (gzip.compress(b"text\0"), "byte 4 (line 1) is 0x00: this is a binary file"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_a_bad_file_in_a_folder_is_named_and_passed_over(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    raw, what = BAD_FILES[name]
+    Path("f", name).write_bytes(raw)
+    with pytest.raises(UserError) as alone:
+        open_corpus(f"f/{name}")
+    assert (what if what != "empty" else "is empty") in str(alone.value) and "\n" not in str(alone.value)
+    Path("f/good.txt").write_text("good")
+    Path("f/other.txt").write_text("other")
+    corpus = open_corpus("f")
+    assert list(corpus.documents()) == ["good", "other"]
+    assert "(2 files)" in corpus.description and corpus.description.endswith(", 1 file passed over")
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1 and str(Path("f", name).absolute()) in said[0] and what in said[0]
+    with pytest.raises(UserError, match=name.replace(".", r"\.")):
+        open_corpus("f", refuse=True)
+
+
+def test_where_no_file_can_be_used_one_line_says_so() -> None:
+    Path("f/a.txt").write_bytes(b"\xff")
+    Path("f/b.jsonl").write_bytes(b"{}")
+    with pytest.raises(UserError, match=r"none of the 2 files of f can be used; the first: .*a\.txt: byte 0"):
+        open_corpus("f")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_links_pipes_and_sockets_in_a_folder_are_passed_over(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("f/good.txt").write_text("good")
+    Path("elsewhere.txt").write_text("elsewhere")
+    os.symlink(Path("elsewhere.txt").absolute(), "f/link.txt")
+    os.symlink("self.txt", "f/self.txt")
+    os.symlink(".", "f/loop")
+    os.mkfifo("f/pipe.txt")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("f/s.txt")
+        corpus = open_corpus("f")
+        assert list(corpus.documents()) == ["good"]
+        assert corpus.description.endswith("5 files passed over")
+        said = capsys.readouterr().err
+        assert [said.count(word) for word in ("link.txt: a link", "loop: a link", "and 2 more like these")] == [1, 1, 1]
+        assert texts("f/**/*.txt") == ["good", "elsewhere"]  # each once, although the loop has them many times
+    with pytest.raises(UserError, match="a link"):
+        open_corpus("f", refuse=True)
+
+
+def test_a_missing_package_is_not_a_bad_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("f/a.txt").write_text("good")
+    Path("f/b.parquet").write_bytes(parquet())
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(UserError, match=r'b\.parquet: this file is read by .* pyarrow: pip install -e "\.\[data\]"'):
+        open_corpus("f")
+
+
+# ------------------------------------------------------------------------------------ what is remembered
+
+
+def looked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that are looked through from now on."""
+    names, look = list[str](), files.look
+
+    def count(path: Path, field: str) -> files.Found:
+        names.append(path.name)
+        return look(path, field)
+
+    monkeypatch.setattr(files, "look", count)
+    return names
+
+
+def test_large_texts_are_looked_through_once_and_again_when_they_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "REMEMBERED", 5)
+    monkeypatch.setattr(files, "SETTLED", -1.0)
+    for name in "ab":
+        Path("f", f"{name}.txt").write_text(f"text {name}")
+    names = looked(monkeypatch)
+    first = open_corpus("f")
+    assert (open_corpus("f"), names)[1] == ["a.txt", "b.txt"]
+    again = open_corpus("f")
+    assert (again.digest, again.description) == (first.digest, first.description)
+    before = os.stat("f/b.txt")
+    Path("f/b.txt").write_text("TEXT b")  # as long as before, and its time is set back
+    os.utime("f/b.txt", ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert open_corpus("f").digest != first.digest
+    assert names == ["a.txt", "b.txt", "b.txt"]
+    (record,) = (corpora.DATA / "cache").glob("files-*.json")
+    record.write_text('{"x": 7}')
+    assert open_corpus("f").documents() and names[3:] == ["a.txt", "b.txt"]
+
+
+def test_small_texts_and_those_that_just_changed_are_always_looked_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("f/a.txt").write_text("text")
+    names = looked(monkeypatch)
+    open_corpus("f"), open_corpus("f")
+    monkeypatch.setattr(files, "REMEMBERED", 1)
+    open_corpus("f"), open_corpus("f")
+    assert names == ["a.txt"] * 4
+
+
+# ------------------------------------------------------------------------------------------- bounded memory
+
+WITHIN = """
+import resource, sys
+from minigpt.text.corpus import open_corpus
+import pyarrow.parquet
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+characters = 0
+for source in sys.argv[1:]:
+    corpus = open_corpus(source)
+    characters += sum(len(piece) for document in corpus.pieces() for piece in document)
+print(characters, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+
+
+def bomb(path: str, raw: bytes, times: int) -> None:
+    """A gzip file that expands a thousandfold."""
+    with gzip.open(path, "wb", 1) as file:
+        for _ in range(times):
+            file.write(raw)
+
+
+@pytest.mark.slow
+def test_what_expands_or_has_no_end_of_a_line_is_read_within_bounded_memory() -> None:
+    bomb("a.txt.gz", b"x" * (1 << 20), 400)
+    bomb("b.jsonl.gz", b"x" * (1 << 20), 400)
+    with gzip.open("b.jsonl.gz", "ab") as file:
+        file.write(b'\n{"text": "after"}\n')
+    value = "y" * (8 << 20)
+    column = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 60, pyarrow.int32()), [value])
+    pyarrow.parquet.write_table(pyarrow.table({"text": column}), "c.parquet", compression="zstd")
+    rows = [os.urandom(500).hex() for _ in range(150_000)]
+    pyarrow.parquet.write_table(pyarrow.table({"text": rows}), "d.parquet", use_dictionary=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", WITHIN, "a.txt.gz", "b.jsonl.gz", "c.parquet", "d.parquet"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    characters, grown = map(int, ended.stdout.split())
+    assert characters == (400 << 20) + len("after") + 60 * len(value) + 150_000 * 1000
+    assert "longer than 16 MiB" in ended.stderr
+    assert grown < 350, f"{grown} MiB"
