@@ -19,7 +19,7 @@ from torch.profiler import profile
 from minigpt.config.options import load
 from minigpt.fast import make_fast
 from minigpt.model import GPT
-from minigpt.planning.fake import PARTS, simulate
+from minigpt.planning.fake import PARTS, build, simulate
 from minigpt.planning.hardware import Device, read_hardware, read_memory
 from minigpt.planning.plan import largest_that_fits, make_plan
 from minigpt.runs.assemble import RunConfig
@@ -37,6 +37,7 @@ SHAPES = {
     "muon": ("training.precision=float32", "training.optimizer={kind: muon, learning_rate: 0.04}"),
     "recurrent": ("training.precision=float32", "model.attention=gated_delta_net"),
     "squares": ("training.precision=float32", "model.mlp=relu2", "model.n_embd=128", "model.n_layer=2"),
+    "adapters": ("training.precision=float32", "training.lora={rank: 4, targets: [query, project]}"),
     "plain": ("training.precision=float32", "training.fast=false"),
 }
 
@@ -51,7 +52,7 @@ def allocated(config: RunConfig, folder: Path, vocab_size: int = V, grown: list[
     `grown` is given the largest size of the process until then.
     """
     with profile(profile_memory=True) as profiler:
-        model = make_fast(GPT(config.model, vocab_size), config.training.fast)
+        model = build(config.model, vocab_size, config.training)
         optimizer = config.training.optimizer.component(config.training.optimizer, model)
         x = torch.zeros(config.training.batch_size, config.model.block_size, dtype=torch.long)  # (B, T)
         for step in range(2):
@@ -150,5 +151,5 @@ def test_the_command_prints_the_plan(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())  # no run
     both = script("plan.py", *small, "--hardware", "A100", "--memory", "24GB", cwd=tmp_path)
     assert both.code == 2 and "give one of them" in both.err
-    adapters = script("plan.py", *small, "training.lora.rank=2", cwd=tmp_path)
-    assert adapters.code == 2 and "a plan does not count adapters" in adapters.err
+    adapters = script("plan.py", *small, "training.lora.targets=[nothing]", cwd=tmp_path)
+    assert adapters.code == 2 and "no layer of this model is called 'nothing'" in adapters.err

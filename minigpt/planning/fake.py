@@ -18,7 +18,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -30,6 +30,7 @@ from minigpt.fast.rotary import table
 from minigpt.inspection.cost import CUSTOM
 from minigpt.model import GPT, ModelConfig
 from minigpt.training.loop import TrainingConfig, accumulate, clip, mixed_precision, take_step
+from minigpt.training.lora import add_adapters
 from minigpt.training.memory import Unfilled
 from minigpt.training.optimizer import Optimizer
 
@@ -110,6 +111,7 @@ def fake(gpu: bool) -> Iterator[None]:
         table.cache_clear()
         if gpu:
             stack.enter_context(patch("minigpt.fast.kernels.explicit_is_faster", lambda query, key: False))
+        stack.enter_context(patch.object(nn.Module, "to", lambda module, *where, **how: module))  # peft moves adapters
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(Values())
         stack.enter_context(Unfilled())
@@ -136,13 +138,21 @@ def simulate(config: ModelConfig, vocab_size: int, training: TrainingConfig, row
     return Step(kept.total(), {part: kept[part] for part in PARTS}, *flops)
 
 
+def build(config: ModelConfig, vocab_size: int, training: TrainingConfig) -> GPT:
+    """The model as it will be trained. Raises UserError for adapters that it cannot have."""
+    model = make_fast(GPT(config, vocab_size), training.fast)
+    if training.lora is not None:
+        add_adapters(model, training.lora, training.seed)
+    return model
+
+
 def allocations(
     config: ModelConfig, vocab_size: int, training: TrainingConfig, rows: int, gpu: bool
 ) -> tuple[Living, dict[int, str]]:
     """The log of two steps, and which storage belongs to which part."""
     parts: dict[int, str] = {}
     with fake(gpu), Living() as living:
-        model = make_fast(GPT(config, vocab_size), training.fast)
+        model = build(config, vocab_size, training)
         optimizer: Optimizer = training.optimizer.component(training.optimizer, model)
         x = torch.zeros(rows, config.block_size, dtype=torch.long)  # (B, T)
         for step in range(2):
@@ -161,7 +171,7 @@ def operations(config: ModelConfig, vocab_size: int, training: TrainingConfig, g
     """
     counters = [FlopCounterMode(display=False, custom_mapping=CUSTOM) for _ in range(2)]
     with fake(gpu):
-        model = make_fast(GPT(config, vocab_size), training.fast)
+        model = build(config, vocab_size, training)
         x = torch.zeros(1, config.block_size, dtype=torch.long)  # (1, T)
         with counters[0]:
             accumulate(model, x, x, training, mixed_precision(training, model))

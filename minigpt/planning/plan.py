@@ -14,7 +14,6 @@ from minigpt.model import GPT, ModelConfig
 from minigpt.model.gpt import count_parameters
 from minigpt.planning.fake import Step, simulate
 from minigpt.planning.hardware import Device
-from minigpt.system.errors import UserError
 from minigpt.training.loop import TrainingConfig
 from minigpt.training.memory import outline
 
@@ -52,10 +51,8 @@ class Plan:
 def make_plan(config: ModelConfig, vocab_size: int, training: TrainingConfig, device: Device, devices: int = 1) -> Plan:
     """The plan of a training as its config says it, each of `devices` with a process of its own and the whole model.
 
-    Raises UserError for adapters, which are not counted.
+    Raises UserError for adapters that the model cannot have.
     """
-    if training.lora is not None:
-        raise UserError("training.lora: a plan does not count adapters: leave it out for the plan of all weights")
     T, rows = config.block_size, -(-training.batch_size // devices)
     micro = min(training.micro_batch_size or rows, rows)
     step = simulate(config, vocab_size, training, rows, device.is_gpu)
