@@ -1,4 +1,4 @@
-"""The table of minigpt/planning/README.md: the peak that a plan says, beside what two real steps take.
+"""The table of minigpt/planning/README.md: the peak that a plan says, beside what real steps and an evaluation take.
 
 python tests/plan_table.py      # Markdown; each shape in a process of its own, some seconds each
 """
@@ -26,6 +26,9 @@ SHAPES = {
     "tiny.yaml, textbook's forms": (50, "tiny.yaml", "training.fast=false", "training.precision=float32"),
     "6 layers of 384, dropout": (65, "tiny.yaml", "model.n_layer=6", "model.n_embd=384", "model.dropout=0.2",
                                  "model.block_size=256", "training.batch_size=8", "training.precision=float32"),
+    "ALiBi, 4 windows at a time": (50, "tiny.yaml", "model.position=alibi", "training.micro_batch_size=4",
+                                  "training.precision=float32"),
+    "adapters": (50, "tiny.yaml", "training.lora.rank=8", "training.precision=float32"),
     "50,257 tokens": (50_257, "tiny.yaml", "model.n_embd=256", "training.batch_size=8", "training.precision=float32"),
     "context 2,048": (50, "tiny.yaml", "model.block_size=2048", "training.batch_size=2", "training.precision=float32"),
     "GPT-2, one window": (50_257, "gpt2.yaml", "training.batch_size=1", "training.precision=float32"),

@@ -19,12 +19,14 @@ from torch.profiler import profile
 from minigpt.config.options import load
 from minigpt.fast import make_fast
 from minigpt.model import GPT
-from minigpt.planning.fake import PARTS, build, simulate
-from minigpt.planning.hardware import Device, read_hardware, read_memory
+from minigpt.planning.fake import PARTS, build, evaluate_once, simulate
+from minigpt.planning.fits import check_training
+from minigpt.planning.hardware import read_hardware, read_memory
 from minigpt.planning.plan import largest_that_fits, make_plan
 from minigpt.runs.assemble import RunConfig
 from minigpt.system.errors import UserError
 from minigpt.training.loop import accumulate, clip, mixed_precision, take_step
+from minigpt.training.memory import evaluated_at_once, training_parts
 
 V, ROWS = 300, 4
 ADAMW = "training.optimizer={kind: adamw, learning_rate: 0.001}"
@@ -47,7 +49,7 @@ def config_of(*overrides: str) -> RunConfig:
 
 
 def allocated(config: RunConfig, folder: Path, vocab_size: int = V, grown: list[int] | None = None) -> int:
-    """The most bytes that torch's allocator for CPUs had given out at one time while two steps were made.
+    """The most bytes that torch's allocator for CPUs had given out at one time over two steps and an evaluation.
 
     `grown` is given the largest size of the process until then.
     """
@@ -59,6 +61,8 @@ def allocated(config: RunConfig, folder: Path, vocab_size: int = V, grown: list[
             accumulate(model, x, x, config.training, mixed_precision(config.training, model))
             clip(model, config.training.grad_clip)
             take_step(optimizer, 1.0, step)
+        rows = evaluated_at_once(min(config.training.micro_batch_size or len(x), len(x)), config.model.block_size)
+        evaluate_once(model, torch.zeros(rows, config.model.block_size, dtype=torch.long), config.training)
         if grown is not None:
             grown.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
     profiler.export_chrome_trace(str(folder / "trace.json"))
@@ -97,21 +101,42 @@ def test_a_plan_leaves_nothing_behind_for_real_models() -> None:
     "room", [pytest.param(0.5, marks=pytest.mark.slow), 0.8, pytest.param(1.6, marks=pytest.mark.slow)]
 )
 def test_the_largest_micro_batch_fits_and_one_more_does_not(room: float) -> None:
-    config, rows = config_of("training.precision=float32", "training.batch_size=12"), 12
+    config, rows = config_of("training.precision=float32", "training.batch_size=12", "model.block_size=1024"), 12
     training = replace(config.training, micro_batch_size=6)
 
     def peak(size: int) -> int:
         return simulate(config.model, V, replace(training, micro_batch_size=size), rows).peak
 
-    device = Device("cpu", int(room * peak(6)), 0.0)
-    most = largest_that_fits(config.model, V, training, rows, device)
-    assert most is not None and peak(most) <= device.usable
-    assert most == rows or peak(most + 1) > device.usable
+    usable = int(room * peak(6))
+    most = largest_that_fits(config.model, V, training, rows, usable)
+    assert most is not None and peak(most) <= usable
+    assert most == rows or peak(most + 1) > usable
 
 
 def test_nothing_fits_into_a_few_bytes() -> None:
     config = config_of()
-    assert largest_that_fits(config.model, V, config.training, ROWS, Device("cpu", 1000, 0.0)) is None
+    assert largest_that_fits(config.model, V, config.training, ROWS, 1000) is None
+
+
+def test_a_training_that_cannot_fit_is_refused_with_what_would() -> None:
+    """The sum of what is known at once says that it fits; the step itself shows that it does not."""
+    config, cpu = config_of("training.precision=float32"), torch.device("cpu")
+
+    def check(free: int) -> None:
+        check_training(config.model, V, config.training, rows, cpu, free=free)
+
+    rows = ROWS * 64  # so that the step takes more than an evaluation
+    known = sum(training_parts(config.model, V, rows, None).values())
+    whole, half = (
+        simulate(config.model, V, replace(config.training, micro_batch_size=size), rows).peak
+        for size in (rows, rows // 2)
+    )
+    assert known < half < whole
+    check(whole)
+    with pytest.raises(UserError, match=r"not enough memory: training would need .* at its peak, .* would fit"):
+        check(half)
+    with pytest.raises(UserError, match=r"most of them for .*: lower training.* not even one window .* would fit"):
+        check(1000)
 
 
 @pytest.mark.slow

@@ -29,9 +29,10 @@ from minigpt.fast import make_fast
 from minigpt.fast.rotary import table
 from minigpt.inspection.cost import CUSTOM
 from minigpt.model import GPT, ModelConfig
-from minigpt.training.loop import TrainingConfig, accumulate, clip, mixed_precision, take_step
+from minigpt.model.eval_mode import eval_mode
+from minigpt.training.loop import TrainingConfig, accumulate, clip, mixed_precision, next_token_loss, take_step
 from minigpt.training.lora import add_adapters
-from minigpt.training.memory import Unfilled
+from minigpt.training.memory import Unfilled, evaluated_at_once
 from minigpt.training.optimizer import Optimizer
 
 WEIGHTS, GRADIENTS, MOMENTS, LOGITS, ACTIVATIONS = "weights", "gradients", "optimizer", "logits", "activations"
@@ -100,6 +101,8 @@ class Living(TorchDispatchMode):
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor):
                 self.note(leaf)
+        if func is torch.ops.aten._safe_softmax.default:  # while it runs, it also has a mask of the rows without a key
+            self.note(torch.empty(args[0].shape, dtype=torch.bool))
         return result
 
 
@@ -119,12 +122,15 @@ def fake(gpu: bool) -> Iterator[None]:
 
 
 def simulate(config: ModelConfig, vocab_size: int, training: TrainingConfig, rows: int, gpu: bool = False) -> Step:
-    """Two steps, of which the second has all that stays, of `rows` windows a process; nothing is allocated.
+    """Two steps and an evaluation, with all that stays after the first step; nothing is allocated.
+
+    `rows` are the windows of a step that a process has.
 
     Two micro-batches stand for any number: from the second on, there are gradients to add to. Raises what the model
     raises, as for a plugin that computes with values while it is made.
     """
     size = min(training.micro_batch_size or rows, rows)
+    windows = {size, evaluated_at_once(size, config.block_size)}
     rows = min(rows, 2 * size)
     if gpu and training.precision == "auto":
         training = replace(training, precision="bfloat16")
@@ -132,7 +138,7 @@ def simulate(config: ModelConfig, vocab_size: int, training: TrainingConfig, row
     kept = Counter[str]()
     for number in living.at_peak():
         bytes_, elements = living.sizes[number]
-        others = LOGITS if elements == size * config.block_size * vocab_size else ACTIVATIONS
+        others = LOGITS if elements in {n * config.block_size * vocab_size for n in windows} else ACTIVATIONS
         kept[parts.get(number, others)] += bytes_
     flops = operations(config, vocab_size, training, gpu)
     return Step(kept.total(), {part: kept[part] for part in PARTS}, *flops)
@@ -149,8 +155,9 @@ def build(config: ModelConfig, vocab_size: int, training: TrainingConfig) -> GPT
 def allocations(
     config: ModelConfig, vocab_size: int, training: TrainingConfig, rows: int, gpu: bool
 ) -> tuple[Living, dict[int, str]]:
-    """The log of two steps, and which storage belongs to which part."""
+    """The log of two steps and an evaluation, and which storage belongs to which part."""
     parts: dict[int, str] = {}
+    size = evaluated_at_once(min(training.micro_batch_size or rows, rows), config.block_size)
     with fake(gpu), Living() as living:
         model = build(config, vocab_size, training)
         optimizer: Optimizer = training.optimizer.component(training.optimizer, model)
@@ -160,9 +167,18 @@ def allocations(
             parts |= {living.number(p.grad): GRADIENTS for p in model.parameters() if p.grad is not None}
             clip(model, training.grad_clip)
             take_step(optimizer, 1.0, step)
+        evaluate_once(model, torch.zeros(size, config.block_size, dtype=torch.long), training)
         parts |= {living.number(tensor): WEIGHTS for tensor in (*model.parameters(), *model.buffers())}
         parts |= {living.number(tensor): MOMENTS for tensor in optimizer.state().values()}
     return living, parts
+
+
+@torch.no_grad()
+def evaluate_once(model: GPT, x: Tensor, training: TrainingConfig) -> None:
+    """What an evaluation does with one batch x (B, T)."""
+    with eval_mode(model), mixed_precision(training, model):
+        logits = model(x)  # (B, T, V)
+    next_token_loss(logits, x, reduction="sum").item()
 
 
 def operations(config: ModelConfig, vocab_size: int, training: TrainingConfig, gpu: bool) -> tuple[float, float]:

@@ -13,6 +13,7 @@ from minigpt.fast import make_fast
 from minigpt.fast.decoding import DecodingConfig
 from minigpt.inspection.shapes import check_shapes
 from minigpt.model import GPT, ModelConfig
+from minigpt.planning.fits import check_training
 from minigpt.system.errors import UserError
 from minigpt.system.waiting import interruptible
 from minigpt.text.corpus import Corpus
@@ -21,7 +22,6 @@ from minigpt.text.tokenizer import Tokenizer, by_pieces
 from minigpt.training import distributed
 from minigpt.training.loop import TrainingConfig, choose_device
 from minigpt.training.lora import add_adapters
-from minigpt.training.memory import check_device, training_parts
 from minigpt.training.optimizer import Optimizer
 
 
@@ -75,14 +75,13 @@ def assemble(
 
     Raises UserError where `training.lora` has no such weights to adapt, where the device is not there, where the memory
     is too small, and where a method of an attention returns another shape than it should; `purpose` and `free` are
-    those of `check_device`.
+    those of `check_training`.
     """
     settings, device = config.training, choose_device(config.training.device)
     if settings.lora is not None and weights is None:
         raise UserError("training.lora: adapters learn beside the weights of a run: give --from-run RUN")
     rows = -(-settings.batch_size // distributed.world())  # of this process
-    parts = training_parts(config.model, tokenizer.vocab_size, rows, settings.micro_batch_size, settings.lora)
-    check_device(parts, purpose, config.model, tokenizer.vocab_size, device, free)
+    check_training(config.model, tokenizer.vocab_size, settings, rows, device, purpose, free)
     dataset = Dataset(config.data, corpus, tokenizer, config.model.block_size)
     model = build_model(config, tokenizer)
     if weights is not None:

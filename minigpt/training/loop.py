@@ -31,7 +31,7 @@ from minigpt.system.waiting import heartbeat, progress
 from minigpt.text.dataset import IGNORED, Dataset, Split
 from minigpt.training import distributed
 from minigpt.training.lora import LoRAConfig
-from minigpt.training.memory import EVALUATED
+from minigpt.training.memory import evaluated_at_once
 from minigpt.training.optimizer import AdamW, Optimizer, schedule
 
 
@@ -319,7 +319,8 @@ def evaluate(
     before each batch, in any process.
     """
     total, count, stopped = 0.0, 0.0, 0.0
-    precision, size = mixed_precision(config, model), max(config.batch_size, EVALUATED // dataset.block_size)
+    precision, rows = mixed_precision(config, model), -(-config.batch_size // distributed.world())
+    size = evaluated_at_once(min(config.micro_batch_size or rows, rows), dataset.block_size)
     found = islice(dataset.windows(split, size, own_rows()), batches)
     whole = -(-dataset.window_count(split) // (size * distributed.world()))
     first = distributed.rank() == 0

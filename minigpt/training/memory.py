@@ -29,7 +29,8 @@ from minigpt.training.lora import LoRAConfig, adapter_parameters
 
 NUMBER = 4  # bytes of a float32
 TRAINING_BYTES = 4 * NUMBER  # a parameter in float32: itself, its gradient, and AdamW's two moments
-EVALUATED = 4096  # tokens at a time in evaluation, at least: it needs no gradients, and small batches are slow
+VIEW = 500  # bytes, about, of a part of a tensor: what Python and torch know of it
+EVALUATED = 4096  # tokens at a time in evaluation, at least: small batches are slow
 
 MODEL, WEIGHTS = "the weights", "the weights, gradients and optimizer"
 BATCH, ACTIVATIONS, LOGITS = "the batch", "the activations", "the logits"
@@ -119,15 +120,20 @@ def training_parts(
 ) -> Parts:
     """What a training step needs at one time. With `lora`, only the adapters have gradients and moments."""
     T, B = config.block_size, min(micro_batch_size or batch_size, batch_size)
-    evaluated = max(batch_size * T, EVALUATED)  # tokens
     weights = parameter_count(config, vocab_size) * (NUMBER if lora else TRAINING_BYTES)
     adapters = adapter_parameters(outline(config, vocab_size), lora) * TRAINING_BYTES if lora else 0
+    logits = max((2 if config.head_cap is None else 3) * B, evaluated_at_once(B, T)) * T * vocab_size  # and gradients
     return {
         WEIGHTS: weights + adapters,
-        BATCH: 4 * 8 * batch_size * (T + 1),  # positions, windows, x and y: int64
+        BATCH: 4 * 8 * batch_size * (T + 1) + 2 * VIEW * (batch_size // B),  # positions, windows, x and y: int64
         ACTIVATIONS: B * T * activation_bytes(config) + sum(scores_bytes(config, T)),
-        LOGITS: NUMBER * vocab_size * max((2 if config.head_cap is None else 3) * B * T, evaluated),  # and gradients
+        LOGITS: NUMBER * logits,
     }
+
+
+def evaluated_at_once(micro_batch: int, T: int) -> int:
+    """How many windows of T positions are evaluated at a time: those of a micro-batch, or more where these are few."""
+    return max(micro_batch, EVALUATED // T)
 
 
 def activation_bytes(config: ModelConfig) -> int:

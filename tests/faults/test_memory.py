@@ -91,7 +91,8 @@ def test_a_gpu_has_its_own_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 def test_each_part_grows_with_what_it_is_made_of() -> None:
     few, many = training_parts(SMALL, 50, 8, None), training_parts(SMALL, 50, 800, 8)
     assert many[memory.BATCH] == 100 * few[memory.BATCH] and many[memory.ACTIVATIONS] == few[memory.ACTIVATIONS]
-    assert many[memory.LOGITS] == NUMBER * 50 * 800 * 16  # of an evaluation, which has no micro-batches
+    assert many[memory.LOGITS] == few[memory.LOGITS] == NUMBER * 50 * memory.EVALUATED  # of an evaluation
+    assert training_parts(SMALL, 50, 800, None)[memory.LOGITS] == NUMBER * 50 * 2 * 800 * 16  # and their gradients
     biased = replace(SMALL, position=Alibi.Config())
     assert training_parts(biased, 50, 8, None)[memory.ACTIVATIONS] - few[memory.ACTIVATIONS] == NUMBER * 3 * 2 * 16**2
     shared = replace(SMALL, attention=GroupedQuery.Config(n_head=4, n_kv_head=2))
@@ -133,7 +134,11 @@ TOO_LARGE = {
     "a wide MLP": ["model.mlp.width=1000000", "model.n_embd=100000"],
     "a long context": ["model.block_size=16000000", "model.n_embd=10000"],
     "a large batch": ["training.batch_size=16000000"],
-    "a large batch of few at a time": ["training.batch_size=16000000", "training.micro_batch_size=1"],
+    "a large batch of few at a time": [
+        "training.batch_size=16000000",
+        "training.micro_batch_size=1",
+        "model.block_size=256",
+    ],
     "biases": ["model.block_size=1000000", "model.position=alibi"],
 }
 

@@ -1,0 +1,85 @@
+"""A training that cannot fit is refused before it begins, with what would fit.
+
+Most trainings are far from the limit, which a sum says at once. From an eighth of the memory on, a step is simulated
+(`fake.py`), which takes seconds.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from minigpt.model import ModelConfig
+from minigpt.system.errors import UserError
+from minigpt.system.memory import free_memory
+from minigpt.system.waiting import heartbeat
+from minigpt.training.loop import TrainingConfig
+from minigpt.training.memory import check_device, free_on, training_parts
+
+NEAR = 8  # the sum leaves out what only the step itself shows: a step took 2 to 5 times as much
+DEEP = 256  # layers; the simulation of more takes minutes
+
+
+def check_training(
+    config: ModelConfig,
+    vocab_size: int,
+    training: TrainingConfig,
+    rows: int,
+    device: torch.device,
+    purpose: str = "training",
+    free: int | None = None,
+) -> None:
+    """Raises UserError for a training of `rows` windows a process that does not fit, with what would.
+
+    `purpose` and `free` are those of `check_device`.
+    """
+    parts = training_parts(config, vocab_size, rows, training.micro_batch_size, training.lora)
+    there = free_on(device) if device.type == "cuda" else free_memory() if free is None else free
+    needed = sum(parts.values())
+    try:
+        check_device(parts, purpose, config, vocab_size, device, free)
+    except UserError as error:
+        raise UserError(f"{error}{advice(config, vocab_size, training, rows, device, there)}") from None
+    if there is None or NEAR * needed < there:
+        return
+    peak = simulated(config, vocab_size, training, rows, device)
+    if peak is not None and peak > there:
+        what = f"{purpose} would need {peak:,} bytes at its peak, and {there:,} are free"
+        raise UserError(f"not enough memory: {what}{advice(config, vocab_size, training, rows, device, there)}")
+
+
+def simulated(
+    config: ModelConfig, vocab_size: int, training: TrainingConfig, rows: int, device: torch.device
+) -> int | None:
+    """The peak of a step in bytes; None where it cannot be simulated, as with a plugin that computes with values."""
+    from minigpt.planning.fake import simulate  # torch's fake tensors take half a second to import
+
+    if config.n_layer > DEEP:
+        return None
+    try:
+        with heartbeat("simulating a step: it may not fit"):
+            return simulate(config, vocab_size, training, rows, device.type == "cuda").peak
+    except Exception:
+        return None
+
+
+def advice(
+    config: ModelConfig,
+    vocab_size: int,
+    training: TrainingConfig,
+    rows: int,
+    device: torch.device,
+    there: int | None,
+) -> str:
+    """What would fit into the bytes that are there, as the end of a sentence; nothing where that is not known."""
+    from minigpt.planning.plan import largest_that_fits
+
+    if there is None or config.n_layer > DEEP:
+        return ""
+    try:
+        with heartbeat("looking for what would fit"):
+            most = largest_that_fits(config, vocab_size, training, rows, there, device.type == "cuda")
+    except Exception:
+        return ""
+    if most is not None:
+        return f"; training.micro_batch_size={most} would fit"
+    return "; not even one window at a time would fit: a smaller model.block_size, fewer or narrower layers"
