@@ -59,11 +59,12 @@ def main(arguments: argparse.Namespace) -> None:
     else:
         raise UserError("give --config FILE to start a run (try --config tiny.yaml), or --resume to go on with one")
     trainer.fit()
+    verdict = trainer.verdict()
     if distributed.rank() > 0:
         return
     folder, history = trainer.run.folder, trainer.history
     say(f"done: {history.step} steps, {history.tokens:,} tokens in {history.seconds:.0f} s of training")
-    say(f"verdict: {trainer.verdict()}")
+    say(f"verdict: {verdict}")
     say(f"curves: {folder / 'loss.svg'}; text: python scripts/sample.py --run {folder}")
 
 

@@ -39,15 +39,25 @@ def noting_draws() -> Iterator[Set[float]]:
 
 def initialise(model: nn.Module, drawn: Set[float], n_layer: int) -> None:
     """GPT-2's start for what is still as torch drew it: weights from a normal distribution, constants zero."""
-    residual = 0.02 / (2 * n_layer) ** 0.5
+    for name, parameter in layer_parameters(model):
+        if checksum(parameter) in drawn:
+            start(name, parameter, n_layer)
+
+
+def layer_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The parameters of linear layers and embeddings by name, in the order in which they are drawn."""
     for name, module in model.named_modules():
         for kind, parameter in module.named_parameters(recurse=False) if isinstance(module, LAYERS) else ():
-            if checksum(parameter) not in drawn:
-                continue
-            if kind == "bias":
-                nn.init.zeros_(parameter)
-            else:
-                nn.init.normal_(parameter, std=residual if name.endswith("project") else 0.02)
+            yield f"{name}.{kind}", parameter
+
+
+def start(name: str, parameter: Tensor, n_layer: int) -> None:
+    """Draw one of them."""
+    layer, _, kind = name.rpartition(".")
+    if kind == "bias":
+        nn.init.zeros_(parameter)
+    else:
+        nn.init.normal_(parameter, std=0.02 / (2 * n_layer) ** 0.5 if layer.endswith("project") else 0.02)
 
 
 @torch.no_grad()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
+from typing import cast
 
 import torch
 
 from minigpt.config.options import Options
 from minigpt.fast import make_fast
-from minigpt.fast.decoding import DecodingConfig
+from minigpt.fast.decoding import DecodingConfig, prepare
+from minigpt.fast.packed import Weights
 from minigpt.inspection.shapes import check_shapes
 from minigpt.model import GPT, ModelConfig
 from minigpt.planning.fits import check_training
@@ -23,6 +25,10 @@ from minigpt.training import distributed
 from minigpt.training.loop import TrainingConfig, choose_device
 from minigpt.training.lora import add_adapters
 from minigpt.training.optimizer import Optimizer
+from minigpt.training.parallel import InStep
+from minigpt.training.sharding import is_sharded
+
+LAYERS = 2  # at least, of a model that is checked in place of one in shards
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,11 +89,32 @@ def assemble(
     rows = -(-settings.batch_size // distributed.world())  # of this process
     check_training(config.model, tokenizer.vocab_size, settings, rows, device, purpose, free)
     dataset = Dataset(config.data, corpus, tokenizer, config.model.block_size)
-    model = build_model(config, tokenizer)
-    if weights is not None:
-        weights(model)
-    if settings.lora is not None:
-        add_adapters(model, settings.lora, settings.seed)
-    model.to(device)
-    check_shapes(model)
+
+    def make() -> GPT:
+        model = build_model(config, tokenizer)
+        if weights is not None:
+            weights(model)
+        if settings.lora is not None:
+            add_adapters(model, settings.lora, settings.seed)
+        return model
+
+    model = settings.parallel.component().place(make, device, fresh=weights is None)
+    check_shapes(whole_model(model, config))
     return dataset, model, settings.optimizer.component(settings.optimizer, model)
+
+
+def writer(model: GPT, weights: Weights, fast: bool) -> GPT:
+    """The model as text is written with it: a copy for that, or the model itself, which all processes must call."""
+    if is_sharded(model):
+        return cast(GPT, InStep(model))
+    return prepare(model, weights) if fast else model
+
+
+def whole_model(model: GPT, config: RunConfig) -> GPT:
+    """The model, or, if it is in shards, a fresh whole one of its first layers: each kind of layer is among them."""
+    if not is_sharded(model):
+        return model
+    period = len(config.model.attention) if isinstance(config.model.attention, tuple) else 1
+    few = replace(config.model, n_layer=min(config.model.n_layer, max(LAYERS, period)))
+    with torch.random.fork_rng([model.device] if model.device.type == "cuda" else []):
+        return make_fast(GPT(few, model.vocab_size), config.training.fast).to(model.device)

@@ -38,6 +38,7 @@ from minigpt.system.folder import first_lines, read_start, sha256_of, share, syn
 from minigpt.system.strict_json import parse_json
 from minigpt.system.waiting import interruptible, progress
 from minigpt.training.lora import LoRAConfig, merged
+from minigpt.training.sharding import put
 
 FORMAT = 3  # 2 had no sums of the run's own files, 1 rotary pairs half a head apart
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
@@ -336,7 +337,7 @@ def fill(model: nn.Module, tensors: Mapping[str, Tensor], name: str | Path) -> N
     check_fit(model, tensors, name)
     own = tensors_of(model)
     for key, tensor in tensors.items():
-        own[key].copy_(tensor)
+        put(own[key], tensor)
 
 
 def check_fit(model: nn.Module, tensors: Mapping[str, Tensor], name: str | Path) -> None:

@@ -32,7 +32,7 @@ from minigpt.inspection.trace import attention_maps
 from minigpt.model import GPT, count_parameters
 from minigpt.model.sampling import OVERFLOW, generate, until
 from minigpt.runs import checkpoint
-from minigpt.runs.assemble import RunConfig, build_model
+from minigpt.runs.assemble import RunConfig, build_model, writer
 from minigpt.runs.checkpoint import Checkpoint, CheckpointError
 from minigpt.runs.report import loss_curves, read_metrics
 from minigpt.runs.swap import move, swapped
@@ -143,7 +143,7 @@ class Run:
         config = replace(self.config.sampling, **options)
         generator = torch.Generator(self.model.device).manual_seed(config.seed)
         with heartbeat("preparing the weights"):
-            model = prepare(self.model, config.weights) if self.config.training.fast else self.model
+            model = writer(self.model, config.weights, self.config.training.fast)
         language, asked = self.config.data.language, ""
         if language is not None and not prompt and (question := language.question(config.seed)):
             prompt = asked = question[0]

@@ -13,7 +13,7 @@ from minigpt.config.options import to_python
 from minigpt.inspection.causality import idle_positions
 from minigpt.model.gpt import GPT, count_parameters
 from minigpt.runs import checkpoint
-from minigpt.runs.assemble import RunConfig, assemble, open_text
+from minigpt.runs.assemble import RunConfig, assemble, open_text, whole_model
 from minigpt.runs.checkpoint import Checkpoint, CheckpointError
 from minigpt.runs.loggers import check_loggers
 from minigpt.runs.record import Change, changed, cut_metrics, make_folder, record_changes, record_run
@@ -108,7 +108,8 @@ def resume(
     checkpoint.check_fit(outline(config.model, tokenizer.vocab_size), plain.model, saved.path)
     _check_left(config, saved, folder)
     corpus = config.data.open()
-    trainer = _make(config, tokenizer, corpus, folder, say, lambda model: None)  # the weights come with the rest
+    weights = (lambda model: None) if config.training.lora else None  # they come with the rest
+    trainer = _make(config, tokenizer, corpus, folder, say, weights)
     checks = _check(trainer, allow_leak, skip_checks)
     if checks != "passed":
         changes.append(("checks", "passed", checks))
@@ -172,7 +173,7 @@ def _make(
     if config.training.batch_size < processes:
         raise UserError(f"training.batch_size: {config.training.batch_size} rows for {processes} processes")
     dataset, model, optimizer = assemble(config, corpus, tokenizer, weights=weights)
-    for line in idle_positions(model):
+    for line in idle_positions(whole_model(model, config)):
         say(f"note: {line}; training goes on without it")
     parts = ", ".join(f"{part} {count:,}" for part, count in count_parameters(model).items() if count)
     together = f", {processes} processes" if processes > 1 else ""
@@ -200,7 +201,8 @@ def _check(trainer: Trainer, allow_leak: bool, skip_checks: bool) -> str:
     if skip_checks:
         trainer.say("note: the model is not checked before its first step (--skip-checks)")
         return SKIPPED
-    for note in check_before_training(trainer.run.model, trainer.dataset, trainer.run.config.training, allow_leak):
+    config, model = trainer.run.config, whole_model(trainer.run.model, trainer.run.config)
+    for note in check_before_training(model, trainer.dataset, config.training, allow_leak):
         trainer.say(f"note: {note}")
     return "passed, with --allow-leak" if allow_leak else "passed"
 

@@ -21,6 +21,7 @@ from time import perf_counter
 from typing import Any
 
 from safetensors.torch import save_file
+from torch import Tensor
 
 from minigpt.runs import checkpoint
 from minigpt.runs.loggers import Loggers
@@ -33,7 +34,16 @@ from minigpt.system.signals import SIGPIPE, Stopped, Terminated, signals
 from minigpt.system.waiting import progress
 from minigpt.text.dataset import Dataset
 from minigpt.training import distributed
-from minigpt.training.floor import Expected, describe, explain_impossible, height, is_impossible, predict, score
+from minigpt.training.floor import (
+    Expected,
+    describe,
+    explain_impossible,
+    height,
+    is_impossible,
+    predict,
+    predict_batches,
+    score,
+)
 from minigpt.training.loop import (
     Diverged,
     Evaluation,
@@ -46,6 +56,7 @@ from minigpt.training.loop import (
     verdict,
 )
 from minigpt.training.optimizer import Optimizer
+from minigpt.training.sharding import gathered, is_sharded
 
 KEEP = 2  # checkpoints
 
@@ -117,6 +128,10 @@ class Trainer:
         """The signal for which this process wants to stop, or 0."""
         return self.received[0] if self.received else reporter.reader_left * SIGPIPE
 
+    def heard(self, together: bool) -> bool:
+        """Whether this process has received a signal, or, where they act `together`, any of them."""
+        return bool(distributed.largest(bool(self.received))) if together else bool(self.received)
+
     def make_up_evaluation(self, reporter: Reporter) -> None:
         """Evaluate after the last step of a resumed run, if a signal stopped that evaluation. Raises Stopped."""
         if not (self.history.losses and evaluation_due(self.history.step, self.run.config.training)):
@@ -180,15 +195,16 @@ class Trainer:
 
     def sample(self) -> None:
         """Write a sample to the screen and to samples.txt; a signal leaves it out."""
-        if distributed.rank() > 0:
+        sharded, first = is_sharded(self.run.model), distributed.rank() == 0
+        if not (first or sharded):
             return
         try:
-            pieces = progress(self.run.stream(), "writing a sample")
-            text = "".join(takewhile(lambda piece: not self.received, pieces))
+            pieces = progress(self.run.stream(), "writing a sample") if first else self.run.stream()
+            text = "".join(takewhile(lambda piece: not self.heard(sharded), pieces))
         except UserError as error:  # the next loss shows the same problem
             self.say(f"warning: no sample at step {self.run.step}: {error}")
             return
-        if self.received:
+        if self.received or not first:
             return
         try:
             with closing(self.open_log("samples.txt")) as file:
@@ -204,19 +220,23 @@ class Trainer:
 
     def save(self, metrics: Log) -> None:
         """Write a checkpoint, and the curves so far. Raises OSError, which says what is needed and what is free."""
+        folder, weights, memory = self.run.folder / CHECKPOINTS, *self.tensors()
         if distributed.rank() > 0:
             return
-        folder, memory = self.run.folder / CHECKPOINTS, self.optimizer.state()
         metrics.sync()  # each step of a checkpoint has its line on disk, even if the power fails now
         try:
-            checkpoint.save(folder, self.history.step, self.run.model, memory, self.state(), self.seal)
+            checkpoint.save_tensors(folder, self.history.step, weights, memory, self.state(), self.seal)
         except OSError as error:
-            tensors = [*checkpoint.tensors_of(self.run.model).values(), *memory.values()]
+            tensors = [*weights.values(), *memory.values()]
             needed, free = sum(t.numel() * t.element_size() for t in tensors), shutil.disk_usage(self.run.folder).free
             what = f"the checkpoint was not written, it needs {needed:,} bytes and {free:,} are free"
             raise OSError(f"{what} ({error})") from error
         checkpoint.prune(folder, KEEP)
         self.draw_curves()
+
+    def tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The weights and the optimizer's state: whole for the first process, and nothing in shards for the others."""
+        return gathered(checkpoint.tensors_of(self.run.model)), gathered(self.optimizer.state())
 
     def draw_curves(self) -> None:
         """Draw the losses so far."""
@@ -228,12 +248,12 @@ class Trainer:
 
     def save_diverged(self) -> None:
         """Save the state before the step that diverged, and its batch, for inspection; checkpoints stay as they are."""
+        config, folder, step = self.run.config.training, self.run.folder / "diverged", self.history.step
+        tensors = self.tensors()
         if distributed.rank() > 0:
             return
-        config, folder, step = self.run.config.training, self.run.folder / "diverged", self.history.step
         try:
-            memory = self.optimizer.state()
-            saved = checkpoint.save(folder, step, self.run.model, memory, self.state(), self.seal)
+            saved = checkpoint.save_tensors(folder, step, *tensors, self.state(), self.seal)
             x, y = self.dataset.batch("train", step, config.batch_size, config.seed)  # (B, T), (B, T)
             save_file({"x": x, "y": y}, folder / f"batch-{step:06d}.safetensors")
             self.say(f"kept for inspection: {saved}, and the batch beside it")
@@ -241,10 +261,18 @@ class Trainer:
             self.say(f"warning: the state could not be kept for inspection: {error}")
 
     def verdict(self) -> str:
-        """What the validation losses say, and, where the floor is known, what the model remembers."""
+        """What the validation losses say, and, where the floor is known, what the model remembers.
+
+        Every process must ask for it, because a model in shards computes in all of them; the first one is told.
+        """
+        if distributed.rank() > 0 and not is_sharded(self.run.model):
+            return ""
         if self.expected is None:
             return verdict(self.history.evaluations)
-        predictions = predict(self.run.model, self.dataset, self.run.config.training, self.expected)
+        measured = self.run.model, self.dataset, self.run.config.training, self.expected
+        if distributed.rank() > 0:
+            return "".join("" for _ in predict_batches(*measured))
+        predictions = predict(*measured)
         found = score(predictions, self.expected)
         said = explain_impossible(found.above or 0.0) if found.impossible else verdict(self.history.evaluations)
         return f"{said}\n{describe(found)}"

@@ -111,11 +111,21 @@ def wait_for_all() -> None:
     largest(0)
 
 
+def in_shards(tensor: torch.Tensor) -> bool:
+    """Whether each process holds only some rows of a tensor (`sharding.py`)."""
+    if world() == 1:
+        return False
+    from torch.distributed.tensor import DTensor  # takes a second
+
+    return isinstance(tensor, DTensor)
+
+
 def add_up(tensors: Iterable[torch.Tensor]) -> None:
-    """Replace each tensor by its sum over all processes."""
+    """Replace each tensor by its sum over all processes. Those in shards are sums already."""
     if world() > 1:
         for tensor in tensors:
-            _reduce(tensor)
+            if not in_shards(tensor):
+                _reduce(tensor)
 
 
 def largest(number: int) -> int:
@@ -134,6 +144,13 @@ def total(*numbers: float) -> list[float]:
     tensor = torch.tensor(numbers, dtype=torch.float64)
     _reduce(tensor)
     return tensor.tolist()
+
+
+def from_first(tensor: torch.Tensor) -> None:
+    """Replace a tensor by that of the first process."""
+    if world() > 1:
+        tensor *= rank() == 0
+        _reduce(tensor)
 
 
 def _reduce(tensor: torch.Tensor, by: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> None:

@@ -33,6 +33,8 @@ from minigpt.training import distributed
 from minigpt.training.lora import LoRAConfig
 from minigpt.training.memory import evaluated_at_once
 from minigpt.training.optimizer import AdamW, Optimizer, schedule
+from minigpt.training.parallel import DDP, Parallel
+from minigpt.training.sharding import clip_shards, in_step, is_sharded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +82,8 @@ class TrainingConfig(Options):
     float32. Weights, norms and the optimizer's state are float32 in any case."""
     fast: bool = True
     """Whether the model computes by the faster forms of `minigpt/fast`, which equal the textbook's."""
+    parallel: Parallel.Config = DDP.Config()
+    """How several processes share the model: ddp, each has it whole, or fsdp, each keeps a share of it."""
     compile: bool = False
     """Whether torch.compile prepares the model: a slow start and faster steps."""
     cuda_graphs: bool = False
@@ -177,7 +181,8 @@ def mixed_precision(config: TrainingConfig, model: GPT) -> AbstractContextManage
     device = model.device
     auto = has_bfloat16(device) and (device.type != "cpu" or model.config.n_embd >= NARROW)
     enabled = config.precision == "bfloat16" or (config.precision == "auto" and auto)
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=enabled)
+    kept = not is_sharded(model)  # autocast would keep all casts until a pass ends: the whole model
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=enabled, cache_enabled=kept)
 
 
 def next_token_loss(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
@@ -281,18 +286,20 @@ def accumulate(
     size, total = config.micro_batch_size or len(x), 0.0
     forward = model if forward is None else forward
     targets, rows = distributed.total(float((y != IGNORED).sum()), float(len(x)))
-    for inputs, outputs in zip(x.split(size), y.split(size)):
+    for (inputs, outputs), own in in_step(zip(x.split(size), y.split(size)), is_sharded(model)):
         with precision:
             logits = forward(inputs)  # (micro-batch, T, V)
-        loss = next_token_loss(logits, outputs, reduction="sum") / targets
+        loss = own * next_token_loss(logits, outputs, reduction="sum") / targets
         extras = [extra for attention in model.attentions() if (extra := attention.extra_loss()) is not None]
-        sum((len(inputs) / rows * extra for extra in extras), loss).backward()
+        sum((own * len(inputs) / rows * extra for extra in extras), loss).backward()
         total += loss.item()
     return distributed.total(total)[0]
 
 
 def clip(model: GPT, longest: float) -> float:
     """Clip the gradient to the norm `longest` (0: do not clip), and return its norm before that."""
+    if is_sharded(model):
+        return clip_shards([p.grad for p in model.parameters() if p.grad is not None], longest)
     if longest:
         return nn.utils.clip_grad_norm_(model.parameters(), longest).item()
     return nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]).item()
@@ -323,16 +330,17 @@ def evaluate(
     size = evaluated_at_once(min(config.micro_batch_size or rows, rows), dataset.block_size)
     found = islice(dataset.windows(split, size, own_rows()), batches)
     whole = -(-dataset.window_count(split) // (size * distributed.world()))
-    first = distributed.rank() == 0
+    first, sharded = distributed.rank() == 0, is_sharded(model)
+    shown = progress(found, "evaluating", batches or whole, "batches") if first else found
     with eval_mode(model):
-        for x, y in progress(found, "evaluating", batches or whole, "batches") if first else found:
-            if stop():
+        for (x, y), own in in_step(shown, sharded):
+            if distributed.largest(stop()) if sharded else stop():
                 stopped = 1.0
                 break
             with precision, heartbeat("evaluating the first batch") if first and not count else nullcontext():
                 logits = model(x.to(model.device))  # (B, T, V)
-            total += next_token_loss(logits, y.to(model.device), reduction="sum").item()
-            count += int((y != IGNORED).sum())
+            total += own * next_token_loss(logits, y.to(model.device), reduction="sum").item()
+            count += own * int((y != IGNORED).sum())
     total, count, stopped = distributed.total(total, count, stopped)
     if stopped:
         raise EvaluationStopped

@@ -21,6 +21,7 @@ from torch.optim.adamw import adamw as torch_adamw
 from minigpt.config.options import Component, NonNegative, Positive, Rate
 from minigpt.model.gpt import GPT
 from minigpt.system.errors import UserError
+from minigpt.training.sharding import like
 
 
 class Rule:
@@ -201,7 +202,7 @@ class Optimizer(Component):
                 found = f"{tuple(value.shape)} of {value.dtype}"
                 raise UserError(f"the optimizer's state {name!r} is {found}, expected {tuple(shape)} of a float type")
             device = value.device if key == "step" and not _fused(parameter) else parameter.device
-            part.state[parameter][key] = value.to(device)
+            part.state[parameter][key] = like(parameter, value) if key != "step" else value.to(device)
         for parameter_name, there in keys.items():
             part = owner[parameters[parameter_name]]
             expected = part.state_keys if isinstance(part, Rule) else there

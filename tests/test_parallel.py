@@ -1,0 +1,80 @@
+"""`training.parallel`: processes that keep a share of the model each learn what one process does (gloo, torchrun)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+from running import SCRIPTS, environment, furnish
+
+from minigpt.config.options import from_dict
+from minigpt.runs import checkpoint
+from minigpt.runs.checkpoint import Checkpoint
+from minigpt.system.errors import ConfigError
+from minigpt.training.loop import TrainingConfig
+from minigpt.training.parallel import FSDP
+
+CONFIG = """
+data: {source: text.txt, tokenizer: char}
+model: {n_layer: 2, n_embd: 32, block_size: 16, dropout: 0.1, attention: {kind: multi_head, n_head: 2}}
+training: {batch_size: 6, max_steps: 6, eval_every: 3, sample_every: 3, checkpoint_every: 6, grad_clip: 0}
+sampling: {max_tokens: 20}
+"""
+
+
+def a_folder(path: Path, config: str = CONFIG) -> Path:
+    """A folder with a text and the config."""
+    path.mkdir()
+    return furnish(path, config)
+
+
+def trained(
+    folder: Path, processes: int, *overrides: str, begin: tuple[str, str] = ("--config", "small.yaml")
+) -> Checkpoint:
+    """The last checkpoint of a run of so many processes."""
+    run = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)] if processes > 1 else []
+    command = [sys.executable, *run, str(SCRIPTS / "train.py"), *begin, *overrides]
+    ended = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    return checkpoint.newest(folder / "runs" / "small" / "checkpoints")[0]
+
+
+def furthest(one: Checkpoint, other: Checkpoint) -> float:
+    """The largest difference of two checkpoints' numbers."""
+    mine, theirs = one.model | one.optimizer, other.model | other.optimizer
+    assert mine.keys() == theirs.keys()
+    return max((mine[name] - theirs[name]).abs().max().item() for name in mine)
+
+
+def test_a_wrong_word_is_refused_with_the_right_one() -> None:
+    with pytest.raises(ConfigError, match="unknown kind 'fdsp'; did you mean 'fsdp'"):
+        from_dict(TrainingConfig, {"parallel": "fdsp"})
+    assert from_dict(TrainingConfig, {"parallel": "fsdp"}).parallel == FSDP.Config()
+
+
+@pytest.mark.slow
+def test_two_processes_with_shares_equal_two_without_to_the_bit(tmp_path: Path) -> None:
+    """Dropout, a tied head, samples and evaluations; then both go on from the other's checkpoint, and so does one."""
+    ddp, fsdp = (a_folder(tmp_path / kind) for kind in ("ddp", "fsdp"))
+    whole, shares = trained(ddp, 2), trained(fsdp, 2, "training.parallel=fsdp")
+    assert furthest(whole, shares) == 0.0
+    samples = [(folder / "runs" / "small" / "samples.txt").read_text(encoding="utf-8") for folder in (ddp, fsdp)]
+    assert samples[0] == samples[1] and samples[0].count("--- step") == 2
+    more = partial(trained, begin=("--resume", "small"))
+    whole = more(ddp, 2, "training.max_steps=9", "training.parallel=fsdp")
+    shares = more(fsdp, 2, "training.max_steps=9", "training.parallel=ddp")
+    assert furthest(whole, shares) == 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_three_with_shares_that_cut_heads_learn_what_one_would(optimizer: str, tmp_path: Path) -> None:
+    """Seven rows in micro-batches of two: one process has one micro-batch more than the others, who wait for it."""
+    config = CONFIG.replace("dropout: 0.1", "dropout: 0.0, tied_head: false").replace("grad_clip: 0", "grad_clip: 0.5")
+    options = f"training.optimizer={optimizer}", "training.batch_size=7", "training.micro_batch_size=2"
+    alone = trained(a_folder(tmp_path / "one", config), 1, *options)
+    three = trained(a_folder(tmp_path / "three", config), 3, *options, "training.parallel=fsdp")
+    assert furthest(alone, three) < (1e-5 if optimizer == "adamw" else 3e-3)  # Muon's bfloat16 magnifies rounding
