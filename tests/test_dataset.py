@@ -17,7 +17,7 @@ from minigpt.config.options import build, from_python, to_yaml
 from minigpt.config.strict_yaml import parse_yaml
 from minigpt.languages.language import StoriesConfig
 from minigpt.system.errors import ConfigError, UserError
-from minigpt.text import dataset as datasets
+from minigpt.text import order
 from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import IGNORED, DataConfig, Dataset
 from minigpt.text.tokenizer import Byte, Char
@@ -140,7 +140,7 @@ def philox(key: int, counter: list[int]) -> list[int]:
 @given(st.integers(0, 2**63), st.integers(0, 2**63))
 def test_draws_are_philox_of_seed_and_batch_number(seed: int, n: int) -> None:
     expected = philox(seed, [1, n, 0, 0]) + philox(seed, [2, n, 0, 0])
-    assert datasets._draws(seed, n, 8).tolist() == expected
+    assert order.draws(seed, n, 8).tolist() == expected
 
 
 def test_an_epoch_is_the_same_on_every_machine() -> None:

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from minigpt.attention import Attention
 from minigpt.attention.position import Position
 from minigpt.config.options import from_dict
-from minigpt.inspection.trace import replaced
 from minigpt.model import GPT, MLP, ModelConfig
 from minigpt.model.config import AnyBlock
 from minigpt.model.norm import Norm
+from minigpt.model.replaced import replaced
 from minigpt.runs import profiler as profilers
 from minigpt.runs.profiler import BACKWARD, FORWARD, PARTS, Profile, Profiler, attached, summary, table, take_profile
 from minigpt.text import corpus as corpora

@@ -2,7 +2,8 @@
 
 Every model: each attention is causal (`inspection/causality.py`), and so is the whole model as it will be trained
 (`whole_model.py`). A model whose layers are of several kinds also writes with a cache as it does without: a kind may
-read what the layer below keeps, and the contract suite cannot try every mixture. A model with an attention, position,
+read what the layer below keeps, and the contract suite cannot try every mixture. Where training windows are divided
+into documents (`data.attend`), each is computed as it is alone. A model with an attention, position,
 norm, MLP or block from outside this package, a plugin's or a notebook's, also obeys the laws below, which the contract
 suite asks of the built-in ones. That the shapes are those of the contract is checked earlier, where a model is made
 (`inspection/shapes.py`).
@@ -18,7 +19,7 @@ from functools import partial
 
 import torch
 
-from minigpt.checks import laws, laws_of_parts, laws_of_writing
+from minigpt.checks import laws, laws_of_documents, laws_of_parts, laws_of_writing
 from minigpt.checks.laws import Law, LawError
 from minigpt.checks.whole_model import NOISE, check_whole_model, untouched_random
 from minigpt.config.options import Component
@@ -50,6 +51,7 @@ TOGETHER: tuple[Law, ...] = (
     partial(laws_of_writing.written_token_by_token, allowed=ROUNDING),
     partial(laws_of_writing.written_in_chunks, allowed=ROUNDING),
 )
+DOCUMENTS: tuple[Law, ...] = (partial(laws_of_documents.documents_do_not_mix, allowed=ROUNDING),)
 WRITING: tuple[Law, ...] = (
     partial(laws_of_writing.the_length_does_not_matter, allowed=ROUNDING),
     *TOGETHER,
@@ -74,6 +76,7 @@ def check_before_training(model: GPT, dataset: Dataset, config: TrainingConfig, 
             notes += check_whole_model(model, dataset, config)
             obey(plugin, (*WEIGHTS, *WRITING))
             obey(small_copy(model, config.fast) if is_mixed(model) and not plugin else None, TOGETHER)
+            obey(small_copy(model, config.fast) if dataset.config.divides else None, DOCUMENTS)
     if config.compile:
         notes.append(
             "torch.compile compiles in the first step, for a minute or more; the model was checked as it is before"

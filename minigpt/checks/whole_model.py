@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from minigpt.checks.laws import LawError
 from minigpt.config.options import Component
 from minigpt.inspection.causality import LeakError
+from minigpt.model.documents import within_documents
 from minigpt.model.gpt import GPT
 from minigpt.system.counting import layer_name, part_name
 from minigpt.system.waiting import progress
@@ -84,14 +85,15 @@ def check_whole_model(model: GPT, dataset: Dataset, config: TrainingConfig) -> l
     """
     if model.vocab_size < 2 or model.config.block_size < 2:
         return []  # there are no other tokens, or no later ones
-    x, _ = dataset.batch("train", 0, config.batch_size, config.seed, own_rows())  # (B, T)
+    first = 0, config.batch_size, config.seed, own_rows()
+    (x, _), begins = dataset.batch("train", *first), dataset.begins("train", *first)  # (B, T) each
     x = x[: config.micro_batch_size or len(x)].to(model.device)
     device = model.device.type
     with mixed_precision(config, model):
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
     training = Mode(True, True, dtype)
     with untouched_random(model.device):
-        probe = Probe(model, x)
+        probe = Probe(model, x, begins)
         evaluation = replace(training, training=False, gradients=False)
         passes: Iterator[Movement | None] = chain(probe.movements(training), probe.movements(evaluation))
         if distributed.rank() == 0:
@@ -100,17 +102,17 @@ def check_whole_model(model: GPT, dataset: Dataset, config: TrainingConfig) -> l
         if not found:
             return []
         worst = max(found, key=lambda movement: movement.size)
-        if max(movement.size for movement in found) <= ROUNDING[training.dtype] and is_rounding(model, x):
+        if max(movement.size for movement in found) <= ROUNDING[training.dtype] and is_rounding(model, x, begins):
             what = f"by {worst.size:.1g} of the largest in {training.type_name}, and not in float64"
             return [f"other tokens moved earlier logits {what}: that is rounding, which is allowed"]
         raise probe.explained(worst)
 
 
-def is_rounding(model: GPT, x: Tensor) -> bool:
+def is_rounding(model: GPT, x: Tensor, begins: Tensor | None) -> bool:
     """Whether nothing moves in float64, in which rounding is a billion times smaller and a leak is as large."""
     if model.device.type == "mps":  # which has no float64
         return True
-    probe, training = Probe(copy.deepcopy(model).double(), x), Mode(True, True, torch.float64)
+    probe, training = Probe(copy.deepcopy(model).double(), x, begins), Mode(True, True, torch.float64)
     evaluation = replace(training, training=False, gradients=False)
     passes = chain(probe.movements(training), probe.movements(evaluation))
     return all(movement is None or movement.size <= EXACT for movement in passes)
@@ -136,8 +138,8 @@ def is_ours(part: nn.Module) -> bool:
 class Probe:
     """A copy of the model, and passes over it that all begin alike."""
 
-    def __init__(self, model: GPT, x: Tensor):
-        self.x, self.draw = x, torch.Generator().manual_seed(SEED)
+    def __init__(self, model: GPT, x: Tensor, begins: Tensor | None = None):
+        self.x, self.begins, self.draw = x, begins, torch.Generator().manual_seed(SEED)
         self.model, self.noisy = copy.deepcopy(model), True
         with torch.no_grad():
             for parameter in self.model.parameters():
@@ -158,7 +160,8 @@ class Probe:
         random.seed(SEED)
         np.random.seed(SEED)
         self.model.train(mode.training)
-        with torch.set_grad_enabled(mode.gradients), self.precision(mode):
+        begins = None if self.begins is None else self.begins[: len(ids)]  # (B, T)
+        with torch.set_grad_enabled(mode.gradients), self.precision(mode), within_documents(self.model, begins):
             return self.model(ids)
 
     def precision(self, mode: Mode) -> AbstractContextManager[None]:

@@ -18,8 +18,8 @@ from torch import Tensor
 from minigpt.attention import Attention
 from minigpt.attention.cache import Past
 from minigpt.inspection.first_nan import FirstNaN
-from minigpt.inspection.trace import replaced
 from minigpt.model.gpt import GPT, chain
+from minigpt.model.replaced import replaced
 from minigpt.system.counting import layer_name
 from minigpt.system.errors import UserError
 from minigpt.system.waiting import progress

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from minigpt.attention import Past
-from minigpt.inspection.trace import replaced
 from minigpt.model.config import AnyBlock
 from minigpt.model.eval_mode import eval_mode
 from minigpt.model.gpt import GPT
 from minigpt.model.mlp import MLP
 from minigpt.model.norm import Norm
+from minigpt.model.replaced import replaced
 from minigpt.system.counting import layer_name, part_name
 from minigpt.system.errors import UserError
 from minigpt.system.plugin import line_of, of_plugin

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from minigpt.attention import Attention
 from minigpt.model.eval_mode import eval_mode
 from minigpt.model.gpt import GPT
+from minigpt.model.replaced import replaced
 from minigpt.system.counting import layer_name
 from minigpt.system.errors import UserError
 
@@ -84,18 +85,6 @@ def _storing(outputs: dict[str, Any], name: str) -> Callable[..., None]:
         outputs[name] = output
 
     return store
-
-
-@contextmanager
-def replaced(thing: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
-    """Replace a method of one object, and of no other object of its class, inside the `with`."""
-    before = {name: thing.__dict__[name]} if name in thing.__dict__ else {}
-    thing.__dict__[name] = function
-    try:
-        yield
-    finally:
-        del thing.__dict__[name]
-        thing.__dict__.update(before)
 
 
 @torch.no_grad()

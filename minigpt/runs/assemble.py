@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import cast
@@ -16,7 +16,7 @@ from minigpt.fast.packed import Weights
 from minigpt.inspection.shapes import check_shapes
 from minigpt.model import GPT, ModelConfig
 from minigpt.planning.fits import check_training
-from minigpt.system.errors import UserError
+from minigpt.system.errors import Mistake, UserError
 from minigpt.system.waiting import interruptible
 from minigpt.text.corpus import Corpus
 from minigpt.text.dataset import DataConfig, Dataset
@@ -43,6 +43,14 @@ class RunConfig(Options):
     """How it is trained."""
     sampling: DecodingConfig = DecodingConfig()
     """How text is drawn from it."""
+
+    def mistakes(self) -> Iterator[Mistake]:
+        yield from super().mistakes()
+        if self.data.divides and self.training.compile:
+            yield (
+                "training.compile",
+                "documents of other lengths in every batch: leave it out with data.attend: document",
+            )
 
 
 def open_text(config: DataConfig) -> tuple[Corpus, Tokenizer]:

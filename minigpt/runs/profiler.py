@@ -25,8 +25,8 @@ from torch.autograd.graph import Node
 
 from minigpt.attention import Attention
 from minigpt.inspection.cost import cost
-from minigpt.inspection.trace import replaced
 from minigpt.model import GPT, MLP, count_parameters
+from minigpt.model.replaced import replaced
 from minigpt.runs.assemble import RunConfig, assemble, open_text
 from minigpt.runs.report import say
 from minigpt.system.errors import UserError

@@ -255,7 +255,11 @@ class Trainer:
         try:
             saved = checkpoint.save_tensors(folder, step, *tensors, self.state(), self.seal)
             x, y = self.dataset.batch("train", step, config.batch_size, config.seed)  # (B, T), (B, T)
-            save_file({"x": x, "y": y}, folder / f"batch-{step:06d}.safetensors")
+            begins = self.dataset.begins("train", step, config.batch_size, config.seed)  # (B, T)
+            save_file(
+                {"x": x, "y": y} | ({} if begins is None else {"begins": begins}),
+                folder / f"batch-{step:06d}.safetensors",
+            )
             self.say(f"kept for inspection: {saved}, and the batch beside it")
         except OSError as error:
             self.say(f"warning: the state could not be kept for inspection: {error}")

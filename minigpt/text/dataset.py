@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Annotated, Literal
 
 import numpy as np
@@ -27,6 +26,7 @@ from minigpt.system.errors import Mistake, UserError
 from minigpt.text import corpus as corpora
 from minigpt.text.corpus import Corpus, open_corpus
 from minigpt.text.ids import Numbers, check_size, ids_on_disk
+from minigpt.text.order import Packed, draws, epoch_order
 from minigpt.text.tokenizer import Char, Tokenizer
 
 IGNORED = -100  # the target that torch.nn.functional.cross_entropy leaves out
@@ -56,10 +56,19 @@ class DataConfig(Options):
     """How much of the text, at its end, is for validation: a fraction of its tokens (0.1), or a number of tokens
     (100_000), which keeps evaluations short whatever the size of the text. It begins with a document if one begins
     near: within 1 % of the text, or of that number. For the stories, see `stories.validation`."""
-    windows: Literal["random", "shuffled", "documents"] = "random"
+    windows: Literal["random", "shuffled", "documents", "packed"] = "random"
     """Where windows start. `random`: anywhere. `shuffled`: side by side in a random order, each once in an epoch; every
     epoch has another offset and another order. `documents`: at the start of a document, then side by side up to its
-    end, so that no window contains text of two documents."""
+    end, so that no window contains text of two documents; what a document leaves empty is padding. `packed`: documents
+    in a random order, another one in every epoch, one after another, so that no window has padding."""
+    attend: Literal["window", "document"] = "window"
+    """What a token sees of its window in training: all that came before it, or its own document alone, whose first
+    token is at position 0. An evaluation then reads windows as with `documents`, which have no other text."""
+
+    @property
+    def divides(self) -> bool:
+        """Whether a training window is divided into documents that do not see one another."""
+        return self.attend == "document" and self.windows != "documents"
 
     @property
     def language(self) -> Language | None:
@@ -83,8 +92,8 @@ class DataConfig(Options):
 class Dataset:
     """The ids of a corpus, in two splits, `train` and `val`.
 
-    With `windows: documents`, the last target of a document is the first id of the next one. So a model learns where
-    a text ends.
+    With `windows: documents` or `packed`, the last target of a document is the first id of the next one. So a model
+    learns where a text ends.
     """
 
     def __init__(self, config: DataConfig, corpus: Corpus, tokenizer: Tokenizer, block_size: int):
@@ -100,8 +109,20 @@ class Dataset:
                 need = f"one window takes model.block_size + 1 = {block_size + 1:,}"
                 hint = f"give it more text, a smaller block_size, or another data.validation than {config.validation:,}"
                 raise UserError(f"data.source: {what}, and {need}: {hint}")
-        aligned = config.windows == "documents"
+        self._check_documents(corpus)
+        aligned = config.windows == "documents" or config.attend == "document"
         self._windows = {split: self._cover(where, aligned) for split, where in self.splits.items()}
+        self._packed = {split: Packed(where, self.document_starts, block_size) for split, where in self.splits.items()}
+
+    def _check_documents(self, corpus: Corpus) -> None:
+        """Raises UserError where packing or dividing a text would do nothing, because training has one document."""
+        one = int((self.document_starts < self.splits["train"].stop).sum()) <= 1
+        if one and self.config.windows == "packed":
+            what = f"{corpus.source} has a single document to train on, and nothing to pack"
+            raise UserError(f"data.windows: {what}: use data.windows=shuffled, or give each document a file of its own")
+        if one and self.config.divides:
+            what = f"{corpus.source} has a single document to train on, which every window is within"
+            raise UserError(f"data.attend: {what}: leave it out, or give each document a file of its own")
 
     def _cut(self, corpus: Corpus) -> int:
         """The index of the first id for validation: that of the first new story, or by the fraction of another text."""
@@ -139,17 +160,38 @@ class Dataset:
         `rows` selects rows of the batch: in distributed training, each process takes its own rows, and together they
         are the batch of a single process.
         """
-        where = self.splits[split]
+        if self.config.windows != "documents":
+            check_size(self.ids)
+            window = self.ids[self._places(split, n, batch_size, seed, rows)].astype(np.int64)  # (B,T+1)
+            return torch.from_numpy(window[:, :-1].copy()), torch.from_numpy(window[:, 1:].copy())
+        starts, stops = self._windows[split]  # (W,) each
+        pick = (draws(seed, n, batch_size)[rows] % np.uint64(len(starts))).astype(np.int64)  # (B,)
+        return self._gather(starts[pick], stops[pick])
+
+    def begins(self, split: Split, n: int, batch_size: int, seed: int, rows: slice = ALL) -> torch.Tensor | None:
+        """Which tokens of batch number n begin a document, or a window, for `within_documents`: (B,T), true or false.
+
+        None where a token sees its whole window (`data.attend`).
+        """
+        if not self.config.divides:
+            return None
+        places = self._places(split, n, batch_size, seed, rows)[:, :-1]  # (B,T)
+        next_start = np.searchsorted(self.document_starts, places).clip(max=len(self.document_starts) - 1)  # (B,T)
+        begins = self.document_starts[next_start] == places  # (B,T)
+        begins[:, 0] = True
+        return torch.from_numpy(begins)
+
+    def _places(self, split: Split, n: int, batch_size: int, seed: int, rows: slice) -> Numbers:
+        """Where in the corpus the ids of batch number n are, (B,T+1), for windows that are full."""
+        where, numbers = self.splits[split], n * batch_size + np.arange(batch_size)[rows]  # (B,)
+        if self.config.windows == "packed":
+            return self._packed[split].places(numbers, seed)
         if self.config.windows == "shuffled":
-            starts = self._shuffled(where, n * batch_size + np.arange(batch_size)[rows], seed)  # (B,)
-            return self._gather(starts, starts + self.block_size)
-        draws = _draws(seed, n, batch_size)[rows]  # (B,)
-        if self.config.windows == "documents":
-            starts, stops = self._windows[split]  # (W,) each
-            pick = (draws % np.uint64(len(starts))).astype(np.int64)  # (B,)
-            return self._gather(starts[pick], stops[pick])
-        starts = where.start + (draws % np.uint64(len(where) - self.block_size)).astype(np.int64)  # (B,)
-        return self._gather(starts, starts + self.block_size)
+            starts = self._shuffled(where, numbers, seed)  # (B,)
+        else:
+            drawn = draws(seed, n, batch_size)[rows] % np.uint64(len(where) - self.block_size)  # (B,)
+            starts = where.start + drawn.astype(np.int64)  # (B,)
+        return starts[:, None] + np.arange(self.block_size + 1)  # (B,T+1)
 
     def _shuffled(self, where: range, numbers: Numbers, seed: int) -> Numbers:
         """The starts (B,) of the windows with these numbers (B,), counted from the first batch of the first epoch."""
@@ -158,7 +200,7 @@ class Dataset:
         epochs, nth = np.divmod(numbers, count)  # (B,) each
         starts = np.empty_like(numbers)  # (B,)
         for epoch in np.unique(epochs):
-            order, draw = _epoch(seed, int(epoch), count)  # (count,)
+            order, draw = epoch_order(seed, int(epoch), count)  # (count,)
             starts[epochs == epoch] = where.start + draw % (ids - count * T) + order[nth[epochs == epoch]] * T
         return starts
 
@@ -198,23 +240,6 @@ class Dataset:
         if self.asked is not None:
             y[~self.asked[np.minimum(places, stops[:, None])[:, 1:]]] = IGNORED
         return torch.from_numpy(x), torch.from_numpy(y)
-
-
-def _draws(seed: int, n: int, count: int) -> npt.NDArray[np.uint64]:
-    """Random numbers (count,) that depend only on (seed, n).
-
-    Philox is a counter-based generator without a state ("Parallel Random Numbers: As Easy as 1, 2, 3", Salmon et al.
-    2011): the seed is its key and n is part of its counter, so that any batch can be computed directly.
-    """
-    draws: npt.NDArray[np.uint64] = np.random.Philox(key=seed, counter=[0, n, 0, 0]).random_raw(count)
-    return draws
-
-
-@lru_cache(maxsize=2)
-def _epoch(seed: int, epoch: int, count: int) -> tuple[Numbers, int]:
-    """A random order of range(count), and one more random number; both depend only on (seed, epoch)."""
-    draws = _draws(seed, epoch, count + 1)
-    return np.argsort(draws[1:], kind="stable"), int(draws[0])
 
 
 def _cut(length: int, document_starts: Numbers, validation: float, source: str) -> int:

@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import islice, repeat
 from time import perf_counter
 from typing import Annotated, Literal
 
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from minigpt.config.options import Count, Fraction, Natural, NonNegative, Options, Positive, Range, Seed
 from minigpt.fast.threads import use_threads
+from minigpt.model.documents import within_documents
 from minigpt.model.eval_mode import eval_mode
 from minigpt.model.gpt import GPT
 from minigpt.system.errors import Mistake, UserError
@@ -203,10 +204,11 @@ def train(
         model.train()
         torch.manual_seed((config.seed * 1_000_003 + step + (distributed.rank() << 40)) % 2**63)  # for dropout
         factor = schedule(step, config.max_steps, config.warmup_steps, config.schedule, config.final_rate)
-        x, y = dataset.batch("train", step, config.batch_size, config.seed, own_rows())  # (B, T), (B, T)
+        n = step, config.batch_size, config.seed, own_rows()
+        (x, y), begins = dataset.batch("train", *n), dataset.begins("train", *n)  # (B, T) each
         first = "compiling the model in the first step" if config.compile else "the first step"
         with heartbeat(first) if step == start else nullcontext():
-            loss = accumulate(model, x.to(model.device), y.to(model.device), config, precision, forward)
+            loss = accumulate(model, x.to(model.device), y.to(model.device), config, precision, forward, begins)
         distributed.add_up(parameter.grad for parameter in model.parameters() if parameter.grad is not None)
         norm = clip(model, config.grad_clip)
         if not math.isfinite(loss + norm):
@@ -276,22 +278,26 @@ def accumulate(
     config: TrainingConfig,
     precision: AbstractContextManager[None] = FLOAT32,
     forward: Callable[[Tensor], Tensor] | None = None,
+    begins: Tensor | None = None,
 ) -> float:
     """Add up the gradients of a batch x, y (B, T), a micro-batch at a time; returns the mean loss of the batch.
 
     The mean is over the targets of all processes, so gradients and losses of all of them are simply added up. Losses
     of the kinds' own, means over the rows of a micro-batch, count by its share of all rows; they are not returned.
-    `forward` is the model as it is called: compiled, or itself.
+    `forward` is the model as it is called: compiled, or itself. `begins` (B, T) says where documents begin that do not
+    see one another; None: a token sees its whole window.
     """
     size, total = config.micro_batch_size or len(x), 0.0
     forward = model if forward is None else forward
     targets, rows = distributed.total(float((y != IGNORED).sum()), float(len(x)))
-    for (inputs, outputs), own in in_step(zip(x.split(size), y.split(size)), is_sharded(model)):
-        with precision:
-            logits = forward(inputs)  # (micro-batch, T, V)
-        loss = own * next_token_loss(logits, outputs, reduction="sum") / targets
-        extras = [extra for attention in model.attentions() if (extra := attention.extra_loss()) is not None]
-        sum((own * len(inputs) / rows * extra for extra in extras), loss).backward()
+    divided = repeat(None) if begins is None else begins.split(size)
+    for (inputs, outputs, begin), own in in_step(zip(x.split(size), y.split(size), divided), is_sharded(model)):
+        with within_documents(model, begin):
+            with precision:
+                logits = forward(inputs)  # (micro-batch, T, V)
+            loss = own * next_token_loss(logits, outputs, reduction="sum") / targets
+            extras = [extra for attention in model.attentions() if (extra := attention.extra_loss()) is not None]
+            sum((own * len(inputs) / rows * extra for extra in extras), loss).backward()
         total += loss.item()
     return distributed.total(total)[0]
 

@@ -1,0 +1,70 @@
+"""The order in which training goes through a text: random numbers, shuffled windows and packed documents, all of them
+functions of a seed and a number.
+
+B windows of a batch   T ids of a window   D documents of a split   W windows of an epoch
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from minigpt.text.ids import Numbers
+
+
+def draws(seed: int, n: int, count: int, series: int = 0) -> npt.NDArray[np.uint64]:
+    """Random numbers (count,) that depend only on (seed, n) and on which of several series of them is asked for.
+
+    Philox is a counter-based generator without a state ("Parallel Random Numbers: As Easy as 1, 2, 3", Salmon et al.
+    2011): the seed is its key and n is part of its counter, so that any batch can be computed directly.
+    """
+    found: npt.NDArray[np.uint64] = np.random.Philox(key=seed, counter=[0, n, series, 0]).random_raw(count)
+    return found
+
+
+@lru_cache(maxsize=4)  # two epochs of a batch; packed documents take two orders each
+def epoch_order(seed: int, epoch: int, count: int, series: int = 0) -> tuple[Numbers, int]:
+    """A random order of range(count), and one more random number; both depend only on (seed, epoch) and the series."""
+    found = draws(seed, epoch, count + 1, series)
+    return np.argsort(found[1:], kind="stable"), int(found[0])
+
+
+class Packed:
+    """The documents of a split, one after another, cut into full windows: no padding.
+
+    In each epoch the documents are in another order, and so are the windows, because the parts of a long document would
+    come one after another otherwise. A document that does not end with its window goes on in the next one. Every id is
+    an input once an epoch, but for the last ones of the order, at most T, which fill no window.
+
+    This is simple, and every window is full. Best-fit packing ("Fewer Truncations Improve Language Modeling", arXiv
+    2404.10830) cuts fewer documents, and leaves a little padding.
+    """
+
+    def __init__(self, where: range, document_starts: Numbers, T: int):
+        inside = document_starts[(document_starts > where.start) & (document_starts < where.stop)]
+        self.starts = np.concatenate([[where.start], inside]).astype(np.int64)  # (D,)
+        self.lengths = np.diff(self.starts, append=where.stop)  # (D,)
+        self.T, self.count = T, (len(where) - 1) // T  # W
+        self.known: dict[tuple[int, int], Numbers] = {}
+
+    def places(self, numbers: Numbers, seed: int) -> Numbers:
+        """Where in the corpus the ids of windows are: (B,) -> (B, T+1). Windows are counted from the first epoch on."""
+        epochs, nth = np.divmod(numbers, self.count)  # (B,) each
+        places = np.empty((len(numbers), self.T + 1), np.int64)  # (B, T+1)
+        for epoch in np.unique(epochs):
+            rows = epochs == epoch
+            windows, _ = epoch_order(seed, int(epoch), self.count, series=1)  # (W,)
+            places[rows] = self.in_order(seed, int(epoch), windows[nth[rows]][:, None] * self.T + np.arange(self.T + 1))
+        return places
+
+    def in_order(self, seed: int, epoch: int, at: Numbers) -> Numbers:
+        """Where in the corpus the ids are that stand at these places of the order of an epoch; the shape is kept."""
+        order, _ = epoch_order(seed, epoch, len(self.starts))  # (D,)
+        if (seed, epoch) not in self.known:
+            self.known = dict([*self.known.items()][-1:]) | {(seed, epoch): np.cumsum(self.lengths[order])}
+        ends = self.known[seed, epoch]  # (D,): where each document ends, in that order
+        nth = np.searchsorted(ends, at, side="right")
+        document = order[nth]
+        return self.starts[document] + self.lengths[document] - (ends[nth] - at)
