@@ -323,7 +323,7 @@ def test_a_step_is_that_of_the_documents_alone_whatever_the_micro_batch() -> Non
 
 @pytest.mark.parametrize(
     ("options", "what"),
-    [({"windows": "packed"}, "data.windows: .* nothing to pack: use data.windows=shuffled"),
+    [({"windows": "packed"}, "data.windows: .* document to train on, nothing to pack: use data.windows=shuffled"),
      ({"attend": "document"}, "data.attend: .* every window is within: leave it out")],
 )  # fmt: skip
 def test_a_single_document_is_not_packed_or_divided(options: dict[str, str], what: str) -> None:

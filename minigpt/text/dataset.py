@@ -117,12 +117,12 @@ class Dataset:
     def _check_documents(self, corpus: Corpus) -> None:
         """Raises UserError where packing or dividing a text would do nothing, because training has one document."""
         one = int((self.document_starts < self.splits["train"].stop).sum()) <= 1
+        what = f"{corpus.source} has a single document to train on"
+        files = "make each document a file, or a line of JSON Lines"
         if one and self.config.windows == "packed":
-            what = f"{corpus.source} has a single document to train on, and nothing to pack"
-            raise UserError(f"data.windows: {what}: use data.windows=shuffled, or give each document a file of its own")
+            raise UserError(f"data.windows: {what}, nothing to pack: use data.windows=shuffled, or {files}")
         if one and self.config.divides:
-            what = f"{corpus.source} has a single document to train on, which every window is within"
-            raise UserError(f"data.attend: {what}: leave it out, or give each document a file of its own")
+            raise UserError(f"data.attend: {what}, which every window is within: leave it out, or {files}")
 
     def _cut(self, corpus: Corpus) -> int:
         """The index of the first id for validation: that of the first new story, or by the fraction of another text."""
