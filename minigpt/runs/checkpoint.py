@@ -5,8 +5,8 @@
     checkpoints/step-001000/
         shard-00001-model-00001-of-00002.safetensors ...  state.json  manifest.json
 
-The second one was saved by a sharded training, where each process writes its slices of the tensors (`slices.py`).
-Whoever reads a checkpoint gets whole tensors from both.
+The second one was saved by a sharded training, where each process writes its slices of the tensors: `slices.py` and
+`shards.py`. Whoever reads a checkpoint gets whole tensors from both.
 
 A checkpoint is written beside its place, synced, sealed with a manifest of sizes and SHA-256 sums, and renamed into
 place. The newest one that verifies is the one that is used. There is no pickle, so reading a

@@ -301,10 +301,10 @@ def check_run(folder: Path) -> None:
         raise UserError(f"{folder}: not a run (there is no {CONFIG} in it)")
 
 
-def open_checkpoint(folder: Path) -> tuple[Checkpoint, list[str]]:
+def open_checkpoint(folder: Path, values: bool = True) -> tuple[Checkpoint, list[str]]:
     """The newest checkpoint of a run that is whole and belongs to the files beside it, and what was skipped.
 
-    Raises CheckpointError when no checkpoint can be used.
+    `values` is as for `checkpoint.load`. Raises CheckpointError when no checkpoint can be used.
     """
     found, changes = seal(folder), list(read_changes(folder))
 
@@ -316,7 +316,7 @@ def open_checkpoint(folder: Path) -> tuple[Checkpoint, list[str]]:
                 hint = "put back the one it had; a config is changed by overrides to --resume"
                 raise CheckpointError(f"{folder / name}: {what} when {saved.path.name} was saved: {hint}")
 
-    return checkpoint.newest(folder / CHECKPOINTS, fits)
+    return checkpoint.newest(folder / CHECKPOINTS, fits, values)
 
 
 def seal(folder: Path) -> dict[str, str]:

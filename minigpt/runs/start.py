@@ -12,7 +12,7 @@ from minigpt.checks.before_training import check_before_training
 from minigpt.config.options import to_python
 from minigpt.inspection.causality import idle_positions
 from minigpt.model.gpt import GPT, count_parameters
-from minigpt.runs import checkpoint
+from minigpt.runs import checkpoint, shards
 from minigpt.runs.assemble import RunConfig, assemble, open_text, whole_model
 from minigpt.runs.checkpoint import Checkpoint, CheckpointError
 from minigpt.runs.loggers import check_loggers
@@ -40,6 +40,8 @@ from minigpt.training import distributed
 from minigpt.training.floor import expectations
 from minigpt.training.loop import History, with_threads
 from minigpt.training.memory import outline
+from minigpt.training.parallel import FSDP
+from minigpt.training.sharding import is_sharded
 
 STATE = {"seconds": float, "tokens": int, "losses": [float], "evaluations": [(int, float, float)], "data": str}
 FIXED = ("training.optimizer", "training.optimizer.kind")  # and all of data, model and training.lora
@@ -97,10 +99,11 @@ def resume(
     say = say if distributed.rank() == 0 else silent
     check_run(folder)
     lock = Lock(folder) if distributed.rank() == 0 else None
-    saved, notes = open_checkpoint(folder)
+    config, changes = _changed_config(folder, overrides, allow_data_change, say)
+    shared = distributed.started()[1] > 1 and isinstance(config.training.parallel, FSDP.Config)
+    saved, notes = open_checkpoint(folder, values=not shared)  # of shards, each process reads its own later
     for note in notes:
         say(note)
-    config, changes = _changed_config(folder, overrides, allow_data_change, say)
     check_loggers(config.training.loggers)
     tokenizer = Tokenizer.load(folder / TOKENIZER)
     check_state(saved)
@@ -217,11 +220,16 @@ def check_state(saved: Checkpoint) -> None:
 
 def _restore(trainer: Trainer, saved: Checkpoint) -> None:
     """Put what a checkpoint holds into a trainer."""
-    checkpoint.fill(trainer.run.model, saved.model, saved.path)
+    state = saved.state
+    if distributed.largest(state["step"]) != -distributed.largest(-state["step"]):
+        raise CheckpointError(f"{saved.path}: another process cannot read it, or finds a newer one: start them again")
     if trainer.optimizer.has_state and not saved.optimizer:
         raise CheckpointError(f"{saved.path}: the optimizer's state is empty")
-    trainer.optimizer.load_state(saved.optimizer)
-    state = saved.state
+    if is_sharded(trainer.run.model):
+        shards.fill(trainer.run.model, trainer.optimizer, saved)
+    else:
+        checkpoint.fill(trainer.run.model, saved.model, saved.path)
+        trainer.optimizer.load_state(saved.optimizer)
     evaluations = [(step, train_loss, val_loss) for step, train_loss, val_loss in state["evaluations"]]
     trainer.history = History(state["step"], state["seconds"], state["tokens"], list(state["losses"]), evaluations)
     trainer.run.step = state["step"]

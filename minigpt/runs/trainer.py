@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -28,6 +27,7 @@ from minigpt.runs.loggers import Loggers
 from minigpt.runs.record import complete_metrics
 from minigpt.runs.report import Log, Reporter, Say, loss_curves, metrics_of
 from minigpt.runs.run import CHECKPOINTS, METRICS, Run
+from minigpt.runs.saver import Saver
 from minigpt.system.errors import UserError
 from minigpt.system.folder import Lock, write_whole
 from minigpt.system.signals import SIGPIPE, Stopped, Terminated, signals
@@ -56,7 +56,7 @@ from minigpt.training.loop import (
     verdict,
 )
 from minigpt.training.optimizer import Optimizer
-from minigpt.training.sharding import gathered, is_sharded
+from minigpt.training.sharding import is_sharded
 
 KEEP = 2  # checkpoints
 
@@ -77,6 +77,9 @@ class Trainer:
     received: list[int] = field(default_factory=list)  # signals, while it takes steps
     loggers: Loggers | None = None  # while it takes steps
 
+    def __post_init__(self) -> None:
+        self.saver = Saver(is_sharded(self.run.model))
+
     def fit(self) -> None:
         """Train to the end, or to a signal, and leave a folder that can be sampled from and resumed.
 
@@ -91,7 +94,7 @@ class Trainer:
         config = self.run.config.training
         reporter = Reporter(self.run.step, config.max_steps, config.eval_every, distributed.rank() == 0)
         self.say = reporter.say
-        with closing(reporter), signals() as self.received:
+        with closing(reporter), signals() as self.received, closing(self.saver):
             try:
                 names = config.loggers if distributed.rank() == 0 else ()
                 with closing(Loggers(names, self.run.folder, self.run.step, self.say)) as self.loggers:
@@ -116,10 +119,12 @@ class Trainer:
             if config.sample_every and record.step % config.sample_every == 0 and not last:
                 self.sample()
             overdue = perf_counter() - saved >= 60 * config.checkpoint_minutes
-            signum, due = distributed.agree(self.noticed(reporter), overdue)
+            signum, due = distributed.agree(self.noticed(reporter), overdue or self.saver.failed)
             if record.step % config.checkpoint_every == 0 or last or signum or due:
                 self.save(metrics)
                 saved = perf_counter()
+            if last or signum:
+                self.saver.wait()
             if signum:
                 distributed.wait_for_all()  # the first process is still saving
                 raise Stopped(signum)
@@ -219,24 +224,24 @@ class Trainer:
         return asdict(self.history) | {"data": self.data}
 
     def save(self, metrics: Log) -> None:
-        """Write a checkpoint, and the curves so far. Raises OSError, which says what is needed and what is free."""
-        folder, weights, memory = self.run.folder / CHECKPOINTS, *self.tensors()
-        if distributed.rank() > 0:
+        """Write a checkpoint, now or while training goes on, and the curves so far. Raises OSError, as `Saver` does."""
+        if not self.saves:
             return
-        metrics.sync()  # each step of a checkpoint has its line on disk, even if the power fails now
-        try:
-            checkpoint.save_tensors(folder, self.history.step, weights, memory, self.state(), self.seal)
-        except OSError as error:
-            tensors = [*weights.values(), *memory.values()]
-            needed, free = sum(t.numel() * t.element_size() for t in tensors), shutil.disk_usage(self.run.folder).free
-            what = f"the checkpoint was not written, it needs {needed:,} bytes and {free:,} are free"
-            raise OSError(f"{what} ({error})") from error
-        checkpoint.prune(folder, KEEP)
-        self.draw_curves()
+        if distributed.rank() == 0:
+            metrics.sync()  # each step of a checkpoint has its line on disk, even if the power fails now
+        folder, tensors = self.run.folder / CHECKPOINTS, self.tensors()
+        self.saver.save(folder, self.history.step, *tensors, self.state(), self.seal, KEEP)
+        if distributed.rank() == 0:
+            self.draw_curves()
+
+    @property
+    def saves(self) -> bool:
+        """Whether this process takes part in a save: of a model in shards, all do."""
+        return distributed.rank() == 0 or self.saver.sharded
 
     def tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The weights and the optimizer's state: whole for the first process, and nothing in shards for the others."""
-        return gathered(checkpoint.tensors_of(self.run.model)), gathered(self.optimizer.state())
+        """The weights and the optimizer's state, as this process holds them."""
+        return checkpoint.tensors_of(self.run.model), self.optimizer.state()
 
     def draw_curves(self) -> None:
         """Draw the losses so far."""
@@ -249,11 +254,13 @@ class Trainer:
     def save_diverged(self) -> None:
         """Save the state before the step that diverged, and its batch, for inspection; checkpoints stay as they are."""
         config, folder, step = self.run.config.training, self.run.folder / "diverged", self.history.step
-        tensors = self.tensors()
-        if distributed.rank() > 0:
+        if not self.saves:
             return
         try:
-            saved = checkpoint.save_tensors(folder, step, *tensors, self.state(), self.seal)
+            self.saver.wait()
+            saved = self.saver.write(folder, step, *self.tensors(), self.state(), self.seal)
+            if distributed.rank() > 0:
+                return
             x, y = self.dataset.batch("train", step, config.batch_size, config.seed)  # (B, T), (B, T)
             begins = self.dataset.begins("train", step, config.batch_size, config.seed)  # (B, T)
             save_file(

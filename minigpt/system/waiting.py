@@ -10,6 +10,7 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from time import perf_counter
 from typing import TypeVar
 
@@ -23,11 +24,28 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+UNSEEN = ContextVar("UNSEEN", default=False)  # each thread has its own
+
+
+@contextmanager
+def in_background() -> Iterator[None]:
+    """Show no progress of what this thread does in the block: nobody waits for it."""
+    before = UNSEEN.set(True)
+    try:
+        yield
+    finally:
+        UNSEEN.reset(before)
+
+
 def progress(items: Iterable[Item], what: str, total: int | None = None, unit: str = "") -> Iterator[Item]:
     """Yield the items; after two seconds, show the progress: a bar on a terminal, elsewhere lines on stderr.
 
-    The lines come after 2, 4, 8, 16 seconds and so on. Without a unit only the time is shown.
+    The lines come after 2, 4, 8, 16 seconds and so on. Without a unit only the time is shown. Within `in_background`
+    nothing is.
     """
+    if UNSEEN.get():
+        yield from items
+        return
     began, due, bar = perf_counter(), QUIET_SECONDS, None
     try:
         for done, item in enumerate(items, start=1):

@@ -12,7 +12,8 @@ import atexit
 import os
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
@@ -155,8 +156,15 @@ def from_first(tensor: torch.Tensor) -> None:
 
 def _reduce(tensor: torch.Tensor, by: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> None:
     """Replace a tensor by its sum, or another reduction, over all processes. Raises ConnectionError if one is gone."""
-    try:
+    with reaching_others():
         dist.all_reduce(tensor, by)
+
+
+@contextmanager
+def reaching_others() -> Iterator[None]:
+    """Raises ConnectionError where torch finds out that another process has ended."""
+    try:
+        yield
     except RuntimeError as error:
         gone = f"another of the {world()} processes has ended, or cannot be reached ({_first_line(error)})"
         raise ConnectionError(f"{gone}; start them again with --resume to go on from the last checkpoint") from error

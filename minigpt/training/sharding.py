@@ -7,7 +7,7 @@ function here returns what it was given.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 import torch
@@ -37,15 +37,6 @@ def like(tensor: Tensor, value: Tensor) -> Tensor:
 
     assert isinstance(tensor, DTensor)
     return distribute_tensor(value.to(tensor.device), tensor.device_mesh, tensor.placements, src_data_rank=None)
-
-
-def gathered(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The whole tensors on the CPU of the first process, one after the other; the others get none of those in shards.
-
-    Every process must call this, with the same names in the same order.
-    """
-    found = {name: whole(tensor).detach().cpu() if in_shards(tensor) else tensor for name, tensor in tensors.items()}
-    return found if distributed.rank() == 0 else {}
 
 
 def rows_of(value: Tensor) -> Tensor:

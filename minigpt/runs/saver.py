@@ -1,0 +1,145 @@
+"""How a training saves: a small checkpoint at once, a large one while training goes on.
+
+A large one is copied into memory, and a thread writes the copy. There is one at a time: the next save waits for it, and
+so does the end of the training, whatever ends it. Where there is no room for the copy, training waits.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from minigpt.runs import checkpoint, shards
+from minigpt.system.memory import free_memory
+from minigpt.system.terminal import complain
+from minigpt.system.waiting import in_background, progress
+from minigpt.training import distributed
+from minigpt.training.distributed import in_shards
+
+LARGE = 1 << 28  # bytes of a process: copied in some tenths of a second, written in seconds
+COPIES = 3  # at most: the copy, and what the two files take while they are made
+
+Tensors = Mapping[str, Tensor]
+
+
+class Saver:
+    """Writes the checkpoints of one training. Where the model is in shards, every process has one, and all save."""
+
+    def __init__(self, sharded: bool):
+        self.sharded = sharded
+        self.group = dist.new_group(backend="gloo") if sharded else None  # training goes on in the other one
+        self.thread: threading.Thread | None = None
+        self.errors: list[BaseException] = []
+
+    @property
+    def failed(self) -> bool:
+        """Whether the save under way has failed; `wait` says how."""
+        return bool(self.errors)
+
+    def save(
+        self,
+        folder: Path,
+        step: int,
+        model: Tensors,
+        optimizer: Tensors,
+        state: Mapping[str, Any],
+        seal: Mapping[str, str],
+        keep: int,
+    ) -> None:
+        """Save, now or from now on, and then remove all but the newest `keep` checkpoints.
+
+        Raises OSError, also of the save before, which says what is needed and what is free.
+        """
+        self.wait()
+        size = sum(_own(tensor).nbytes for tensor in (*model.values(), *optimizer.values()))
+        later = size >= LARGE and _has_room(COPIES * size)
+        weights, memory = (_copied(tensors) if later else tensors for tensors in (model, optimizer))
+
+        def call() -> None:
+            self.write(folder, step, weights, memory, state, seal)
+            if distributed.rank() == 0:
+                checkpoint.prune(folder, keep)
+
+        if later:
+            self.thread = threading.Thread(target=self._in_background, args=(call,), daemon=True)
+            self.thread.start()
+        else:
+            call()
+
+    def write(
+        self,
+        folder: Path,
+        step: int,
+        model: Tensors,
+        optimizer: Tensors,
+        state: Mapping[str, Any],
+        seal: Mapping[str, str],
+    ) -> Path:
+        """Write one checkpoint. Raises OSError, which says what is needed and what is free."""
+        try:
+            if self.sharded:
+                return shards.save(folder, step, model, optimizer, state, seal, self.group)
+            return checkpoint.save_tensors(folder, step, model, optimizer, state, seal)
+        except ConnectionError:
+            raise
+        except OSError as error:
+            needed = sum(tensor.numel() * tensor.element_size() for tensor in (*model.values(), *optimizer.values()))
+            free = shutil.disk_usage(folder.parent).free
+            what = f"the checkpoint was not written, it needs {needed:,} bytes and {free:,} are free"
+            raise OSError(f"{what} ({error})") from error
+
+    def wait(self) -> None:
+        """Wait until what is being written is on disk. Raises what its thread has raised."""
+        if self.thread is not None:
+            for _ in progress(self._seconds(self.thread), "waiting until the checkpoint is written"):
+                pass
+            self.thread = None
+        if self.errors:
+            raise self.errors.pop()
+
+    def close(self) -> None:
+        """Wait, and say what would be raised: the training ends by another error."""
+        try:
+            self.wait()
+        except ConnectionError:  # every process notices, and the training's own error says so
+            pass
+        except OSError as error:
+            complain(f"warning: {error}")
+
+    def _in_background(self, call: Callable[[], None]) -> None:
+        """Keep what a call raises for `wait`."""
+        try:
+            with in_background():
+                call()
+        except BaseException as error:
+            self.errors.append(error)
+
+    @staticmethod
+    def _seconds(thread: threading.Thread) -> Iterator[None]:
+        """Something each second until a thread has ended."""
+        while thread.is_alive():
+            thread.join(1.0)
+            yield
+
+
+def _own(tensor: Tensor) -> Tensor:
+    """What this process has of a tensor."""
+    return tensor.to_local() if in_shards(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def _has_room(size: int) -> bool:
+    """Whether the processes of this machine could take so many bytes each. Where the system does not say: yes."""
+    free = free_memory()
+    return free is None or free >= size * int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+
+
+def _copied(tensors: Tensors) -> Tensors:
+    """A copy in the memory of the CPU, which the next step does not change."""
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}

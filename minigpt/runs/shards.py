@@ -1,0 +1,101 @@
+"""Checkpoints of a sharded training: each process writes its slices, and reads those that it needs.
+
+torch.distributed.checkpoint plans who writes and reads what; its Hugging Face format has plain safetensors files and no
+pickle (`slices.py`). The first process seals them, so a checkpoint is whole or not there at all, as every checkpoint.
+No process holds more than its share, and any number of processes may resume, also from a checkpoint in whole tensors.
+The processes may be on several machines that share the folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from minigpt.runs import checkpoint
+from minigpt.runs.checkpoint import Checkpoint, CheckpointError
+from minigpt.training.distributed import reaching_others
+from minigpt.training.optimizer import Optimizer
+
+Result = TypeVar("Result")
+
+
+def save(
+    folder: Path,
+    step: int,
+    model: Mapping[str, Tensor],
+    optimizer: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    seal: Mapping[str, str],
+    group: dist.ProcessGroup | None = None,
+) -> Path:
+    """`checkpoint.save_tensors` by all processes of a group together; every one has the same names.
+
+    When this returns, in any of them, the checkpoint is on disk and verifies. Raises OSError in all of them where one
+    could not write, after which the folder is as before; ConnectionError where another has ended.
+    """
+    first, own = dist.get_rank(group) == 0, f"shard-{dist.get_rank(group) + 1:05d}-*"
+    try:
+        (beside, *_) = _by_all(lambda: checkpoint.begin(folder, step) if first else None, group)
+        assert beside is not None
+        _write({**model, **optimizer}, dict.fromkeys(model, 1) | dict.fromkeys(optimizer, 2), beside, group)
+        sums = _by_all(lambda: {path.name: checkpoint.sum_of(path) for path in beside.glob(own)}, group)
+        every = {name: found for found_here in sums for name, found in found_here.items()}
+        return (
+            _by_all(lambda: checkpoint.finish(beside, step, every, state, seal) if first else None, group)[0] or beside
+        )
+    finally:
+        if first and folder.is_dir():
+            checkpoint.sweep(folder)
+
+
+def _write(tensors: dict[str, Tensor], files: dict[str, int], folder: Path, group: dist.ProcessGroup | None) -> None:
+    """Write each process's slices, and of what every process has whole one copy; `files` numbers each tensor's file."""
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+    from torch.distributed.checkpoint.state_dict_saver import save as save_together
+
+    try:
+        with reaching_others():
+            writer = HuggingFaceStorageWriter(str(folder), files, save_distributed=True)
+            save_together(tensors, storage_writer=writer, process_group=group)
+    except CheckpointException as error:
+        rank, (cause, _) = next(iter(error.failures.items()))
+        raise OSError(f"process {rank}: {type(cause).__name__}: {str(cause)[:200]}") from None
+
+
+def _by_all(call: Callable[[], Result], group: dist.ProcessGroup | None) -> list[Result]:
+    """What a call returns in each process. Raises OSError in all of them where it raises one, or ValueError, in one."""
+    answers: list[Any] = [None] * dist.get_world_size(group)
+    try:
+        answer: tuple[str, Result | None] = "", call()
+    except (OSError, ValueError, CheckpointError) as error:
+        answer = f"process {dist.get_rank(group)}: {error}", None
+    with reaching_others():
+        dist.all_gather_object(answers, answer, group)  # pickled between the processes of one training, never on disk
+    if wrong := [said for said, _ in answers if said]:
+        raise OSError(wrong[0])
+    return [result for _, result in answers]
+
+
+def fill(model: nn.Module, optimizer: Optimizer, saved: Checkpoint) -> None:
+    """Read this process's slices of a checkpoint into a sharded model and its optimizer.
+
+    `saved` was checked, and its tensors may be on the meta device. Raises CheckpointError, UserError for a state that
+    the optimizer would not have, and ConnectionError.
+    """
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.state_dict_loader import load as load_together
+
+    checkpoint.check_fit(model, saved.model, saved.path)
+    forms = saved.optimizer.items()
+    optimizer.load_state(
+        {name: torch.zeros((), dtype=form.dtype).expand(form.shape) for name, form in forms}
+    )  # one number
+    with reaching_others():
+        reader = HuggingFaceStorageReader(str(saved.path))
+        load_together({**checkpoint.tensors_of(model), **optimizer.state()}, storage_reader=reader)
