@@ -78,3 +78,19 @@ def test_three_with_shares_that_cut_heads_learn_what_one_would(optimizer: str, t
     alone = trained(a_folder(tmp_path / "one", config), 1, *options)
     three = trained(a_folder(tmp_path / "three", config), 3, *options, "training.parallel=fsdp")
     assert furthest(alone, three) < (1e-5 if optimizer == "adamw" else 3e-3)  # Muon's bfloat16 magnifies rounding
+
+
+@pytest.mark.slow
+def test_documents_of_packed_windows_stay_apart_however_many_processes(tmp_path: Path) -> None:
+    """Each process has its rows of every batch, and of their documents; kinds with a loss of their own too."""
+    stories = "data: {source: stories, stories: {count: 60, validation: 8}, windows: packed, attend: document}"
+    config = CONFIG.replace("data: {source: text.txt, tokenizer: char}", stories).replace(
+        "dropout: 0.1", "dropout: 0.0"
+    )
+    config = config.replace("{kind: multi_head, n_head: 2}", "[{kind: multi_head, n_head: 2}, indexer]")
+    alone = trained(a_folder(tmp_path / "one", config), 1)
+    for kind in ("ddp", "fsdp"):
+        together = trained(a_folder(tmp_path / kind, config), 2, f"training.parallel={kind}")
+        assert furthest(alone, together) < 1e-5
+    mixed = trained(a_folder(tmp_path / "mixed", config), 1, "data.attend=window")
+    assert furthest(alone, mixed) > 1e-3
