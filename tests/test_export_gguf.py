@@ -200,3 +200,34 @@ def test_the_command_writes_a_file_and_replaces_nothing(tmp_path: Path) -> None:
     (tmp_path / "link.gguf").symlink_to("a.gguf")
     assert "a symbolic link" in script("export_hf.py", "--gguf", "link.gguf", cwd=tmp_path).err
     assert "give --out DIR, --gguf FILE, or both" in script("export_hf.py", cwd=tmp_path).err
+
+
+# ---- llama.cpp itself ----
+
+# llama.cpp looks GELU up in a table of half precision; all else is float32 there
+FAR = {"gpt2": 2e-3, "llama": 3e-5, "llama tied": 3e-5, "qwen2": 3e-5, "qwen3": 3e-5}
+TEXTS = [*small_text(20).splitlines(), "The cat's 1,234 hats;\n\n\tdon't", "naïve 🦉  x   y", " é\n \n", "a\r\nb"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", MODELS)
+@torch.no_grad()
+def test_llama_cpp_computes_the_same(what: str, tmp_path: Path) -> None:
+    """Logits, ids, and what is written greedily. It keeps keys and values in half precision unless told not to."""
+    llama_cpp = pytest.importorskip("llama_cpp", reason="llama.cpp is not installed: pip install llama-cpp-python")
+    run = random_run(MODELS[what] | {"block_size": 64})
+    export_gguf(run, tmp_path / "model.gguf")
+    exact = {"n_ctx": 64, "type_k": 0, "type_v": 0, "flash_attn": False, "logits_all": True}
+    theirs = llama_cpp.Llama(str(tmp_path / "model.gguf"), n_threads=1, verbose=False, **exact)
+    for text in TEXTS:
+        ids = run.tokenizer.encode(text).tolist()
+        assert theirs.tokenize(text.encode(), add_bos=False, special=False) == ids, text
+    ids = run.tokenizer.encode(small_text(1)).tolist()[:20]
+    for _ in range(20):
+        theirs.reset()
+        theirs.eval(ids)
+        logits = torch.tensor(theirs.scores[: len(ids)])  # (T, V)
+        ours = run.model(torch.tensor([ids]))[0]  # (T, V)
+        torch.testing.assert_close(logits, ours, rtol=0, atol=FAR[what])
+        assert logits[-1].argmax() == ours[-1].argmax()
+        ids.append(int(ours[-1].argmax()))
