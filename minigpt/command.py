@@ -16,7 +16,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from minigpt.inspection.blame import blame
 from minigpt.runs.checkpoint import CheckpointError
@@ -25,6 +25,9 @@ from minigpt.system.plugin import PLUGINS, load_plugin
 from minigpt.system.signals import ENDING, SIGPIPE, Stopped, Terminated, receive_signals
 from minigpt.system.terminal import complain, give_up, one_line
 from minigpt.training.loop import Diverged
+
+if TYPE_CHECKING:
+    from minigpt.runs.run import Run
 
 atexit.register(gc.freeze)  # saves 0.3 s at exit, in which Python would search all of torch for garbage
 NO_MEMORY = re.compile("can't allocate memory|out of memory", re.IGNORECASE)  # torch's words, in a RuntimeError
@@ -114,6 +117,34 @@ def _explain(error: BaseException) -> tuple[int, str]:
         return 2, f"error: {plugin} (--debug shows all calls)"
     ours = "".join(f", or a mistake in {path}" for path in PLUGINS.values())
     return 1, f"this is a bug{ours} ({type(error).__name__}: {error}); --debug shows where, please report it"
+
+
+def add_special(made: argparse.ArgumentParser) -> None:
+    """The option of the commands that read a prompt."""
+    help = "<|endoftext|> and the like are tokens, not plain text"
+    made.add_argument("--special", action="store_true", help=help)
+
+
+def special(run: Run, arguments: argparse.Namespace, prompt: str | None = None) -> None:
+    """After --special, a run reads the names of special tokens as tokens. Says which words only look like one.
+
+    Raises UserError for a run without special tokens.
+    """
+    if not arguments.special:
+        return
+    if not run.tokenizer.special_tokens:
+        raise UserError(f"--special: the tokenizer of {run.folder}, {run.tokenizer.kind}, has no special tokens")
+    from minigpt.text.misspelt import misspelt  # it is loaded where there is a run, and not with every command
+
+    for line in misspelt(arguments.prompt if prompt is None else prompt, run.tokenizer.special_tokens):
+        complain(line)
+    run.marked = True
+
+
+def effect(option: str, given: bool, other: str, there: bool) -> None:
+    """Raises UserError for an option that has no effect without another one, which is not there."""
+    if given and not there:
+        raise UserError(f"{option} has no effect without {other}: give {other} as well, or leave it out")
 
 
 def is_override(argument: str | None) -> bool:

@@ -44,6 +44,9 @@ def main(arguments: argparse.Namespace) -> None:
         value = getattr(arguments, option, None)
         if value is not None and not 1 <= value <= MANY:
             raise UserError(f"--{option.replace('_', '-')}: expected 1 to {MANY:,}, found {value}")
+    for option, other in (("--long-config", "--equal-time"), ("--large-tokens", "--large")):
+        given, there = (getattr(arguments, name[2:].replace("-", "_"), None) for name in (option, other))
+        command.effect(option, bool(given), other, bool(there))
     said = shlex.join(["python", "scripts/benchmark.py", *sys.argv[1:]])
     device = arguments.device if arguments.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     setting = Setting(
@@ -72,7 +75,7 @@ def run_suite(setting: Setting, given: argparse.Namespace) -> Report:
     if given.suite == "throughput":
         return throughput.run(setting, given.steps, given.large)
     if given.suite == "sampling":
-        return sampling.run(setting, given.tokens, given.large, given.large_tokens)
+        return sampling.run(setting, given.tokens, given.large, given.large_tokens or 200)
     if given.suite == "shared":
         if not all(0 <= number <= MOST_NEIGHBOURS for number in given.neighbours):
             raise UserError(f"--neighbours: expected numbers of 0 to {MOST_NEIGHBOURS:,}, as in 0,1,2")
@@ -139,9 +142,7 @@ def add_own(added: Mapping[str, argparse.ArgumentParser]) -> None:
         added[name].add_argument("--large", action="store_true", help="also measure a larger model")
     writing = added["sampling"]
     writing.add_argument("--tokens", type=int, default=512, metavar="N", help="tokens to write (default: 512)")
-    writing.add_argument(
-        "--large-tokens", type=int, default=200, metavar="N", help="by the larger model (default: 200)"
-    )
+    writing.add_argument("--large-tokens", type=int, metavar="N", help="by the larger model (default: 200)")
     beside = added["shared"]
     many = list(shared.NEIGHBOURS)
     beside.add_argument("--neighbours", type=lengths, default=many, metavar="N,N,...", help="default: 0,1,2,4,8")

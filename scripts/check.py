@@ -30,6 +30,11 @@ from minigpt.system.errors import UserError
 def main(arguments: argparse.Namespace) -> None:
     """Print the report on one file, or the table of a folder."""
     file, exercise = arguments.file, arguments.exercise
+    if exercise or file.is_dir():
+        alone = "--exercise" if exercise else "a folder of exercises"
+        for option, given in (("--as", arguments.target is not None), ("--csv", exercise and arguments.csv)):
+            if given:
+                raise UserError(f"{option} and {alone}: give one of them")
     if arguments.csv and not file.is_dir():
         raise UserError(f"--csv: is for a folder of exercises; {file} is none")
     if exercise:
@@ -43,7 +48,7 @@ def main(arguments: argparse.Namespace) -> None:
             write_csv(grades, arguments.csv)
         arguments.exit_code = 0 if all(each.right for each in grades) else 2
     else:
-        report = grade(file, arguments.target)
+        report = grade(file, arguments.target or "multi_head")
         say(str(report))
         arguments.exit_code = report.exit_code
 
@@ -54,8 +59,8 @@ if __name__ == "__main__":
         "file", type=Path, metavar="FILE", help="a Python file with a module or a function; or a folder of exercises"
     )
     parser.add_argument(
-        "--as", dest="target", default="multi_head", metavar="TARGET",
-        help=f"one of {', '.join(TARGETS)}; options of a "
+        "--as", dest="target", metavar="TARGET",
+        help=f"(default: multi_head) one of {', '.join(TARGETS)}; options of a "
         "module behind it: rotary, alibi, window=4, cache, full, as in multi_head,rotary"
     )  # fmt: skip
     parser.add_argument("--exercise", metavar="NAME", help=f"the file is this exercise: {', '.join(EXERCISES)}")

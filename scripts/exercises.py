@@ -20,6 +20,8 @@ from minigpt.system.errors import UserError
 
 def main(arguments: argparse.Namespace) -> None:
     """Write the files, or print a hint."""
+    if arguments.hint and arguments.out is not None:
+        raise UserError("--hint and --out: give one of them")
     if arguments.hint:
         say(hint(arguments.hint))
         return

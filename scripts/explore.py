@@ -32,6 +32,7 @@ def main(arguments: argparse.Namespace) -> None:
     if arguments.out:
         check_place(arguments.out)
     run = load(newest_run(arguments.run), "cpu", overrides=arguments.overrides)
+    command.special(run, arguments)
     use_threads_to_sample(sum(count_parameters(run.model).values()))
     page = run.explore(arguments.prompt, arguments.out, made_by=shlex.join(["python", *sys.argv]))
     say(f"wrote {page.path}: {len(page.html.encode()):,} bytes; open it in a browser")
@@ -46,5 +47,6 @@ if __name__ == "__main__":
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="where the page goes (default: explorer.html in the run)"
     )
+    command.add_special(parser)
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
     sys.exit(command.execute(main, command.parse(parser)))

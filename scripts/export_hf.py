@@ -27,6 +27,8 @@ def main(arguments: argparse.Namespace) -> None:
     out, gguf = arguments.out, arguments.gguf
     if out is None and gguf is None:
         raise UserError("give --out DIR, --gguf FILE, or both")
+    command.effect("--gguf-weights", arguments.gguf_weights is not None, "--gguf", gguf is not None)
+    command.effect("--remote-code", arguments.remote_code, "--out", out is not None)
     folder = newest_run(arguments.run)
     if out is not None:
         check_out(out, folder.resolve().name)
@@ -36,7 +38,7 @@ def main(arguments: argparse.Namespace) -> None:
     if out is not None:
         export_run(run, out, arguments.remote_code, say)
     if gguf is not None:
-        export_gguf(run, gguf, arguments.gguf_weights)
+        export_gguf(run, gguf, arguments.gguf_weights or "float32")
         say(f"wrote {gguf}: {gguf.stat().st_size:,} bytes")
 
 
@@ -46,5 +48,5 @@ if __name__ == "__main__":
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the folder goes: a new one")
     parser.add_argument("--remote-code", action="store_true", help="carry minigpt's own code, so that any model goes")
     parser.add_argument("--gguf", type=Path, metavar="FILE", help="where a GGUF file goes, for llama.cpp and ollama")
-    parser.add_argument("--gguf-weights", choices=get_args(Weights), default="float32", help="how it keeps numbers")
+    parser.add_argument("--gguf-weights", choices=get_args(Weights), help="how it keeps numbers (default: float32)")
     sys.exit(command.execute(main, parser.parse_args()))

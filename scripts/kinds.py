@@ -16,6 +16,7 @@ from minigpt import command
 from minigpt.inspection.catalogue import as_markdown, as_svg, as_text, describe
 from minigpt.inspection.figures import THEMES
 from minigpt.runs.report import say
+from minigpt.system.errors import UserError
 from minigpt.system.folder import write_whole
 
 ROOT = Path(__file__).parents[1]
@@ -25,6 +26,8 @@ MARK = "<!-- python scripts/kinds.py --readme -->\n"
 
 def main(arguments: argparse.Namespace) -> None:
     """Print the tree or one kind, or write the table and the pictures."""
+    if arguments.readme and arguments.name:
+        raise UserError("a kind and --readme: give one of them; --readme writes the table of all")
     if arguments.readme:
         before, _, after = README.read_text(encoding="utf-8").split(MARK)
         write_whole(README, f"{before}{MARK}{as_markdown()}\n{MARK}{after}")

@@ -26,14 +26,17 @@ def main(arguments: argparse.Namespace) -> None:
     """Print the plan. Raises UserError."""
     if arguments.hardware and arguments.memory:
         raise UserError("--hardware and --memory: give one of them")
-    if not 0 < arguments.mfu <= 1:
-        raise UserError(f"--mfu: expected a share of the device's best, above 0 and at most 1, found {arguments.mfu:g}")
+    for option, given in (("--price", arguments.price is not None), ("--mfu", arguments.mfu is not None)):
+        command.effect(option, given, "--hardware", bool(arguments.hardware))
+    mfu = MFU if arguments.mfu is None else arguments.mfu
+    if not 0 < mfu <= 1:
+        raise UserError(f"--mfu: expected a share of the device's best, above 0 and at most 1, found {mfu:g}")
     devices, device = read_hardware(arguments.hardware) if arguments.hardware else (1, this_machine())
     device = read_memory(arguments.memory) if arguments.memory else device
     settings = config.load(RunConfig, arguments.config, arguments.overrides)
     with heartbeat("simulating a step"):
         plan = make_plan(settings.model, vocabulary_of(settings.data), settings.training, device, devices)
-    say(as_text(plan, arguments.mfu, arguments.price))
+    say(as_text(plan, mfu, arguments.price))
 
 
 if __name__ == "__main__":
@@ -44,7 +47,7 @@ if __name__ == "__main__":
     parser.add_argument("--hardware", default="", metavar="NxDEVICE", help="such as 8xH100 (default: this machine)")
     parser.add_argument("--memory", default="", metavar="SIZE", help="of one GPU, such as 24GB, in place of --hardware")
     what = f"the share of a device's best that the training reaches (default: {MFU})"
-    parser.add_argument("--mfu", type=float, default=MFU, metavar="SHARE", help=what)
+    parser.add_argument("--mfu", type=float, metavar="SHARE", help=what)
     parser.add_argument("--price", type=float, metavar="SUM", help="of one device for one hour, in any currency")
     arguments, overrides = parser.parse_known_args()
     command.no_leftovers(parser, overrides)

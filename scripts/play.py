@@ -37,6 +37,8 @@ def main(arguments: argparse.Namespace) -> None:
     runs = [load(folder) for folder in folders[:-1]]
     same = folders[0] == folders[-1] and runs and not arguments.overrides  # the same run twice is loaded once
     runs.append(runs[0] if same else load(folders[-1], overrides=arguments.overrides))  # a swap is one in the last run
+    for run in runs if arguments.special else ():
+        run.marked = True
     use_threads_to_sample(max(sum(count_parameters(run.model).values()) for run in runs))
     with heartbeat("trying which edits the models allow"):
         playground = Playground(runs)
@@ -70,6 +72,7 @@ if __name__ == "__main__":
     parser.add_argument(
         "--run", action="append", metavar="RUN", help="folder or name of a run (default: the newest); twice for two"
     )
+    command.add_special(parser)
     parser.add_argument("--port", type=int, default=0, metavar="N", help="where to serve (default: any free port)")
     parser.add_argument("--no-open", dest="open", action="store_false", help="print the address only")
     parser.add_argument("--measure", action="store_true", help="print the processor time of a token and of a slider")

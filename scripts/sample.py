@@ -29,9 +29,12 @@ LONGEST = 1 << 20  # bytes of a prompt
 def main(arguments: argparse.Namespace) -> None:
     """Stream one or more continuations of the prompt."""
     prompt = read_prompt(arguments)
+    if arguments.plain and arguments.weights not in (None, "float32"):
+        raise UserError("--plain and --weights: give one of them; the textbook's forms compute with float32")
     if arguments.num_samples < 1:
         raise UserError(f"--num-samples: expected at least 1, found {arguments.num_samples}")
     run = load(newest_run(arguments.run), arguments.device, fast=not arguments.plain, overrides=arguments.overrides)
+    command.special(run, arguments, prompt)
     given = {name: getattr(arguments, name) for name in hints(DecodingConfig) if getattr(arguments, name) is not None}
     if arguments.weights not in (None, "float32"):  # only on the command line: a config cannot make us open a text
         complain(loss_change(run, arguments.weights))
@@ -42,7 +45,7 @@ def main(arguments: argparse.Namespace) -> None:
         if number:
             print("---")
         try:
-            pieces = run.stream(prompt, not arguments.no_cache, arguments.special, seed=first_seed + number, **given)
+            pieces = run.stream(prompt, not arguments.no_cache, seed=first_seed + number, **given)
         except ConfigError as error:
             options = [
                 (where.replace("DecodingConfig.", "--").replace("_", "-"), what) for where, what in error.mistakes
@@ -88,7 +91,7 @@ if __name__ == "__main__":
     parser.add_argument("--run", default="", metavar="RUN", help="folder or name of a run (default: the newest)")
     parser.add_argument("--prompt", default="", help="the text to continue")
     parser.add_argument("--prompt-file", type=Path, metavar="FILE", help="the same from a UTF-8 file")
-    parser.add_argument("--special", action="store_true", help="<|endoftext|> and the like are tokens, not plain text")
+    command.add_special(parser)
     parser.add_argument("--max-tokens", type=int, metavar="N", help="how many tokens to write")
     parser.add_argument("--temperature", type=float, metavar="T", help="0 always takes the likeliest token")
     parser.add_argument("--top-k", type=int, metavar="K", help="draw from the K likeliest tokens")

@@ -19,6 +19,7 @@ from minigpt.inspection.maps import sums, write_maps
 from minigpt.inspection.pictures import can_plot, heat_map
 from minigpt.runs.report import say
 from minigpt.runs.run import load, newest_run
+from minigpt.seeing.document import place_of
 from minigpt.system.counting import chosen
 from minigpt.system.errors import UserError
 
@@ -30,12 +31,13 @@ def main(arguments: argparse.Namespace) -> None:
     if arguments.out and arguments.text:
         raise UserError("--out and --text: give one of them")
     run = load(newest_run(arguments.run), "cpu", overrides=arguments.overrides)
+    command.special(run, arguments)
     every, labels = run.maps(arguments.prompt), run.labels(arguments.prompt)
     heads = [sum(one.layer == layer for one in every) for layer in range(len(run.model.blocks))]
     wanted = chosen(heads, arguments.layer, arguments.head)
     maps = [one for one in every if (one.layer, one.head) in wanted]
     if arguments.out or (can_plot() and not arguments.text):
-        path = arguments.out or run.folder / "attention.png"
+        path = arguments.out or place_of(run.folder, "attention.png", run.overrides)
         write_maps(maps, labels, path)
         say(f"wrote {path}: {len(maps)} maps; rows are queries, columns are keys")
         return
@@ -53,6 +55,7 @@ if __name__ == "__main__":
     parser.add_argument("--prompt", default="", help="the text to look at")
     parser.add_argument("--layer", type=int, metavar="N", help="only this layer, counted from 1")
     parser.add_argument("--head", type=int, metavar="N", help="only this head of each layer, counted from 1")
+    command.add_special(parser)
     out = "the picture: .png, .pdf (both by matplotlib) or .svg (default: attention.png in the run)"
     parser.add_argument("--out", type=Path, metavar="FILE", help=out)
     parser.add_argument("--text", action="store_true", help="draw in the terminal even where pictures can be made")

@@ -42,6 +42,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "latin.txt").write_bytes("the cat\nsat\nat a caf\xe9 ".encode("latin-1") * 100)
     (folder / "binary.txt").write_bytes(bytes(range(128)) * 100)
     (folder / "no texts").mkdir()
+    (folder / "hf").mkdir()
+    (folder / "hf" / "model.safetensors").write_bytes(b"")
     twice = CONFIG.replace("sampling:", "training: {max_steps: 3}\nsampling:")
     (folder / "twice.yaml").write_text(twice, encoding="utf-8")
     many = "data: {source: text.txt}\nmodel:\n  n_layr: 2\n  n_embd: wide\n  n_layer: 0\n"
@@ -261,6 +263,71 @@ MISTAKES: dict[str, Mistake] = {
         2,
         ["--head 3: a layer has"],
     ),
+    "a name almost": ("sample.py", ["--run", "smal"], 2, ["there is no run smal", "; did you mean 'small'?"]),
+    "a name that leads out": (
+        "train.py",
+        ["--config", "small.yaml", "--name", "../x"],
+        2,
+        ["error: --name ../x: a run is named by letters"],
+    ),
+    "a number for a group": (
+        "train.py",
+        ["--config", "small.yaml", "training.lora=8"],
+        2,
+        ["expected a group of options, or null, as in training.lora={rank: 8}, found 8"],
+    ),
+    "special tokens of none": (
+        "sample.py",
+        ["--special", "--prompt", "the"],
+        2,
+        ["error: --special: the tokenizer of runs/small, char, has no special tokens"],
+    ),
+    "textbook's forms in fewer bits": (
+        "sample.py",
+        ["--plain", "--weights", "int8"],
+        2,
+        ["--plain and --weights: give"],
+    ),
+    "weights of no GGUF": (
+        "export_hf.py",
+        ["--out", "hf", "--gguf-weights", "q8_0"],
+        2,
+        ["error: --gguf-weights has no effect without --gguf: give --gguf as well"],
+    ),
+    "code in a GGUF": (
+        "export_hf.py",
+        ["--gguf", "a.gguf", "--remote-code"],
+        2,
+        ["error: --remote-code has no effect without --out"],
+    ),
+    "a price of no speed": (
+        "plan.py",
+        ["--config", "small.yaml", "--price", "2"],
+        2,
+        ["error: --price has no effect without --hardware"],
+    ),
+    "a share of no speed": (
+        "plan.py",
+        ["--config", "small.yaml", "--mfu", "0.5"],
+        2,
+        ["error: --mfu has no effect without --hardware"],
+    ),
+    "a hint into a folder": (
+        "exercises.py",
+        ["--hint", "mean", "--out", "x"],
+        2,
+        ["--hint and --out: give one of them"],
+    ),
+    "a kind in the table": ("kinds.py", ["average", "--readme"], 2, ["a kind and --readme: give one of them"]),
+    "an exercise as another": (
+        "check.py",
+        ["small.yaml", "--exercise", "mean", "--as", "rotary"],
+        2,
+        ["error: --as and --exercise: give one of them"],
+    ),
+    "an import of nothing": ("import_hf.py", [""], 2, ["error: the source is empty: give a folder"]),
+    "an import of nobody": ("import_hf.py", ["smollm3"], 2, ["did you mean 'smollm2'?", "as in HuggingFaceTB/"]),
+    "an import of a part": ("import_hf.py", ["hf/model.safetensors"], 2, ["give the folder that it is in, hf"]),
 }
 SEVERAL_LINES = {"all mistakes at once"}
 

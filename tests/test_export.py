@@ -327,6 +327,13 @@ def test_a_run_goes_to_transformers_and_comes_back_the_same(trained: Path, tmp_p
         assert after.tokenizer.encode("the cat").tolist() == before.tokenizer.encode("the cat").tolist()
 
 
+def test_a_folder_with_our_code_is_no_source(trained: Path) -> None:
+    well(script("export_hf.py", "--run", "average", "--out", "coded", "--remote-code", cwd=trained))
+    refused = script("import_hf.py", "coded", cwd=trained)
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "coded/config.json: exported with --remote-code, for transformers" in refused.err
+
+
 def test_what_no_family_has_is_refused_and_told(trained: Path) -> None:
     refused = script("export_hf.py", "--run", "tiny", "--out", "hf-refused", cwd=trained)
     assert (refused.code, refused.err.count("\n")) == (2, 1)

@@ -177,6 +177,12 @@ def test_what_a_file_cannot_say_is_refused(
     assert not list(tmp_path.iterdir())
 
 
+def test_all_that_a_file_cannot_say_is_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"byte has no merges.*; none of .*model\.attention") as found:
+        export_gguf(random_run(SIZES | {"attention": "average_softmax"}, Byte()), tmp_path / "model.gguf")
+    assert "\n" not in str(found.value)
+
+
 def test_stretched_positions_are_refused(tmp_path: Path) -> None:
     position = {"kind": "rotary", "stretch": {"kind": "linear", "factor": 2.0}}
     with pytest.raises(UserError, match=r"model\.(attention\.)?position"):

@@ -165,6 +165,12 @@ def test_a_mistake_imports_nothing_and_an_import_is_used_again(tmp_path: Path) -
         assert why in ended.err
         assert not (tmp_path / "runs").exists()
     assert script("train.py", "--from-hf", "theirs", *short, "data.source=none.txt", cwd=tmp_path).code == 2
+    resumed = script("train.py", "--resume", "theirs", cwd=tmp_path)
+    assert (resumed.code, resumed.err.count("\n")) == (2, 1)
+    assert "start one with its weights: --from-run theirs data.source=my.txt" in resumed.err
+    swapped = script("swap.py", "--run", "theirs", cwd=tmp_path)
+    assert (swapped.code, swapped.err.count("\n")) == (2, 1)
+    assert "runs/theirs was imported, and has no text: give one, as in --text my.txt" in swapped.err
     said = well(script("train.py", "--from-hf", "theirs", *short, cwd=tmp_path))
     assert "run: runs/theirs, made of the same files before\n" in said
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["theirs", "theirs-tuned"]

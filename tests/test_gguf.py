@@ -334,8 +334,13 @@ def test_the_command_makes_a_run_or_says_one_line(good: bytes, tmp_path: Path) -
     asked, options = "<s>Mia", ("--max-tokens", "3", "--temperature", "0")
     written = well(script("sample.py", "--special", "--prompt", asked, *options, cwd=tmp_path))
     run = load(tmp_path / "runs" / "my-model", device="cpu")
-    assert written == asked + "".join(run.stream(asked, marked=True, max_tokens=3, temperature=0)) + "\n"
-    assert run.prompt_ids(asked, marked=True).shape[1] == run.prompt_ids(asked).shape[1] - 2  # one id for "<s>"
+    plain = run.prompt_ids(asked)
+    run.marked = True
+    assert written == asked + "".join(run.stream(asked, max_tokens=3, temperature=0)) + "\n"
+    assert run.prompt_ids(asked).shape[1] == plain.shape[1] - 2  # one id for "<s>"
+    shown = script("show_attention.py", "--special", "--text", "--prompt", "<s>Mia <|s|>", "--layer", "1", cwd=tmp_path)
+    assert (shown.code, shown.err.startswith("note: <|s|> is no special token of this model")) == (0, True)
+    assert " <Mia␣<|s|>" in shown.out  # a column each: "<s>" is one token
     (tmp_path / "my model.gguf").write_bytes(good[:-100])
     ended = script("import_hf.py", "my model.gguf", cwd=tmp_path)
     assert (ended.code, len(ended.err.splitlines())) == (4, 1), ended.err
@@ -363,7 +368,8 @@ def test_smollm2_knows_the_capital_of_france() -> None:
     assert written.startswith("The capital of France is Paris.")
     assert sum(parameter.numel() for parameter in run.model.parameters()) == 134_515_008
     asked = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
-    assert "".join(run.stream(asked, marked=True, max_tokens=20, temperature=0)) == "The capital of France is Paris."
+    run.marked = True
+    assert "".join(run.stream(asked, max_tokens=20, temperature=0)) == "The capital of France is Paris."
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from minigpt.system.errors import UserError
 from minigpt.text import hf_steps, split_patterns
 from minigpt.text.dataset import DataConfig, Dataset
 from minigpt.text.hf_tokenizer import LONGEST_PART, HuggingFace
+from minigpt.text.misspelt import misspelt
 from minigpt.text.ranked import Ranked
 from minigpt.text.tokenizer import MAX_BYTES, Tokenizer
 
@@ -117,6 +118,17 @@ def test_ids_are_those_of_the_library_and_a_text_is_the_bytes_of_its_ids(
     assert mine.decode(ids) in {text, front + text}
     assert "".join(mine.stream(ids)) == mine.decode(ids)
     assert "\ufffd" in text or all("\ufffd" not in piece for piece in mine.stream(ids))
+
+
+def test_words_that_look_like_special_tokens_are_said() -> None:
+    names = ["<|im_start|>", "<|im_end|>", "<start_of_turn>"]
+    text = "<|im_start|>user <|im_strat|> <|odd|> <b>bold</b> <start_of_turm> a <| b |> <|im_strat|>"
+    assert misspelt(text, names) == [
+        "note: <|im_strat|> is no special token of this model, so it is plain text; did you mean '<|im_start|>'?",
+        "note: <|odd|> is no special token of this model, so it is plain text"
+        " (some of its special tokens: <|im_start|>, <|im_end|>, <start_of_turn>)",
+        "note: <start_of_turm> is no special token of this model, so it is plain text; did you mean '<start_of_turn>'?",
+    ]
 
 
 def test_special_tokens_are_plain_text_unless_they_are_asked_for(pair: tuple[HuggingFace, Any]) -> None:

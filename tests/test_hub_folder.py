@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerFast
 
 from minigpt.hub import fetch, importer
-from minigpt.hub.importer import import_folder
+from minigpt.hub.importer import import_folder, open_source
 from minigpt.hub.tokenizer_json import tokenizer_files
 from minigpt.runs.checkpoint import CheckpointError
 from minigpt.runs.run import load
@@ -282,6 +282,36 @@ def test_an_end_of_text_that_is_no_id(folder: Path) -> None:
     refused(folder, UserError, "eos_token_id is neither an id nor a list of ids")
 
 
+@pytest.mark.parametrize(
+    ("eos", "ends", "note"),
+    [
+        (5, [5], ""),
+        ([5, 7, 5], [5, 7], ""),
+        ([5, 999], [5], "note: eos_token_id 999 cannot be written, and is left out: the model has the ids 0 to 255"),
+        (-1, [], "note: eos_token_id -1 cannot be written"),
+        (None, [], ""),  # these are bytes: there is no token that could end a text
+    ],
+)
+def test_ends_of_text_are_kept_or_it_is_said(eos: Any, ends: list[int], note: str, folder: Path) -> None:
+    edit(folder, eos_token_id=eos)
+    edit(folder, "generation_config.json", eos_token_id=eos)
+    lines = list[str]()
+    source = open_source(folder, None, lines.append)
+    assert list(source.tokenizer.ends) == ends
+    assert "\n".join(lines).startswith(note) and bool(lines) == bool(note)
+
+
+def test_special_tokens_of_which_none_ends_a_text_are_said(folder: Path) -> None:
+    steps = json.loads((folder / "tokenizer.json").read_text())
+    steps["added_tokens"] = [{"id": 255, "content": "ÿ", "special": True}]
+    (folder / "tokenizer.json").write_text(json.dumps(steps), encoding="utf-8")
+    edit(folder, eos_token_id=None)
+    edit(folder, "generation_config.json", eos_token_id=None)
+    lines = list[str]()
+    open_source(folder, None, lines.append)
+    assert lines == ["note: it has special tokens, and eos_token_id names none: writing ends after --max-tokens only"]
+
+
 def test_a_model_that_does_not_fit_into_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importer, "free_memory", lambda: 300_000)
     refused(folder, UserError, r"these weights take [\d,]+ bytes, and 300,000 are free")
@@ -450,7 +480,7 @@ def test_what_ends_while_weights_are_written_leaves_nothing(act: str, code: int,
 def test_an_imported_run_cannot_be_resumed_and_that_is_said(folder: Path) -> None:
     import_folder(folder, "mine", None, quiet)
     ended = script("train.py", "--resume", "runs/mine", cwd=folder.parent)
-    assert ended.code == 4 and "without the optimizer's state" in ended.err
+    assert ended.code == 2 and "--from-run mine data.source=my.txt" in ended.err
 
 
 FAMILY = """\

@@ -102,7 +102,8 @@ def test_a_value_of_the_wrong_type(read: Reader, text: str, what: str) -> None:
     [("3", "3"), ("word", "'word'"), ("[a]", "a list")],
 )
 def test_a_group_that_is_none(read: Reader, text: str, found: str) -> None:
-    assert the_mistake(read, f"inner: {text}") == f"c.yaml:1:8: inner: expected a group of options, found {found}"
+    expected = "expected a group of options, as in inner={rate: 1.0}"
+    assert the_mistake(read, f"inner: {text}") == f"c.yaml:1:8: inner: {expected}, found {found}"
 
 
 @pytest.mark.parametrize("text", ["- 1", "word", "3"])

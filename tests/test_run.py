@@ -163,10 +163,11 @@ def test_a_prompt_has_the_token_in_front_that_the_model_is_used_to(run: Run) -> 
     tokenizer = copy(run.tokenizer)
     tokenizer.begin_of_text, tokenizer.special_tokens = 3, {"<s>": 3}
     used = replace(run, tokenizer=tokenizer)
+    marked = replace(used, marked=True)
     the = run.prompt_ids("the").tolist()[0]
-    assert used.context_ids("the").tolist() == used.context_ids("<s>the", marked=True).tolist() == [[3, *the]]
+    assert used.context_ids("the").tolist() == marked.context_ids("<s>the").tolist() == [[3, *the]]
     assert used.context_ids("").tolist() == [[3]]
-    assert used.prompt_ids("the<s>the", marked=True).tolist() == [[*the, 3, *the]]
+    assert marked.prompt_ids("the<s>the").tolist() == [[*the, 3, *the]]
     assert len(used.attention("the")[0][0]) == len(used.labels("the")) == 4
     with pytest.raises(UserError, match="the prompt: unknown character '<'"):
         used.context_ids("<s>the")

@@ -196,6 +196,8 @@ def test_what_is_shown_of_a_swapped_run_says_so(home: Path) -> None:
     assert "validation loss" not in run.facts()  # it was another model's
     assert "validation loss" in opened(home).facts()
     assert "small model.attention=average_softmax" in run.explore("the cat", home / "page.html").html
+    assert run.explore("the cat").path == home / "runs/small/explorer-attention-average_softmax.html"
+    assert opened(home).explore("the cat").path == home / "runs/small/explorer.html"
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ from minigpt.system.errors import Mistake, UserError
 from minigpt.system.folder import check_name, read_start, refuse_links, write_whole
 from minigpt.system.strict_json import has_form, parse_json
 from minigpt.system.waiting import progress
+from minigpt.text.corpus import PRETRAINED
 from minigpt.text.dataset import IGNORED, Dataset
 from minigpt.training.loop import Diverged, TrainingConfig, choose_device, next_token_loss, train
 from minigpt.training.memory import (
@@ -154,6 +155,8 @@ class Swaps:
         self.folder = RUNS / "swap" / self.name
         refuse_links(self.folder)
         data, T = self.source.config.data, self.source.config.model.block_size
+        if data.source == PRETRAINED and not self.text:
+            raise UserError(f"{self.source.folder} was imported, and has no text: give one, as in --text my.txt")
         data = replace(data, source=self.text) if self.text else data
         self.corpus = data.open()
         whole = self.corpus.language is not None

@@ -7,7 +7,6 @@ the command line overrides the file. All mistakes of a file are reported at once
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 import sys
@@ -20,7 +19,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, 
 import yaml
 
 from minigpt.config.strict_yaml import Node, from_python, parse_yaml, read_text, scalar
-from minigpt.system.errors import ConfigError, Mistake, UserError
+from minigpt.system.errors import ConfigError, Mistake, UserError, meant
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -232,7 +231,9 @@ def _convert(hint: Any, node: Node, path: str, mistakes: list[Mistake], default:
     if isinstance(node.value, (list, dict)) or (groups and not (node.value is None and path)):
         found = "a list" if isinstance(node.value, list) else _show(node.value)
         found = "a group of options" if isinstance(node.value, dict) else found
-        mistakes.append((node.where, f"{path or 'a config'}: expected {_describe(hint)}, found {found}"))
+        first = fields(groups[0])[0] if groups and path else None
+        example = f", as in {path}={{{first.name}: {_show(first.default)}}}" if first else ""
+        mistakes.append((node.where, f"{path or 'a config'}: expected {_describe(hint)}{example}, found {found}"))
         return INVALID
     return float(node.value) if type(node.value) is int and float in members and int not in members else node.value
 
@@ -279,8 +280,7 @@ def _convert_group(schema: type[Options], node: Node, path: str, mistakes: list[
 
 def suggest(word: Any, known: Iterable[str]) -> str:
     """The end of a message: the most similar known word, if there is one, and all known words."""
-    near = difflib.get_close_matches(str(word), list(known), n=1)
-    return (f"; did you mean {near[0]!r}?" if near else "") + f" (known: {', '.join(known) or 'none'})"
+    return f"{meant(str(word), known)} (known: {', '.join(known) or 'none'})"
 
 
 def locate(node: Node, path: str) -> str:

@@ -52,8 +52,8 @@ def export_gguf(run: Run, path: Path, weights: Weights = "float32") -> None:
     """Write the file. Raises UserError for what has no counterpart, and OSError; then nothing has changed."""
     check_file(path)
     gguf, model = library(), run.config.model
-    family, config = expressed(model, run.tokenizer.vocab_size, tuple(KNOWN))
-    values = metadata(config, family.model_type) | vocabulary(run.tokenizer)
+    family, config, words = counterparts(run)
+    values = metadata(config, family.model_type) | words
     values |= {own: text for own, key in OURS.items() if (text := before_text(run).get(key))}
     check_read_again(values, model, family)
     writer = gguf.GGUFWriter(None, family.model_type)
@@ -74,6 +74,23 @@ def export_gguf(run: Run, path: Path, weights: Weights = "float32") -> None:
         check_file(path)  # again: it may have been made meanwhile
         file.rename(place)
         sync(place.parent)
+
+
+def counterparts(run: Run) -> tuple[Family, Json, Json]:
+    """The family, its config.json, and the vocabulary. Raises UserError with all that has no counterpart."""
+    troubles = list[str]()
+    words: Json = {}
+    try:
+        words = vocabulary(run.tokenizer)
+    except UserError as error:
+        troubles.append(str(error))
+    try:
+        family, config = expressed(run.config.model, run.tokenizer.vocab_size, tuple(KNOWN))
+    except UserError as error:
+        troubles.append(str(error))
+    if troubles:
+        raise UserError("; ".join(troubles))
+    return family, config, words
 
 
 def metadata(config: Json, name: str) -> Json:

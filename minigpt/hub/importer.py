@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
 import re
@@ -20,12 +19,12 @@ from minigpt.hub.folder import CONFIG, PICKLES, Folder, Place, check_tensors, op
 from minigpt.hub.gguf_model import GGUF, open_gguf
 from minigpt.hub.keys import BEFORE_TEXT, show
 from minigpt.hub.make_run import check_vocabulary, config_of, made_before, make_run
-from minigpt.hub.read_tokenizer import read_tokenizer
+from minigpt.hub.read_tokenizer import odd_ends, read_tokenizer
 from minigpt.model import ModelConfig
 from minigpt.runs.assemble import RunConfig
 from minigpt.runs.checkpoint import CheckpointError, tensors_of
 from minigpt.runs.report import Say
-from minigpt.system.errors import UserError
+from minigpt.system.errors import UserError, meant
 from minigpt.system.folder import check_name
 from minigpt.system.memory import free_memory
 from minigpt.text.tokenizer import Tokenizer
@@ -57,10 +56,9 @@ def located(source: str, say: Say) -> Path:
         raise UserError("the source is empty: give a folder, a GGUF file, or a name on the Hub")
     path = packaged(source) or (fetch(source, say) if looks_like_a_name(source) else Path(source))
     if not os.path.lexists(path):
-        near = difflib.get_close_matches(source, [*PACKAGES, *neighbours(path)], n=1)
-        meant = f"; did you mean {near[0]}?" if near else ""
+        near = meant(source, [*PACKAGES, *neighbours(path)])
         hub = "" if path.name != source else " A name on the Hub is OWNER/NAME, as in HuggingFaceTB/SmolLM2-135M"
-        raise UserError(f"{source}: no such folder or file{meant or ('.' if hub else '')}{hub}")
+        raise UserError(f"{source}: no such folder or file{near or ('.' if hub else '')}{hub}")
     if path.is_file() and path.suffix in (".safetensors", ".json", *PICKLES):
         raise UserError(f"{source}: a part of a model: give the folder that it is in, {path.parent}")
     return path
@@ -133,6 +131,8 @@ def open_source(path: Path, block_size: int | None, say: Say) -> Source:
         check_tied(folder.places, family)
     tokenizer = folder.tokenizer() if isinstance(folder, GGUF) else read_tokenizer(path, folder.config, vocab_size)
     check_vocabulary(tokenizer, vocab_size)
+    if not isinstance(folder, GGUF) and (note := odd_ends(path, folder.config, tokenizer)):
+        say(note)
     return Source(path, folder, family, model, tokenizer, rules, places)
 
 

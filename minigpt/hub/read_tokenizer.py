@@ -40,7 +40,7 @@ def read_tokenizer(folder: Path, config: Mapping[str, Any], vocab_size: int) -> 
                 "text": json.dumps(steps, ensure_ascii=False, separators=(",", ":")),  # a third to a half of its size
                 "vocab_size": vocab_size,
                 "begin_of_text": begin_of_text(steps),
-                "ends": ends(folder, config, vocab_size),
+                "ends": [id for id in said_ends(folder, config) if 0 <= id < vocab_size],
                 "chat_template": chat_template(folder),
             }
         )
@@ -73,18 +73,26 @@ def templates(processor: Any) -> Iterator[dict[str, Any]]:
                 yield one
 
 
-def ends(folder: Path, config: Mapping[str, Any], vocab_size: int) -> list[int]:
-    """The ids after which a model writes nothing more: those of generation_config.json, or of config.json.
-
-    One that the model has no embedding of cannot be written: GPT-2's own in a config that left it there.
-    """
+def said_ends(folder: Path, config: Mapping[str, Any]) -> list[int]:
+    """The ids after which a model writes nothing more: those of generation_config.json, or of config.json."""
     path = folder / GENERATION
     said = read_json(path, MAX_SETTINGS) if path.exists() else {}
     found = said.get("eos_token_id", config.get("eos_token_id"))
     if not has_form(found, int | None) and not has_form(found, [int]):
         raise UserError("eos_token_id is neither an id nor a list of ids")
     listed = found if isinstance(found, list) else [] if found is None else [found]
-    return [id for id in listed if id < vocab_size]
+    return list(dict.fromkeys(listed))
+
+
+def odd_ends(folder: Path, config: Mapping[str, Any], tokenizer: Tokenizer) -> str:
+    """What is to be said of the ends of texts; empty where there is nothing."""
+    left = [id for id in said_ends(folder, config) if id not in tokenizer.ends]
+    if left:
+        ids = f"the model has the ids 0 to {tokenizer.vocab_size - 1:,}"
+        return f"note: eos_token_id {', '.join(map(str, left))} cannot be written, and is left out: {ids}"
+    if tokenizer.special_tokens and not tokenizer.ends:
+        return "note: it has special tokens, and eos_token_id names none: writing ends after --max-tokens only"
+    return ""
 
 
 def chat_template(folder: Path) -> str | None:

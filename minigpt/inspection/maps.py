@@ -85,7 +85,8 @@ def shortened(text: str) -> str:
 def rows_of(maps: Sequence[Map]) -> list[list[Map]]:
     """The rows of a picture: each layer begins a new one. Raises UserError for more maps than can be looked at."""
     if len(maps) > MOST_MAPS:
-        raise UserError(f"{len(maps)} maps: too many for one picture (at most {MOST_MAPS}): choose a layer or a head")
+        how = "choose by --layer 3, --head 4, or both; in Python layer=2, head=3"
+        raise UserError(f"{len(maps)} maps: too many for one picture (at most {MOST_MAPS}): {how}")
     layers = [[one for one in maps if one.layer == layer] for layer in dict.fromkeys(one.layer for one in maps)]
     return [layer[start : start + COLUMNS] for layer in layers for start in range(0, len(layer), COLUMNS)]
 

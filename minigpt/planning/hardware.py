@@ -68,7 +68,7 @@ def read_memory(text: str) -> Device:
     size = int(float(found[1]) * BYTES[found[2]]) if found else 0
     if size <= CONTEXT:
         raise UserError(f"--memory {text[:40]!r}: expected more than 1 GiB, such as 24GB or 80GiB")
-    return Device(f"a GPU of {text}", size, 0.0)
+    return Device(f"GPU of {text}", size, 0.0)
 
 
 def this_machine() -> Device:

@@ -38,7 +38,8 @@ def row(what: str, said: str) -> str:
 def memory(plan: Plan) -> str:
     """The peak, and what it is of."""
     windows = "1 window" if plan.micro_batch == 1 else f"{plan.micro_batch:,} windows"
-    where = "on this machine" if not plan.device.is_gpu else f"of {size(plan.device.usable)} on each of {named(plan)}"
+    each = "each of " if plan.devices > 1 else ""
+    where = f"of {size(plan.device.usable)} on {each}{named(plan)}" if plan.device.is_gpu else "on this machine"
     return f"{size(plan.step.peak)} at the peak, with {windows} at a time, {where}"
 
 

@@ -36,9 +36,9 @@ from minigpt.runs.assemble import RunConfig, build_model, writer
 from minigpt.runs.checkpoint import Checkpoint, CheckpointError
 from minigpt.runs.report import loss_curves, read_metrics
 from minigpt.runs.swap import move, swapped
-from minigpt.seeing.document import check_place
+from minigpt.seeing.document import check_place, place_of
 from minigpt.seeing.explorer import Page, explore
-from minigpt.system.errors import ConfigError, UserError
+from minigpt.system.errors import ConfigError, UserError, meant
 from minigpt.system.folder import read_start, refuse_links, sha256_of
 from minigpt.system.plugin import module_name
 from minigpt.system.terminal import complain, one_line
@@ -69,6 +69,7 @@ class Run:
     step: int
     notes: list[str]
     overrides: tuple[str, ...] = ()  # what was swapped in the model
+    marked: bool = False  # whether the name of a special token in a prompt is the token
 
     @property
     def name(self) -> str:
@@ -104,9 +105,9 @@ class Run:
         known = "" if above is None else f" ({above:.4f} above the best possible)"
         return {"validation loss": f"{lines[-1]['val/loss']:.4f}{known}"}
 
-    def prompt_ids(self, prompt: str, marked: bool = False) -> Tensor:
-        """The ids of a prompt, (1, n); "" is a line end. `marked`: special tokens by name. Raises UserError."""
-        encode = self.tokenizer.encode_marked if marked else self.tokenizer.encode
+    def prompt_ids(self, prompt: str) -> Tensor:
+        """The ids of a prompt, (1, n); "" is a line end. Raises UserError."""
+        encode = self.tokenizer.encode_marked if self.marked else self.tokenizer.encode
         try:
             ids = encode(prompt or "\n").tolist()
         except UserError as error:
@@ -115,9 +116,9 @@ class Run:
             ids = [0]
         return torch.tensor([ids], device=self.model.device)  # (1, n)
 
-    def context_ids(self, prompt: str, marked: bool = False) -> Tensor:
+    def context_ids(self, prompt: str) -> Tensor:
         """The ids to continue, (1, n): a built-in text follows a line end, others the begin-of-text token, if any."""
-        ids, begin = self.prompt_ids(prompt, marked), self.tokenizer.begin_of_text  # (1, n)
+        ids, begin = self.prompt_ids(prompt), self.tokenizer.begin_of_text  # (1, n)
         if self.tells() and prompt and not prompt.startswith("\n"):
             ids = torch.cat((self.prompt_ids(""), ids), dim=1)  # (1, n + 1)
         elif begin is not None and int(ids[0, 0]) != begin:
@@ -126,19 +127,15 @@ class Run:
         return ids
 
     def tells(self) -> bool:
-        """Whether the model was trained on a built-in language, one text on each line.
-
-        An imported run has no text here; that of a model which we exported says so by `windows`.
-        """
+        """Whether the model learned a built-in language, one text on each line; `windows` says it of an import."""
         data = self.config.data
         return data.language is not None or (data.source == PRETRAINED and data.windows == "documents")
 
-    def stream(self, prompt: str = "", use_cache: bool = True, marked: bool = False, **options: Any) -> Iterator[str]:
+    def stream(self, prompt: str = "", use_cache: bool = True, **options: Any) -> Iterator[str]:
         """The continuation of a prompt, piece by piece, never half a character. Without a prompt, a task asks itself.
 
-        It ends with the vocabulary's end-of-text token, if it has one. `marked` is as for `prompt_ids`, and `options`
-        are those of SamplingConfig (temperature, top_k, max_tokens, stop, seed, ...); the run's own are the defaults.
-        Raises UserError.
+        It ends with the vocabulary's end-of-text token, if it has one. `options` are those of SamplingConfig
+        (temperature, top_k, max_tokens, stop, seed, ...); the run's own are the defaults. Raises UserError.
         """
         config = replace(self.config.sampling, **options)
         generator = torch.Generator(self.model.device).manual_seed(config.seed)
@@ -148,7 +145,7 @@ class Run:
         if language is not None and not prompt and (question := language.question(config.seed)):
             prompt = asked = question[0]
             config = replace(config, max_tokens=min(config.max_tokens, question[1]))
-        tokens = generate(model, self.context_ids(prompt, marked), config, generator, use_cache)
+        tokens = generate(model, self.context_ids(prompt), config, generator, use_cache)
         written = takewhile(lambda id: id not in self.tokenizer.ends, map(int, tokens))
         stop = config.stop or ("\n" if self.tells() else "")
         return chain([asked.lstrip("\n")], until(self.tokenizer.stream(written), stop))
@@ -193,12 +190,12 @@ class Run:
     def explore(self, text: str, out: str | Path | None = None, made_by: str = "") -> Page:
         """A page on which the model reads a text, with all its weights and the steps to them; a notebook shows it.
 
-        It is saved as explorer.html in the run's folder, or as `out`. Raises UserError, also over a file that is no
-        such page. `made_by` stands below the page: a command.
+        It is saved in the run's folder (explorer.html; see `place_of`), or as `out`. Raises UserError, also over a file
+        that is no such page. `made_by` stands below the page: a command.
         """
         if not text:
             raise UserError("the text is empty: give a text to look at")
-        path = self.folder / "explorer.html" if out is None else Path(out)
+        path = place_of(self.folder, "explorer.html", self.overrides) if out is None else Path(out)
         check_place(path)
         ids, config = self.context_ids(text), self.config.model
         parts = map_parts(config, self.tokenizer.vocab_size, min(ids.shape[1], config.block_size))
@@ -373,10 +370,12 @@ def read_config(folder: Path, overrides: Sequence[str] = ()) -> RunConfig:
 def newest_run(name: str = "") -> Path:
     """The folder of a run: a path, a name in runs/, or, for "", the newest with a checkpoint. Raises UserError."""
     if name:
-        found = next((path for path in (Path(name), RUNS / name) if path.is_dir()), None)
-        if found is None:
-            raise UserError(f"there is no run {name}: neither {Path(name)} nor {RUNS / name} is a folder")
-        return found
+        found = [path for path in (Path(name), RUNS / name) if path.is_dir()]
+        if not found:
+            known = [path.parent.name for path in RUNS.glob(f"*/{CONFIG}")]
+            where = f"neither {Path(name)} nor {RUNS / name} is a folder"
+            raise UserError(f"there is no run {name}: {where}{meant(name, known)}")
+        return next((path for path in found if (path / CONFIG).is_file()), found[0])
     entries = [path for path in RUNS.iterdir() if not path.name.startswith(".")] if RUNS.is_dir() else []
     folders = [path for path in entries if not path.is_symlink()]
     runs = [path for path in folders if (path / CONFIG).is_file()]

@@ -34,7 +34,7 @@ from minigpt.runs.trainer import Trainer
 from minigpt.system.errors import UserError
 from minigpt.system.folder import Lock, check_name
 from minigpt.system.strict_json import has_form
-from minigpt.text.corpus import Corpus
+from minigpt.text.corpus import PRETRAINED, Corpus
 from minigpt.text.tokenizer import Tokenizer
 from minigpt.training import distributed
 from minigpt.training.floor import expectations
@@ -131,6 +131,9 @@ def _changed_config(
 ) -> tuple[RunConfig, list[Change]]:
     """A run's config with overrides, and what they change. Raises UserError for what cannot change."""
     old, config = read_config(folder), read_config(folder, overrides)
+    if old.data.source == PRETRAINED:
+        what = "it was imported, and has no training to go on with: start one with its weights"
+        raise UserError(f"--resume: {folder}: {what}: --from-run {folder.name} data.source=my.txt")
     changes = list(changed(to_python(old), to_python(config)))
     for key, before, after in changes:
         say(f"changed: {key}: {before} -> {after}")

@@ -10,6 +10,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -78,6 +79,13 @@ def write_page(path: Path, html: str) -> Path:
     check_place(path)
     write_whole(path, html)
     return path
+
+
+def place_of(folder: Path, name: str, overrides: Sequence[str]) -> Path:
+    """Where a page of a run goes: explorer.html, or, after a swap, explorer-attention-linear.html."""
+    swapped = re.sub(r"[^\w.]+", "-", "".join(f" {one.removeprefix('model.')}" for one in overrides))
+    stem, dot, ending = name.rpartition(".")
+    return folder / f"{stem}{swapped[:100].rstrip('-')}{dot}{ending}"
 
 
 def check_place(path: Path) -> None:

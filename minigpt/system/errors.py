@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 
 from minigpt.system.terminal import one_line
 
 Mistake = tuple[str, str]  # (where, what)
+
+
+def meant(word: str, known: Iterable[str], alike: float = 0.6) -> str:
+    """The end of a message about an unknown word: the known one that is most like it, if one is (0 to 1: how much)."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=alike)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 class UserError(ValueError):
