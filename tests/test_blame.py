@@ -196,7 +196,7 @@ OTHERS = [
         "a tokenizer",
         'class Mine(Char, kind="mine"):\n    def encode(self, text):\n        return super().encode(text) / None\n',
         "data.tokenizer=mine",
-        "mine.py:10 in encode (called by ids_on_disk): TypeError: unsupported operand",
+        "mine.py:10 in encode (called by encode_block): TypeError: unsupported operand",
     ),
     (
         "an optimizer",

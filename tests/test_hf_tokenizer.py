@@ -16,6 +16,7 @@ from small_corpora import corpus_of, own_data
 from minigpt.hub.read_tokenizer import read_tokenizer
 from minigpt.system.errors import UserError
 from minigpt.text import hf_steps, split_patterns
+from minigpt.text.cuts import Piece, cut_up, encode_block
 from minigpt.text.dataset import DataConfig, Dataset
 from minigpt.text.hf_tokenizer import LONGEST_PART, HuggingFace
 from minigpt.text.misspelt import misspelt
@@ -152,6 +153,20 @@ def test_a_long_text_is_encoded_in_parts_with_the_ids_of_the_whole(
     text = (LESSON + " ") * 20 + "x" * 500 + LESSON.replace(" ", "") * 3
     assert mine.encode(text).tolist() == theirs.encode(text, add_special_tokens=False).ids
     assert max(longest) < len(text)
+
+
+def test_a_long_text_can_be_cut_with_the_ids_of_the_whole(pair: tuple[HuggingFace, Any]) -> None:
+    mine, text = pair[0], (LESSON + " ") * 20 + "x" * 500 + LESSON * 3
+    assert pieces_have_its_ids(mine, text) > 20
+
+
+def pieces_have_its_ids(tokenizer: HuggingFace | Ranked, text: str) -> int:
+    """Read a few characters at a time, it has the ids of the whole; how many pieces there are."""
+    some = (text[start : start + 50] for start in range(0, len(text), 50))
+    pieces = [Piece(0, n, piece) for n, piece in enumerate(cut_up(some, tokenizer.cut))]
+    assert "".join(piece.text for piece in pieces) == text
+    assert encode_block(tokenizer, pieces)[0].tolist() == tokenizer.encode(text).tolist()
+    return len(pieces)
 
 
 def test_a_stretch_without_a_place_to_cut_is_cut_at_last(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -391,6 +406,7 @@ def test_tokens_that_are_found_first_and_special_tokens_of_a_gguf_vocabulary() -
     assert crow.encode("a<think>").tolist() == [*mine.encode("a"), len(mine.tokens)]
     assert not {0, 1} & set(mine.encode("<s>a</s>").tolist())
     assert mine.encode_marked("<s>a</s>").tolist() == [0, *mine.encode("a"), 1]
+    assert pieces_have_its_ids(crow, "the crow<think>sang, " * 99) > 20
     assert (mine.token_bytes(0), mine.ends, mine.end_of_text) == (b"<s>", [1], 1)
     assert Tokenizer.from_json(crow.to_json()).encode("a<think>").tolist() == crow.encode("a<think>").tolist()
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import chain
-from typing import cast
+from typing import Any, cast
 
 import torch
 
@@ -19,8 +18,9 @@ from minigpt.planning.fits import check_training
 from minigpt.system.errors import Mistake, UserError
 from minigpt.system.waiting import interruptible
 from minigpt.text.corpus import Corpus
+from minigpt.text.cuts import cut_up, last_part
 from minigpt.text.dataset import DataConfig, Dataset
-from minigpt.text.tokenizer import Tokenizer, by_pieces
+from minigpt.text.tokenizer import BPE, Char, Tokenizer
 from minigpt.training import distributed
 from minigpt.training.loop import TrainingConfig, choose_device
 from minigpt.training.lora import add_adapters
@@ -29,6 +29,8 @@ from minigpt.training.parallel import InStep
 from minigpt.training.sharding import is_sharded
 
 LAYERS = 2  # at least, of a model that is checked in place of one in shards
+
+_learn_from_pieces: list[Any] = [Tokenizer, Char, BPE]  # what they learn does not depend on where texts are cut
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +59,14 @@ def open_text(config: DataConfig) -> tuple[Corpus, Tokenizer]:
     """The text that a config names, and its tokenizer, fitted to that text. Raises UserError and OSError."""
     corpus = config.open()
     kind = config.tokenizer.component
-    texts = chain.from_iterable(corpus.pieces()) if by_pieces(kind) else corpus.documents()
-    return corpus, kind.fit(config.tokenizer, texts)
+    return corpus, kind.fit(config.tokenizer, _texts_to_fit(kind, corpus))
+
+
+def _texts_to_fit(kind: Any, corpus: Corpus) -> Iterator[str]:
+    """What a tokenizer learns from: whole documents, or pieces of them where it learns the same from those."""
+    if kind.fit.__func__ not in [one.fit.__func__ for one in _learn_from_pieces]:
+        return corpus.documents()
+    return (text for document in corpus.pieces() for text in cut_up(document, last_part))
 
 
 def vocabulary_of(config: DataConfig) -> int:

@@ -105,25 +105,42 @@ class Lock(AbstractContextManager["Lock"]):
 def one_at_a_time(path: Path, what: str) -> Iterator[None]:
     """While the block runs, no other process is in a block with this file; until then, `what` is shown as progress.
 
-    The system releases the lock when the process ends, however it ends.
+    The system releases the lock when the process ends, however it ends. The file is removed at the end; who has
+    waited for a file that is removed begins again.
     """
-    lock = FileLock(path, thread_local=False)
+    held = ExitStack()
 
     def tries() -> Iterator[None]:
-        while True:
-            try:
-                lock.acquire(timeout=0)
-                return
-            except Timeout:
-                time.sleep(0.1)
-                yield
+        while not _locked(path, held):
+            time.sleep(0.1)
+            yield
 
-    for _ in progress(tries(), what):
-        pass
-    try:
+    with held:
+        for _ in progress(tries(), what):
+            pass
         yield
-    finally:
-        lock.release()
+
+
+def _locked(path: Path, held: ExitStack) -> bool:
+    """Whether the lock could be taken now; `held` then releases it."""
+    if sys.platform == "win32":  # cannot remove a file that is open
+        try:
+            held.enter_context(FileLock(path, timeout=0, thread_local=False))
+            return True
+        except Timeout:
+            return False
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        same = os.path.exists(path) and os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except (BlockingIOError, FileNotFoundError):
+        same = False
+    if not same:
+        os.close(descriptor)
+        return False
+    held.callback(os.close, descriptor)
+    held.callback(path.unlink, missing_ok=True)
+    return True
 
 
 def _holder(folder: Path) -> str:

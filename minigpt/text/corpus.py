@@ -64,14 +64,17 @@ class Corpus:
     characters: int = 0
     """Of all documents together; 0 where nobody has counted."""
 
-    def documents(self) -> Iterator[str]:
-        """Reads the documents in order, each as a whole. Raises UserError for one that does not fit into memory."""
+    def documents(self, skip: int = 0) -> Iterator[str]:
+        """Reads the documents in order but the first `skip`, each as a whole.
+
+        Raises UserError for one that does not fit into memory.
+        """
         needed, free = WHOLE * self.largest, free_memory()
         if free is not None and needed > free:
             what = f"to tokenize {self.largest:,} bytes at once would need {needed:,} bytes, and {free:,} are free"
-            hint = "divide the file, or use data.tokenizer=char or byte, which read it in pieces"
+            hint = "divide the file, or use a built-in tokenizer, which reads it in pieces"
             raise UserError(f"not enough memory: {what}: {hint}")
-        return map("".join, self.pieces())
+        return map("".join, self.pieces(skip))
 
 
 def open_corpus(

@@ -49,6 +49,10 @@ class BadFile(UserError):
     """A file that cannot be used."""
 
 
+class Changed(UserError):
+    """A file is not what it was when it was looked through."""
+
+
 def look(path: Path, field: str) -> Found:
     """Read a file and check that it is text. Raises UserError (BadFile where the file is to blame), and OSError."""
     notes = list[str]()
@@ -96,7 +100,7 @@ def read_again(path: Path, field: str, found: Found, skip: int = 0) -> Iterator[
 
         def check() -> None:
             if (raw.size, raw.sha256()) != (found.size, found.sha256):
-                raise UserError(f"{path}: changed while it was being read: start again when the file is complete")
+                raise Changed(f"{path}: changed while it was being read: start again when the file is complete")
 
         if raw.size != found.size:
             check()

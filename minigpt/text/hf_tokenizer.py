@@ -20,7 +20,7 @@ from minigpt.system.strict_json import has_form
 from minigpt.system.terminal import one_line
 from minigpt.system.waiting import progress
 from minigpt.text.hf_steps import MOST_IDS, Json, read_steps
-from minigpt.text.seams import whole_parts
+from minigpt.text.seams import last_seam, whole_parts
 from minigpt.text.tokenizer import Ids, Tokenizer, locate, split_at, utf8
 
 PART = 1 << 16  # characters that are encoded at once: `tokenizers` needs some 160 bytes for each
@@ -63,6 +63,14 @@ class HuggingFace(Tokenizer, kind="hf"):
     def encode(self, text: str) -> Ids:
         """The ids (N,) of a text. Raises UserError for a character that the vocabulary cannot write."""
         return self._encode(text, self._steps.leads)
+
+    def encode_rest(self, text: str) -> Ids:
+        """The same for what follows a `cut`: no space is put in front of it."""
+        return self._encode(text, "never")
+
+    def cut(self, text: str) -> int:
+        """The last place where a text that goes on can be cut; 0: nowhere yet."""
+        return last_seam(text, self._ids, LONGEST_PART)
 
     def encode_marked(self, text: str) -> Ids:
         """The same where the name of a special token stands for the token."""

@@ -10,9 +10,10 @@ import inspect
 import json
 import os
 import shutil
+import time
 import uuid
-from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,49 +21,43 @@ import numpy as np
 import numpy.typing as npt
 
 from minigpt.system.errors import UserError
-from minigpt.system.folder import fsync, sha256_of
-from minigpt.system.waiting import progress
+from minigpt.system.folder import one_at_a_time, sha256_of, write_whole
 from minigpt.text import corpus as corpora
 from minigpt.text.corpus import Corpus
-from minigpt.text.tokenizer import Tokenizer, by_pieces
+from minigpt.text.files import REMEMBERED, SETTLED, Changed, stamp
+from minigpt.text.shards import Numbers, Seal, Shards, check_size, ids_name, join_starts, sealed, write_shards
+from minigpt.text.tokenizer import Tokenizer
 
-FORMAT = 1  # of the files in data/cache: increase it when their contents change
-FILES = ("ids.bin", "starts.bin")  # little-endian: the ids, and the index of each document's first id (int64)
-MANIFEST = "meta.json"  # their types and SHA-256; files that do not match it are not used
+__all__ = ["Ids", "Numbers", "check_size", "ids_on_disk"]
 
-Numbers = npt.NDArray[np.int64]
+FORMAT = 2  # of the files in data/cache: increase it when their contents change
+STARTS = "starts.bin"  # little-endian: the index of each document's first id (int64)
+MANIFEST = "meta.json"  # types, sizes and SHA-256; files that do not match it are not used
+STAMPS = "stamps.json"  # of files that have matched it
+
+Ids = npt.NDArray[Any] | Shards
 
 
-def ids_on_disk(corpus: Corpus, tokenizer: Tokenizer) -> tuple[npt.NDArray[Any], Numbers]:
+def ids_on_disk(corpus: Corpus, tokenizer: Tokenizer) -> tuple[Ids, Numbers]:
     """The ids (N,), mapped into memory, and where each document starts; made once for a text and a tokenizer.
 
     They are in data/cache, in a folder whose name is a hash of the text and the tokenizer. Files with a wrong checksum
-    are made again. Several processes may make the same files at the same time: each writes temporary files and renames
-    them. Raises UserError if the tokenizer returns an id that is not in its vocabulary.
+    are made again. Of several processes, one makes them and the others wait; if it is killed, another one goes on from
+    the last complete shard. Raises UserError if the tokenizer returns an id that is not in its vocabulary.
     """
-    folder = corpora.DATA / "cache" / _key(corpus, tokenizer)
-    dtype = np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4")
+    cache, key = corpora.DATA / "cache", _key(corpus, tokenizer)
+    folder, dtype = cache / key, np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4")
     if not _verifies(folder, dtype):
-        temporary = folder.with_name(f"{folder.name}.{uuid.uuid4().hex}.part")
-        temporary.mkdir(parents=True)
-        try:
-            _make(temporary, corpus, tokenizer, dtype)
-            folder.mkdir(exist_ok=True)
-            for name in (*FILES, MANIFEST):
-                os.replace(temporary / name, folder / name)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-    ids, starts = (folder / name for name in FILES)
-    return np.asarray(np.memmap(ids, dtype, mode="r")), np.fromfile(starts, "<i8").astype(np.int64)
-
-
-def check_size(ids: npt.NDArray[Any]) -> None:
-    """Raises OSError for mapped ids (N,) whose file was truncated: to read beyond its end would be a SIGBUS."""
-    mapped = ids.base
-    memory: Any = getattr(mapped, "base", None)  # the open file, also if another one has its name now
-    if isinstance(mapped, np.memmap) and (size := memory.size()) < mapped.nbytes:
-        what = f"{mapped.filename}: cut short to {size:,} of {mapped.nbytes:,} bytes while it was in use"
-        raise OSError(f"{what}; the next start makes it again: python scripts/train.py --resume")
+        cache.mkdir(parents=True, exist_ok=True)
+        mine = f"{key}.{os.getuid() if hasattr(os, 'getuid') else 0}"  # others cannot write into folders of mine
+        with one_at_a_time(cache / f"{mine}.lock", f"another process tokenizes {corpus.source}"):
+            if not _verifies(folder, dtype):
+                _make(cache / f"{mine}.part", folder, corpus, tokenizer, dtype)
+    sizes = json.loads((folder / MANIFEST).read_text("utf-8"))["shards"]
+    starts = np.asarray(np.memmap(folder / STARTS, "<i8", mode="r"))  # (documents,)
+    if len(sizes) == 1:
+        return np.asarray(np.memmap(folder / ids_name(0), dtype, mode="r")), starts.astype(np.int64, copy=False)
+    return Shards(folder, sizes, dtype), starts.astype(np.int64, copy=False)
 
 
 def _key(corpus: Corpus, tokenizer: Tokenizer) -> str:
@@ -76,65 +71,70 @@ def _key(corpus: Corpus, tokenizer: Tokenizer) -> str:
 
 
 def _verifies(folder: Path, dtype: np.dtype[Any]) -> bool:
-    """Whether the files exist and match their manifest."""
+    """Whether the files exist and match their manifest.
+
+    Large ones are read once; after that it is enough that none has been written to since.
+    """
     try:
         manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
-        return manifest["dtype"] == dtype.str and all(
-            manifest["sha256"][name] == sha256_of(folder / name) for name in FILES
-        )
+        names = [*map(ids_name, range(len(manifest["shards"]))), STARTS]
+        if manifest["dtype"] != dtype.str or not manifest["shards"]:
+            return False
+        large = sum((folder / name).stat().st_size for name in names) >= REMEMBERED
+        stamps = {name: stamp(folder / name) for name in (*names, MANIFEST)}
+        if large and _stamped(folder) == stamps:
+            return True
+        if any(manifest["sha256"][name] != sha256_of(folder / name) for name in names):
+            return False
+        if large and time.time() - max(max(found[1:3]) for found in stamps.values()) / 1e9 > SETTLED:
+            with suppress(OSError):  # the folder is another user's
+                write_whole(folder / STAMPS, json.dumps(stamps))
+        return True
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
 
 
-def _make(folder: Path, corpus: Corpus, tokenizer: Tokenizer, dtype: np.dtype[Any]) -> None:
-    """Tokenize the corpus, a piece or a document at a time, and write the three files."""
-    starts = array("q")
-    chunks = (ids.astype(dtype).tobytes() for ids in _tokenize(corpus, tokenizer, starts))
-    sums = [_write(folder / FILES[0], chunks), _write(folder / FILES[1], [np.array(starts, "<i8").tobytes()])]
-    count = (folder / FILES[0]).stat().st_size // dtype.itemsize
-    if not count:
-        raise UserError(f"data.source: the tokenizer {tokenizer.kind} makes no ids of {corpus.source}")
-    manifest = {"from": corpus.description, "tokenizer": tokenizer.kind, "vocab_size": tokenizer.vocab_size}
-    manifest |= {
-        "dtype": dtype.str,
-        "ids": count,
-        "documents": len(starts),
-        "sha256": dict(zip(FILES, sums, strict=True)),
-    }
-    _write(folder / MANIFEST, [json.dumps(manifest, indent=1).encode() + b"\n"])
+def _stamped(folder: Path) -> Any:
+    """The stamps of the files when they were read; None where they were not."""
+    try:
+        return json.loads((folder / STAMPS).read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
 
 
-def _tokenize(corpus: Corpus, tokenizer: Tokenizer, starts: array[int]) -> Iterator[Numbers]:
-    """The ids of each document, in one or more arrays, with begin_of_text, and end_of_text before all but the first.
+def _make(part: Path, folder: Path, corpus: Corpus, tokenizer: Tokenizer, dtype: np.dtype[Any]) -> None:
+    """Tokenize the corpus into `part`, or go on there, and rename it to `folder`.
 
-    Appends the start of each document to `starts`. Only a tokenizer that does not work by pieces reads whole documents.
+    After an error, or a signal, it is kept if it has a complete shard.
     """
-    count = 0
-    documents = corpus.pieces() if by_pieces(type(tokenizer)) else ([whole] for whole in corpus.documents())
-    numbered = ((n, piece) for pieces in documents for n, piece in enumerate(pieces))
-    for n, piece in progress(numbered, "tokenizing", unit="pieces of the text"):
-        try:
-            ids = tokenizer.encode(piece)  # (piece,)
-        except UserError as error:
-            raise UserError(f"after {n} MiB of the text: {error}" if n else str(error)) from None
-        if len(ids) and not 0 <= ids.min() <= ids.max() < tokenizer.vocab_size:
-            what = f"{tokenizer.kind} gave ids from {ids.min()} to {ids.max()}"
-            raise UserError(f"data.tokenizer: {what}, but its vocab_size is {tokenizer.vocab_size}")
-        if n == 0:
-            between = dict.fromkeys([tokenizer.end_of_text] * bool(starts) + [tokenizer.begin_of_text])
-            ids = np.concatenate(([id for id in between if id is not None], ids)).astype(np.int64)
-            starts.append(count)
-        count += len(ids)
-        yield ids
+    part.mkdir(exist_ok=True)
+    try:
+        seals = write_shards(part, corpus, tokenizer, dtype)
+        if not sum(seal.ids for seal in seals):
+            raise UserError(f"data.source: the tokenizer {tokenizer.kind} makes no ids of {corpus.source}")
+        _complete(part, seals, corpus, tokenizer, dtype)
+        if folder.exists():  # damaged
+            damaged = folder.with_name(f"{folder.name}.{uuid.uuid4().hex}.part")
+            folder.rename(damaged)
+            shutil.rmtree(damaged, ignore_errors=True)
+        part.rename(folder)
+    except Changed:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    except BaseException:
+        if not sealed(part):
+            shutil.rmtree(part, ignore_errors=True)
+        raise
 
 
-def _write(path: Path, chunks: Iterable[bytes]) -> str:
-    """Write and sync a file, and return its SHA-256."""
-    digest = hashlib.sha256()
-    with path.open("wb") as file:
-        for chunk in chunks:
-            file.write(chunk)
-            digest.update(chunk)
-        file.flush()
-        fsync(file.fileno(), path.name)
-    return digest.hexdigest()
+def _complete(folder: Path, seals: Sequence[Seal], corpus: Corpus, tokenizer: Tokenizer, dtype: np.dtype[Any]) -> None:
+    """Write the manifest of a folder with all shards."""
+    sums = {ids_name(shard): seal.sha256[0] for shard, seal in enumerate(seals)}
+    manifest = {"from": corpus.description, "tokenizer": tokenizer.kind, "vocab_size": tokenizer.vocab_size} | {
+        "dtype": dtype.str,
+        "ids": sum(seal.ids for seal in seals),
+        "documents": sum(seal.starts for seal in seals),
+        "shards": [seal.ids for seal in seals],
+        "sha256": sums | {STARTS: join_starts(folder, seals)},
+    }
+    write_whole(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")

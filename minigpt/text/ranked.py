@@ -17,7 +17,7 @@ from minigpt.system.errors import UserError
 from minigpt.system.strict_json import has_form
 from minigpt.system.waiting import progress
 from minigpt.text.hf_tokenizer import check_arguments
-from minigpt.text.seams import whole_parts
+from minigpt.text.seams import last_seam, whole_parts
 from minigpt.text.split_patterns import OF_GGUF
 from minigpt.text.tokenizer import LONGEST, Ids, Tokenizer, byte_letters, locate, split_at, utf8
 
@@ -81,6 +81,12 @@ class Ranked(Tokenizer, kind="ranked"):
 
     def _cut(self, text: str) -> Iterator[str]:
         return whole_parts(text, self._encoding.encode_ordinary, LONGEST, LONGEST_PART)
+
+    def cut(self, text: str) -> int:
+        """The last place where a text that goes on can be cut; 0: nowhere yet. No name of a whole token is cut."""
+        at = last_seam(text, self._encoding.encode_ordinary, LONGEST_PART)
+        around = [text.find(name, max(0, at - len(name) + 1), at + len(name) - 1) for name in self._whole]
+        return min([at, *(start for start in around if start >= 0)])
 
     def _complain(self, text: str) -> None:
         for index, character in enumerate(text):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 WORD_END = re.compile(r"(?<=\w)(?=\W)")
 SEAM = 64  # characters on each side of a cut that are looked at
+NEAR = 1 << 12  # characters at the end of a text in which a cut is looked for first
 
 
 def whole_parts(text: str, ids: Callable[[str], list[int]], size: int, longest: int) -> Iterator[str]:
@@ -30,3 +31,17 @@ def whole_parts(text: str, ids: Callable[[str], list[int]], size: int, longest: 
         yield text[start:cut]
         start = cut
     yield text[start:]
+
+
+def last_seam(text: str, ids: Callable[[str], list[int]], longest: int) -> int:
+    """The last place where a text that goes on can be cut so that no token reaches across; 0: nowhere yet.
+
+    A text of more than `longest` characters without such a place is cut anywhere.
+    """
+    end = len(text) - SEAM
+    for start in (max(0, end - NEAR), 0):
+        for place in reversed([place.start() for place in WORD_END.finditer(text, start, max(0, end))]):
+            left, right = text[max(0, place - SEAM) : place], text[place : place + SEAM]
+            if place and ids(left + right) == ids(left) + ids(right):
+                return place
+    return end if len(text) > longest else 0

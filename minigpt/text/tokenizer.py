@@ -213,11 +213,6 @@ class Byte(Tokenizer, kind="byte"):
         return bytes([self._check(id)])
 
 
-def by_pieces(kind: type[Tokenizer]) -> bool:
-    """Whether the ids of a text are those of its pieces, wherever it is cut: such a text may be larger than memory."""
-    return kind.encode in (Char.encode, Byte.encode)
-
-
 class Tiktoken(Tokenizer):
     """An id is a piece of a `tiktoken.Encoding`. The kinds below differ in where the encoding comes from."""
 

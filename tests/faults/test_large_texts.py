@@ -84,15 +84,26 @@ def test_a_text_larger_than_memory_is_read_in_pieces(kind: str, tokens: int, tmp
 def test_a_tokenizer_that_needs_the_whole_text_is_refused_one_that_does_not_fit(tmp_path: Path) -> None:
     """In one line, before it is read."""
     (furnish(tmp_path) / "full.py").write_text(
-        "import minigpt.text.corpus\nminigpt.text.corpus.free_memory = lambda: 4000\n", encoding="utf-8"
+        """
+import minigpt.text.corpus
+from minigpt.text.tokenizer import Byte
+
+minigpt.text.corpus.free_memory = lambda: 4000
+
+
+class Whole(Byte, kind="whole"):
+    def encode(self, text):
+        return super().encode(text)
+""",
+        encoding="utf-8",
     )
-    size = len(small_text())
-    bpe = "data.tokenizer={kind: bpe, vocab_size: 300}"
-    ended = script("train.py", "--config", "small.yaml", "--plugin", "full.py", bpe, cwd=tmp_path)
+    size, plugin = len(small_text()), ("--config", "small.yaml", "--plugin", "full.py")
+    ended = script("train.py", *plugin, "data.tokenizer=whole", cwd=tmp_path)
     assert ended.code == 2 and ended.err.count("\n") == 1, ended
     assert f"not enough memory: to tokenize {size:,} bytes at once would need {4 * size:,} bytes" in ended.err
     assert "and 4,000 are free" in ended.err and not (tmp_path / "runs").exists()
-    assert script("train.py", "--config", "small.yaml", "--plugin", "full.py", cwd=tmp_path).code == 0  # by characters
+    assert leftovers(Path(data_folder())) == []
+    assert script("train.py", *plugin, "data.tokenizer={kind: bpe, vocab_size: 300}", cwd=tmp_path).code == 0
 
 
 def test_a_character_that_is_not_known_is_found_in_its_piece(data: Path) -> None:

@@ -14,6 +14,7 @@ import torch
 from comparing import SMALL as COMPARISON
 from comparing import small, written
 from running import Started, started
+from small_corpora import corpus_of
 from stopping import DEAF, furnished, metrics, newest, train, train_until
 
 from minigpt.comparison.experiment import Experiment
@@ -27,8 +28,10 @@ from minigpt.runs.report import read_metrics
 from minigpt.system import waiting
 from minigpt.system.folder import refuse_links, sha256_of
 from minigpt.text import corpus as corpora
+from minigpt.text import cuts
 from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import DataConfig, Dataset
+from minigpt.text.ids import ids_on_disk
 from minigpt.text.tokenizer import Byte, Char
 from minigpt.training import loop
 from minigpt.training.floor import expectations
@@ -105,6 +108,12 @@ def profile(folder: Path) -> None:
     take_profile(model, dataset, optimizer, settings, 5)
 
 
+def tokenize(folder: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cuts, "BLOCK", 1)
+        ids_on_disk(corpus_of("a", "b", "c", "d"), Byte())
+
+
 LOOPS: dict[str, Callable[[Path], object]] = {
     "checking large: 2 of 5 MiB": hash_a_file,
     "reading metrics.jsonl: 2 lines": read_many_lines,
@@ -120,7 +129,7 @@ LOOPS: dict[str, Callable[[Path], object]] = {
     "reading the results: 2 of 4 runs": results,
     "warming up: 2 of 3 steps": profile,
     "measuring: 2 of 5 pairs of steps": profile,
-    "tokenizing: 2 pieces of the text": profile,
+    "tokenizing: 2 MiB": tokenize,
 }
 
 

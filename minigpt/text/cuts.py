@@ -1,0 +1,94 @@
+"""Documents -> pieces of about a mebibyte, whose ids are those of the whole document, and blocks of such pieces.
+
+Where a document can be cut depends on the tokenizer. One that is defined elsewhere gets whole documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from minigpt.system.errors import UserError
+from minigpt.text.hf_tokenizer import HuggingFace
+from minigpt.text.ranked import Ranked
+from minigpt.text.tokenizer import LONGEST, Byte, Char, Ids, Tiktoken, Tokenizer, parts
+
+STEP = 1 << 20  # characters that are added to a text until it can be cut
+BLOCK = 1 << 20  # characters of a block, at least
+
+Cut = Callable[[str], int]  # the last place where a text that goes on can be cut; 0: nowhere yet
+
+
+class Piece(NamedTuple):
+    """A part of a document."""
+
+    document: int
+    n: int
+    """The number of the piece in its document; piece 0 begins it."""
+    text: str
+
+
+def place_to_cut(tokenizer: Tokenizer) -> Cut | None:
+    """Where a tokenizer's texts can be cut; None: nowhere. A class that replaces `encode` does not inherit this."""
+    encode = type(tokenizer).encode
+    if encode in (Char.encode, Byte.encode):
+        return len
+    if encode is Tiktoken.encode:
+        return last_part
+    if isinstance(tokenizer, (HuggingFace, Ranked)) and encode in (HuggingFace.encode, Ranked.encode):
+        return tokenizer.cut
+    return None
+
+
+def last_part(text: str) -> int:
+    """Where the last of the `parts` of a text begins that could be another one if the text went on."""
+    start = 0
+    for part in parts(text):
+        if start + LONGEST >= len(text):  # it could be longer, and its end is found by the character behind it
+            break
+        start += len(part)
+    return start
+
+
+def cut_up(document: Iterable[str], cut: Cut) -> Iterator[str]:
+    """A document in pieces -> the same in other pieces, cut where `cut` allows it."""
+    held = ""
+    for piece in document:
+        for start in range(0, len(piece), STEP):
+            held += piece[start : start + STEP]
+            if at := cut(held):
+                yield held[:at]
+                held = held[at:]
+    if held:
+        yield held
+
+
+def blocks(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
+    """Pieces in order, together at least BLOCK characters, but for the last block."""
+    block, size = list[Piece](), 0
+    for piece in pieces:
+        block.append(piece)
+        size += len(piece.text)
+        if size >= BLOCK:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block
+
+
+def encode_block(tokenizer: Tokenizer, pieces: Iterable[Piece]) -> tuple[Ids, list[int]]:
+    """The ids (N,) of pieces one after the other, and how many each has. Raises UserError."""
+    found = [np.empty(0, np.int64)]
+    for piece in pieces:
+        try:
+            encode = tokenizer.encode_rest if piece.n and isinstance(tokenizer, HuggingFace) else tokenizer.encode
+            ids = encode(piece.text)  # (ids of the piece,)
+        except UserError as error:
+            raise UserError(f"after {piece.n} MiB of the text: {error}" if piece.n else str(error)) from None
+        if len(ids) and not 0 <= ids.min() <= ids.max() < tokenizer.vocab_size:
+            what = f"{tokenizer.kind} gave ids from {ids.min()} to {ids.max()}"
+            raise UserError(f"data.tokenizer: {what}, but its vocab_size is {tokenizer.vocab_size}")
+        found.append(ids)
+    return np.concatenate(found), list(map(len, found[1:]))

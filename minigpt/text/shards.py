@@ -1,0 +1,244 @@
+"""A text's ids in files of a bounded size, written one after the other, and read as one array.
+
+A shard is complete with its seal, which says where the next one begins: a stop, however hard, costs at most a shard.
+
+N ids   S shards
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from minigpt.system.folder import fsync, sha256_of, write_whole
+from minigpt.system.waiting import progress
+from minigpt.text.corpus import Corpus
+from minigpt.text.cuts import BLOCK, Piece, blocks, cut_up, place_to_cut
+from minigpt.text.tokenizer import Tokenizer
+from minigpt.text.workers import encoded, processes_for
+
+SHARD = 1 << 28  # characters of a shard, at least; a block more, at most
+OPEN = 128  # shards that are mapped at the same time: a process may open some 1,000 files, or 256
+
+Numbers = npt.NDArray[np.int64]
+
+
+class Seal(NamedTuple):
+    """What is known of a shard that is complete, and of those before it."""
+
+    last: tuple[int, int]
+    """The document of its last piece, and the number of the piece in it."""
+    ids: int
+    starts: int
+    """How many documents begin in it."""
+    sha256: tuple[str, str]
+    """Of its ids, and of its starts."""
+
+
+def ids_name(shard: int) -> str:
+    """The name of the file with a shard's ids."""
+    return f"ids-{shard}.bin" if shard else "ids.bin"
+
+
+def starts_name(shard: int) -> str:
+    """The name of the file with the starts of documents, counted from the beginning of the shard."""
+    return f"starts-{shard}.bin"
+
+
+def seal_name(shard: int) -> str:
+    """The name of the file with a shard's seal."""
+    return f"seal-{shard}.json"
+
+
+def sealed(folder: Path) -> list[Seal]:
+    """The shards that are complete, from the first one on. What follows a damaged one does not count."""
+    seals = list[Seal]()
+    try:
+        while True:
+            shard = len(seals)
+            (document, n), ids, starts, sums = json.loads((folder / seal_name(shard)).read_text("utf-8"))
+            if sums != [sha256_of(folder / name) for name in (ids_name(shard), starts_name(shard))]:
+                return seals
+            seals.append(Seal((int(document), int(n)), int(ids), int(starts), (sums[0], sums[1])))
+    except (OSError, ValueError, TypeError, RecursionError):
+        return seals
+
+
+def write_shards(
+    folder: Path, corpus: Corpus, tokenizer: Tokenizer, dtype: np.dtype[Any], processes: int | None = None
+) -> list[Seal]:
+    """Tokenize a text into a folder, and go on where it has complete shards. Raises UserError and OSError.
+
+    `processes`: how many tokenize; None: as many as are worth it. The ids are the same for any number.
+    """
+    seals = sealed(folder)
+    cut, last = place_to_cut(tokenizer), seals[-1].last if seals else None
+    if processes is None:
+        processes = processes_for(tokenizer, corpus.characters)
+    pieces = _pieces(corpus, cut, last)
+    with closing(encoded(blocks(pieces), tokenizer, processes)) as found:
+        total = max(1, round(corpus.characters / BLOCK)) if corpus.characters else None
+        shown = progress(found, "tokenizing", total, "MiB")
+        while True:
+            shard = _Shard(folder, len(seals), tokenizer, dtype)
+            with shard.file:
+                for block, ids, counts in shown:
+                    shard.add(block, ids, counts)
+                    if shard.characters >= SHARD:
+                        break
+                shard.file.flush()
+                fsync(shard.file.fileno(), shard.file.name)
+            if not shard.last:
+                (folder / ids_name(len(seals))).unlink()
+                return seals
+            seals.append(shard.seal())
+
+
+def _pieces(corpus: Corpus, cut: Any, last: tuple[int, int] | None) -> Iterator[Piece]:
+    """The pieces of a text, in order, after the `last` one that is done."""
+    first, done = last or (0, -1)
+    documents: Iterable[Iterable[str]] = corpus.pieces(first)
+    if cut is None:
+        documents = ([whole] for whole in corpus.documents(first))
+    for document, texts in enumerate(documents, first):
+        for n, text in enumerate(texts if cut is None else cut_up(texts, cut)):
+            if document > first or n > done:
+                yield Piece(document, n, text)
+
+
+class _Shard:
+    """A shard while it is written."""
+
+    def __init__(self, folder: Path, number: int, tokenizer: Tokenizer, dtype: np.dtype[Any]):
+        self.folder, self.number, self.tokenizer, self.dtype = folder, number, tokenizer, dtype
+        self.ids, self.characters, self.starts, self.digest = 0, 0, array("q"), hashlib.sha256()
+        self.last: tuple[int, int] | None = None
+        self.file = (folder / ids_name(number)).open("wb")
+
+    def add(self, block: Sequence[Piece], ids: Numbers, counts: Sequence[int]) -> None:
+        """Write the ids (N,) of a block; `counts` are those of its pieces.
+
+        A document begins with begin_of_text, and all but the first with end_of_text before it.
+        """
+        places, marks = list[int](), list[int]()
+        for piece, place in zip(block, np.cumsum([0, *counts]).tolist()):
+            if piece.n == 0:
+                self.starts.append(self.ids + place + len(marks))
+                between = [self.tokenizer.end_of_text] * (piece.document > 0) + [self.tokenizer.begin_of_text]
+                new = [id for id in dict.fromkeys(between) if id is not None]
+                places, marks = places + [place] * len(new), marks + new
+        whole = (np.insert(ids, places, marks) if marks else ids).astype(self.dtype)  # (N + marks,)
+        self.file.write(whole.data)
+        self.digest.update(whole.data)
+        self.ids += len(whole)
+        self.characters += sum(len(piece.text) for piece in block)
+        self.last = block[-1].document, block[-1].n
+
+    def seal(self) -> Seal:
+        """Say of a shard whose ids are on the disk that it is complete."""
+        assert self.last
+        starts = np.array(self.starts, "<i8").tobytes()
+        write_whole(self.folder / starts_name(self.number), starts)
+        sums = self.digest.hexdigest(), hashlib.sha256(starts).hexdigest()
+        seal = Seal(self.last, self.ids, len(self.starts), sums)
+        write_whole(self.folder / seal_name(self.number), json.dumps(seal))
+        return seal
+
+
+def join_starts(folder: Path, seals: Sequence[Seal]) -> str:
+    """Make starts.bin of the shards' own starts, which are removed with the seals; returns its SHA-256."""
+    digest, before = hashlib.sha256(), 0
+    with (folder / "starts.bin").open("wb") as file:
+        for shard, seal in enumerate(seals):
+            starts = (np.fromfile(folder / starts_name(shard), "<i8") + before).astype("<i8")  # (documents,)
+            file.write(starts.data)
+            digest.update(starts.data)
+            before += seal.ids
+        file.flush()
+        fsync(file.fileno(), "starts.bin")
+    for shard in range(len(seals)):
+        (folder / starts_name(shard)).unlink()
+        (folder / seal_name(shard)).unlink()
+    return digest.hexdigest()
+
+
+class Shards:
+    """The ids (N,) of several files, to be indexed like one array. At most OPEN files are open."""
+
+    def __init__(self, folder: Path, sizes: Sequence[int], dtype: np.dtype[Any]):
+        """`sizes` (S,): the ids of each file."""
+        self.folder, self.dtype = folder, dtype
+        self.bounds = np.cumsum([0, *sizes])  # (S + 1,)
+        self._open = lru_cache(maxsize=OPEN)(self._map)
+
+    def __len__(self) -> int:
+        return int(self.bounds[-1])
+
+    @property
+    def shape(self) -> tuple[int]:
+        """(N,)."""
+        return (len(self),)
+
+    def _map(self, shard: int) -> npt.NDArray[Any]:
+        size = int(self.bounds[shard + 1] - self.bounds[shard])
+        return np.asarray(np.memmap(self.folder / ids_name(shard), self.dtype, mode="r", shape=(size,)))  # (ids,)
+
+    def _part(self, shard: int) -> npt.NDArray[Any]:
+        ids = self._open(shard)
+        check_size(ids)
+        return ids
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> npt.NDArray[Any]:
+        """All ids in memory."""
+        whole = self[:]
+        return whole if dtype is None else whole.astype(dtype)
+
+    def __getitem__(self, where: Any) -> npt.NDArray[Any]:
+        """The ids at an index, a slice, or an array of indices of any shape, from 0 on. Raises IndexError."""
+        if isinstance(where, slice):
+            start, stop, step = where.indices(len(self))
+            where = np.arange(start, stop, step)
+        where = np.asarray(where)
+        if where.dtype == np.bool_:
+            where = np.flatnonzero(where)
+        if where.size and not 0 <= where.min() <= where.max() < len(self):
+            raise IndexError(f"{len(self)} ids have the indices 0 to {len(self) - 1}")
+        found = np.empty(where.shape, self.dtype)
+        rows = (where, found) if where.ndim > 1 else (where.reshape(1, -1), found.reshape(1, -1))
+        for row, out in zip(*rows):
+            self._gather(row.ravel(), out.reshape(-1))
+        return found
+
+    def _gather(self, places: Numbers, out: npt.NDArray[Any]) -> None:
+        """Write the ids at some places (n,) into `out` (n,); they are mostly of one shard."""
+        if not len(places):
+            return
+        first, last = np.searchsorted(self.bounds, [places.min(), places.max()], side="right") - 1
+        if first == last:
+            out[:] = self._part(int(first))[places - self.bounds[first]]
+            return
+        which = np.searchsorted(self.bounds, places, side="right") - 1  # (n,)
+        for shard in np.unique(which):
+            inside = which == shard  # (n,)
+            out[inside] = self._part(int(shard))[places[inside] - self.bounds[shard]]
+
+
+def check_size(ids: npt.NDArray[Any] | Shards) -> None:
+    """Raises OSError for mapped ids (N,) whose file was truncated: to read beyond its end would be a SIGBUS.
+
+    Shards are checked where they are read.
+    """
+    mapped = None if isinstance(ids, Shards) else ids.base
+    memory: Any = getattr(mapped, "base", None)  # the open file, also if another one has its name now
+    if isinstance(mapped, np.memmap) and (size := memory.size()) < mapped.nbytes:
+        what = f"{mapped.filename}: cut short to {size:,} of {mapped.nbytes:,} bytes while it was in use"
+        raise OSError(f"{what}; the next start makes it again: python scripts/train.py --resume")
