@@ -153,6 +153,15 @@ class Probe:
 
     def logits(self, ids: Tensor, mode: Mode) -> Tensor:
         """The logits (B, T, V) of ids (B, T), each time from the same random state and buffers."""
+        with self.divided(ids):
+            return self.computed(ids, mode)
+
+    def divided(self, ids: Tensor) -> AbstractContextManager[None]:
+        """The context in which the documents of the windows do not see one another, if they do not in training."""
+        return within_documents(self.model, None if self.begins is None else self.begins[: len(ids)])
+
+    def computed(self, ids: Tensor, mode: Mode) -> Tensor:
+        """The logits (B, T, V), inside `divided`: a backward pass may compute a part of them again."""
         with torch.no_grad():
             for buffer, before in zip(self.model.buffers(), self.buffers):
                 buffer.copy_(before)
@@ -160,8 +169,7 @@ class Probe:
         random.seed(SEED)
         np.random.seed(SEED)
         self.model.train(mode.training)
-        begins = None if self.begins is None else self.begins[: len(ids)]  # (B, T)
-        with torch.set_grad_enabled(mode.gradients), self.precision(mode), within_documents(self.model, begins):
+        with torch.set_grad_enabled(mode.gradients), self.precision(mode):
             return self.model(ids)
 
     def precision(self, mode: Mode) -> AbstractContextManager[None]:
@@ -196,17 +204,18 @@ class Probe:
             kept.append(output.detach().requires_grad_())  # (B, T, D)
             return kept[-1]
 
-        handle = self.model.tokens.register_forward_hook(keep)
-        try:
-            logits = self.logits(self.x, mode)  # (B, T, V)
-        finally:
-            handle.remove()
         cuts = self.next_cuts(B)  # (B,)
-        sooner = early(cuts, T).to(logits.device)  # (B, T)
-        read = logits @ torch.randn(logits.shape[-1], generator=self.draw).to(logits)  # (B, T): what losses would read
-        signs = torch.randn(B, T, generator=self.draw).to(logits) * sooner  # (B, T)
-        loss = (read * signs).sum()  # a number: with `signs` as grad_outputs, torch would import sympy
-        (gradient,) = torch.autograd.grad(loss, kept[0], allow_unused=True)  # (B, T, D)
+        with self.divided(self.x):
+            handle = self.model.tokens.register_forward_hook(keep)
+            try:
+                logits = self.computed(self.x, mode)  # (B, T, V)
+            finally:
+                handle.remove()
+            sooner = early(cuts, T).to(logits.device)  # (B, T)
+            read = logits @ torch.randn(logits.shape[-1], generator=self.draw).to(logits)  # (B, T): as a loss would
+            signs = torch.randn(B, T, generator=self.draw).to(logits) * sooner  # (B, T)
+            loss = (read * signs).sum()  # a number: with `signs` as grad_outputs, torch would import sympy
+            (gradient,) = torch.autograd.grad(loss, kept[0], allow_unused=True)  # (B, T, D)
         if gradient is None:
             return logits.detach(), None
         far = ~sooner * gradient.abs().amax(-1).nan_to_num(0.0)  # (B, T): a NaN is reported by the first step
