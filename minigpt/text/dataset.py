@@ -26,7 +26,7 @@ from minigpt.system.errors import Mistake, UserError
 from minigpt.text import corpus as corpora
 from minigpt.text.corpus import Corpus, open_corpus
 from minigpt.text.ids import Numbers, check_size, ids_on_disk
-from minigpt.text.order import Packed, draws, epoch_order
+from minigpt.text.order import Packed, draws, window_order
 from minigpt.text.tokenizer import Char, Tokenizer
 
 IGNORED = -100  # the target that torch.nn.functional.cross_entropy leaves out
@@ -200,7 +200,7 @@ class Dataset:
         epochs, nth = np.divmod(numbers, count)  # (B,) each
         starts = np.empty_like(numbers)  # (B,)
         for epoch in np.unique(epochs):
-            order, draw = epoch_order(seed, int(epoch), count)  # (count,)
+            order, draw = window_order(seed, int(epoch), count)  # (count,)
             starts[epochs == epoch] = where.start + draw % (ids - count * T) + order[nth[epochs == epoch]] * T
         return starts
 

@@ -13,6 +13,9 @@ import numpy.typing as npt
 
 from minigpt.text.ids import Numbers
 
+COUNTED = 1 << 22  # windows of an epoch from which on their order is computed, not kept: 10 s and 0.8 GB for 50 million
+ROUNDS = 6
+
 
 def draws(seed: int, n: int, count: int, series: int = 0) -> npt.NDArray[np.uint64]:
     """Random numbers (count,) that depend only on (seed, n) and on which of several series of them is asked for.
@@ -29,6 +32,52 @@ def epoch_order(seed: int, epoch: int, count: int, series: int = 0) -> tuple[Num
     """A random order of range(count), and one more random number; both depend only on (seed, epoch) and the series."""
     found = draws(seed, epoch, count + 1, series)
     return np.argsort(found[1:], kind="stable"), int(found[0])
+
+
+def window_order(seed: int, epoch: int, count: int, series: int = 0) -> tuple[Numbers | Counted, int]:
+    """The same to be indexed by arrays; from COUNTED on it is another order, which takes no time and no memory."""
+    if count < COUNTED:
+        return epoch_order(seed, epoch, count, series)
+    return Counted(count, draws(seed, epoch, 1 + ROUNDS, series)[1:]), int(draws(seed, epoch, 1, series)[0])
+
+
+class Counted:
+    """A random order of range(count), of which each number is computed where it is asked for.
+
+    The number's two halves take turns: one is added, scrambled, to the other (M. Luby, C. Rackoff, "How to Construct
+    Pseudorandom Permutations from Pseudorandom Functions", 1988), which can be undone, so that no number comes twice.
+    What falls outside the range goes through it again until it is inside (J. Black, P. Rogaway, "Ciphers with
+    Arbitrary Finite Domains", 2002).
+    """
+
+    def __init__(self, count: int, keys: npt.NDArray[np.uint64]):
+        """`keys` (ROUNDS,): random numbers, which choose the order."""
+        self.count, self.keys = count, keys
+        self.bits = np.uint64(max(1, -(-(count - 1).bit_length() // 2)))  # of half a number
+
+    def __getitem__(self, numbers: Numbers) -> Numbers:
+        """The numbers at these places of the order; the shape is kept."""
+        found = np.asarray(numbers).astype(np.uint64)
+        outside = np.ones(found.shape, np.bool_)
+        while outside.any():
+            found[outside] = self._turn(found[outside])
+            outside = found >= self.count
+        return found.astype(np.int64)
+
+    def _turn(self, numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+        """One pass through all rounds, for numbers of twice `bits`."""
+        mask = (np.uint64(1) << self.bits) - np.uint64(1)
+        left, right = numbers >> self.bits, numbers & mask
+        for key in self.keys:
+            left, right = right, left ^ (_scramble(right ^ key) & mask)
+        return (left << self.bits) | right
+
+
+def _scramble(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Numbers that look random: SplitMix64 ("Fast Splittable Pseudorandom Number Generators", 2014)."""
+    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return numbers ^ (numbers >> np.uint64(31))
 
 
 class Packed:
@@ -55,7 +104,7 @@ class Packed:
         places = np.empty((len(numbers), self.T + 1), np.int64)  # (B, T+1)
         for epoch in np.unique(epochs):
             rows = epochs == epoch
-            windows, _ = epoch_order(seed, int(epoch), self.count, series=1)  # (W,)
+            windows, _ = window_order(seed, int(epoch), self.count, series=1)  # (W,)
             places[rows] = self.in_order(seed, int(epoch), windows[nth[rows]][:, None] * self.T + np.arange(self.T + 1))
         return places
 
