@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from minigpt.runs import checkpoint
 from minigpt.runs.checkpoint import Checkpoint, CheckpointError
+from minigpt.system.waiting import heartbeat
 from minigpt.training.distributed import reaching_others
 from minigpt.training.optimizer import Optimizer
 
@@ -60,7 +61,7 @@ def _write(tensors: dict[str, Tensor], files: dict[str, int], folder: Path, grou
     from torch.distributed.checkpoint.state_dict_saver import save as save_together
 
     try:
-        with reaching_others():
+        with reaching_others(), heartbeat("writing the shards"):
             writer = HuggingFaceStorageWriter(str(folder), files, save_distributed=True)
             save_together(tensors, storage_writer=writer, process_group=group)
     except CheckpointException as error:
@@ -96,6 +97,6 @@ def fill(model: nn.Module, optimizer: Optimizer, saved: Checkpoint) -> None:
     optimizer.load_state(
         {name: torch.zeros((), dtype=form.dtype).expand(form.shape) for name, form in forms}
     )  # one number
-    with reaching_others():
+    with reaching_others(), heartbeat("reading the slices of this process"):
         reader = HuggingFaceStorageReader(str(saved.path))
         load_together({**checkpoint.tensors_of(model), **optimizer.state()}, storage_reader=reader)

@@ -167,10 +167,13 @@ def each(table: Table) -> Iterator[tuple[str, Tensor]]:
 
 
 def _read_slices(table: Table) -> Iterator[tuple[str, Slice, Tensor]]:
-    files: dict[Path, Any] = {}
+    """The same with the slices themselves, file by file: no more than one is open."""
+    by_file: dict[Path, list[tuple[str, Slice]]] = defaultdict(list)
     for name, parts in table.items():
         for part in parts:
-            with _strictly(part.file):
-                file = files.setdefault(part.file, None) or safe_open(part.file, "pt")
-                files[part.file], values = file, file.get_tensor(name)  # (rows, ...)
-            yield name, part, values
+            by_file[part.file].append((name, part))
+    for path, found in by_file.items():
+        with _strictly(path):
+            file: Any = safe_open(path, "pt")
+            for name, part in found:
+                yield name, part, file.get_tensor(name)  # (rows, ...)

@@ -101,6 +101,9 @@ def interruptible(call: Callable[[], Result], what: str, limit: float = math.inf
 @contextmanager
 def heartbeat(what: str) -> Iterator[None]:
     """While the block runs, show from another thread that it goes on, as `progress` does."""
+    if UNSEEN.get():
+        yield
+        return
     finished = threading.Event()
 
     def tell() -> None:

@@ -1,0 +1,167 @@
+"""Large checkpoints are written while training goes on: the same ones, one at a time, and none is lost silently."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from running import script
+from stopping import STEPS, furnished, leftovers, metrics, newest, same, train
+
+from minigpt.runs import checkpoint, saver
+from minigpt.runs.checkpoint import checkpoints, load
+from minigpt.runs.saver import Saver
+from minigpt.system import waiting
+from minigpt.system.waiting import heartbeat, in_background, progress
+
+LATER = "import minigpt.runs.saver\nminigpt.runs.saver.LARGE = 0\n"
+FULL = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (9_000, -1))\n"
+
+
+class Held:
+    """`checkpoint.save_tensors`, which waits to be let go."""
+
+    def __init__(self) -> None:
+        self.go, self.order, self.plain = threading.Event(), list[str](), checkpoint.save_tensors
+
+    def __call__(self, folder: Path, step: int, *rest: Any) -> Path:
+        self.order.append(f"begin {step}")
+        assert self.go.wait(60)
+        path = self.plain(folder, step, *rest)
+        self.order.append(f"end {step}")
+        return path
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
+    made = Held()
+    monkeypatch.setattr(checkpoint, "save_tensors", made)
+    monkeypatch.setattr(saver, "LARGE", 0)
+    yield made
+    made.go.set()
+
+
+def save(writing: Saver, folder: Path, step: int, number: torch.Tensor) -> None:
+    writing.save(folder / "checkpoints", step, {"weight": number}, {"weight|step": number}, {}, {}, keep=2)
+
+
+def test_the_numbers_are_those_of_the_moment_though_training_goes_on(held: Held, tmp_path: Path) -> None:
+    writing, number = Saver(sharded=False), torch.ones(3)
+    save(writing, tmp_path, 1, number)
+    number += 1  # the next step
+    assert checkpoints(tmp_path / "checkpoints") == []
+    held.go.set()
+    writing.wait()
+    found = load(tmp_path / "checkpoints" / "step-000001")
+    assert found.model["weight"].tolist() == found.optimizer["weight|step"].tolist() == [1, 1, 1]
+
+
+def test_the_next_save_waits_for_the_one_before(held: Held, tmp_path: Path) -> None:
+    writing = Saver(sharded=False)
+    save(writing, tmp_path, 1, torch.ones(3))
+    threading.Timer(0.3, held.go.set).start()
+    save(writing, tmp_path, 2, torch.ones(3))
+    writing.wait()
+    assert held.order == ["begin 1", "end 1", "begin 2", "end 2"]
+    save(writing, tmp_path, 3, torch.ones(3))
+    writing.close()
+    assert [path.name for path in checkpoints(tmp_path / "checkpoints")] == ["step-000003", "step-000002"]
+
+
+def test_a_small_one_is_written_at_once(held: Held, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saver, "LARGE", 25)
+    held.go.set()
+    save(Saver(sharded=False), tmp_path, 1, torch.ones(3))  # twice 12 bytes
+    assert held.order == ["begin 1", "end 1"]
+
+
+def test_without_room_for_a_copy_training_waits(held: Held, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saver, "free_memory", lambda: 71)  # three times 24 bytes
+    held.go.set()
+    save(Saver(sharded=False), tmp_path, 1, torch.ones(3))
+    assert held.order == ["begin 1", "end 1"]
+
+
+def test_an_error_is_raised_by_whoever_waits_and_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*arguments: Any) -> Path:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(saver, "LARGE", 0)
+    monkeypatch.setattr(checkpoint, "save_tensors", fail)
+    writing = Saver(sharded=False)
+    for act in (writing.wait, lambda: save(writing, tmp_path, 2, torch.ones(3))):
+        save(writing, tmp_path, 1, torch.ones(3))
+        assert writing.thread is not None
+        writing.thread.join()
+        assert writing.failed
+        with pytest.raises(OSError, match=r"it needs 24 bytes and [\d,]+ are free \(the disk is full\)"):
+            act()
+        assert not writing.failed
+    save(writing, tmp_path, 3, torch.ones(3))
+    writing.close()  # the training ends by another error
+    assert capsys.readouterr().err.count("warning: the checkpoint was not written") == 1
+
+
+def test_nothing_is_shown_of_what_nobody_waits_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(waiting, "QUIET_SECONDS", 0.0)
+    with in_background(), heartbeat("a"):
+        assert list(progress([1, 2], "counting", 2, "numbers")) == [1, 2]
+    assert capsys.readouterr().err == ""
+    assert list(progress([1, 2], "counting", 2, "numbers")) == [1, 2]
+    assert "counting: " in capsys.readouterr().err
+
+
+# ---- whole trainings ----
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that saves at once."""
+    folder = furnished(tmp_path_factory.mktemp("straight"))
+    assert train(folder).code == 0
+    return folder
+
+
+def later(folder: Path, extra: str = "") -> tuple[str, str]:
+    """A plugin with which every checkpoint is large."""
+    (folder / "later.py").write_text(LATER + extra, encoding="utf-8")
+    return "--plugin", "later.py"
+
+
+def test_a_training_is_the_same_to_the_bit(straight: Path, tmp_path: Path) -> None:
+    ended = train(furnished(tmp_path), *later(tmp_path))
+    assert ended.code == 0 and ended.err == "", ended
+    assert newest(tmp_path).state["step"] == STEPS and leftovers(tmp_path) == []
+    folders = [folder / "runs" / "small" / "checkpoints" for folder in (straight, tmp_path)]
+    for name in ("step-000008", "step-000012"):
+        one, other = (load(folder / name) for folder in folders)
+        assert same(one, other) and one.seal != other.seal  # the plugin is part of the run
+    assert metrics(straight) == metrics(tmp_path)
+
+
+def test_a_signal_waits_for_the_save(straight: Path, tmp_path: Path) -> None:
+    act = "import signal, minigpt.training.loop as loop\nplain, count = loop.accumulate, 0\n"
+    act += "def one(*a):\n    global count; count += 1\n    count == 6 and signal.raise_signal(signal.SIGTERM)\n"
+    act += "    return plain(*a)\nloop.accumulate = one\n"
+    ended = train(furnished(tmp_path), *later(tmp_path, act))
+    assert ended.code == 128 + signal.SIGTERM and newest(tmp_path).state["step"] == 6 and leftovers(tmp_path) == []
+    assert script("train.py", "--resume", "small", *later(tmp_path), cwd=tmp_path).code == 0
+    assert same(newest(tmp_path), newest(straight))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such limit")
+def test_a_full_disk_ends_the_training_as_it_does_at_once(tmp_path: Path) -> None:
+    ended = train(furnished(tmp_path), *later(tmp_path, FULL))
+    assert ended.code == 5 and ended.err.count("\n") == 1, ended
+    assert "the checkpoint was not written, it needs" in ended.err and leftovers(tmp_path) == []
+    assert metrics(tmp_path)[-1]["step"] < STEPS  # it is noticed after the next step, not at the end
