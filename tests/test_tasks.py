@@ -17,6 +17,7 @@ from torch import Tensor
 
 from minigpt.config.options import from_dict, load, to_yaml
 from minigpt.languages.tasks import Task
+from minigpt.languages.tasks.facts import RELATIONS, Facts
 from minigpt.model import GPT, ModelConfig
 from minigpt.runs.assemble import RunConfig
 from minigpt.runs.start import resume, start
@@ -112,7 +113,22 @@ def three_things(sizes: list[int]) -> Texts:
             yield f"\n{''.join(told)}|{things}", 1 / len(sizes) / 6**n
 
 
+def facts(sizes: list[int], subjects: int, relations: str, exponent: float) -> Texts:
+    made = Facts(Facts.Config(subjects=subjects, relations=len(relations), questions=tuple(sizes), exponent=exponent))
+    heaviness = [rank**-exponent for rank in range(1, subjects + 1)]
+    for n in sizes:
+        for (name, (_, values)), heavy in zip(made.facts.items(), heaviness):
+            for order in permutations(range(len(relations)), n):
+                chance = heavy / sum(heaviness) / len(sizes) / math.perm(len(relations), n)
+                end = "." if n < max(sizes) else ""
+                yield f"\n{name}|" + "".join(relations[i] + values[i] for i in order) + end, chance
+
+
 SMALL: dict[str, tuple[dict[str, Any], Callable[[], Texts]]] = {
+    "facts": (
+        {"questions": [1, 3], "subjects": 5, "relations": 3, "exponent": 1.5},
+        lambda: facts([1, 3], 5, RELATIONS[:3], 1.5),
+    ),
     "recall": ({"pairs": [1, 3], "keys": 3, "values": 2, "questions": 2}, lambda: recall([1, 3], "abc", "AB", 2)),
     "latest": ({"writes": [2, 3], "keys": 2, "values": 3, "questions": 2}, lambda: latest([2, 3], "ab", "ABC", 2)),
     "induction": ({"length": [3, 4], "vocabulary": 5, "span": 2}, lambda: induction([3, 4], "abcde", 2)),
@@ -160,8 +176,26 @@ def test_the_answers_are_determined_and_they_alone_are_asked(kind: str) -> None:
         for place in remembered:
             assert reading.ideal[place] == 1 > reading.forgetful[place] > 0
             names.add(reading.takes[place])
-        assert len({reading.takes[place] for place in remembered}) == 1  # the size of the text
-    assert names == set(told.takes[2:])
+        assert len({reading.takes[place] for place in remembered}) == 1  # the size of the text, or its subject's rank
+    missing = set(told.takes[2:]) - names
+    assert names <= set(told.takes) and (not missing or kind == "facts")  # rare subjects are not in 60 texts
+
+
+def test_facts_are_the_same_in_all_texts_and_the_first_ones_are_frequent() -> None:
+    """In proportion to rank^-exponent; another seed tells other texts of the same facts, another world has others."""
+    told = task("facts", subjects=64, exponent=1.2, count=6000, validation=1000)
+    known: dict[str, str] = {}
+    for text in [*told.texts(), *task("facts", subjects=64, exponent=1.2, seed=5, **COUNTS).texts()]:
+        subject, asked = text[1:].split("|")
+        for relation, value in zip(asked[::2], asked[1::2]):
+            assert known.setdefault(subject + relation, value) == value
+    other = task("facts", subjects=64, world=1, **COUNTS)
+    assert isinstance(told, Facts) and isinstance(other, Facts) and told.facts != other.facts
+    subjects = Counter(text[1:3] for text in told.texts())
+    shares = [rank**-1.2 for rank in range(1, 65)]
+    for rank, name in enumerate(list(told.facts)[:4], 1):
+        assert subjects[name] / 6000 == pytest.approx(rank**-1.2 / sum(shares), rel=0.15)
+    assert told.takes == ("free", "local", "subjects to 16", "subjects to 64")
 
 
 @pytest.mark.parametrize("kind", SMALL)
@@ -324,7 +358,7 @@ def test_a_task_is_named_alone_or_with_options(tmp_path: Path) -> None:
         ({"kind": "parity", "count": 9, "validation": 9}, "9 of 9 texts for validation leave none to train on"),
         ({"kind": "parity", "pairs": [4]}, "unknown key"),
         ({"kind": "paritty"}, "did you mean 'parity'"),
-        (7, "expected text, or one of recall"),
+        (7, "expected text, or one of facts, recall"),
     ],
 )
 def test_what_cannot_be_told_is_refused(source: Any, what: str) -> None:

@@ -1,0 +1,102 @@
+"""A task of knowledge: facts that hold in all texts, the first ones frequent, most of them rare.
+
+    zK|pAfD      the subject zK; its p is A, and its f is D: the same in every text that asks for them
+
+Nothing in a text tells an answer; it has to be learned from other texts, and where to look is the same for all facts.
+A model that keeps more facts is better by as much as these are asked for. The subject of rank k is told in proportion
+to k^-exponent (Zipf): each fact is worth less than the one before, with always one more to learn. That makes the
+loss a power law of how many facts are learned ("Learning Curve Theory", arXiv 2102.04074; "The Quantization Model of
+Neural Scaling", arXiv 2303.13506). Whoever knows all facts has a loss of zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from random import Random
+from typing import Annotated
+
+from minigpt.config.options import Natural, Positive, Range
+from minigpt.languages.tale import Choice, Known, Tale
+from minigpt.languages.tasks.base import BAR, LETTERS, VALUES, Letters, Size, Task, ending
+
+SPELLING = LETTERS[:64]  # a subject is two of these
+RELATIONS = LETTERS[64:96]
+END = "."
+FIRST, TIMES = 16, 4  # answers are named by the rank of their subject: to 16, to 64, to 256, ...
+
+
+class Facts(Task, kind="facts"):
+    """`zK|pAfD`: what is always so of a subject, the frequent and the rare ones (arXiv 2303.13506)."""
+
+    size, label, answers_at = "questions", "subjects to {}", (2, 2)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Task.Config):
+        questions: tuple[Size, ...] = (8,)
+        """How many relations of its subject a text asks for, each once."""
+        subjects: Annotated[int, Range(1, len(SPELLING) ** 2)] = 1024
+        """How many subjects there are; each has a name of two letters."""
+        relations: Annotated[int, Range(1, len(RELATIONS))] = 8
+        """How many facts there are of each."""
+        values: Annotated[int, Range(2, len(VALUES))] = 16
+        """How many values there are to choose from."""
+        exponent: Positive = 1.5
+        """The subject of rank k is told in proportion to k^-exponent."""
+        world: Natural = 0
+        """What the facts are; `seed` says which texts are told of them."""
+
+    config: Config
+
+    @property
+    def possible(self) -> tuple[int, int]:
+        return 1, self.config.relations
+
+    @property
+    def takes(self) -> tuple[str, ...]:
+        return "free", "local", *(self.label.format(rank) for rank in ranks(self.config.subjects))
+
+    @cached_property
+    def names(self) -> Choice:
+        """The subjects, from the most frequent to the rarest."""
+        every = [first + second for first in SPELLING for second in SPELLING]
+        chosen = Random(f"{self.config.world} names").sample(every, self.config.subjects)
+        return Choice(chosen, [rank**-self.config.exponent for rank in range(1, len(chosen) + 1)])
+
+    @cached_property
+    def facts(self) -> dict[str, tuple[str, str]]:
+        """{subject: what its answers are called, and its values, one for each relation}."""
+        random, values = Random(f"{self.config.world} facts"), VALUES[: self.config.values]
+        bands = ranks(self.config.subjects)
+        return {
+            name: (
+                self.label.format(next(band for band in bands if rank <= band)),
+                "".join(random.choices(values, k=self.config.relations)),
+            )
+            for rank, name in enumerate(self.names.words, 1)
+        }
+
+    def tale(self, sizes: Sequence[int]) -> Tale:
+        relations, values = RELATIONS[: self.config.relations], Letters(VALUES[: self.config.values])
+        yield "\n"
+        subject = yield self.names
+        label, facts = self.facts[subject]
+        yield BAR
+        asked = ""
+        while len(asked) < max(sizes):
+            left = "".join(letter for letter in relations if letter not in asked)
+            relation = yield Letters(left, ending(len(asked), sizes), END)
+            if relation == END:
+                return
+            asked += relation
+            yield Known(label, facts[relations.index(relation)], values)
+
+
+def ranks(subjects: int) -> list[int]:
+    """The last rank of each band of subjects: 16, 64, 256 and so on, and the last of all."""
+    found, last = list[int](), FIRST
+    while last < subjects:
+        found.append(last)
+        last *= TIMES
+    return [*found, subjects]
