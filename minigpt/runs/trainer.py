@@ -34,6 +34,7 @@ from minigpt.system.signals import SIGPIPE, Stopped, Terminated, signals
 from minigpt.system.waiting import progress
 from minigpt.text.dataset import Dataset
 from minigpt.training import distributed
+from minigpt.training.distributed import reaching_others
 from minigpt.training.floor import (
     Expected,
     describe,
@@ -94,7 +95,7 @@ class Trainer:
         config = self.run.config.training
         reporter = Reporter(self.run.step, config.max_steps, config.eval_every, distributed.rank() == 0)
         self.say = reporter.say
-        with closing(reporter), signals() as self.received, closing(self.saver):
+        with closing(reporter), signals() as self.received, closing(self.saver), reaching_others(surely=False):
             try:
                 names = config.loggers if distributed.rank() == 0 else ()
                 with closing(Loggers(names, self.run.folder, self.run.step, self.say)) as self.loggers:

@@ -12,6 +12,7 @@ import atexit
 import os
 import re
 import threading
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -23,7 +24,9 @@ from minigpt.system.signals import SIGHUP
 from minigpt.system.terminal import complain
 
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # set for each process
+BUCKET = 25 * 2**20  # bytes, as in torch's DistributedDataParallel
 TIMEOUT = 600.0  # seconds to wait for the other processes to start
+LOST = re.compile("gloo|Connection|NCCL|Socket|socket|TCPStore|timed out", re.I)  # in torch's errors
 PARENT = os.getppid()
 
 
@@ -122,11 +125,32 @@ def in_shards(tensor: torch.Tensor) -> bool:
 
 
 def add_up(tensors: Iterable[torch.Tensor]) -> None:
-    """Replace each tensor by its sum over all processes. Those in shards are sums already."""
-    if world() > 1:
-        for tensor in tensors:
-            if not in_shards(tensor):
-                _reduce(tensor)
+    """Replace each tensor by its sum over all processes, a bucket of them at a time. Those in shards are sums already.
+
+    Buckets are on their way while the next are filled: one message takes as long as its numbers, or as a message does.
+    """
+    if world() == 1:
+        return
+    sent = []
+    with reaching_others():
+        for bucket in buckets(tensor for tensor in tensors if not in_shards(tensor)):
+            flat = torch.cat([tensor.flatten() for tensor in bucket])
+            sent.append((bucket, flat, dist.all_reduce(flat, async_op=True)))
+        for bucket, flat, work in sent:
+            work.wait()
+            for tensor, total in zip(bucket, flat.split([tensor.numel() for tensor in bucket])):
+                tensor.copy_(total.view_as(tensor))
+
+
+def buckets(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """Tensors of one type together, at least BUCKET bytes of them or all that are left."""
+    waiting = defaultdict[torch.dtype, list[torch.Tensor]](list)
+    for tensor in tensors:
+        bucket = waiting[tensor.dtype]
+        bucket.append(tensor)
+        if sum(t.numel() * t.element_size() for t in bucket) >= BUCKET:
+            yield waiting.pop(tensor.dtype)
+    yield from waiting.values()
 
 
 def largest(number: int) -> int:
@@ -147,6 +171,14 @@ def total(*numbers: float) -> list[float]:
     return tensor.tolist()
 
 
+def exchange(sent: torch.Tensor, there: list[int], back: list[int]) -> torch.Tensor:
+    """What this process gets where each sends `there[i]` numbers to process i: `back[i]` numbers from process i."""
+    received = sent.new_empty(sum(back))
+    with reaching_others():
+        dist.all_to_all_single(received, sent, back, there)
+    return received
+
+
 def from_first(tensor: torch.Tensor) -> None:
     """Replace a tensor by that of the first process."""
     if world() > 1:
@@ -161,11 +193,13 @@ def _reduce(tensor: torch.Tensor, by: dist.ReduceOp.RedOpType = dist.ReduceOp.SU
 
 
 @contextmanager
-def reaching_others() -> Iterator[None]:
-    """Raises ConnectionError where torch finds out that another process has ended."""
+def reaching_others(surely: bool = True) -> Iterator[None]:
+    """Raises ConnectionError in place of torch's error; `surely` false: only if it reads as if a process had ended."""
     try:
         yield
     except RuntimeError as error:
+        if world() == 1 or not (surely or isinstance(error, dist.DistError) or LOST.search(str(error))):
+            raise
         gone = f"another of the {world()} processes has ended, or cannot be reached ({_first_line(error)})"
         raise ConnectionError(f"{gone}; start them again with --resume to go on from the last checkpoint") from error
 

@@ -35,6 +35,7 @@ from minigpt.training.lora import LoRAConfig
 from minigpt.training.memory import evaluated_at_once
 from minigpt.training.optimizer import AdamW, Optimizer, schedule
 from minigpt.training.parallel import DDP, Parallel
+from minigpt.training.recompute import recomputing
 from minigpt.training.sharding import clip_shards, in_step, is_sharded
 
 
@@ -85,6 +86,9 @@ class TrainingConfig(Options):
     """Whether the model computes by the faster forms of `minigpt/fast`, which equal the textbook's."""
     parallel: Parallel.Config = DDP.Config()
     """How several processes share the model: ddp, each has it whole, or fsdp, each keeps a share of it."""
+    checkpoint_activations: bool = False
+    """Whether each block computes its forward pass again for the backward pass, instead of keeping what it computed:
+    less memory for a third more time, and the same losses to the bit (arXiv 1604.06174)."""
     compile: bool = False
     """Whether torch.compile prepares the model: a slow start and faster steps."""
     cuda_graphs: bool = False
@@ -259,10 +263,11 @@ def take_step(optimizer: Optimizer, factor: float, step: int) -> None:
 
 
 def compiled(model: GPT, config: TrainingConfig) -> Callable[[Tensor], Tensor]:
-    """The model as `training.compile` and `training.cuda_graphs` want it called."""
+    """The model as `checkpoint_activations`, `compile` and `cuda_graphs` want it called."""
+    plain = recomputing(model) if config.checkpoint_activations else model
     if not config.compile:
-        return model
-    forward: Callable[[Tensor], Tensor] = torch.compile(model, mode="reduce-overhead" if config.cuda_graphs else None)
+        return plain
+    forward: Callable[[Tensor], Tensor] = torch.compile(plain, mode="reduce-overhead" if config.cuda_graphs else None)
 
     def replayed(ids: Tensor) -> Tensor:
         torch.compiler.cudagraph_mark_step_begin()  # what the step before has made may be overwritten
@@ -287,7 +292,7 @@ def accumulate(
     `forward` is the model as it is called: compiled, or itself. `begins` (B, T) says where documents begin that do not
     see one another; None: a token sees its whole window.
     """
-    size, total = config.micro_batch_size or len(x), 0.0
+    size, total = config.micro_batch_size or len(x), torch.zeros((), device=model.device)
     forward = model if forward is None else forward
     targets, rows = distributed.total(float((y != IGNORED).sum()), float(len(x)))
     divided = repeat(None) if begins is None else begins.split(size)
@@ -298,8 +303,8 @@ def accumulate(
             loss = own * next_token_loss(logits, outputs, reduction="sum") / targets
             extras = [extra for attention in model.attentions() if (extra := attention.extra_loss()) is not None]
             sum((own * len(inputs) / rows * extra for extra in extras), loss).backward()
-        total += loss.item()
-    return distributed.total(total)[0]
+        total += loss.detach()  # not read yet: the device goes on with the next micro-batch
+    return distributed.total(total.item())[0]
 
 
 def clip(model: GPT, longest: float) -> float:

@@ -21,7 +21,8 @@ from torch.optim.adamw import adamw as torch_adamw
 from minigpt.config.options import Component, NonNegative, Positive, Rate
 from minigpt.model.gpt import GPT
 from minigpt.system.errors import UserError
-from minigpt.training.sharding import like
+from minigpt.training.distributed import in_shards
+from minigpt.training.sharding import like, local, on_owners
 
 
 class Rule:
@@ -69,10 +70,10 @@ class AdamWRule(Rule):
                 state["exp_avg"] = torch.zeros_like(parameter)
                 state["exp_avg_sq"] = torch.zeros_like(parameter)
         torch_adamw(
-            parameters,
-            gradients,
-            [state["exp_avg"] for state in states],
-            [state["exp_avg_sq"] for state in states],
+            [local(parameter) for parameter in parameters],
+            [local(gradient) for gradient in gradients],
+            [local(state["exp_avg"]) for state in states],
+            [local(state["exp_avg_sq"]) for state in states],
             [],
             [state["step"] for state in states],
             fused=_fused(parameters[0]),
@@ -90,6 +91,7 @@ class MuonRule(Rule):
     """Momentum (Nesterov's) made orthogonal: each direction of a matrix moves equally far (K. Jordan, "Muon", 2024).
 
     A step of an m x n matrix is longer by sqrt(m / n) where m > n. Matrices of one shape are made orthogonal together.
+    Where each process holds some rows of a matrix, one of them gathers it for that (`sharding.on_owners`).
     """
 
     state_keys: ClassVar[set[str]] = {"momentum_buffer"}
@@ -105,13 +107,17 @@ class MuonRule(Rule):
             for i in numbers:
                 if not states[i]:
                     states[i]["momentum_buffer"] = torch.zeros_like(parameters[i])
-                momentum = states[i]["momentum_buffer"].lerp_(gradients[i], 1 - group["momentum"])  # (m, n)
-                nesterov.append(gradients[i].lerp(momentum, group["momentum"]))  # (m, n)
-            steps = orthogonal(torch.stack(nesterov))  # (matrices, m, n)
+                gradient = local(gradients[i])  # (m, n), or the rows of it that this process holds
+                momentum = local(states[i]["momentum_buffer"]).lerp_(gradient, 1 - group["momentum"])  # (m, n)
+                nesterov.append(gradient.lerp(momentum, group["momentum"]))  # (m, n)
+            if in_shards(parameters[numbers[0]]):
+                steps: Iterable[Tensor] = on_owners(nesterov, m, orthogonal)
+            else:
+                steps = orthogonal(torch.stack(nesterov))  # (matrices, m, n)
             for i, step in zip(numbers, steps):
                 if group["weight_decay"]:
-                    parameters[i].mul_(1 - group["lr"] * group["weight_decay"])
-                parameters[i].add_(step, alpha=-group["lr"] * max(1.0, m / n) ** 0.5)
+                    local(parameters[i]).mul_(1 - group["lr"] * group["weight_decay"])
+                local(parameters[i]).add_(step, alpha=-group["lr"] * max(1.0, m / n) ** 0.5)
 
 
 NEWTON_SCHULZ = (

@@ -7,7 +7,8 @@ function here returns what it was given.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import TypeVar
 
 import torch
@@ -22,6 +23,11 @@ Batch = TypeVar("Batch")
 def is_sharded(model: nn.Module) -> bool:
     """Whether the parameters of a model are in shards."""
     return any(map(in_shards, model.parameters()))
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The rows of a tensor that this process holds, in the same memory; they may be none."""
+    return tensor.to_local() if in_shards(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def whole(tensor: Tensor) -> Tensor:
@@ -43,6 +49,27 @@ def rows_of(value: Tensor) -> Tensor:
     """A copy of the rows of a whole value that this process holds; they may be none."""
     chunks, rank = value.detach().chunk(distributed.world()), distributed.rank()
     return chunks[rank].clone() if rank < len(chunks) else value.detach()[:0].clone()
+
+
+def on_owners(mine: list[Tensor], m: int, function: Callable[[Tensor], Tensor]) -> list[Tensor]:
+    """This process's rows of function(matrices), from its rows (r, n) of k matrices (m, n).
+
+    Matrix i is put together by process i modulo the number of processes, which computes all of its own at once and
+    sends the rows back: each number is sent once there and once back, and no process computes what another does.
+    """
+    world, rank, n = distributed.world(), distributed.rank(), mine[0].shape[1]
+    rows = [len(chunk) for chunk in torch.empty(m, 0).chunk(world)]
+    rows += [0] * (world - len(rows))
+    owned = [list(range(owner, len(mine), world)) for owner in range(world)]
+    k = len(owned[rank])
+    there, back = [len(some) * rows[rank] * n for some in owned], [k * r * n for r in rows]  # numbers to each process
+    sent = torch.cat([mine[i].flatten() for i in chain.from_iterable(owned)])  # (k * r * n,), by owner
+    parts = distributed.exchange(sent, there, back).split(back)
+    matrices = torch.cat([part.view(k, r, n) for part, r in zip(parts, rows)], dim=1)  # (k of its own, m, n)
+    found = function(matrices) if k else matrices  # (k of its own, m, n)
+    sent = torch.cat([part.flatten() for part in found.split(rows, dim=1)])
+    pieces = distributed.exchange(sent, back, there).view(len(mine), rows[rank], n)  # (k, r, n), by owner
+    return [pieces[place] for _, place in sorted(zip(chain.from_iterable(owned), range(len(mine))))]
 
 
 def in_step(batches: Iterable[Batch], sharded: bool) -> Iterator[tuple[Batch, bool]]:
@@ -72,7 +99,7 @@ def clip_shards(gradients: list[Tensor], longest: float) -> float:
 
     Squares are added up within each process first, so the last bits are not those of one process.
     """
-    mine = [gradient.to_local() for gradient in gradients if in_shards(gradient)]  # type: ignore[attr-defined]
+    mine = [local(gradient) for gradient in gradients if in_shards(gradient)]
     others = [gradient for gradient in gradients if not in_shards(gradient)]
     squares = [nn.utils.get_total_norm(some).item() ** 2 for some in (mine, others)]
     norm = math.sqrt(distributed.total(squares[0])[0] + squares[1])
