@@ -1,0 +1,119 @@
+"""Trainings that several processes do together: each of them runs this file, and the first one writes what came out.
+
+    RANK=0 WORLD_SIZE=2 ... python tests/sharded_cases.py FOLDER
+
+Everything is in float64, in which only a mistake is larger than 1e-10.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from minigpt.attention import Attention, Past
+from minigpt.config.options import from_dict
+from minigpt.model.blocks import Block
+from minigpt.model.config import ModelConfig
+from minigpt.runs import checkpoint
+from minigpt.runs.assemble import RunConfig, assemble, build_model, open_text, writer
+from minigpt.training import distributed, loop, optimizer
+from minigpt.training.sharding import gathered, is_sharded
+
+TEXT = "".join(f"{n} times {n} is {n * n}.\n" for n in range(400))
+MODEL = {"n_layer": 2, "n_embd": 24, "block_size": 16, "attention": {"kind": "multi_head", "n_head": 3}}
+TRAINING = {"batch_size": 7, "max_steps": 3, "warmup_steps": 1, "threads": 1, "device": "cpu", "precision": "float32"}
+AGAIN = {"checkpoint_activations": True}
+MODERN = {"norm": "rmsnorm", "position": "rotary", "mlp": "swiglu", "bias": False, "tied_head": False, "n_embd": 28}
+MODERN |= {"attention": {"kind": "grouped_query", "n_head": 2, "n_kv_head": 1, "qk_norm": True}}
+MIXED = ["value_residual", {"kind": "sliding_window", "window": 4}, "gated_delta_net", "indexer"]
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # what differs in the model, and in the training
+    "adamw": ({}, {"micro_batch_size": 2}),
+    "muon": (MODERN, {"optimizer": "muon", "grad_clip": 0.1}),
+    "many kinds, computed twice": ({"n_layer": 4, "attention": MIXED}, {"optimizer": "muon", **AGAIN}),
+    "single numbers": ({"block": "one_number"}, {"grad_clip": 0.1}),
+    "dropout": ({"dropout": 0.2}, AGAIN),
+}
+
+
+class OneNumber(Block, kind="one_number"):
+    """What a block adds is multiplied by a number of the block's own, which has no rows to share."""
+
+    def __init__(self, config: ModelConfig, layer: int):
+        super().__init__(config, layer)
+        self.share = nn.Parameter(torch.tensor(0.5))
+        nn.init.orthogonal_(self.attention.get_submodule("query").weight)
+
+    def forward(self, x: Tensor, past: Past) -> Tensor:
+        return x + self.share * (super().forward(x, past) - x)  # (B, T, D)
+
+
+def exact_loss(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100, reduction=reduction)
+
+
+def settings(folder: Path, model: dict[str, Any], training: dict[str, Any], parallel: str) -> RunConfig:
+    """The config of a case; the folder has the text."""
+    data = {"source": str(folder / "text.txt"), "tokenizer": "char"}
+    return from_dict(
+        RunConfig, {"data": data, "model": MODEL | model, "training": TRAINING | training | {"parallel": parallel}}
+    )
+
+
+def learned(config: RunConfig) -> dict[str, Tensor]:
+    """Train, evaluate and write; returns the weights at the start and the end, the state, the losses, and the text."""
+    torch.set_default_dtype(torch.float64)
+    plain, optimizer.orthogonal = optimizer.orthogonal, lambda some, plain=optimizer.orthogonal: plain(some, some.dtype)
+    loss, loop.next_token_loss = loop.next_token_loss, exact_loss
+    try:
+        corpus, tokenizer = open_text(config.data)
+        dataset, model, steps = assemble(config, corpus, tokenizer)
+        assert is_sharded(model) == (config.training.parallel.component.kind == "fsdp" and distributed.world() > 1)
+        start = {f"start {name}": value.clone() for name, value in gathered(checkpoint.tensors_of(model)).items()}
+        records = list(loop.train(model, dataset, steps, config.training))
+        losses = [record.loss for record in records] + [record.grad_norm for record in records]
+        losses.append(loop.evaluate(model, dataset, "val", config.training))
+        ids, written = torch.tensor([[0, 1, 2]]), writer(model, "float32", fast=False)  # (1, T)
+        with torch.no_grad():
+            logits = written.logits(written.last(ids, written.make_cache()))  # (1, V)
+        end = gathered(checkpoint.tensors_of(model) | steps.state())
+        return start | end | {"losses": torch.tensor(losses), "logits": logits}
+    finally:
+        torch.set_default_dtype(torch.float32)
+        optimizer.orthogonal, loop.next_token_loss = plain, loss
+
+
+def fresh_weights(folder: Path) -> dict[str, Tensor]:
+    """For each kind of attention, the largest difference of a model made in shards from one that was made whole."""
+    found = {}
+    for kind in Attention.kinds:
+        config = settings(folder, {"attention": kind}, {}, "fsdp")
+        corpus, tokenizer = open_text(config.data)
+        whole = checkpoint.tensors_of(build_model(config, tokenizer))
+        parts = gathered(checkpoint.tensors_of(assemble(config, corpus, tokenizer)[1]))
+        if parts:
+            assert parts.keys() == whole.keys()
+            found[kind] = torch.tensor(all(torch.equal(parts[name], whole[name]) for name in whole))
+    return found
+
+
+def main(folder: Path) -> None:
+    """All cases, with the whole model in each process and with shares of it."""
+    distributed.start("cpu")
+    for name, case in CASES.items():
+        for parallel in ("ddp", "fsdp"):
+            found = learned(settings(folder, *case, parallel))
+            if distributed.rank() == 0:
+                save_file({key: value.contiguous() for key, value in found.items()}, folder / f"{name} {parallel}")
+    found = fresh_weights(folder) if distributed.world() == 2 else {}
+    if distributed.rank() == 0:
+        save_file(found, folder / "fresh")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
