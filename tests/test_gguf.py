@@ -233,7 +233,7 @@ STRANGE: dict[str, tuple[Callable[[bytes], bytes], type[Exception], str]] = {
         lambda raw: after(raw, b"general.architecture", b"mamba", 12), UserError, 'architecture: "mamba" is not read',
     ),
     "another vocabulary": (
-        lambda raw: after(raw, b"tokenizer.ggml.model", b"bert", 12), UserError, "only byte-level vocabularies",
+        lambda raw: after(raw, b"tokenizer.ggml.model", b"bert", 12), UserError, "only vocabularies of bytes",
     ),
     "another pattern": (
         lambda raw: after(raw, b"tokenizer.ggml.pre", b"mine!", 12), UserError, "the split pattern 'mine!' is not",

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from running import furnish, script, well
+from transformers import AutoModelForCausalLM
 
 import minigpt
 from minigpt.attention import MultiHead
@@ -28,6 +29,12 @@ data: {source: text.txt}
 model: {n_layer: 2, n_embd: 16, block_size: 16, position: rotary, attention: {kind: multi_head, n_head: 2}}
 training: {batch_size: 4, max_steps: 6, eval_every: 3, sample_every: 0, checkpoint_every: 3, schedule: constant}
 sampling: {max_tokens: 20}
+"""
+LLAMA = """\
+data: {source: text.txt, tokenizer: {kind: bpe, vocab_size: 270}}
+model: {n_layer: 2, n_embd: 16, block_size: 16, bias: false, position: rotary, norm: rmsnorm, mlp: swiglu,
+  tied_head: false, attention: {kind: multi_head, n_head: 2}}
+training: {batch_size: 4, max_steps: 6, eval_every: 6, sample_every: 0, schedule: constant}
 """
 LORA = "training.lora={rank: 3, alpha: 6, targets: [query, value, mlp.up]}"
 MODEL = ModelConfig(n_layer=2, n_embd=24, attention=GroupedQuery.Config(n_head=4, n_kv_head=2), block_size=8)
@@ -177,6 +184,25 @@ def test_it_is_opened_like_any_other_run(home: Path) -> None:
         )
     )
     assert "lora" not in "".join(saved(home, "on").model)
+
+
+def test_what_is_exported_is_the_merged_model(home: Path) -> None:
+    """As a model of transformers and as GGUF: its logits and its weights are those of the run, adapters included."""
+    pytest.importorskip("gguf")
+    (home / "llama.yaml").write_text(LLAMA, encoding="utf-8")
+    well(script("train.py", "--config", "llama.yaml", cwd=home))
+    well(script("train.py", "--from-run", "llama", LORA, cwd=home))
+    well(script("export_hf.py", "--run", "llama-tuned", "--out", "hf", "--gguf", "tuned.gguf", cwd=home))
+    run, before = (minigpt.load(home / "runs" / name, fast=False) for name in ("llama-tuned", "llama"))
+    theirs = AutoModelForCausalLM.from_pretrained(home / "hf")
+    ids = torch.arange(12)[None]  # (1, 12)
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(ids).logits, run.model(ids), rtol=0, atol=1e-5)
+        assert (before.model(ids) - run.model(ids)).abs().max() > 1e-3
+    for source in ("hf", "tuned.gguf"):
+        assert script("import_hf.py", source, "--name", f"from-{source}", cwd=home).code == 0
+        again = minigpt.load(home / "runs" / f"from-{source}", fast=False)
+        assert all(torch.equal(tensors_of(again.model)[name], one) for name, one in tensors_of(run.model).items())
 
 
 def test_in_a_notebook_the_run_that_comes_back_is_merged(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ same tables read both. Quantised numbers are made float32 by the `gguf` library,
 from __future__ import annotations
 
 import importlib
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from minigpt.hub.folder import Place, check_plain
 from minigpt.hub.gguf_header import Header, check_numbers, read_header, read_numbers
+from minigpt.hub.gguf_pieces import steps_of_pieces
 from minigpt.hub.keys import BEFORE_TEXT, show
 from minigpt.hub.layouts import SAME, TRANSPOSED, Layout, halves
 from minigpt.runs.checkpoint import CheckpointError
@@ -27,6 +29,7 @@ from minigpt.system.errors import UserError
 from minigpt.system.folder import sha256_of
 from minigpt.system.strict_json import has_form
 from minigpt.system.terminal import one_line
+from minigpt.text.hf_tokenizer import HuggingFace
 from minigpt.text.ranked import Ranked
 
 Json = dict[str, Any]
@@ -146,31 +149,51 @@ class GGUF:
         """One tensor, in float32. Raises CheckpointError."""
         return self.turn(place.name, dequantised(self.header, self.stored[place.name]))
 
-    def tokenizer(self) -> Ranked:
-        """Its vocabulary. Raises UserError for one that is not of bytes."""
+    def tokenizer(self) -> Ranked | HuggingFace:
+        """Its vocabulary. Raises UserError for one that is neither of bytes nor of SentencePiece's pieces."""
         values = {key.removeprefix("tokenizer."): value for key, value in self.header.values.items()}
-        if values.get("ggml.model") != "gpt2":
-            what = "only byte-level vocabularies (gpt2) are read; the model's folder with tokenizer.json may be"
-            raise UserError(f"{self.header.path}: tokenizer.ggml.model: {show(values.get('ggml.model'))}: {what}")
-        tokens, split = values["ggml.tokens"], values.get("ggml.pre", "gpt-2")
-        types = values.get("ggml.token_type", [1] * len(tokens))
-        if not has_form(types, [int]) or len(types) != len(tokens):
-            raise UserError(f"{self.header.path}: tokenizer.ggml.token_type: expected a number for each token")
-        begins = values.get("ggml.add_bos_token", split in BEGINS)
-        ends = dict.fromkeys(values.get(f"ggml.{name}_token_id") for name in ("eos", "eot", "eom"))
+        known: dict[Any, Callable[[Json], Ranked | HuggingFace]] = {"gpt2": of_bytes, "llama": of_pieces}
+        if (model := values.get("ggml.model")) not in known:
+            what = "only vocabularies of bytes (gpt2) and of SentencePiece (llama) are read"
+            hint = "the model's folder with tokenizer.json may be"
+            raise UserError(f"{self.header.path}: tokenizer.ggml.model: {show(model)}: {what}; {hint}")
         try:
-            return Ranked(
-                tokens,
-                values.get("ggml.merges", []),
-                split,
-                special=[id for id, kind in enumerate(types) if kind == SPECIAL],
-                whole=[id for id, kind in enumerate(types) if kind == WHOLE],
-                begin_of_text=values.get("ggml.bos_token_id") if begins else None,
-                ends=[id for id in ends if id is not None],
-                chat_template=values.get("chat_template"),
-            )
+            return known[model](values)
         except UserError as error:
             raise UserError(f"{self.header.path}: {error}") from None
+
+
+def of_bytes(values: Json) -> Ranked:
+    """A byte-level vocabulary, of the keys `ggml.*`."""
+    tokens, split = values["ggml.tokens"], values.get("ggml.pre", "gpt-2")
+    types = values.get("ggml.token_type", [1] * len(tokens))
+    if not has_form(types, [int]) or len(types) != len(tokens):
+        raise UserError("tokenizer.ggml.token_type: expected a number for each token")
+    begins = values.get("ggml.add_bos_token", split in BEGINS)
+    return Ranked(
+        tokens,
+        values.get("ggml.merges", []),
+        split,
+        special=[id for id, kind in enumerate(types) if kind == SPECIAL],
+        whole=[id for id, kind in enumerate(types) if kind == WHOLE],
+        begin_of_text=values.get("ggml.bos_token_id") if begins else None,
+        ends=ends_of(values),
+        chat_template=values.get("chat_template"),
+    )
+
+
+def of_pieces(values: Json) -> HuggingFace:
+    """A vocabulary of SentencePiece, of the keys `ggml.*`. llama.cpp begins its texts with the token 1 by default."""
+    begin = values.get("ggml.bos_token_id", 1) if values.get("ggml.add_bos_token", True) else None
+    text = json.dumps(steps_of_pieces(values), ensure_ascii=False, separators=(",", ":"))
+    ends = ends_of({"ggml.eos_token_id": 2} | values)
+    return HuggingFace(text, len(values["ggml.tokens"]), begin, ends, values.get("chat_template"))
+
+
+def ends_of(values: Json) -> list[Any]:
+    """The ids after which nothing more is written."""
+    found = dict.fromkeys(values.get(f"ggml.{name}_token_id") for name in ("eos", "eot", "eom"))
+    return [id for id in found if id is not None]
 
 
 def open_gguf(path: Path) -> GGUF:
