@@ -9,8 +9,8 @@ results are put back after them. That is exact for every kind and every position
 each kind, and none for states, shifts and convolutions.
 
 Rows are padded at their end, which a causal kind does not see, and rows of about equal length go together. Of windows
-with stories, an attention computes 1.2 to 1.4 times the tokens. It is done from outside, as in `fast/`; the model itself
-knows nothing of it.
+with stories, an attention computes 1.2 to 1.4 times the tokens. It is done from outside, as in `fast/`: the model has no
+code for it.
 
 B windows   T positions   N = B T tokens   R rows of L positions   D model width
 """
