@@ -8,8 +8,8 @@ looks at one token at a time. So the tokens of each document are put into a row 
 results are put back after them. That is exact for every kind and every position, where a mask would be another one in
 each kind, and none for states, shifts and convolutions.
 
-Rows are padded at their end, which a causal kind does not see, and rows of about equal length go together. Of windows
-with stories, an attention computes 1.2 to 1.4 times the tokens. It is done from outside, as in `fast/`: the model has no
+Rows are padded at their end, which a causal kind does not see, and rows of about equal length go together. In windows
+of stories an attention computes 1.2 to 1.4 times the tokens. It is done from outside, as in `fast/`: the model has no
 code for it.
 
 B windows   T positions   N = B T tokens   R rows of L positions   D model width
