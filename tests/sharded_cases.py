@@ -23,7 +23,7 @@ from minigpt.model.config import ModelConfig
 from minigpt.runs import checkpoint
 from minigpt.runs.assemble import RunConfig, assemble, build_model, open_text, writer
 from minigpt.training import distributed, loop, optimizer
-from minigpt.training.sharding import gathered, is_sharded
+from minigpt.training.sharding import is_sharded, whole
 
 TEXT = "".join(f"{n} times {n} is {n * n}.\n" for n in range(400))
 MODEL = {"n_layer": 2, "n_embd": 24, "block_size": 16, "attention": {"kind": "multi_head", "n_head": 3}}
@@ -53,6 +53,11 @@ class OneNumber(Block, kind="one_number"):
         return x + self.share * (super().forward(x, past) - x)  # (B, T, D)
 
 
+def gathered(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The whole tensors, in every process."""
+    return {name: whole(tensor).detach().clone() for name, tensor in tensors.items()}
+
+
 def exact_loss(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100, reduction=reduction)
 
@@ -74,7 +79,7 @@ def learned(config: RunConfig) -> dict[str, Tensor]:
         corpus, tokenizer = open_text(config.data)
         dataset, model, steps = assemble(config, corpus, tokenizer)
         assert is_sharded(model) == (config.training.parallel.component.kind == "fsdp" and distributed.world() > 1)
-        start = {f"start {name}": value.clone() for name, value in gathered(checkpoint.tensors_of(model)).items()}
+        start = {f"start {name}": value for name, value in gathered(checkpoint.tensors_of(model)).items()}
         records = list(loop.train(model, dataset, steps, config.training))
         losses = [record.loss for record in records] + [record.grad_norm for record in records]
         losses.append(loop.evaluate(model, dataset, "val", config.training))
@@ -94,11 +99,10 @@ def fresh_weights(folder: Path) -> dict[str, Tensor]:
     for kind in Attention.kinds:
         config = settings(folder, {"attention": kind}, {}, "fsdp")
         corpus, tokenizer = open_text(config.data)
-        whole = checkpoint.tensors_of(build_model(config, tokenizer))
+        plain = checkpoint.tensors_of(build_model(config, tokenizer))
         parts = gathered(checkpoint.tensors_of(assemble(config, corpus, tokenizer)[1]))
-        if parts:
-            assert parts.keys() == whole.keys()
-            found[kind] = torch.tensor(all(torch.equal(parts[name], whole[name]) for name in whole))
+        assert parts.keys() == plain.keys()
+        found[kind] = torch.tensor(all(torch.equal(parts[name], plain[name]) for name in plain))
     return found
 
 
