@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import struct
 import sys
@@ -16,6 +17,7 @@ from families import make
 from running import script, well
 from torch import nn
 
+from minigpt.attention.stretch import Llama3
 from minigpt.hub import fetch, gguf_header
 from minigpt.hub.gguf_header import read_header
 from minigpt.hub.gguf_model import dequantised, open_gguf
@@ -33,7 +35,7 @@ V = len(TOKENS)
 WIDE = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16, "num_attention_heads": 4}  # rows of blocks of 32
 
 
-def write(path: Path, model: nn.Module, kind: Any = Kind.F32, **changes: Any) -> Path:
+def write(path: Path, model: nn.Module, kind: Any = Kind.F32, rope_freqs: Any = None, **changes: Any) -> Path:
     """Write a model of transformers as llama.cpp's converter does; `changes` are values of its metadata."""
     config, name = model.config, model.config.model_type
     writer = gguf.GGUFWriter(path, name)
@@ -70,6 +72,8 @@ def write(path: Path, model: nn.Module, kind: Any = Kind.F32, **changes: Any) ->
     writer.add_token_types([1] * (V - 2) + [3, 3])
     writer.add_token_merges(["t h", "h e"])
     add_tensors(writer, model, kind)
+    if rope_freqs is not None:
+        writer.add_tensor("rope_freqs.weight", rope_freqs)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -98,6 +102,16 @@ def add_tensors(writer: Any, model: nn.Module, kind: Any) -> None:
 
 def quiet(line: str) -> None:
     """Says nothing."""
+
+
+def frequencies(width: int, base: float, factor: float) -> np.ndarray:
+    """The tensor `rope_freqs` as llama.cpp's converter makes it, pair by pair."""
+    found = []
+    for i in range(0, width, 2):
+        wave = 2 * math.pi * base ** (i / width)
+        smooth = (8192 / wave - 1) / (4 - 1)
+        found.append(1.0 if wave < 8192 / 4 else factor if wave > 8192 else 1 / ((1 - smooth) / factor + smooth))
+    return np.array(found, np.float32)
 
 
 def imported(path: Path) -> Run:
@@ -414,3 +428,30 @@ def test_the_ids_of_smollm2_are_those_of_tokenizers() -> None:
         assert mine.encode(text).tolist() == theirs.encode(text).ids, text
     with pytest.raises(UserError, match=r"'\\x04' \(U\+0004\) at index 1 cannot be written"):
         mine.encode("a\x04b")
+
+
+# ---- stretched positions ----
+
+
+@pytest.mark.parametrize("factor", [8.0, 32.0])
+@torch.no_grad()
+def test_the_frequencies_of_llama_3_are_those_of_transformers(factor: float, tmp_path: Path) -> None:
+    rope = {"rope_type": "llama3", "rope_theta": 5e5, "factor": factor, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    model = make("llama", **WIDE, vocab_size=V, rope_parameters=rope | {"original_max_position_embeddings": 8192})
+    freqs = frequencies(16, 5e5, factor)
+    assert len(set(freqs.tolist())) > 2  # fast pairs, slow ones, and one between them
+    run = imported(write(tmp_path / "model.gguf", model, rope_freqs=freqs))
+    assert run.config.model.position.stretch == Llama3.Config(factor=factor, low=1.0, high=4.0, original=8192)
+    ids = torch.randint(V, (1, 18), generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(run.model(ids), model(ids).logits, rtol=0, atol=1e-5)
+
+
+def test_other_frequencies_are_refused(tmp_path: Path) -> None:
+    model = make("llama", **WIDE, vocab_size=V)
+    for freqs, what in (
+        (np.full(8, 2, np.float32), "not that of a published Llama 3"),
+        (np.ones(5, np.float32), "8 pairs"),
+    ):
+        path = write(tmp_path / f"{len(freqs)}.gguf", model, rope_freqs=freqs)
+        with pytest.raises((UserError, CheckpointError), match=what):
+            open_gguf(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -109,6 +110,28 @@ def test_a_tokenizer_whose_code_changed_is_another_one(tmp_path: Path, monkeypat
     assert on_disk._key(corpus_of("text"), Byte()) == before
     code.write_text("lower case")
     assert on_disk._key(corpus_of("text"), Byte()) != before
+
+
+def test_code_that_a_tokenizer_uses_and_that_changed_makes_other_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = on_disk._key(corpus_of("text"), Byte())
+    for n, path in enumerate(on_disk.DECIDING):
+        changed = tmp_path / path.name
+        changed.write_bytes(path.read_bytes() + b"# changed")
+        monkeypatch.setattr(on_disk, "DECIDING", [*on_disk.DECIDING[:n], changed, *on_disk.DECIDING[n + 1 :]])
+        assert on_disk._key(corpus_of("text"), Byte()) != before
+        before = on_disk._key(corpus_of("text"), Byte())
+
+
+def test_the_code_that_a_tokenizer_uses_is_known() -> None:
+    """Every file of the part `text` that the file of a kind imports, or that one of those imports."""
+    folder, waiting, used = Path(on_disk.__file__).parent, ["tokenizer", "hf_tokenizer", "ranked"], set[str]()
+    while waiting:
+        source = (folder / f"{waiting.pop()}.py").read_text("utf-8")
+        found = set(re.findall(r"^\s*from minigpt\.text\.(\w+) import", source, re.M)) - used
+        used, waiting = used | found, [*waiting, *found]
+    assert used - {path.stem for path in on_disk.DECIDING} == {"hf_tokenizer"}  # `ranked` checks its arguments with it
 
 
 def flip(path: Path) -> None:

@@ -22,6 +22,7 @@ from torch import Tensor
 from minigpt.hub.folder import Place, check_plain
 from minigpt.hub.gguf_header import Header, check_numbers, read_header, read_numbers
 from minigpt.hub.gguf_pieces import steps_of_pieces
+from minigpt.hub.gguf_rope import FREQUENCIES, stretch_of
 from minigpt.hub.keys import BEFORE_TEXT, show
 from minigpt.hub.layouts import SAME, TRANSPOSED, Layout, halves
 from minigpt.runs.checkpoint import CheckpointError
@@ -207,8 +208,25 @@ def open_gguf(path: Path) -> GGUF:
         raise UserError(f"{path}: one of several files of a model; llama-gguf-split --merge makes one of them")
     for tensor in header.tensors:
         stored_type(header, tensor)
-    stored = {renamed(own, KNOWN[name].names, path): own for own in header.tensors}
-    return GGUF(header, read_metadata(header, name), stored)
+    stored = {renamed(own, KNOWN[name].names, path): own for own in header.tensors if own != FREQUENCIES}
+    config = read_metadata(header, name)
+    if FREQUENCIES in header.tensors:
+        config["rope_scaling"] = read_stretch(header, config)
+    return GGUF(header, config, stored)
+
+
+def read_stretch(header: Header, config: Json) -> Json:
+    """`rope_scaling` of the tensor that Llama 3.1's files have for it. Raises UserError, and CheckpointError."""
+    width: Any = config.get("head_dim")
+    base: Any = config.get("rope_theta", 10_000.0)
+    if config["model_type"] != "llama" or not has_form([width, base], (int, float)) or base <= 0:
+        raise UserError(f"{header.path}: the tensor {FREQUENCIES} has no counterpart in minigpt")
+    if header.tensors[FREQUENCIES].shape != (width // 2,):
+        raise CheckpointError(f"{header.path}: {FREQUENCIES}: expected a number for each of {width // 2} pairs")
+    try:
+        return stretch_of(dequantised(header, FREQUENCIES), base)
+    except UserError as error:
+        raise UserError(f"{header.path}: {error}") from None
 
 
 def renamed(name: str, names: dict[str, str], path: Path) -> str:

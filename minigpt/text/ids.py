@@ -31,6 +31,7 @@ from minigpt.text.tokenizer import Tokenizer
 __all__ = ["Ids", "Numbers", "check_size", "ids_on_disk"]
 
 FORMAT = 2  # of the files in data/cache: increase it when their contents change
+DECIDING = [Path(__file__).with_name(f"{name}.py") for name in ("tokenizer", "seams", "split_patterns", "hf_steps")]
 STARTS = "starts.bin"  # little-endian: the index of each document's first id (int64)
 MANIFEST = "meta.json"  # types, sizes and SHA-256; files that do not match it are not used
 STAMPS = "stamps.json"  # of files that have matched it
@@ -61,11 +62,10 @@ def ids_on_disk(corpus: Corpus, tokenizer: Tokenizer) -> tuple[Ids, Numbers]:
 
 
 def _key(corpus: Corpus, tokenizer: Tokenizer) -> str:
-    """A hash of the text, the tokenizer, and the file of the tokenizer's class."""
-    try:
-        code = Path(inspect.getfile(type(tokenizer))).read_bytes()
-    except (OSError, TypeError):  # a class that was defined in a notebook has no file
-        code = b""
+    """A hash of the text, the tokenizer, the file of its class, and the files of ours that decide what ids are."""
+    code = b"".join(path.read_bytes() for path in DECIDING)
+    with suppress(OSError, TypeError):  # a class that was defined in a notebook has no file
+        code += Path(inspect.getfile(type(tokenizer))).read_bytes()
     parts = [str(FORMAT), corpus.digest, tokenizer.fingerprint, hashlib.sha256(code).hexdigest()]
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:32]
 
