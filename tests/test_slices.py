@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from minigpt.runs import slices
-from minigpt.runs.checkpoint import FORMAT, CheckpointError, load, newest, save_tensors
+from minigpt.runs.checkpoint import FORMAT, CheckpointError, begin, finish, load, newest, save_tensors, sum_of
 
 MODEL = {"table": torch.arange(33.0).reshape(11, 3), "scale": torch.tensor(2.5), "bias": torch.arange(7.0)}
 MEMORY = {"table|momentum": torch.arange(33.0).reshape(11, 3) / 7, "table|step": torch.tensor(4.0)}
@@ -245,3 +245,17 @@ def test_a_tensor_without_rows_is_whole(tmp_path: Path) -> None:
         write_shard(tmp_path / name_of(process, 1), {"none": torch.zeros(0, 3)}, {"none": [0, 0]})
     found = slices.read(slices.slices_of(sorted(tmp_path.iterdir())))
     assert found["none"].shape == (0, 3)
+
+
+@pytest.mark.parametrize("gone", range(6))
+def test_what_is_sealed_is_whole(gone: int, sliced: Path) -> None:
+    """A process has written nothing: the first one sees it by the headers, also where the last rows are missing."""
+    folder = sliced.parent
+    beside = begin(folder, 15)
+    for file in sorted(sliced.glob("shard-*")):
+        (beside / file.name).write_bytes(file.read_bytes())
+    sorted(beside.iterdir())[gone].unlink()
+    sums = {file.name: sum_of(file) for file in beside.iterdir()}
+    with pytest.raises(CheckpointError, match=r"rows (\d to \d are missing|of it were not written)"):
+        finish(beside, 15, sums, MODEL | MEMORY, STATE, {})
+    assert not (folder / "step-000015").exists()

@@ -90,7 +90,8 @@ def save_tensors(
     try:
         for name, tensors in zip(FILES, (model, optimizer)):
             write_tensors(tensors, beside / name)
-        return finish(beside, step, {name: sum_of(beside / name) for name in FILES[:2]}, state, seal or {})
+        sums = {name: sum_of(beside / name) for name in FILES[:2]}
+        return finish(beside, step, sums, {**model, **optimizer}, state, seal or {})
     finally:
         sweep(folder)
 
@@ -119,10 +120,17 @@ def weights_sum(path: Path) -> str:
     return sha256_of(whole if whole.is_file() else path / "manifest.json")
 
 
-def finish(beside: Path, step: int, sums: Mapping[str, Any], state: Mapping[str, Any], seal: Mapping[str, str]) -> Path:
-    """Seal the tensors that were written into a folder beside, by their sums, and rename it into place.
+def finish(
+    beside: Path,
+    step: int,
+    sums: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    seal: Mapping[str, str],
+) -> Path:
+    """Seal the tensors that were written into a folder beside, by the sums of their files, and rename it into place.
 
-    Raises ValueError where they are not whole tensors, and OSError.
+    Raises CheckpointError where the files do not have these tensors as a whole, and OSError.
     """
     folder, final = beside.parent, beside.parent / f"step-{step:06d}"
     (beside / FILES[2]).write_text(json.dumps({**state, "step": step}, allow_nan=False), encoding="utf-8")
@@ -133,13 +141,23 @@ def finish(beside: Path, step: int, sums: Mapping[str, Any], state: Mapping[str,
         sync(beside / name)
     for name in (FILES[2], "manifest.json"):
         _read_json(beside / name)  # before the rename: it must be readable
-    for files in _tensor_files(beside, sums):
-        slices.slices_of(files)
+    _check_written(beside, sums, tensors)
     if final.exists():
         final.rename(folder / f"{REMOVING}{step:06d}-{os.getpid()}")
     beside.rename(final)
     sync(folder)
     return final
+
+
+def _check_written(path: Path, names: Iterable[str], tensors: Mapping[str, Tensor]) -> None:
+    """Raises CheckpointError unless the files of these names have these tensors, with all their rows."""
+    try:
+        tables = [slices.slices_of(files) for files in _tensor_files(path, names)]
+    except ValueError as error:
+        raise CheckpointError(str(error)) from None
+    found = {name: slices.shape_of(parts) for table in tables for name, parts in table.items()}
+    if odd := sorted(found.items() ^ {(name, tuple(tensor.shape)) for name, tensor in tensors.items()}):
+        raise CheckpointError(f"{path}: {odd[0][0]}: rows of it were not written")
 
 
 def _refuse_link(folder: Path) -> None:

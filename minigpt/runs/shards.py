@@ -9,6 +9,7 @@ The processes may be on several machines that share the folder.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,16 +40,17 @@ def save(
     When this returns, in any of them, the checkpoint is on disk and verifies. Raises OSError in all of them where one
     could not write, after which the folder is as before; ConnectionError where another has ended.
     """
+    tensors = {**model, **optimizer}
     first, own = dist.get_rank(group) == 0, f"shard-{dist.get_rank(group) + 1:05d}-*"
     try:
         (beside, *_) = _by_all(lambda: checkpoint.begin(folder, step) if first else None, group)
         assert beside is not None
-        _write({**model, **optimizer}, dict.fromkeys(model, 1) | dict.fromkeys(optimizer, 2), beside, group)
+        _write(tensors, dict.fromkeys(model, 1) | dict.fromkeys(optimizer, 2), beside, group)
         sums = _by_all(lambda: {path.name: checkpoint.sum_of(path) for path in beside.glob(own)}, group)
         every = {name: found for found_here in sums for name, found in found_here.items()}
-        return (
-            _by_all(lambda: checkpoint.finish(beside, step, every, state, seal) if first else None, group)[0] or beside
-        )
+        finish = partial(checkpoint.finish, beside, step, every, tensors, state, seal)
+        final, *_ = _by_all(lambda: finish() if first else beside, group)
+        return final
     finally:
         if first and folder.is_dir():
             checkpoint.sweep(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Iterator
@@ -160,8 +161,18 @@ def test_a_signal_waits_for_the_save(straight: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such limit")
-def test_a_full_disk_ends_the_training_as_it_does_at_once(tmp_path: Path) -> None:
-    ended = train(furnished(tmp_path), *later(tmp_path, FULL))
+@pytest.mark.parametrize("every", [4, STEPS])
+def test_a_full_disk_ends_the_training_as_it_does_at_once(every: int, tmp_path: Path) -> None:
+    """Within it, or when only the last checkpoint is not written."""
+    ended = train(furnished(tmp_path), *later(tmp_path, FULL), f"training.checkpoint_every={every}")
     assert ended.code == 5 and ended.err.count("\n") == 1, ended
     assert "the checkpoint was not written, it needs" in ended.err and leftovers(tmp_path) == []
-    assert metrics(tmp_path)[-1]["step"] < STEPS  # it is noticed after the next step, not at the end
+    assert metrics(tmp_path)[-1]["step"] < 2 * every  # it is noticed after the next step, not at the next save
+
+
+def test_processes_that_find_different_checkpoints_do_not_go_on_together(straight: Path, tmp_path: Path) -> None:
+    """One of them cannot read the newest one, say."""
+    act = "import minigpt.training.distributed as distributed\ndistributed.largest = lambda number: max(number, 5)\n"
+    shutil.copytree(straight, tmp_path, dirs_exist_ok=True)
+    ended = script("train.py", "--resume", "small", *later(tmp_path, act), "training.max_steps=14", cwd=tmp_path)
+    assert ended.code == 4 and "step-000012: another process cannot read it, or finds a newer one" in ended.err, ended
