@@ -25,7 +25,8 @@ if SHARED.is_dir():  # published encodings, where somebody has put them beside t
     os.environ.setdefault("TIKTOKEN_CACHE_DIR", str(SHARED))
 torch.set_num_threads(1)  # the models here are tiny: threads would cost more than they bring
 if not torch.cuda.is_available():  # torch.manual_seed would keep the stack of each call for it: a millisecond
-    torch.cuda.manual_seed_all = torch.xpu.manual_seed_all = lambda seed: None
+    for device in (torch.cuda, torch.xpu, torch.mtia):
+        device.manual_seed_all = lambda seed: None
 hypothesis.settings.register_profile("course", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("course")
 

@@ -120,8 +120,9 @@ DEEP = {  # in a short text, these are asked of three layers
     laws_of_writing.written_in_chunks,
     laws_of_writing.written_past_the_context,
 }
-OF_A_MODEL = set(LAWS_OF_WRITING) - {laws_of_writing.bfloat16_stays_near}  # the others look at one attention alone
-FAR = (NoPosition, Rotary, Alibi)  # the positions with which every kind is asked of a long text
+OF_A_MODEL = DEEP | {laws_of_writing.the_length_does_not_matter}  # where a position outside the attention takes part
+FAR = (NoPosition, Rotary, Alibi)  # the positions with which every kind is asked of a long text, and of three layers
+OF_FAR = {laws.dropout_acts_in_training_only, laws_of_writing.bfloat16_stays_near}  # long laws: with these positions
 
 
 def model_config(case: Case, n_layer: int = 1, block: int = BLOCK) -> ModelConfig:
@@ -174,7 +175,8 @@ def obey(law: Law, case: Case, far: bool = True) -> None:
     """Raises LawError where a case breaks a law: in a short text and, if `far`, in a long one that can show more."""
     if law is laws.dropout_acts_in_training_only:
         case = replace(case, dropout=0.3)
-    law(make_model(case, 3 if law in DEEP else 1))
+    deep = law in DEEP and (far or isinstance(case.attention, tuple))
+    law(make_model(case, 3 if deep else 1))
     if far and law not in SHORT:
         law(make_model(case, 1, LONG + 8))
 
@@ -183,7 +185,7 @@ def asked_of(case: Case) -> Iterator[tuple[Law, bool]]:
     """The laws for a case, each with whether it is asked of a long text too.
 
     Where the position acts outside the attention, the laws of one attention are asked without it already: such a case
-    is asked the laws of a model. Multi-head attention is asked everything.
+    is asked what a position takes part in, in one layer. Multi-head attention is asked everything.
     """
     assert not isinstance(case.attention, tuple)
     position, everything = case.position.component, case.attention == MultiHead.Config()
@@ -191,8 +193,9 @@ def asked_of(case: Case) -> Iterator[tuple[Law, bool]]:
     for law in EVERY:
         if law is laws.the_order_of_the_past and position is not NoPosition:
             continue  # it takes the position out
-        if law in OF_A_MODEL or everything or not idle:
-            yield law, everything or position in FAR
+        far = everything or position in FAR
+        if (law in OF_A_MODEL or everything or not idle) and (law not in OF_FAR or far):
+            yield law, far
 
 
 def broken_laws(case: Case) -> list[str]:
