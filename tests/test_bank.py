@@ -85,7 +85,7 @@ def test_what_was_judged_wrongly_at_first_is_judged_well() -> None:
 
 @pytest.mark.slow
 def test_the_bank_is_named_or_passes_but_for_the_known_gaps(whole: bool) -> None:
-    assert failures(PROGRAMS if whole else PROGRAMS[1::5]) == []
+    assert failures(PROGRAMS if whole else PROGRAMS[1::8]) == []
 
 
 def test_the_gaps_are_of_the_bank() -> None:

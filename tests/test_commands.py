@@ -352,7 +352,7 @@ def the_same_by_hand(home: Path, name: str) -> None:
 
 @pytest.mark.slow
 def test_mistakes_in_processes_started_by_hand(home: Path, whole: bool) -> None:
-    for name in MISTAKES if whole else random.Random(0).sample(sorted(MISTAKES), 8):
+    for name in MISTAKES if whole else random.Random(0).sample(sorted(MISTAKES), 5):
         the_same_by_hand(home, name)
 
 

@@ -57,4 +57,4 @@ def test_12_untrusted_folders(untrusted: tuple[str, Path]) -> None:
 
 @pytest.mark.slow
 def test_more_untrusted_folders(untrusted: tuple[str, Path], whole: bool) -> None:
-    open_folders(untrusted, 12, 300 if whole else 60)
+    open_folders(untrusted, 12, 300 if whole else 40)

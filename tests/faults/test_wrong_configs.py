@@ -192,7 +192,7 @@ def test_the_schema_was_walked_to_its_ends() -> None:
 
 @pytest.mark.parametrize("field", FIELDS, ids=str)
 def test_a_wrong_value_is_refused_at_its_place(field: Field, folder: Path) -> None:
-    @settings(max_examples=12, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=8, suppress_health_check=list(HealthCheck))
     @given(wrong(field.hint))
     def refused(value: str) -> None:
         text, places = write({field: value}, field.kinds)
@@ -208,7 +208,7 @@ def test_a_wrong_value_is_refused_at_its_place(field: Field, folder: Path) -> No
 
 @pytest.mark.parametrize("field", LEAVES, ids=str)
 def test_a_right_value_is_taken(field: Field, folder: Path) -> None:
-    @settings(max_examples=8, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=5, suppress_health_check=list(HealthCheck))
     @given(right(field.hint))
     def taken(value: str) -> None:
         text, _ = write({field: value}, field.kinds)
