@@ -16,7 +16,7 @@ from minigpt.text.ranked import Ranked
 from minigpt.text.tokenizer import LONGEST, Byte, Char, Ids, Tiktoken, Tokenizer, parts
 
 STEP = 1 << 20  # characters that are added to a text until it can be cut
-BLOCK = 1 << 20  # characters of a block, at least
+BLOCK = 10**6  # characters of a block, at least: a piece is one
 
 Cut = Callable[[str], int]  # the last place where a text that goes on can be cut; 0: nowhere yet
 

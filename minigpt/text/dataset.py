@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Literal
 
 import numpy as np
@@ -111,8 +112,9 @@ class Dataset:
                 raise UserError(f"data.source: {what}, and {need}: {hint}")
         self._check_documents(corpus)
         aligned = config.windows == "documents" or config.attend == "document"
-        self._windows = {split: self._cover(where, aligned) for split, where in self.splits.items()}
-        self._packed = {split: Packed(where, self.document_starts, block_size) for split, where in self.splits.items()}
+        # Made when they are first asked for: those of a large text take 8 bytes a window, or a document, and more.
+        self._windows = lru_cache(lambda split: self._cover(self.splits[split], aligned))
+        self._packed = lru_cache(lambda split: Packed(self.splits[split], self.document_starts, block_size))
 
     def _check_documents(self, corpus: Corpus) -> None:
         """Raises UserError where packing or dividing a text would do nothing, because training has one document."""
@@ -164,7 +166,7 @@ class Dataset:
             check_size(self.ids)
             window = self.ids[self._places(split, n, batch_size, seed, rows)].astype(np.int64)  # (B,T+1)
             return torch.from_numpy(window[:, :-1].copy()), torch.from_numpy(window[:, 1:].copy())
-        starts, stops = self._windows[split]  # (W,) each
+        starts, stops = self._windows(split)  # (W,) each
         pick = (draws(seed, n, batch_size)[rows] % np.uint64(len(starts))).astype(np.int64)  # (B,)
         return self._gather(starts[pick], stops[pick])
 
@@ -185,7 +187,7 @@ class Dataset:
         """Where in the corpus the ids of batch number n are, (B,T+1), for windows that are full."""
         where, numbers = self.splits[split], n * batch_size + np.arange(batch_size)[rows]  # (B,)
         if self.config.windows == "packed":
-            return self._packed[split].places(numbers, seed)
+            return self._packed(split).places(numbers, seed)
         if self.config.windows == "shuffled":
             starts = self._shuffled(where, numbers, seed)  # (B,)
         else:
@@ -210,14 +212,14 @@ class Dataset:
         Every id except the split's first is the target of exactly one position; all other targets are IGNORED. `rows`
         selects windows: `slice(rank, None, world)` divides them among processes.
         """
-        starts, stops = (edges[rows] for edges in self._windows[split])  # (W,) each
+        starts, stops = (edges[rows] for edges in self._windows(split))  # (W,) each
         for first in range(0, len(starts), batch_size):
             batch = slice(first, first + batch_size)
             yield self._gather(starts[batch], stops[batch])
 
     def window_count(self, split: Split) -> int:
         """The number of windows of a split: W."""
-        return len(self._windows[split][0])
+        return len(self._windows(split)[0])
 
     def _cover(self, where: range, aligned: bool) -> tuple[Numbers, Numbers]:
         """The windows of a split: where the x of each starts, and where its text ends; (W,) each."""

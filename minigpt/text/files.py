@@ -89,7 +89,7 @@ def look(path: Path, field: str) -> Found:
 def read_again(path: Path, field: str, found: Found, skip: int = 0) -> Iterator[Document]:
     """The documents of a file but the first `skip`. Raises UserError if the file is another one than was looked at."""
     with path.open("rb") as file:
-        raw = Raw(file, path.name)
+        raw = Raw(file)
 
         def same(pieces: Iterator[str]) -> Iterator[str]:
             try:

@@ -43,11 +43,12 @@ class Raw(io.RawIOBase):
     System files of size 0, such as /proc/kmsg, may never end.
     """
 
-    def __init__(self, file: BinaryIO, name: str):
+    def __init__(self, file: BinaryIO, name: str = ""):
+        """With a name, it is shown how far it is read."""
         self.file, self.size = file, os.fstat(file.fileno()).st_size
         self._sha256, self._rest = hashlib.sha256(), b""
         starts = range(0, self.size, CHUNK)
-        shown = progress(starts, f"reading {name}", len(starts), "MiB")
+        shown = progress(starts, f"reading {name}", len(starts), "MiB") if name else starts
         self._chunks = (file.read(min(CHUNK, self.size - start)) for start in shown)
 
     def readable(self) -> bool:

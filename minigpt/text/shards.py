@@ -87,7 +87,7 @@ def write_shards(
     pieces = _pieces(corpus, cut, last)
     with closing(encoded(blocks(pieces), tokenizer, processes)) as found:
         total = max(1, round(corpus.characters / BLOCK)) if corpus.characters else None
-        shown = progress(found, "tokenizing", total, "MiB")
+        shown = progress(found, "tokenizing", total, "MB")
         while True:
             shard = _Shard(folder, len(seals), tokenizer, dtype)
             with shard.file:

@@ -129,7 +129,7 @@ LOOPS: dict[str, Callable[[Path], object]] = {
     "reading the results: 2 of 4 runs": results,
     "warming up: 2 of 3 steps": profile,
     "measuring: 2 of 5 pairs of steps": profile,
-    "tokenizing: 2 MiB": tokenize,
+    "tokenizing: 2 MB": tokenize,
 }
 
 
