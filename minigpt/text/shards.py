@@ -206,6 +206,8 @@ class Shards:
         """The ids at an index, a slice, or an array of indices of any shape, from 0 on. Raises IndexError."""
         if isinstance(where, slice):
             start, stop, step = where.indices(len(self))
+            if step == 1:
+                return self._slice(start, stop)
             where = np.arange(start, stop, step)
         where = np.asarray(where)
         if where.dtype == np.bool_:
@@ -217,6 +219,15 @@ class Shards:
         for row, out in zip(*rows):
             self._gather(row.ravel(), out.reshape(-1))
         return found
+
+    def _slice(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """The ids from `start` to `stop`."""
+        if stop <= start:
+            return np.empty(0, self.dtype)
+        first, last = np.searchsorted(self.bounds, [start, stop - 1], side="right") - 1
+        shards = range(int(first), int(last) + 1)
+        parts = [self._part(n)[max(0, start - self.bounds[n]) : stop - self.bounds[n]] for n in shards]
+        return np.concatenate(parts)
 
     def _gather(self, places: Numbers, out: npt.NDArray[Any]) -> None:
         """Write the ids at some places (n,) into `out` (n,); they are mostly of one shard."""
