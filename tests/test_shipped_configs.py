@@ -21,8 +21,8 @@ from minigpt.runs.report import read_metrics
 from minigpt.text.tokenizer import Public
 
 COMPARED = "\ncompare:"  # a config of scripts/compare.py, not of a run
-SWAPS = CONFIGS / "swaps.yaml"  # of scripts/swap.py
-OTHERS = [path for path in sorted(CONFIGS.rglob("*.yaml")) if path != SWAPS]
+ELSEWHERE = [CONFIGS / "swaps.yaml", CONFIGS / "scaling.yaml"]  # of scripts/swap.py and scripts/scaling.py
+OTHERS = [path for path in sorted(CONFIGS.rglob("*.yaml")) if path not in ELSEWHERE]
 RUNNABLE = [path for path in OTHERS if COMPARED not in path.read_text("utf-8")]
 COMPARISONS = [path for path in OTHERS if path not in RUNNABLE]
 HYBRIDS = sorted(path.name for path in CONFIGS.glob("hybrid_*.yaml"))

@@ -60,6 +60,31 @@ class Experiment:
 
         Raises UserError before any run if a variant cannot be trained, and after all runs if some of them failed.
         """
+        notes, failures = self.train()
+        folder = self.comparison.folder
+        found = list(self.results())
+        results = [(job, result) for job, result, _ in found if result]
+        finished = {job.variant for job, _ in results}
+        if self.comparison.settings.baseline not in finished:
+            reasons = failures or [f"{job.who}: {why}" for job, _, why in found if why]
+            reasons = reasons or [f"its results are gone from {folder}: does another comparison have the same --name?"]
+            raise UserError(f"no run of the baseline could be finished; {'; '.join(first_lines(reasons))}")
+        variants = {name: config for name, config in self.comparison.variants.items() if name in finished}
+        summary = summarise(replace(self.comparison, variants=variants), results, command, notes, self.tuning)
+        summary["held_equal"] += UNCHECKED if self.skip_checks else ""
+        write_whole(folder / "results.json", json.dumps(summary, indent=1, allow_nan=False))
+        write_whole(folder / "results.csv", to_csv(summary))
+        write_whole(folder / "page.html", page(summary))
+        if failures:
+            what = "; ".join(first_lines(failures))
+            raise UserError(f"{what}; the other runs are in {folder}, and the same command tries the failed ones again")
+        return summary
+
+    def train(self) -> tuple[list[str], list[str]]:
+        """Do the runs that are left. Returns what a reader of the results has to know, and a line for each failed run.
+
+        Raises UserError before any run if a variant cannot be trained.
+        """
         folder = self.comparison.folder
         refuse_links(folder)
         for config in self.comparison.variants.values():
@@ -78,23 +103,7 @@ class Experiment:
         notes += self.edits()
         for note in notes:
             self.say(f"note: {note}")
-        found = list(self.results())
-        results = [(job, result) for job, result, _ in found if result]
-        finished = {job.variant for job, _ in results}
-        if self.comparison.settings.baseline not in finished:
-            reasons = failures or [f"{job.who}: {why}" for job, _, why in found if why]
-            reasons = reasons or [f"its results are gone from {folder}: does another comparison have the same --name?"]
-            raise UserError(f"no run of the baseline could be finished; {'; '.join(first_lines(reasons))}")
-        variants = {name: config for name, config in self.comparison.variants.items() if name in finished}
-        summary = summarise(replace(self.comparison, variants=variants), results, command, notes, self.tuning)
-        summary["held_equal"] += UNCHECKED if self.skip_checks else ""
-        write_whole(folder / "results.json", json.dumps(summary, indent=1, allow_nan=False))
-        write_whole(folder / "results.csv", to_csv(summary))
-        write_whole(folder / "page.html", page(summary))
-        if failures:
-            what = "; ".join(first_lines(failures))
-            raise UserError(f"{what}; the other runs are in {folder}, and the same command tries the failed ones again")
-        return summary
+        return notes, failures
 
     def edits(self) -> list[str]:
         """A line for each plugin that was edited since it was loaded: it is not what ran."""

@@ -1,0 +1,273 @@
+"""The summary of an experiment over sizes: losses, power laws, what they predict, and whether a gain survives.
+
+`summarise` puts everything into one dict, which is written to results.json. The table, the CSV file, the chart and the
+page only show what is in it.
+
+The gain of a kind over the baseline at a size is a ratio of losses above the floor, or a difference of losses where no
+floor is known. Its trend is, for each seed, the slope of a line through the gains by the logarithm of the size; the
+interval is Student's over the seeds. With ratios the slope is the difference of the two exponents, paired by seed.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from minigpt.comparison.power_law import Interval, PowerLaw, fit, loose
+from minigpt.comparison.results import Job
+from minigpt.comparison.sizes import Point, Scaling
+from minigpt.comparison.statistics import paired
+from minigpt.config.options import to_python
+from minigpt.text.dataset import DataConfig
+from minigpt.training.floor import is_impossible
+
+Result = Mapping[str, Any]
+
+
+def summarise(
+    scaling: Scaling, results: Sequence[tuple[Job, Result]], command: str, notes: Sequence[str], tuning: Any = None
+) -> dict[str, Any]:
+    """All results: the content of results.json."""
+    done = [(job, result) for job, result in results if result["status"] == "done"]
+    metric = "above" if done and all(result["above"] is not None for _, result in done) else "loss"
+    floor = 0.0 if metric == "above" else None
+    losses: dict[str, dict[int, float]] = {variant: {} for variant in scaling.points}
+    for job, result in done:
+        if metric == "loss" or not is_impossible(result["above"], result["characters"]):
+            losses[job.variant][job.seed] = result[metric]
+    rows = [_row(kind, scaling, losses, floor) for kind in kinds_of(scaling)]
+    base = next(row for row in rows if row["kind"] == scaling.options.baseline)
+    for row in rows:
+        row["trend"] = None if row is base else _trend(row, base, metric)
+    every = [_troubles(job, result) for job, result in results]
+    config = next(iter(scaling.variants.values()))
+    return {
+        "scaling": scaling.name,
+        "command": command,
+        "notes": [*notes, *filter(None, every), *_epochs(scaling, config.data)],
+        "baseline": scaling.options.baseline,
+        "seeds": list(scaling.options.seeds),
+        "metric": metric,
+        "unit": "nats a character above the floor" if metric == "above" else "nats a character",
+        "text": str(config.data.source if isinstance(config.data.source, str) else config.data.source.component.kind),
+        "rate": _rate(scaling),
+        "tuning": tuning,
+        "kinds": rows,
+        "config": {name: to_python(config) for name, config in scaling.variants.items()},
+    }
+
+
+def kinds_of(scaling: Scaling) -> list[str]:
+    """The kinds in their order."""
+    return list(dict.fromkeys(point.kind for point in scaling.points.values()))
+
+
+def _row(kind: str, scaling: Scaling, losses: Mapping[str, Mapping[int, float]], floor: float | None) -> dict[str, Any]:
+    """A kind: its points, its law and what that predicts."""
+    mine = [(variant, point) for variant, point in scaling.points.items() if point.kind == kind]
+    points = [_point(point, losses[variant]) for variant, point in mine]
+    seen = [p for p in points if not p["held_out"] and p["mean"] is not None]
+    if len({(p["parameters"]) for p in seen}) < len(seen):
+        law: PowerLaw | str = "two sizes have as many parameters"
+    else:
+        law = fit([p["parameters"] for p in seen], [p["mean"] for p in seen], floor)
+    for point in points:
+        if isinstance(law, PowerLaw) and not law.trouble:
+            predicted = law.predict(point["parameters"])
+            held = None if point["mean"] is None else point["mean"] in predicted
+            point["predicted"] = asdict(predicted) | {"held": held} if point["held_out"] else None
+    return {"kind": kind, "points": points, "law": _law(law)}
+
+
+def _point(point: Point, losses: Mapping[int, float]) -> dict[str, Any]:
+    values = list(losses.values())
+    spread = {"mean": math.fsum(values) / len(values), "low": min(values), "high": max(values)} if values else {}
+    empty = {"mean": None, "low": None, "high": None, "predicted": None}
+    return asdict(point) | empty | spread | {"losses": {str(seed): loss for seed, loss in losses.items()}}
+
+
+def _law(law: PowerLaw | str) -> dict[str, Any]:
+    """A law as JSON: `trouble` alone where none could be fitted."""
+    if isinstance(law, str):
+        return {"trouble": law}
+    kept = {key: value for key, value in vars(law).items() if key not in ("covariance", "alpha", "E")}
+    return kept | {"alpha": asdict(law.alpha), "E": asdict(law.E), "loose": loose(law)}
+
+
+def _trend(row: Mapping[str, Any], base: Mapping[str, Any], metric: str) -> dict[str, Any] | None:
+    """The gain over the baseline at each size, paired by seed, and its slope by the size; None: too few pairs."""
+    gains: dict[str, list[tuple[float, float]]] = {}
+    sizes = []
+    for mine, theirs in zip(row["points"], base["points"]):
+        pairs = {
+            seed: (mine["losses"][seed], theirs["losses"][seed]) for seed in mine["losses"] if seed in theirs["losses"]
+        }
+        ours, others = [a for a, _ in pairs.values()], [b for _, b in pairs.values()]
+        usable = bool(pairs) and (metric == "loss" or min(*ours, *others) > 0)
+        change = math.log if metric == "above" else float
+        sizes.append(
+            {"size": mine["size"], "parameters": theirs["parameters"]}
+            | {"difference": asdict(paired(ours, others)) if pairs else None}
+            | {"gain": asdict(paired([change(b) for b in others], [change(a) for a in ours])) if usable else None}
+        )
+        for seed, (a, b) in pairs.items() if usable else ():
+            gains.setdefault(seed, []).append((math.log(theirs["parameters"]), change(b) - change(a)))
+    slopes = [slope_of(found) for found in gains.values() if len(found) == len(sizes) >= 2]
+    slope = asdict(paired(slopes, [0.0] * len(slopes))) if len(slopes) >= 2 else None
+    return {"sizes": sizes, "slope": slope}
+
+
+def slope_of(points: Sequence[tuple[float, float]]) -> float:
+    """The slope of the least-squares line through points (x, y)."""
+    x, y = zip(*points)
+    return float(np.polyfit(np.array(x), np.array(y), 1)[0])
+
+
+def _troubles(job: Job, result: Result) -> str:
+    """Why a run is left out; "" if it is not."""
+    if result["status"] != "done":
+        return f"{job.who} is left out: it {result['status']}: {result['message']}"
+    impossible = result["above"] is not None and is_impossible(result["above"], result["characters"])
+    return f"{job.who} is left out: its loss is below the floor" if impossible else ""
+
+
+def _epochs(scaling: Scaling, data: DataConfig) -> list[str]:
+    """A note on sizes that see a text more than once: repeated text is worth less (arXiv 2305.16264)."""
+    language = data.language
+    if language is None:
+        return []
+    texts = language.config.count - language.config.validation
+    found = []
+    for variant, config in scaling.variants.items():
+        times = config.training.max_steps * config.training.batch_size / texts
+        if data.windows == "documents" and times > 4 and scaling.points[variant].kind == scaling.options.baseline:
+            found.append(
+                f"{scaling.points[variant].size}: each text is seen {times:.1f} times; repeated text is worth less"
+            )
+    return found
+
+
+def _rate(scaling: Scaling) -> str:
+    """How the learning rate of a size was chosen, as a sentence."""
+    tune, power = scaling.options.tune, scaling.options.rate_power
+    if tune is not None:
+        return f"Chosen for each kind at each size by trials: {tune.key}."
+    rates = [config.training.optimizer.learning_rate for config in scaling.variants.values()]
+    if power == 0:
+        return f"One learning rate for all sizes: {rates[0]:g}."
+    return f"The learning rate goes with the width to the power of {power:g}: {rates[0]:g} to {rates[-1]:g}."
+
+
+# ---------------------------------------------------------------------------------------------- as text
+
+
+def number(value: float | None) -> str:
+    """A loss as text; None is a dash."""
+    return "-" if value is None else f"{value:.4f}"
+
+
+def between(found: Interval | Mapping[str, float], form: str = ".2f") -> str:
+    """An interval as text: 0.42 (0.38 to 0.46)."""
+    value, low, high = found.values() if isinstance(found, Mapping) else (found.value, found.low, found.high)
+    return f"{value:{form}} ({low:{form}} to {high:{form}})"
+
+
+def lines(summary: Mapping[str, Any]) -> list[list[str]]:
+    """The table: a row for each kind with its loss at every size, its exponent, and prediction and truth."""
+    points = summary["kinds"][0]["points"]
+    sizes = [point["size"] + (" (held out)" if point["held_out"] else "") for point in points]
+    rows = [["kind", *sizes, "exponent (95 %)", "predicted for the largest"]]
+    for row in summary["kinds"]:
+        law, last = row["law"], row["points"][-1]
+        alpha = "none" if law["trouble"] else between(law["alpha"])
+        told = last["predicted"]
+        predicted = "-" if told is None else between({k: told[k] for k in ("value", "low", "high")}, ".3f")
+        rows.append([row["kind"], *(number(point["mean"]) for point in row["points"]), alpha, predicted])
+    return rows
+
+
+def sentences(summary: Mapping[str, Any]) -> list[str]:
+    """What was found, one sentence each: the laws, the predictions, the gains."""
+    found = []
+    for row in summary["kinds"]:
+        found.append(law_in_words(row, summary))
+        found += [told for point in row["points"] if (told := prediction_in_words(row["kind"], point))]
+    return found + [trend_in_words(row, summary) for row in summary["kinds"] if row["trend"]]
+
+
+def law_in_words(row: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+    """The law of a kind as a sentence."""
+    law = row["law"]
+    if law["trouble"]:
+        return f"{row['kind']}: {law['trouble']}."
+    A, alpha = math.exp(law["log_A"]), law["alpha"]
+    formula = f"{A:.3g} N^-{alpha['value']:.3f}"
+    if law["known"]:
+        return f"{row['kind']}: loss above the floor = {formula}; exponent {between(alpha, '.3f')}."
+    E = law["E"]
+    open_end = "; E is hardly determined by these sizes" if law["loose"] else ""
+    exponent = f"exponent {between(alpha, '.3f')}"
+    return f"{row['kind']}: loss = {E['value']:.3f} + {formula}; {exponent}, E {between(E, '.3f')}{open_end}."
+
+
+def prediction_in_words(kind: str, point: Mapping[str, Any]) -> str:
+    """What was predicted of a size that the fit did not see, and what came; "" where nothing was."""
+    told = point["predicted"]
+    if told is None or told["held"] is None:
+        return ""
+    expected = between({key: told[key] for key in ("value", "low", "high")}, ".4f")
+    held = "inside" if told["held"] else "OUTSIDE"
+    return (
+        f"{kind}, {point['size']}, held out: predicted {expected}, measured {point['mean']:.4f}: {held} the interval."
+    )
+
+
+def trend_in_words(row: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+    """Whether the gain over the baseline survives, as a sentence."""
+    trend, base, kind = row["trend"], summary["baseline"], row["kind"]
+    ends = [size for size in trend["sizes"] if size["gain"] and size["gain"]["low"] is not None]
+    if not ends or trend["slope"] is None:
+        return f"{kind} against {base}: too few pairs of runs for a trend."
+    first, last = ends[0], ends[-1]
+    span = f"from {first['size']} to {last['size']}"
+    better = first["gain"]["mean"] > 0
+    unsure = first["gain"]["low"] <= 0 <= first["gain"]["high"]
+    word = "difference" if unsure else "gain" if better else "lag"
+    amounts = f"{amount(first['gain'], summary)} at {first['size']}, {amount(last['gain'], summary)} at {last['size']}"
+    slope = trend["slope"]
+    what = "difference of exponents" if summary["metric"] == "above" else "nats for each e-fold of parameters"
+    interval = f"{what} {slope['mean']:+.3f}, {slope['low']:+.3f} to {slope['high']:+.3f}"
+    if slope["low"] <= 0 <= slope["high"]:
+        how = "shows no trend"
+    else:
+        grows = (slope["mean"] > 0) == better
+        turns = first["gain"]["mean"] * last["gain"]["mean"] < 0
+        how = "turns round" if turns and not unsure else "grows" if grows else "shrinks"
+    return f"The {word} of {kind} against {base} {how} {span} ({interval}): {amounts}."
+
+
+def amount(gain: Mapping[str, float], summary: Mapping[str, Any]) -> str:
+    """A gain with its interval: in per cent of the baseline's height above the floor, or in nats."""
+    if summary["metric"] == "loss":
+        told = [f"{-gain[key]:+.4f} nats" for key in ("mean", "high", "low")]
+    else:
+        told = [f"{math.exp(min(50.0, -gain[key])) - 1:+.1%}" for key in ("mean", "high", "low")]
+    return f"{told[0]} ({told[1]} to {told[2]})"
+
+
+def to_csv(summary: Mapping[str, Any]) -> str:
+    """One line for each run."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["kind", "size", "parameters", "tokens", "held_out", "seed", summary["metric"]])
+    for row in summary["kinds"]:
+        for point in row["points"]:
+            facts = [row["kind"], point["size"], point["parameters"], point["tokens"], point["held_out"]]
+            writer.writerows([*facts, seed, loss] for seed, loss in point["losses"].items())
+    return text.getvalue()

@@ -1,0 +1,175 @@
+"""Fits a power law to losses by size, L(N) = E + A N^-alpha (arXiv 2001.08361, 2203.15556), or says why there is none.
+
+E is the floor where it is known, and is fitted where it is not. The fit is least squares in logarithms: of L - E where
+E is known, of L where it is not. Intervals are Student's, from the scatter of the sizes around the curve: the noise of
+the seeds widens them, and so does a curve that is no power law. A bootstrap over five sizes would be too narrow.
+
+n sizes   p constants: log A, alpha, and E where it is fitted
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from minigpt.comparison.statistics import CONFIDENCE, t_quantile
+
+Numbers = npt.NDArray[np.float64]
+LEAST_SHARE = 0.97  # of the variance of the logarithms: a curve that explains less of it is not called a law
+STEEPER = 2.5  # two parts of one power law do not differ by such a factor
+GRID = np.geomspace(0.01, 4.0, 60)  # of alpha, where E is fitted
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A number with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def __contains__(self, other: float) -> bool:
+        return self.low <= other <= self.high
+
+
+@dataclass(frozen=True)
+class PowerLaw:
+    """A fitted power law. `trouble` says why it is none; then its numbers are not to be believed."""
+
+    log_A: float
+    alpha: Interval
+    E: Interval  # of one point where E is known
+    known: bool  # whether E is known
+    scatter: float  # of the logarithms around the curve, with n - p degrees of freedom
+    share: float  # of the variance of the logarithms that the curve explains
+    degrees: int  # n - p
+    covariance: Numbers  # (p, p)
+    trouble: str = ""
+
+    def at(self, N: float) -> float:
+        """The loss of the curve at a size."""
+        return self.E.value + math.exp(self.log_A - self.alpha.value * math.log(N))
+
+    def predict(self, N: float) -> Interval:
+        """What a new size would have, with the interval of a new measurement (not only of the curve)."""
+        fitted = self.at(N)
+        slope = _slopes(np.array([N]), self.log_A, self.alpha.value, self.E.value, self.known)[0]  # (p,)
+        spread = math.sqrt(float(slope @ self.covariance @ slope) + self.scatter**2)
+        factor = math.exp(min(50.0, t_quantile((1 + CONFIDENCE) / 2, self.degrees) * spread))
+        floor = self.E.value if self.known else 0.0
+        return Interval(fitted, floor + (fitted - floor) / factor, floor + (fitted - floor) * factor)
+
+
+def fit(sizes: Sequence[float], losses: Sequence[float], floor: float | None) -> PowerLaw | str:
+    """The power law of these sizes, which grow, and losses; or one line that says why none can be fitted."""
+    N, L = np.array(sizes, dtype=np.float64), np.array(losses, dtype=np.float64)  # (n,) each
+    constants = 2 if floor is not None else 3
+    if len(N) < constants + 2:
+        return f"too few sizes: {len(N)} for {constants} constants; an interval needs {constants + 2} or more"
+    if floor is not None and float(L.min()) <= floor:
+        return f"the curve has reached the floor: at {N[int(L.argmin())]:,.0f} parameters nothing is left above it"
+    E, log_A, alpha = _known(N, L, floor) if floor is not None else _free(N, L)
+    seen = np.log(L - E) if floor is not None else np.log(L)  # (n,)
+    curve = E + np.exp(log_A - alpha * np.log(N))  # (n,)
+    left = seen - np.log(curve - E if floor is not None else curve)  # (n,)
+    degrees = len(N) - constants
+    scatter = math.sqrt(float(left @ left) / degrees)
+    total = float(((seen - seen.mean()) ** 2).sum())
+    J = _slopes(N, log_A, alpha, E, floor is not None)  # (n, p)
+    covariance = scatter**2 * np.linalg.pinv(J.T @ J)  # (p, p)
+    margins = t_quantile((1 + CONFIDENCE) / 2, degrees) * np.sqrt(np.diag(covariance))  # (p,)
+    law = PowerLaw(
+        log_A=log_A,
+        alpha=Interval(alpha, float(alpha - margins[1]), float(alpha + margins[1])),
+        E=Interval(E, E, E)
+        if floor is not None
+        else Interval(E, max(0.0, float(E - margins[2])), float(E + margins[2])),
+        known=floor is not None,
+        scatter=scatter,
+        share=1 - float(left @ left) / total if total > 0 else 0.0,
+        degrees=degrees,
+        covariance=covariance,
+    )
+    return PowerLaw(**{**vars(law), "trouble": _trouble(law, N, L)})
+
+
+def _known(N: Numbers, L: Numbers, floor: float) -> tuple[float, float, float]:
+    """E, log A and alpha where E is known: a straight line through log(L - E) by log N."""
+    slope, start = np.polyfit(np.log(N), np.log(L - floor), 1)
+    return floor, float(start), -float(slope)
+
+
+def _free(N: Numbers, L: Numbers) -> tuple[float, float, float]:
+    """E, log A and alpha where E is fitted: for each alpha of a grid, the best E and A; then finer grids around it."""
+    grid = GRID
+    for _ in range(5):
+        tried = [(_given(N, L, alpha), alpha) for alpha in grid]
+        (_, E, log_A), alpha = min(tried, key=lambda found: found[0][0])
+        grid = np.geomspace(alpha / (grid[1] / grid[0]), alpha * (grid[1] / grid[0]), 15)
+    return E, log_A, float(alpha)
+
+
+def _given(N: Numbers, L: Numbers, alpha: float) -> tuple[float, float, float]:
+    """The squared error of log L, E and log A for one alpha: relative errors first, then those of the logarithms.
+
+    E is not below zero and A is above it; where that is not the least squares, E is zero.
+    """
+    fall = N**-alpha  # (n,)
+    E, A = np.linalg.lstsq(np.stack([1 / L, fall / L], axis=1), np.ones_like(L), rcond=None)[0]
+    if E < 0 or A <= 0:
+        E, A = 0.0, math.exp(float((np.log(L) - np.log(fall)).mean()))
+    for _ in range(3):  # Gauss-Newton steps on log L; E stays at least zero
+        curve = E + A * fall  # (n,)
+        if E == 0 or float(curve.min()) <= 0:
+            break
+        J = np.stack([1 / curve, fall / curve], axis=1)  # (n, 2)
+        step = np.linalg.lstsq(J, np.log(L / curve), rcond=None)[0]
+        E, A = max(0.0, E + step[0]), max(1e-12, A + step[1])
+    left = np.log(L / np.maximum(E + A * fall, 1e-300))  # (n,)
+    return float(left @ left), float(E), math.log(A)
+
+
+def _slopes(N: Numbers, log_A: float, alpha: float, E: float, known: bool) -> Numbers:
+    """How the curve's logarithm changes with log A, alpha and, where it is fitted, E: (n, p)."""
+    above = np.exp(log_A - alpha * np.log(N))  # (n,)
+    share = np.ones_like(N) if known else above / (E + above)  # (n,)
+    columns = [share, -np.log(N) * share] + ([] if known else [1 / (E + above)])
+    return np.stack(columns, axis=1)  # (n, p)
+
+
+def local_exponents(N: Numbers, L: Numbers, E: float) -> list[float]:
+    """The exponent between each size and the next; empty where a loss is not above E."""
+    if float((L - E).min()) <= 0:
+        return []
+    return [float(x) for x in -np.diff(np.log(L - E)) / np.diff(np.log(N))]
+
+
+def _trouble(law: PowerLaw, N: Numbers, L: Numbers) -> str:
+    """Why this is no power law; "" if nothing speaks against one."""
+    if law.alpha.low <= 0:
+        return f"no power law shown: the exponent may be zero ({law.alpha.low:.2f} to {law.alpha.high:.2f})"
+    found = local_exponents(N, L, law.E.value) if law.known else []
+    span = f"from {min(found):.2f} to {max(found):.2f}" if found else ""
+    if law.share < LEAST_SHARE:
+        seen = f"; between neighbours the exponent goes {span}" if span else ""
+        return f"no power law: the curve explains {law.share:.0%} of how the loss changes{seen}"
+    if found:
+        half = len(N) // 2
+        first, last = (
+            -float(np.polyfit(np.log(N[part]), np.log(L[part] - law.E.value), 1)[0])
+            for part in (slice(0, half + 1), slice(half, None))
+        )
+        if min(first, last) <= 0 or max(first, last) > STEEPER * min(first, last):
+            return (
+                f"no power law: the exponent is {first:.2f} in the smaller half of the sizes, {last:.2f} in the larger"
+            )
+    return ""
+
+
+def loose(law: PowerLaw) -> bool:
+    """Whether a fitted E is hardly determined: its interval is wider than a quarter of it."""
+    return not law.known and law.E.high - law.E.low > 0.25 * max(law.E.value, 1e-9)

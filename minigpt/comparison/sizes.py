@@ -1,0 +1,227 @@
+"""Reads an experiment over sizes: every kind is trained at every size, with every seed.
+
+    scaling: {baseline: multi head, seeds: [1, 2, 3], tokens_per_parameter: 20}
+    sizes: {n_embd: [16, 24, 32, 48, 64], n_layer: 2, n_head: 2}
+    kinds:
+      multi head: {}
+      mean: {model.attention: average_softmax}
+    data: ...      model: ...      training: ...           # as for train.py; the same for all
+
+A kind is a name and the config keys in which it differs, as a variant of a comparison is. Each kind at each size is a
+variant of a comparison, so the runs, their pairs and their results are those of one.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+from minigpt.attention import Attention
+from minigpt.comparison.variants import ONE_THREAD, CompareConfig, Comparison, TuneConfig, slug
+from minigpt.config.options import (
+    MOST,
+    Natural,
+    Options,
+    Positive,
+    Range,
+    Seed,
+    Size,
+    as_mapping,
+    build,
+    override,
+    put,
+    read_tree,
+    suggest,
+)
+from minigpt.config.strict_yaml import Node, from_python
+from minigpt.runs.assemble import RunConfig
+from minigpt.runs.run import RUNS
+from minigpt.system.errors import ConfigError, Mistake
+from minigpt.system.folder import check_name
+from minigpt.training.memory import outline
+
+GROUPS = ("scaling", "sizes", "kinds")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingConfig(Options):
+    """Options of an experiment over sizes."""
+
+    baseline: str = ""
+    """The kind with which all others are compared."""
+    seeds: tuple[Seed, ...] = (1, 2, 3)
+    """Every kind is trained once with each at every size."""
+    tokens_per_parameter: Positive | None = None
+    """How many positions a size is trained on, for each of the baseline's parameters in its blocks (arXiv 2203.15556
+    takes about 20); all kinds of a size see as many."""
+    tokens: Annotated[int, Range(1, MOST)] | None = None
+    """How many positions every size is trained on; give this or tokens_per_parameter."""
+    hold_out: Natural = 1
+    """How many of the largest sizes the fit does not see; it predicts them."""
+    rate_power: float = 0.0
+    """The learning rate of a size is the config's, times (its width / the first width) to this power."""
+    tune: TuneConfig | None = None
+    """An option that is chosen for each kind at each size by trials with other seeds; null: none."""
+    processes: Annotated[int, Range(1, 1024)] = 2
+    """How many runs train at the same time, each on one thread."""
+
+    def mistakes(self) -> Iterator[Mistake]:
+        if (self.tokens is None) == (self.tokens_per_parameter is None):
+            yield "tokens", "give tokens or tokens_per_parameter, and not both"
+        if len(set(self.seeds)) < max(2, len(self.seeds)):
+            yield "seeds", f"expected two or more, all different, found {list(self.seeds)}"
+        if self.tune is not None and (both := sorted({*self.tune.seeds} & {*self.seeds})):
+            yield "tune.seeds", f"{both[0]} is also a seed of the runs: what is chosen on it cannot be tested on it"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizesConfig(Options):
+    """The sizes, from the smallest to the largest. A list has a number for each; a single number is that of all."""
+
+    n_embd: tuple[Size, ...]
+    """The widths."""
+    n_layer: Size | tuple[Size, ...] = 2
+    """The layers."""
+    n_head: Size | tuple[Size, ...] = 1
+    """The heads of every kind that has heads and does not say how many."""
+
+    def mistakes(self) -> Iterator[Mistake]:
+        for name in ("n_layer", "n_head"):
+            found = getattr(self, name)
+            if isinstance(found, tuple) and len(found) != len(self.n_embd):
+                yield name, f"{len(found)} numbers for {len(self.n_embd)} widths: expected one number, or one for each"
+        if len(self.n_embd) < 2:
+            yield "n_embd", "expected two widths or more, the smallest first"
+
+    def every(self) -> list[tuple[int, int, int]]:
+        """(n_embd, n_layer, n_head) of each size."""
+        columns = [x if isinstance(x, tuple) else (x,) * len(self.n_embd) for x in (self.n_layer, self.n_head)]
+        return list(zip(self.n_embd, *columns))
+
+
+@dataclass(frozen=True)
+class Point:
+    """A kind at one size."""
+
+    kind: str
+    size: str  # as text
+    parameters: int  # of its blocks: without embeddings, positions and head
+    tokens: int  # positions that it is trained on
+    held_out: bool  # whether the fit does not see it
+
+
+@dataclass(frozen=True)
+class Scaling(Comparison):
+    """An experiment over sizes, as a comparison whose variants are its kinds at each size."""
+
+    options: ScalingConfig
+    points: dict[str, Point]  # of each variant
+
+    @property
+    def folder(self) -> Path:
+        return RUNS / "scaling" / self.name
+
+
+def blocks_of(config: RunConfig) -> int:
+    """How many parameters the blocks of a model have; none is allocated."""
+    return sum(parameter.numel() for parameter in outline(config.model, 2).blocks.parameters())
+
+
+def load_scaling(file: str, overrides: Sequence[str] = (), name: str = "") -> Scaling:
+    """Read an experiment over sizes. The overrides `group.key=value` change what it says. Raises UserError."""
+    name = name or Path(file).stem
+    check_name(name, "an experiment")
+    mistakes: list[Mistake] = []
+    tree = read_tree(file, mistakes)
+    for argument in overrides:
+        override(tree, argument, mistakes)
+    if not set(GROUPS) <= set(tree.value):
+        need = "an experiment over sizes has `scaling:`, `sizes:` and `kinds:` (see configs/scaling.yaml)"
+        raise ConfigError([(tree.where, need)])
+    nodes = {group: tree.value.pop(group) for group in GROUPS}
+    options, sizes = build(ScalingConfig, nodes["scaling"], mistakes), build(SizesConfig, nodes["sizes"])
+    configs = _configs(tree, nodes["kinds"], sizes)
+    if options.baseline not in configs:
+        found = f"found {options.baseline!r}{suggest(options.baseline, configs)}"
+        raise ConfigError([(nodes["scaling"].where, f"scaling.baseline: expected a kind, {found}")])
+    if options.hold_out > len(sizes.n_embd) - 2:
+        what = f"{options.hold_out} of {len(sizes.n_embd)} sizes leave fewer than two to fit"
+        raise ConfigError([(nodes["scaling"].where, f"scaling.hold_out: {what}")])
+    return _put_together(name, options, sizes, configs)
+
+
+def _configs(tree: Node, kinds: Node, sizes: SizesConfig) -> dict[str, list[RunConfig]]:
+    """The config of each kind at each size. Raises ConfigError."""
+    if not isinstance(kinds.value, dict) or not kinds.value:
+        raise ConfigError([(kinds.where, "kinds: expected `name: {group.key: value, ...}`, one a line")])
+    mistakes, found = list[Mistake](), dict[str, list[RunConfig]]()
+    for name, changes in kinds.value.items():
+        where = kinds.keys[name]
+        if slug(name) in map(slug, found) or not slug(name):
+            mistakes.append((where, f"kinds: {name!r} needs a name of its own, with letters or digits in it"))
+        if not isinstance(changes.value, dict):
+            mistakes.append((changes.where, f"kinds.{name}: expected {{group.key: value, ...}}"))
+            continue
+        found[name] = []
+        for n_embd, n_layer, n_head in sizes.every():
+            own = copy.deepcopy(tree)
+            for key, value in changes.value.items():
+                put(own, key, copy.deepcopy(value), changes.keys[key])
+            put(own, "model.n_embd", from_python(n_embd, where), where)
+            put(own, "model.n_layer", from_python(n_layer, where), where)
+            _put_heads(own, n_head, where)
+            try:
+                found[name].append(build(RunConfig, own))
+            except ConfigError as error:
+                mistakes += [(place, f"{name}, {n_embd} wide: {what}") for place, what in error.mistakes]
+                continue
+            if found[name][-1].training.threads not in ("auto", 1):
+                mistakes.append((where, f"kinds.{name}: training.threads: {ONE_THREAD}"))
+    if mistakes:
+        raise ConfigError(list(dict.fromkeys(mistakes)))
+    return found
+
+
+def _put_heads(tree: Node, n_head: int, where: str) -> None:
+    """Set the heads of each attention that has heads and does not say how many."""
+    model = tree.value["model"]
+    attention = model.value.get("attention") or Node("multi_head", where, {})
+    every = [as_mapping(node) for node in (attention.value if isinstance(attention.value, list) else [attention])]
+    for node in every:
+        kind = node.value.get("kind") if isinstance(node.value, dict) else None
+        config = getattr(Attention.kinds.get(getattr(kind, "value", "")), "Config", None)
+        has_heads = config is not None and "n_head" in config.__dataclass_fields__ and "n_head" not in config.without
+        if has_heads and "n_head" not in node.value:
+            node.value["n_head"], node.keys["n_head"] = from_python(n_head, where), where
+    joined = Node(every, attention.where, {}) if isinstance(attention.value, list) else every[0]
+    model.value["attention"], model.keys["attention"] = joined, where
+
+
+def _put_together(
+    name: str, options: ScalingConfig, sizes: SizesConfig, configs: dict[str, list[RunConfig]]
+) -> Scaling:
+    """Set the steps and the learning rate of each config. Raises ConfigError where sizes do not grow."""
+    shared = [blocks_of(config) for config in configs[options.baseline]]
+    if sorted(set(shared)) != shared:
+        raise ConfigError([("sizes", f"expected sizes that grow; the blocks have {shared} parameters")])
+    variants, points = dict[str, RunConfig](), dict[str, Point]()
+    for place, (n_embd, n_layer, _) in enumerate(sizes.every()):
+        wanted = options.tokens or round((options.tokens_per_parameter or 0) * shared[place])
+        factor = (n_embd / sizes.n_embd[0]) ** options.rate_power
+        for kind, every in configs.items():
+            config, training = every[place], every[place].training
+            per_step = training.batch_size * config.model.block_size
+            steps = min(MOST, max(1, math.ceil(wanted / per_step)))
+            optimizer = replace(training.optimizer, learning_rate=training.optimizer.learning_rate * factor)
+            changed = replace(training, max_steps=steps, optimizer=optimizer)
+            size = f"{n_layer} x {n_embd}"
+            held_out = place >= len(shared) - options.hold_out
+            variants[f"{kind}, {size}"] = replace(config, training=changed)
+            points[f"{kind}, {size}"] = Point(kind, size, blocks_of(config), steps * per_step, held_out)
+    baseline = next(variant for variant, point in points.items() if point.kind == options.baseline)
+    settings = CompareConfig(baseline=baseline, seeds=options.seeds, tune=options.tune, processes=options.processes)
+    return Scaling(name, settings, variants, ("model.n_embd", "model.n_layer"), options, points)

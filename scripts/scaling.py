@@ -1,0 +1,67 @@
+"""How it grows: train kinds of attention at several sizes, fit a power law, and predict the size that was held out.
+
+python scripts/scaling.py                                                     # configs/scaling.yaml
+python scripts/scaling.py --name three scaling.hold_out=2 scaling.seeds="[1, 2, 3, 4]"
+python scripts/scaling.py --plugin mine.py --name mine kinds="{multi head: {}, mine: {model.attention: mine}}"
+
+If it was stopped, the same command continues.
+"""
+
+import begin  # noqa: F401  before the imports that take seconds
+
+# isort: split
+import argparse
+import json
+import shlex
+import sys
+from pathlib import Path
+
+from minigpt import command
+from minigpt.comparison.experiment import Experiment
+from minigpt.comparison.growth import lines, sentences, summarise, to_csv
+from minigpt.comparison.growth_chart import picture
+from minigpt.comparison.growth_page import page
+from minigpt.comparison.sizes import load_scaling
+from minigpt.comparison.summary import aligned
+from minigpt.inspection.figures import THEMES
+from minigpt.runs.report import say
+from minigpt.system.errors import UserError
+from minigpt.system.folder import first_lines, write_whole
+from minigpt.system.terminal import one_line
+
+
+def main(arguments: argparse.Namespace) -> None:
+    """Train the runs that are missing, print the table and write the page."""
+    scaling = load_scaling(arguments.config, arguments.overrides, arguments.name)
+    said = shlex.join(["python", "scripts/scaling.py", *sys.argv[1:]])
+    experiment = Experiment(scaling, arguments.plugin, False, skip_checks=arguments.skip_checks)
+    notes, failures = experiment.train()
+    results = [(job, result) for job, result, _ in experiment.results() if result]
+    summary = summarise(scaling, results, said, notes, experiment.tuning)
+    folder = scaling.folder
+    write_whole(folder / "results.json", json.dumps(summary, indent=1, allow_nan=False))
+    write_whole(folder / "results.csv", to_csv(summary))
+    write_whole(folder / "page.html", page(summary))
+    say("")
+    say("\n".join([*aligned(lines(summary)), "", *map(one_line, sentences(summary))]))
+    if arguments.figures is not None:
+        arguments.figures.mkdir(parents=True, exist_ok=True)
+        for theme in THEMES:
+            write_whole(arguments.figures / f"growth-{theme}.svg", picture(summary, theme))
+    say(f"\n{folder / 'page.html'} shows the results; results.json and results.csv have the numbers")
+    if failures:
+        raise UserError(f"{'; '.join(first_lines(failures))}; the same command tries the failed runs again")
+
+
+if __name__ == "__main__":
+    parser = command.parser("Train kinds of attention at several sizes, and fit how their loss falls.")
+    default = "the experiment, by path or name in configs/ (default: scaling.yaml)"
+    parser.add_argument("--config", default="scaling.yaml", metavar="FILE", help=default)
+    parser.add_argument("--name", default="", help="folder in runs/scaling/ (default: the config's name)")
+    figures = "also write the chart as growth-light.svg and growth-dark.svg into this folder"
+    parser.add_argument("--figures", type=Path, metavar="DIR", help=figures)
+    parser.add_argument("--skip-checks", action="store_true", help="train without checking the models first")
+    arguments, overrides = parser.parse_known_args()
+    command.no_leftovers(parser, overrides)
+    arguments.overrides = overrides
+    sys.exit(command.execute(main, arguments))

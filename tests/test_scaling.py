@@ -1,0 +1,258 @@
+"""Experiments over sizes: the fit finds a known law and says where there is none; what is read, found and shown."""
+
+from __future__ import annotations
+
+import json
+import math
+import xml.etree.ElementTree
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from browser import QUICK_THEMES, Visit, overflow, violations
+from running import script
+
+from minigpt.comparison import sizes as scaling_module
+from minigpt.comparison.growth import lines, prediction_in_words, sentences, summarise, to_csv
+from minigpt.comparison.growth_chart import picture
+from minigpt.comparison.growth_page import page
+from minigpt.comparison.power_law import PowerLaw, fit, loose
+from minigpt.comparison.results import jobs
+from minigpt.comparison.sizes import Scaling, blocks_of, load_scaling
+from minigpt.system.errors import UserError
+
+SIZES = [3500.0, 6200, 9700, 13900, 24700, 38600]
+SMALL = """\
+scaling: {baseline: heads, seeds: [1, 2], tokens: 96, hold_out: 1, processes: 1}
+sizes: {n_embd: [8, 12, 16, 20, 24, 32], n_layer: 1, n_head: 2}
+kinds:
+  heads: {}
+  mean: {model.attention: average_softmax}
+  four: {model.attention: {kind: multi_head, n_head: 4}}
+data: {source: {kind: facts, count: 60, validation: 20, questions: [2]}, windows: documents}
+model: {block_size: 8}
+training: {batch_size: 4, device: cpu, eval_every: 100}
+"""
+
+
+def read(folder: Path, text: str = SMALL, *overrides: str) -> Scaling:
+    path = folder / "small.yaml"
+    path.write_text(text, encoding="utf-8")
+    return load_scaling(str(path), overrides)
+
+
+def law_of(sizes: list[float], losses: Any, floor: float | None) -> PowerLaw:
+    found = fit(sizes, list(losses), floor)
+    assert isinstance(found, PowerLaw)
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------------ the fit
+
+
+@pytest.mark.parametrize(("E", "known"), [(0.0, True), (0.2, True), (1.5, False)])
+def test_an_exact_law_is_found_exactly(E: float, known: bool) -> None:
+    N = np.geomspace(2e3, 2e5, 7)
+    law = law_of(list(N), E + 4.6 * N**-0.25, E if known else None)
+    assert law.trouble == "" and not loose(law)
+    assert law.alpha.value == pytest.approx(0.25, rel=1e-3) and law.E.value == pytest.approx(E, abs=2e-3)
+    assert law.at(1e6) == pytest.approx(E + 4.6 * 1e6**-0.25, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("E", "known", "noise", "trials", "N"),
+    [(0.0, True, 0.03, 200, SIZES[:5]), (1.5, False, 0.003, 25, list(np.geomspace(1.7e3, 2.2e5, 7)))],
+)
+def test_intervals_cover_the_truth_as_often_as_they_say(
+    E: float, known: bool, noise: float, trials: int, N: list[float]
+) -> None:
+    """Of 95 %, at least 88 %: the law, and a new measurement at a size that was not fitted."""
+    random, exponents, predictions = np.random.default_rng(0), 0, 0
+    for _ in range(trials):
+        at = np.array([*N, 1.6 * N[-1]])
+        jitter = np.exp(noise * random.standard_normal(len(at)))
+        losses = E + 60 * at**-0.42 * jitter if known else (E + 4.6 * at**-0.236) * jitter
+        law = law_of(N, losses[:-1], E if known else None)
+        exponents += (0.42 if known else 0.236) in law.alpha
+        predictions += float(losses[-1]) in law.predict(float(at[-1]))
+        assert not law.trouble
+    assert exponents >= 0.88 * trials and predictions >= 0.88 * trials
+
+
+@pytest.mark.parametrize(
+    ("losses", "what"),
+    [
+        ([0.8, 0.7, 0.4, 0.05, 0.006, 0.006], "no power law: the curve explains"),  # the stories: a cliff
+        ([0.8, 0.79, 0.81, 0.8, 0.805, 0.8], "no power law shown: the exponent may be zero"),
+        ([1.0, 0.97, 0.94, 0.88, 0.72, 0.6], "no power law"),  # it bends downward
+        ([0.8, 0.4, 0.2, 0.1, 0.01, 0.0], "the curve has reached the floor: at 38,600 parameters"),
+    ],
+)
+def test_what_is_no_power_law_is_said_in_words(losses: list[float], what: str) -> None:
+    found = fit(SIZES, losses, 0.0)
+    assert what in (found if isinstance(found, str) else found.trouble)
+
+
+def test_too_few_sizes_have_no_interval() -> None:
+    assert fit(SIZES[:3], [3, 2, 1], 0.0) == "too few sizes: 3 for 2 constants; an interval needs 4 or more"
+    assert "4 for 3 constants" in str(fit(SIZES[:4], [4, 3, 2, 1.5], None))
+
+
+def test_an_end_that_the_sizes_do_not_show_is_called_so() -> None:
+    """Over a factor of ten in size, noise of 2 % hides where the curve will end."""
+    random = np.random.default_rng(1)
+    N = np.geomspace(1e4, 1e5, 6)
+    law = law_of(list(N), (1.5 + 4 * N**-0.2) * np.exp(0.02 * random.standard_normal(6)), None)
+    assert loose(law)
+
+
+# -------------------------------------------------------------------------------------------------------- the config
+
+
+def test_every_kind_is_made_at_every_size_with_the_batches_of_the_baseline(tmp_path: Path) -> None:
+    found = read(tmp_path, SMALL.replace("tokens: 96", "tokens_per_parameter: 0.5"))
+    assert len(found.variants) == len(found.points) == 18
+    for variant, point in found.points.items():
+        config = found.variants[variant]
+        assert point.parameters == blocks_of(config) and point.held_out == (config.model.n_embd == 32)
+        base = found.points[f"heads, 1 x {config.model.n_embd}"]
+        assert point.tokens == base.tokens == 32 * config.training.max_steps
+        assert 0.5 * base.parameters <= point.tokens < 0.5 * base.parameters + 32
+        heads = getattr(config.model.attention, "n_head", None)
+        assert heads == {"heads": 2, "mean": None, "four": 4}[point.kind]
+
+
+def test_the_rate_follows_its_rule(tmp_path: Path) -> None:
+    found = read(tmp_path, SMALL, "scaling.rate_power=-1", "training.optimizer.learning_rate=0.01")
+    rates = [config.training.optimizer.learning_rate for config in found.variants.values()]
+    assert rates[0] == 0.01 and rates[-1] == pytest.approx(0.01 / 4)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ("tokens: 96", "tokens: 96, tokens_per_parameter: 20", "give tokens or tokens_per_parameter, and not both"),
+        ("tokens: 96, ", "", "give tokens or tokens_per_parameter"),
+        ("baseline: heads", "baseline: head", "did you mean 'heads'?"),
+        ("hold_out: 1", "hold_out: 5", "5 of 6 sizes leave fewer than two to fit"),
+        ("seeds: [1, 2]", "seeds: [1]", "expected two or more, all different, found [1]"),
+        ("n_layer: 1", "n_layer: [1, 2]", "2 numbers for 6 widths: expected one number, or one for each"),
+        ("[8, 12, 16,", "[12, 8, 16,", "expected sizes that grow"),
+        ("n_head: 2", "n_head: 3", "heads, 8 wide: "),
+        ("average_softmax", "averag_softmax", "did you mean 'average_softmax'"),
+        ("mean: {model", "heads : {model", "heads"),
+        ("kinds:", "kind:", "an experiment over sizes has `scaling:`, `sizes:` and `kinds:`"),
+        ("seeds: [1, 2]", "seeds: [1, 2], tune: {seeds: [2]}", "2 is also a seed of the runs"),
+    ],
+)
+def test_a_bad_config_is_refused(tmp_path: Path, old: str, new: str, what: str) -> None:
+    assert old in SMALL
+    with pytest.raises(UserError) as refused:
+        read(tmp_path, SMALL.replace(old, new))
+    assert what in str(refused.value)
+
+
+def test_the_config_that_ships_can_be_made() -> None:
+    found = load_scaling("scaling.yaml")
+    assert len(found.variants) == 24 and len({point.tokens for point in found.points.values()}) == 6
+
+
+# -------------------------------------------------------------------------------------------------------- what is found
+
+
+def summary_of(scaling: Scaling, gains: dict[str, float], noise: float = 0.01, metric: str = "above") -> dict[str, Any]:
+    """The summary of made-up results: 40 N^-0.4 of the baseline's N, and of other kinds with another exponent."""
+    random, results = np.random.default_rng(0), []
+    for job in jobs(scaling, [], False):
+        point = scaling.points[job.variant]
+        N = scaling.points[job.variant.replace(point.kind, "heads")].parameters
+        loss = 40 * N ** -(0.4 + gains.get(point.kind, 0)) * math.exp(noise * float(random.standard_normal()))
+        values = {"status": "done", "message": "", "loss": loss, "above": loss if metric == "above" else None}
+        results.append((job, {**values, "characters": 1000}))
+    return summarise(scaling, results, "a <test>", [])
+
+
+def test_a_gain_that_grows_shrinks_or_shows_no_trend(tmp_path: Path) -> None:
+    scaling = read(tmp_path, SMALL.replace("seeds: [1, 2]", "seeds: [1, 2, 3, 4]"))
+    said = sentences(summary_of(scaling, {"mean": -0.1, "four": 0.0}))
+    assert any(line.startswith("The lag of mean against heads grows from 1 x 8 to 1 x 32") for line in said)
+    assert any("of four against heads shows no trend" in line for line in said)
+    grown = sentences(summary_of(scaling, {"four": 0.2}))
+    assert any(line.startswith("The gain of four against heads grows") for line in grown)
+
+
+def test_the_exponents_differ_by_the_slope_of_the_gain(tmp_path: Path) -> None:
+    found = summary_of(read(tmp_path), {"mean": -0.1}, noise=1e-6)
+    slope = found["kinds"][1]["trend"]["slope"]
+    assert slope["mean"] == pytest.approx(-0.1, abs=1e-4) and slope["pairs"] == 2
+
+
+def test_the_largest_size_is_predicted_without_having_been_seen(tmp_path: Path) -> None:
+    scaling = read(tmp_path)
+    found = summary_of(scaling, {})
+    first = found["kinds"][0]
+    assert first["points"][-1]["predicted"]["held"] and "inside" in prediction_in_words("heads", first["points"][-1])
+    for run in (job for job in jobs(scaling, [], False) if job.variant == "heads, 1 x 32"):
+        assert scaling.points[run.variant].held_out
+    changed = replace(scaling, options=replace(scaling.options, hold_out=0))
+    assert first["law"] == summary_of(changed, {})["kinds"][0]["law"]  # the fit knows nothing of the held-out size
+
+
+def test_a_run_that_diverged_is_left_out_and_named(tmp_path: Path) -> None:
+    scaling = read(tmp_path)
+    made = jobs(scaling, [], False)
+    results = [(job, {"status": "diverged", "message": "step 3: nan"}) for job in made]
+    found = summarise(scaling, results, "a test", [])
+    assert "heads, 1 x 8, seed 1 is left out: it diverged: step 3: nan" in found["notes"]
+    assert "too few sizes: 0" in sentences(found)[0] and lines(found)[1][1] == "-"
+    page(found)
+
+
+def test_the_table_the_chart_and_the_file_have_the_same_numbers(tmp_path: Path) -> None:
+    found = summary_of(read(tmp_path), {"mean": -0.1})
+    json.dumps(found, allow_nan=False)
+    assert lines(found)[1][1] == f"{found['kinds'][0]['points'][0]['mean']:.4f}"
+    assert len(to_csv(found).splitlines()) == 1 + 36
+    for theme in ("light", "dark"):
+        drawn = xml.etree.ElementTree.fromstring(picture(found, theme))
+        assert len(drawn.findall(".//{http://www.w3.org/2000/svg}circle")) == 18
+    html = page(found)
+    assert "a &lt;test&gt;" in html and "<test>" not in html and "http" not in html.replace("http-equiv", "")
+
+
+@pytest.mark.parametrize(("width", "theme"), QUICK_THEMES)
+def test_the_page_in_a_browser(visit: Visit, tmp_path: Path, width: int, theme: str) -> None:
+    (tmp_path / "page.html").write_text(page(summary_of(read(tmp_path), {"mean": -0.1})), encoding="utf-8")
+    opened = visit(tmp_path / "page.html", width, theme)
+    assert overflow(opened) <= 0 and violations(opened) == []
+
+
+# --------------------------------------------------------------------------------------------------------- for real
+
+
+@pytest.mark.slow
+def test_an_experiment_is_trained_continued_and_shown(tmp_path: Path) -> None:
+    (tmp_path / "small.yaml").write_text(
+        SMALL.replace("  four: {model.attention: {kind: multi_head, n_head: 4}}\n", "")
+    )
+    command = ["scaling.py", "--config", "small.yaml", "--skip-checks", "sizes.n_embd=[8, 12]", "scaling.hold_out=0"]
+    first = script(*command, cwd=tmp_path)
+    assert first.code == 0, first.err
+    folder = tmp_path / "runs" / "scaling" / "small"
+    assert "too few sizes: 2 for 2 constants" in first.out and (folder / "page.html").exists()
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("*/result.json")}
+    assert len(before) == 8
+    gone = next(iter(before))
+    gone.unlink()
+    again = script(*command, "--figures", "pictures", cwd=tmp_path)
+    assert again.code == 0 and "1 of 8 runs to do" in again.out
+    assert all(path.stat().st_mtime_ns == time for path, time in before.items() if path != gone)
+    assert sorted(path.name for path in (tmp_path / "pictures").iterdir()) == ["growth-dark.svg", "growth-light.svg"]
+    refused = script("scaling.py", "--config", "small.yaml", "sizes.n_embd=[8]", cwd=tmp_path)
+    assert refused.code == 2 and "expected two widths or more" in refused.err
+
+
+def test_results_lie_in_a_folder_of_their_own(tmp_path: Path) -> None:
+    assert read(tmp_path).folder == scaling_module.RUNS / "scaling" / "small"
