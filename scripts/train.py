@@ -60,6 +60,7 @@ def main(arguments: argparse.Namespace) -> None:
         raise UserError("give --config FILE to start a run (try --config tiny.yaml), or --resume to go on with one")
     trainer.fit()
     verdict = trainer.verdict()
+    distributed.wait_for_all()  # one that left earlier would take with it what it is still sending
     if distributed.rank() > 0:
         return
     folder, history = trainer.run.folder, trainer.history

@@ -117,6 +117,7 @@ def main(folder: Path) -> None:
     found = fresh_weights(folder) if distributed.world() == 2 else {}
     if distributed.rank() == 0:
         save_file(found, folder / "fresh")
+    distributed.wait_for_all()
 
 
 if __name__ == "__main__":

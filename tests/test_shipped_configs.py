@@ -100,6 +100,12 @@ def test_gpt2_has_the_parameters_of_gpt2() -> None:
     assert sum(count_parameters(model).values()) == 124_439_808
 
 
+def test_llama_has_the_parameters_of_llama() -> None:
+    """With Meta's vocabulary: 1.24 billion, as its card says."""
+    config = load(RunConfig, "llama_1b.yaml")
+    assert sum(count_parameters(shape(config.model, 128_256)).values()) == 1_235_814_400
+
+
 @pytest.mark.parametrize(
     ("name", "all_of_them", "without_positions"),
     [("shakespeare_char_cpu.yaml", 804_096, 795_904), ("shakespeare_char.yaml", 10_745_088, 10_646_784)],

@@ -34,6 +34,7 @@ from minigpt.training.loop import TrainingConfig, accumulate, clip, mixed_precis
 from minigpt.training.lora import add_adapters
 from minigpt.training.memory import Unfilled, evaluated_at_once
 from minigpt.training.optimizer import Optimizer
+from minigpt.training.recompute import recomputing
 
 WEIGHTS, GRADIENTS, MOMENTS, LOGITS, ACTIVATIONS = "weights", "gradients", "optimizer", "logits", "activations"
 PARTS = (WEIGHTS, GRADIENTS, MOMENTS, LOGITS, ACTIVATIONS)
@@ -161,9 +162,10 @@ def allocations(
     with fake(gpu), Living() as living:
         model = build(config, vocab_size, training)
         optimizer: Optimizer = training.optimizer.component(training.optimizer, model)
+        forward = recomputing(model) if training.checkpoint_activations else model
         x = torch.zeros(rows, config.block_size, dtype=torch.long)  # (B, T)
         for step in range(2):
-            accumulate(model, x, x, training, mixed_precision(training, model))
+            accumulate(model, x, x, training, mixed_precision(training, model), forward)
             parts |= {living.number(p.grad): GRADIENTS for p in model.parameters() if p.grad is not None}
             clip(model, training.grad_clip)
             take_step(optimizer, 1.0, step)

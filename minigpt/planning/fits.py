@@ -13,7 +13,7 @@ from minigpt.system.errors import UserError
 from minigpt.system.memory import free_memory
 from minigpt.system.waiting import heartbeat
 from minigpt.training.loop import TrainingConfig
-from minigpt.training.memory import check_device, free_on, training_parts
+from minigpt.training.memory import ACTIVATIONS, WEIGHTS, check_device, check_memory, free_on, training_parts
 
 NEAR = 8  # the sum leaves out what only the step itself shows: a step took 2 to 5 times as much
 DEEP = 256  # layers; the simulation of more takes minutes
@@ -32,8 +32,14 @@ def check_training(
 
     `purpose` and `free` are those of `check_device`.
     """
-    parts = training_parts(config, vocab_size, rows, training.micro_batch_size, training.lora)
+    parts = dict(training_parts(config, vocab_size, rows, training.micro_batch_size, training.lora))
+    if training.checkpoint_activations:
+        parts[ACTIVATIONS] //= config.n_layer  # of one block at a time, at least
     there = free_on(device) if device.type == "cuda" else free_memory() if free is None else free
+    share = training.parallel.component().share(parts[WEIGHTS])
+    if share < parts[WEIGHTS]:  # a step in shards is not simulated
+        where = f" on {device}" if device.type == "cuda" else ""
+        return check_memory(parts | {WEIGHTS: share}, f"{purpose} in each process", there, where)
     needed = sum(parts.values())
     try:
         check_device(parts, purpose, config, vocab_size, device, free)
