@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from running import forked
+from running import ForkedProcess
 
 import minigpt.comparison.pool
 import minigpt.comparison.worker
 from minigpt.comparison.experiment import Experiment
 from minigpt.comparison.pool import Answer, OnAnswer, Task, WorkerPool
 from minigpt.comparison.variants import Comparison, load_comparison
-from minigpt.system.process import JsonProcess
 
 SMALL = """\
 compare: {baseline: one head, seeds: [1, 2], match: steps}
@@ -48,19 +46,12 @@ def finished(
     said: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         if processes:
-            patch.setattr(minigpt.comparison.pool, "JsonProcess", ForkedWorker)
+            patch.setattr(minigpt.comparison.pool, "JsonProcess", ForkedProcess)
         else:
             patch.setattr(WorkerPool, "work", work_here)
         summary = Experiment(comparison, plugins, allow_leak, said.append).run("a test")
     assert json.loads((comparison.folder / "results.json").read_text("utf-8")) == json.loads(json.dumps(summary))
     return summary, said
-
-
-class ForkedWorker(JsonProcess):
-    """A worker process of its own, as in `pool.py`, but forked from the tests' server, which has imported torch."""
-
-    def __init__(self, statement: str, variables: dict[str, str]):
-        self.process = forked([0, 1], code=statement, argv=["-c"], cwd=os.getcwd(), env=variables)  # type: ignore[assignment]
 
 
 def work_here(pool: WorkerPool, tasks: Sequence[Task], on_answer: OnAnswer) -> list[Answer]:

@@ -20,12 +20,15 @@ import subprocess
 import sys
 import termios
 import threading
+import time
 import traceback
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from minigpt.system import signals, waiting
+from minigpt.system.process import IGNORE_SIGINT, JsonProcess
 from minigpt.text import corpus
 
 IMPORTED = ("command", "runs.profiler", "runs.start", "comparison.experiment", "grading.classroom", "bench.tricks")
@@ -116,6 +119,7 @@ def become(request: dict[str, Any], streams: list[int]) -> NoReturn:
     corpus.DATA = Path(os.environ["MINIGPT_DATA"])
     if "quiet" in request:
         waiting.QUIET_SECONDS = signals.QUIET_SECONDS = request["quiet"]
+    JsonProcess.__init__ = begin_by_fork  # type: ignore[method-assign]
     if request.get("hurried"):
         hurry()
     if "code" in request:
@@ -123,6 +127,73 @@ def become(request: dict[str, Any], streams: list[int]) -> NoReturn:
         sys.exit()
     runpy.run_path(sys.argv[0], run_name="__main__")
     sys.exit()  # by way of all that Python does at its end
+
+
+class Forked:
+    """A process that was forked, as `subprocess.Popen` would show it, as far as a `JsonProcess` asks."""
+
+    def __init__(self, pid: int, stdin: TextIO, stdout: TextIO):
+        self.pid, self.stdin, self.stdout = pid, stdin, stdout
+        self.returncode: int | None = None
+        self.lock = threading.Lock()
+
+    def poll(self) -> int | None:
+        with self.lock:
+            if self.returncode is None:
+                self.returncode = end_of(self.pid, wait=False)
+        return self.returncode
+
+    def wait(self, timeout: float = SECONDS) -> int:
+        deadline = time.monotonic() + timeout
+        while self.poll() is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("a fork", timeout)
+            time.sleep(0.002)
+        assert self.returncode is not None
+        return self.returncode
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def begin_by_fork(
+    self: JsonProcess,
+    statement: str,
+    *arguments: str,
+    session: bool = True,
+    quiet: bool = False,
+    variables: Mapping[str, str] | None = None,
+) -> None:
+    """`JsonProcess.__init__` for the commands of the tests: a fork has imported torch already."""
+    (stdin, told), (heard, stdout) = os.pipe(), os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            if session:
+                os.setsid()
+            os.dup2(stdin, 0)
+            os.dup2(stdout, 1)
+            if quiet:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            os.closerange(3, 1024)  # the ends of other processes' pipes
+            os.environ.update(variables or {})
+            sys.argv, sys.stdin = ["-c", *arguments], open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+            sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+            exec(f"{IGNORE_SIGINT}; {statement}", {"__name__": "__main__"})
+            sys.stdout.flush()
+            os._exit(0)
+        except SystemExit as end:
+            os._exit(end.code if isinstance(end.code, int) else bool(end.code))
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
+        finally:
+            os._exit(1)
+    os.close(stdin)
+    os.close(stdout)
+    pipes = open(told, "w", encoding="utf-8"), open(heard, encoding="utf-8")  # noqa: SIM115 (they stay)
+    self.process = Forked(pid, *pipes)  # type: ignore[assignment]
 
 
 def hurry() -> NoReturn:

@@ -26,6 +26,7 @@ from typing import Any, TextIO
 from fork_server import Server
 
 from minigpt.system import waiting
+from minigpt.system.process import IGNORE_SIGINT, JsonProcess
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = ROOT / "scripts"
@@ -133,10 +134,13 @@ class Started:
             self.code = server().ask(child=self.pid, wait=wait)
         return self.code
 
-    def wait(self) -> int:
+    def wait(self, timeout: float | None = None) -> int:
         """Its exit code, when it has ended; an alarm ends it after minutes."""
-        code = self.poll(wait=True)
-        assert code is not None
+        deadline = time.monotonic() + (timeout or 0.0)
+        while (code := self.poll(wait=timeout is None)) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("a command", timeout or 0.0)
+            time.sleep(0.005)
         return code
 
     def send_signal(self, signum: int) -> None:
@@ -210,6 +214,14 @@ def forked(piped: Sequence[int], others: str = os.devnull, **request: Any) -> St
         for number in order:
             pipes[number] = open(streams[number], "r" if number else "w", encoding="utf-8")  # noqa: SIM115 (it stays)
         return Started(server().answer(), pipes)
+
+
+class ForkedProcess(JsonProcess):
+    """A process of its own as `JsonProcess` starts one, but forked from the server, which has imported torch."""
+
+    def __init__(self, statement: str, *arguments: str, variables: Mapping[str, str] | None = None, **_: bool):
+        code, request = f"{IGNORE_SIGINT}; {statement}", {"cwd": os.getcwd(), "env": dict(variables or {})}
+        self.process = forked([0, 1], code=code, argv=["-c", *arguments], **request)  # type: ignore[assignment]
 
 
 @cache

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from running import command_line, environment, furnish, script, wait_until
+from running import ForkedProcess, command_line, environment, furnish, script, wait_until
 from solutions import SOLUTIONS, solved
 
 from minigpt.grading import confined as confinement
@@ -47,8 +47,16 @@ HOSTILE = {  # what a learner's file does, and what its row says
 }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def forked_servers() -> Iterator[None]:
+    """Servers that are forked, since to import torch takes longer than most files; one command starts real ones."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(confinement, "JsonProcess", ForkedProcess)
+        yield
+
+
 @pytest.fixture(scope="module")
-def confined() -> Iterator[Confined]:
+def confined(forked_servers: None) -> Iterator[Confined]:
     """One server for all files."""
     with Confined(QUICK) as made:
         yield made
@@ -168,7 +176,7 @@ def test_each_exercise_can_be_trained(exercise: str, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def hostile_class(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Grade]]:
+def hostile_class(forked_servers: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Grade]]:
     """A class of one good learner and one for each hostile file, graded."""
     root = tmp_path_factory.mktemp("hostile")
     classroom, touched = root / "class", root / "touched"
@@ -229,7 +237,8 @@ def test_a_file_that_cannot_be_read_is_a_row_too(tmp_path: Path, confined: Confi
 def test_without_fork_each_file_has_a_server_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on Windows, which has no fork."""
     monkeypatch.setattr(confinement, "FORKS", False)
-    monkeypatch.setattr(confinement, "SERVE", f"import os; del os.fork; {confinement.SERVE}")
+    without = "import os; del os.fork; from minigpt.grading import confined; confined.FORKS = False; confined.serve()"
+    monkeypatch.setattr(confinement, "SERVE", without)
     files = {"right": "", "leaves": "import os; os._exit(0)", "reads": "input()", "says": "print('{}' * 10)"}
     said = {}
     with Confined(QUICK) as confined:

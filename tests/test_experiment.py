@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from comparing import SMALL, ForkedWorker, finished, small, written
-from running import started, wait_until
+from comparing import SMALL, finished, small, written
+from running import ForkedProcess, started, wait_until
 
 import minigpt.comparison.pool
 from minigpt.comparison import variants as compare
@@ -201,7 +201,7 @@ def test_what_was_loaded_at_the_start_is_what_ran_though_the_plugin_is_edited_me
 ) -> None:
     """The workers are processes. All of them get the code of the start, also one that starts after the edit."""
     plugin, said = tmp_path / "compare_edited.py", list[str]()
-    monkeypatch.setattr(minigpt.comparison.pool, "JsonProcess", ForkedWorker)
+    monkeypatch.setattr(minigpt.comparison.pool, "JsonProcess", ForkedProcess)
     plugin.write_text(PLUGIN.replace('"mine"', '"mine3"').replace('"deadly"', '"deadly3"'))
     load_plugin(plugin)
     text = SMALL.replace("average_softmax", "{kind: mine3, n_head: 2}")
@@ -251,7 +251,7 @@ def test_a_worker_that_dies_loses_only_its_run(tmp_path: Path, monkeypatch: pyte
     comparison = small(tmp_path, text)
     experiment = Experiment(comparison, (plugin,), False, lambda line: None)
     experiment.speeds = {name: {"step": 1.0, "curve": 1.0, "whole": 1.0} for name in comparison.variants}
-    monkeypatch.setattr(minigpt.comparison.pool, "JsonProcess", ForkedWorker)
+    monkeypatch.setattr(minigpt.comparison.pool, "JsonProcess", ForkedProcess)
     with WorkerPool(2, (plugin,)) as pool:
         failures = experiment.do(pool, experiment.jobs())
     assert failures == [f"mean, seed {seed}: its process ended with code 7" for seed in (1, 2)]
