@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from running import SCRIPTS, script
+from running import CONFIG, SCRIPTS, environment, furnish, script, wait_until
 
-from minigpt.runs.checkpoint import Checkpoint, load
+from minigpt.runs.checkpoint import Checkpoint, checkpoints, load, newest
+from minigpt.runs.report import read_metrics
 
 TOGETHER = SCRIPTS.parent / "tests" / "faults" / "together.py"
 
@@ -29,12 +34,12 @@ def furthest(one: Checkpoint, other: Checkpoint) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("optimizer", "sizes"), [("adamw", (1, 2, 4)), ("muon", (1, 2, 3))])
+@pytest.mark.parametrize(("optimizer", "sizes"), [("adamw", (1, 2, 4)), ("muon", (2, 3))])
 def test_saved_by_some_and_resumed_by_any_number(optimizer: str, sizes: tuple[int, ...], tmp_path: Path) -> None:
     """In float64: with as many processes equal to the bit, with others but for the order of sums."""
     together("resume", tmp_path, optimizer, *sizes)
     end = "step-000006"
-    alone = load(tmp_path / "1" / end)
+    alone = load(tmp_path / str(sizes[0]) / end)
     for before in sizes:
         uninterrupted = load(tmp_path / str(before) / end)
         assert furthest(uninterrupted, alone) < 1e-12
@@ -46,8 +51,8 @@ def test_saved_by_some_and_resumed_by_any_number(optimizer: str, sizes: tuple[in
 
 @pytest.mark.slow
 def test_a_process_that_is_killed_within_a_save_loses_nothing(tmp_path: Path) -> None:
-    trials, complaints = together("kill", tmp_path, 10, 1)
-    assert len(trials) == 10
+    trials, complaints = together("kill", tmp_path, 8, 1)
+    assert len(trials) == 8
     for trial in trials:
         assert not trial["problem"], trial  # among them: wrong numbers
         assert trial["found"] >= trial["saved"] >= 2, trial  # what was acknowledged is there
@@ -55,7 +60,7 @@ def test_a_process_that_is_killed_within_a_save_loses_nothing(tmp_path: Path) ->
         kept = [trial["found"], trial["found"] + 1]
         assert trial["later"] == [f"step-{step:06d}" for step in kept], trial  # and leftovers are not
     within = sum(sorted(trial["codes"]) == [-9, 1] for trial in trials)
-    assert within >= 5 and complaints.count("ConnectionError: another of the 2 processes has ended") >= within
+    assert within >= 4 and complaints.count("ConnectionError: another of the 2 processes has ended") >= within
 
 
 @pytest.mark.slow
@@ -64,3 +69,37 @@ def test_a_disk_that_is_full_for_one_is_an_error_of_all(tmp_path: Path) -> None:
     assert len(refused) == 2 and all("process 1: OSError: " in line["error"] for line in refused)
     assert after == {"found": 3}
     assert sorted(path.name for path in (tmp_path / "tried").iterdir()) == [f"step-{n:06d}" for n in (1, 2, 3)]
+
+
+LATER = """
+import os, minigpt.runs.saver
+
+minigpt.runs.saver.LARGE = 0  # every checkpoint is written while training goes on
+with open(f"process-{os.environ.get('RANK')}", "w") as file:
+    file.write(str(os.getpid()))
+"""
+
+
+@pytest.mark.slow
+def test_a_training_of_which_a_process_is_killed_while_it_saves_is_resumed_by_one(tmp_path: Path) -> None:
+    config = CONFIG.replace("max_steps: 8", "max_steps: 100000").replace("checkpoint_every: 4", "checkpoint_every: 2")
+    furnish(tmp_path, config)
+    (tmp_path / "later.py").write_text(LATER, encoding="utf-8")
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*launch, str(SCRIPTS / "train.py"), "--config", "small.yaml", "--plugin", "later.py"]
+    folder = tmp_path / "runs" / "small" / "checkpoints"
+    with subprocess.Popen(
+        [*command, "training.parallel=fsdp"], cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
+    ) as started:
+        wait_until(lambda: bool(list(folder.glob("step-*")) and list(folder.glob(".writing-*/shard-00002*"))), started)
+        os.kill(int((tmp_path / "process-1").read_text()), signal.SIGKILL)
+        _, complaints = started.communicate(timeout=120)
+    assert started.returncode != 0 and "another of the 2 processes has ended" in complaints
+    step = newest(folder)[0].state["step"]
+    assert list(checkpoints(folder)[0].glob("shard-*"))
+    more = f"training.max_steps={step + 3}", "training.eval_every=100000"
+    ended = script("train.py", "--resume", "small", "--plugin", "later.py", *more, cwd=tmp_path)
+    assert ended.code == 0, ended.err
+    assert newest(folder)[0].state["step"] == step + 3 and not list(folder.glob(".*"))
+    lines = read_metrics(tmp_path / "runs" / "small" / "metrics.jsonl")
+    assert [line["step"] for line in lines] == list(range(1, step + 4))

@@ -21,7 +21,7 @@ from minigpt.system.memory import free_memory
 from minigpt.system.terminal import complain
 from minigpt.system.waiting import in_background, progress
 from minigpt.training import distributed
-from minigpt.training.distributed import in_shards
+from minigpt.training.sharding import local
 
 LARGE = 1 << 28  # bytes of a process: copied in some tenths of a second, written in seconds
 COPIES = 3  # at most: the copy, and what the two files take while they are made
@@ -58,7 +58,7 @@ class Saver:
         Raises OSError, also of the save before, which says what is needed and what is free.
         """
         self.wait()
-        size = sum(_own(tensor).nbytes for tensor in (*model.values(), *optimizer.values()))
+        size = sum(local(tensor).nbytes for tensor in (*model.values(), *optimizer.values()))
         later = size >= LARGE and _has_room(COPIES * size)
         weights, memory = (_copied(tensors) if later else tensors for tensors in (model, optimizer))
 
@@ -127,11 +127,6 @@ class Saver:
         while thread.is_alive():
             thread.join(1.0)
             yield
-
-
-def _own(tensor: Tensor) -> Tensor:
-    """What this process has of a tensor."""
-    return tensor.to_local() if in_shards(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def _has_room(size: int) -> bool:

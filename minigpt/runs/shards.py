@@ -63,7 +63,7 @@ def _write(tensors: dict[str, Tensor], files: dict[str, int], folder: Path, grou
     from torch.distributed.checkpoint.state_dict_saver import save as save_together
 
     try:
-        with reaching_others(), heartbeat("writing the shards"):
+        with reaching_others(surely=False), heartbeat("writing the shards"):
             writer = HuggingFaceStorageWriter(str(folder), files, save_distributed=True)
             save_together(tensors, storage_writer=writer, process_group=group)
     except CheckpointException as error:
@@ -78,7 +78,7 @@ def _by_all(call: Callable[[], Result], group: dist.ProcessGroup | None) -> list
         answer: tuple[str, Result | None] = "", call()
     except (OSError, ValueError, CheckpointError) as error:
         answer = f"process {dist.get_rank(group)}: {error}", None
-    with reaching_others():
+    with reaching_others(surely=False):
         dist.all_gather_object(answers, answer, group)  # pickled between the processes of one training, never on disk
     if wrong := [said for said, _ in answers if said]:
         raise OSError(wrong[0])
@@ -99,6 +99,6 @@ def fill(model: nn.Module, optimizer: Optimizer, saved: Checkpoint) -> None:
     optimizer.load_state(
         {name: torch.zeros((), dtype=form.dtype).expand(form.shape) for name, form in forms}
     )  # one number
-    with reaching_others(), heartbeat("reading the slices of this process"):
+    with reaching_others(surely=False), heartbeat("reading the slices of this process"):
         reader = HuggingFaceStorageReader(str(saved.path))
         load_together({**checkpoint.tensors_of(model), **optimizer.state()}, storage_reader=reader)

@@ -58,6 +58,14 @@ def fork(processes: int, folder: Path, work: Callable[[], None]) -> list[int]:
         code = 1
         try:
             signal.alarm(100)
+            said = {
+                "RANK": rank,
+                "LOCAL_RANK": rank,
+                "WORLD_SIZE": processes,
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": 1,
+            }
+            os.environ.update({name: str(value) for name, value in said.items()})  # as torchrun does
             dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=processes)
             work()
             dist.destroy_process_group()
