@@ -32,10 +32,11 @@ hypothesis.settings.load_profile("course")
 
 
 LONGEST = [  # files that take the longest, quick and slow tests together
-    "benchmark", "bank", "distributed", "grading", "mutants", "contract", "lessons", "learners", "exercises",
-    "checks", "explorer", "playground_page", "page", "waits",
-    "every_kind", "fuzz", "experiment", "training", "grading_models", "signals", "interruptions",
-    "written_options", "progress", "kill", "checksums", "statistics", "fast", "decoding", "model",
+    "distributed", "benchmark", "every_kind", "learners", "bank", "grading", "lessons", "experiment", "fuzz", "export",
+    "grading_models", "meant", "exercises", "contract", "compiled", "checks", "training", "mutants", "planning",
+    "commands", "profiler", "hf_tokenizer", "blame", "statistics", "kill", "signals", "fast", "wrong_configs", "model",
+    "decoding", "power", "explorer", "playground_page", "page", "waits", "sampling", "written_options",
+    "interruptions", "progress", "checksums", "edges", "lora", "allocator",
 ]  # fmt: skip
 
 

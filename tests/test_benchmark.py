@@ -327,7 +327,7 @@ def test_a_kind_that_takes_too_long_stops(home: Path) -> None:
 @pytest.mark.slow
 def test_throughput_measures_everybody(home: Path) -> None:
     few = ("--nanogpt", "nanoGPT", "--steps", "2", "--repeat", "2", *BRIEF)
-    found = numbers(process("benchmark.py", "throughput", *few, cwd=home), home, "throughput")
+    found = numbers(script("benchmark.py", "throughput", *few, cwd=home), home, "throughput")
     assert [row["who"] for row in found["tables"][0]["rows"]] == [
         "minigpt, float32",
         "minigpt, auto",
@@ -346,7 +346,7 @@ def test_throughput_measures_everybody(home: Path) -> None:
 def test_sampling_with_the_cache_writes_what_it_writes_without(home: Path) -> None:
     """Without a checkout of nanoGPT, only transformers is compared, and a note says so."""
     few = ("--tokens", "70", "--repeat", "1", *BRIEF)
-    ended = process("benchmark.py", "sampling", *few, cwd=home)
+    ended = script("benchmark.py", "sampling", *few, cwd=home)
     for table in numbers(ended, home, "sampling")["tables"]:
         assert [row["who"] for row in table["rows"]] == ["minigpt", "minigpt, no cache", "transformers"]
         assert table["rows"][0]["same"] == "yes"
