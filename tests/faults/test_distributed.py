@@ -164,12 +164,16 @@ def test_two_then_one_then_two(alone: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_to_one_of_them_stops_both_at_one_step(signum: int, alone: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("signum", "parallel"), [(signal.SIGTERM, "ddp"), (signal.SIGINT, "ddp"), (signal.SIGINT, "fsdp")]
+)
+def test_a_signal_to_one_of_them_stops_both_at_one_step(
+    signum: int, parallel: str, alone: Path, tmp_path: Path
+) -> None:
     furnished(tmp_path)
-    ended = torchrun(
-        tmp_path, *happening(tmp_path, f"os.kill(os.getpid(), {int(signum)})", "minigpt.training.loop", "accumulate", 6)
-    )
+    act = f"os.kill(os.getpid(), {int(signum)})"
+    happens = happening(tmp_path, act, "minigpt.training.loop", "accumulate", 6)
+    ended = torchrun(tmp_path, *happens, f"training.parallel={parallel}")
     assert ended.code != 0 and "a checkpoint is written" in ended.err
     assert [line["step"] for line in metrics(tmp_path)] == [1, 2, 3, 4, 5, 6]
     assert newest(tmp_path).state["step"] == 6 and leftovers(tmp_path) == []
@@ -268,12 +272,17 @@ def test_without_torchrun_they_save_and_leave(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 @pytest.mark.parametrize(
     "act", ["raise OSError('the cable was pulled')", f"os.kill(os.getpid(), {int(signal.SIGKILL)})"]
 )
-def test_a_crash_of_one_stops_both_within_seconds(act: str, alone: Path, tmp_path: Path) -> None:
+def test_a_crash_of_one_stops_both_within_seconds(act: str, parallel: str, alone: Path, tmp_path: Path) -> None:
+    """With fsdp, torch waits for the other within the forward and the backward pass, not in a sum of minigpt's."""
     furnished(tmp_path)
-    ended = torchrun(tmp_path, *happening(tmp_path, act, "minigpt.training.loop", "accumulate", 6))
+    owner, name, nth = ("minigpt.training.loop", "accumulate", 6)
+    if parallel == "fsdp":  # within a step: after the sums of the targets, before the backward pass
+        owner, name, nth = ("minigpt.training.loop", "next_token_loss", 7)
+    ended = torchrun(tmp_path, *happening(tmp_path, act, owner, name, nth), f"training.parallel={parallel}")
     assert ended.code != 0 and ended.seconds < 60
     assert "another of the 2 processes has ended" in ended.err and "--resume" in ended.err, ended.err
     assert "this is a bug" not in ended.err
