@@ -51,7 +51,7 @@ def test_every_picture_is_small_and_drawn_for_both_themes() -> None:
     parts = (ROOT / "minigpt" / part / "README.md" for part in ("attention", "seeing", "comparison"))
     pages = README + "".join(part.read_text(encoding="utf-8") for part in parts)
     dark, light = (set(re.findall(rf"data/pictures/(\w+)-{theme}\.(svg|webp)", pages)) for theme in ("dark", "light"))
-    assert len(light) == 5 and dark == light
+    assert len(light) == 6 and dark == light
     files = sorted((ROOT / "data" / "pictures").iterdir())
     assert [path.name for path in files] == sorted(
         f"{name}-{theme}.{form}" for name, form in light for theme in ("dark", "light")

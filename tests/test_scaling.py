@@ -95,6 +95,12 @@ def test_what_is_no_power_law_is_said_in_words(losses: list[float], what: str) -
     assert what in (found if isinstance(found, str) else found.trouble)
 
 
+def test_a_fall_that_only_begins_has_no_exponent() -> None:
+    """Losses of models that have hardly started to learn: a curve that bends the other way."""
+    law = law_of(SIZES[:5], [3.95, 3.61, 3.07, 2.74, 2.59], None)
+    assert "these sizes do not determine an exponent" in law.trouble
+
+
 def test_too_few_sizes_have_no_interval() -> None:
     assert fit(SIZES[:3], [3, 2, 1], 0.0) == "too few sizes: 3 for 2 constants; an interval needs 4 or more"
     assert "4 for 3 constants" in str(fit(SIZES[:4], [4, 3, 2, 1.5], None))
@@ -181,6 +187,11 @@ def test_a_gain_that_grows_shrinks_or_shows_no_trend(tmp_path: Path) -> None:
     assert any("of four against heads shows no trend" in line for line in said)
     grown = sentences(summary_of(scaling, {"four": 0.2}))
     assert any(line.startswith("The gain of four against heads grows") for line in grown)
+
+
+def test_without_a_floor_gains_are_in_nats(tmp_path: Path) -> None:
+    said = sentences(summary_of(read(tmp_path), {"mean": -0.1}, noise=1e-6, metric="loss"))
+    assert any("nats for each e-fold of parameters" in line and "nats (+" in line for line in said)
 
 
 def test_the_exponents_differ_by_the_slope_of_the_gain(tmp_path: Path) -> None:

@@ -255,10 +255,10 @@ def trend_in_words(row: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
 def amount(gain: Mapping[str, float], summary: Mapping[str, Any]) -> str:
     """A gain with its interval: in per cent of the baseline's height above the floor, or in nats."""
     if summary["metric"] == "loss":
-        told = [f"{-gain[key]:+.4f} nats" for key in ("mean", "high", "low")]
-    else:
-        told = [f"{math.exp(min(50.0, -gain[key])) - 1:+.1%}" for key in ("mean", "high", "low")]
-    return f"{told[0]} ({told[1]} to {told[2]})"
+        mean, low, high = (f"{0.0 - gain[key]:+.4f}" for key in ("mean", "high", "low"))
+        return f"{mean} nats ({low} to {high})"
+    mean, low, high = (f"{math.exp(min(50.0, -gain[key])) - 1:+.1%}" for key in ("mean", "high", "low"))
+    return f"{mean} ({low} to {high})"
 
 
 def to_csv(summary: Mapping[str, Any]) -> str:

@@ -150,6 +150,9 @@ def local_exponents(N: Numbers, L: Numbers, E: float) -> list[float]:
 
 def _trouble(law: PowerLaw, N: Numbers, L: Numbers) -> str:
     """Why this is no power law; "" if nothing speaks against one."""
+    if law.alpha.low <= 0 and law.share > 0.5:
+        span = f"{law.alpha.low:.2f} to {law.alpha.high:.2f}"
+        return f"no power law shown: these sizes do not determine an exponent ({span})"
     if law.alpha.low <= 0:
         return f"no power law shown: the exponent may be zero ({law.alpha.low:.2f} to {law.alpha.high:.2f})"
     found = local_exponents(N, L, law.E.value) if law.known else []
