@@ -141,13 +141,13 @@ class Reporter:
 
     def left(self, step: int) -> str:
         """What is to come after a step: seconds, and evaluations as long as nobody knows how many seconds one takes."""
-        done, to_come = step - self.start, -(-self.steps // self.eval_every) - step // self.eval_every
-        seconds = (perf_counter() - self.began - sum(self.evaluations)) / done * (self.steps - step)
-        if to_come > 0 and not self.evaluations:
+        if step == self.steps:
+            return "0 s left"
+        to_come = -(-self.steps // self.eval_every) - step // self.eval_every  # there is one after the last step too
+        seconds = (perf_counter() - self.began - sum(self.evaluations)) / (step - self.start) * (self.steps - step)
+        if not self.evaluations:
             return f"{seconds:.0f} s and {to_come} evaluation{'s' if to_come > 1 else ''} left"
-        if to_come > 0:
-            seconds += to_come * sum(self.evaluations) / len(self.evaluations)
-        return f"{seconds:.0f} s left"
+        return f"{seconds + to_come * sum(self.evaluations) / len(self.evaluations):.0f} s left"
 
     @contextlib.contextmanager
     def timing_an_evaluation(self) -> Iterator[None]:

@@ -22,6 +22,7 @@ from tiktoken_ext import openai_public
 from minigpt.config.options import load
 from minigpt.model.gpt import GPT
 from minigpt.runs.assemble import RunConfig
+from minigpt.runs.report import Reporter
 from minigpt.system import waiting
 from minigpt.system.errors import UserError
 from minigpt.system.waiting import interruptible, progress
@@ -193,10 +194,25 @@ def test_so_does_an_evaluation_of_a_single_batch(
 
 def test_a_run_says_what_is_left_beside_its_steps(tmp_path: Path) -> None:
     """How long an evaluation takes is known from the first one on; before, no number of seconds is the whole truth."""
-    out = well(script("train.py", "--config", "small.yaml", cwd=furnish(tmp_path)))
+    out = well(script("train.py", "--config", "small.yaml", "training.max_steps=7", cwd=furnish(tmp_path)))
     left = [re.sub(r".*  \d+ s", "", line) for line in out.splitlines() if "loss " in line and line.endswith("left")]
-    assert left == 3 * [" and 2 evaluations left"] + 5 * [" left"]
-    assert re.search(r"step 7/8 .*  \d+ s left\nstep 8/8 ", out)  # with the time of the evaluation to come
+    assert left == 3 * [" and 2 evaluations left"] + 4 * [" left"]
+    assert "  0 s left\nstep 7: training loss" in out
+
+
+def test_the_evaluations_to_come_are_part_of_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step takes a second and an evaluation ten, by a clock of the test's own."""
+    now = 0.0
+    monkeypatch.setattr("minigpt.runs.report.perf_counter", lambda: now)
+    reporter, left = Reporter(0, steps=10, eval_every=4, prints=False), []
+    for step in range(1, 11):
+        now += 1
+        if step in (4, 8, 10):
+            with reporter.timing_an_evaluation():
+                now += 10
+        left.append(reporter.left(step))
+    assert left[:3] == ["9 s and 3 evaluations left", "8 s and 3 evaluations left", "7 s and 3 evaluations left"]
+    assert left[3:] == [f"{seconds} s left" for seconds in (26, 25, 24, 23, 12, 11, 0)]
 
 
 def test_so_does_the_measuring_above_the_floor(
