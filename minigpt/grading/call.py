@@ -35,7 +35,8 @@ NOTES = {"(T, B, D)": "the sequence is the first axis: x is (T, B, D)",
 ALONE = ("mlp", "norm")  # targets that compute every token on its own: no axis of the input is the sequence
 POSITIONS = "0, ..., T - 1"  # stands for torch.arange(T)
 TIME_FIRST = re.compile(r"(?i)\b[TLS]\s*[,x]\s*[BN]\b|\b(time|seq\w*|len\w*|tokens)\s*(x|,)\s*batch|"
-                        r"\b(time|sequence|seq|length)[ -]first")  # fmt: skip
+                        r"\b(time|sequence|seq|length)[ -]first|\(\w+, ?batch\w*, ?\w+\)")  # fmt: skip
+MASKS = re.compile("mask|masque|mascar|maschera")  # in names of arguments
 MIXED_TYPES = re.compile("dtype|scalar type")  # in torch's errors
 
 
@@ -68,7 +69,8 @@ class CannotCall(Exception):
 
 def parameters_of(thing: Any) -> list[inspect.Parameter]:
     """The parameters of a function or of a module's forward, without those that collect the rest."""
-    function = thing.forward if isinstance(thing, nn.Module) else thing
+    own_call = isinstance(thing, nn.Module) and type(thing).__call__ is not nn.Module.__call__
+    function = thing.forward if isinstance(thing, nn.Module) and not own_call else thing
     listed = inspect.signature(function).parameters.values()
     return [entry for entry in listed if entry.kind not in (entry.VAR_KEYWORD, entry.VAR_POSITIONAL)]
 
@@ -91,7 +93,8 @@ def input_names(listed: list[inspect.Parameter], takes: tuple[str, ...]) -> dict
 
 def is_mask(entry: inspect.Parameter) -> bool:
     """Whether an argument takes a mask; a flag, which is True or False by default, does not."""
-    return "mask" in entry.name.lower() and "pad" not in entry.name.lower() and not isinstance(entry.default, bool)
+    name = entry.name.lower()
+    return MASKS.search(name) is not None and "pad" not in name and not isinstance(entry.default, bool)
 
 
 def fixed_arguments(listed: list[inspect.Parameter], target: Target) -> dict[str, Any]:
@@ -294,10 +297,10 @@ def arrange_back(x: Tensor, layout: str) -> Tensor:
 def pick(result: Any) -> Tensor:
     """The output among what was returned: a tensor, or the first one in a tuple, a list or a dict."""
     if isinstance(result, Tensor):
-        return result.detach()
+        return result if torch.is_grad_enabled() else result.detach()
     values = list(result.values()) if isinstance(result, Mapping) else result
     if isinstance(values, (tuple, list)):
         for value in values:
             if isinstance(value, Tensor):
-                return value.detach()
+                return value if torch.is_grad_enabled() else value.detach()
     raise TypeError(f"it returned {type(result).__name__}, expected a tensor")

@@ -21,7 +21,7 @@ from minigpt.grading.bind import overwrite, score
 from minigpt.grading.call import CannotCall, parameters_of
 from minigpt.grading.chunks import cache_argument
 from minigpt.grading.example import show_function
-from minigpt.grading.habits import SINGLE, drops, habits, in_training, wrong_in_float32
+from minigpt.grading.habits import SINGLE, drops, habits, in_training, without_gradient, wrong_in_float32
 from minigpt.grading.load import Answer, build
 from minigpt.grading.meant import ONE_SEQUENCE, as_many_queries_only, best, meant, one_sequence, unannounced
 from minigpt.grading.measure import AT_ONCE, head_order, measure, order_bug
@@ -89,7 +89,7 @@ def as_another(answer: Answer, target: Target, report: Report) -> Report:
 
 def held_against(answer: Answer, target: Target) -> Iterator[Report]:
     """The reports on an answer to everything that may have been meant, up to the first that is right."""
-    for one in meant(answer.thing, target):
+    for one in meant(answer.thing, target, answer.numbers):
         report = grade_as(answer, one)
         yield report
         if report.exit_code == 0:
@@ -166,10 +166,15 @@ def find_bugs(natural: Sequence[Sequence[Reading]]) -> Found | None:
 
     Of a mask that we gave, nothing can be wrong.
     """
-    for readings in natural:
+    for readings in sorted(natural, key=lambda readings: not right_with_as_many(readings)):
         if found := name_one(readings) or name_one(loosened(readings[:2])):
             return found
     return name_two(natural[0][0]) or name_one(with_as_many_queries(natural[0]))
+
+
+def right_with_as_many(readings: Sequence[Reading]) -> bool:
+    """Whether one of the readings is right where there are as many queries as keys: then it was meant so."""
+    return any(reading.equals({}) for reading in with_as_many_queries(readings))
 
 
 def with_as_many_queries(readings: Sequence[Reading]) -> list[Reading]:
@@ -236,6 +241,7 @@ def right(attempt: Attempt, found: Found) -> None:
     single = wrong_in_float32(attempt.thing, call, found.reading)
     spoiled += [SINGLE] if single else []
     spoiled += trained(attempt, found)
+    spoiled += without_gradient(attempt.thing, call, found.reading) if attempt.target.roles else []
     report.unchecked += ["float32"] if single is None else []
     report.unchecked += UNCHECKED_OF_CACHES if attempt.target.options.cache else []
     report.notes += hidden_scales(found)

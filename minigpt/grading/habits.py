@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from minigpt.grading.call import Call
+from minigpt.grading.closed import Closed
 from minigpt.grading.lines import bag, pieces, same
 from minigpt.grading.naming import Reading, equal
 from minigpt.grading.target import Bug, Knobs, Probe
@@ -28,6 +29,8 @@ REMEMBERS = Bug({}, "the same input gives another output after other inputs: som
                 "keep nothing in self between calls but a cache that the caller asked for")  # fmt: skip
 
 
+DETACHED = ("no gradient reaches {names}: the numbers are right, but it never learns",
+            "leave out detach(), .data and no_grad() on the way from the parameters to the output")  # fmt: skip
 TRAINS = Bug({}, "it is right in evaluation, and computes something else in training, also with nothing dropped",
              "the same in both modes: only dropout depends on self.training")  # fmt: skip
 DROPS_SCORES = Bug({}, "dropout is applied to the scores, before the softmax: a score that becomes 0 hides nothing",
@@ -130,6 +133,25 @@ def in_training(thing: Any, call: Call, reading: Reading, knobs: Knobs) -> Bug |
     names = [name for name in steps if name.split(": ")[-1] in ("products", "scores", "masked scores")]
     scores = [bag(piece) for name in names for piece in pieces(steps[name])]
     return DROPS_SCORES if any(same(bag(x), score) for x in watch.given for score in scores) else None
+
+
+def without_gradient(thing: Any, call: Call, reading: Reading) -> list[Bug]:
+    """The bug of a module whose output changes with a matrix, while no gradient reaches it."""
+    probe = reading.outputs.probes[0]
+    if not isinstance(thing, nn.Module) or isinstance(thing, Closed) or probe.chunks:
+        return []
+    idle = tuple(reading.binding.unused)
+    named = {name: one for name, one in thing.named_parameters() if one.requires_grad and one.dim() > 1}
+    named = {name: one for name, one in named.items() if not (idle and name.startswith(idle))}
+    try:
+        with torch.enable_grad():
+            output = call.run(thing, probe)
+            weights = torch.rand_like(output)
+            found = torch.autograd.grad((output * weights).sum(), list(named.values()), allow_unused=True)
+    except Exception:  # the learner's code: it writes into what a gradient needs, for example
+        return []
+    lost = [name.removesuffix(".weight") for name, one in zip(named, found) if one is None or not bool(one.any())]
+    return [Bug({}, DETACHED[0].format(names=", ".join(lost)), DETACHED[1])] if lost else []
 
 
 class Kept:

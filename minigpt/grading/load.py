@@ -25,6 +25,8 @@ from minigpt.attention import Attention
 from minigpt.grading.arguments import ARGUMENTS
 from minigpt.grading.closed import closed, given_by_file, given_matrices, given_vectors
 from minigpt.grading.lines import Float32
+from minigpt.grading.script import script
+from minigpt.grading.shown_calls import examples
 from minigpt.grading.target import Sizes, Target
 from minigpt.model.config import ModelConfig
 from minigpt.system.errors import UserError
@@ -64,6 +66,12 @@ class Answer:
     """Other ways to build it, for where this one cannot be called."""
     float32: bool = False
     """Whether it was built with numbers in float32, as tables of angles often are."""
+
+    @property
+    def numbers(self) -> Mapping[str, int]:
+        """The whole numbers that the file gives to its constructor, by name."""
+        shown = examples(type(self.thing)) if isinstance(self.thing, nn.Module) else []
+        return shown[0].numbers if shown and self.how.startswith("checked") else {}
 
 
 def run_file(path: Path) -> dict[str, Any]:
@@ -109,7 +117,7 @@ def offered(names: dict[str, Any], target: Target, path: Path | None) -> Answer:
         if isinstance(thing, nn.Module):
             complete(thing)
             return Answer(thing, f"checked: `{name}` as the file built it, {type(thing).__name__}", path)
-    modules = {name: thing for name, thing in names.items() if isinstance(thing, nn.Module)}
+    modules = {name: thing for name, thing in names.items() if isinstance(thing, nn.Module) and not layer(thing)}
     if modules and target.roles:
         name, thing = list(modules.items())[-1]
         return Answer(thing, f"checked: `{name}` as the file built it, {type(thing).__name__}", path)
@@ -126,8 +134,16 @@ def offered(names: dict[str, Any], target: Target, path: Path | None) -> Answer:
         own_matrices = with_matrices(functions[found], target)
         how = f"checked: the function {found}" + (", with matrices as its parameters" if own_matrices else "")
         return Answer(own_matrices or functions[found], how, path)
+    lines = script(names, path.read_text(encoding="utf-8")) if path and target.takes == ("x",) else None
+    if lines is not None and any(True for _ in lines.parameters()) == bool(target.roles):
+        return Answer(lines if target.roles else lines.forward, "checked: the lines behind its input", path)
     last = f"{ANNOUNCED[0]} = MyAttention(48, 6)" if target.roles else f"def {wanted[0]}({', '.join(target.takes)})"
     raise UserError(f"nothing to check was found: end the file with a line like `{last}`")
+
+
+def layer(thing: nn.Module) -> bool:
+    """Whether a module is one of torch's own that computes a part only: a script has them at its top level."""
+    return isinstance(thing, (nn.Linear, nn.Embedding, nn.Dropout, nn.LayerNorm, nn.Softmax, nn.ReLU, nn.GELU))
 
 
 def made_by_function(functions: Mapping[str, Any], classes: list[type[nn.Module]], target: Target,
@@ -187,21 +203,41 @@ def build(kind: type[nn.Module], target: Target, path: Path | None) -> Answer:
     if issubclass(kind, Attention):
         with_default = partial(build_kind, kind, target, path)
         return in_float64(with_default)
-    given, guessed = constructor_values(kind, target)
+    shown = [partial(as_shown, kind, path, example.text, example.make) for example in examples(kind)]
+    try:
+        given, guessed = constructor_values(kind, target)
+    except UserError:
+        if not shown:
+            raise
+        return shown[0]()
+    if guessed and shown:
+        return shown[0]()
     names = vars(sys.modules.get(kind.__module__, kind))
     own_numbers = {name: names[name] for name in given if type(names.get(name)) is int}
     optional = [name for name, entry in inspect.signature(kind).parameters.items() if entry.default is not entry.empty]
     few = {name: value for name, value in {**given, **own_numbers}.items() if name not in optional}
     ways = [partial(instance, kind, values, path, guessed) for values in ({**given, **own_numbers}, few)
             if values != given and not guessed]  # fmt: skip
+    ways += shown
     try:
         made = instance(kind, given, path, guessed)
-    except Exception:  # the learner's code: anything
+    except Exception as error:  # the learner's code: anything
+        if not ways and any(isinstance(value, SimpleNamespace) for value in given.values()):
+            raise UserError(f"{kind.__name__} cannot be built with the config of the check, {type(error).__name__}: "
+                            f"{error}; end the file with a line like `{ANNOUNCED[0]} = {kind.__name__}(config)`"
+                            ) from None  # fmt: skip
         if not ways:
             raise
         made, *_ = (way() for way in ways[:1])
     made.others = tuple(ways)
     return made
+
+
+def as_shown(kind: type[nn.Module], path: Path | None, text: str, make: Callable[[], Any]) -> Answer:
+    """A module built as a line of its file builds it, `MyAttention(48, 6)` below `__main__`."""
+    made = in_float64(make)
+    complete(made)
+    return Answer(made, f"built: {text}, as the file does", path)
 
 
 def instance(kind: Callable[..., nn.Module], given: dict[str, Any], path: Path | None, guessed: bool = False) -> Answer:

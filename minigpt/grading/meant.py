@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import textwrap
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
+from minigpt.grading.arguments import ARGUMENTS
 from minigpt.grading.call import calls, parameters_of
 from minigpt.grading.heads_call import has_heads, needed_tensors
 from minigpt.grading.naming import SINGLES, Found, Outputs, Reading, accept
@@ -30,8 +34,45 @@ SCALED = (
 )
 
 
-def meant(thing: Any, target: Target) -> list[Target]:
-    """The targets that an answer is held against, the announced one first."""
+NOT_CAUSAL = re.compile(r"(?i)\bbi-?dire[ck]?[ct]?[ct]ion|\b(not|non|un)[ -]?causal|\bno causal|\bencoder\b")
+
+
+def meant(thing: Any, target: Target, numbers: Mapping[str, int] | None = None) -> list[Target]:
+    """The targets that an answer is held against, the announced one first.
+
+    `numbers` are those that a module without parameters was built with. Where the source says that all positions see
+    each other, it may be that.
+    """
+    found = [resized(one, numbers or {}) for one in read_as(thing, target)]
+    if not says_full(thing) or target.options.full or target.options.cache or target.options.window:
+        return found
+    for one in list(found):
+        with suppress(UserError):  # the target has no such option
+            full = find_target(f"{one},full")
+            found.append(replace(full, sizes=one.sizes))
+    return found
+
+
+def says_full(thing: Any) -> bool:
+    """Whether the source of an answer says that every position sees every other."""
+    try:
+        return NOT_CAUSAL.search(inspect.getsource(thing if inspect.isfunction(thing) else type(thing))) is not None
+    except (OSError, TypeError):
+        return False
+
+
+def resized(target: Target, numbers: Mapping[str, int]) -> Target:
+    """The target of given tensors with the width of a head that a module without parameters was built for."""
+    by = {axis: next((numbers[name] for name in names if name in numbers), 0) for axis, names in ARGUMENTS.items()}
+    d = by["d"] or (by["D"] // by["H"] if by["H"] else by["D"])
+    if "d" not in target.sizes or target.roles or d < 2:
+        return target
+    e = d if target.sizes.get("e") == target.sizes["d"] else target.sizes["e"]
+    return replace(target, sizes={**target.sizes, "d": d, "e": e, "D": target.sizes["H"] * d})
+
+
+def read_as(thing: Any, target: Target) -> list[Target]:
+    """The targets that the arguments of an answer speak for."""
     if target.function and not isinstance(thing, nn.Module):
         return [target.function]
     if target.module and isinstance(thing, nn.Module) and any(True for _ in thing.parameters()):
@@ -64,8 +105,15 @@ def best(reports: list[Report]) -> Report:
     """The report that says most: right, else the fewest bugs with a name, else a measurement."""
     first = reports[0]
     chosen = min(reports, key=lambda report: (not report.verdict.startswith("right"), report.verdict == "cannot tell",
-                                              report.measured, len(report.names)))  # fmt: skip
-    if chosen is not first:
+                                              " ".join(report.names).startswith("it raises"), report.measured,
+                                              len(report.names)))  # fmt: skip
+    if chosen is not first and ",full" in chosen.target:
+        note = f"it is not causal, as its text says: checked as {chosen.target}"
+        if chosen.verdict.startswith("right"):
+            chosen.verdict, chosen.names = "right, in another convention", [note, *chosen.names]
+        else:
+            chosen.notes.append(note)
+    elif chosen is not first:
         chosen.notes.append(f"checked as {chosen.target}: it takes query, key and value")
         if chosen.verdict == "right":
             chosen.verdict, chosen.names = "right, in another convention", [SCALED]

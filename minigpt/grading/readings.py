@@ -125,7 +125,7 @@ def working_calls(attempt: Attempt, listed: Iterable[Call], probes: Sequence[Pro
 
 def has_tables(target: Target) -> bool:
     """Whether an answer may multiply with a table of its own, like sines and cosines; a mask's numbers are exact."""
-    return is_model(target) or target.options.rotary or target.options.alibi
+    return is_model(target) or target.name == "rotary" or target.options.rotary or target.options.alibi
 
 
 def runner(attempt: Attempt, call: Call) -> Any:
@@ -133,7 +133,7 @@ def runner(attempt: Attempt, call: Call) -> Any:
 
     def run(probe: Probe) -> Tensor:
         thing = attempt.thing
-        if probe.chunks:
+        if probe.chunks or (call.protocol == "kept" and attempt.target.options.cache):
             with suppress(Exception):  # a module that keeps weights from a call cannot be copied
                 thing = copy.deepcopy(thing)
         return call.run(thing, probe)
@@ -234,7 +234,8 @@ def natural_calls(attempt: Attempt) -> list[Call]:
     calls = list(outputs)
     apart = [call for call in calls if not mixes(outputs[call])]
     layout = (apart or calls)[0].layout
-    here = [call for call in calls if call.layout == layout or has_heads(attempt.target)]  # heads: either is likely
+    either = has_heads(attempt.target) or layout in ("(B, T, H, D)", "(B, H, T, D)")  # with heads, either is likely
+    here = [call for call in calls if call.layout == layout or either]
     meanings = {
         (call.layout, call.mask): call for call in reversed(here)
     }  # the first shape of each meaning that can be called

@@ -64,7 +64,8 @@ def widths(module: nn.Module, target: Target) -> list[int]:
     layers = [inner.in_features for inner in module.modules() if isinstance(inner, nn.Linear)]
     shapes = [size for shape in matrices(module) for size in shape]
     named = [value for value in attribute(module, ARGUMENTS["D"]) if value in shapes]
-    return list(dict.fromkeys([*named, *layers[:1], *shapes]))[:4] or [target.sizes["D"]]
+    vectors = [parameter.shape[0] for parameter in module.parameters() if parameter.dim() == 1]  # of a norm
+    return list(dict.fromkeys([*named, *layers[:1], *shapes]))[:4] or vectors[:1] or [target.sizes["D"]]
 
 
 def heads(module: nn.Module, target: Target, D: int) -> list[int]:

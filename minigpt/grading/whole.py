@@ -9,10 +9,7 @@ B batch, T positions, C longest context, V vocabulary, D model width, L layers, 
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -23,41 +20,20 @@ from minigpt.grading.arguments import ARGUMENTS
 from minigpt.grading.bind import Binding, Unit, bindings, single_units, units_of
 from minigpt.grading.call import Call, CannotCall, fixed_arguments, is_mask, make_mask, mask_forms, parameters_of
 from minigpt.grading.naming import Outputs, bases, equal
+from minigpt.grading.read_off import blocks_of, settle
 from minigpt.grading.sizes import attribute, head_widths, heads, hidden_widths
-from minigpt.grading.target import Convention, Knobs, Parameters, Probe, Reference, Role, Sizes, Steps, Target
+from minigpt.grading.target import Knobs, Probe, Role, Sizes, Target
 from minigpt.grading.targets import block, gpt, mlp
-from minigpt.grading.targets.loss import PADS, loss_target
+from minigpt.grading.targets.loss import PADS, SMOOTHS, loss_target
 
-FEWEST = 4  # matrices in a block: query, key and value joined, an output projection, two of an MLP
 MOST_INNER, MOST = 24, 60  # bindings of one block; of a whole model
 MOST_LIKELY, FEW = 12, 3  # that are right for one token; where none is
 GIVEN = ("targets", "target", "labels", "label", "y", "tgt", "trg", "next_ids", "next_tokens", "targ")
-EPSILONS = ("eps", "epsilon", "variance_epsilon")
 
 
 def is_model(target: Target) -> bool:
     """Whether a target is a whole model, which is given ids."""
     return target.takes == ("ids",)
-
-
-def blocks_of(model: nn.Module) -> list[nn.Module]:
-    """The blocks in order; one that is used in several layers stands there several times. None found: []."""
-
-    def wide(module: nn.Module | None) -> bool:
-        return module is not None and sum(p.dim() >= 2 for p in module.parameters()) >= FEWEST
-
-    for inner in model.modules():
-        if isinstance(inner, (nn.ModuleList, nn.Sequential)):
-            listed = [child for child in inner._modules.values() if child is not None]
-            if listed and all(wide(child) for child in listed):
-                return listed
-    for inner in model.modules():
-        for first in inner.children():
-            alike = [child for child in inner._modules.values() if type(child) is type(first) and child is not None]
-            embeds = any(isinstance(part, nn.Embedding) for part in first.modules())
-            if len(alike) > 1 and wide(first) and not embeds:
-                return alike
-    return []
 
 
 def outer_units(model: nn.Module, blocks: Sequence[nn.Module]) -> list[Unit]:
@@ -68,63 +44,6 @@ def outer_units(model: nn.Module, blocks: Sequence[nn.Module]) -> list[Unit]:
         if unit.weight is not None and unit.weight.dim() == 3 and unit.weight.shape[0] == 1:
             unit.weight = unit.weight[0]
     return found
-
-
-def settle(thing: Any, target: Target, settled: list[Convention]) -> Target:
-    """The target with the conventions that can be read off a module: its activation, its norms, their epsilon."""
-    if not isinstance(thing, nn.Module) or target.name not in ("block", "gpt", "mlp", "norm"):
-        return target
-    if target.name != "norm" and gated(thing):
-        usual, *others = mlp.gate_conventions()
-        settled.append(usual)
-        target = replace(target, roles=(*target.roles, mlp.GATE), conventions=[*others, *target.conventions],
-                         bugs=[*target.bugs, *mlp.gate_bugs()])  # fmt: skip
-    options = {convention.knobs.get("activation"): convention for convention in target.conventions}
-    if (word := activation(thing)) in options:
-        settled.append(options[word])
-    norms = [inner for inner in thing.modules() if "norm" in type(inner).__name__.lower()]
-    if target.name != "mlp" and norms:
-        if all("rms" in type(inner).__name__.lower() for inner in norms):
-            settled += [convention for convention in target.conventions if convention.knobs == {"norm": "rms"}]
-        found = {value for inner in norms for value in epsilons(inner)}
-        if len(found) == 1 and 0 < (eps := found.pop()) <= 1e-4 and eps != 1e-5:
-            settled.append(Convention({"eps": eps}, f"the norm's epsilon is {eps:.1g}; nn.LayerNorm's is 1e-5"))
-    assumed = {name: value for convention in settled for name, value in convention.knobs.items()}
-    left = [convention for convention in target.conventions if convention not in settled]
-    reference = partial(assume, target.reference, assumed)
-    return replace(target, reference=reference, conventions=left, settled=settled) if settled else target
-
-
-def activation(thing: nn.Module) -> str:
-    """The activation of a module, as its layers or the source of its classes say; "gelu" where they do not."""
-    parts = [inner for inner in thing.modules() if not type(inner).__module__.startswith("torch.")]
-    text = "".join(source(type(inner)) for inner in parts)
-    kinds = {type(inner) for inner in thing.modules()}
-    if "tanh" in text or any(isinstance(inner, nn.GELU) and inner.approximate == "tanh" for inner in thing.modules()):
-        return "tanh gelu"
-    relu = nn.ReLU in kinds or re.search(r"\brelu\b", text) is not None
-    return "relu" if relu and nn.GELU not in kinds and "gelu" not in text.lower() else "gelu"
-
-
-def source(kind: type) -> str:
-    """The source of a class, "" where there is none."""
-    try:
-        return inspect.getsource(kind)
-    except (OSError, TypeError):
-        return ""
-
-
-def assume(reference: Reference, assumed: Knobs, probe: Probe, parameters: Parameters, sizes: Sizes,
-           knobs: Knobs) -> Steps:  # fmt: skip
-    """The reference with some knobs set, unless they are given."""
-    return reference(probe, parameters, sizes, {**assumed, **knobs})
-
-
-def epsilons(norm: nn.Module) -> list[float]:
-    """The epsilon that a norm keeps; RMSNorm's None is that of the type."""
-    if isinstance(norm, nn.RMSNorm) and norm.eps is None:
-        return [torch.finfo(torch.float64).eps]
-    return [value for name in EPSILONS if isinstance(value := getattr(norm, name, None), float)]
 
 
 def targets_argument(model: Any) -> str:
@@ -143,7 +62,13 @@ def prepared(thing: Any, target: Target) -> Target:
         return settle(thing, gpt.gpt(target.options, gpt.OWN if own else mode), [gpt.INSIDE] if own else [])
     if target.name == "loss":
         listed = [entry.name.lower() for entry in parameters_of(thing)]
-        return loss_target(target.options, listed[:2], any(PADS.search(name) for name in listed[2:]))
+        more = {entry.name: entry.default for entry in parameters_of(thing)[2:]}
+        if isinstance(thing, nn.Module):  # what its constructor takes, with the values that it keeps
+            made = inspect.signature(type(thing)).parameters.values()
+            more |= {entry.name: getattr(thing, entry.name, entry.default) for entry in made}
+        smoothing = next((value for name, value in more.items() if SMOOTHS.search(name)), 0.0)
+        share = smoothing if isinstance(smoothing, float) else 0.0
+        return loss_target(target.options, listed[:2], any(PADS.search(name) for name in more), share)
     return settle(thing, target, [])
 
 
@@ -172,14 +97,6 @@ def shifts(model: Any, name: str) -> bool:
     except Exception:  # the learner's code: anything
         return False
     return bool((loss - F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())).abs() < 1e-9)
-
-
-def gated(thing: nn.Module) -> bool:
-    """Whether the MLP of a module has two matrices (W, D) and one (D, W), or nothing but these joined."""
-    first = (blocks_of(thing) or [thing])[0]
-    shapes = [tuple(parameter.shape) for parameter in first.parameters() if parameter.dim() == 2]
-    apart = any(n != m and shapes.count((n, m)) == 2 and shapes.count((m, n)) == 1 for n, m in shapes)
-    return apart or any(n == 2 * k and shapes.count((m, k)) == 1 and k != m for n, m in shapes for _, k in shapes)
 
 
 def tensors(result: Any) -> list[Tensor]:

@@ -215,11 +215,13 @@ def inner_bugs(options: Options, where: str) -> list[Bug]:
 def conventions(options: Options) -> list[Convention]:
     """What may be otherwise in a block."""
     positions = [*(ROTARY_CONVENTIONS if options.rotary else []), *(ALIBI_CONVENTIONS if options.alibi else [])]
-    return [POST, *feed_forward.activation_conventions(), *norm_conventions(), *positions]
+    return [POST, PARALLEL, *feed_forward.activation_conventions(), *norm_conventions(), *positions]
 
 
 POST = Convention({"formula": "post"}, "post-norm, norm(x + part(x)), as in the first Transformer; GPT-2 is pre-norm: "
                   "it norms what a part reads")  # fmt: skip
+PARALLEL = Convention({"formula": "parallel", "norm2": "norm1"}, "attention and MLP read the same norm, side by side: "
+                      "x + attention(norm(x)) + mlp(norm(x)), as in GPT-J and PaLM")  # fmt: skip
 NORMS = (
     Role("norm1", ("D",), (), ("norm1", "ln1", "ln_1", "attn_norm", "attention_norm", "input_layernorm", "norm_1"),
          needed=False),

@@ -16,7 +16,7 @@ from torch import Tensor
 from minigpt.grading.probes import BATCH, LENGTHS, SCALES, numbers, tokens
 from minigpt.grading.target import Bug, Knobs, Options, Parameters, Probe, Sizes, Steps, Target, only
 from minigpt.grading.targets import pairs
-from minigpt.grading.targets.head_bugs import grouped_bugs, window_bugs
+from minigpt.grading.targets.head_bugs import SINKS, grouped_bugs, window_bugs
 from minigpt.grading.targets.heads import share
 from minigpt.grading.targets.pairs import NO_MODEL, value_bugs
 from minigpt.grading.targets.rotation import (
@@ -33,6 +33,7 @@ from minigpt.grading.targets.score_bugs import (
     exchange_bug,
     head_score_bugs,
     mask_bugs,
+    online_bug,
     scale_bugs,
     softmax_bugs,
 )
@@ -84,7 +85,7 @@ def heads_bugs(options: Options, grouped: bool) -> list[Bug]:
     return [
         *([] if options.full else mask_bugs()),
         *([] if options.full or options.rotary else corner_bugs()),
-        *scales, *softmaxes, *compare_bugs(), *exchanged, *head_score_bugs(), *values, *shared,
+        *scales, *softmaxes, *compare_bugs(), *exchanged, *head_score_bugs(), *values, *shared, online_bug(),
         *(window_bugs() if options.window else []),
         *(alibi_bugs() if options.alibi else []),
         *(turned_bugs() if options.rotary else []),
@@ -102,7 +103,11 @@ def heads_given(name: str, options: Options, grouped: bool = False) -> Target:
         partial(heads_probes, options=options),
         {**(GROUPED if grouped else MANY), "window": options.window},
         heads_bugs(options, grouped),
-        [*(ROTARY_CONVENTIONS if options.rotary else []), *(ALIBI_CONVENTIONS if options.alibi else [])],
+        [
+            *(ROTARY_CONVENTIONS if options.rotary else []),
+            *(ALIBI_CONVENTIONS if options.alibi else []),
+            *(SINKS if options.window else []),
+        ],
         options=options,
     )
 

@@ -52,6 +52,8 @@ def positions(ids: Tensor, parameters: Parameters, sizes: Sizes, kind: str) -> T
     if kind == "none":
         return 0.0
     B, T = ids.shape
+    if kind == "sines of the sequence":
+        return sinusoids(B, sizes["D"], "sines by turns")[:, None]  # (B, 1, D)
     if kind.startswith("sines"):
         return sinusoids(T, sizes["D"], kind)
     table = parameters["position"]  # (C, D)
@@ -187,8 +189,11 @@ RAW = "return the head's output as it is; F.cross_entropy and sampling take the 
 def embedding_bugs() -> list[Bug]:
     """What goes wrong before the first block."""
     scale = "add token and position embeddings as they are"
+    batch = Bug({"positions": "sequence"}, WRONG_ROWS["sequence"], ROWS, ({"positions": "sines of the sequence"},))
+    rows = {kind: sentence for kind, sentence in WRONG_ROWS.items() if kind != "sequence"}
     return [
-        *alike("positions", WRONG_ROWS, ROWS),
+        *alike("positions", rows, ROWS),
+        batch,
         Bug({"added": "times"}, "token and position embeddings are multiplied instead of added", SUM),
         Bug({"added": "twice"}, "the position embeddings are added twice", SUM),
         Bug({"added": "alone"}, "the token embeddings are overwritten: the blocks read the positions alone", SUM),

@@ -231,7 +231,13 @@ def window_bugs() -> list[Bug]:
         Bug({"mask": "strided"}, "every {window}-th token is seen instead of the last {window}", near),
         Bug({"mask": "past_window"}, "the window leaves out the token itself", near, emptied(mask="past_window")),
         Bug({"mask": "window_future"}, "the window looks ahead instead of back", near),
+        *(Bug({"mask": f"sinks {n} early"}, f"the sinks, the first {n} tokens, are seen by all positions, also by "
+              "those before them", "((distance < window) | (key < sinks)) & (distance >= 0)") for n in range(1, 5)),
     ]  # fmt: skip
+
+
+SINKS = [Convention({"mask": f"sinks {n}"}, f"the first {n} tokens stay visible beside the window, as attention sinks "
+                    "(StreamingLLM, arXiv 2309.17453)") for n in range(1, 5)]  # fmt: skip
 
 
 def cache_bugs(options: Options) -> list[Bug]:

@@ -187,6 +187,10 @@ def tiny(H: int, G: int, options: Options) -> tuple[Sizes, Parameters, Probe]:
     return sizes, parameters, Probe("three tokens", {"x": x}, chunks=chunks)
 
 
+MILLION = Convention({"fill": -1e6}, "hidden scores become -1e6, as in Dive into Deep Learning: enough, as long as all "
+                     "scores stay far below a million")  # fmt: skip
+
+
 def conventions(options: Options, many: bool, grouped: bool) -> list[Convention]:
     """Other ways that are right too."""
     found = [
@@ -198,6 +202,8 @@ def conventions(options: Options, many: bool, grouped: bool) -> list[Convention]
         found.append(Convention({"share": "tile"}, "key heads are tiled (1, 2, 1, 2) instead of repeated (1, 1, 2, 2): "
                                 "the same up to the order of the query heads"))  # fmt: skip
     found += ROTARY_CONVENTIONS if options.rotary else []
+    found += [] if options.full else [MILLION]
+    found += head_bugs.SINKS if options.window else []
     return found + (ALIBI_CONVENTIONS if options.alibi else [])
 
 

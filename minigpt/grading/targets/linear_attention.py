@@ -36,7 +36,8 @@ from minigpt.grading.targets.scores import allowed
 SCALES = (0.3, 2.0)  # elu(x) + 1 loses its digits where x is far below zero
 EPSILONS = (1e-10, 1e-9, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3)
 SHIFTED: dict[str, Callable[[Tensor], Tensor]] = {
-    f"relu + {eps:g}": partial(lambda eps, x: x.relu() + eps, eps) for eps in (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
+    f"relu + {eps:g}": partial(lambda eps, x: x.relu() + eps, eps)
+    for eps in (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.05, 0.1, 0.5)
 }
 FEATURES: dict[str, Callable[[Tensor], Tensor]] = {
     "elu + 1": lambda x: F.elu(x) + 1,
@@ -52,6 +53,7 @@ FEATURES: dict[str, Callable[[Tensor], Tensor]] = {
     "square": lambda x: x.square(),
     "silu": lambda x: F.silu(x),
     "twice": lambda x: F.elu(F.elu(x) + 1) + 1,
+    "softmax over positions": lambda x: x.softmax(dim=-2),
 }
 
 
@@ -273,7 +275,13 @@ HEAD_BUGS = [
     Bug({"by": "heads"}, "the normaliser sums over the heads too: each head must have its own", DIVIDE),
 ]  # fmt: skip
 
+EFFICIENT = {"query": "softmax", "key": "softmax over positions", "sees": "none", "by": "none"}
 CONVENTIONS = [
+    Convention(
+        EFFICIENT,
+        "it is efficient attention (arXiv 1812.01243): a softmax of the queries over the features, of "
+        "the keys over all positions, so that it is not causal",
+    ),
     *(
         Convention({"feature": kind}, f"the feature map is {kind}, not elu + 1: it is positive too")
         for kind in ("exp", "softplus", *SHIFTED)

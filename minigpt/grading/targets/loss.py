@@ -57,7 +57,9 @@ def loss(logits: Tensor, ids: Tensor, targets: Tensor | None, knobs: Knobs) -> T
         "rows": lambda: -scores.log_softmax(dim=0).gather(1, wanted[:, None])[:, 0],
         "bits": lambda: F.cross_entropy(scores, wanted, reduction="none") / math.log(2),
         "minus": lambda: -F.cross_entropy(scores, wanted, reduction="none"),
-        "smooth": lambda: F.cross_entropy(scores, wanted, reduction="none", label_smoothing=0.1),
+        "smooth": lambda: F.cross_entropy(
+            scores, wanted, reduction="none", label_smoothing=knobs.get("smoothing", 0.1)
+        ),
         "binary": lambda: F.binary_cross_entropy_with_logits(scores, F.one_hot(wanted, V).to(scores.dtype),
                                                              reduction="none").mean(dim=1),
         "squares": lambda: (scores - F.one_hot(wanted, V)).square().mean(dim=1),
@@ -165,6 +167,7 @@ def probes(sizes: Sizes) -> list[Probe]:
 
 
 PADS = re.compile(r"(?i)pad|ignore")  # in the name of an argument: the token that is left out of the loss
+SMOOTHS = re.compile(r"(?i)smooth")  # in the name of an argument: the share that all tokens get
 PADDED = Convention(
     {"reduce": "no zeros"}, "a token that stands for padding is left out of the mean, as its argument says"
 )
@@ -182,10 +185,17 @@ def padded(bugs: list[Bug]) -> list[Bug]:
     return [*PAD_BUGS, *(bug for bug in bugs if bug.knobs != {"reduce": "no zeros"})]
 
 
-def loss_target(options: Options, names: Sequence[str] = NEXT_TOKENS, pad: bool = False) -> Target:
+def smoothed(share: float) -> list[Convention]:
+    """Label smoothing, where it is an argument with this value ("Rethinking the Inception", arXiv 1512.00567)."""
+    note = f"the labels are smoothed by {share:g}, as the argument says: the loss is larger than the cross entropy"
+    return [Convention({"kind": "smooth", "smoothing": share}, note)] if share else []
+
+
+def loss_target(options: Options, names: Sequence[str] = NEXT_TOKENS, pad: bool = False,
+                smoothing: float = 0.0) -> Target:  # fmt: skip
     """loss(logits, targets). The arguments' names may say whether the targets are the ids, or hold the next tokens.
 
-    pad: it takes the token of the padding as an argument too.
+    pad: it takes the token of the padding as an argument too. smoothing: the default of an argument for that.
     """
     only("loss", options)
     own, strict = (any(name in names for name in known) for known in (IDS, NEXT_TOKENS))
@@ -199,6 +209,6 @@ def loss_target(options: Options, names: Sequence[str] = NEXT_TOKENS, pad: bool 
         probes,
         {"B": 3, "T": 11, "V": 7, "own": int(own)},
         padded(bugs) if pad else bugs,
-        [*([] if own or strict else [SHIFTED]), *([PADDED] if pad else [])],
+        [*([] if own or strict else [SHIFTED]), *([PADDED] if pad else []), *smoothed(smoothing)],
         options=options,
     )

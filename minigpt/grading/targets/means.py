@@ -23,6 +23,7 @@ def counts(T: int, kind: str) -> Tensor:
         "past": s <= t,
         "all": s >= 0 * t,
         "others": s < t,
+        "others but at first": (s < t) | ((t == 0) & (s == 0)),
         "one_more": s <= t + 1,
         "future": s >= t,
         "later": s > t,
@@ -135,7 +136,8 @@ def empty(knobs: Knobs) -> tuple[Knobs, ...]:
 BUGS = [
     Bug({"sees": "all"}, "every position gets the mean of all {T} positions, the later ones included", FIX),
     Bug({"sees": "others"}, "position t takes the mean of the positions before it and leaves itself out",
-        "include position t: x[:, : t + 1], or tril() instead of tril(-1)", empty({"sees": "others"})),
+        "include position t: x[:, : t + 1], or tril() instead of tril(-1)",
+        (*empty({"sees": "others"}), {"sees": "others but at first"})),
     Bug({"sees": "one_more"}, "position t also sees position t + 1: the slice or triangle is one too long",
         "x[:, : t + 1] ends with position t; tril() instead of tril(1)"),
     Bug({"sees": "future"}, "position t takes the mean of itself and all after it: the triangle is upside down",

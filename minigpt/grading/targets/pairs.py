@@ -18,6 +18,7 @@ from minigpt.grading.targets.score_bugs import (
     corner_bugs,
     exchange_bug,
     mask_bugs,
+    online_bug,
     scale_bugs,
     softmax_bugs,
 )
@@ -103,7 +104,7 @@ def attend(options: Options) -> Target:
         partial(reference, options=options, ends="output"),
         partial(pair_probes, names=("query", "key", "value")),
         PAIR_SIZES | {"window": options.window},
-        [*pair_bugs(options), *value_bugs()],
+        [*pair_bugs(options), *value_bugs(), online_bug()],
         options=options,
         tiny=partial(tiny_pairs, ("query", "key", "value")),
     )

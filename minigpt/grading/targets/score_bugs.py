@@ -174,6 +174,14 @@ def softmax_bugs() -> list[Bug]:
     ]  # fmt: skip
 
 
+def online_bug() -> Bug:
+    """Of a softmax that goes through the keys in blocks ("Online normalizer calculation", arXiv 1805.02867)."""
+    first, *others = [f"online {width}{both}" for both in ("", " both") for width in (1, 2, 3, 4, 5, 8)]
+    return Bug({"softmax": first}, "the online softmax does not rescale: where the running maximum grows, what was "
+               "summed up so far must shrink", "total *= exp(old_max - new_max), for outputs and normaliser",
+               tuple({"softmax": other} for other in others))  # fmt: skip
+
+
 def head_score_bugs() -> list[Bug]:
     """Where there are several heads."""
     mask = Bug({"mask": "heads"}, "the mask is laid over heads and keys instead of queries and keys: head h sees the "

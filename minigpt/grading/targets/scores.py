@@ -97,6 +97,9 @@ def allowed(kind: str, T: int, S: int, window: int) -> Tensor:
         "window_future": lambda: (far <= 0) & (far > -window),
         "half_window": lambda: (far >= 0) & (far <= window // 2),
     }
+    if kind.startswith("sinks"):  # the first n keys are always seen, "early" also from before them
+        sinks = s < int(kind.split()[1])  # (S,)
+        return (far >= 0) & (near | sinks) | (sinks & everyone & kind.endswith("early"))
     return masks[kind]()
 
 
@@ -119,6 +122,8 @@ def hide(scores: Tensor, seen: Tensor, knobs: Knobs) -> Tensor:
 def normalise(scores: Tensor, knobs: Knobs) -> Tensor:
     """Scores (B, H, T, S) -> weights."""
     how = knobs.get("softmax", "key")
+    if how.startswith("online"):
+        return not_rescaled(scores, int(how.split()[1]), how.endswith("both"))
     if how in ("key", "query", "head", "batch"):
         return scores.softmax(dim={"key": -1, "query": -2, "head": 1, "batch": 0}[how])
     ways: dict[str, Callable[[], Tensor]] = {
@@ -152,6 +157,16 @@ def columns_of_exponentials(scores: Tensor) -> Tensor:
     """exp of scores (B, H, T, S) less the largest of each row, divided by the sums of the columns."""
     grown = (scores - scores.amax(dim=-1, keepdim=True)).exp()  # (B, H, T, S)
     return grown / grown.sum(dim=-2, keepdim=True)
+
+
+def not_rescaled(scores: Tensor, width: int, both: bool) -> Tensor:
+    """An online softmax over blocks of `width` keys, (B, H, T, S), in which what was summed up is never rescaled."""
+    blocks = scores.split(width, dim=-1)
+    largest = torch.stack([block.amax(dim=-1) for block in blocks], dim=-1).cummax(dim=-1).values  # (B, H, T, blocks)
+    near = largest.repeat_interleave(width, dim=-1)[..., : scores.shape[-1]]  # (B, H, T, S)
+    grown = (scores - near).exp()  # (B, H, T, S)
+    below = grown if both else (scores - largest[..., -1:]).exp()  # (B, H, T, S)
+    return grown / below.sum(dim=-1, keepdim=True)
 
 
 def one_more(scores: Tensor) -> Tensor:
