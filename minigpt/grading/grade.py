@@ -166,15 +166,10 @@ def find_bugs(natural: Sequence[Sequence[Reading]]) -> Found | None:
 
     Of a mask that we gave, nothing can be wrong.
     """
-    for readings in sorted(natural, key=lambda readings: not right_with_as_many(readings)):
+    for readings in natural:
         if found := name_one(readings) or name_one(loosened(readings[:2])):
             return found
     return name_two(natural[0][0]) or name_one(with_as_many_queries(natural[0]))
-
-
-def right_with_as_many(readings: Sequence[Reading]) -> bool:
-    """Whether one of the readings is right where there are as many queries as keys: then it was meant so."""
-    return any(reading.equals({}) for reading in with_as_many_queries(readings))
 
 
 def with_as_many_queries(readings: Sequence[Reading]) -> list[Reading]:

@@ -231,11 +231,10 @@ def natural_calls(attempt: Attempt) -> list[Call]:
     outside, its meaning may be the one with which no later token changes an earlier row.
     """
     outputs = {call: reading.outputs for reading, call in zip(attempt.readings, attempt.calls)}
-    calls = list(outputs)
+    calls = [call for call in outputs if mixes_positions(outputs[call])] or list(outputs)
     apart = [call for call in calls if not mixes(outputs[call])]
     layout = (apart or calls)[0].layout
-    either = has_heads(attempt.target) or layout in ("(B, T, H, D)", "(B, H, T, D)")  # with heads, either is likely
-    here = [call for call in calls if call.layout == layout or either]
+    here = [call for call in calls if call.layout == layout or has_heads(attempt.target)]  # heads: either is likely
     meanings = {
         (call.layout, call.mask): call for call in reversed(here)
     }  # the first shape of each meaning that can be called
@@ -263,6 +262,17 @@ def changed(outputs: Outputs, change: Callable[[Tensor], Tensor]) -> Tensor | No
         return None
     assert isinstance(before, Tensor)
     return after if after.shape == before.shape and after.dim() > 1 else None
+
+
+def mixes_positions(outputs: Outputs) -> bool:
+    """Whether a position changes the output of another one, in the first probe; no head does."""
+    before = outputs[0]
+    assert isinstance(before, Tensor)
+    first = changed(outputs, lambda x: torch.cat((x[:, :1].flip(0), x[:, 1:]), dim=1))
+    last = changed(outputs, lambda x: torch.cat((x[:, :-1], x[:, -1:].flip(0)), dim=1))
+    if first is None or last is None:
+        return True
+    return not alike(first[:, 1:], before[:, 1:]) or not alike(last[:, :-1], before[:, :-1])
 
 
 def alike(first: Tensor, second: Tensor) -> bool:
