@@ -103,10 +103,14 @@ def of_given_heads(thing: Any, target: Target) -> list[Target]:
 
 def best(reports: list[Report]) -> Report:
     """The report that says most: right, else the fewest bugs with a name, else a measurement."""
-    first = reports[0]
-    chosen = min(reports, key=lambda report: (not report.verdict.startswith("right"), report.verdict == "cannot tell",
-                                              " ".join(report.names).startswith("it raises"), report.measured,
-                                              len(report.names)))  # fmt: skip
+
+    def rank(report: Report) -> tuple[object, ...]:
+        wrong = report.verdict == "wrong"
+        raises = wrong and report.names[0].startswith("it raises")  # it was not read so
+        untold = report.verdict == "cannot tell"
+        return not report.verdict.startswith("right"), untold, raises, report.measured, len(report.names)
+
+    first, chosen = reports[0], min(reports, key=rank)
     if chosen is not first and ",full" in chosen.target:
         note = f"it is not causal, as its text says: checked as {chosen.target}"
         if chosen.verdict.startswith("right"):
