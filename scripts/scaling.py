@@ -21,7 +21,7 @@ from minigpt.comparison.experiment import Experiment
 from minigpt.comparison.growth import lines, sentences, summarise, to_csv
 from minigpt.comparison.growth_chart import picture
 from minigpt.comparison.growth_page import page
-from minigpt.comparison.sizes import load_scaling
+from minigpt.comparison.sizes import Scaling, load_scaling
 from minigpt.comparison.summary import aligned
 from minigpt.inspection.figures import THEMES
 from minigpt.runs.report import say
@@ -37,7 +37,9 @@ def main(arguments: argparse.Namespace) -> None:
     experiment = Experiment(scaling, arguments.plugin, False, skip_checks=arguments.skip_checks)
     notes, failures = experiment.train()
     results = [(job, result) for job, result, _ in experiment.results() if result]
-    summary = summarise(scaling, results, said, notes, experiment.tuning)
+    trained = experiment.comparison  # with what trials have chosen
+    assert isinstance(trained, Scaling)
+    summary = summarise(trained, results, said, notes, experiment.tuning)
     folder = scaling.folder
     write_whole(folder / "results.json", json.dumps(summary, indent=1, allow_nan=False))
     write_whole(folder / "results.csv", to_csv(summary))
