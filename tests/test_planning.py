@@ -7,13 +7,16 @@ B windows at a time, T positions of a window, V vocabulary.
 from __future__ import annotations
 
 import json
+import re
 import resource
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from running import script
+from running import environment, script
 from torch.profiler import profile
 
 from minigpt.config.options import load
@@ -22,7 +25,8 @@ from minigpt.model import GPT
 from minigpt.planning.fake import PARTS, build, evaluate_once, simulate
 from minigpt.planning.fits import check_training
 from minigpt.planning.hardware import read_hardware, read_memory
-from minigpt.planning.plan import largest_that_fits, make_plan
+from minigpt.planning.plan import make_plan
+from minigpt.planning.remedies import in_words, largest_that_fits, remedies
 from minigpt.runs.assemble import RunConfig
 from minigpt.system.errors import UserError
 from minigpt.training.loop import accumulate, clip, mixed_precision, take_step
@@ -133,9 +137,11 @@ def test_a_training_that_cannot_fit_is_refused_with_what_would() -> None:
     )
     assert known < half < whole
     check(whole)
-    with pytest.raises(UserError, match=r"not enough memory: training would need .* at its peak, .* would fit"):
+    with pytest.raises(
+        UserError, match=r"not enough memory: training would need .* at its peak, .*; what would fit: training.m"
+    ):
         check(half)
-    with pytest.raises(UserError, match=r"most of them for .*: lower training.* not even one window .* would fit"):
+    with pytest.raises(UserError, match=r"most of them for .*: lower training.*fit: nothing that is known"):
         check(1000)
 
 
@@ -178,3 +184,77 @@ def test_the_command_prints_the_plan(tmp_path: Path) -> None:
     assert both.code == 2 and "give one of them" in both.err
     adapters = script("plan.py", *small, "training.lora.targets=[nothing]", cwd=tmp_path)
     assert adapters.code == 2 and "no layer of this model is called 'nothing'" in adapters.err
+
+
+RANK = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+import test_planning as tests
+from minigpt.training import distributed
+from minigpt.training.parallel import shard
+
+torch.set_num_threads(1)
+distributed.start("cpu")
+config = tests.config_of(*tests.SHARED)
+build = tests.build
+def in_shards(*arguments):
+    model = build(*arguments)
+    shard(model, torch.device("cpu"))
+    return model
+tests.build = in_shards
+own = replace(config, training=replace(config.training, batch_size=tests.ROWS // distributed.world()))
+folder = Path(sys.argv[1]) / str(distributed.rank())
+folder.mkdir()
+print("peak", tests.allocated(own, folder), flush=True)
+"""
+SHARED = ("training.precision=float32", "model.n_embd=192", "model.n_layer=4", "training.parallel=fsdp")
+
+
+@pytest.mark.slow
+def test_the_peak_of_processes_that_share_the_model_is_that_of_real_ones(tmp_path: Path) -> None:
+    """Two processes of torchrun. Gloo frees what it has gathered when its thread is done: up to three blocks more."""
+    (tmp_path / "rank.py").write_text(RANK, encoding="utf-8")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    paths = environment() | {"PYTHONPATH": str(Path(__file__).parent)}
+    ended = subprocess.run(
+        [*command, "rank.py", str(tmp_path)], cwd=tmp_path, env=paths, capture_output=True, text=True, timeout=120
+    )
+    assert ended.returncode == 0, ended.stderr
+    real = [int(found) for found in re.findall(r"peak (\d+)", ended.stdout)]
+    config = config_of(*SHARED)
+    planned = simulate(config.model, V, config.training, ROWS // 2, ranks=2)
+    model = GPT(config.model, V)
+    block = 4 * sum(parameter.numel() for parameter in model.blocks[0].parameters())
+    assert len(real) == 2 and all(0.99 * planned.peak <= each <= planned.peak + 3.5 * block for each in real)
+    whole = sum(parameter.numel() for parameter in model.parameters())
+    assert 4 * whole / 2 <= planned.parts["weights"] < 4 * 0.7 * whole  # a block's, or the embeddings', may be gathered
+
+
+def test_activations_that_are_computed_again_are_not_kept() -> None:
+    config, rows = config_of("training.precision=float32", "model.n_layer=4"), 64
+    kept, again = (
+        simulate(config.model, V, replace(config.training, checkpoint_activations=twice), rows)
+        for twice in (False, True)
+    )
+    assert (
+        again.parts["activations"] < 0.6 * kept.parts["activations"] and again.parts["weights"] == kept.parts["weights"]
+    )
+
+
+@pytest.mark.slow
+def test_what_would_fit_is_said_the_mildest_first() -> None:
+    config = config_of("training.precision=float32", "model.n_layer=4", "training.batch_size=64")
+
+    def options(usable: int, most_ranks: int = 1) -> list[str]:
+        return remedies(config.model, V, config.training, usable, most_ranks=most_ranks)
+
+    peak = simulate(config.model, V, config.training, 64).peak
+    found = options(peak // 2)
+    assert re.fullmatch(r"training.micro_batch_size=(\d+)", found[0])
+    assert re.fullmatch(r"training.checkpoint_activations=true training.micro_batch_size=(\d+)", found[1])
+    assert int(found[0].split("=")[-1]) < int(found[1].split("=")[-1])
+    assert options(1000) == [] and "fewer or narrower layers" in in_words([])

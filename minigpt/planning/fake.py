@@ -11,16 +11,19 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.device_mesh import init_device_mesh
 from torch.overrides import TorchFunctionMode
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
@@ -30,14 +33,26 @@ from minigpt.fast.rotary import table
 from minigpt.inspection.cost import CUSTOM
 from minigpt.model import GPT, ModelConfig
 from minigpt.model.eval_mode import eval_mode
-from minigpt.training.loop import TrainingConfig, accumulate, clip, mixed_precision, next_token_loss, take_step
+from minigpt.system.errors import UserError
+from minigpt.training import distributed
+from minigpt.training.loop import (
+    TrainingConfig,
+    accumulate,
+    clip,
+    mixed_precision,
+    next_token_loss,
+    take_step,
+)
 from minigpt.training.lora import add_adapters
 from minigpt.training.memory import Unfilled, evaluated_at_once
 from minigpt.training.optimizer import Optimizer
+from minigpt.training.parallel import FSDP, shard
 from minigpt.training.recompute import recomputing
+from minigpt.training.sharding import local
 
 WEIGHTS, GRADIENTS, MOMENTS, LOGITS, ACTIVATIONS = "weights", "gradients", "optimizer", "logits", "activations"
 PARTS = (WEIGHTS, GRADIENTS, MOMENTS, LOGITS, ACTIVATIONS)
+RESIZE = torch.UntypedStorage.resize_
 READ = {Tensor.item: 1.0, Tensor.__float__: 1.0, Tensor.__int__: 1, Tensor.__bool__: True, Tensor.tolist: [1.0]}
 
 
@@ -68,34 +83,46 @@ class Living(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.numbers: dict[int, int] = {}  # storage that is alive -> its number: an address is used again
-        self.sizes: list[tuple[int, int]] = []  # by number: bytes, elements of its first tensor
-        self.log: list[int] = []  # numbers; the second time, that storage is freed
+        self.elements: list[int] = []  # by number: of its first tensor
+        self.log: list[tuple[int, int]] = []  # number, bytes from now on; 0: it is freed
+        self.begin = 0  # the peak is looked for in the log from here on
 
     def note(self, tensor: Tensor) -> None:
-        storage = tensor.untyped_storage()
+        storage = local(tensor).untyped_storage()
         key = storage._cdata
         if key not in self.numbers:
-            self.numbers[key] = len(self.sizes)
-            self.log.append(len(self.sizes))
-            self.sizes.append((storage.nbytes(), tensor.numel()))
+            self.numbers[key] = len(self.elements)
+            self.log.append((len(self.elements), storage.nbytes()))
+            self.elements.append(tensor.numel())
             weakref.finalize(storage, self.drop, key)
 
     def drop(self, key: int) -> None:
-        self.log.append(self.numbers.pop(key))
+        self.log.append((self.numbers.pop(key), 0))
+
+    def resized(self) -> Callable[[torch.UntypedStorage, int], Any]:
+        """`resize_` of storages, with a log: `fully_shard` has a block's parameters so, only while it computes."""
+
+        def resize(storage: torch.UntypedStorage, size: int) -> Any:
+            if storage._cdata in self.numbers:
+                self.log.append((self.numbers[storage._cdata], size))
+            return RESIZE(storage, size)
+
+        return resize
 
     def number(self, tensor: Tensor) -> int:
         """The number of a tensor's storage."""
-        return self.numbers[tensor.untyped_storage()._cdata]
+        return self.numbers[local(tensor).untyped_storage()._cdata]
 
-    def at_peak(self) -> set[int]:
-        """The numbers of the storages that were alive when they took the most bytes."""
-        now, peak, alive, most = 0, 0, set[int](), set[int]()
-        for number in self.log:
-            alive ^= {number}
-            now += self.sizes[number][0] if number in alive else -self.sizes[number][0]
-            if now > peak:
-                peak, most = now, set(alive)
-        return most
+    def at_peak(self) -> dict[int, int]:
+        """The bytes of each storage, by number, at the moment when they were the most."""
+        now, peak, moment, alive = 0, 0, 0, dict[int, int]()
+        for place, (number, size) in enumerate(self.log):
+            now += size - alive.get(number, 0)
+            alive[number] = size
+            if now > peak and place >= self.begin:
+                peak, moment = now, place
+        at_moment = dict(self.log[: moment + 1])  # the last size of each
+        return {number: size for number, size in at_moment.items() if size}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -108,25 +135,55 @@ class Living(TorchDispatchMode):
 
 
 @contextmanager
-def fake(gpu: bool) -> Iterator[None]:
-    """Inside, new tensors have no values, and nothing is initialised; what is kept for later is forgotten after it."""
+def fake(gpu: bool, ranks: int = 1) -> Iterator[None]:
+    """Inside, new tensors have no values, and nothing is initialised; what is kept for later is forgotten after it.
+
+    This process is then the first of `ranks` that exchange nothing, whether or not torchrun has started it.
+    """
     with ExitStack() as stack:
         stack.callback(table.cache_clear)  # else a real model would be given angles without values
         table.cache_clear()
         if gpu:
             stack.enter_context(patch("minigpt.fast.kernels.explicit_is_faster", lambda query, key: False))
         stack.enter_context(patch.object(nn.Module, "to", lambda module, *where, **how: module))  # peft moves adapters
+        stack.enter_context(patch.multiple(distributed, world=lambda: ranks, rank=lambda: 0))
+        stack.enter_context(patch.multiple(distributed, total=lambda *numbers: list(numbers), largest=lambda n: n))
+        if ranks > 1:
+            stack.enter_context(alone_of(ranks))
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(Values())
         stack.enter_context(Unfilled())
         yield
 
 
-def simulate(config: ModelConfig, vocab_size: int, training: TrainingConfig, rows: int, gpu: bool = False) -> Step:
-    """Two steps and an evaluation, with all that stays after the first step; nothing is allocated.
+@contextmanager
+def alone_of(ranks: int) -> Iterator[None]:
+    """A process group in which nobody else is, and nothing is sent. Raises UserError inside a real one."""
+    if dist.is_initialized():
+        raise UserError("a step in shards cannot be simulated by one of the processes of torchrun")
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+    try:
+        mesh = init_device_mesh("cpu", (ranks,))
+        with patch("torch.distributed.device_mesh.init_device_mesh", lambda *shape: mesh):
+            yield
+    finally:
+        dist.destroy_process_group()
 
-    `rows` are the windows of a step that a process has.
 
+def simulate(
+    config: ModelConfig, vocab_size: int, training: TrainingConfig, rows: int, gpu: bool = False, ranks: int = 1
+) -> Step:
+    """What a step takes: `bytes_by_part` and `operations`."""
+    parts = bytes_by_part(config, vocab_size, training, rows, gpu, ranks)
+    return Step(sum(parts.values()), parts, *operations(config, vocab_size, training, gpu))
+
+
+def bytes_by_part(
+    config: ModelConfig, vocab_size: int, training: TrainingConfig, rows: int, gpu: bool = False, ranks: int = 1
+) -> dict[str, int]:
+    """The bytes at the peak of two steps and an evaluation, with all that stays after the first step, by PARTS.
+
+    `rows` are the windows of a step that a process has, of `ranks` that share the model if `training.parallel` is fsdp.
     Two micro-batches stand for any number: from the second on, there are gradients to add to. Raises what the model
     raises, as for a plugin that computes with values while it is made.
     """
@@ -135,14 +192,13 @@ def simulate(config: ModelConfig, vocab_size: int, training: TrainingConfig, row
     rows = min(rows, 2 * size)
     if gpu and training.precision == "auto":
         training = replace(training, precision="bfloat16")
-    living, parts = allocations(config, vocab_size, training, rows, gpu)
+    living, parts = allocations(config, vocab_size, training, rows, gpu, ranks)
     kept = Counter[str]()
-    for number in living.at_peak():
-        bytes_, elements = living.sizes[number]
-        others = LOGITS if elements in {n * config.block_size * vocab_size for n in windows} else ACTIVATIONS
-        kept[parts.get(number, others)] += bytes_
-    flops = operations(config, vocab_size, training, gpu)
-    return Step(kept.total(), {part: kept[part] for part in PARTS}, *flops)
+    sizes = {n * config.block_size * vocab_size for n in windows}
+    for number, size_ in living.at_peak().items():
+        others = LOGITS if living.elements[number] in sizes else ACTIVATIONS
+        kept[parts.get(number, others)] += size_
+    return {part: kept[part] for part in PARTS}
 
 
 def build(config: ModelConfig, vocab_size: int, training: TrainingConfig) -> GPT:
@@ -154,13 +210,17 @@ def build(config: ModelConfig, vocab_size: int, training: TrainingConfig) -> GPT
 
 
 def allocations(
-    config: ModelConfig, vocab_size: int, training: TrainingConfig, rows: int, gpu: bool
+    config: ModelConfig, vocab_size: int, training: TrainingConfig, rows: int, gpu: bool, ranks: int
 ) -> tuple[Living, dict[int, str]]:
     """The log of two steps and an evaluation, and which storage belongs to which part."""
     parts: dict[int, str] = {}
     size = evaluated_at_once(min(training.micro_batch_size or rows, rows), config.block_size)
-    with fake(gpu), Living() as living:
+    ranks = ranks if isinstance(training.parallel, FSDP.Config) else 1
+    with fake(gpu, ranks), Living() as living, patch.object(torch.UntypedStorage, "resize_", living.resized()):
         model = build(config, vocab_size, training)
+        if ranks > 1:
+            shard(model, torch.device("cpu"))
+        living.begin = len(living.log)  # a model in shards was never whole
         optimizer: Optimizer = training.optimizer.component(training.optimizer, model)
         forward = recomputing(model) if training.checkpoint_activations else model
         x = torch.zeros(rows, config.block_size, dtype=torch.long)  # (B, T)
@@ -188,6 +248,8 @@ def operations(config: ModelConfig, vocab_size: int, training: TrainingConfig, g
     operations to pieces, which keeps more in memory.
     """
     counters = [FlopCounterMode(display=False, custom_mapping=CUSTOM) for _ in range(2)]
+    if gpu and training.precision == "auto":
+        training = replace(training, precision="bfloat16")
     with fake(gpu):
         model = build(config, vocab_size, training)
         x = torch.zeros(1, config.block_size, dtype=torch.long)  # (1, T)

@@ -12,6 +12,7 @@ from minigpt.model import ModelConfig
 from minigpt.system.errors import UserError
 from minigpt.system.memory import free_memory
 from minigpt.system.waiting import heartbeat
+from minigpt.training import distributed
 from minigpt.training.loop import TrainingConfig
 from minigpt.training.memory import ACTIVATIONS, WEIGHTS, check_device, check_memory, free_on, training_parts
 
@@ -57,13 +58,13 @@ def simulated(
     config: ModelConfig, vocab_size: int, training: TrainingConfig, rows: int, device: torch.device
 ) -> int | None:
     """The peak of a step in bytes; None where it cannot be simulated, as with a plugin that computes with values."""
-    from minigpt.planning.fake import simulate  # torch's fake tensors take half a second to import
+    from minigpt.planning.fake import bytes_by_part  # torch's fake tensors take half a second to import
 
     if config.n_layer > DEEP:
         return None
     try:
         with heartbeat("simulating a step: it may not fit"):
-            return simulate(config, vocab_size, training, rows, device.type == "cuda").peak
+            return sum(bytes_by_part(config, vocab_size, training, rows, device.type == "cuda").values())
     except Exception:
         return None
 
@@ -77,15 +78,15 @@ def advice(
     there: int | None,
 ) -> str:
     """What would fit into the bytes that are there, as the end of a sentence; nothing where that is not known."""
-    from minigpt.planning.plan import largest_that_fits
+    from minigpt.planning.remedies import MOST_RANKS, in_words, remedies
 
+    gpu, processes = device.type == "cuda", distributed.world()
+    most_ranks = MOST_RANKS if gpu and processes == 1 else 1
     if there is None or config.n_layer > DEEP:
         return ""
     try:
         with heartbeat("looking for what would fit"):
-            most = largest_that_fits(config, vocab_size, training, rows, there, device.type == "cuda")
+            found = remedies(config, vocab_size, training, there, gpu, processes, most_ranks)
     except Exception:
         return ""
-    if most is not None:
-        return f"; training.micro_batch_size={most} would fit"
-    return "; not even one window at a time would fit: a smaller model.block_size, fewer or narrower layers"
+    return f"; what would fit: {in_words(found)}"

@@ -8,14 +8,17 @@ B windows at a time, T positions of a window, N parameters.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from minigpt.model import GPT, ModelConfig
 from minigpt.model.gpt import count_parameters
-from minigpt.planning.fake import Step, simulate
+from minigpt.planning.fake import Step, bytes_by_part, simulate
 from minigpt.planning.hardware import Device
+from minigpt.planning.remedies import MOST_RANKS, largest_that_fits, remedies
 from minigpt.training.loop import TrainingConfig
 from minigpt.training.memory import outline
+from minigpt.training.parallel import FSDP
 
 OPTIMAL = 20  # tokens a parameter, about: "Training Compute-Optimal Large Language Models" (arXiv 2203.15556)
 MFU = 0.4  # of a GPU's best; nanoGPT's GPT-2 reaches about 0.4 to 0.5 on A100s
@@ -35,6 +38,9 @@ class Plan:
     micro_batch: int  # of them at a time
     step: Step  # what a step with them takes on one device
     most: int | None  # the largest micro-batch that fits; None: not even one window does
+    remedies: list[str]  # what would fit, if this does not
+    again: bool  # whether each block's forward pass is computed twice
+    shared: bool  # whether the devices share the model
     devices: int
     device: Device
 
@@ -45,19 +51,23 @@ class Plan:
 
     def seconds(self, mfu: float) -> float | None:
         """How long the training takes; None where the speed of the device is not known."""
-        return self.tokens * self.flops / (self.devices * self.device.flops * mfu) if self.device.flops else None
+        flops = self.flops + self.forward * self.again  # a token
+        return self.tokens * flops / (self.devices * self.device.flops * mfu) if self.device.flops else None
 
 
 def make_plan(config: ModelConfig, vocab_size: int, training: TrainingConfig, device: Device, devices: int = 1) -> Plan:
-    """The plan of a training as its config says it, each of `devices` with a process of its own and the whole model.
+    """The plan of a training as its config says it, each of `devices` with a process of its own.
 
     Raises UserError for adapters that the model cannot have.
     """
     T, rows = config.block_size, -(-training.batch_size // devices)
     micro = min(training.micro_batch_size or rows, rows)
-    step = simulate(config, vocab_size, training, rows, device.is_gpu)
-    most = largest_that_fits(config, vocab_size, training, rows, device.usable, device.is_gpu, {micro: step})
-    model = outline(config, vocab_size)
+    step = simulate(config, vocab_size, training, rows, device.is_gpu, devices)
+    most = largest_that_fits(config, vocab_size, training, rows, device.usable, device.is_gpu, {micro: step}, devices)
+    model, found = outline(config, vocab_size), list[str]()
+    if step.peak > device.usable:
+        most_ranks = MOST_RANKS if device.is_gpu else 1
+        found = remedies(config, vocab_size, training, device.usable, device.is_gpu, devices, most_ranks)
     return Plan(
         parameters={part: count for part, count in count_parameters(model).items() if count},
         tokens=training.max_steps * training.batch_size * T,
@@ -69,9 +79,28 @@ def make_plan(config: ModelConfig, vocab_size: int, training: TrainingConfig, de
         micro_batch=micro,
         step=step,
         most=most,
+        remedies=found,
+        again=training.checkpoint_activations,
+        shared=isinstance(training.parallel, FSDP.Config) and devices > 1,
         devices=devices,
         device=device,
     )
+
+
+def peaks_by_ranks(
+    config: ModelConfig, vocab_size: int, training: TrainingConfig, gpu: bool, counts: Sequence[int]
+) -> Iterator[tuple[int, int, int]]:
+    """The bytes at the peak of each of so many processes that share the model (fsdp), with the config's micro-batch: as
+    activations are kept, and as they are computed again.
+    """
+    shared = replace(training, parallel=FSDP.Config())
+    for ranks in counts:
+        rows = -(-training.batch_size // ranks)
+        kept, again = (
+            bytes_by_part(config, vocab_size, replace(shared, checkpoint_activations=twice), rows, gpu, ranks)
+            for twice in (False, True)
+        )
+        yield ranks, sum(kept.values()), sum(again.values())
 
 
 def linear_flops(model: GPT) -> int:
@@ -80,43 +109,3 @@ def linear_flops(model: GPT) -> int:
     tables |= {id(parameter) for parameter in model.position.parameters()}
     matrices = {id(p): p.numel() for p in model.parameters() if p.dim() == 2 and id(p) not in tables}
     return 2 * sum(matrices.values())
-
-
-def largest_that_fits(
-    config: ModelConfig,
-    vocab_size: int,
-    training: TrainingConfig,
-    rows: int,
-    usable: int,
-    gpu: bool = False,
-    known: dict[int, Step] | None = None,
-) -> int | None:
-    """The largest micro-batch of at most `rows` windows whose step takes at most `usable` bytes; None: not even one.
-
-    The peak is nearly a straight line in the micro-batch, so the line through the two nearest points gives the next
-    guess; above a hundred windows the answer is within 1 % of the largest.
-    """
-    peaks = {size: step.peak for size, step in (known or {}).items()}
-
-    def peak(size: int) -> int:
-        if size not in peaks:
-            settings = replace(training, micro_batch_size=size)
-            peaks[size] = simulate(config, vocab_size, settings, rows, gpu).peak
-        return peaks[size]
-
-    def guess() -> int:
-        """Where the line through the two points nearest to the limit meets it."""
-        a, b = sorted(sorted(peaks, key=lambda size: abs(peaks[size] - usable))[:2])
-        slope = (peaks[b] - peaks[a]) / (b - a)  # bytes a window
-        return a + int((usable - peaks[a]) / slope) if slope > 0 else rows
-
-    if peak(1) > usable:
-        return None
-    fits, too_many = 1, rows + 1  # the first fits; the second does not, or is more than there are
-    while too_many - fits > max(1, fits // 100):
-        size = min(max(guess(), fits + 1), too_many - 1) if len(peaks) > 1 else rows
-        if peak(size) <= usable:
-            fits = size
-        else:
-            too_many = size
-    return fits

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from minigpt.planning.fake import PARTS
 from minigpt.planning.plan import OPTIMAL, Plan
+from minigpt.planning.remedies import in_words
 
 DAY, HOUR = 86_400, 3600
 
@@ -40,17 +43,25 @@ def memory(plan: Plan) -> str:
     windows = "1 window" if plan.micro_batch == 1 else f"{plan.micro_batch:,} windows"
     each = "each of " if plan.devices > 1 else ""
     where = f"of {size(plan.device.usable)} on {each}{named(plan)}" if plan.device.is_gpu else "on this machine"
-    return f"{size(plan.step.peak)} at the peak, with {windows} at a time, {where}"
+    again = ", activations computed again" * plan.again + ", a share of the model each" * plan.shared
+    return f"{size(plan.step.peak)} at the peak, with {windows} at a time{again}, {where}"
 
 
 def fits(plan: Plan) -> str:
     """Whether it fits, and what would."""
     if plan.most is None:
-        return "no, not even one window at a time: fewer or narrower layers, a smaller context, or a larger device"
+        return f"no, not even one window at a time; what would: {in_words(plan.remedies)}"
     if plan.most == plan.rows:
         return "yes" if plan.micro_batch == plan.rows else f"yes; so would all {plan.rows} windows of a process at once"
     largest = f"training.micro_batch_size={plan.most}"
-    return f"yes; {largest} is the most that does" if plan.fits else f"no; {largest} does"
+    return f"yes; {largest} is the most that does" if plan.fits else f"no; what would: {in_words(plan.remedies)}"
+
+
+def by_ranks(peaks: Iterable[tuple[int, int, int]]) -> Iterator[str]:
+    """The lines of a table of `peaks_by_ranks`."""
+    yield f"{'processes':>12}  {'activations kept':>18}  {'computed again':>16}"
+    for ranks, kept, again in peaks:
+        yield f"{ranks:>12}  {size(kept):>18}  {size(again):>16}"
 
 
 def named(plan: Plan) -> str:
