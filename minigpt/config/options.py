@@ -231,7 +231,7 @@ def _convert(hint: Any, node: Node, path: str, mistakes: list[Mistake], default:
     if isinstance(node.value, (list, dict)) or (groups and not (node.value is None and path)):
         found = "a list" if isinstance(node.value, list) else _show(node.value)
         found = "a group of options" if isinstance(node.value, dict) else found
-        first = fields(groups[0])[0] if groups and path else None
+        first = next(iter(fields(groups[0])), None) if groups and path else None
         example = f", as in {path}={{{first.name}: {_show(first.default)}}}" if first else ""
         mistakes.append((node.where, f"{path or 'a config'}: expected {_describe(hint)}{example}, found {found}"))
         return INVALID
