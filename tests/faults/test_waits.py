@@ -175,7 +175,7 @@ CALLS = {
     "reading model.safetensors: ": ("minigpt.runs.slices", "read", SAMPLE),
     "reading tokenizer.json: ": ("minigpt.text.tokenizer", "Tokenizer.from_json", SAMPLE),
     "making the model: ": ("minigpt.runs.assemble", "GPT", SAMPLE),
-    "preparing the weights: ": ("minigpt.runs.run", "prepare", SAMPLE),
+    "preparing the weights: ": ("minigpt.runs.run", "writer", SAMPLE),
     "reading the prompt: ": ("minigpt.attention", "Attention.forward", SAMPLE),
     "measuring the loss with int8 weights: ": ("minigpt.runs.run", "evaluate", (*SAMPLE, "--weights", "int8")),
     "computing the attention: ": ("minigpt.attention", "Attention.forward", SHOW),
