@@ -82,7 +82,9 @@ def end_of(child: int, wait: bool) -> int | None:
 def start(request: dict[str, Any]) -> int:
     """Fork; the child's process id. The end of a pipe is opened here, when the test opens the other."""
     if PROFILES & set(request["argv"]):  # torch's profiler needs its compiler, which takes as long as torch itself
-        import torch._inductor  # noqa: F401
+        pass
+    for name in request.get("imports", ()):
+        import_module(name)
     streams = opened(*request["streams"])
     child = os.fork()
     if not child:

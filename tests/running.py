@@ -108,13 +108,23 @@ def process(name: str | Path, *arguments: object, cwd: Path, **env: str) -> Ende
 
 
 def script(
-    name: str | Path, *arguments: object, cwd: Path, encoding: str = "utf-8", full: tuple[str, ...] = (), **env: str
+    name: str | Path,
+    *arguments: object,
+    cwd: Path,
+    encoding: str = "utf-8",
+    full: tuple[str, ...] = (),
+    imports: tuple[str, ...] = (),
+    **env: str,
 ) -> Ended:
-    """The same by way of the server. `encoding` is that of its terminal; `full` may name "out" and "err"."""
+    """The same by way of the server. `encoding` is that of its terminal; `full` may name "out" and "err".
+
+    `imports`: what the server imports first, so that the script finds it.
+    """
     with tempfile.TemporaryDirectory() as folder:
         out, err = ("/dev/full" if stream in full else f"{folder}/{stream}" for stream in ("out", "err"))
         asked = server(env.get("LD_PRELOAD", ""))
         request = {"argv": command_line(name, *arguments)[1:], "cwd": str(cwd), "env": env, "encoding": encoding}
+        request["imports"] = imports
         code = asked.ask(child=asked.ask(streams=[os.devnull, out, err], hurried=True, **request), wait=True)
         said, complained = (b"" if path == "/dev/full" else Path(path).read_bytes() for path in (out, err))
         return Ended(code, said.decode(encoding), WAITING.sub("", complained.decode("utf-8")))

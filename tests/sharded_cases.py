@@ -32,13 +32,18 @@ AGAIN = {"checkpoint_activations": True}
 MODERN = {"norm": "rmsnorm", "position": "rotary", "mlp": "swiglu", "bias": False, "tied_head": False, "n_embd": 28}
 MODERN |= {"attention": {"kind": "grouped_query", "n_head": 2, "n_kv_head": 1, "qk_norm": True}}
 MIXED = ["value_residual", {"kind": "sliding_window", "window": 4}, "gated_delta_net", "indexer"]
-CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # what differs in the model, and in the training
+STORIES = {"source": "stories", "stories": {"count": 60, "validation": 8}, "windows": "packed", "attend": "document"}
+ADAPTERS = {"lora": {"rank": 3, "alpha": 6, "targets": ["query", "value", "mlp.up"]}}
+CASES: dict[str, tuple[dict[str, Any], ...]] = {  # what differs in the model, in the training, and in the data
     "adamw": ({}, {"micro_batch_size": 2}),
     "muon": (MODERN, {"optimizer": "muon", "grad_clip": 0.1}),
     "many kinds, computed twice": ({"n_layer": 4, "attention": MIXED}, {"optimizer": "muon", **AGAIN}),
     "single numbers": ({"block": "one_number"}, {"grad_clip": 0.1}),
     "dropout": ({"dropout": 0.2}, AGAIN),
+    "documents, computed twice": ({"attention": ["multi_head", "indexer"]}, AGAIN, STORIES),
+    "adapters": ({"position": "rotary"}, ADAPTERS | AGAIN),
 }
+OF_FOUR = ("adamw", "many kinds, computed twice")  # what four processes learn; two and three learn all
 
 
 class OneNumber(Block, kind="one_number"):
@@ -62,9 +67,9 @@ def exact_loss(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tens
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100, reduction=reduction)
 
 
-def settings(folder: Path, model: dict[str, Any], training: dict[str, Any], parallel: str) -> RunConfig:
+def settings(folder: Path, parallel: str, model: dict[str, Any], training: dict[str, Any], data: Any = ()) -> RunConfig:
     """The config of a case; the folder has the text."""
-    data = {"source": str(folder / "text.txt"), "tokenizer": "char"}
+    data = {"source": str(folder / "text.txt"), "tokenizer": "char"} | dict(data)
     return from_dict(
         RunConfig, {"data": data, "model": MODEL | model, "training": TRAINING | training | {"parallel": parallel}}
     )
@@ -77,7 +82,8 @@ def learned(config: RunConfig) -> dict[str, Tensor]:
     loss, loop.next_token_loss = loop.next_token_loss, exact_loss
     try:
         corpus, tokenizer = open_text(config.data)
-        dataset, model, steps = assemble(config, corpus, tokenizer)
+        weights = (lambda model: None) if config.training.lora else None  # adapters beside those of the start
+        dataset, model, steps = assemble(config, corpus, tokenizer, weights=weights)
         assert is_sharded(model) == (config.training.parallel.component.kind == "fsdp" and distributed.world() > 1)
         start = {f"start {name}": value for name, value in gathered(checkpoint.tensors_of(model)).items()}
         records = list(loop.train(model, dataset, steps, config.training))
@@ -94,24 +100,27 @@ def learned(config: RunConfig) -> dict[str, Tensor]:
 
 
 def fresh_weights(folder: Path) -> dict[str, Tensor]:
-    """For each kind of attention, the largest difference of a model made in shards from one that was made whole."""
-    found = {}
-    for kind in Attention.kinds:
-        config = settings(folder, {"attention": kind}, {}, "fsdp")
+    """For each kind of attention, whether a layer that was made in shards equals one that was made whole."""
+    found, kinds = {}, list(Attention.kinds)
+    for some in (kinds[start : start + 8] for start in range(0, len(kinds), 8)):
+        config = settings(folder, "fsdp", {"attention": some, "n_layer": len(some)}, {})
         corpus, tokenizer = open_text(config.data)
         plain = checkpoint.tensors_of(build_model(config, tokenizer))
         parts = gathered(checkpoint.tensors_of(assemble(config, corpus, tokenizer)[1]))
         assert parts.keys() == plain.keys()
-        found[kind] = torch.tensor(all(torch.equal(parts[name], plain[name]) for name in plain))
+        equal = {name: torch.equal(parts[name], plain[name]) for name in plain}
+        for layer, kind in enumerate(some):
+            own = [same for name, same in equal.items() if name.startswith(f"blocks.{layer}.")]
+            found[kind] = torch.tensor(len(own) > 0 and all(own))
     return found
 
 
 def main(folder: Path) -> None:
     """All cases, with the whole model in each process and with shares of it."""
     distributed.start("cpu")
-    for name, case in CASES.items():
-        for parallel in ("ddp", "fsdp"):
-            found = learned(settings(folder, *case, parallel))
+    for name in OF_FOUR if distributed.world() == 4 else CASES:
+        for parallel in ("ddp", "fsdp") if distributed.world() > 1 else ("ddp",):
+            found = learned(settings(folder, parallel, *CASES[name]))
             if distributed.rank() == 0:
                 save_file({key: value.contiguous() for key, value in found.items()}, folder / f"{name} {parallel}")
     found = fresh_weights(folder) if distributed.world() == 2 else {}

@@ -41,7 +41,11 @@ out = scores.softmax(-1) @ value(x)
 
 
 @pytest.mark.parametrize(
-    "built", ["Attention({'wide': 24, 'voices': 4})", "config = dict(wide=24, voices=4)\n    Attention(config)"]
+    "built",
+    [
+        "config = dict(wide=24, voices=4)\n    Attention(config)",
+        pytest.param("Attention({'wide': 24, 'voices': 4})", marks=pytest.mark.slow),
+    ],
 )
 def test_a_class_is_built_as_its_file_builds_it(built: str, tmp_path: Path) -> None:
     program = f"{CONFIG}\nif __name__ == '__main__':\n    {built}\n"

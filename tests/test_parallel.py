@@ -1,14 +1,13 @@
-"""`training.parallel`: processes that keep a share of the model each learn what one process does (gloo, torchrun)."""
+"""`training.parallel`: processes that keep a share of the model each learn what one process does (gloo)."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
 import pytest
-from running import SCRIPTS, environment, furnish
+from ranks import Together, ranks
+from running import Ended, furnish, script
 
 from minigpt.config.options import from_dict
 from minigpt.runs import checkpoint
@@ -35,10 +34,11 @@ def trained(
     folder: Path, processes: int, *overrides: str, begin: tuple[str, str] = ("--config", "small.yaml")
 ) -> Checkpoint:
     """The last checkpoint of a run of so many processes."""
-    run = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)] if processes > 1 else []
-    command = [sys.executable, *run, str(SCRIPTS / "train.py"), *begin, *overrides]
-    ended = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 0, ended.stderr
+    if processes == 1:
+        ended: Ended | Together = script("train.py", *begin, *overrides, cwd=folder)
+    else:
+        ended = ranks("train.py", *begin, *overrides, cwd=folder, processes=processes)
+    assert ended.code == 0, ended.err
     return checkpoint.newest(folder / "runs" / "small" / "checkpoints")[0]
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from running import CONFIG, SCRIPTS, environment, furnish, script, wait_until
+from ranks import IMPORTS, ranks
+from running import CONFIG, SCRIPTS, furnish, script, wait_until
 
 from minigpt.runs.checkpoint import Checkpoint, checkpoints, load, newest
 from minigpt.runs.report import read_metrics
@@ -21,7 +21,7 @@ TOGETHER = SCRIPTS.parent / "tests" / "faults" / "together.py"
 
 def together(what: str, folder: Path, *arguments: object) -> tuple[list[dict[str, Any]], str]:
     """What the processes of `together.py` found, a line for each trial, and their complaints."""
-    said = script(TOGETHER, what, folder, *arguments, cwd=folder)
+    said = script(TOGETHER, what, folder, *arguments, cwd=folder, imports=IMPORTS)
     assert said.code == 0, said.err
     return [json.loads(line) for line in said.out.splitlines()], said.err
 
@@ -85,21 +85,19 @@ def test_a_training_of_which_a_process_is_killed_while_it_saves_is_resumed_by_on
     config = CONFIG.replace("max_steps: 8", "max_steps: 100000").replace("checkpoint_every: 4", "checkpoint_every: 2")
     furnish(tmp_path, config)
     (tmp_path / "later.py").write_text(LATER, encoding="utf-8")
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*launch, str(SCRIPTS / "train.py"), "--config", "small.yaml", "--plugin", "later.py"]
+    arguments = "--config", "small.yaml", "--plugin", "later.py", "training.parallel=fsdp"
     folder = tmp_path / "runs" / "small" / "checkpoints"
-    with subprocess.Popen(
-        [*command, "training.parallel=fsdp"], cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
-    ) as started:
-        wait_until(lambda: bool(list(folder.glob("step-*")) and list(folder.glob(".writing-*/shard-00002*"))), started)
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(ranks, "train.py", *arguments, cwd=tmp_path)
+        wait_until(lambda: bool(list(folder.glob("step-*")) and list(folder.glob(".writing-*/shard-00002*"))))
         os.kill(int((tmp_path / "process-1").read_text()), signal.SIGKILL)
-        _, complaints = started.communicate(timeout=120)
-    assert started.returncode != 0 and "another of the 2 processes has ended" in complaints
+        ended = running.result()
+    assert ended.code != 0 and "another of the 2 processes has ended" in ended.err
     step = newest(folder)[0].state["step"]
     assert list(checkpoints(folder)[0].glob("shard-*"))
     more = f"training.max_steps={step + 3}", "training.eval_every=100000"
-    ended = script("train.py", "--resume", "small", "--plugin", "later.py", *more, cwd=tmp_path)
-    assert ended.code == 0, ended.err
+    resumed = script("train.py", "--resume", "small", "--plugin", "later.py", *more, cwd=tmp_path)
+    assert resumed.code == 0, resumed.err
     assert newest(folder)[0].state["step"] == step + 3 and not list(folder.glob(".*"))
     lines = read_metrics(tmp_path / "runs" / "small" / "metrics.jsonl")
     assert [line["step"] for line in lines] == list(range(1, step + 4))
