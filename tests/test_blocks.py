@@ -55,7 +55,8 @@ FORMULAS: dict[str, Callable[[Tensor, Part, Part, dict[str, Part]], Tensor]] = {
 
 
 def test_there_is_a_formula_for_every_kind() -> None:
-    assert FORMULAS.keys() == AnyBlock.kinds.keys()
+    shipped = {kind for kind, block in AnyBlock.kinds.items() if block.__module__.startswith("minigpt.")}
+    assert FORMULAS.keys() == shipped
 
 
 @pytest.mark.parametrize("kind", AnyBlock.kinds)

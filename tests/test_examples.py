@@ -36,8 +36,9 @@ def test_the_norm_the_mlp_and_the_block_on_the_page_train_and_sample(tmp_path: P
         "model.mlp",
         "model.block",
     }
-    for options in chosen:
-        trained = script("train.py", "--config", "small.yaml", "--plugin", "parts.py", *options, cwd=tmp_path)
+    for number, options in enumerate(chosen):
+        words = ("--config", "small.yaml", "--name", f"run{number}", "--plugin", "parts.py")
+        trained = script("train.py", *words, *options, cwd=tmp_path)
         assert trained.code == 0 and "note:" not in trained.out, trained.err
         sampled = script("sample.py", "--plugin", "parts.py", "--prompt", "the", cwd=tmp_path)
         assert sampled.code == 0 and sampled.out.startswith("the"), sampled.err

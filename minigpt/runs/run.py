@@ -360,7 +360,7 @@ def read_config(folder: Path, overrides: Sequence[str] = ()) -> RunConfig:
     except ConfigError as error:
         copies = sorted(path.name for path in (folder / PLUGINS).glob("*.py"))
         missing = [name for name in copies if module_name(Path(name)) not in sys.modules]
-        if not missing:
+        if not missing or "unknown kind" not in str(error):
             raise
         hint = f"--plugin {missing[0]} (a copy for the record is {folder / PLUGINS / missing[0]})"
         mistakes = "; ".join(str(error).split("\n"))
