@@ -196,6 +196,7 @@ def test_a_plugin_is_compared_and_a_change_of_it_noticed(tmp_path: Path) -> None
     assert "mean, seed 3: its config or a plugin has changed; it is trained again" in said
 
 
+@pytest.mark.slow
 def test_what_was_loaded_at_the_start_is_what_ran_though_the_plugin_is_edited_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -297,6 +297,7 @@ def as_we_read(folder: Path, name: str, tokens: int) -> list[Any]:
     return [logits.tolist(), run.generate(PROMPT, temperature=0, max_tokens=tokens)]
 
 
+@pytest.mark.slow
 def test_any_model_goes_with_our_code_and_computes_the_same_where_minigpt_is_not(trained: Path, tmp_path: Path) -> None:
     for name in CARRIED:
         plugin = ["--plugin", "mine.py"] if name == "plugin" else []

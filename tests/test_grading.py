@@ -67,7 +67,11 @@ def settings(target: Target) -> list[tuple[Bug, Knobs]]:
     return [(bug, setting) for bug in target.bugs for setting in bug.settings()]
 
 
-@pytest.mark.parametrize("announced", ANNOUNCED)
+LONG = ("gpt", "multi_head,rotary,cache")  # seconds
+MARKED = [pytest.param(each, marks=pytest.mark.slow) if each in LONG else each for each in ANNOUNCED]
+
+
+@pytest.mark.parametrize("announced", MARKED)
 def test_every_bug_can_be_seen_and_no_two_sentences_look_alike(announced: str) -> None:
     target = target_named(announced)
     probes = list(target.probes(target.sizes))

@@ -120,6 +120,7 @@ def page(all_ran: tuple[str, dict[str, Ran]], tmp_path_factory: pytest.TempPathF
 # ---- each lesson
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lesson", LESSONS, ids=NAMES)
 def test_every_guess_is_answered(lesson: Lesson, all_ran: tuple[str, dict[str, Ran]]) -> None:
     """Folded without a guess; a right and a wrong one are told apart; what cannot be read is no wrong guess."""
@@ -137,6 +138,7 @@ def test_every_guess_is_answered(lesson: Lesson, all_ran: tuple[str, dict[str, R
         assert "cannot be read" in answer["unreadable"].text and "cannot be read" not in answer["none"].text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lesson", LESSONS, ids=NAMES)
 def test_no_number_is_told_that_was_not_computed(lesson: Lesson, all_ran: tuple[str, dict[str, Ran]]) -> None:
     """A number with decimals in a text must be among those that the cells have shown."""
@@ -151,6 +153,7 @@ def test_no_number_is_told_that_was_not_computed(lesson: Lesson, all_ran: tuple[
                     assert not re.search(r"\d\.\d", node.value), f"{lesson.path.name}:{cell.line}: {node.value}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lesson", LESSONS, ids=NAMES)
 def test_a_lesson_has_its_parts(lesson: Lesson, all_ran: tuple[str, dict[str, Ran]]) -> None:
     """Predictions, a picture, an exercise that can be graded, papers to read next; and it takes about ten minutes."""
@@ -224,6 +227,7 @@ def test_a_mistake_is_one_line(arguments: list[str], tmp_path: Path) -> None:
 # ---- the page
 
 
+@pytest.mark.slow
 def test_no_address_of_the_page_points_outside(all_ran: tuple[str, dict[str, Ran]]) -> None:
     html = all_ran[0]
     assert re.findall(r"(?:https?:)?//[\w.]+\.\w+", html.replace("http://www.w3.org/2000/svg", "")) == []
@@ -231,6 +235,7 @@ def test_no_address_of_the_page_points_outside(all_ran: tuple[str, dict[str, Ran
     assert set(links) == {"data:,", *(f"#lesson-{lesson.number}" for lesson in LESSONS)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("width", "theme"),
     [pytest.param(*case, marks=[] if case in QUICK else pytest.mark.slow) for case in THEMES],
@@ -243,6 +248,7 @@ def test_the_page_can_be_read_by_everybody(width: int, theme: str, page: Path, v
     assert violations(seen) == [] and overflow(seen) == 0
 
 
+@pytest.mark.slow
 def test_folds_open_by_keyboard_and_addresses_open_their_lesson(page: Path, visit: Visit) -> None:
     seen = visit(page)
     assert seen.locator("details[open]").count() == 0 and violations(seen) == []

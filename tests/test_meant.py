@@ -255,6 +255,7 @@ class Attn(nn.Module):
 """
 
 
+@pytest.mark.slow
 def test_sizes_may_be_guessed_but_then_wrong_needs_a_name(tmp_path: Path) -> None:
     passes(check(tmp_path, "multi_head", ATTENTION))
     is_wrong(check(tmp_path, "multi_head", ATTENTION.replace("k, v, is", "k, k, is")), "applied to the keys")
@@ -313,6 +314,7 @@ CACHED = (
 )
 
 
+@pytest.mark.slow
 def test_a_bug_of_the_cache_is_named_under_positions_that_were_not_announced(tmp_path: Path) -> None:
     is_wrong(check(tmp_path, "multi_head,cache", CACHED), "positions start at 0 in every call")
 
@@ -402,6 +404,7 @@ def test_what_must_not_matter_is_measured(odd: str, words: str, tmp_path: Path) 
     is_measured(check(tmp_path, "mlp", ODD.format(odd)), words)
 
 
+@pytest.mark.slow
 def test_what_comes_later_is_measured_where_weights_cannot_be(tmp_path: Path) -> None:
     later = ATTENTION.replace(
         "return self.out(y", "y = y + 0.1 * v.square().mean(2, keepdim=True)\n        return self.out(y"

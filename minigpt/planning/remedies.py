@@ -10,6 +10,7 @@ from dataclasses import replace
 from minigpt.model import ModelConfig
 from minigpt.planning.fake import Step, bytes_by_part
 from minigpt.training.loop import TrainingConfig
+from minigpt.training.memory import WEIGHTS, training_parts
 from minigpt.training.parallel import FSDP
 
 MOST_RANKS = 64  # processes that are tried
@@ -70,8 +71,13 @@ def remedies(
     `most_ranks`: up to so many devices may share the model.
     """
 
+    weights = training_parts(config, vocab_size, 1, 1, training.lora)[WEIGHTS]
+
     def try_out(settings: TrainingConfig, processes: int) -> int | None:
         rows = -(-training.batch_size // processes)
+        share = processes if isinstance(settings.parallel, FSDP.Config) else 1
+        if weights // share > usable:  # known without a simulation
+            return None
         return largest_that_fits(config, vocab_size, settings, rows, usable, gpu, ranks=processes)
 
     found = []

@@ -51,10 +51,10 @@ def open_folders(untrusted: tuple[str, Path], first: int, count: int) -> None:
     assert [case for case in cases if case["wrong"]] == []
 
 
-def test_12_untrusted_folders(untrusted: tuple[str, Path]) -> None:
-    open_folders(untrusted, 0, 12)
+def test_5_untrusted_folders(untrusted: tuple[str, Path]) -> None:
+    open_folders(untrusted, 0, 5)
 
 
 @pytest.mark.slow
 def test_more_untrusted_folders(untrusted: tuple[str, Path], whole: bool) -> None:
-    open_folders(untrusted, 12, 300 if whole else 40)
+    open_folders(untrusted, 5, 300 if whole else 40)
