@@ -165,7 +165,8 @@ class Started:
     def rest(self) -> str:
         """What it still says on stderr, to its end."""
         assert self.stderr
-        said = self.stderr.read()
+        with self.stderr:
+            said = self.stderr.read()
         self.wait()
         return said
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from running import environment, wait_until
-from small_corpora import RANDOM, ROOT, corpus_of, own_data
+from running import forked, wait_until
+from small_corpora import RANDOM, corpus_of, own_data
 
 from minigpt.languages.stories import stories
 from minigpt.system.errors import UserError
@@ -262,7 +260,7 @@ from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import Dataset
 from minigpt.text.ids import ids_on_disk
 from minigpt.text.tokenizer import Tokenizer
-shards.SHARD, workers.WORTHWHILE = 1 << 20, 0
+shards.SHARD, workers.WORTHWHILE = 1 << 18, 0
 workers.processes_for = lambda *_: 2
 receive_signals()
 ids, starts = ids_on_disk(open_corpus("f"), Tokenizer.load("tokenizer.json"))
@@ -275,18 +273,17 @@ ids[:].astype("<u4").tofile(sys.argv[1])
 def test_killed_and_started_again_it_continues(signum: int, tmp_path: Path, learned: BPE) -> None:
     """Two processes wait for one text, as under torchrun; the one that makes it is killed, and the other goes on."""
     (tmp_path / "f").mkdir()
-    texts = [f"{n}{''.join(stories(1, 800))}" for n in range(40)]
+    texts = [f"{n}{''.join(stories(1, 800))}" for n in range(16)]
     (tmp_path / "f" / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     learned.save(tmp_path / "tokenizer.json")
-    cache, env = tmp_path / "data" / "cache", environment(MINIGPT_DATA=str(tmp_path / "data"))
-    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}){TRAIN}"]
-    first = subprocess.Popen([*command, "one"], cwd=tmp_path, env=env, stderr=subprocess.PIPE)
+    cache, request = tmp_path / "data" / "cache", {"env": {"MINIGPT_DATA": str(tmp_path / "data")}, "code": TRAIN}
+    first = forked([2], argv=["-c", "one"], cwd=str(tmp_path), **request)
     wait_until(lambda: len(list(cache.glob("*.part/seal-*.json"))) > 0, first)
-    second = subprocess.Popen([*command, "two"], cwd=tmp_path, env=env, stderr=subprocess.PIPE)
+    second = forked([2], argv=["-c", "two"], cwd=str(tmp_path), **request)
     first.send_signal(signum)
-    first.communicate(timeout=60)
-    assert first.returncode in (-signum, 1) and not (tmp_path / "one").exists()
-    assert second.communicate(timeout=120)[1].count(b"Traceback") == 0 and second.returncode == 0
+    first.rest()
+    assert first.code in (-signum, 1) and not (tmp_path / "one").exists()
+    assert second.rest().count("Traceback") == 0 and second.code == 0
     whole = [learned.encode(text) for text in texts]
     assert np.array_equal(np.fromfile(tmp_path / "two", "<u4"), np.concatenate(whole))
     assert len(os.listdir(cache)) == 1

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from running import data_folder, environment, furnish, script, small_text
+from running import data_folder, forked, furnish, script, small_text
 from stopping import furnished, leftovers, train_until
 
 from minigpt.system.errors import UserError
@@ -25,12 +24,13 @@ MEGABYTES = 16
 MEBI = MEGABYTES << 20
 # With 96 MiB more than the program has: less than the ids of the whole text take while they are made.
 TRAIN = """
-import resource, sys
+import ctypes, resource, sys
 from pathlib import Path
 from minigpt.config.options import load
 from minigpt.runs.assemble import RunConfig, open_text
 from minigpt.text.dataset import Dataset
 
+ctypes.CDLL(None).mallopt(-8, 1)  # M_ARENA_MAX: a thread's own arena takes 64 MiB
 config = load(RunConfig, "small.yaml", sys.argv[1:])
 now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (now + (96 << 20), now + (96 << 20)))
@@ -82,10 +82,11 @@ def test_a_text_larger_than_memory_is_read_in_pieces(kind: str, tokens: int, ids
         for _ in range(MEGABYTES):
             file.write(b"abc\n" * (1 << 18))
         file.write("é".encode())
-    command = [sys.executable, "-c", TRAIN, "data.source=large.txt", f"data.tokenizer={kind}"]
-    env = environment(MINIGPT_DATA=str(tmp_path / "data"), MALLOC_ARENA_MAX="1")  # a thread's own takes 64 MiB
-    ended = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
-    assert (ended.returncode, ended.stdout) == (0, f"{ids} {tokens}\n"), ended.stderr
+    request = {"argv": ["-c", "data.source=large.txt", f"data.tokenizer={kind}"], "cwd": str(tmp_path)}
+    running = forked([1, 2], code=TRAIN, env={"MINIGPT_DATA": str(tmp_path / "data")}, **request)
+    with running.stdout, running.stderr:  # type: ignore[union-attr]
+        said, complained = running.stdout.read(), running.stderr.read()  # type: ignore[union-attr]
+    assert (running.wait(), said) == (0, f"{ids} {tokens}\n"), complained
 
 
 def test_a_tokenizer_that_needs_the_whole_text_is_refused_one_that_does_not_fit(tmp_path: Path) -> None:
