@@ -56,6 +56,13 @@ def parser(description: str) -> argparse.ArgumentParser:
     return made
 
 
+def a_path(text: str) -> Path:
+    """A path of an option; "" is none: it would be the folder that one is in."""
+    if not text:
+        raise argparse.ArgumentTypeError("expected a path, found nothing")
+    return Path(text)
+
+
 def execute(main: Callable[[argparse.Namespace], None], arguments: argparse.Namespace) -> int:
     """Load the plugins, run `main`, and answer with an exit code. Anything wrong is one line on stderr."""
     if isinstance(sys.stdout, io.TextIOWrapper):

@@ -14,7 +14,6 @@ import begin  # noqa: F401  before the imports that take seconds
 import argparse
 import shlex
 import sys
-from pathlib import Path
 
 from minigpt import command
 from minigpt.comparison.experiment import Experiment
@@ -44,7 +43,7 @@ if __name__ == "__main__":
     parser.add_argument("--allow-leak", action="store_true", help="train even a model that sees the future")
     parser.add_argument("--skip-checks", action="store_true", help="train without checking the models first")
     figures = "also write the charts as SVG and PDF (with matplotlib) and the tables as LaTeX into this folder"
-    parser.add_argument("--figures", type=Path, metavar="DIR", help=figures)
+    parser.add_argument("--figures", type=command.a_path, metavar="DIR", help=figures)
     arguments, overrides = parser.parse_known_args()
     command.no_leftovers(parser, overrides)
     arguments.overrides = overrides

@@ -210,7 +210,7 @@ class Experiment:
         try:
             answers = pool.work([self.task("run", job) for job in left], shown.on_answer)
         except KeyboardInterrupt:
-            self.say(f"stopped; the same command goes on with the {len(self.unfinished(every))} {what} that are left")
+            self.say(f"the same command goes on with the {len(self.unfinished(every))} {what} that are left")
             raise
         finally:
             shown.bar.close()

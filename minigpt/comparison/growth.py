@@ -54,7 +54,7 @@ def summarise(
         "baseline": scaling.options.baseline,
         "seeds": list(scaling.options.seeds),
         "metric": metric,
-        "unit": "nats a character above the floor" if metric == "above" else "nats a character",
+        "unit": _unit(config.data) + (" above the floor" if metric == "above" else ""),
         "text": str(config.data.source if isinstance(config.data.source, str) else config.data.source.component.kind),
         "rate": _rate(scaling),
         "tuning": tuning,
@@ -151,6 +151,14 @@ def _epochs(scaling: Scaling, data: DataConfig) -> list[str]:
                 f"{scaling.points[variant].size}: each text is seen {times:.1f} times; repeated text is worth less"
             )
     return found
+
+
+def _unit(data: DataConfig) -> str:
+    """What a loss is measured in: only the characters that are asked count."""
+    asked = None if data.language is None else data.language.question(0)
+    if asked is None:
+        return "nats a character"
+    return "nats an answer" if asked[1] == 1 else "nats a character of an answer"
 
 
 def _rate(scaling: Scaling) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from typing import Any
@@ -32,11 +32,12 @@ INK = replace(PAGE, faint="var(--line)")
 def page(summary: Mapping[str, Any]) -> str:
     """The whole page."""
     points = summary["kinds"][0]["points"]
+    every = [point for row in summary["kinds"] for point in row["points"]]
     facts = {
         "text": summary["text"],
         "sizes": f"{len(points)}, {points[0]['size']} to {points[-1]['size']} (layers x width)",
-        "parameters": f"{points[0]['parameters']:,} to {points[-1]['parameters']:,}",
-        "positions trained on": f"{points[0]['tokens']:,} to {points[-1]['tokens']:,}",
+        "parameters in the blocks, of all kinds": _range(p["parameters"] for p in every),
+        "positions trained on": _range(p["tokens"] for p in every),
         "seeds": ", ".join(map(str, summary["seeds"])),
     }
     body = [
@@ -52,6 +53,13 @@ def page(summary: Mapping[str, Any]) -> str:
     ]
     title = f"How it grows: {summary['scaling']}"
     return document(title, "\n".join(body), [asset("common.css"), STYLE], [asset("common.js"), SCRIPT], {})
+
+
+def _range(numbers: Iterable[int]) -> str:
+    """The least and the greatest, or the one number: 3,200 or 784 to 3,104."""
+    values = list(numbers)
+    low, high = min(values), max(values)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def _chart(summary: Mapping[str, Any]) -> Iterator[str]:
