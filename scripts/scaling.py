@@ -14,14 +14,13 @@ import argparse
 import json
 import shlex
 import sys
-from pathlib import Path
 
 from minigpt import command
 from minigpt.comparison.experiment import Experiment
 from minigpt.comparison.growth import lines, sentences, summarise, to_csv
 from minigpt.comparison.growth_chart import picture
 from minigpt.comparison.growth_page import page
-from minigpt.comparison.sizes import Scaling, load_scaling
+from minigpt.comparison.sizes import Scaling, load_scaling, refuse_other_settings
 from minigpt.comparison.summary import aligned
 from minigpt.inspection.figures import THEMES
 from minigpt.runs.report import say
@@ -35,6 +34,7 @@ def main(arguments: argparse.Namespace) -> None:
     scaling = load_scaling(arguments.config, arguments.overrides, arguments.name)
     said = shlex.join(["python", "scripts/scaling.py", *sys.argv[1:]])
     experiment = Experiment(scaling, arguments.plugin, False, skip_checks=arguments.skip_checks)
+    refuse_other_settings(scaling, experiment.jobs())
     notes, failures = experiment.train()
     results = [(job, result) for job, result, _ in experiment.results() if result]
     trained = experiment.comparison  # with what trials have chosen
@@ -61,7 +61,7 @@ if __name__ == "__main__":
     parser.add_argument("--config", default="scaling.yaml", metavar="FILE", help=default)
     parser.add_argument("--name", default="", help="folder in runs/scaling/ (default: the config's name)")
     figures = "also write the chart as growth-light.svg and growth-dark.svg into this folder"
-    parser.add_argument("--figures", type=Path, metavar="DIR", help=figures)
+    parser.add_argument("--figures", type=command.a_path, metavar="DIR", help=figures)
     parser.add_argument("--skip-checks", action="store_true", help="train without checking the models first")
     arguments, overrides = parser.parse_known_args()
     command.no_leftovers(parser, overrides)

@@ -19,8 +19,9 @@ from minigpt.comparison.growth import lines, prediction_in_words, sentences, sum
 from minigpt.comparison.growth_chart import picture
 from minigpt.comparison.growth_page import page
 from minigpt.comparison.power_law import PowerLaw, fit, loose
-from minigpt.comparison.results import jobs
-from minigpt.comparison.sizes import Scaling, blocks_of, load_scaling
+from minigpt.comparison.results import jobs, save_result
+from minigpt.comparison.sizes import Scaling, blocks_of, load_scaling, refuse_other_settings
+from minigpt.config.options import to_python
 from minigpt.system.errors import UserError
 
 SIZES = [3500.0, 6200, 9700, 13900, 24700, 38600]
@@ -160,6 +161,78 @@ def test_a_bad_config_is_refused(tmp_path: Path, old: str, new: str, what: str) 
     assert what in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("override", "what"),
+    [
+        ("training.max_steps=5", "training.max_steps follows from scaling.tokens"),
+        ("model.n_embd=99", "model.n_embd follows from sizes.n_embd"),
+        ("training.seed=4", "training.seed follows from scaling.seeds"),
+        ("kinds.mean={model: {n_layer: 3, attention: linear}}", "model.n_layer follows from sizes.n_layer"),
+        ("seeds=[1, 2]", "seeds: unknown key; did you mean 'scaling.seeds'?"),
+        ("size=3", "size: unknown key; did you mean 'sizes'? (known: scaling, sizes, kinds, data, model"),
+        ("kinds.mean={attention: linear}", "kinds.mean: attention: unknown key; did you mean 'model.attention'?"),
+        ("training.batch_size=0", "command line: training.batch_size=0: training.batch_size: expected"),
+        ("kinds.mean={model.attention: linea}", "mean: model.attention: "),
+        ("training.threads=2", "training.threads"),
+    ],
+)
+def test_a_mistake_is_said_once_and_names_the_key(tmp_path: Path, override: str, what: str) -> None:
+    with pytest.raises(UserError) as refused:
+        read(tmp_path, SMALL, override)
+    assert what in str(refused.value) and len(str(refused.value).splitlines()) == 1
+
+
+def test_a_budget_on_the_command_line_takes_the_place_of_the_other(tmp_path: Path) -> None:
+    """Only from there: a file with both is refused."""
+    found = read(tmp_path, SMALL, "scaling.tokens_per_parameter=0.5")
+    assert found.options.tokens is None and found.options.tokens_per_parameter == 0.5
+    with pytest.raises(UserError, match="and not both"):
+        read(tmp_path, SMALL, "scaling.tokens_per_parameter=0.5", "scaling.tokens=96")
+
+
+def test_finished_runs_are_not_trained_again_with_other_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scaling_module, "RUNS", tmp_path / "runs")
+
+    def refuse(*overrides: str) -> None:
+        scaling = read(tmp_path, SMALL, *overrides)
+        refuse_other_settings(scaling, jobs(scaling, []))
+
+    refuse()  # nothing is there
+    for job in jobs(read(tmp_path), []):
+        job.folder.mkdir(parents=True)
+        ran = {
+            "variant": job.variant,
+            "seed": job.seed,
+            "key": job.key,
+            "status": "diverged",
+            "message": "",
+            "steps": 1,
+        }
+        counts = {"curve": [], "parameters": 1, "flops_per_token": 1.0, "cache_bytes_per_token": 1.0}
+        save_result(job.folder, ran | counts | {"config": to_python(job.config)})
+    for added in ("scaling.seeds=[1, 2, 3]", "sizes.n_embd=[8, 12, 16, 20, 24, 28, 32]", "scaling.hold_out=2"):
+        refuse(added)
+    refuse("kinds.more={model.attention: linear}")
+    tune = "scaling.tune={values: [0.01, 0.02]}"
+    refuse(tune, "training.optimizer.learning_rate=0.07")
+    for changed, what in {
+        "scaling.tokens=64": "36 finished runs .*heads, 1 x 8, seed 1: training.max_steps .from scaling.tokens. is 2",
+        "scaling.rate_power=-1": "30 finished runs .*heads, 1 x 12, seed 1: training.optimizer.learning_rate is ",
+        "data.source.count=61": "data.source.count is 61, and was 60.: give another --name",
+        "kinds.mean={model.attention: linear}": "12 finished runs .*mean, 1 x 8, seed 1: model.attention",
+    }.items():
+        with pytest.raises(UserError, match=what):
+            refuse(changed)
+
+
+def test_the_unit_is_what_the_loss_counts(tmp_path: Path) -> None:
+    assert summary_of(read(tmp_path), {})["unit"] == "nats an answer above the floor"
+    stories = SMALL.replace("{kind: facts, count: 60, validation: 20, questions: [2]}", "stories")
+    assert summary_of(read(tmp_path, stories), {})["unit"] == "nats a character above the floor"
+
+
 def test_the_config_that_ships_can_be_made() -> None:
     found = load_scaling("scaling.yaml")
     assert len(found.variants) == 24 and len({point.tokens for point in found.points.values()}) == 6
@@ -230,6 +303,7 @@ def test_the_table_the_chart_and_the_file_have_the_same_numbers(tmp_path: Path) 
         drawn = xml.etree.ElementTree.fromstring(picture(found, theme))
         assert len(drawn.findall(".//{http://www.w3.org/2000/svg}circle")) == 18
     html = page(found)
+    assert "of all kinds <b>584 to 12,704</b>" in html and "positions trained on <b>96</b>" in html
     assert "a &lt;test&gt;" in html and "<test>" not in html and "http" not in html.replace("http-equiv", "")
 
 
@@ -261,6 +335,12 @@ def test_an_experiment_is_trained_continued_and_shown(tmp_path: Path) -> None:
     assert again.code == 0 and "1 of 8 runs to do" in again.out
     assert all(path.stat().st_mtime_ns == time for path, time in before.items() if path != gone)
     assert sorted(path.name for path in (tmp_path / "pictures").iterdir()) == ["growth-dark.svg", "growth-light.svg"]
+    shown = (folder / "page.html").read_bytes()
+    other = script(*command, "scaling.tokens=64", cwd=tmp_path)
+    assert other.code == 2 and "has 8 finished runs with other settings" in other.err
+    assert (folder / "page.html").read_bytes() == shown
+    nowhere = script(*command, "--figures", "", cwd=tmp_path)
+    assert nowhere.code == 2 and "--figures: expected a path, found nothing" in nowhere.err
     refused = script("scaling.py", "--config", "small.yaml", "sizes.n_embd=[8]", cwd=tmp_path)
     assert refused.code == 2 and "expected two widths or more" in refused.err
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -113,6 +113,36 @@ def is_result(values: Any) -> bool:
 
 def load_result(folder: Path, key: str) -> tuple[dict[str, Any] | None, str]:
     """The result of a run, or None and the reason why it cannot be used: "" if there is no result yet."""
+    result, why = _sealed_result(folder)
+    if result is None or result["key"] == key:
+        return result, why
+    return None, "its config or a plugin has changed"
+
+
+def differences(job: Job, free: Collection[str] = ()) -> dict[str, tuple[Any, Any]]:
+    """The keys in which the config of a finished run differs from what it would be now: (then, now), None without.
+
+    Empty if the run has not finished. Keys in `free` are not compared.
+    """
+    result, _ = _sealed_result(job.folder)
+    if result is None or "config" not in result:
+        return {}
+    then, now = _leaves(result["config"]), _leaves(json.loads(json.dumps(to_python(job.config))))
+    keys = [key for key in {**then, **now} if key not in free]
+    return {key: (then.get(key), now.get(key)) for key in keys if then.get(key) != now.get(key)}
+
+
+def _leaves(values: Any, path: str = "") -> dict[str, Any]:
+    """The values of a nested dict by their dotted keys."""
+    if not isinstance(values, dict):
+        return {path: values}
+    return {
+        key: leaf for name, child in values.items() for key, leaf in _leaves(child, f"{path}.{name}".strip(".")).items()
+    }
+
+
+def _sealed_result(folder: Path) -> tuple[dict[str, Any] | None, str]:
+    """The result in a run's folder, of whatever config, or None and why there is none, as `load_result`."""
     try:
         sealed = parse_json(read_start(folder / RESULT, MAX_RESULT))
         text, sha256 = sealed["result"], sealed["sha256"]
@@ -127,4 +157,4 @@ def load_result(folder: Path, key: str) -> tuple[dict[str, Any] | None, str]:
         return None, "its result is damaged"
     if not is_result(result):
         return None, "its result is not what a run finds"
-    return (result, "") if result["key"] == key else (None, "its config or a plugin has changed")
+    return result, ""

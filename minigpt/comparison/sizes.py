@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 from minigpt.attention import Attention
-from minigpt.comparison.variants import ONE_THREAD, CompareConfig, Comparison, TuneConfig, slug
+from minigpt.comparison.results import Job, differences
+from minigpt.comparison.variants import CompareConfig, Comparison, TuneConfig, slug
 from minigpt.config.options import (
     MOST,
     Natural,
@@ -32,6 +33,8 @@ from minigpt.config.options import (
     Size,
     as_mapping,
     build,
+    hints,
+    locate,
     override,
     put,
     read_tree,
@@ -40,11 +43,19 @@ from minigpt.config.options import (
 from minigpt.config.strict_yaml import Node, from_python
 from minigpt.runs.assemble import RunConfig
 from minigpt.runs.run import RUNS
-from minigpt.system.errors import ConfigError, Mistake
+from minigpt.system.errors import ConfigError, Mistake, UserError
 from minigpt.system.folder import check_name
 from minigpt.training.memory import outline
 
 GROUPS = ("scaling", "sizes", "kinds")
+BUDGET = ("tokens", "tokens_per_parameter")
+ONE_THREAD = "every run has one thread; scaling.processes sets how many runs train at the same time"
+DECIDED = {  # keys that an experiment sets for each run, and what they follow
+    "model.n_embd": "sizes.n_embd",
+    "model.n_layer": "sizes.n_layer",
+    "training.max_steps": "scaling.tokens",
+    "training.seed": "scaling.seeds",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +82,7 @@ class ScalingConfig(Options):
 
     def mistakes(self) -> Iterator[Mistake]:
         if (self.tokens is None) == (self.tokens_per_parameter is None):
-            yield "tokens", "give tokens or tokens_per_parameter, and not both"
+            yield "tokens", "give tokens or tokens_per_parameter, and not both (null: not given)"
         if len(set(self.seeds)) < max(2, len(self.seeds)):
             yield "seeds", f"expected two or more, all different, found {list(self.seeds)}"
         if self.tune is not None and (both := sorted({*self.tune.seeds} & {*self.seeds})):
@@ -139,10 +150,12 @@ def load_scaling(file: str, overrides: Sequence[str] = (), name: str = "") -> Sc
     tree = read_tree(file, mistakes)
     for argument in overrides:
         override(tree, argument, mistakes)
+    _one_budget(tree, [argument.partition("=")[0] for argument in overrides])
     if not set(GROUPS) <= set(tree.value):
         need = "an experiment over sizes has `scaling:`, `sizes:` and `kinds:` (see configs/scaling.yaml)"
         raise ConfigError([(tree.where, need)])
     nodes = {group: tree.value.pop(group) for group in GROUPS}
+    mistakes += _unknown(tree, "", [*GROUPS, *hints(RunConfig)])
     options, sizes = build(ScalingConfig, nodes["scaling"], mistakes), build(SizesConfig, nodes["sizes"])
     configs = _configs(tree, nodes["kinds"], sizes)
     if options.baseline not in configs:
@@ -154,11 +167,51 @@ def load_scaling(file: str, overrides: Sequence[str] = (), name: str = "") -> Sc
     return _put_together(name, options, sizes, configs)
 
 
+def refuse_other_settings(scaling: Scaling, every: Sequence[Job]) -> None:
+    """Raises UserError if the folder has finished runs with other settings, which would be trained again.
+
+    More kinds, sizes and seeds only add runs. What trials choose is not compared.
+    """
+    free = () if scaling.options.tune is None else (scaling.options.tune.key,)
+    changed = {job.who: found for job in every if (found := differences(job, free))}
+    if not changed:
+        return
+    who, keys = next(iter(changed.items()))
+    said = [f"{key}{_follows(key, scaling.options)} is {now}, and was {then}" for key, (then, now) in keys.items()]
+    what = "; ".join([*said[:3], f"and {len(said) - 3} more"] if len(said) > 3 else said)
+    count = f"{len(changed)} finished run{'s' * (len(changed) > 1)}"
+    raise UserError(f"{scaling.folder} has {count} with other settings ({who}: {what}): give another --name")
+
+
+def _follows(key: str, options: ScalingConfig) -> str:
+    """Which key of the experiment sets this one of a run, in brackets; "" for none."""
+    by = "scaling.tokens_per_parameter" if options.tokens is None else "scaling.tokens"
+    return f" (from {by})" if key == "training.max_steps" else ""
+
+
+def _one_budget(tree: Node, given: Sequence[str]) -> None:
+    """A budget on the command line takes the place of the other one in the file."""
+    node = tree.value.get("scaling")
+    for name, other in (BUDGET, BUDGET[::-1]):
+        if f"scaling.{name}" in given and f"scaling.{other}" not in given and node.value[name].value is not None:
+            node.value.pop(other, None)
+
+
+def _decided(tree: Node) -> Iterator[Mistake]:
+    """The keys that are given although the experiment sets them."""
+    for key, by in DECIDED.items():
+        group, name = key.split(".")
+        node = tree.value.get(group)
+        if node is not None and isinstance(node.value, dict) and name in node.value:
+            yield node.keys[name], f"{key} follows from {by} in an experiment over sizes: set that, and leave this out"
+
+
 def _configs(tree: Node, kinds: Node, sizes: SizesConfig) -> dict[str, list[RunConfig]]:
     """The config of each kind at each size. Raises ConfigError."""
     if not isinstance(kinds.value, dict) or not kinds.value:
         raise ConfigError([(kinds.where, "kinds: expected `name: {group.key: value, ...}`, one a line")])
     mistakes, found = list[Mistake](), dict[str, list[RunConfig]]()
+    seen = dict[Mistake, list[tuple[str, int]]]()  # the kinds and widths that have a mistake
     for name, changes in kinds.value.items():
         where = kinds.keys[name]
         if slug(name) in map(slug, found) or not slug(name):
@@ -166,24 +219,58 @@ def _configs(tree: Node, kinds: Node, sizes: SizesConfig) -> dict[str, list[RunC
         if not isinstance(changes.value, dict):
             mistakes.append((changes.where, f"kinds.{name}: expected {{group.key: value, ...}}"))
             continue
+        if unknown := list(_unknown(changes, f"kinds.{name}: ", list(hints(RunConfig)))):
+            mistakes += unknown
+            continue
         found[name] = []
-        for n_embd, n_layer, n_head in sizes.every():
-            own = copy.deepcopy(tree)
-            for key, value in changes.value.items():
-                put(own, key, copy.deepcopy(value), changes.keys[key])
-            put(own, "model.n_embd", from_python(n_embd, where), where)
-            put(own, "model.n_layer", from_python(n_layer, where), where)
-            _put_heads(own, n_head, where)
+        for size in sizes.every():
             try:
-                found[name].append(build(RunConfig, own))
+                found[name].append(_config(tree, changes, where, size))
             except ConfigError as error:
-                mistakes += [(place, f"{name}, {n_embd} wide: {what}") for place, what in error.mistakes]
-                continue
-            if found[name][-1].training.threads not in ("auto", 1):
-                mistakes.append((where, f"kinds.{name}: training.threads: {ONE_THREAD}"))
+                for mistake in error.mistakes:
+                    seen.setdefault(mistake, []).append((name, size[0]))
+    mistakes += _once(seen, len(found), len(sizes.n_embd))
     if mistakes:
         raise ConfigError(list(dict.fromkeys(mistakes)))
     return found
+
+
+def _config(tree: Node, changes: Node, where: str, size: tuple[int, int, int]) -> RunConfig:
+    """The config of a kind at a size, (n_embd, n_layer, n_head). Raises ConfigError."""
+    own = copy.deepcopy(tree)
+    for key, value in changes.value.items():
+        put(own, key, copy.deepcopy(value), changes.keys[key])
+    mistakes = list(_decided(own))
+    put(own, "model.n_embd", from_python(size[0], where), where)
+    put(own, "model.n_layer", from_python(size[1], where), where)
+    _put_heads(own, size[2], where)
+    config = build(RunConfig, own, mistakes)
+    if config.training.threads not in ("auto", 1):
+        raise ConfigError([(locate(own, "training.threads"), f"training.threads: {ONE_THREAD}")])
+    return config
+
+
+def _once(seen: Mapping[Mistake, Sequence[tuple[str, int]]], kinds: int, sizes: int) -> Iterator[Mistake]:
+    """Each mistake once, with the first kind and width that has it, as far as not all have."""
+    for (where, what), those in seen.items():
+        name, n_embd = those[0]
+        if len(those) == kinds * sizes:
+            yield where, what
+        elif len(those) % sizes == 0:
+            yield where, f"{name}: {what}"
+        else:
+            yield where, f"{name}, {n_embd} wide: {what}"
+
+
+def _unknown(node: Node, before: str, known: Sequence[str]) -> Iterator[Mistake]:
+    """The keys whose first part is not known, and where an option of that name is."""
+    schemas = {"scaling": ScalingConfig, "sizes": SizesConfig} | dict(hints(RunConfig))
+    for key in node.value:
+        if (first := key.split(".")[0]) in known:
+            continue
+        places = [f"{group}.{first}" for group in known if group in schemas and first in hints(schemas[group])]
+        hint = f"; did you mean {DECIDED.get(places[0], places[0])!r}?" if places else suggest(first, known)
+        yield node.keys[key], f"{before}{first}: unknown key{hint}"
 
 
 def _put_heads(tree: Node, n_head: int, where: str) -> None:
