@@ -11,6 +11,7 @@ import atexit
 import gc
 import io
 import re
+import shlex
 import signal
 import sys
 import traceback
@@ -24,6 +25,7 @@ from minigpt.system.errors import ConfigError, UserError
 from minigpt.system.plugin import PLUGINS, load_plugin
 from minigpt.system.signals import ENDING, SIGPIPE, Stopped, Terminated, receive_signals
 from minigpt.system.terminal import complain, give_up, one_line
+from minigpt.training import distributed
 from minigpt.training.loop import Diverged
 
 if TYPE_CHECKING:
@@ -107,7 +109,7 @@ def _explain(error: BaseException) -> tuple[int, str]:
     if isinstance(error, Stopped) and error.signum == SIGPIPE:
         return 141, ""
     if isinstance(error, Stopped):
-        return 128 + error.signum, f"stopped by {error}; a checkpoint is written: python scripts/train.py --resume"
+        return 128 + error.signum, f"stopped by {error}; a checkpoint is written: {resuming(error.run)}"
     if isinstance(error, UserError):
         return 2, f"error: {error}"
     if isinstance(error, Diverged):
@@ -124,6 +126,13 @@ def _explain(error: BaseException) -> tuple[int, str]:
         return 2, f"error: {plugin} (--debug shows all calls)"
     ours = "".join(f", or a mistake in {path}" for path in PLUGINS.values())
     return 1, f"this is a bug{ours} ({type(error).__name__}: {error}); --debug shows where, please report it"
+
+
+def resuming(run: Path) -> str:
+    """The command that goes on with a run, with as many processes as there are."""
+    world = distributed.started()[1]
+    program = f"torchrun --nproc-per-node {world}" if world > 1 else "python"
+    return f"{program} scripts/train.py --resume {shlex.quote(str(run))}"
 
 
 def add_special(made: argparse.ArgumentParser) -> None:

@@ -156,11 +156,13 @@ class Reporter:
         yield
         self.evaluations.append(perf_counter() - began)
 
-    def evaluated(self, step: int, train_loss: float, val_loss: float, height: str) -> None:
-        """Show an exact validation loss, and how far above the best possible one it is ("": not known)."""
+    def evaluated(self, step: int, since: int, train_loss: float, val_loss: float, height: str) -> None:
+        """Show the mean training loss since the evaluation before, at step `since` (0: there was none), the exact
+        validation loss, and how far above the best possible one it is ("": not known)."""
         self.val_loss = val_loss
         known = f" ({height})" if height else ""
-        self.say(f"step {step}: training loss {train_loss:.4f}, validation loss {val_loss:.4f}{known}")
+        trained = f"training loss {train_loss:.4f} since step {since}"
+        self.say(f"step {step}: {trained}, validation loss {val_loss:.4f}{known}")
 
     def close(self) -> None:
         """Stop the bar."""

@@ -128,7 +128,7 @@ class Trainer:
                 self.saver.wait()
             if signum:
                 distributed.wait_for_all()  # the first process is still saving
-                raise Stopped(signum)
+                raise Stopped(signum, run.folder)
 
     def noticed(self, reporter: Reporter) -> int:
         """The signal for which this process wants to stop, or 0."""
@@ -146,7 +146,7 @@ class Trainer:
             values = self.show(self.history.evaluated(self.validate(reporter)), reporter)
         except EvaluationStopped:
             signum, _ = distributed.agree(self.noticed(reporter), False)
-            raise Stopped(signum) from None
+            raise Stopped(signum, self.run.folder) from None
         if distributed.rank() == 0:
             try:
                 complete_metrics(self.run.folder / METRICS, self.history.step, values)
@@ -182,8 +182,9 @@ class Trainer:
     def show(self, evaluation: Evaluation, reporter: Reporter) -> dict[str, float]:
         """Show an evaluation, and return what metrics.jsonl says of it."""
         step, train_loss, val_loss = evaluation
+        since, *_ = self.history.evaluations[-2] if len(self.history.evaluations) > 1 else (0,)
         above = None if self.expected is None else val_loss - self.expected.floor
-        reporter.evaluated(step, train_loss, val_loss, "" if above is None else height(above, self.targets))
+        reporter.evaluated(step, since, train_loss, val_loss, "" if above is None else height(above, self.targets))
         self.warn_of_the_impossible()
         return {"val/loss": val_loss} | ({} if above is None else {"val/above_floor": above})
 

@@ -12,6 +12,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn
 
 from minigpt.system.terminal import complain
@@ -89,9 +90,10 @@ def receive_signals() -> None:
 class Stopped(Exception):
     """A signal ended training, after its step was finished and a checkpoint was written."""
 
-    def __init__(self, signum: int):
+    def __init__(self, signum: int, run: Path):
+        """`run`: the folder of the run that was stopped."""
         super().__init__("SIGPIPE" if signum == SIGPIPE else signal.Signals(signum).name)
-        self.signum = signum
+        self.signum, self.run = signum, run
 
     def _render_traceback_(self) -> list[str]:
         """What IPython shows in place of a traceback."""

@@ -159,6 +159,8 @@ def test_a_signal_to_one_within_an_evaluation(rank: int, tmp_path: Path) -> None
         (folder / "happening.py").write_text(text, encoding="utf-8")
         ended = ranks("train.py", *arguments, "--plugin", "happening.py", cwd=folder)
         assert ended.code != 0 and ended.err.count("stopped by SIGTERM; a checkpoint is written") == 2, ended.err
+        again = "a checkpoint is written: torchrun --nproc-per-node 2 scripts/train.py --resume runs/small"
+        assert ended.err.count(again) == 2, ended.err
         assert [line["step"] for line in metrics(folder)] == [1, 2, 3, 4] and "val/loss" not in metrics(folder)[3]
         assert newest(folder).state["evaluations"] == [] and newest(folder).state["step"] == 4
     assert ranks("train.py", "--resume", "small", cwd=folder).code == 0

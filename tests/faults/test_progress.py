@@ -22,7 +22,7 @@ from tiktoken_ext import openai_public
 from minigpt.config.options import load
 from minigpt.model.gpt import GPT
 from minigpt.runs.assemble import RunConfig
-from minigpt.runs.report import Reporter
+from minigpt.runs.report import Reporter, read_metrics
 from minigpt.system import waiting
 from minigpt.system.errors import UserError
 from minigpt.system.waiting import interruptible, progress
@@ -198,6 +198,12 @@ def test_a_run_says_what_is_left_beside_its_steps(tmp_path: Path) -> None:
     left = [re.sub(r".*  \d+ s", "", line) for line in out.splitlines() if "loss " in line and line.endswith("left")]
     assert left == 3 * [" and 2 evaluations left"] + 4 * [" left"]
     assert "  0 s left\nstep 7: training loss" in out
+    means = re.findall(r"step (\d+): training loss ([\d.]+) since step (\d+), ", out)
+    lines = read_metrics(tmp_path / "runs" / "small" / "metrics.jsonl")
+    assert [(int(step), int(since)) for step, _, since in means] == [(4, 0), (7, 4)]
+    for step, mean, since in means:
+        losses = [line["train/loss"] for line in lines[int(since) : int(step)]]
+        assert f"{sum(losses) / len(losses):.4f}" == mean
 
 
 def test_the_evaluations_to_come_are_part_of_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,7 +134,8 @@ def test_a_second_sighup_does_not_hurry(tmp_path: Path) -> None:
     furnished(tmp_path)
     twice = "os.kill(os.getpid(), signal.SIGHUP); os.kill(os.getpid(), signal.SIGHUP)"
     stopped = train_until(tmp_path, twice, *PHASES["a step"][:3])
-    assert stopped.code == 129 and stopped.err.startswith("stopped by SIGHUP; a checkpoint is written: "), stopped
+    again = "python scripts/train.py --resume runs/small"
+    assert (stopped.code, stopped.err) == (129, f"stopped by SIGHUP; a checkpoint is written: {again}\n")
     assert newest(tmp_path).state["step"] == 3
 
 
