@@ -22,6 +22,7 @@ from minigpt.runs.assemble import RunConfig, vocabulary_of
 from minigpt.runs.report import say
 from minigpt.system.errors import UserError
 from minigpt.system.waiting import heartbeat
+from minigpt.training import distributed
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -37,6 +38,7 @@ def main(arguments: argparse.Namespace) -> None:
     devices, device = read_hardware(arguments.hardware) if arguments.hardware else (1, this_machine())
     device = read_memory(arguments.memory) if arguments.memory else device
     settings = config.load(RunConfig, arguments.config, arguments.overrides)
+    distributed.check_rows(settings.training.batch_size, max(counts, default=1))  # before any step is simulated
     with heartbeat("simulating a step"):
         vocab_size = vocabulary_of(settings.data)
         plan = make_plan(settings.model, vocab_size, settings.training, device, devices)

@@ -25,7 +25,7 @@ from minigpt.model import GPT
 from minigpt.planning.fake import PARTS, build, evaluate_once, simulate
 from minigpt.planning.fits import check_training
 from minigpt.planning.hardware import read_hardware, read_memory
-from minigpt.planning.plan import make_plan
+from minigpt.planning.plan import make_plan, peaks_by_ranks
 from minigpt.planning.remedies import in_words, largest_that_fits, remedies
 from minigpt.runs.assemble import RunConfig
 from minigpt.system.errors import UserError
@@ -243,6 +243,17 @@ def test_activations_that_are_computed_again_are_not_kept() -> None:
     assert (
         again.parts["activations"] < 0.6 * kept.parts["activations"] and again.parts["weights"] == kept.parts["weights"]
     )
+
+
+def test_more_processes_than_windows_are_refused_as_a_training_does(tmp_path: Path) -> None:
+    config = config_of()
+    why = f"training.batch_size: {ROWS} windows cannot be divided among {ROWS + 1} processes: make it at least"
+    with pytest.raises(UserError, match=why):
+        make_plan(config.model, V, config.training, read_hardware("A100")[1], ROWS + 1)
+    with pytest.raises(UserError, match=why):
+        next(peaks_by_ranks(config.model, V, config.training, False, [2, ROWS + 1]))
+    ended = script("plan.py", "--config", "tiny.yaml", "--ranks", "2,64", cwd=tmp_path)
+    assert (ended.code, ended.out) == (2, "") and "error: training.batch_size: 32 windows cannot" in ended.err, ended
 
 
 @pytest.mark.slow

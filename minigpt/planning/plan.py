@@ -16,6 +16,7 @@ from minigpt.model.gpt import count_parameters
 from minigpt.planning.fake import Step, bytes_by_part, simulate
 from minigpt.planning.hardware import Device
 from minigpt.planning.remedies import MOST_RANKS, largest_that_fits, remedies
+from minigpt.training import distributed
 from minigpt.training.loop import TrainingConfig
 from minigpt.training.memory import outline
 from minigpt.training.parallel import FSDP
@@ -58,8 +59,9 @@ class Plan:
 def make_plan(config: ModelConfig, vocab_size: int, training: TrainingConfig, device: Device, devices: int = 1) -> Plan:
     """The plan of a training as its config says it, each of `devices` with a process of its own.
 
-    Raises UserError for adapters that the model cannot have.
+    Raises UserError for adapters that the model cannot have, and for more devices than a batch has windows.
     """
+    distributed.check_rows(training.batch_size, devices)
     T, rows = config.block_size, -(-training.batch_size // devices)
     micro = min(training.micro_batch_size or rows, rows)
     step = simulate(config, vocab_size, training, rows, device.is_gpu, devices)
@@ -91,8 +93,9 @@ def peaks_by_ranks(
     config: ModelConfig, vocab_size: int, training: TrainingConfig, gpu: bool, counts: Sequence[int]
 ) -> Iterator[tuple[int, int, int]]:
     """The bytes at the peak of each of so many processes that share the model (fsdp), with the config's micro-batch: as
-    activations are kept, and as they are computed again.
+    activations are kept, and as they are computed again. Raises UserError for more processes than a batch has windows.
     """
+    distributed.check_rows(training.batch_size, max(counts, default=1))
     shared = replace(training, parallel=FSDP.Config())
     for ranks in counts:
         rows = -(-training.batch_size // ranks)

@@ -21,6 +21,7 @@ def as_text(plan: Plan, mfu: float, price: float | None = None) -> str:
         row("tokens", f"{plan.tokens:,}, {plan.tokens / total:.3g} a parameter "
             f"(compute-optimal: about {OPTIMAL}, which is {scaled(plan.optimal)})"),
         row("memory", memory(plan)),
+        row("", "of which, at that moment:"),
         *(row("", f"{part:<12} {size(plan.step.parts[part])}") for part in PARTS),
         row("fits", fits(plan)),
     ]  # fmt: skip

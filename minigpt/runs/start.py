@@ -176,8 +176,7 @@ def _make(
     config = replace(config, training=with_threads(config.training))
     distributed.start(config.training.device)
     processes = distributed.world()
-    if config.training.batch_size < processes:
-        raise UserError(f"training.batch_size: {config.training.batch_size} rows for {processes} processes")
+    distributed.check_rows(config.training.batch_size, processes)
     dataset, model, optimizer = assemble(config, corpus, tokenizer, weights=weights)
     for line in idle_positions(whole_model(model, config)):
         say(f"note: {line}; training goes on without it")

@@ -100,6 +100,13 @@ def world() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
+def check_rows(batch_size: int, processes: int) -> None:
+    """Raises UserError for more processes than a batch has windows: some would have nothing to compute."""
+    if batch_size < processes:
+        what = f"{batch_size} window{'s' * (batch_size > 1)} cannot be divided among {processes} processes"
+        raise UserError(f"training.batch_size: {what}: make it at least {processes}, or start fewer processes")
+
+
 def agree(signum: int, due: bool) -> tuple[int, bool]:
     """What any process has noticed: the signal for which all stop after this step, or 0; whether a checkpoint is due.
 
