@@ -276,8 +276,10 @@ def test_the_options_are_read_and_checked() -> None:
     for number in (0.1, 2, 100_000):
         config = load_yaml(f"validation: {number:_}\n")
         assert config.validation == number and load_yaml(to_yaml(config)) == config
-    with pytest.raises(ConfigError, match=r"validation: 1 is ambiguous.*at least 2 tokens"):
+    with pytest.raises(ConfigError, match=r"validation: .* below 1, or a whole number of at least 2 .*, found 1$"):
         DataConfig(validation=1)
+    with pytest.raises(ConfigError, match=r"of at least 2 .*, found 1000\.0: write it as 1000$"):
+        load_yaml("validation: 1e3\n")
     for wrong in (
         {"validation": 0},
         {"validation": 1.0},

@@ -199,10 +199,21 @@ def test_links_pipes_and_sockets_in_a_folder_are_passed_over(capsys: pytest.Capt
         assert list(corpus.documents()) == ["good"]
         assert corpus.description.endswith("5 files passed over")
         said = capsys.readouterr().err
-        assert [said.count(word) for word in ("link.txt: a link", "loop: a link", "and 2 more like these")] == [1, 1, 1]
+        words = "link.txt: a link", "loop: a link", "and 2 more: 2 not a plain file\n"
+        assert [said.count(word) for word in words] == [1, 1, 1]
         assert texts("f/**/*.txt") == ["good", "elsewhere"]  # each once, although the loop has them many times
-    with pytest.raises(UserError, match="a link"):
+    with pytest.raises(UserError, match=r"link.txt: a link: correct or remove it, or .* data.bad_files=pass_over"):
         open_corpus("f", refuse=True)
+
+
+def test_of_many_bad_files_some_are_named_and_the_others_counted_by_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, (raw, _) in BAD_FILES.items():
+        Path("f", name).write_bytes(raw)
+    Path("f/good.txt").write_text("good")
+    open_corpus("f")
+    *named, last = capsys.readouterr().err.splitlines()
+    reasons = "6 damaged, 2 empty, 1 no column 'text', 1 no line can be used, 1 a binary file"
+    assert len(named) == 3 and last == f"passed over: and 11 more: {reasons}"
 
 
 def test_a_missing_package_is_not_a_bad_file(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 A corpus contains text, not ids (`ids.py` makes them). Opening a corpus checks all of its files, so that a mistake
 in the last one is reported before the first one is tokenized. The files are read again in pieces when they are needed:
 a folder, or a file, may be larger than memory. The text is not changed, and its line ends are kept; only a byte-order
-mark is removed, and the description says so. What a folder has that cannot be used is named and passed over.
+mark is removed, and the description says so. What a folder has that cannot be used is passed over, and reported.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import glob
 import hashlib
 import http.client
 import os
+import re
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, repeat
@@ -41,6 +43,7 @@ DEFAULT = StoriesConfig()
 SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 SHAKESPEARE_BYTES = 1_115_394
+MEND = ": correct or remove it, or pass it over with data.bad_files=pass_over"
 PACKET = 1 << 16  # bytes of a download that are read at a time
 
 
@@ -135,7 +138,7 @@ def _from_files(source: str, paths: Sequence[Path], left_out: list[str], field: 
             contents[path] = found
         wrong = bad or (contents[path].notes if path in contents else ())
         if refuse and wrong:
-            raise UserError(wrong[0])
+            raise UserError(wrong[0] + (MEND if not bad or len(paths) + len(left_out) > 1 else ""))
     if not contents:
         _nothing(source, paths, bad)
     if len(paths) + len(left_out) > 1:
@@ -190,11 +193,22 @@ def _nothing(source: str, paths: Sequence[Path], bad: Sequence[str]) -> NoReturn
 
 
 def _tell(what: str, lines: Sequence[str], count: int | None = None) -> None:
-    """Print the first of many lines, and how many there are; of the processes of torchrun, the first one prints."""
+    """Print the first of many lines, and how many there are; of the processes of torchrun, the first one prints.
+
+    Without `count` all are there, and the others are counted by reason.
+    """
     if lines and os.environ.get("RANK", "0") == "0":
+        reasons = Counter(map(_reason, lines[SHOWN:])).most_common() if count is None else []
         more = (len(lines) if count is None else count) - len(lines[:SHOWN])
-        for line in (*lines[:SHOWN], *[f"and {more:,} more like these"] * (more > 0)):
+        others = ": " + ", ".join(f"{n:,} {reason}" for reason, n in reasons) if reasons else " like these"
+        for line in (*lines[:SHOWN], *[f"and {more:,} more{others}"] * (more > 0)):
             complain(f"{what}: {line}")
+
+
+def _reason(line: str) -> str:
+    """Why a file cannot be used, in short: `a.txt: byte 3 (line 1) is 0xe9: this is not UTF-8` -> `not UTF-8`."""
+    reason = line.partition(": ")[2].rpartition(": this is ")[2]
+    return re.split("[:;,]| as | among ", reason)[0]
 
 
 def find_texts(source: str) -> tuple[list[Path], list[str]]:

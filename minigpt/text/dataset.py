@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from minigpt.config.options import Count, Options, Range
+from minigpt.config.options import MOST, Options, Range
 from minigpt.languages.language import Language, StoriesConfig
 from minigpt.languages.tasks import Task
 from minigpt.system.errors import Mistake, UserError
@@ -47,16 +47,17 @@ class DataConfig(Options):
     field: str = "text"
     """The field of JSON Lines, and the column of Parquet, that has the text. Each line and each row is a document."""
     bad_files: Literal["pass_over", "refuse"] = "pass_over"
-    """What becomes of files in a folder, and of lines of JSON Lines, that cannot be used. `pass_over`: they are named,
-    counted and left out. `refuse`: the first is an error."""
+    """What becomes of files in a folder, and of lines of JSON Lines, that cannot be used. `pass_over`: they are
+    counted and left out, and the first are named. `refuse`: the first is an error."""
     tokenizer: Tokenizer.Config = Char.Config()
     """How text becomes ids."""
     stories: StoriesConfig = StoriesConfig()
     """The stories of the source `stories`."""
-    validation: Annotated[float, Range(0, 1, open_low=True, open_high=True)] | Count = 0.1
+    validation: Annotated[float, Range(0, 1, open_low=True, open_high=True)] | Annotated[int, Range(2, MOST)] = 0.1
     """How much of the text, at its end, is for validation: a fraction of its tokens (0.1), or a number of tokens
     (100_000), which keeps evaluations short whatever the size of the text. It begins with a document if one begins
-    near: within 1 % of the text, or of that number. For the stories, see `stories.validation`."""
+    near: within 1 % of the text, or of that number. 1 would mean all, or one, and is refused. For the stories, see
+    `stories.validation`."""
     windows: Literal["random", "shuffled", "documents", "packed"] = "random"
     """Where windows start. `random`: anywhere. `shuffled`: side by side in a random order, each once in an epoch; every
     epoch has another offset and another order. `documents`: at the start of a document, then side by side up to its
@@ -84,8 +85,6 @@ class DataConfig(Options):
         """An empty path would mean the current directory; half a text of a task asks what nobody can know."""
         if isinstance(self.source, str) and not self.source.strip():
             yield "source", f"expected a name ({', '.join(corpora.NAMES)}) or a path, found an empty text"
-        if self.validation == 1:
-            yield "validation", "1 is ambiguous (all or one): expected a fraction below 1, or at least 2 tokens"
         if isinstance(self.language, Task) and self.windows != "documents":
             yield "windows", f"the texts of a task are seen whole: expected documents, found {self.windows}"
 
