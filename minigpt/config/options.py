@@ -192,10 +192,7 @@ def _without_effect(options: Options) -> Iterator[Mistake]:
 def _field_mistakes(schema: type[Options], values: dict[str, Any]) -> Iterator[Mistake]:
     for name, hint in hints(schema).items():
         if name in values and not _fits(hint, values[name]):
-            value = values[name]
-            whole = isinstance(value, float) and value.is_integer() and _fits(hint, int(value))  # 1e3 is a float
-            hint_at = f": write it as {int(value)}" if whole else ""
-            yield name, f"expected {_describe(hint)}, found {_show(value)}{hint_at}"
+            yield name, f"expected {_describe(hint)}, found {_show(values[name])}"
 
 
 Schema = TypeVar("Schema", bound=Options)

@@ -44,6 +44,7 @@ Json = dict[str, Any]
 def export_run(run: Run, out: Path, remote_code: bool = False, say: Say = silent) -> None:
     """Write the folder `out`. Raises UserError for what cannot be exported, and OSError; then `out` is as it was."""
     check_out(out, run.folder.resolve().name)
+    done = "replaced" if out.is_dir() and any(out.iterdir()) else "wrote"
     files: Files = dict(tokenizer_files(run.tokenizer, run.config.model.block_size))
     if remote_code:
         model, architecture = with_code(run), MODEL_CLASS
@@ -54,7 +55,7 @@ def export_run(run: Run, out: Path, remote_code: bool = False, say: Say = silent
     files["README.md"] = model_card(run, remote_code, architecture)
     write_folder(out, files, run.folder.resolve().name)
     consent = ", trust_remote_code=True" if remote_code else ""
-    say(f"wrote {out}: AutoModelForCausalLM.from_pretrained({str(out)!r}{consent})")
+    say(f"{done} {out}: AutoModelForCausalLM.from_pretrained({str(out)!r}{consent})")
     if (reader := tokenizer_class(run, architecture)) != "AutoTokenizer":
         say(f"note: its tokenizer is read by {reader}.from_pretrained; AutoTokenizer would split texts as Qwen 2 does")
 

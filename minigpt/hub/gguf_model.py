@@ -297,4 +297,4 @@ def library() -> ModuleType:
     try:
         return importlib.import_module("gguf")
     except ImportError:
-        raise UserError('GGUF files are read with the package gguf: pip install -e ".[gguf]"') from None
+        raise UserError('GGUF files are read and written with the package gguf: pip install -e ".[gguf]"') from None
