@@ -216,7 +216,7 @@ SHARED = ("training.precision=float32", "model.n_embd=192", "model.n_layer=4", "
 
 @pytest.mark.slow
 def test_the_peak_of_processes_that_share_the_model_is_that_of_real_ones(tmp_path: Path) -> None:
-    """Two processes of torchrun. Gloo frees what it has gathered when its thread is done: up to three blocks more."""
+    """Two processes of torchrun. Gloo frees what it has gathered a moment later: up to the whole model more."""
     (tmp_path / "rank.py").write_text(RANK, encoding="utf-8")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     paths = environment() | {"PYTHONPATH": str(Path(__file__).parent)}
@@ -229,7 +229,7 @@ def test_the_peak_of_processes_that_share_the_model_is_that_of_real_ones(tmp_pat
     planned = simulate(config.model, V, config.training, ROWS // 2, ranks=2)
     model = GPT(config.model, V)
     block = 4 * sum(parameter.numel() for parameter in model.blocks[0].parameters())
-    assert len(real) == 2 and all(0.99 * planned.peak <= each <= planned.peak + 3.5 * block for each in real)
+    assert len(real) == 2 and all(0.99 * planned.peak <= each <= planned.peak + 6 * block for each in real)
     whole = sum(parameter.numel() for parameter in model.parameters())
     assert 4 * whole / 2 <= planned.parts["weights"] < 4 * 0.7 * whole  # a block's, or the embeddings', may be gathered
 
