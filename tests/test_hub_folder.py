@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import struct
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from running import script, small_text, well
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerFast
 
-from minigpt.hub import fetch, importer
+from minigpt.hub import importer
 from minigpt.hub.importer import import_folder, open_source
 from minigpt.hub.tokenizer_json import tokenizer_files
 from minigpt.runs.checkpoint import CheckpointError
@@ -496,57 +494,3 @@ def test_a_family_of_ones_own_is_a_plugin(folder: Path) -> None:
     Path("family.py").write_text(FAMILY)
     assert script("import_hf.py", "model", cwd=folder.parent).code == 2
     well(script("import_hf.py", "model", "--plugin", "family.py", cwd=folder.parent))
-
-
-# ---- a name in place of a folder ----
-
-
-@pytest.mark.parametrize(
-    ("environment", "why"),
-    [
-        ({"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE is set"),
-        ({"HF_ENDPOINT": "http://127.0.0.1:9"}, r"http://127\.0\.0\.1:9 cannot be reached \(.*\)"),
-    ],
-)
-def test_a_name_offline_is_one_line(environment: dict[str, str], why: str, tmp_path: Path) -> None:
-    ended = script("import_hf.py", "some/model", cwd=tmp_path, HF_HOME=str(tmp_path / "cache"), **environment)
-    assert ended.code == 2
-    expected = (
-        f"error: some/model is neither a folder here nor in the cache .* and {why}: connect once, or give a folder\n"
-    )
-    assert re.fullmatch(expected, ended.err)
-
-
-def test_a_hub_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
-        monkeypatch.setattr(fetch, "ANSWER", 0.2)
-        assert "cannot be reached (" in fetch.why_offline()
-
-
-def test_a_folder_that_is_here_is_not_looked_for_on_the_hub(folder: Path) -> None:
-    Path("some").mkdir()
-    folder.rename("some/model")
-    well(script("import_hf.py", "some/model", cwd=folder.parent, HF_HUB_OFFLINE="1"))
-
-
-def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(UserError, match=r"huggingface_hub: pip install -e \"\.\[hub\]\""):
-        fetch.fetch("some/model", quiet)
-
-
-def test_a_name_is_found_in_the_cache(folder: Path, tmp_path: Path) -> None:
-    repository = tmp_path / "cache" / "hub" / "models--some--model"
-    snapshot = repository / "snapshots" / ("a" * 40)
-    (repository / "refs").mkdir(parents=True)
-    (repository / "refs" / "main").write_text("a" * 40)
-    (repository / "blobs").mkdir()
-    snapshot.mkdir(parents=True)
-    for file in folder.iterdir():
-        file.rename(repository / "blobs" / file.name)
-        (snapshot / file.name).symlink_to(Path("../../blobs") / file.name)
-    home = str(tmp_path / "cache")
-    assert "run: runs/model" in well(
-        script("import_hf.py", "some/model", cwd=tmp_path, HF_HOME=home, HF_HUB_OFFLINE="1")
-    )

@@ -13,11 +13,14 @@ import os
 import re
 import urllib.error
 import urllib.request
+from fnmatch import fnmatch
 from pathlib import Path
 from types import ModuleType
 
 from minigpt.runs.report import Say
+from minigpt.system.bars import shows_bars
 from minigpt.system.errors import UserError
+from minigpt.system.terminal import one_line
 from minigpt.system.waiting import interruptible
 
 WANTED = [
@@ -59,21 +62,52 @@ def packaged(name: str) -> Path | None:
 def fetch(name: str, say: Say) -> Path:
     """The folder with the files of a model on the Hub. Raises UserError, offline within seconds."""
     library = library_of_the_hub()
+    if not shows_bars():
+        importlib.import_module("huggingface_hub.utils").disable_progress_bars()
     offline = why_offline()
-    if not offline:
-        say(f"{name}: fetching it from {endpoint()}")
+    say(f"{name}: {f'only the cache is looked into, {offline}' if offline else f'fetching it from {endpoint()}'}")
     try:
-        return Path(
-            interruptible(
-                lambda: library.snapshot_download(name, allow_patterns=WANTED, local_files_only=bool(offline)),
-                f"fetching {name}",
-            )
-        )
-    except (OSError, ValueError) as error:
-        if offline:
-            what = f"{name} is neither a folder here nor in the cache of the Hugging Face Hub, and {offline}"
-            raise UserError(f"{what}: connect once, or give a folder") from None
-        raise UserError(f"{name} could not be fetched ({' '.join(str(error).split())[:300]})") from None
+        return interruptible(lambda: (cached if offline else download)(library, name), f"fetching {name}")
+    except Exception as error:  # of the library, and of whatever it loads files with
+        why = not_cached(name, offline, error) if offline else not_fetched(name, error)
+        raise UserError(one_line(why)) from error
+
+
+def download(library: ModuleType, name: str) -> Path:
+    """Fetch the files one after another, and enter them into the cache as one snapshot: its folder.
+
+    The library alone fetches them in threads, which keep an interrupted process alive until they have their files.
+    """
+    model = library.HfApi().model_info(name)
+    for file in (one.rfilename for one in model.siblings):
+        if any(fnmatch(file, wanted) for wanted in WANTED):
+            library.hf_hub_download(name, file, revision=model.sha)
+    return Path(library.snapshot_download(name, allow_patterns=WANTED))
+
+
+def cached(library: ModuleType, name: str) -> Path:
+    """The snapshot that is in the cache."""
+    return Path(library.snapshot_download(name, allow_patterns=WANTED, local_files_only=True))
+
+
+def not_cached(name: str, offline: str, error: Exception) -> str:
+    """Why the cache alone does not give a model."""
+    hint = f"and {offline}: connect once, or give a folder"
+    if type(error).__name__ == "IncompleteSnapshotError":
+        return f"{name}: only a part of it is in the cache of the Hugging Face Hub, {hint}"
+    return f"{name} is neither a folder here nor in the cache of the Hugging Face Hub, {hint}"
+
+
+def not_fetched(name: str, error: Exception) -> str:
+    """Why the Hub does not give a model: what it answered, and what to do."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    token = "log in (hf auth login), or set HF_TOKEN"
+    if type(error).__name__ == "GatedRepoError":
+        return f"{name} is gated: accept its terms on {endpoint()}/{name}, then {token}"
+    if status in (401, 403, 404):
+        return f"{endpoint()} has no model {name}, or it is not open to you: check the name; for a private one {token}"
+    said = str(error).partition("For more information")[0] or type(error).__name__
+    return f"{name} could not be fetched ({' '.join(said.split())[:300]}): try again (whole files are kept)"
 
 
 def library_of_the_hub() -> ModuleType:
