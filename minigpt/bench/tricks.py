@@ -19,14 +19,16 @@ MODELS: dict[str, dict[str, Any]] = {
     "multi_head": {**MODERN, "attention": "multi_head"},
     "average_matrix": {**SIZE, "attention": "average_matrix"},
     "delta_net": {**SIZE, "attention": "delta_net"},
+    "soft_cap, 1,024 positions": {**SIZE, "block_size": 1024, "attention": "soft_cap"},
     "GPT-2's shape, 16 texts": {**SIZE, "attention": "multi_head"},
 }
-VOCABULARY, BATCH = 65, 16
+VOCABULARY, TOKENS = 65, 16 * 128  # in a batch of training
 TEXTS = {"GPT-2's shape, 16 texts": 16}  # written at the same time; the others write one
 WHERE = {  # the model with which a trick is measured; the others: multi_head
     "running sums": "average_matrix",
     "chunks": "delta_net",
     "states of fixed size": "delta_net",
+    "queries in parts": "soft_cap, 1,024 positions",
     "no oneDNN": "GPT-2's shape, 16 texts",  # the only one with GELU
     "last position only": "GPT-2's shape, 16 texts",
 }
@@ -52,10 +54,11 @@ def add(report: Report, setting: Setting, what: str, count: int, tricks: Sequenc
         if not mine:
             continue
         off: dict[str, list[str]] = {"nothing": [], **{trick: [trick] for trick in mine}, "all of them": [*tricks]}
-        batch = BATCH if spec["do"] == "train" else TEXTS.get(model, 1)
-        shape = {**SIZE, "vocab_size": VOCABULARY}
+        T = options["block_size"]
+        batch = TOKENS // T if spec["do"] == "train" else TEXTS.get(model, 1)
+        shape = {**SIZE, "block_size": T, "vocab_size": VOCABULARY}
         common = {**spec, "program": "minigpt", "batch": batch, "shape": shape, "model": options}
-        title = f"{what}, {model}, {batch} x {SIZE['block_size']}, {setting.repeat} blocks of {count}, in turn"
+        title = f"{what}, {model}, {batch} x {T}, {setting.repeat} blocks of {count}, in turn"
         report.begin(title)
         specs = {name: setting.spec(**common, without=without) for name, without in off.items()}
         found = interleave(specs, count, setting.repeat, warm_up=count)

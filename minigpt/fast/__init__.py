@@ -5,6 +5,7 @@
     guard           which faster form a class may use: the one that was written for its mathematics
     kernels         scores, softmax and mean in one fused kernel
     channels        kinds whose part of the scores is one more channel for the kernel
+    parts           queries in parts, for kinds whose weights no kernel makes
     windows         a block of queries with the keys near it, and nothing else
     running_sum     averages as running sums
     rotary          rotations as products of complex numbers

@@ -14,6 +14,7 @@ from minigpt.fast import (  # noqa: F401 (they register their forms)
     convolution,
     kernels,
     levels,
+    parts,
     recurrence,
     rewriting,
     rotary,

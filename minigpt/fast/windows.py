@@ -24,6 +24,7 @@ from minigpt.attention.sparse.soft_cap_window import SoftCapWindow
 from minigpt.attention.sparse.streaming import Streaming
 from minigpt.fast import kernels
 from minigpt.fast.guard import faster
+from minigpt.fast.parts import mix_capped
 
 NARROWEST = 64  # of blocks: narrower ones are slower, as measured in windows of 16 to 128
 FEWEST = 4  # blocks; with fewer, one masked call is as fast
@@ -35,9 +36,9 @@ def mix(self: SlidingWindow, query: Tensor, key: Tensor, value: Tensor) -> Tenso
     return by_blocks(self, kernels.mix, query, key, value)
 
 
-def mix_capped(self: SoftCapWindow, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+def mix_capped_window(self: SoftCapWindow, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """The same with scores that no kernel makes: (B, H, T, e)."""
-    return by_blocks(self, Attention.mix, query, key, value)
+    return by_blocks(self, mix_capped, query, key, value)
 
 
 def by_blocks(self: SlidingWindow, mix: Mix, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -108,5 +109,5 @@ def recall(self: SlidingWindow, query: Tensor, key: Tensor, value: Tensor, past:
 for _kind in (SlidingWindow, Streaming):
     faster(_kind, "mix", "windows by blocks", supports=("scale",))(mix)
     faster(_kind, "recall", "windows by blocks", supports=("scale",))(recall)
-faster(SoftCapWindow, "mix", "windows by blocks", supports=("scale",))(mix_capped)
+faster(SoftCapWindow, "mix", "windows by blocks", supports=("scale",))(mix_capped_window)
 faster(Chunked, "mix", "windows by blocks", supports=("scale",))(mix_chunks)
