@@ -20,7 +20,7 @@ from minigpt.attention.compact.latent import Latent
 from minigpt.attention.compact.tensor_product import TensorProduct
 from minigpt.attention.linear.long_convolution import LongConvolution
 from minigpt.attention.linear.mamba2 import Mamba2
-from minigpt.attention.position import NoPosition, Rotary
+from minigpt.attention.position import Alibi, NoPosition, Rotary
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.attention.softmax.token_shift import TokenShift
@@ -37,6 +37,7 @@ from minigpt.system.errors import UserError
 
 H, d = 4, D // 4
 LINEAR = PLUGIN_KINDS["plugin_linear"].Config()
+SLOW = Rotary.Config(base=500.0, share=0.5)
 
 # ---- how much is kept ----
 
@@ -77,6 +78,8 @@ ABOVE = [
     (LongConvolution.Config(waves=3), ValueResidual.Config()),
     (SlidingWindow.Config(window=3), ValueResidual.Config()),
     (ValueResidual.Config(), CrossLayer.Config()),
+    (MultiHead.Config(position=SLOW), CrossLayer.Config(position=SLOW)),
+    (MultiHead.Config(position=Alibi.Config()), CrossLayer.Config(position=NoPosition.Config())),
     (TokenShift.Config(), TensorProduct.Config(), Latent.Config()),
 ]
 
@@ -131,6 +134,18 @@ def test_keys_that_are_shared_are_kept_once_and_not_by_the_layers_that_read_them
         (
             (Latent.Config(), CrossLayer.Config()),
             r"cross_layer in layer 2 has 4 query heads of width 4, and the layer below keys and values \(2, 4, 5, 6\)",
+        ),
+        (
+            (CrossLayer.Config(), CrossLayer.Config(position=NoPosition.Config())),
+            r"layer 2 has no rotation for its queries, and the layer below rotary for its keys; give both layers the s",
+        ),
+        (
+            (MultiHead.Config(position=Alibi.Config()), CrossLayer.Config()),
+            "layer 2 has rotary for its queries, and the layer below no rotation for its keys",
+        ),
+        (
+            (CrossLayer.Config(share=3), CrossLayer.Config(share=3), CrossLayer.Config(share=3, position=SLOW)),
+            "layer 3 has rotary of base 500.0, share 0.5 for its queries, and the layer below rotary of base",
         ),
         ((MultiHead.Config(head_dim=8), CrossLayer.Config()), r"\(2, 4, 5, 8\), of other heads; put a kind with heads"),
         ((GroupedQuery.Config(n_head=3, head_dim=4), CrossLayer.Config()), r"\(2, 3, 5, 4\) and \(2, 3, 5, 4\), of"),

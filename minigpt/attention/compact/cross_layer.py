@@ -4,7 +4,8 @@
     the layers between:           q = W_q x, and k, v of the layer below
 
 "Reducing Transformer Key-Value Cache Size with Cross-Layer Attention" (arXiv 2405.12981).
-New against grouped_query: it shares keys over layers, where that shares them over heads; both go together.
+New against grouped_query: it shares keys over layers, where that shares them over heads; both go together. Keys come
+rotated, so layers that share them have one position.
 Cost: that of multi_head without the projections of keys and values, O(T^2) in training and O(T) a written token.
 Cache: 2 G d / s numbers a token a layer.
 Used in: Hunyuan-Large (s = 2), and Gemma 3n's upper layers.
@@ -15,16 +16,16 @@ B batch, H query heads, G key heads, T positions, d width of a head.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from minigpt.attention.cache import KVCache, Past, Shared
 from minigpt.attention.edge import Edge
-from minigpt.attention.position import Shape
+from minigpt.attention.position import Position, Shape
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import split_heads
-from minigpt.config.options import Count
+from minigpt.config.options import Count, to_python
 from minigpt.system.counting import layer_name
 from minigpt.system.errors import UserError
 
@@ -58,7 +59,8 @@ class CrossLayer(GroupedQuery, kind="cross_layer"):
 
     def of_the_layer_below(self, query: Tensor, past: Past) -> tuple[Tensor, Tensor]:
         """Keys and values (B, G, T, d) for the new positions. Raises UserError where they do not fit the queries."""
-        d, seen = query.shape[3], past.below.seen if past.below else None
+        d, below = query.shape[3], past.below or Past()
+        seen = below.seen
         if seen is None:
             raise UserError(
                 f"cross_layer in {layer_name(self.layer)} reads keys and values of the layer below, which has none"
@@ -69,7 +71,32 @@ class CrossLayer(GroupedQuery, kind="cross_layer"):
                 f"cross_layer in {layer_name(self.layer)} has {self.n_head} query heads of width {d}, and the layer "
                 f"below keys and values {shapes}, of other heads; put a kind with heads of the same width below it"
             )
+        self.check_rotation(below.turned_by)
         return seen
+
+    def check_rotation(self, below: object) -> None:
+        """Raises UserError where the layer below rotated its keys by another position than this one its queries."""
+        ours, theirs = (rotation(position) for position in (self.position, below))
+        if ours != theirs:
+            raise UserError(
+                f"cross_layer in {layer_name(self.layer)} has {told(ours, theirs)} for its queries, and the layer "
+                f"below {told(theirs, ours)} for its keys; give both layers the same `position`"
+            )
 
     def make_cache(self, length: int) -> Past:
         return Shared() if self.reads_below else KVCache(length)
+
+
+def rotation(position: object) -> dict[str, Any]:
+    """The options of a position that rotates queries and keys; empty for one that does not."""
+    rotates = isinstance(position, Position) and position.acts_by("rotate")
+    return to_python(position.config) if rotates else {}  # type: ignore[attr-defined]
+
+
+def told(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
+    """A rotation in words: its kind, and the options in which it differs from another of that kind."""
+    if not ours:
+        return "no rotation"
+    alike = ours["kind"] == theirs.get("kind")
+    differ = [f"{name} {value}" for name, value in ours.items() if alike and theirs[name] != value]
+    return " of ".join((ours["kind"], *([", ".join(differ)] if differ else [])))
