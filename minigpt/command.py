@@ -26,7 +26,7 @@ from minigpt.system.plugin import PLUGINS, load_plugin
 from minigpt.system.signals import ENDING, SIGPIPE, Stopped, Terminated, receive_signals
 from minigpt.system.terminal import complain, give_up, one_line
 from minigpt.training import distributed
-from minigpt.training.loop import Diverged
+from minigpt.training.records import Diverged
 
 if TYPE_CHECKING:
     from minigpt.runs.run import Run

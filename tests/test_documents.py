@@ -306,7 +306,7 @@ def test_a_step_is_that_of_the_documents_alone_whatever_the_micro_batch() -> Non
     for size in (None, 1, 2):
         model.zero_grad()
         config = TrainingConfig(batch_size=3, micro_batch_size=size, device="cpu")
-        found.append((accumulate(model, IDS, y, config, begins=BEGINS), model.head.weight.grad.clone()))  # type: ignore[union-attr]
+        found.append((accumulate(model, IDS, y, config, begins=BEGINS).item(), model.head.weight.grad.clone()))  # type: ignore[union-attr]
     model.zero_grad()
     loss = nn.functional.cross_entropy(alone(model).flatten(0, 1), y.flatten())
     loss.backward()

@@ -11,6 +11,7 @@ import random
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +19,8 @@ import pytest
 import torch
 from running import data_folder, small_text
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from minigpt.attention import Attention, MultiHead, Past
 from minigpt.model import GPT, ModelConfig
@@ -29,8 +32,6 @@ from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import IGNORED, DataConfig, Dataset
 from minigpt.text.tokenizer import Char
 from minigpt.training.loop import (
-    Diverged,
-    Record,
     TrainingConfig,
     accumulate,
     choose_device,
@@ -40,7 +41,8 @@ from minigpt.training.loop import (
     train,
     verdict,
 )
-from minigpt.training.optimizer import AdamW, Muon, Optimizer
+from minigpt.training.optimizer import AdamW, AdamWRule, Muon, Optimizer
+from minigpt.training.records import Diverged, Record
 
 BLOCK = 16
 OPTIMIZERS = [AdamW.Config(), Muon.Config()]
@@ -104,7 +106,7 @@ def test_micro_batches_add_up_to_the_whole_batch(micro_batch_size: int) -> None:
 
     def gradients(size: int | None) -> tuple[float, list[Tensor]]:
         model = make_model().double()
-        loss = accumulate(model, x, y, settings(micro_batch_size=size))
+        loss = accumulate(model, x, y, settings(micro_batch_size=size)).item()
         return loss, [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
 
     (whole, expected), (loss, found) = gradients(None), gradients(micro_batch_size)
@@ -159,7 +161,7 @@ def test_a_loss_of_the_kinds_own_is_not_in_the_validation_loss(dataset: Dataset)
 def test_the_whole_batch_is_the_mean_over_its_targets() -> None:
     model, (x, y) = make_model().double(), torch.randint(30, (2, 5, BLOCK))
     y[0, 3:] = IGNORED
-    loss = accumulate(model, x, y, settings())
+    loss = accumulate(model, x, y, settings()).item()
     log_p = model(x).log_softmax(-1)  # (B, T, V)
     picked = [-log_p[b, t, y[b, t]].item() for b in range(5) for t in range(BLOCK) if y[b, t] != IGNORED]
     assert loss == pytest.approx(sum(picked) / (3 + 4 * BLOCK), rel=1e-6)
@@ -230,7 +232,7 @@ def test_a_record_says_what_the_step_did(dataset: Dataset) -> None:
     assert {record.tokens for record in records} == {4 * BLOCK}
     model = make_model()
     x, y = dataset.batch("train", 0, 4, config.seed)
-    assert records[0].loss == accumulate(model, x, y, config)
+    assert records[0].loss == accumulate(model, x, y, config).item()
     length = sum(float((p.grad**2).sum()) for p in model.parameters() if p.grad is not None) ** 0.5
     assert records[0].grad_norm == pytest.approx(length, rel=1e-5)
 
@@ -314,7 +316,106 @@ def test_looking_on_changes_nothing(dataset: Dataset) -> None:
     assert equal(alone.state_dict(), watched.state_dict())
 
 
+class Reads(TorchFunctionMode):
+    """Counts the numbers that Python reads from tensors of floats, and those that torch's own code reads."""
+
+    METHODS = frozenset(
+        getattr(Tensor, name) for name in ("item", "tolist", "numpy", "cpu", "__float__", "__bool__", "__int__")
+    )
+
+    class Within(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.count += func is torch.ops.aten._local_scalar_dense.default and args[0].is_floating_point()
+            return func(*args, **(kwargs or {}))
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.within, self.called = self.Within(), 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.called += func in self.METHODS and args[0].is_floating_point()
+        with self.within:
+            return func(*args, **(kwargs or {}))
+
+    @property
+    def count(self) -> int:
+        return self.called + self.within.count
+
+
+@pytest.mark.parametrize("clip", [0.1, 0.0])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, **KINDS)  # type: ignore[arg-type]
+def test_between_log_lines_no_loss_is_read_and_the_steps_are_the_same_to_the_bit(
+    dataset: Dataset, optimizer: Optimizer.Config, clip: float
+) -> None:
+    config = settings(optimizer=replace(optimizer, weight_decay=0.1), grad_clip=clip, micro_batch_size=2)
+    each, lines = make_model(dropout=0.3), make_model(dropout=0.3)
+    each_optimizer, lines_optimizer = make_optimizer(config, each), make_optimizer(config, lines)
+    expected = [replace(r, seconds=0.0) for r in train(each, dataset, each_optimizer, config)]
+
+    reads, before = Reads(), list[int]()
+
+    def wanted(step: int) -> bool:
+        before.append(reads.count)
+        return step in (3, 6)
+
+    with reads:
+        found = list(train(lines, dataset, lines_optimizer, config, wanted=wanted))
+    assert [b - a for a, b in pairwise([0, *before])] == [0, 0, 0, 1, 0, 0]  # read after step 3, for step 4 to begin
+    assert [record.newest for record in found] == [False, False, True] * 2
+    assert [replace(r, seconds=0.0, newest=True) for r in found] == expected
+    assert equal(each.state_dict(), lines.state_dict()) and equal(each_optimizer.state(), lines_optimizer.state())
+
+
+def test_a_rule_from_elsewhere_steps_only_along_losses_that_were_read(dataset: Dataset) -> None:
+    class Own(AdamWRule):
+        def move(self, *given: Any) -> None:
+            super().move(*given)
+
+    class WithOwn(AdamW):
+        def make_parts(self, config: AdamW.Config, model: GPT) -> list[Any]:
+            return [Own(super().make_parts(config, model)[0].param_groups)]
+
+    model = make_model()
+    steps = train(model, dataset, WithOwn(AdamW.Config(), model), settings(), wanted=lambda step: False)
+    assert [record.newest for record in steps] == [True] * 6
+
+
 # ---- what goes wrong ----
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, **KINDS)  # type: ignore[arg-type]
+def test_of_losses_read_together_the_first_that_is_none_is_named_and_no_step_is_taken_from_there_on(
+    dataset: Dataset, optimizer: Optimizer.Config
+) -> None:
+    """The loss of step 3 alone is NaN; it is read after step 5."""
+    config = settings(optimizer=replace(optimizer, weight_decay=0.1))
+    alone, model = make_model(), make_model()
+    alone_optimizer, model_optimizer = make_optimizer(config, alone), make_optimizer(config, model)
+    steps = train(alone, dataset, alone_optimizer, config)
+    expected = [next(steps).loss, next(steps).loss]
+
+    def wanted(step: int) -> bool:
+        if step == 2:  # the step after it
+            handle = model.tokens.weight.register_hook(lambda gradient: handle.remove() or gradient * math.nan)
+        return step == 5
+
+    found = list[Record]()
+    with pytest.raises(Diverged, match=r"^step 3: the loss is .*, the gradient's length nan; lower the learning"):
+        for record in train(model, dataset, model_optimizer, config, wanted=wanted):
+            found.append(record)
+    assert [record.loss for record in found] == expected and [record.newest for record in found] == [False, True]
+    assert equal(alone.state_dict(), model.state_dict()) and equal(alone_optimizer.state(), model_optimizer.state())
+
+
+def test_a_step_beyond_float32_loses_no_record_of_the_steps_before(dataset: Dataset) -> None:
+    model, config = make_model(), settings(warmup_steps=3, optimizer=Muon.Config(learning_rate=5e38))
+    optimizer, found = make_optimizer(config, model), list[Record]()
+    with pytest.raises(Diverged, match=r"^step 2: the step is beyond float32"):
+        for record in train(model, dataset, optimizer, config, wanted=lambda step: False):
+            found.append(record)
+    assert [record.step for record in found] == [1]  # its step was finite, and so large that the next loss is not
 
 
 @pytest.mark.parametrize("where", ["weight", "gradient"])
@@ -418,8 +519,8 @@ def test_a_loss_of_the_kinds_own_comes_out_of_a_compiled_model_too() -> None:
     model = copy.deepcopy(plain)
     config = settings(compile=True, micro_batch_size=2)
     losses = [
-        accumulate(plain, x, y, config),
-        accumulate(model, x, y, config, forward=compiled(model, config)),
+        accumulate(plain, x, y, config).item(),
+        accumulate(model, x, y, config, forward=compiled(model, config)).item(),
     ]
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
     for ours, theirs in zip(model.parameters(), plain.parameters()):

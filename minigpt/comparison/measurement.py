@@ -42,8 +42,9 @@ from minigpt.text.dataset import Dataset
 from minigpt.text.ids import check_size
 from minigpt.text.tokenizer import Tokenizer
 from minigpt.training.floor import Score, character_probabilities, example, predict, score
-from minigpt.training.loop import Diverged, History, fit, train
+from minigpt.training.loop import History, fit, train
 from minigpt.training.optimizer import Optimizer
+from minigpt.training.records import Diverged
 
 CURVE_WINDOWS = 256  # of the validation split, for each point of a curve
 TRIAL_STEPS = 7  # to measure a variant's speed

@@ -37,7 +37,7 @@ from minigpt.system.strict_json import has_form, parse_json
 from minigpt.system.waiting import progress
 from minigpt.text.corpus import PRETRAINED
 from minigpt.text.dataset import IGNORED, Dataset
-from minigpt.training.loop import Diverged, TrainingConfig, choose_device, next_token_loss, train
+from minigpt.training.loop import TrainingConfig, choose_device, next_token_loss, train
 from minigpt.training.memory import (
     LOGITS,
     MAPS,
@@ -49,6 +49,7 @@ from minigpt.training.memory import (
     scores_bytes,
     training_parts,
 )
+from minigpt.training.records import Diverged
 
 AS_IT_IS = "as it is"
 RESULTS, MAX_RESULTS = "results.json", 1 << 24

@@ -148,6 +148,7 @@ def fake(gpu: bool, ranks: int = 1) -> Iterator[None]:
         stack.enter_context(patch.object(nn.Module, "to", lambda module, *where, **how: module))  # peft moves adapters
         stack.enter_context(patch.multiple(distributed, world=lambda: ranks, rank=lambda: 0))
         stack.enter_context(patch.multiple(distributed, total=lambda *numbers: list(numbers), largest=lambda n: n))
+        stack.enter_context(patch.object(distributed, "summed", lambda number: number))
         if ranks > 1:
             stack.enter_context(alone_of(ranks))
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))

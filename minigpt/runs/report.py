@@ -20,7 +20,8 @@ from minigpt.system.folder import fsync, write_whole
 from minigpt.system.strict_json import has_form, parse_json
 from minigpt.system.terminal import complain, give_up, printable
 from minigpt.system.waiting import progress
-from minigpt.training.loop import History, Record
+from minigpt.training.loop import History
+from minigpt.training.records import Record
 
 LINES = 20  # plain lines in a whole run
 BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}, {rate_fmt}{postfix}]"  # without tqdm's own idea of what is left

@@ -46,17 +46,16 @@ from minigpt.training.floor import (
     score,
 )
 from minigpt.training.loop import (
-    Diverged,
     Evaluation,
     EvaluationStopped,
     History,
-    Record,
     evaluate,
     evaluation_due,
     fit,
     verdict,
 )
 from minigpt.training.optimizer import Optimizer
+from minigpt.training.records import Diverged, Record
 from minigpt.training.sharding import is_sharded
 
 KEEP = 2  # checkpoints
@@ -117,6 +116,8 @@ class Trainer:
         for record, evaluation in steps:
             run.step, last = record.step, record.step == config.max_steps
             self.report(record, evaluation, reporter, metrics)
+            if not record.newest:
+                continue
             if config.sample_every and record.step % config.sample_every == 0 and not last:
                 self.sample()
             overdue = perf_counter() - saved >= 60 * config.checkpoint_minutes

@@ -178,6 +178,14 @@ def total(*numbers: float) -> list[float]:
     return tensor.tolist()
 
 
+def summed(number: torch.Tensor) -> torch.Tensor:
+    """The sum of a number, (), over all processes, in float64; it stays on its device. With one process, the number."""
+    if world() > 1:
+        number = number.double()
+        _reduce(number)
+    return number
+
+
 def exchange(sent: torch.Tensor, there: list[int], back: list[int]) -> torch.Tensor:
     """What this process gets where each sends `there[i]` numbers to process i: `back[i]` numbers from process i."""
     received = sent.new_empty(sum(back))

@@ -36,6 +36,7 @@ from minigpt.training.memory import evaluated_at_once
 from minigpt.training.optimizer import AdamW, Optimizer, schedule
 from minigpt.training.parallel import DDP, Parallel
 from minigpt.training.recompute import recomputing
+from minigpt.training.records import Diverged, Lines, Record, Unread, timed
 from minigpt.training.sharding import clip_shards, in_step, is_sharded
 
 
@@ -102,18 +103,6 @@ class TrainingConfig(Options):
             yield "cuda_graphs", "a replay overwrites the gradients of the one before: leave micro_batch_size out"
 
 
-@dataclass(frozen=True)
-class Record:
-    """What one step did."""
-
-    step: int  # how many steps are done
-    loss: float  # nats a token, mean over the batch, before the step
-    lr: float  # of everything, or of the matrices where those have a rate of their own
-    grad_norm: float  # before clipping
-    tokens: int  # in this step
-    seconds: float  # of this step
-
-
 Evaluation = tuple[int, float, float]  # step, mean training loss since the evaluation before, validation loss
 
 
@@ -140,10 +129,6 @@ class History:
         self.evaluations.append((self.step, sum(self.losses) / len(self.losses), val_loss))
         self.losses.clear()
         return self.evaluations[-1]
-
-
-class Diverged(Exception):
-    """The loss or the gradient is no longer a number. The optimizer did not step."""
 
 
 class EvaluationStopped(Exception):
@@ -196,15 +181,22 @@ def next_token_loss(logits: Tensor, targets: Tensor, reduction: str = "mean") ->
 
 
 def train(
-    model: GPT, dataset: Dataset, optimizer: Optimizer, config: TrainingConfig, start: int = 0
+    model: GPT,
+    dataset: Dataset,
+    optimizer: Optimizer,
+    config: TrainingConfig,
+    start: int = 0,
+    wanted: Callable[[int], bool] = lambda step: True,
 ) -> Iterator[Record]:
-    """Train from step `start` to `config.max_steps`, and yield a Record after each step.
+    """Train from step `start` to `config.max_steps`, and yield a Record of each step.
 
-    Raises Diverged before a step along something that is not a number.
+    `wanted`: after which steps the losses so far are read and yielded; in between they stay on the device. Raises
+    Diverged when a loss or a norm that is read is not a number: no step along it is taken, and none after it.
     """
-    forward, precision = compiled(model, config), mixed_precision(config, model)
+    forward, precision, unread = compiled(model, config), mixed_precision(config, model), Unread()
     for step in range(start, config.max_steps):
-        began = perf_counter()
+        if not unread.steps:
+            began = perf_counter()
         model.train()
         torch.manual_seed((config.seed * 1_000_003 + step + (distributed.rank() << 40)) % 2**63)  # for dropout
         factor = schedule(step, config.max_steps, config.warmup_steps, config.schedule, config.final_rate)
@@ -212,17 +204,18 @@ def train(
         (x, y), begins = dataset.batch("train", *n), dataset.begins("train", *n)  # (B, T) each
         first = "compiling the model in the first step" if config.compile else "the first step"
         with heartbeat(first) if step == start else nullcontext():
-            loss = accumulate(model, x.to(model.device), y.to(model.device), config, precision, forward, begins)
+            loss = accumulate(model, x, y, config, precision, forward, begins)  # ()
         distributed.add_up(parameter.grad for parameter in model.parameters() if parameter.grad is not None)
-        norm = clip(model, config.grad_clip)
-        if not math.isfinite(loss + norm):
-            raise Diverged(
-                f"step {step + 1}: the loss is {loss}, the gradient's length {norm}; lower the learning rate"
-            )
-        take_step(optimizer, factor, step)
-        lr = optimizer.parts[-1].param_groups[0]["lr"]
-        tokens = config.batch_size * x.shape[1]
-        yield Record(step + 1, loss, lr, norm, tokens, perf_counter() - began)
+        norm = clip(model, config.grad_clip)  # ()
+        unread.add(step + 1, loss, optimizer.base_rates[-1][0] * factor, norm, config.batch_size * x.shape[1])
+        reads, found = wanted(step + 1) or not optimizer.skips, list[Record]()
+        try:
+            found = unread.read() if reads else found
+            take_step(optimizer, factor, step, None if reads else unread.skip())
+        except Diverged:
+            yield from timed(found[:-1] or unread.before(step + 1), perf_counter() - began)
+            raise
+        yield from timed(found, perf_counter() - began)
 
 
 def fit(
@@ -235,10 +228,11 @@ def fit(
 ) -> Iterator[tuple[Record, Evaluation | None]]:
     """Train from where the history ends, and evaluate every `eval_every` steps and after the last one.
 
-    Yields after each step, when it and its evaluation, if there was one, are in the history. `validate` returns a
-    validation loss, or raises EvaluationStopped: then there is none. Raises Diverged.
+    Yields each step once its loss is read, when it and its evaluation, if there was one, are in the history. `validate`
+    returns a validation loss, or raises EvaluationStopped: then there is none. Raises Diverged.
     """
-    for record in train(model, dataset, optimizer, config, history.step):
+    lines = Lines(model.device)
+    for record in train(model, dataset, optimizer, config, history.step, lambda step: due(step, config) or lines.due()):
         history.add(record)
         evaluation = None
         if evaluation_due(record.step, config):
@@ -252,10 +246,19 @@ def evaluation_due(step: int, config: TrainingConfig) -> bool:
     return step % config.eval_every == 0 or step == config.max_steps
 
 
-def take_step(optimizer: Optimizer, factor: float, step: int) -> None:
-    """Step along the gradients. Raises Diverged where a rate is beyond what torch's kernels take, float32's range."""
+def due(step: int, config: TrainingConfig) -> bool:
+    """Whether there is an evaluation, a sample or a checkpoint after a step, which need its loss."""
+    samples = config.sample_every and step % config.sample_every == 0
+    return bool(evaluation_due(step, config) or samples or step % config.checkpoint_every == 0)
+
+
+def take_step(optimizer: Optimizer, factor: float, step: int, skip: Tensor | None = None) -> None:
+    """Step along the gradients. Raises Diverged where a rate is beyond what torch's kernels take, float32's range.
+
+    `skip` (): where it is 1, everything stays as it is.
+    """
     try:
-        optimizer.step(factor)
+        optimizer.step(factor, skip) if skip is not None else optimizer.step(factor)
     except (RuntimeError, OverflowError) as error:
         if "overflow" not in str(error) and "too large" not in str(error):
             raise
@@ -284,8 +287,8 @@ def accumulate(
     precision: AbstractContextManager[None] = FLOAT32,
     forward: Callable[[Tensor], Tensor] | None = None,
     begins: Tensor | None = None,
-) -> float:
-    """Add up the gradients of a batch x, y (B, T), a micro-batch at a time; returns the mean loss of the batch.
+) -> Tensor:
+    """Add up the gradients of a batch x, y (B, T), a micro-batch at a time; returns the mean loss of the batch, ().
 
     The mean is over the targets of all processes, so gradients and losses of all of them are simply added up. Losses
     of the kinds' own, means over the rows of a micro-batch, count by its share of all rows; they are not returned.
@@ -294,7 +297,8 @@ def accumulate(
     """
     size, total = config.micro_batch_size or len(x), torch.zeros((), device=model.device)
     forward = model if forward is None else forward
-    targets, rows = distributed.total(float((y != IGNORED).sum()), float(len(x)))
+    targets, rows = distributed.total(float((y != IGNORED).sum()), float(len(x)))  # before y is on another device
+    x, y = (ids.to(model.device, non_blocking=model.device.type == "cuda") for ids in (x, y))  # (B, T) each
     divided = repeat(None) if begins is None else begins.split(size)
     for (inputs, outputs, begin), own in in_step(zip(x.split(size), y.split(size), divided), is_sharded(model)):
         with within_documents(model, begin):
@@ -304,16 +308,16 @@ def accumulate(
             extras = [extra for attention in model.attentions() if (extra := attention.extra_loss()) is not None]
             sum((own * len(inputs) / rows * extra for extra in extras), loss).backward()
         total += loss.detach()  # not read yet: the device goes on with the next micro-batch
-    return distributed.total(total.item())[0]
+    return distributed.summed(total)
 
 
-def clip(model: GPT, longest: float) -> float:
-    """Clip the gradient to the norm `longest` (0: do not clip), and return its norm before that."""
+def clip(model: GPT, longest: float) -> Tensor:
+    """Clip the gradient to the norm `longest` (0: do not clip), and return its norm before that, ()."""
     if is_sharded(model):
         return clip_shards([p.grad for p in model.parameters() if p.grad is not None], longest)
     if longest:
-        return nn.utils.clip_grad_norm_(model.parameters(), longest).item()
-    return nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]).item()
+        return nn.utils.clip_grad_norm_(model.parameters(), longest)
+    return nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
 
 
 def own_rows() -> slice:

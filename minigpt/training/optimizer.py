@@ -29,6 +29,7 @@ class Rule:
     """Steps groups of parameters, and keeps a state for each of them."""
 
     state_keys: ClassVar[set[str]] = set()
+    found_inf: Tensor | None = None  # (): where it is 1, a step changes nothing, as in torch's fused optimizers
 
     def __init__(self, groups: list[dict[str, Any]]):
         self.param_groups = [group for group in groups if group["params"]]
@@ -77,6 +78,7 @@ class AdamWRule(Rule):
             [],
             [state["step"] for state in states],
             fused=_fused(parameters[0]),
+            found_inf=self.found_inf,
             amsgrad=False,
             beta1=group["beta1"],
             beta2=group["beta2"],
@@ -107,8 +109,9 @@ class MuonRule(Rule):
             for i in numbers:
                 if not states[i]:
                     states[i]["momentum_buffer"] = torch.zeros_like(parameters[i])
-                gradient = local(gradients[i])  # (m, n), or the rows of it that this process holds
-                momentum = local(states[i]["momentum_buffer"]).lerp_(gradient, 1 - group["momentum"])  # (m, n)
+                momentum = local(states[i]["momentum_buffer"])  # (m, n), or the rows of it that this process holds
+                gradient = self.unless_skipped(local(gradients[i]), momentum)  # of the same shape
+                momentum.lerp_(gradient, 1 - group["momentum"])
                 nesterov.append(gradient.lerp(momentum, group["momentum"]))  # (m, n)
             if in_shards(parameters[numbers[0]]):
                 steps: Iterable[Tensor] = on_owners(nesterov, m, orthogonal)
@@ -116,8 +119,13 @@ class MuonRule(Rule):
                 steps = orthogonal(torch.stack(nesterov))  # (matrices, m, n)
             for i, step in zip(numbers, steps):
                 if group["weight_decay"]:
-                    local(parameters[i]).mul_(1 - group["lr"] * group["weight_decay"])
+                    local(parameters[i]).mul_(self.unless_skipped(1 - group["lr"] * group["weight_decay"], 1.0))
+                step = self.unless_skipped(step, 0.0)
                 local(parameters[i]).add_(step, alpha=-group["lr"] * max(1.0, m / n) ** 0.5)
+
+    def unless_skipped(self, value: Any, otherwise: Any) -> Any:
+        """A number or tensor, or the other one in a step that is to change nothing."""
+        return value if self.found_inf is None else torch.where(self.found_inf == 1, otherwise, value)
 
 
 NEWTON_SCHULZ = (
@@ -169,9 +177,19 @@ class Optimizer(Component):
         """Which parameters are stepped by which rule."""
         raise TypeError(f"{type(self).__name__} must define make_parts(config, model)")
 
-    def step(self, factor: float) -> None:
-        """One step with every learning rate multiplied by `factor`, then the gradients are dropped."""
+    @property
+    def skips(self) -> bool:
+        """Whether `step` takes a `skip`; of rules and optimizers from elsewhere this is not known."""
+        return type(self).step is Optimizer.step and all(type(part) in (AdamWRule, MuonRule) for part in self.parts)
+
+    def step(self, factor: float, skip: Tensor | None = None) -> None:
+        """One step with every learning rate multiplied by `factor`, then the gradients are dropped.
+
+        `skip` (): where it is 1, parameters and state stay as they are. Nobody needs to read it for that.
+        """
         for part, rates in zip(self.parts, self.base_rates):
+            if self.skips:
+                part.found_inf = skip  # type: ignore[union-attr]
             for group, rate in zip(part.param_groups, rates):
                 group["lr"] = rate * factor
             part.step()

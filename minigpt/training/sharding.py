@@ -6,7 +6,6 @@ function here returns what it was given.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import TypeVar
@@ -96,15 +95,15 @@ def put(tensor: Tensor, value: Tensor) -> None:
     tensor.copy_(like(tensor, value))
 
 
-def clip_shards(gradients: list[Tensor], longest: float) -> float:
-    """Clip a gradient in shards to the norm `longest` (0: do not clip), and return its norm before that.
+def clip_shards(gradients: list[Tensor], longest: float) -> Tensor:
+    """Clip a gradient in shards to the norm `longest` (0: do not clip), and return its norm before that, ().
 
     Squares are added up within each process first, so the last bits are not those of one process.
     """
     mine = [local(gradient) for gradient in gradients if in_shards(gradient)]
     others = [gradient for gradient in gradients if not in_shards(gradient)]
-    squares = [nn.utils.get_total_norm(some).item() ** 2 for some in (mine, others)]
-    norm = math.sqrt(distributed.total(squares[0])[0] + squares[1])
-    if 0 < longest < norm + 1e-6:
-        torch._foreach_mul_([*mine, *others], longest / (norm + 1e-6))
+    square, *rest = [nn.utils.get_total_norm(some).double() ** 2 for some in (mine, others) if some]  # ()
+    norm = (distributed.summed(square) + sum(rest)).sqrt()  # ()
+    if longest:
+        torch._foreach_mul_([*mine, *others], (longest / (norm + 1e-6)).clamp(max=1.0).float())
     return norm

@@ -63,6 +63,34 @@ def test_what_is_no_number_is_not_stepped_along(what: str, tmp_path: Path) -> No
     assert again.code == 0 and metrics(tmp_path) == metrics(tmp_path / "other")
 
 
+ONCE = """plain, loop = minigpt.training.loop.next_token_loss, minigpt.training.loop
+    def spoil(*a, **o):
+        loop.next_token_loss = plain
+        return plain(*a, **o) * float('nan')
+    loop.next_token_loss = spoil"""
+SELDOM = "minigpt.training.records.PAUSES = {'cpu': 1e9}"  # as on a GPU, but longer
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_between_two_log_lines_neither_that_step_nor_one_after_it_is_taken(kind: str, tmp_path: Path) -> None:
+    """The loss of step 8 alone is NaN, and is read after step 12."""
+    options = f"training.optimizer={kind}", "training.sample_every=0", "training.eval_every=6"
+    often = (*options, "training.checkpoint_every=6")
+    furnished(tmp_path)
+    ended = train_until(tmp_path, f"{ONCE}; {SELDOM}", "minigpt.training.loop", "accumulate", 8, *often)
+    assert ended.code == 3 and ended.err.startswith("diverged: step 8: the loss is nan"), ended
+    assert [line["step"] for line in metrics(tmp_path)] == [1, 2, 3, 4, 5, 6, 7]
+    assert newest(tmp_path).state["step"] == 6 and leftovers(tmp_path) == []
+    kept, _ = checkpoint.newest(tmp_path / "runs" / "small" / "diverged")
+    assert (tmp_path / "runs" / "small" / "diverged" / "batch-000007.safetensors").exists()
+
+    furnished(tmp_path / "other")
+    assert train(tmp_path / "other", "training.checkpoint_every=7", *options).code == 0
+    assert same(kept, checkpoint.load(tmp_path / "other" / "runs" / "small" / "checkpoints" / "step-000007"))
+    again = resume(tmp_path)  # without the mishap
+    assert again.code == 0 and metrics(tmp_path) == metrics(tmp_path / "other")
+
+
 @pytest.mark.parametrize("value", ["nan", "inf"])
 def test_a_validation_that_is_no_number_ends_the_run_and_is_never_recorded(value: str, tmp_path: Path) -> None:
     furnished(tmp_path)

@@ -52,6 +52,17 @@ def test_a_signal_during(phase: str, signum: int, code: int, straight: Path, tmp
     assert same(newest(tmp_path), newest(straight))
 
 
+def test_a_signal_between_two_log_lines_stops_at_the_next_one(straight: Path, tmp_path: Path) -> None:
+    """Where losses are read together, nothing is saved until the last of them is."""
+    furnished(tmp_path)
+    act = f"minigpt.training.records.PAUSES = {{'cpu': 1e9}}; os.kill(os.getpid(), {int(signal.SIGTERM)})"
+    options = "training.sample_every=0", "training.checkpoint_every=11"
+    stopped = train_until(tmp_path, act, "minigpt.training.loop", "accumulate", 9, *options)
+    assert stopped.code == 143 and newest(tmp_path).state["step"] == 11
+    assert resume(tmp_path).code == 0
+    assert metrics(tmp_path) == metrics(straight) and same(newest(tmp_path), newest(straight))
+
+
 LONG = ("data.validation=0.5", "training.sample_every=0")  # of a longer text: some batches of windows in an evaluation
 A_BATCH = "minigpt.training.loop", "next_token_loss"  # once in a step, and in each batch of an evaluation
 
