@@ -206,6 +206,11 @@ def test_the_command_writes_a_file_and_replaces_nothing(tmp_path: Path) -> None:
     (tmp_path / "link.gguf").symlink_to("a.gguf")
     assert "a symbolic link" in script("export_hf.py", "--gguf", "link.gguf", cwd=tmp_path).err
     assert "give --out DIR, --gguf FILE, or both" in script("export_hf.py", cwd=tmp_path).err
+    (tmp_path / "without.py").write_text("import sys; sys.modules['gguf'] = None")
+    both = ("--out", "folder", "--gguf", "b.gguf", "--remote-code")
+    refused = script("export_hf.py", *both, "--plugin", "without.py", cwd=tmp_path)
+    assert refused.code == 2 and 'written with the package gguf: pip install -e ".[gguf]"' in refused.err
+    assert not (tmp_path / "folder").exists() and not (tmp_path / "b.gguf").exists()
 
 
 # ---- llama.cpp itself ----

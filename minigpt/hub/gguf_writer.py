@@ -39,7 +39,11 @@ Json = dict[str, Any]
 
 
 def check_file(path: Path) -> None:
-    """Raises UserError unless nothing is there: a GGUF file may be a model that exists nowhere else."""
+    """Raises UserError unless nothing is there: a GGUF file may be a model that exists nowhere else.
+
+    And unless the package that writes it is installed: then nothing has been written, a folder beside it neither.
+    """
+    library()
     if path.is_symlink():
         raise UserError(f"--gguf {path}: a symbolic link: give the file itself")
     if path.exists():
