@@ -41,6 +41,33 @@ LLAMA = SIZES | {
     "tied_head": False,
     "attention": {"kind": "grouped_query", "n_head": 4, "n_kv_head": 2},
 }
+GEMMA = LLAMA | {
+    "mlp": {"kind": "geglu_tanh", "width": 96},
+    "tied_head": True,
+    "embedding_scale": 8.0,  # sqrt(64)
+    "attention": LLAMA["attention"] | {"head_dim": 32},
+}
+
+
+def gemma(width: int, every: int, **more: Any) -> list[dict[str, Any]]:
+    """The attention of a Gemma 2 or 3 with heads of a width: the last of `every` layers sees all that went before."""
+    attention = GEMMA["attention"] | {"head_dim": width, "score_scale": width**-0.5, "kind": "soft_cap", "cap": 50.0}
+    near = attention | {"kind": "soft_cap_window", "window": 5}
+    return [(near if layer % every else attention) | more for layer in range(1, every + 1)]
+
+
+def gemma3(width: int, local: float, **stretch: Any) -> dict[str, Any]:
+    """A Gemma 3, with these positions in layers with a window, and in the last layer."""
+    here, far = {"kind": "rotary", "base": local}, {"kind": "rotary", "base": 5000.0, **stretch}
+    layers = gemma(width, 6, qk_norm=True, qk_norm_epsilon=1e-5)
+    for layer in layers:
+        del layer["cap"]
+        near = "window" in layer
+        layer |= {"kind": "sliding_window" if near else "grouped_query", "position": here if near else far}
+    return GEMMA | {"n_layer": 6, "block": "sandwich", "attention": layers}
+
+
+GEMMA2 = GEMMA | {"block": "sandwich", "head_cap": 30.0, "attention": gemma(256, 2)}
 MODELS: dict[str, dict[str, Any]] = {
     "llama": LLAMA,
     "llama tied": LLAMA | {"tied_head": True, "attention": LLAMA["attention"] | {"head_dim": 32}},
@@ -48,6 +75,14 @@ MODELS: dict[str, dict[str, Any]] = {
     # transformers reads heads of 128 for this architecture, and a context of 1024 for the next, whatever the file says
     "qwen3": LLAMA | {"attention": LLAMA["attention"] | {"qk_norm": True, "qk_norm_epsilon": 1e-5, "head_dim": 128}},
     "gpt2": SIZES | {"mlp": "gelu_tanh", "block_size": 1024},
+    # transformers scales scores as for heads of 256, and has caps of 50 and 30, whatever the file says
+    "gemma2": GEMMA2,
+    "gemma3": gemma3(256, 10_000.0),
+}
+ALSO = {  # what transformers does not read in such a file
+    "gemma": GEMMA,
+    "gemma2 with other caps": GEMMA2 | {"head_cap": 10.0, "attention": gemma(32, 2, cap=20.0)},
+    "gemma3 with other positions": gemma3(32, 3000.0, stretch={"kind": "linear", "factor": 4.0}),
 }
 
 
@@ -79,11 +114,26 @@ def test_an_independent_reader_computes_the_same(what: str, tmp_path: Path) -> N
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="model.gguf", dtype=torch.float32).eval()
     ids = torch.randint(run.tokenizer.vocab_size, (2, 18), generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(theirs(ids).logits, run.model(ids), rtol=1e-5, atol=1e-5)
-    again = load(import_folder(tmp_path / "model.gguf", "again", None, silent), "cpu", fast=False)
+    comes_back(run, tmp_path / "model.gguf")
+
+
+def comes_back(run: Run, path: Path) -> None:
+    """The file, read again, is the same model with the same vocabulary."""
+    again = load(import_folder(path, "again", None, silent), "cpu", fast=False)
+    ids = torch.arange(18)[None]
     assert torch.equal(again.model(ids), run.model(ids))
     assert all(torch.equal(tensors_of(again.model)[name], one) for name, one in tensors_of(run.model).items())
     text = "the cat sat on 123 don't\n\n  é🙂"
     assert again.tokenizer.encode(text).tolist() == run.tokenizer.encode(text).tolist()
+
+
+@pytest.mark.parametrize("what", ALSO)
+@torch.no_grad()
+def test_what_transformers_does_not_read_comes_back(what: str, tmp_path: Path) -> None:
+    """`test_llama_cpp_computes_the_same` holds these against another reader."""
+    run = random_run(ALSO[what])
+    export_gguf(run, tmp_path / "model.gguf")
+    comes_back(run, tmp_path / "model.gguf")
 
 
 @pytest.mark.parametrize("source", ["stories", "text.txt"])
@@ -165,6 +215,10 @@ def test_unused_ids_have_tokens_of_their_own() -> None:
         (SIZES, None, r'model\.mlp: "gelu" .*gelu_tanh'),
         (SIZES | {"attention": "average_softmax"}, None, r"model\.attention"),
         (LLAMA | {"bias": True}, None, "model.bias|model.attention"),
+        (GEMMA | {"tied_head": False}, None, r"gemma, .*model\.tied_head: false"),
+        (GEMMA2 | {"head_cap": None}, None, r"gemma2, .*model\.head_cap: null"),
+        (GEMMA2 | {"attention": gemma(32, 2, score_scale=0.2)}, None, r"gemma2, .*score_scale: 0\.2 \(there: 0\.17"),
+        (GEMMA2 | {"attention": gemma(32, 2)[::-1]}, None, r"gemma2, .*model\.attention"),
         (LLAMA, Byte(), "data.tokenizer: byte has no merges"),
         (LLAMA, Char("ab"), "data.tokenizer: char has no merges"),
     ],
@@ -216,17 +270,17 @@ def test_the_command_writes_a_file_and_replaces_nothing(tmp_path: Path) -> None:
 # ---- llama.cpp itself ----
 
 # llama.cpp looks GELU up in a table of half precision; all else is float32 there
-FAR = {"gpt2": 2e-3, "llama": 3e-5, "llama tied": 3e-5, "qwen2": 3e-5, "qwen3": 3e-5}
+FAR = {"gpt2": 2e-3, "gemma": 1e-2, "gemma2": 1e-2, "gemma3": 1e-2}
 TEXTS = [*small_text(20).splitlines(), "The cat's 1,234 hats;\n\n\tdon't", "naïve 🦉  x   y", " é\n \n", "a\r\nb"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", MODELS)
+@pytest.mark.parametrize("what", MODELS | ALSO)
 @torch.no_grad()
 def test_llama_cpp_computes_the_same(what: str, tmp_path: Path) -> None:
     """Logits, ids, and what is written greedily. It keeps keys and values in half precision unless told not to."""
     llama_cpp = pytest.importorskip("llama_cpp", reason="llama.cpp is not installed: pip install llama-cpp-python")
-    run = random_run(MODELS[what] | {"block_size": 64})
+    run = random_run((MODELS | ALSO)[what] | {"block_size": 64})
     export_gguf(run, tmp_path / "model.gguf")
     exact = {"n_ctx": 64, "type_k": 0, "type_v": 0, "flash_attn": False, "logits_all": True}
     theirs = llama_cpp.Llama(str(tmp_path / "model.gguf"), n_threads=1, verbose=False, **exact)
@@ -239,6 +293,6 @@ def test_llama_cpp_computes_the_same(what: str, tmp_path: Path) -> None:
         theirs.eval(ids)
         logits = torch.tensor(theirs.scores[: len(ids)])  # (T, V)
         ours = run.model(torch.tensor([ids]))[0]  # (T, V)
-        torch.testing.assert_close(logits, ours, rtol=0, atol=FAR[what])
+        torch.testing.assert_close(logits, ours, rtol=0, atol=FAR.get(what.split()[0], 3e-5))
         assert logits[-1].argmax() == ours[-1].argmax()
         ids.append(int(ours[-1].argmax()))

@@ -19,6 +19,7 @@ from torch import nn
 
 from minigpt.attention.stretch import Llama3
 from minigpt.hub import fetch, gguf_header
+from minigpt.hub.gguf_architectures import KNOWN
 from minigpt.hub.gguf_header import read_header
 from minigpt.hub.gguf_model import dequantised, open_gguf
 from minigpt.hub.importer import import_folder
@@ -37,7 +38,7 @@ WIDE = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16, "num_attenti
 
 def write(path: Path, model: nn.Module, kind: Any = Kind.F32, rope_freqs: Any = None, **changes: Any) -> Path:
     """Write a model of transformers as llama.cpp's converter does; `changes` are values of its metadata."""
-    config, name = model.config, model.config.model_type
+    config, name = model.config, model.config.model_type.removesuffix("_text")
     writer = gguf.GGUFWriter(path, name)
     numbers = {
         f"{name}.block_count": config.num_hidden_layers,
@@ -62,11 +63,17 @@ def write(path: Path, model: nn.Module, kind: Any = Kind.F32, rope_freqs: Any = 
             f"{name}.vocab_size": V,
         }
         writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-        writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+        rope = config.rope_parameters
+        writer.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
+    if name in ("gemma2", "gemma3"):
+        numbers[f"{name}.attention.sliding_window"] = config.sliding_window
+    if name == "gemma2":
+        changes |= {
+            f"{name}.{key}": getattr(config, key) for key in ("attn_logit_softcapping", "final_logit_softcapping")
+        }
     for key, value in (numbers | texts | changes).items():
-        add = {bool: writer.add_bool, str: writer.add_string, list: writer.add_array}.get(
-            type(value), writer.add_uint32
-        )
+        kinds = {bool: writer.add_bool, str: writer.add_string, list: writer.add_array, float: writer.add_float32}
+        add = kinds.get(type(value), writer.add_uint32)
         add(key, value)
     writer.add_token_list(TOKENS)
     writer.add_token_types([1] * (V - 2) + [3, 3])
@@ -84,7 +91,8 @@ def write(path: Path, model: nn.Module, kind: Any = Kind.F32, rope_freqs: Any = 
 def add_tensors(writer: Any, model: nn.Module, kind: Any) -> None:
     """The tensors under llama.cpp's names and in its layouts (convert_hf_to_gguf.py)."""
     config, tied = model.config, model.config.tie_word_embeddings
-    architecture = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == config.model_type)
+    known = {name: key for key, name in gguf.MODEL_ARCH_NAMES.items()}
+    architecture = known[config.model_type.removesuffix("_text")]
     names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
     for theirs, tensor in model.state_dict().items():
         if theirs == "lm_head.weight" and tied:
@@ -94,6 +102,8 @@ def add_tensors(writer: Any, model: nn.Module, kind: Any) -> None:
             n_head = config.num_attention_heads if "q_proj" in theirs else config.num_key_value_heads
             halves = numbers.reshape(n_head, 2, len(numbers) // n_head // 2, *numbers.shape[1:])
             numbers = halves.swapaxes(1, 2).reshape(numbers.shape)
+        if config.model_type.startswith("gemma") and theirs.endswith("norm.weight"):
+            numbers = numbers + 1
         if config.model_type == "gpt2" and numbers.ndim == 2 and ".h." in theirs:
             numbers = numbers.T
         one = Kind.F32 if numbers.ndim == 1 else kind
@@ -124,6 +134,53 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ---------------------------------------------------------------------------------------- what a file becomes
+
+
+SIX = {
+    "query_pre_attn_scalar": 10,
+    "num_hidden_layers": 6,
+    "sliding_window_pattern": 6,
+    "final_logit_softcapping": None,
+}
+POSITIONS = {
+    "full_attention": {"rope_type": "linear", "factor": 3.0, "rope_theta": 5e5},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 2000.0},
+}
+OWN_KEYS = {
+    "gemma3.attention.sliding_window_pattern": 2,
+    "gemma3.rope.freq_base_swa": 2000.0,
+    "gemma3.rope.scaling.type": "linear",
+    "gemma3.rope.scaling.factor": 3.0,
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("case", "options", "changes"),
+    [
+        ("gemma", {}, {}),
+        ("gemma2", {"query_pre_attn_scalar": 10}, {}),
+        ("gemma3", SIX, {}),
+        ("gemma3", SIX | {"sliding_window_pattern": 2, "rope_parameters": POSITIONS}, OWN_KEYS),
+    ],
+)
+def test_a_gemma_computes_what_its_keys_leave_out(
+    case: str, options: dict[str, Any], changes: dict[str, Any], tmp_path: Path
+) -> None:
+    model = make(case, vocab_size=V, **options)
+    run = imported(write(tmp_path / "model.gguf", model, **changes))
+    ids = torch.arange(23)[None]
+    torch.testing.assert_close(run.model(ids), model(ids).logits, rtol=0, atol=1e-5)
+
+
+def test_the_largest_gemmas_scale_scores_by_the_width_of_the_model() -> None:
+    """As their config.json says: 144 in Gemma 2 27B, 168 in Gemma 3 27B; the others have the width of a head."""
+    sizes = {"num_hidden_layers": 46, "hidden_size": 4608, "num_attention_heads": 32, "head_dim": 128}
+    assert KNOWN["gemma2"].implied(sizes) == {"query_pre_attn_scalar": 144}
+    assert KNOWN["gemma2"].implied(sizes | {"num_hidden_layers": 42, "head_dim": 256}) == {"query_pre_attn_scalar": 256}
+    third = sizes | {"num_hidden_layers": 62, "hidden_size": 5376, "sliding_window": 1024, "rope_theta": 1e6}
+    assert KNOWN["gemma3"].implied(third) == {"query_pre_attn_scalar": 168, "rope_theta": 1e6}
+    assert KNOWN["gemma3"].implied({"sliding_window": 1024}) == {"rope_theta": 10_000.0}  # llama.cpp's, without a key
 
 
 @torch.no_grad()

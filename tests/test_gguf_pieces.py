@@ -37,6 +37,17 @@ VALUES: Json = {
 }
 
 
+OWN = ["  ", "   ", "\n\n", "\n\n\n"]  # as in Gemma's vocabulary: found in a text before all else
+NORMAL = [piece for piece in PIECES if piece.replace(SIGN, " ") not in OWN]
+LIKE_GEMMA: Json = {
+    "ggml.model": "llama",
+    "ggml.tokens": [*TOKENS[:259], *NORMAL, *OWN],
+    "ggml.scores": [0.0] * 259 + [float(-n) for n in range(len(NORMAL))] + [-1000.0] * len(OWN),
+    "ggml.token_type": [2, 3, 3] + [6] * 256 + [1] * len(NORMAL) + [4] * len(OWN),
+    "ggml.add_space_prefix": False,
+}
+
+
 def by_the_rule(text: str) -> list[int]:
     """Merge the first of the best neighbours until none has a union that is a piece; what is no piece is bytes."""
     ids = {piece: 259 + n for n, piece in enumerate(PIECES)}
@@ -72,6 +83,8 @@ def test_ends_and_special_tokens_are_those_of_the_file() -> None:
     other = of_pieces(VALUES | {"ggml.add_bos_token": False, "ggml.eos_token_id": 0, "ggml.add_space_prefix": False})
     assert (other.begin_of_text, other.ends) == (None, [0])
     assert other.decode(other.encode("the")) == "the"
+    gemma = of_pieces(LIKE_GEMMA)
+    assert [LIKE_GEMMA["ggml.tokens"][id] for id in gemma.encode("the   a\n\nb")] == ["the", "   ", "a", "\n\n", "b"]
 
 
 @pytest.mark.parametrize(
@@ -115,6 +128,7 @@ def write(path: Path, values: Json) -> Path:
     writer.add_token_list(values["ggml.tokens"])
     writer.add_token_scores(values["ggml.scores"])
     writer.add_token_types(values["ggml.token_type"])
+    writer.add_add_space_prefix(values.get("ggml.add_space_prefix", True))
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     add_tensors(writer, model, gguf.GGMLQuantizationType.F32)
@@ -183,9 +197,10 @@ def test_the_ids_are_those_of_sentencepiece(options: dict[str, Any], tmp_path: P
 
 
 @pytest.mark.slow
-def test_the_ids_are_those_of_llama_cpp(tmp_path: Path) -> None:
+@pytest.mark.parametrize("values", [VALUES, LIKE_GEMMA], ids=["llama", "gemma"])
+def test_the_ids_are_those_of_llama_cpp(values: Json, tmp_path: Path) -> None:
     llama_cpp = pytest.importorskip("llama_cpp", reason="llama.cpp is not installed: pip install llama-cpp-python")
-    path = write(tmp_path / "model.gguf", VALUES)
+    path = write(tmp_path / "model.gguf", values)
     theirs, tokenizer = llama_cpp.Llama(str(path), vocab_only=True, verbose=False), open_gguf(path).tokenizer()
     for text in texts(2000):
         if "<sep>" not in text:  # around such a token, llama.cpp puts spaces elsewhere than sentencepiece

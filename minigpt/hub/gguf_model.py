@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 
 from minigpt.hub.folder import Place, check_plain
+from minigpt.hub.gguf_architectures import BY_FAMILY, KNOWN, nested
 from minigpt.hub.gguf_header import Header, check_numbers, read_header, read_numbers
 from minigpt.hub.gguf_pieces import steps_of_pieces
 from minigpt.hub.gguf_rope import FREQUENCIES, stretch_of
 from minigpt.hub.keys import BEFORE_TEXT, show
-from minigpt.hub.layouts import SAME, TRANSPOSED, Layout, halves
 from minigpt.runs.checkpoint import CheckpointError
 from minigpt.system.errors import UserError
 from minigpt.system.folder import sha256_of
@@ -35,79 +35,9 @@ from minigpt.text.ranked import Ranked
 
 Json = dict[str, Any]
 
-# Their names in a GGUF file -> Hugging Face's; {} is the number of the layer.
-LLAMA = {
-    "token_embd": "model.embed_tokens",
-    "output_norm": "model.norm",
-    "output": "lm_head",
-    "blk.{}.attn_norm": "model.layers.{}.input_layernorm",
-    "blk.{}.attn_q": "model.layers.{}.self_attn.q_proj",
-    "blk.{}.attn_k": "model.layers.{}.self_attn.k_proj",
-    "blk.{}.attn_v": "model.layers.{}.self_attn.v_proj",
-    "blk.{}.attn_q_norm": "model.layers.{}.self_attn.q_norm",
-    "blk.{}.attn_k_norm": "model.layers.{}.self_attn.k_norm",
-    "blk.{}.attn_output": "model.layers.{}.self_attn.o_proj",
-    "blk.{}.ffn_norm": "model.layers.{}.post_attention_layernorm",
-    "blk.{}.ffn_gate": "model.layers.{}.mlp.gate_proj",
-    "blk.{}.ffn_up": "model.layers.{}.mlp.up_proj",
-    "blk.{}.ffn_down": "model.layers.{}.mlp.down_proj",
-}
-GPT2 = {
-    "token_embd": "transformer.wte",
-    "position_embd": "transformer.wpe",
-    "output_norm": "transformer.ln_f",
-    "output": "lm_head",
-    "blk.{}.attn_norm": "transformer.h.{}.ln_1",
-    "blk.{}.attn_qkv": "transformer.h.{}.attn.c_attn",
-    "blk.{}.attn_output": "transformer.h.{}.attn.c_proj",
-    "blk.{}.ffn_norm": "transformer.h.{}.ln_2",
-    "blk.{}.ffn_up": "transformer.h.{}.mlp.c_fc",
-    "blk.{}.ffn_down": "transformer.h.{}.mlp.c_proj",
-}
-# The keys of the metadata, after the name of the architecture -> those of a config.json.
-LIKE_LLAMA = {
-    "block_count": "num_hidden_layers",
-    "context_length": "max_position_embeddings",
-    "embedding_length": "hidden_size",
-    "feed_forward_length": "intermediate_size",
-    "attention.head_count": "num_attention_heads",
-    "attention.head_count_kv": "num_key_value_heads",
-    "attention.key_length": "head_dim",
-    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
-    "rope.freq_base": "rope_theta",
-}
-LIKE_GPT2 = {
-    "block_count": "n_layer",
-    "context_length": "n_positions",
-    "embedding_length": "n_embd",
-    "feed_forward_length": "n_inner",
-    "attention.head_count": "n_head",
-    "attention.layer_norm_epsilon": "layer_norm_epsilon",
-}
 OFF = {"rope.scaling.type": "none", "expert_count": 0, "expert_used_count": 0}  # values that change nothing
 NOTHING = ("vocab_size",)  # the number of tokens says it
 OURS = {"minigpt.before_text": BEFORE_TEXT}  # our own key, which other readers pass over
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """How a GGUF file of one architecture is read."""
-
-    names: dict[str, str]
-    keys: dict[str, str]
-    turned: str = "(?!)"
-    """A pattern of tensors whose layout differs from Hugging Face's."""
-    layout: Callable[[int], Layout] = lambda width: SAME
-    """Their layout, for heads of this width."""
-
-
-KNOWN = {
-    # llama.cpp keeps the two features of a rotation side by side in this architecture, as minigpt does, and only there
-    "llama": Architecture(LLAMA, LIKE_LLAMA, r".*\.[qk]_proj\.(weight|bias)", lambda width: halves(width, width)),
-    "qwen2": Architecture(LLAMA, LIKE_LLAMA),
-    "qwen3": Architecture(LLAMA, LIKE_LLAMA),
-    "gpt2": Architecture(GPT2, LIKE_GPT2, r".*\.c_(attn|proj|fc)\.weight", lambda width: TRANSPOSED),
-}
 SPECIAL, WHOLE = 3, 4  # types of tokens: control, and found in a text before all else
 BEGINS = ("llama-bpe", "llama3", "llama-v3", "falcon3")  # vocabularies of which llama.cpp begins a text with a token
 
@@ -133,7 +63,7 @@ class GGUF:
 
     def turn(self, name: str, tensor: Tensor) -> Tensor:
         """A tensor in Hugging Face's layout."""
-        known = KNOWN[self.config["model_type"]]
+        known = KNOWN[BY_FAMILY[self.config["model_type"]]]
         if not re.fullmatch(known.turned, name):
             return tensor
         try:
@@ -241,14 +171,14 @@ def renamed(name: str, names: dict[str, str], path: Path) -> str:
 
 def read_metadata(header: Header, name: str) -> Json:
     """The keys of a config.json, from those of one architecture. Raises UserError for one that is not known."""
-    keys, values = KNOWN[name].keys, header.values
+    known, values = KNOWN[name], header.values
     tokens = values.get("tokenizer.ggml.tokens")
     if not has_form(tokens, [str]) or not tokens:
         raise UserError(f"{header.path}: there is no vocabulary in it (tokenizer.ggml.tokens)")
     own = {key[len(name) + 1 :]: value for key, value in values.items() if key.startswith(f"{name}.")}
-    config = {theirs: plain(own.pop(key)) for key, theirs in keys.items() if key in own}
+    config = nested({theirs: plain(own.pop(key)) for key, theirs in known.keys.items() if key in own})
     config |= {
-        "model_type": name,
+        "model_type": known.model_type or name,
         "vocab_size": len(tokens),
         "tie_word_embeddings": "output.weight" not in header.tensors,
     }
@@ -261,7 +191,10 @@ def read_metadata(header: Header, name: str) -> Json:
         if key not in NOTHING and value != same.get(key, OFF.get(key)):
             what = f"{show(value)} has no counterpart in minigpt, or minigpt does not know this key"
             raise UserError(f"{header.path}: {one_line(name)}.{one_line(key)[:60]}: {what}")
-    return config
+    try:
+        return config | known.implied(config)
+    except UserError as error:
+        raise UserError(f"{header.path}: {error}") from None
 
 
 def plain(value: Any) -> Any:

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from minigpt.hub.exporter import before_text, expressed
 from minigpt.hub.family import Family, to_theirs
+from minigpt.hub.gguf_architectures import BY_FAMILY, KNOWN, Architecture, flat
 from minigpt.hub.gguf_header import Header, Stored
-from minigpt.hub.gguf_model import KNOWN, OURS, Architecture, library, read_metadata
+from minigpt.hub.gguf_model import OURS, library, read_metadata
 from minigpt.hub.gguf_vocabulary import vocabulary
 from minigpt.hub.keys import show
 from minigpt.hub.spelled import differences, spell_out
@@ -57,10 +58,12 @@ def export_gguf(run: Run, path: Path, weights: Weights = "float32") -> None:
     check_file(path)
     gguf, model = library(), run.config.model
     family, config, words = counterparts(run)
-    values = metadata(config, family.model_type) | words
+    name = BY_FAMILY[family.model_type]
+    known = KNOWN[name]
+    values = metadata(config, name) | words
     values |= {own: text for own, key in OURS.items() if (text := before_text(run).get(key))}
     check_read_again(values, model, family)
-    writer = gguf.GGUFWriter(None, family.model_type)
+    writer = gguf.GGUFWriter(None, name)
     writer.add_name(run.folder.name)
     writer.add_file_type(gguf.LlamaFileType[FILE_TYPES[weights]])
     if weights == "q8_0":
@@ -68,8 +71,8 @@ def export_gguf(run: Run, path: Path, weights: Weights = "float32") -> None:
     for key, value in values.items():
         add_value(writer, key, value)
     rules = family.rules(model)
-    for name, tensor in progress(to_theirs(rules, tensors_of(run.model)), "converting", len(rules), "tensors"):
-        add_tensor(writer, *named(name, tensor, KNOWN[family.model_type], config), weights)
+    for theirs, tensor in progress(to_theirs(rules, tensors_of(run.model)), "converting", len(rules), "tensors"):
+        add_tensor(writer, *named(theirs, tensor, known, config), weights)
     place = path.absolute()
     with written_beside(place) as beside:
         file = beside.path / place.name
@@ -89,7 +92,7 @@ def counterparts(run: Run) -> tuple[Family, Json, Json]:
     except UserError as error:
         troubles.append(str(error))
     try:
-        family, config = expressed(run.config.model, run.tokenizer.vocab_size, tuple(KNOWN))
+        family, config = expressed(run.config.model, run.tokenizer.vocab_size, tuple(BY_FAMILY))
     except UserError as error:
         troubles.append(str(error))
     if troubles:
@@ -99,7 +102,8 @@ def counterparts(run: Run) -> tuple[Family, Json, Json]:
 
 def metadata(config: Json, name: str) -> Json:
     """The keys of an architecture, from those of a config.json."""
-    keys = {key: config[theirs] for key, theirs in KNOWN[name].keys.items() if theirs in config}
+    said = flat(config)
+    keys = {key: value for key, theirs in KNOWN[name].keys.items() if (value := said.get(theirs)) is not None}
     if "head_dim" in config:
         keys |= dict.fromkeys(("rope.dimension_count", "attention.value_length"), config["head_dim"])
     return {f"{name}.{key}": value for key, value in keys.items()}
@@ -107,13 +111,15 @@ def metadata(config: Json, name: str) -> Json:
 
 def check_read_again(values: Json, model: ModelConfig, family: Family) -> None:
     """Raises UserError, with all options that a GGUF file of this family cannot say."""
-    head = {} if model.tied_head else {"output.weight": Stored("output.weight", (), 0, 0)}
+    name = BY_FAMILY[family.model_type]
+    headless = model.tied_head or "output" not in KNOWN[name].names
+    head = {} if headless else {"output.weight": Stored("output.weight", (), 0, 0)}
     header = Header(Path("its GGUF file"), values, head, 0)
-    back = family.read_config(read_metadata(header, family.model_type))
+    back = family.read_config(read_metadata(header, name))
     odd = differences(spell_out(model), spell_out(back))
     missing = [f"model.{re.sub(LAYER, '', at)}: {show(mine)} (there: {show(other)})" for at, mine, other in odd]
     if missing:
-        what = f"GGUF files of the architecture {family.model_type}, as minigpt knows them, cannot say"
+        what = f"GGUF files of the architecture {name}, as minigpt knows them, cannot say"
         raise UserError(f"--gguf: {what}: {'; '.join(dict.fromkeys(missing))}")
 
 
