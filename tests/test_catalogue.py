@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -32,6 +33,10 @@ def test_a_kind_hangs_below_the_kind_that_its_first_edge_names() -> None:
 def test_the_file_of_a_kind_opens_with_its_idea(kind: type[Attention]) -> None:
     assert 10 < len(idea(kind)) < 150
     assert "arXiv" not in idea(kind)
+    opening = inspect.getdoc(inspect.getmodule(kind)) or ""
+    assert "\n\n    " in opening and "Cost" in opening  # a formula, and what it costs
+    assert "ache:" in opening or "Kept:" in opening
+    assert kind.kind == "average_loop" or "New against" in opening
 
 
 def test_the_table_has_each_edge_and_paper() -> None:

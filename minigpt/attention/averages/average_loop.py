@@ -1,6 +1,12 @@
 """The mean of the past by a loop over the positions.
 
-T query positions, S key positions.
+    out_t = (x_1 + ... + x_t) / t
+
+The first rung, which the others are held against: there are no queries, no keys, and nothing is learned.
+Cost: T^2 D for a text, T D for a written token; as a running sum T D and D (`fast/running_sum.py`). Cache: D numbers a
+token; as a running sum D numbers in all. Used in lessons: it can tell which tokens came, and not in which order.
+
+T query positions, S key positions, D model width.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """The mean of the past as a softmax: all scores are zero, and the future is filled with -inf.
 
+    weights_t = softmax over s <= t of 0
+
 New against the matrix: this is the form that can learn to choose, once the scores are not zero.
+Cost and cache: those of the loop. Used in lessons.
 """
 
 from __future__ import annotations

@@ -1,10 +1,13 @@
 """Dot products: every token is compared with every other, x @ x^T, and nothing is learned.
 
+    weights_t = softmax over s <= t of x_t . x_s,    out_t = sum over s of weights_ts x_s
+
 New against the averages: the weights depend on the tokens. Query, key and value are all x, and the scores stay
 unscaled, so a token mostly sees itself: x . x is the largest of its products. With `include_self: false` it sees only
 the others.
+Cost: T^2 D for a text, T D for a written token. Cache: 2 D numbers a token, x as key and as value. Used in lessons.
 
-T query positions, S key positions.
+T query positions, S key positions, D model width.
 """
 
 from __future__ import annotations

@@ -1,7 +1,13 @@
 """Grouped queries: several query heads share one head of keys and values ("GQA", arXiv 2305.13245).
 
+    head_h = softmax(q_h k_g' / sqrt(d)) v_g,    g = floor(h G / H)
+
 New against many heads: `n_kv_head`. The cache shrinks by n_head / n_kv_head. As many key heads as query heads is
 multi-head attention; one key head for all is multi-query attention (arXiv 1911.02150).
+Cost: T^2 D for a text and T D for a written token, with smaller products for keys and values. Cache: 2 G d numbers a
+token. Used by Llama 2 (70B) and 3, Mistral, Qwen 2 and 3, Gemma.
+
+H query heads, G key heads, T positions, D model width, d width of a head.
 """
 
 from __future__ import annotations

@@ -1,7 +1,11 @@
 """Many heads: several attentions side by side, each on its own part of the features (arXiv 1706.03762).
 
+    out = W_o (head_1, ..., head_H),    head_h = softmax(q_h k_h' / sqrt(d)) v_h
+
 New against the single head: `n_head`. A head can follow one thing while another follows the next. One head is the
 single head.
+Cost: T^2 D for a text, T D for a written token, beside four products of D^2 a token. Cache: 2 D numbers a token.
+Used by GPT-2, Llama 1 and most models of their time.
 
 B batch, T positions, D model width, H query heads, G key heads (here H), d width of a head.
 """

@@ -12,6 +12,7 @@ b = 2 sigmoid(strength(x)) starts at 0.24: of a key's length, nearly half is lef
 
 Cost: T^3 for a text as written here (the paper's blocks: T^2 D), T D for a written token. Cache: 2 D numbers a token,
 the keys as they have been moved (both by `fast/rewriting.py`; in plain form T^2 D, and w and b too).
+Used by the paper's models.
 
 B batch, H heads, T query positions, S key positions, D model width, d width of a head.
 """

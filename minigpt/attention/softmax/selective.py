@@ -9,7 +9,8 @@ A later query must know all votes before it. So the query of the first head ride
 head's, and the votes are made again from the cache.
 
 Cost: T^2 D for a text, T D for a written token. Cache: 2 D + 1 numbers a token, with the sum of the votes against each
-(both by `fast/rewriting.py`; in plain form the votes are made again from the queries of the first head, T^2 d).
+(both by `fast/rewriting.py`; in plain form the votes are made again from the queries of the first head, T^2 d). Used
+by the paper's models.
 
 B batch, H heads, T query positions, S key positions, d width of a head.
 """
