@@ -163,6 +163,12 @@ def effect(option: str, given: bool, other: str, there: bool) -> None:
         raise UserError(f"{option} has no effect without {other}: give {other} as well, or leave it out")
 
 
+def one_permission(arguments: argparse.Namespace) -> None:
+    """Raises UserError for --allow-leak beside --skip-checks, which asks nothing that could be allowed."""
+    if arguments.allow_leak and arguments.skip_checks:
+        raise UserError("--allow-leak and --skip-checks: give one of them; unchecked, a model may see the future too")
+
+
 def is_override(argument: str | None) -> bool:
     """Whether what follows an option is `group.key=value`, not the option's own value (the path /a=b/runs/tiny)."""
     return argument is not None and bool(re.match(r"\w+(\.\w+)*=", argument)) and not Path(argument).exists()

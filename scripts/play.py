@@ -37,8 +37,8 @@ def main(arguments: argparse.Namespace) -> None:
     runs = [load(folder) for folder in folders[:-1]]
     same = folders[0] == folders[-1] and runs and not arguments.overrides  # the same run twice is loaded once
     runs.append(runs[0] if same else load(folders[-1], overrides=arguments.overrides))  # a swap is one in the last run
-    for run in runs if arguments.special else ():
-        run.marked = True
+    for run in runs:
+        command.special(run, arguments, "")  # the page has the prompt
     use_threads_to_sample(max(sum(count_parameters(run.model).values()) for run in runs))
     with heartbeat("trying which edits the models allow"):
         playground = Playground(runs)

@@ -29,6 +29,7 @@ LONGEST = 1 << 20  # bytes of a prompt
 def main(arguments: argparse.Namespace) -> None:
     """Stream one or more continuations of the prompt."""
     prompt = read_prompt(arguments)
+    command.effect("--special", arguments.special, "--prompt", prompt != "")
     if arguments.plain and arguments.weights not in (None, "float32"):
         raise UserError("--plain and --weights: give one of them; the textbook's forms compute with float32")
     if arguments.num_samples < 1:

@@ -25,11 +25,14 @@ from minigpt.runs.run import newest_run, open_run
 from minigpt.system.errors import UserError
 from minigpt.system.folder import write_whole
 
+WITHOUT_STEPS = ("training.device", "training.threads")  # these say how the text is read, too
+
 
 def main(arguments: argparse.Namespace) -> None:
     """Measure what is missing, print the table and write the page."""
     if arguments.steps < 0:
         raise UserError(f"--steps: expected at least 0, found {arguments.steps}")
+    check_effects(arguments.overrides, arguments.steps)
     settings = config.load(SwapsConfig, arguments.config, arguments.overrides)
     use_threads(settings.training.threads)
     source = open_run(newest_run(arguments.run))
@@ -45,6 +48,15 @@ def main(arguments: argparse.Namespace) -> None:
     say("")
     say("\n".join(aligned(table(swaps))))
     say(f"\n{swaps.folder / 'page.html'} shows the results; the same command goes on where it was stopped")
+
+
+def check_effects(overrides: list[str], steps: int) -> None:
+    """Raises UserError for an option of the training where nothing is trained, and for a second number of steps."""
+    for key in (override.partition("=")[0] for override in overrides):
+        if key == "training.max_steps":
+            raise UserError("training.max_steps: --steps says how many; give that")
+        trains = key == "training_length" or key.startswith("training.")
+        command.effect(key, trains and key not in WITHOUT_STEPS, "--steps", steps > 0)
 
 
 if __name__ == "__main__":

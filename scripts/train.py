@@ -42,6 +42,7 @@ def main(arguments: argparse.Namespace) -> None:
         raise UserError("--name and --resume: give one of them; a run is resumed under its own name")
     if arguments.resume is None and arguments.allow_data_change:
         raise UserError("--allow-data-change: give --resume as well; a new run may have any text")
+    command.one_permission(arguments)
     if arguments.name:
         check_name(arguments.name, "a run")
     given = {"--resume": arguments.resume, "--from-run": arguments.from_run, "--from-hf": arguments.from_hf}

@@ -282,6 +282,42 @@ MISTAKES: dict[str, Mistake] = {
         2,
         ["error: --special: the tokenizer of runs/small, char, has no special tokens"],
     ),
+    "special tokens of nothing": (
+        "sample.py",
+        ["--special"],
+        2,
+        ["error: --special has no effect without --prompt: give --prompt as well"],
+    ),
+    "a leak in what is not checked": (
+        "train.py",
+        ["--config", "small.yaml", "--allow-leak", "--skip-checks"],
+        2,
+        ["error: --allow-leak and --skip-checks: give one of them; unchecked"],
+    ),
+    "a leak in a comparison that is not checked": (
+        "compare.py",
+        ["--config", "ladder.yaml", "--allow-leak", "--skip-checks"],
+        2,
+        ["error: --allow-leak and --skip-checks: give one of them; unchecked"],
+    ),
+    "a rate for no training": (
+        "swap.py",
+        ["--text", "text.txt", "training.threads=1", "training.batch_size=4"],
+        2,
+        ["error: training.batch_size has no effect without --steps: give --steps as well"],
+    ),
+    "windows for no training": (
+        "swap.py",
+        ["--text", "text.txt", "training_length=8"],
+        2,
+        ["error: training_length has no effect without --steps: give --steps as well"],
+    ),
+    "steps twice": (
+        "swap.py",
+        ["--text", "text.txt", "--steps", "3", "training.max_steps=4"],
+        2,
+        ["error: training.max_steps: --steps says how many"],
+    ),
     "textbook's forms in fewer bits": (
         "sample.py",
         ["--plain", "--weights", "int8"],

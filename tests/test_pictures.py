@@ -164,6 +164,14 @@ def maps_of(*layers: tuple[torch.Tensor, type[Attention]]) -> list[Map]:
     return [Map(head, i, j, kind) for i, (heads, kind) in enumerate(layers) for j, head in enumerate(heads)]
 
 
+def test_more_maps_than_can_be_looked_at_are_a_choice() -> None:
+    """As of a model with 30 layers of 9 heads."""
+    maps = [Map(torch.eye(2), layer, head, MultiHead) for layer in range(30) for head in range(9)]
+    with pytest.raises(UserError, match=r"270 maps: too many for one picture \(at most 256\): choose by --layer 3"):
+        maps_svg(maps, ["a", "b"])
+    assert maps_svg(maps[:9], ["a", "b"]).count("layer 1, head") >= 9
+
+
 @pytest.mark.parametrize("labels", [["$$", "$x^"], ["\\frac$", "$"], ["<b>", "&"], ["_", " "]], ids=str)
 def test_a_png_is_written_whatever_the_tokens(tmp_path: Path, labels: list[str]) -> None:
     """matplotlib reads what stands between two dollars as a formula, and fails on most."""

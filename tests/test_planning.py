@@ -182,6 +182,8 @@ def test_the_command_prints_the_plan(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())  # no run
     both = script("plan.py", *small, "--hardware", "A100", "--memory", "24GB", cwd=tmp_path)
     assert both.code == 2 and "give one of them" in both.err
+    sized = script("plan.py", *small, "--memory", "6GB", cwd=tmp_path)
+    assert sized.code == 0 and ", of 4.93 GB on 1 GPU of 6GB\n" in sized.out and "\ntime " not in sized.out
     adapters = script("plan.py", *small, "training.lora.targets=[nothing]", cwd=tmp_path)
     assert adapters.code == 2 and "no layer of this model is called 'nothing'" in adapters.err
 

@@ -427,6 +427,7 @@ def test_mistakes_are_one_line(home: Path, server: Server) -> None:
         (["--run", "nowhere"], "there is no run nowhere"),
         (["--run", "stories", "--port", server.port], "Address already in use: give another port"),
         (["--run", "stories", "--port", 70_000], "expected a number from 0 to 65535"),
+        (["--run", "stories", "--special"], "--special: the tokenizer of "),
         (["--run", "a", "--run", "b", "--run", "c"], "two runs fit side by side, found 3"),
     ):
         ended = script("play.py", "--no-open", *words, cwd=home)
