@@ -218,7 +218,7 @@ def describe(found: Score) -> str:
     impossible = ", which is impossible" if found.impossible else ""
     lines = [
         f"above the floor: {found.above:.4f} nats a character{impossible} (the floor, {found.floor:.4f}, is the loss "
-        f"of the ideal reader, who remembers the whole story; the forgetful reader's is {found.forgetful:.4f} higher)",
+        f"of the ideal reader, who remembers the whole text; the forgetful reader's is {found.forgetful:.4f} higher)",
         f"{'to predict it takes':>20}  {'accuracy':>8}  {'remembered':>10}  characters",
     ]
     for name, row in found.names.items():
