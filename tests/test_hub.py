@@ -5,13 +5,14 @@ B texts, T positions, V vocabulary.
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from families import CASES, T, V, in_float64, make
+from families import CASES, YARN, T, V, in_float64, make
 from published_configs import PUBLISHED
 from torch import Tensor, nn
 
@@ -84,6 +85,27 @@ def test_in_float64_they_are_equal_to_ten_digits(case: str) -> None:
         logits = make(case)(IDS).logits  # (B, T, V)
     assert logits.dtype == torch.float64
     torch.testing.assert_close(ours(IDS), logits, rtol=0, atol=1e-10)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("keys", "length"),
+    [
+        ({"mscale": 0.7, "mscale_all_dim": 1.3}, (1 + 0.07 * math.log(4)) / (1 + 0.13 * math.log(4))),
+        ({"mscale": 1.0, "mscale_all_dim": 1.0}, 1.0),
+        ({"mscale": 0.7}, None),
+        ({"mscale": 0.7, "mscale_all_dim": 1.3, "attention_factor": 1.5}, 1.5),
+    ],
+    ids=str,
+)
+def test_the_lengths_of_yarn_are_those_of_transformers(keys: dict[str, float], length: float | None) -> None:
+    options = {"rope_parameters": YARN | keys}
+    ours = ours_from(make("llama", **options))
+    stretch = spell_out(ours.config)["attention"][0]["position"]["stretch"]
+    assert stretch["attention_factor"] == (None if length is None else pytest.approx(length, rel=1e-15))
+    with in_float64():
+        logits = make("llama", **options)(IDS).logits  # (B, T, V)
+    torch.testing.assert_close(ours.double()(IDS), logits, rtol=0, atol=1e-10)
 
 
 @torch.no_grad()

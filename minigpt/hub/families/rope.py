@@ -6,6 +6,7 @@ on the length of the text (`dynamic`, `longrope`) have no counterpart.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from minigpt.hub.keys import REQUIRED, Keys, show
@@ -58,10 +59,19 @@ def read_stretch(group: Keys, context: int) -> Any:
             stretch[ours] = value
     if name == "yarn":
         group.must("truncate", True)
-        group.must("mscale")
-        group.must("mscale_all_dim")
+        stretch |= read_lengths(group, stretch)
     group.finish()
     return stretch
+
+
+def read_lengths(group: Keys, yarn: dict[str, Any]) -> dict[str, Any]:
+    """What YaRN multiplies queries and keys by, where two other keys say it: both are lengths, and one is divided by
+    the other. Without both, and beside `attention_factor`, they are without effect (transformers, rope utils)."""
+    above, below = (group.number(key, None) for key in ("mscale", "mscale_all_dim"))
+    if above is None or below is None or "attention_factor" in yarn:
+        return {}
+    grown = [0.1 * scale * math.log(max(yarn["factor"], 1.0)) + 1 for scale in (above, below)]
+    return {"attention_factor": grown[0] / grown[1]}
 
 
 def write_rotary(position: Spelled) -> dict[str, Any]:
