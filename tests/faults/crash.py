@@ -132,10 +132,10 @@ class Trial:
         finally:
             os._exit(code)
 
-    def after(self, child: int, heard: int, **what: Any) -> int:
+    def after(self, child: int, heard: int, said: bytes = b"", **what: Any) -> int:
         """Wait for a child's end, look at what it left, go on from there, and print all of it. Returns its code."""
-        with os.fdopen(heard, encoding="utf-8") as pipe:
-            lines = pipe.read().splitlines()
+        with os.fdopen(heard, "rb") as pipe:
+            lines = (said + pipe.read()).decode().splitlines()
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         found: dict[str, Any] = {"code": code, "problem": "", "names": sorted(os.listdir(self.folder))}
         try:
@@ -167,16 +167,19 @@ class Trial:
         return bytes(self.shim.shim_kinds()).decode()
 
     def moments(self, count: int) -> None:
-        """Kill from outside, whenever."""
+        """Kill from outside, whenever; as often in each of the saves, however fast this machine is at the time."""
         draw = random.Random(1337)
         began = time.perf_counter()
         os.waitpid(self.fork(COUNT, 0)[0], 0)
-        whole = time.perf_counter() - began
+        one = (time.perf_counter() - began) / len(self.steps)
         for number in range(count):
             child, heard = self.fork(COUNT, 0)
-            time.sleep(draw.uniform(0, whole))
+            said = b""
+            while said.count(b"\n") < number % len(self.steps):
+                said += os.read(heard, 1)
+            time.sleep(draw.uniform(0, one))
             os.kill(child, signal.SIGKILL)
-            self.after(child, heard, at=number)
+            self.after(child, heard, said, at=number)
 
 
 def watch_from_outside(folder: Path, reads: int) -> None:

@@ -74,7 +74,7 @@ def test_killed_at_more_random_moments(tmp_path: Path, whole: bool) -> None:
     for trial in trials:
         check(trial)
     assert len(trials) == count
-    assert len({trial["saved"] for trial in trials} & set(range(2, 8))) >= 5  # they fell everywhere
+    assert {trial["saved"] for trial in trials} >= set(range(2, 8))  # they fell everywhere
 
 
 def test_a_reader_sees_whole_checkpoints_while_they_come_and_go(tmp_path: Path) -> None:
