@@ -4,7 +4,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -43,6 +43,12 @@ LONGEST = [  # files that take the longest, quick and slow tests together
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`pytest -m slow --whole`: the slow tests that sample their cases take all of them."""
     parser.addoption("--whole", action="store_true", help="slow tests: every case, not a sample of them")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
+    """One process more than there are cores: many a test waits for a signal, a browser or another process."""
+    return (yield) + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
