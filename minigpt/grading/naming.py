@@ -85,6 +85,8 @@ class Reading:
     plain: dict[str, bool] = field(default_factory=dict)
     silent: dict[str, bool] = field(default_factory=dict)
     """Which settings change nothing where there is one token, by the text of their knobs; shared by all readings."""
+    shown: dict[str, Knobs] = field(default_factory=dict)
+    """What one token shows of two conventions at once, by the text of their knobs; shared by all readings."""
     even: bool = False
     """Whether inputs with fewer queries than keys are left out."""
     at_once: bool = False
@@ -138,7 +140,7 @@ class Reading:
 
         With one token every weight is 1: bugs on the way of the weights are silent there, those of the values are not.
         """
-        key, merged = repr(sorted(setting.items(), key=str)), merge(base, setting)
+        key, merged = text_of(setting), merge(base, setting)
         if key in self.silent or merged is None:
             return self.silent.get(key, False)
         probe, given = self.outputs.probes[shortest], (self.binding.parameters, self.sizes)
@@ -160,12 +162,31 @@ class Reading:
             return False
         return True
 
-    def right_for_one_token(self, knobs: Knobs) -> bool:
-        """Whether the answer equals the reference with these knobs on the shortest probe."""
+    def shows(self, knobs: Knobs, conventions: Sequence[Convention], shortest: int) -> Knobs:
+        """The fewest of two conventions that compute the same as both for the shortest probe."""
+        if self.is_silent(knobs, {}, shortest):
+            return {}
+        key = text_of(knobs)
+        if key not in self.shown:
+            alone = [each.knobs for each in conventions if len(conventions) == 2]
+            self.shown[key] = next((fewer for fewer in alone if self.are_alike(fewer, knobs, shortest)), knobs)
+        return self.shown[key]
+
+    def are_alike(self, first: Knobs, second: Knobs, number: int) -> bool:
+        """Whether the reference computes the same with either of two settings on one probe."""
+        probe, given = self.outputs.probes[number], (self.binding.parameters, self.sizes)
+        try:
+            return equal(self.target.output(probe, *given, first), self.target.output(probe, *given, second), probe)
+        except (RuntimeError, KeyError, IndexError, ValueError):  # one of them needs another shape, or a missing role
+            return False
+
+    def right_for_one_token(self, knobs: Knobs, conventions: Sequence[Convention] = ()) -> bool:
+        """Whether the answer equals the reference with these knobs, those of the conventions, on the shortest probe."""
         shortest = self.usable()[0]
-        key = "" if self.is_silent(knobs, {}, shortest) else repr(sorted(knobs.items(), key=str))
+        shown = self.shows(knobs, conventions, shortest)
+        key = text_of(shown) if shown else ""
         if key not in self.plain:
-            self.plain[key] = self.agrees({} if not key else knobs, shortest)
+            self.plain[key] = self.agrees(shown, shortest)
         return self.plain[key]
 
     def equals(self, knobs: Knobs) -> bool:
@@ -192,6 +213,11 @@ def settled(found: Found) -> Found:
     notes = [Convention(bug.knobs, fill(bug.sentence, found.reading.sizes)) for bug in found.bugs if bug.harmless]
     left = [bug for bug in found.bugs if not bug.harmless]
     return replace(found, bugs=left, conventions=[*found.conventions, *notes], either=found.either if left else [])
+
+
+def text_of(knobs: Knobs) -> str:
+    """The same text for the same knobs, in whatever order."""
+    return repr(sorted(knobs.items(), key=str))
 
 
 def merge(first: Knobs, second: Knobs) -> Knobs | None:
@@ -234,7 +260,7 @@ def accept(readings: Sequence[Reading]) -> Found | None:
             if number and len(conventions) > 1:
                 break  # unlikely sizes: no two conventions at once
             for reading in group:
-                if reading.right_for_one_token(knobs) and reading.equals(knobs):
+                if reading.right_for_one_token(knobs, conventions) and reading.equals(knobs):
                     without = [entry for entry in lacking(reading) if isinstance(entry, Convention)]
                     return Found(reading, knobs, [], [*conventions, *without])
     return None
@@ -249,9 +275,7 @@ def name_one(readings: Sequence[Reading]) -> Found | None:
         return None
     first, *others = bases(readings[0].target)
     likeliest = [(base, reading) for reading in readings[:LIKELY] for base in others]
-    likeliest.sort(
-        key=lambda pair: (not pair[1].has_roles_for(pair[0][0]), not pair[1].right_for_one_token(pair[0][0]))
-    )
+    likeliest.sort(key=lambda pair: (not pair[1].has_roles_for(pair[0][0]), not pair[1].right_for_one_token(*pair[0])))
     tried = [(first, reading) for reading in readings], [
         *likeliest, *((base, reading) for reading in readings[LIKELY:] for base in others)
     ]  # fmt: skip

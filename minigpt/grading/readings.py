@@ -27,7 +27,7 @@ from minigpt.grading.load import Answer
 from minigpt.grading.naming import SINGLES, Outputs, Reading
 from minigpt.grading.report import Report
 from minigpt.grading.sizes import attribute, possible_sizes
-from minigpt.grading.target import Probe, Sizes, Target
+from minigpt.grading.target import Knobs, Probe, Sizes, Target
 from minigpt.grading.whole import FEW, is_model, likely, model_bindings, model_calls, model_sizes, prepared
 
 MOST_READINGS, MOST_NATURAL, MOST_SIZES = 400, 4, 4
@@ -48,6 +48,8 @@ class Attempt:
     used: dict[tuple[int, ...], bool] = field(default_factory=dict)
     silent: dict[str, bool] = field(default_factory=dict)
     """Which settings of the knobs one token cannot show; found out once."""
+    shown: dict[str, Knobs] = field(default_factory=dict)
+    """What one token shows of two conventions at once; found out once."""
     agreeing: list[Reading] = field(default_factory=list)
     """Of a block or a model: the readings that are right for one token."""
     right: bool = False
@@ -80,7 +82,10 @@ def find_readings(attempt: Attempt) -> None:
         agreeing = likely(target, sizes, found, working) if "W" in target.sizes and found else []
         few = found[:FEW] if "W" in target.sizes else found
         pairs = agreeing or [(binding, call, outputs) for binding in few for call, outputs in working]
-        new = [Reading(target, sizes, b, outputs, attempt.budget, silent=attempt.silent) for b, _, outputs in pairs]
+        new = [
+            Reading(target, sizes, b, outputs, attempt.budget, silent=attempt.silent, shown=attempt.shown)
+            for b, _, outputs in pairs
+        ]
         attempt.readings += new
         attempt.calls += [call for _, call, _ in pairs]
         attempt.agreeing += new if agreeing else []
