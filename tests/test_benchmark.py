@@ -286,13 +286,13 @@ GROUPED = [f"grouped_query, n_kv_head={n}" for n in (1, 2, 4)]
 @pytest.mark.slow
 def test_attention_measures_every_kind(home: Path) -> None:
     (home / "mine.py").write_text(PLUGIN, encoding="utf-8")
-    few = ("--contexts", "32,8,16", "--repeat", "2", *BRIEF)
+    few = ("--contexts", "16,8", "--repeat", "1", *BRIEF)
     found = numbers(script("benchmark.py", "attention", "--plugin", "mine.py", *few, cwd=home), home, "attention")
     cells, growth, decoded = (table["rows"] for table in found["tables"])
     kinds = {row["kind"] for row in decoded}
     shipped = {kind for kind in Attention.kinds if Attention.kinds[kind].__module__.startswith("minigpt.attention.")}
     assert {kind.split(",")[0] for kind in kinds} == shipped | {"mine"} and set(GROUPED) <= kinds
-    assert [row["context"] for row in cells] == [8, 16, 32] * len(kinds)
+    assert [row["context"] for row in cells] == [8, 16] * len(kinds)
     assert {row["kind"] for row in growth} == kinds
     by_kind = {row["kind"]: row for row in decoded}
     assert by_kind["average_matrix"]["near_bytes"] == by_kind["average_matrix"]["far_bytes"] == 128 * 4

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import THEMES, Visit, overflow, violations
+from browser import QUICKLY, THEMES, Visit, overflow, violations
 from running import script, started, well
 
 from minigpt.attention import Attention
@@ -28,7 +28,6 @@ from minigpt.system.errors import UserError
 LESSONS = lessons()
 NAMES = [lesson.path.stem for lesson in LESSONS]
 UNREADABLE = {"made up": True}
-QUICK = [(390, "dark")]  # to look at all of the page takes ten seconds
 
 
 @dataclass
@@ -236,12 +235,11 @@ def test_no_address_of_the_page_points_outside(all_ran: tuple[str, dict[str, Ran
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("width", "theme"),
-    [pytest.param(*case, marks=[] if case in QUICK else pytest.mark.slow) for case in THEMES],
-)
-def test_the_page_can_be_read_by_everybody(width: int, theme: str, page: Path, visit: Visit) -> None:
+@pytest.mark.parametrize(("width", "theme"), THEMES)
+def test_the_page_can_be_read_by_everybody(width: int, theme: str, page: Path, visit: Visit, whole: bool) -> None:
     """Unfolded: no violation of WCAG 2.2 A and AA, and nothing beyond the right edge."""
+    if (width, theme) not in QUICKLY and not whole:
+        pytest.skip("each width and each theme was looked at once; --whole adds the others")
     seen = visit(page, width=width, theme=theme)
     assert overflow(seen) == 0
     seen.evaluate("() => document.querySelectorAll('details').forEach(fold => fold.open = true)")

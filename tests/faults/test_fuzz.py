@@ -57,4 +57,4 @@ def test_5_untrusted_folders(untrusted: tuple[str, Path]) -> None:
 
 @pytest.mark.slow
 def test_more_untrusted_folders(untrusted: tuple[str, Path], whole: bool) -> None:
-    open_folders(untrusted, 5, 300 if whole else 40)
+    open_folders(untrusted, 5, 300 if whole else 25)
