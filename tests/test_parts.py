@@ -19,7 +19,7 @@ from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.attention.softmax.soft_cap import SoftCap
 from minigpt.attention.sparse.soft_cap_window import SoftCapWindow
 from minigpt.fast import make_fast, parts
-from minigpt.fast.guard import FORMS
+from minigpt.fast.guard import FORMS, METHODS, fitting
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 KINDS = [owner for (owner, _), form in FORMS.items() if form.trick == parts.PARTS]
@@ -42,6 +42,13 @@ def results(layer: Attention, x: Tensor) -> list[Tensor]:
     loss = output.sin().sum() + (0 if own is None else own)
     gradients = torch.autograd.grad(loss, wanted, allow_unused=True)
     return [output, output.new_zeros(()) if own is None else own, *(g for g in gradients if g is not None)]
+
+
+def test_every_kind_has_a_faster_form() -> None:
+    """For training, for writing, or for both."""
+    for name, kind in Attention.kinds.items():
+        if kind.__module__.startswith("minigpt."):
+            assert any(fitting(kind, method) is not fitting(kind, method, fast=False) for method in METHODS), name
 
 
 @pytest.mark.parametrize("position", [NoPosition, Rotary, Alibi])

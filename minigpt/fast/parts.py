@@ -47,8 +47,9 @@ def mix(self: SoftmaxAttention, query: Tensor, key: Tensor, value: Tensor) -> Te
 
 def in_parts(self: SoftmaxAttention, mix: Mix, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """The weighted mean of the values, by a `mix` for each part: (B, H, T, e)."""
-    mixed = [mix(self, *part) for part in parts(self, query, key, value)]  # (B, H, c, e) each
-    return torch.cat(mixed, dim=2) if len(mixed) > 1 else mixed[0]
+    if query.shape[2] <= SIZE:
+        return mix(self, query, key, value)
+    return torch.cat([mix(self, *part) for part in parts(self, query, key, value)], dim=2)
 
 
 def parts(self: SoftmaxAttention, query: Tensor, key: Tensor, value: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
