@@ -10,7 +10,7 @@ from bank.table import Program, bank, judge_all, replaced
 
 PROGRAMS = bank()
 GAPS = {line.split(": ")[1] for line in Path(__file__).with_name("bank").joinpath("gaps.txt").read_text().splitlines()}
-SAMPLE = [program for program in PROGRAMS if program.name not in GAPS][::24]
+SAMPLE = [program for program in PROGRAMS if program.name not in GAPS][1::10]
 
 
 def test_the_bank_is_large_enough_to_say_something() -> None:
@@ -42,12 +42,6 @@ def failures(programs: list[Program]) -> list[str]:
     """What the checker got wrong and is not known to get wrong."""
     judged = [one for one in judge_all(programs) if not one.well and one.program.name not in GAPS]
     return [f"{one.result}: {one.program.name}: {one.sentences}" for one in judged]
-
-
-@pytest.mark.slow
-def test_a_sample_of_the_bank_is_named_or_passes() -> None:
-    assert len(SAMPLE) >= 10
-    assert failures(SAMPLE) == []
 
 
 @pytest.mark.slow
@@ -85,7 +79,8 @@ def test_what_was_judged_wrongly_at_first_is_judged_well() -> None:
 
 @pytest.mark.slow
 def test_the_bank_is_named_or_passes_but_for_the_known_gaps(whole: bool) -> None:
-    assert failures(PROGRAMS if whole else PROGRAMS[1::8]) == []
+    assert len(SAMPLE) >= 40
+    assert failures(PROGRAMS if whole else SAMPLE) == []
 
 
 def test_the_gaps_are_of_the_bank() -> None:
