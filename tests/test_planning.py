@@ -218,7 +218,7 @@ SHARED = ("training.precision=float32", "model.n_embd=192", "model.n_layer=4", "
 
 @pytest.mark.slow
 def test_the_peak_of_processes_that_share_the_model_is_that_of_real_ones(tmp_path: Path) -> None:
-    """Two processes of torchrun. Gloo frees what it has gathered a moment later: up to the whole model more."""
+    """Two processes of torchrun. Gloo frees what it has sent a moment later: at most all that a step sends."""
     (tmp_path / "rank.py").write_text(RANK, encoding="utf-8")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     paths = environment() | {"PYTHONPATH": str(Path(__file__).parent)}
@@ -231,9 +231,10 @@ def test_the_peak_of_processes_that_share_the_model_is_that_of_real_ones(tmp_pat
     planned = simulate(config.model, V, config.training, ROWS // 2, ranks=2)
     model = GPT(config.model, V)
     assert len(real) == 2
-    for each in real:  # by how much more depends on when gloo's threads get the processor
-        assert 0.99 * planned.peak <= each <= 1.5 * planned.peak, (each, planned.peak)
     whole = sum(parameter.numel() for parameter in model.parameters())
+    sent = 3 * 4 * whole  # each block is gathered twice, and its gradients once; when gloo's threads free that varies
+    for each in real:
+        assert 0.99 * planned.peak <= each <= planned.peak + sent, (each, planned.peak, sent)
     assert 4 * whole / 2 <= planned.parts["weights"] < 4 * 0.7 * whole  # a block's, or the embeddings', may be gathered
 
 
