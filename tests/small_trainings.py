@@ -1,0 +1,60 @@
+"""Small models, datasets and trainings, for the chapters that train."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minigpt.attention import Attention
+from minigpt.model import GPT, ModelConfig
+from minigpt.text.corpus import open_corpus
+from minigpt.text.dataset import DataConfig, Dataset
+from minigpt.text.tokenizer import Char
+from minigpt.training.loop import (
+    TrainingConfig,
+    train,
+)
+from minigpt.training.optimizer import AdamW, Muon, Optimizer
+from minigpt.training.records import Record
+
+BLOCK = 16
+OPTIMIZERS = [AdamW.Config(), Muon.Config()]
+KINDS = {"ids": lambda config: config.component.kind}
+
+
+def make_dataset(folder: Path, text: str, block_size: int = BLOCK, **options: Any) -> Dataset:
+    """A dataset of characters."""
+    folder.mkdir(exist_ok=True)
+    (folder / "text.txt").write_text(text, encoding="utf-8")
+    config = DataConfig(source=str(folder / "text.txt"), **options)
+    corpus = open_corpus(config.source)
+    return Dataset(config, corpus, Char.fit(None, corpus.documents()), block_size)
+
+
+def make_model(kind: str = "multi_head", dropout: float = 0.0, n_embd: int = 16, n_layer: int = 2, V: int = 30) -> GPT:
+    torch.manual_seed(0)
+    attention = Attention.kinds[kind].Config()
+    config = ModelConfig(n_layer=n_layer, n_embd=n_embd, block_size=BLOCK, attention=attention, dropout=dropout)
+    return GPT(config, V)
+
+
+def settings(**options: Any) -> TrainingConfig:
+    return TrainingConfig(**({"batch_size": 4, "max_steps": 6, "warmup_steps": 2, "device": "cpu"} | options))
+
+
+def make_optimizer(config: TrainingConfig, model: GPT) -> Optimizer:
+    optimizer = config.optimizer.component(config.optimizer, model)
+    assert isinstance(optimizer, Optimizer)
+    return optimizer
+
+
+def learn(model: GPT, dataset: Dataset, config: TrainingConfig) -> list[Record]:
+    return list(train(model, dataset, make_optimizer(config, model), config))
+
+
+def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    """Whether all tensors are the same to the bit."""
+    return a.keys() == b.keys() and all(torch.equal(tensor, b[name]) for name, tensor in a.items())

@@ -1,0 +1,174 @@
+"""Losses and gradients: exact over any batches, in any precision, with a loss of the kind's own.
+
+B batch, T positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import torch
+from running import data_folder, small_text
+from small_trainings import BLOCK, make_dataset, make_model, settings
+from torch import Tensor
+
+from minigpt.attention import MultiHead, Past
+from minigpt.model import GPT, ModelConfig
+from minigpt.text import corpus as corpora
+from minigpt.text.dataset import IGNORED, Dataset
+from minigpt.training.loop import (
+    accumulate,
+    compiled,
+    evaluate,
+    mixed_precision,
+)
+
+
+@pytest.fixture(autouse=True)
+def data(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(corpora, "DATA", Path(data_folder()))
+    yield
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Dataset:
+    return make_dataset(tmp_path, small_text())
+
+
+@pytest.mark.parametrize("micro_batch_size", [1, 2, 3, 5, 8])
+def test_micro_batches_add_up_to_the_whole_batch(micro_batch_size: int) -> None:
+    """Also where they hold unequal numbers of targets: a mean of means would be another number."""
+    x, y = torch.randint(30, (2, 5, BLOCK))
+    y[0, 3:], y[1, 1:], y[4, :] = IGNORED, IGNORED, IGNORED
+
+    def gradients(size: int | None) -> tuple[float, list[Tensor]]:
+        model = make_model().double()
+        loss = accumulate(model, x, y, settings(micro_batch_size=size)).item()
+        return loss, [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+
+    (whole, expected), (loss, found) = gradients(None), gradients(micro_batch_size)
+    assert loss == pytest.approx(whole, rel=1e-6)
+    scale = max(gradient.abs().max().item() for gradient in expected)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=2e-7 * scale)  # the loss is made in float32
+
+
+class OwnLoss(MultiHead):
+    """Wants its keys to be small, and says so in a loss of its own, alike for each row."""
+
+    own: Tensor | None = None
+
+    def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
+        query, key, value = super().qkv(x, past)
+        self.own = key.square().mean() if self.training else None
+        return query, key, value
+
+    def extra_loss(self) -> Tensor | None:
+        own, self.own = self.own, None
+        return own
+
+
+@pytest.mark.parametrize("size", [None, 1, 2, 3])
+def test_a_loss_of_the_kinds_own_is_added_to_the_gradients_and_not_to_what_is_shown(size: int | None) -> None:
+    """The mean over all rows, however many there are at a time."""
+    x, y = torch.randint(30, (2, 5, BLOCK))
+    y[0, 3:], y[4, :] = IGNORED, IGNORED
+    torch.manual_seed(0)
+    shape = ModelConfig(n_layer=2, n_embd=16, block_size=BLOCK, attention=OwnLoss.Config())
+    with_own, without = GPT(shape, 30).double(), make_model().double()
+    without.load_state_dict(with_own.state_dict())
+    shown = [accumulate(model, x, y, settings(micro_batch_size=size)) for model in (with_own, without)]
+    assert shown[0] == shown[1]
+    added = [a.grad - b.grad for a, b in zip(with_own.parameters(), without.parameters())]  # type: ignore[operator]
+    with_own(x)
+    extras = [extra for attention in with_own.attentions() if (extra := attention.extra_loss()) is not None]
+    assert len(extras) == 2
+    expected = torch.autograd.grad(sum(extras), [*with_own.parameters()], allow_unused=True)
+    for found, wanted in zip(added, expected):
+        torch.testing.assert_close(found, torch.zeros_like(found) if wanted is None else wanted, rtol=0, atol=1e-8)
+
+
+def test_a_loss_of_the_kinds_own_is_not_in_the_validation_loss(dataset: Dataset) -> None:
+    shape = ModelConfig(n_layer=2, n_embd=16, block_size=BLOCK, attention=OwnLoss.Config())
+    model, plain = GPT(shape, 30), make_model()
+    plain.load_state_dict(model.state_dict())
+    assert evaluate(model, dataset, "val", settings()) == evaluate(plain, dataset, "val", settings())
+
+
+def test_the_whole_batch_is_the_mean_over_its_targets() -> None:
+    model, (x, y) = make_model().double(), torch.randint(30, (2, 5, BLOCK))
+    y[0, 3:] = IGNORED
+    loss = accumulate(model, x, y, settings()).item()
+    log_p = model(x).log_softmax(-1)  # (B, T, V)
+    picked = [-log_p[b, t, y[b, t]].item() for b in range(5) for t in range(BLOCK) if y[b, t] != IGNORED]
+    assert loss == pytest.approx(sum(picked) / (3 + 4 * BLOCK), rel=1e-6)
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+@pytest.mark.parametrize("batch_size", [1, 7, 1000])
+def test_the_exact_loss_is_a_loop_over_every_target_once(
+    dataset: Dataset, split: Literal["train", "val"], batch_size: int
+) -> None:
+    model = make_model(dropout=0.5)
+    found = evaluate(model, dataset, split, settings(batch_size=batch_size))
+    assert model.training  # and no dropout all the same:
+    model.eval()
+    ids = torch.from_numpy(dataset.ids[dataset.splits[split].start : dataset.splits[split].stop].astype("int64"))
+    losses = []
+    for start in range(0, len(ids) - 1, BLOCK):
+        end = min(start + BLOCK, len(ids) - 1)
+        log_p = model(ids[None, start:end])[0].log_softmax(-1)  # (T, V)
+        losses += [-log_p[t, ids[start + t + 1]].item() for t in range(end - start)]
+    assert len(losses) == len(ids) - 1
+    assert found == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+
+
+def test_in_bfloat16_only_the_matrix_products_are_coarse() -> None:
+    model, ids = make_model(), torch.randint(30, (2, BLOCK))
+    with mixed_precision(settings(precision="bfloat16"), model):
+        coarse = model(ids)
+    with mixed_precision(settings(), model):  # as narrow as this, `auto` stays with float32 on a CPU
+        fine = model(ids)
+    assert (coarse.dtype, fine.dtype) == (torch.bfloat16, torch.float32)
+    assert 0 < (coarse - fine).abs().max() < 0.02
+    assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
+
+
+def test_auto_is_bfloat16_where_the_hardware_has_it_and_the_model_is_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = GPT(ModelConfig(n_layer=1, n_embd=64, block_size=BLOCK), 30)
+    ids = torch.randint(30, (2, BLOCK))
+    for there, expected in ({"avx512_bf16": True}, torch.bfloat16), ({"avx512_f": True}, torch.float32):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda there=there: there)
+        with mixed_precision(settings(), wide):
+            assert wide(ids).dtype == expected
+    with mixed_precision(settings(precision="bfloat16"), wide):  # asked for, it is taken anyway
+        assert wide(ids).dtype == torch.bfloat16
+
+
+def test_an_evaluation_in_bfloat16_is_hardly_off(dataset: Dataset) -> None:
+    model = make_model()
+    coarse, fine = (evaluate(model, dataset, "val", settings(precision=p)) for p in ("bfloat16", "float32"))
+    assert 0 < abs(coarse - fine) < 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="torch.compile needs a C++ compiler")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's compiler about torch
+def test_a_loss_of_the_kinds_own_comes_out_of_a_compiled_model_too() -> None:
+    torch.manual_seed(0)
+    shape = ModelConfig(n_layer=2, n_embd=16, block_size=BLOCK, attention=OwnLoss.Config())
+    plain, x, y = GPT(shape, 30), *torch.randint(30, (2, 4, BLOCK))
+    model = copy.deepcopy(plain)
+    config = settings(compile=True, micro_batch_size=2)
+    losses = [
+        accumulate(plain, x, y, config).item(),
+        accumulate(model, x, y, config, forward=compiled(model, config)).item(),
+    ]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    for ours, theirs in zip(model.parameters(), plain.parameters()):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-6)
