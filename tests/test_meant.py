@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from minigpt.grading.arguments import axis_of
 from minigpt.grading.grade import grade_answer
 from minigpt.grading.load import find_answer, run_file
 from minigpt.grading.report import Report
@@ -426,3 +427,141 @@ def test_the_weights_of_a_cache_are_measured(tmp_path: Path) -> None:
     is_measured(
         check(tmp_path, "multi_head,cache", late.replace("zip(*self.keys)", "zip(*old)")), "no weight to itself"
     )
+
+
+CONFIGURED = (
+    ATTENTION.replace("some_width, some_heads", "{argument}")
+    .replace("self.h = some_heads", "self.h = {read}_heads")
+    .replace("some_width", "{read}_width")
+    .replace("super().__init__()", "super().__init__()\n        self.extra = {read}_odd")
+)
+
+
+@pytest.mark.parametrize(
+    ("own", "argument", "read"),
+    [
+        ("class Setup:\n    n_width, n_heads, n_odd = 48, 6, 1\n", "c: Setup", "c.n"),
+        ("from typing import NamedTuple\nclass Args(NamedTuple):\n    n_heads: int\n    n_width: int = 48\n"
+         "    n_odd: int = 1\n", "args", "args.n"),
+        ("SMALL = {'n_width': 48, 'n_heads': 6, 'n_odd': 1}\n", "cfg", "cfg['n"),
+    ],
+    ids=["a class", "a named tuple", "a dict"],
+)  # fmt: skip
+def test_a_config_of_the_file_gets_the_sizes_of_the_check(own: str, argument: str, read: str, tmp_path: Path) -> None:
+    code = CONFIGURED.replace("{argument}", argument)
+    for word in ("heads", "width", "odd"):
+        code = code.replace(f"{{read}}_{word}", f"{read}_{word}" + ("']" if "['" in read else ""))
+    report = check(tmp_path, "multi_head", own + code)
+    passes(report)
+    assert "sizes: D = 70" in " ".join(report.how), report
+
+
+def test_names_of_arguments_are_read_by_their_words() -> None:
+    said = {
+        "n_query_heads": "H", "numAttentionHeads": "H", "n_key_value_heads": "G", "num_query_groups": "G",
+        "head_width": "d", "num_hiddens": "D", "model_size": "D", "ffn_hidden_size": "W", "max_context": "T",
+        "num_hidden_layers": "L", "heads_per_group": "", "rope_theta": "", "eps": "", "num_heads_and_more": "",
+    }  # fmt: skip
+    assert {name: axis_of(name) for name in said} == said
+
+
+def test_other_sizes_are_tried_where_an_answer_cannot_have_those_of_the_check(tmp_path: Path) -> None:
+    code = ATTENTION.replace("some_width", "width").replace("some_heads", "heads").replace(
+        "self.h = heads", "self.h = heads\n        assert width // heads % 8 == 0")  # fmt: skip
+    report = check(tmp_path, "multi_head", code)
+    passes(report)
+    assert "width=80" in report.how[0], report
+
+
+HIDES = ATTENTION.replace("some_width", "width").replace("some_heads", "heads").replace(
+    "y = F.scaled_dot_product_attention(q, k, v, is_causal=True)",
+    "s = q @ k.mT / q.shape[-1] ** 0.5\n        y = {}.softmax(-1) @ v",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "hide",
+    ["s.masked_fill(torch.ones(T, T).triu(1) > 0, -65504.0)", "(s + (1 - torch.ones(T, T).tril()) * -10000.0)",
+     "(s - 2e5 * torch.ones(T, T).triu(1))"],
+)  # fmt: skip
+def test_a_large_number_hides_as_well_as_infinity(hide: str, tmp_path: Path) -> None:
+    passes(check(tmp_path, "multi_head", HIDES.format(hide)), "enough, as long as all scores stay far above")
+
+
+def test_a_number_that_is_too_small_to_hide_is_named(tmp_path: Path) -> None:
+    code = HIDES.format("(s + torch.ones(T, T).triu(1) * -50)")
+    is_wrong(check(tmp_path, "multi_head", code), "hidden scores become -50: too little")
+
+
+SQUARE = '''
+def attend(q, k, v):
+    """{}"""
+    T, S, d = q.shape[1], k.shape[1], q.shape[2]
+    hidden = torch.arange(T)[:, None] < torch.arange(S)
+    return (q @ k.mT / d ** 0.5).masked_fill(hidden, -torch.inf).softmax(-1) @ v
+'''
+
+
+def test_as_many_queries_as_keys_where_the_text_says_so(tmp_path: Path) -> None:
+    passes(check(tmp_path, "attend", SQUARE.format("T must equal S.")), "as many queries as keys")
+    is_wrong(check(tmp_path, "attend", SQUARE.format("q (B, T, d), k and v (B, S, d)")), "upper left corner")
+
+
+def test_a_text_that_says_that_there_is_no_mask_is_taken_at_its_word(tmp_path: Path) -> None:
+    code = SQUARE.replace(".masked_fill(hidden, -torch.inf)", "").replace("softmax(-1)", "softmax(1)")
+    report = check(tmp_path, "attend", code.format("The weights have no mask."))
+    is_wrong(report, "over the queries")
+    assert len(report.names) == 1, report
+
+
+PARALLEL = """
+class Block(nn.Module):
+    def __init__(self, dim, heads, inner=128):
+        super().__init__()
+        self.h, self.sizes = heads, (dim, dim, dim, inner, inner)
+        self.norm = nn.LayerNorm(dim)
+        self.read, self.write = nn.Linear(dim, 3 * dim + 2 * inner), nn.Linear(dim + inner, dim)
+
+    def forward(self, x):
+        B, T, D = x.shape
+        q, k, v, gate, up = self.read(self.norm(x)).split(self.sizes, -1)
+        q, k, v = (y.reshape(B, T, self.h, D // self.h).transpose(1, 2) for y in (q, k, v))
+        a = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(B, T, D)
+        return x + self.write(torch.cat((a, F.silu(gate) * up), -1))
+"""
+
+
+def test_a_parallel_block_may_join_all_that_reads_x_and_all_that_writes_it(tmp_path: Path) -> None:
+    passes(check(tmp_path, "block", PARALLEL), "side by side")
+
+
+STACKED = """
+class Feed(nn.Module):
+    def __init__(self, dim, inner=28):
+        super().__init__()
+        self.wi, self.wo = nn.Parameter(torch.randn(dim, 2, inner)), nn.Parameter(torch.randn(inner, dim))
+
+    def forward(self, x):
+        up, gate = torch.einsum("btd,dnw->nbtw", x, self.wi)
+        return (up * F.gelu(gate)) @ self.wo
+"""
+
+
+def test_an_axis_of_a_parameter_may_count_its_matrices(tmp_path: Path) -> None:
+    passes(check(tmp_path, "mlp", STACKED), "GeGLU")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("moves", "words"), [("+= 1", "grows by one in every call"), ("= T", "of the last call")])
+def test_a_place_in_a_cache_that_is_counted_wrongly_is_named(moves: str, words: str, tmp_path: Path) -> None:
+    code = ATTENTION.replace("some_width", "width").replace("some_heads", "heads").replace(
+        "self.h = heads", "self.h, self.n = heads, 0\n        self.kept = torch.zeros(2, 4, heads, 64, width // heads)"
+    ).replace("(self, x)", "(self, x, use_cache=False)").replace(
+        "        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)",
+        "        n = self.n if use_cache else 0\n        if use_cache:\n"
+        "            self.kept[:, :B, :, n : n + T] = torch.stack((k, v))\n"
+        "            k, v = self.kept[:, :B, :, : n + T]\n            self.n MOVES\n"
+        "        y = F.scaled_dot_product_attention(q, k, v, torch.ones(T, n + T).bool().tril(n))",
+    ) + "    def reset(self):\n        self.n = 0\n"  # fmt: skip
+    passes(check(tmp_path, "multi_head,cache", code.replace("MOVES", "+= T")))
+    is_wrong(check(tmp_path, "multi_head,cache", code.replace("MOVES", moves)), words)

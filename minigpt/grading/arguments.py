@@ -1,11 +1,18 @@
 """The usual names of arguments and attributes, by the size that they hold.
 
-B batch, T positions, D model width, H query heads, G key heads, d width of a head, V vocabulary, L layers.
+A name that is not among them is read word by word: `n_query_heads`, `numKvGroups`, `head_width`.
+
+B batch, T positions, D model width, H query heads, G key heads, d width of a head, W hidden width of an MLP,
+V vocabulary, L layers.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from typing import Any
+
+from minigpt.grading.target import Target
 
 ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "D": ("D", "C", "d_model", "n_embd", "n_embed", "embed_dim", "embedding_dim", "emb_dim", "embed_size", "dim",
@@ -26,3 +33,62 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "V": ("vocab_size", "V", "n_vocab", "vocab", "num_tokens", "vocabulary_size", "n_tokens"),
     "L": ("n_layer", "n_layers", "num_layers", "layers", "depth"),
 }  # fmt: skip
+
+DROPS = ("dropout", "p", "dropout_rate", "drop", "attn_dropout", "resid_dropout", "attn_pdrop", "resid_pdrop",
+         "dropout_p", "proj_drop", "attn_drop", "p_drop", "drop_rate", "dropout_prob", "pdrop")  # fmt: skip
+CONSTANTS = {**dict.fromkeys(DROPS, 0.1),  # what is active in evaluation is then seen
+             "bias": True, "qkv_bias": True, "causal": True, "is_causal": True, "batch_first": True}  # fmt: skip
+CONTEXT = 64  # positions that a module that asks for a longest length is built for
+
+COUNTS = {"n", "num", "nb", "nr", "no", "number", "count", "of", "total", "max", "maximum", "q", "query", "queries",
+          "attn", "attention", "self", "anzahl"}  # fmt: skip
+HEADS = {"head", "heads", "nhead", "nheads", "kopf", "koepfe", "tete", "tetes", "cabezas"}
+KEYS = {"kv", "k", "v", "key", "keys", "value", "values"}
+GROUPS = {"group", "groups", "grp"}
+SIZES = {"dim", "dims", "size", "width", "d", "dimension", "features", "channels", "hidden", "units"}
+HIDDEN = {"ff", "ffn", "mlp", "inner", "intermediate", "feedforward"}
+LENGTHS = {"seq", "sequence", "context", "ctx", "len", "length", "positions", "pos"}
+MODEL = {"model", "emb", "embd", "embed", "embedding", "hidden", "hiddens", "input", "in", "token", "residual",
+         "resid", "stream", "feature", "features", "channel", "channels", "width"}  # fmt: skip
+
+
+def axis_of(name: str) -> str:
+    """The size that an argument holds, by its whole name or by its words; "" where they do not say."""
+    for axis, names in ARGUMENTS.items():
+        if name in names or name.lower() in names:
+            return axis
+    words = {*re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower().split("_")} - {""}
+    sized = bool(words & (SIZES | COUNTS))
+    if words & {"per", "ratio", "mult", "factor", "multiplier", "rep", "eps", "base", "theta", "rope", "rotary"}:
+        return ""
+    if words & {"vocab", "vocabulary"}:
+        return "V"
+    if words & {"layers", "layer", "blocks", "depth"} and words & COUNTS:
+        return "L"
+    if words & HEADS:
+        if words & SIZES:
+            return "d"
+        return "G" if words & (KEYS | GROUPS) else "H" if words <= HEADS | COUNTS else ""
+    if words & GROUPS:
+        return "G" if words <= GROUPS | COUNTS | KEYS else ""
+    if words & HIDDEN:
+        return "W" if sized else ""
+    if words & LENGTHS and "window" not in words:
+        return "T" if words <= LENGTHS | COUNTS | SIZES | {"model", "token", "tokens"} else ""
+    return "D" if words & MODEL and sized and words <= MODEL | SIZES | COUNTS else ""
+
+
+def value_of(name: str, target: Target, words: bool = True) -> tuple[bool, Any]:
+    """Whether an argument's name is known, and its value; `words`: also by the words of which the name is made."""
+    sizes = target.sizes
+    if name in CONSTANTS:
+        return True, CONSTANTS[name] if name not in ("causal", "is_causal") else not target.options.full
+    if name == "window" and target.options.window:
+        return True, target.options.window
+    exact = any(name in names or name.lower() in names for names in ARGUMENTS.values())
+    axis = axis_of(name) if words or exact else ""
+    if axis == "T":
+        return True, CONTEXT
+    if axis == "window":
+        return bool(target.options.window), target.options.window
+    return axis in sizes, sizes.get(axis)

@@ -17,10 +17,11 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from minigpt.grading.bind import overwrite, score
+from minigpt.grading.bind import overwrite
 from minigpt.grading.call import CannotCall, parameters_of
 from minigpt.grading.chunks import cache_argument
 from minigpt.grading.example import show_function
+from minigpt.grading.forms import score
 from minigpt.grading.habits import SINGLE, drops, habits, in_training, without_gradient, wrong_in_float32
 from minigpt.grading.load import Answer, build
 from minigpt.grading.meant import ONE_SEQUENCE, as_many_queries_only, best, meant, one_sequence, unannounced
@@ -56,7 +57,9 @@ def grade_answer(answer: Answer, target: Target) -> Report:
         if report.verdict != "cannot tell":
             break
         with suppress(Exception):  # the learner's code: anything
-            other = best(list(held_against(build_another(), target)))
+            another = build_another()
+            another.float32 |= answer.float32
+            other = best(list(held_against(another, target)))
             report = report if other.verdict == "cannot tell" else other
     if report.measured or report.verdict == "cannot tell":
         report = as_another(answer, target, report)

@@ -11,10 +11,9 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -22,12 +21,13 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from minigpt.attention import Attention
-from minigpt.grading.arguments import ARGUMENTS
+from minigpt.grading.arguments import CONTEXT, axis_of, value_of
 from minigpt.grading.closed import closed, given_by_file, given_matrices, given_vectors
+from minigpt.grading.configs import config_argument, configs_for, hidden_widths, is_config, most_configs
 from minigpt.grading.lines import Float32
 from minigpt.grading.script import script
 from minigpt.grading.shown_calls import examples
-from minigpt.grading.target import Sizes, Target
+from minigpt.grading.target import Target
 from minigpt.model.config import ModelConfig
 from minigpt.system.errors import UserError
 
@@ -41,14 +41,15 @@ FUNCTIONS = {
     "loss": ("loss", "loss_fn", "cross_entropy", "lm_loss"),
     "linear_attention": ("linear_attention", "linear_attend", "attend", "attention"),
 }
-DROPS = ("dropout", "p", "dropout_rate", "drop", "attn_dropout", "resid_dropout", "attn_pdrop", "resid_pdrop",
-         "dropout_p", "proj_drop", "attn_drop", "p_drop", "drop_rate", "dropout_prob", "pdrop")  # fmt: skip
-CONSTANTS = {**dict.fromkeys(DROPS, 0.1),  # what is active in evaluation is then seen
-             "bias": True, "qkv_bias": True, "causal": True, "is_causal": True, "batch_first": True}  # fmt: skip
-ORDER = ("D", "H", "d", "W")  # sizes that are given to arguments of unknown names, in this order: MyAttention(48, 6)
+ORDER = (
+    "D",
+    "H",
+    "G",
+    "d",
+    "W",
+)  # what arguments of unknown names are given, in this order: MyAttention(48, 6)
 WIDTHS = (60, 56, 48, 72)  # that are tried for a kind which fails with the target's
 FIRST = 70  # the width of the first input of a module that makes its parameters then
-CONTEXT = 64  # positions that a module that asks for a longest length is built for
 FLOAT32 = "__float32__"  # among the names of a file: whether it made numbers in float32 when it was run
 
 
@@ -105,7 +106,7 @@ def own(value: Any, names: dict[str, Any]) -> bool:
 def find_answer(names: dict[str, Any], target: Target, path: Path | None = None) -> Answer:
     """What the file offers for this target. Raises UserError where there is nothing."""
     answer = offered(names, target, path)
-    answer.float32 = bool(names.get(FLOAT32))
+    answer.float32 |= bool(names.get(FLOAT32))
     return answer
 
 
@@ -198,7 +199,7 @@ def choose_class(classes: list[type[nn.Module]], target: Target) -> type[nn.Modu
 def build(kind: type[nn.Module], target: Target, path: Path | None) -> Answer:
     """An instance of a class, by the names of its constructor's arguments. Raises UserError where one is unknown.
 
-    If it cannot be called, it is built with the numbers of the file itself: of its own names, and of its defaults.
+    If it cannot be called, it is built with another config, with the numbers of the file itself, or with other sizes.
     """
     if issubclass(kind, Attention):
         with_default = partial(build_kind, kind, target, path)
@@ -216,38 +217,61 @@ def build(kind: type[nn.Module], target: Target, path: Path | None) -> Answer:
     own_numbers = {name: names[name] for name in given if type(names.get(name)) is int}
     optional = [name for name, entry in inspect.signature(kind).parameters.items() if entry.default is not entry.empty]
     few = {name: value for name, value in {**given, **own_numbers}.items() if name not in optional}
-    ways = [partial(instance, kind, values, path, guessed) for values in ({**given, **own_numbers}, few)
-            if values != given and not guessed]  # fmt: skip
-    ways += shown
-    try:
-        made = instance(kind, given, path, guessed)
-    except Exception as error:  # the learner's code: anything
-        if not ways and any(isinstance(value, SimpleNamespace) for value in given.values()):
-            raise UserError(f"{kind.__name__} cannot be built with the config of the check, {type(error).__name__}: "
-                            f"{error}; end the file with a line like `{ANNOUNCED[0]} = {kind.__name__}(config)`"
-                            ) from None  # fmt: skip
-        if not ways:
-            raise
-        made, *_ = (way() for way in ways[:1])
-    made.others = tuple(ways)
-    return made
+    others = [one for one in ({**given, **own_numbers}, few) if one != given and not guessed]
+    configs = [constructor_values(kind, target, number)[0] for number in range(1, most_configs(kind, target))]
+    wide = [constructor_values(kind, one)[0] for one in resized(target)]
+    ways: list[Callable[[], Answer]] = []
+    ways += [partial(instance, kind, values, path, guessed) for values in (given, *configs, *others)]
+    ways += [*shown, *(partial(instance, kind, values, path, True) for values in wide)]
+    return first_built(kind, ways)
+
+
+def first_built(kind: type[nn.Module], ways: list[Callable[[], Answer]]) -> Answer:
+    """The first instance of a class that can be made, with the other ways to make one. Raises what the first raises."""
+    errors = list[Exception]()
+    for number, way in enumerate(ways):
+        try:
+            made = way()
+        except Exception as error:  # the learner's code: anything
+            errors.append(error)
+            continue
+        made.others = tuple(ways[number + 1 :])
+        return made
+    if any(config_argument(entry) for entry in inspect.signature(kind).parameters.values()):
+        raise UserError(f"{kind.__name__} cannot be built with the config of the check, {type(errors[0]).__name__}: "
+                        f"{errors[0]}; end the file with a line like `{ANNOUNCED[0]} = {kind.__name__}(config)`"
+                        )  # fmt: skip
+    raise errors[0]
+
+
+def resized(target: Target) -> list[Target]:
+    """The target with other sizes, for answers that cannot have its own: heads of an even quarter, powers of two."""
+    if "H" not in target.sizes or target.sizes["H"] == 1 or not target.roles:
+        return []
+    shared = target.sizes["G"] < target.sizes["H"]
+    found = [(10, 5, 16), (8, 2, 32)] if shared else [(5, 5, 16), (4, 4, 32)]
+    return [replace(target, sizes={**target.sizes, "D": H * d, "H": H, "G": G, "d": d, "e": d}) for H, G, d in found]
 
 
 def as_shown(kind: type[nn.Module], path: Path | None, text: str, make: Callable[[], Any]) -> Answer:
     """A module built as a line of its file builds it, `MyAttention(48, 6)` below `__main__`."""
-    made = in_float64(make)
-    complete(made)
-    return Answer(made, f"built: {text}, as the file does", path)
+    return finished(make, f"built: {text}, as the file does", path)
 
 
 def instance(kind: Callable[..., nn.Module], given: dict[str, Any], path: Path | None, guessed: bool = False) -> Answer:
     """A module made with these arguments, in float64; called, if it makes its parameters at its first call."""
-    made = in_float64(lambda: kind(**given))
-    complete(made)
-    shown = ", ".join(f"{name}={'Config(...)' if isinstance(value, SimpleNamespace) else value}"
-                      for name, value in given.items())  # fmt: skip
+    shown = ", ".join(f"{name}={'Config(...)' if is_config(value) else value}" for name, value in given.items())
     by = "by the order of its arguments" if guessed else "by the names of its arguments" if given else "as it is"
-    return Answer(made, f"built: {kind.__name__}({shown}), {by}", path, guessed)
+    return finished(lambda: kind(**given), f"built: {kind.__name__}({shown}), {by}", path, guessed)
+
+
+def finished(make: Callable[[], Any], how: str, path: Path | None, guessed: bool = False) -> Answer:
+    """What is made, complete; and whether it made numbers in float32 for that."""
+    watch = Float32()
+    with watch:
+        made = in_float64(make)
+    complete(made)
+    return Answer(made, how, path, guessed, float32=watch.seen)
 
 
 def complete(module: nn.Module) -> None:
@@ -295,57 +319,40 @@ def build_kind(kind: type[Attention], target: Target, path: Path | None) -> Answ
     return Answer(made(width), f"built: the kind {kind.__name__} with n_embd={width}{shown}, position {position}", path)
 
 
-def constructor_values(kind: Callable[..., Any], target: Target) -> tuple[dict[str, Any], bool]:
+def constructor_values(kind: Callable[..., Any], target: Target, number: int = 0) -> tuple[dict[str, Any], bool]:
     """A value for each argument of a constructor, and whether one was guessed from the order of the arguments.
 
-    Raises UserError for arguments without a default that are not known, where there are several of them.
+    `number` chooses among configs, where it takes one. Raises UserError for arguments without a default that are not
+    known, where there are several of them.
     """
-    values, unknown, required, known = dict[str, Any](), list[str](), list[str](), set[str]()
-    for name, parameter in inspect.signature(kind).parameters.items():
+    values, unknown, known = dict[str, Any](), list[str](), set[str]()
+    listed = inspect.signature(kind).parameters
+    for name, parameter in listed.items():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
-        required += [name] if parameter.default is parameter.empty else []
-        found, value = value_of(name, target.sizes, target)
-        if found:
+        needed = parameter.default is parameter.empty
+        found, value = value_of(name, target, needed)
+        if found and not config_argument(parameter):
             values[name] = value
-            known |= {axis for axis, names in ARGUMENTS.items() if name in names}
-        elif parameter.default is parameter.empty:
-            if "conf" in name or name in ("args", "cfg", "params", "hparams"):
-                values[name] = any_config(target)
+            known |= {axis_of(name)}
+        elif needed:
+            configs = configs_for(kind, parameter, target)
+            if configs:
+                values[name] = configs[min(number, len(configs) - 1)]
             else:
                 unknown.append(name)
-    left = [axis for axis in ORDER if target.sizes.get(axis, 0) > 1 and axis not in known]
-    if unknown and target.roles and unknown == required[: len(unknown)] and len(unknown) <= min(len(left), 2):
-        return {**dict(zip(unknown, (target.sizes[axis] for axis in left))), **values}, True
+    values |= hidden_widths(values, target)
+    left = [axis for axis in ORDER if target.sizes.get(axis, 0) > 1 and axis not in known and (
+        axis != "G" or target.sizes["G"] < target.sizes["H"])]  # fmt: skip
+    if unknown and target.roles and len(unknown) <= min(len(left), 2):
+        guessed = dict(zip(unknown, (target.sizes[axis] for axis in left)))
+        return {name: {**guessed, **values}[name] for name in listed if name in {**guessed, **values}}, True
     if unknown:
         raise UserError(
             f"{kind.__name__} asks for {', '.join(unknown)}: end the file with a line like "
             f"`{ANNOUNCED[0]} = {kind.__name__}(48, 6)`, so that nothing has to be guessed"
         )
     return values, False
-
-
-def value_of(name: str, sizes: Sizes, target: Target) -> tuple[bool, Any]:
-    """Whether a usual name of an argument is known, and its value."""
-    if name in CONSTANTS:
-        return True, CONSTANTS[name] if name not in ("causal", "is_causal") else not target.options.full
-    if name == "window" and target.options.window:
-        return True, target.options.window
-    for axis, names in ARGUMENTS.items():
-        if name in names or name.lower() in names:
-            if axis == "T":
-                return True, CONTEXT
-            if axis == "window":
-                return bool(target.options.window), target.options.window
-            return axis in sizes, sizes.get(axis)
-    return False, None
-
-
-def any_config(target: Target) -> SimpleNamespace:
-    """A config object that answers to every usual name."""
-    known = {name: value for names in (*ARGUMENTS.values(), tuple(CONSTANTS)) for name in names
-             for found, value in [value_of(name, target.sizes, target)] if found}  # fmt: skip
-    return SimpleNamespace(**known)
 
 
 def matrix_shape(parameter: Tensor) -> tuple[int, ...]:

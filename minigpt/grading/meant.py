@@ -34,7 +34,11 @@ SCALED = (
 )
 
 
-NOT_CAUSAL = re.compile(r"(?i)\bbi-?dire[ck]?[ct]?[ct]ion|\b(not|non|un)[ -]?causal|\bno causal|\bencoder\b")
+NOT_CAUSAL = re.compile(r"(?i)\bbi-?dire[ck]?[ct]?[ct]ion|\b(not|non|un)[ -]?causal|\bno causal|\bencoder\b|"
+                        r"\b(no|without( an?y?)?)( attention)? mask|\bunmasked|\bcross[- ]attention|\bvalid_?len|"
+                        r"\bkey_padding_mask\s*[:=,)]")  # fmt: skip
+AS_MANY_TEXT = re.compile(r"(?i)\bmust (both )?(be )?(equal|the same|match)|\b(same|equal) (sequence )?length|"
+                          r"\bsame number of|\bas many (queries|keys)|\bself[- ]attention")  # fmt: skip
 
 
 def meant(thing: Any, target: Target, numbers: Mapping[str, int] | None = None) -> list[Target]:
@@ -55,10 +59,15 @@ def meant(thing: Any, target: Target, numbers: Mapping[str, int] | None = None) 
 
 def says_full(thing: Any) -> bool:
     """Whether the source of an answer says that every position sees every other."""
+    return NOT_CAUSAL.search(text_of(thing)) is not None
+
+
+def text_of(thing: Any) -> str:
+    """The source of a function or of a module's class; "" where there is none."""
     try:
-        return NOT_CAUSAL.search(inspect.getsource(thing if inspect.isfunction(thing) else type(thing))) is not None
+        return inspect.getsource(thing if inspect.isfunction(thing) else type(thing))
     except (OSError, TypeError):
-        return False
+        return ""
 
 
 def resized(target: Target, numbers: Mapping[str, int]) -> Target:
@@ -146,9 +155,12 @@ AS_MANY = Convention({"mask": "corner"}, "it is written for as many queries as k
 
 
 def as_many_queries_only(thing: Any, found: Found) -> Found:
-    """A function that never asks how many keys there are is not wrong where they are more than the queries."""
+    """A function that never asks how many keys there are is not wrong where they are more than the queries, and one
+    whose text says that they are as many neither."""
     left = [bug for bug in found.bugs if bug.knobs != AS_MANY.knobs]
-    if len(left) == len(found.bugs) or found.reading.target.takes[0] != "query" or asks_for_keys(thing):
+    if len(left) == len(found.bugs) or found.reading.target.takes[0] != "query":
+        return found
+    if asks_for_keys(thing) and not AS_MANY_TEXT.search(text_of(thing)):
         return found
     return replace(found, bugs=left, conventions=[*found.conventions, AS_MANY], either=found.either if left else [])
 

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from minigpt.grading.arguments import ARGUMENTS
-from minigpt.grading.bind import Binding, Unit, bindings, units_of
+from minigpt.grading.bind import Binding, bindings, units_of
 from minigpt.grading.call import Call, calls
+from minigpt.grading.forms import Unit
 from minigpt.grading.heads_call import given_calls, has_heads
 from minigpt.grading.lines import uses_float32
 from minigpt.grading.load import Answer
@@ -106,7 +106,7 @@ def decided(attempt: Attempt, sizes: Sizes) -> bool:
     Its parameters have many readings, and one token tells the wrong ones from the right one, but for the heads: other
     numbers of heads are tried where the module does not say how many it has.
     """
-    named = attribute(attempt.thing, ARGUMENTS["H"]) if isinstance(attempt.thing, nn.Module) else []
+    named = attribute(attempt.thing, "H") if isinstance(attempt.thing, nn.Module) else []
     tried = any(reading.sizes["H"] in named for reading in attempt.readings)
     same = any(reading.sizes["H"] == sizes["H"] for reading in attempt.agreeing)
     return attempt.right or same or (tried and sizes["H"] not in named)

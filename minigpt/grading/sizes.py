@@ -12,30 +12,46 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from minigpt.grading.arguments import ARGUMENTS
-from minigpt.grading.load import matrix_shape
+from minigpt.grading.arguments import ARGUMENTS, axis_of
+from minigpt.grading.load import matrix_shape, resized
 from minigpt.grading.target import Sizes, Target
 
 MOST_HEADS = 10  # numbers of heads that are tried where none is announced
 
 
-def attribute(module: nn.Module, names: tuple[str, ...]) -> list[int]:
-    """The whole numbers that a module, one inside it, or an object that one keeps has under these names."""
-    found: dict[int, None] = {}
+def attribute(module: nn.Module, axis: str) -> list[int]:
+    """The whole numbers that a module, one inside it, or an object that one keeps has under the names of a size.
+
+    The usual names come first, then those whose words say it.
+    """
+    found, others = dict[int, None](), dict[int, None]()
     for inner in module.modules():
         for holder in (inner, *configs(inner)):
-            for name in names:
+            for name in ARGUMENTS[axis]:
                 value: Any = holder.get(name) if isinstance(holder, dict) else getattr(holder, name, None)
                 if isinstance(value, int) and not isinstance(value, bool) and value > 0:
                     found[value] = None
-    return list(found)
+            others |= {value: None for name, value in fields_of(holder).items()
+                       if type(value) is int and value > 0 and axis_of(name) == axis}  # fmt: skip
+    return list(found | others)
+
+
+def fields_of(holder: Any) -> dict[str, Any]:
+    """What a module, a dict, a named tuple or any other object keeps by name."""
+    kept = holder if isinstance(holder, dict) else getattr(holder, "_asdict", lambda: vars(holder))()
+    return {name: value for name, value in kept.items() if isinstance(name, str)}
 
 
 def configs(module: nn.Module) -> list[Any]:
     """What a module keeps that may be a config, whatever its name: a dict, or an object with fields of its own."""
     kept = [value for key, value in vars(module).items() if not key.startswith("_")]
     others = [value for value in kept if not isinstance(value, (nn.Module, Tensor)) and not callable(value)]
-    return [value for value in others if isinstance(value, dict) or hasattr(value, "__dict__")]
+    return [value for value in others if isinstance(value, dict) or hasattr(value, "__dict__") or is_named(value)]
+
+
+def is_named(value: Any) -> bool:
+    """Whether a value is a named tuple."""
+    return isinstance(value, tuple) and hasattr(value, "_fields")
 
 
 def possible_sizes(thing: Any, target: Target) -> Iterator[Sizes]:
@@ -55,15 +71,20 @@ def possible_sizes(thing: Any, target: Target) -> Iterator[Sizes]:
 
 
 def matrices(module: nn.Module) -> list[tuple[int, ...]]:
-    """The shapes of the parameters with two axes or more; a convolution of width one counts as a matrix."""
-    return [matrix_shape(parameter) for parameter in module.parameters() if parameter.dim() >= 2]
+    """The shapes of the parameters with two axes or more; a convolution of width one counts as a matrix.
+
+    Of a bare parameter of three axes, one of which counts two or three matrices, those are the matrices.
+    """
+    shapes = [matrix_shape(parameter) for parameter in module.parameters() if parameter.dim() >= 2]
+    few = [(shape, n) for shape in shapes if len(shape) == 3 for n in shape if n in (2, 3)]
+    return shapes + [tuple(m for i, m in enumerate(shape) if i != shape.index(n)) for shape, n in few for _ in range(n)]
 
 
 def widths(module: nn.Module, target: Target) -> list[int]:
     """Candidates for D: what linear layers read first, then any axis of a parameter."""
     layers = [inner.in_features for inner in module.modules() if isinstance(inner, nn.Linear)]
     shapes = [size for shape in matrices(module) for size in shape]
-    named = [value for value in attribute(module, ARGUMENTS["D"]) if value in shapes]
+    named = [value for value in attribute(module, "D") if value in shapes]
     vectors = [parameter.shape[0] for parameter in module.parameters() if parameter.dim() == 1]  # of a norm
     return list(dict.fromkeys([*named, *layers[:1], *shapes]))[:4] or vectors[:1] or [target.sizes["D"]]
 
@@ -72,7 +93,8 @@ def heads(module: nn.Module, target: Target, D: int) -> list[int]:
     """Candidates for H."""
     if target.sizes.get("H", 1) == 1:
         return [1]
-    named = attribute(module, ARGUMENTS["H"])
+    named = attribute(module, "H")
+    ours = [one.sizes["H"] for one in (target, *resized(target)) if one.sizes.get("D") == D]  # if it was built here
     lists = [len(inner) for inner in module.modules() if isinstance(inner, (nn.ModuleList, nn.ParameterList))]
     bare = [parameter.shape[0] for parameter in module.parameters() if parameter.dim() == 3 and D in parameter.shape]
     kept = [value for inner in module.modules() for value in vars(inner).values() if type(value) is int]
@@ -80,7 +102,7 @@ def heads(module: nn.Module, target: Target, D: int) -> list[int]:
     one = (
         [1] if target.name in ("linear_attention", "attention_weights") and not named else []
     )  # it may have one head or several
-    fitting = [*(H for H in lists if H in divisors), *one, *bare, *(H for H in kept if H in divisors)]
+    fitting = [*(H for H in (*lists, *ours) if H in divisors), *one, *bare, *(H for H in kept if H in divisors)]
     return list(dict.fromkeys([*named, *fitting, *divisors]))[:MOST_HEADS]
 
 
@@ -98,7 +120,7 @@ def head_widths(module: nn.Module, target: Target, D: int, H: int) -> list[int]:
         for joined in (1, 2, 3) if len(others) == 1 else ():
             if others[0] % (H * joined) == 0:
                 votes[others[0] // (H * joined)] += 2 if joined == 1 else 1
-    own = attribute(module, ARGUMENTS["d"])
+    own = attribute(module, "d")
     short = [shape[0] for shape in matrices(module)] if H == 1 else []
     return list(dict.fromkeys([*own, *short, *(d for d, _ in votes.most_common())]))[:4]
 
@@ -109,12 +131,14 @@ def hidden_widths(module: nn.Module, D: int) -> list[int]:
     others = [n if m == D else m for m, n in shapes if D in (m, n)]
     halves = [W // 2 for W in others if W % 2 == 0 and (D, W // 2) in shapes]  # a gate joined to the hidden layer
     both = [W for W in others if W != D and (W, D) in shapes and (D, W) in shapes]  # into the hidden layer, and back
-    return list(dict.fromkeys([*halves, *both]))[:3] or list(dict.fromkeys(others))[:3]
+    joined = Counter(W for n in others for W in (n - 3 * D, (n - 3 * D) // 2, n - D) if W > 0)  # with an attention's
+    twice = [W for W, times in joined.most_common() if times > 1]
+    return list(dict.fromkeys([*halves, *both]))[:3] or list(dict.fromkeys([*others[:2], *twice[:2], *others]))[:4]
 
 
 def key_heads(module: nn.Module, target: Target, H: int) -> list[int]:
     """Candidates for G."""
-    named = [G for G in attribute(module, ARGUMENTS["G"]) if H % G == 0]
+    named = [G for G in attribute(module, "G") if H % G == 0]
     if target.name != "grouped_query":  # a block may share its keys, where it says so
         return named[:1] or [H] if "W" in target.sizes else [H]
     divisors = [G for G in range(1, H + 1) if H % G == 0]

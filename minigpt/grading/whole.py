@@ -16,11 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minigpt.grading.arguments import ARGUMENTS
-from minigpt.grading.bind import Binding, Unit, bindings, single_units, units_of
+from minigpt.grading.bind import Binding, bindings, single_units, units_of
 from minigpt.grading.call import Call, CannotCall, fixed_arguments, is_mask, make_mask, mask_forms, parameters_of
+from minigpt.grading.forms import Unit
 from minigpt.grading.naming import Outputs, bases, equal
-from minigpt.grading.read_off import blocks_of, settle
+from minigpt.grading.read_off import blocks_of, settle, with_hidden_values
 from minigpt.grading.sizes import attribute, head_widths, heads, hidden_widths
 from minigpt.grading.target import Knobs, Probe, Role, Sizes, Target
 from minigpt.grading.targets import block, gpt, mlp
@@ -69,7 +69,7 @@ def prepared(thing: Any, target: Target) -> Target:
         smoothing = next((value for name, value in more.items() if SMOOTHS.search(name)), 0.0)
         share = smoothing if isinstance(smoothing, float) else 0.0
         return loss_target(target.options, listed[:2], any(PADS.search(name) for name in more), share)
-    return settle(thing, target, [])
+    return settle(thing, with_hidden_values(thing, target), [])
 
 
 def loss_mode(model: Any, name: str) -> int:
@@ -121,13 +121,13 @@ def model_sizes(model: Any, target: Target) -> Iterator[Sizes]:
         raise CannotCall("no blocks were found: put them into an nn.ModuleList")
     tables = [unit.weight for unit in outer_units(model, blocks) if unit.weight is not None and unit.weight.dim() == 2]
     embeddings = [inner.num_embeddings for inner in model.modules() if isinstance(inner, nn.Embedding)]
-    named = [value for value in attribute(model, ARGUMENTS["V"]) if any(value in table.shape for table in tables)]
+    named = [value for value in attribute(model, "V") if any(value in table.shape for table in tables)]
     vocabularies = list(dict.fromkeys([*named, *embeddings, *(table.shape[0] for table in tables)]))[:3]
     for V in vocabularies:
         D = next(table.shape[1] for table in tables if table.shape[0] == V)
         rows = [table.shape[0] for table in tables if table.shape[0] != V and table.shape[1] == D]
-        lengths = [*rows[:1], *attribute(model, ARGUMENTS["T"]), 11]
-        for H in heads(model, target, D) if attribute(model, ARGUMENTS["H"]) else heads(blocks[0], target, D):
+        lengths = [*rows[:1], *attribute(model, "T"), 11]
+        for H in heads(model, target, D) if attribute(model, "H") else heads(blocks[0], target, D):
             for d in head_widths(blocks[0], target, D, H)[:2]:
                 for W in hidden_widths(blocks[0], D):
                     yield {**target.sizes, "V": V, "D": D, "C": lengths[0], "H": H, "G": H, "d": d, "e": d, "W": W,

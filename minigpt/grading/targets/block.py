@@ -188,7 +188,7 @@ def said_of(bugs: list[Bug], where: str) -> list[Bug]:
 
 
 UNSEEN: dict[str, tuple[object, ...]] = {  # no score is large where the input is normed; and each block gets a batch
-    "fill": (-100.0, -1e3, -1e4, -1e5, -1e9, 1e-9, -1e-9),
+    "fill": (-100.0, -1e3, -1e4, -1e9, 1e-9, -1e-9),
     "softmax": ("naive",),
     "hide": ("after_renormalised",),
     "batch": ("joined",),

@@ -47,18 +47,17 @@ def sinusoids(T: int, D: int, kind: str) -> Tensor:
     return torch.cat((angles.sin(), angles.cos()), dim=-1)[:, :D]
 
 
-def positions(ids: Tensor, parameters: Parameters, sizes: Sizes, kind: str) -> Tensor | float:
+def positions(ids: Tensor, parameters: Parameters, sizes: Sizes, kind: str, row: str) -> Tensor | float:
     """What is added to the embeddings of ids (B, T): (T, D), (B, T, D) or nothing."""
     if kind == "none":
         return 0.0
     B, T = ids.shape
-    if kind == "sines of the sequence":
-        return sinusoids(B, sizes["D"], "sines by turns")[:, None]  # (B, 1, D)
     if kind.startswith("sines"):
-        return sinusoids(T, sizes["D"], kind)
-    table = parameters["position"]  # (C, D)
+        table = sinusoids(max(B, T, sizes["V"]) + 1, sizes["D"], kind)  # (C, D)
+    else:
+        table = parameters["position"]  # (C, D)
     rows: dict[str, Callable[[], Tensor]] = {
-        "learned": lambda: torch.arange(T),
+        "right": lambda: torch.arange(T),
         "from one": lambda: torch.arange(1, T + 1),
         "first": lambda: torch.zeros(T, dtype=torch.long),
         "last": lambda: torch.full((T,), T - 1),
@@ -68,7 +67,7 @@ def positions(ids: Tensor, parameters: Parameters, sizes: Sizes, kind: str) -> T
         "sequence": lambda: torch.arange(B)[:, None].expand(B, T),
         "ids": lambda: ids,
     }
-    return table[rows[kind]()]
+    return table[rows[row]()]
 
 
 def embed(ids: Tensor, parameters: Parameters, sizes: Sizes, knobs: Knobs, options: Options) -> Steps:
@@ -77,7 +76,7 @@ def embed(ids: Tensor, parameters: Parameters, sizes: Sizes, knobs: Knobs, optio
     factor = {"as it is": 1.0, "sqrt(D)": root, "divided": 1 / root}[knobs.get("tokens", "as it is")]
     tokens = table[ids] * factor  # (B, T, D)
     kind = knobs.get("positions", "none" if options.rotary or options.alibi else "learned")
-    added = positions(ids, parameters, sizes, kind)  # (T, D)
+    added = positions(ids, parameters, sizes, kind, knobs.get("rows", "right"))  # (T, D)
     how = knobs.get("added", "once")
     ways: dict[str, Callable[[], Tensor]] = {
         "times": lambda: tokens * added,
@@ -189,10 +188,11 @@ RAW = "return the head's output as it is; F.cross_entropy and sampling take the 
 def embedding_bugs() -> list[Bug]:
     """What goes wrong before the first block."""
     scale = "add token and position embeddings as they are"
-    batch = Bug({"positions": "sequence"}, WRONG_ROWS["sequence"], ROWS, ({"positions": "sines of the sequence"},))
+    batch = Bug({"rows": "sequence"}, WRONG_ROWS["sequence"], ROWS,
+                ({"rows": "sequence", "positions": "sines by turns"},))  # fmt: skip
     rows = {kind: sentence for kind, sentence in WRONG_ROWS.items() if kind != "sequence"}
     return [
-        *alike("positions", rows, ROWS),
+        *alike("rows", rows, ROWS),
         batch,
         Bug({"added": "times"}, "token and position embeddings are multiplied instead of added", SUM),
         Bug({"added": "twice"}, "the position embeddings are added twice", SUM),

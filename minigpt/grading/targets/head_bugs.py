@@ -26,7 +26,7 @@ SPLIT = "x.view(B, T, H, d).transpose(1, 2): (B, H, T, d)"
 JOIN = "mixed.transpose(1, 2).reshape(B, T, H * d)"
 SHARE = "key.repeat_interleave(H // G, dim=1)"
 FUSED = ("(3, B, H, T, d)", "(B, 3, H, T, d)", "(B, H, T, 3 d)", "(3, B, T, H, d)")
-Kept = tuple[Tensor, Tensor]
+Kept = tuple[Tensor, ...]  # key and value of the past, (B, G, S, d) each; for some bugs a place () to write at
 
 
 def fused(flat: dict[str, Tensor], H: int, shape: str) -> tuple[Tensor, Tensor, Tensor]:
@@ -47,6 +47,8 @@ def fused(flat: dict[str, Tensor], H: int, shape: str) -> tuple[Tensor, Tensor, 
 def append(key: Tensor, value: Tensor, past: Kept | None, knobs: Knobs) -> tuple[Tensor, Tensor, Kept]:
     """Keys and values to attend to, and what is kept of them, (B, G, S, d) each."""
     how = knobs.get("cache", "right")
+    if how in PLACES:
+        return written(key, value, past, how)
     if how == "doubled" and "chunk" in knobs:
         key, value = torch.cat((key, key), dim=2), torch.cat((value, value), dim=2)  # (B, G, 2 T, d)
     if past is None:
@@ -80,6 +82,19 @@ def append(key: Tensor, value: Tensor, past: Kept | None, knobs: Knobs) -> tuple
     return *both, both
 
 
+PLACES = ("counts calls", "counts the last")
+
+
+def written(key: Tensor, value: Tensor, past: Kept | None, how: str) -> tuple[Tensor, Tensor, Kept]:
+    """As `append`, where a call writes at a place that is counted wrongly, over what stands there."""
+    T, place = key.shape[2], int(past[2]) if past else 0
+    new = [key, value]  # (B, G, T, d) each
+    if past:
+        new = [torch.cat((old[:, :, :place], more, old[:, :, place + T :]), dim=2) for old, more in zip(past, new)]
+    after = torch.tensor(place + 1 if how == "counts calls" else T)
+    return new[0][:, :, : place + T], new[1][:, :, : place + T], (*new, after)
+
+
 def rotated(
     query: Tensor, key: Tensor, value: Tensor, start: int, past: Kept | None, sizes: Sizes, knobs: Knobs
 ) -> tuple[Tensor, ...]:
@@ -90,7 +105,8 @@ def rotated(
     if knobs.get("rotates") == "keys later":
         return turn(query, torch.arange(T, dtype=query.dtype), sizes, knobs), key, value
     begin = {"right": start, "zero": 0, "late": start + T if past else 0, "one early": max(start - 1, 0),
-             "calls": start and 1, "one late": start + 1 if past else 0}[how]  # fmt: skip
+             "calls": start and 1, "place": int(past[2]) if past and len(past) > 2 else start,
+             "one late": start + 1 if past else 0}[how]  # fmt: skip
     knobs = {**knobs, "rotates": "both"} if knobs.get("rotates") == "keys again" else knobs
     return rotate(query, key, value, begin, sizes, knobs)
 
@@ -240,6 +256,14 @@ SINKS = [Convention({"mask": f"sinks {n}"}, f"the first {n} tokens stay visible 
                     "(StreamingLLM, arXiv 2309.17453)") for n in range(1, 5)]  # fmt: skip
 
 
+PLACE_SENTENCES = {
+    "counts calls": "the place in the cache grows by one in every call instead of by its T tokens: after a chunk of "
+    "several tokens the next ones are written over it",
+    "counts the last": "the place in the cache is set to the length of the last call instead of growing by it: later "
+    "tokens are written over earlier ones",
+}
+
+
 def cache_bugs(options: Options) -> list[Bug]:
     """Decoding in chunks."""
     keep = "key = torch.cat((past_key, key), dim=2), and keep that"
@@ -263,6 +287,8 @@ def cache_bugs(options: Options) -> list[Bug]:
             "the later ones", "the mask is needed whenever T > 1: tril(S - T)"),
         Bug({"cache": "not updated"}, "the cache keeps only what the first call brought", keep),
         Bug({"cache": "overwritten"}, "the cache keeps only what the last call brought: the rest is overwritten", keep),
+        *(Bug({"cache": how}, sentence, "self.pos += T, with T = x.shape[1]", ({"cache": how, "starts": "place"},))
+          for how, sentence in PLACE_SENTENCES.items()),
         Bug({"cache": "ignored"}, "the cache is not used: a call sees only its own tokens", keep),
         Bug({"cache": "new first"}, "new keys are put before the old ones: cat((new, old))", keep),
         Bug({"cache": "old values first"}, "new values are put before the old ones, and new keys behind them", keep),

@@ -23,7 +23,7 @@ ROLES = (
     Role("output", ("D",), ("H", "d"), ("out", "o", "output", "wo", "project", "proj", "projection", "dense", "fc",
                                         "unify", "unifyheads")),
 )  # fmt: skip
-Kept = tuple[Tensor, Tensor]  # key and value of the past, (B, G, S, d) each
+Kept = head_bugs.Kept
 
 
 def project(x: Tensor, parameters: Parameters, role: str, knobs: Knobs) -> Tensor:

@@ -63,6 +63,7 @@ def normalised(x: Tensor, kind: str, eps: float) -> Tensor:
         "mean left": lambda: x / (variance + eps).sqrt(),
         "length inside": lambda: x * (x.square().sum(dim=-1, keepdim=True) + eps).rsqrt(),
         "length": lambda: x / (x.norm(dim=-1, keepdim=True) + eps),
+        "length at least": lambda: F.normalize(x, dim=-1),
     }
     return ways[kind]() if kind in ways else far / (variance + eps).sqrt()
 
@@ -81,7 +82,7 @@ def norm_bugs() -> list[Bug]:
         Bug({"norm": "mean only"}, "the norm subtracts the mean and divides by nothing", LAYER),
         Bug({"norm": "mean left"}, "the norm divides by the standard deviation but does not subtract the mean", LAYER),
         Bug({"norm": "length"}, "the norm divides by the length of x, which is sqrt(D) times too much", LAYER,
-            ({"norm": "length", "eps": 1e-12}, {"norm": "length", "eps": 0.0},
+            ({"norm": "length at least"}, {"norm": "length", "eps": 1e-12}, {"norm": "length", "eps": 0.0},
              *({"norm": "length inside", "eps": eps} for eps in (1e-5, 1e-6, 1e-8)))),
         Bug({"norm": "positions"}, "the norm goes over the positions (dim=1), not over the features: later tokens "
             "are seen", LAYER),
