@@ -117,6 +117,14 @@ def test_a_model_is_exported_with_equal_logits(what: str, tmp_path: Path) -> Non
     assert written[:, 5:].tolist() == ours.tolist()
 
 
+def test_a_cap_asks_for_the_form_that_has_it(tmp_path: Path) -> None:
+    """By default older transformers take a kernel without caps, unless config.json says another."""
+    export_run(random_run(MODELS["Gemma 2"][1]), tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["_attn_implementation"] == "eager"
+    export_run(random_run(MODELS["Gemma 3"][1]), tmp_path / "far")
+    assert "_attn_implementation" not in json.loads((tmp_path / "far" / "config.json").read_text())
+
+
 def test_every_family_is_asked() -> None:
     assert sorted(ORDER) == sorted(FAMILIES)
 

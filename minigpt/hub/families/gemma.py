@@ -102,9 +102,12 @@ class Gemma2(Gemma):
     def write_attention(self, model: Spelled) -> dict[str, Any]:
         first = model["attention"][0]
         scale = first.get("score_scale", 1.0) ** -2
+        # transformers up to 5.20 takes a kernel without caps by default, and says nothing
+        capped = {"_attn_implementation": "eager"} if first.get("cap") else {}
         return {
             **super().write_attention(model),
             **write_layer_types(model),
+            **capped,
             "query_pre_attn_scalar": round(scale) if abs(scale - round(scale)) < 1e-9 else scale,
             "attn_logit_softcapping": first.get("cap"),
             "final_logit_softcapping": model["head_cap"],
