@@ -5,7 +5,7 @@ B batch, T query positions, S key positions, D model width, H query heads, G key
 
 from __future__ import annotations
 
-from functools import partial
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
@@ -30,15 +30,27 @@ def project(x: Tensor, parameters: Parameters, role: str, knobs: Knobs) -> Tenso
     """x (B, T, D) -> (B, T, rows) by a role's matrix; a role that nothing fills leaves x as it is."""
     if role not in parameters:
         return x
-    weight = parameters[role]
-    matrix = weight.flatten(1) if role == "output" else weight.flatten(0, 1)  # (rows, columns)
-    matrix = matrix.mT if role in knobs.get("transposed", ()) else matrix
-    y = x @ matrix.mT  # (B, T, rows)
-    bias = parameters.get(f"{role}_bias")
-    y = y if bias is None or role in knobs.get("no_bias", ()) else y + bias.flatten()
-    if role in knobs.get("activated", ()):
-        y = y.relu()
-    return y
+    weight, bias = parameters[role], parameters.get(f"{role}_bias")
+    bias = None if role in knobs.get("no_bias", ()) else bias
+    how = role in knobs.get("transposed", ()), role in knobs.get("activated", ())
+    if role == "output":
+        return linear(x, weight.flatten(1), bias, *how)
+    return heads_of(x, weight, bias, *how, tuple(each._version for each in (x, weight, bias) if each is not None))
+
+
+def linear(x: Tensor, matrix: Tensor, bias: Tensor | None, transposed: bool, activated: bool) -> Tensor:
+    """x (B, T, columns) times a matrix (rows, columns), and a bias of any shape: (B, T, rows)."""
+    y = x @ (matrix if transposed else matrix.mT)  # (B, T, rows)
+    y = y if bias is None else y + bias.flatten()
+    return y.relu() if activated else y
+
+
+@lru_cache(maxsize=1024)
+def heads_of(
+    x: Tensor, weight: Tensor, bias: Tensor | None, transposed: bool, activated: bool, versions: tuple[int, ...]
+) -> Tensor:
+    """x (B, T, D) -> queries, keys or values (B, T, n d); hundreds of settings of the other knobs read the same."""
+    return linear(x, weight.flatten(0, 1), bias, transposed, activated)
 
 
 def split(flat: Tensor, n: int, how: str) -> Tensor:
