@@ -565,3 +565,64 @@ def test_a_place_in_a_cache_that_is_counted_wrongly_is_named(moves: str, words: 
     ) + "    def reset(self):\n        self.n = 0\n"  # fmt: skip
     passes(check(tmp_path, "multi_head,cache", code.replace("MOVES", "+= T")))
     is_wrong(check(tmp_path, "multi_head,cache", code.replace("MOVES", moves)), words)
+
+
+WHOLE = """
+class SelfAtt(nn.Module):
+    def __init__(self, dim, heads):
+        super().__init__()
+        self.h, self.qkv, self.out = heads, nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+
+    def forward(self, x):
+        B, T, D = x.shape
+        q, k, v = self.qkv(x).view(B, T, 3, self.h, D // self.h).permute(2, 0, 3, 1, 4)
+        return self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(B, T, D))
+
+class DecoderLayer(nn.Module):
+    def __init__(self, dim, heads):
+        super().__init__()
+        self.att, self.one, self.two = SelfAtt(dim, heads), nn.LayerNorm(dim), nn.LayerNorm(dim)
+        self.feed = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
+
+    def forward(self, x):
+        x = x + self.att(self.one(x))
+        return x + self.feed(self.two(x))
+
+class Network(nn.Module):
+    def __init__(self, vocab_size, dim, heads, layers):
+        super().__init__()
+        self.token, self.place = nn.Embedding(vocab_size, dim), nn.Embedding(64, dim)
+        self.layers = nn.ModuleList(DecoderLayer(dim, heads) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(dim), nn.Linear(dim, vocab_size)
+
+    def forward(self, ids):
+        x = self.token(ids) + self.place(torch.arange(ids.shape[1]))
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(self.norm(x))
+"""
+
+
+@pytest.mark.parametrize(
+    ("announced", "name"), [("gpt", "Network"), ("block", "DecoderLayer"), ("multi_head", "SelfAtt")]
+)
+def test_the_class_that_is_built_is_the_one_that_was_announced(announced: str, name: str, tmp_path: Path) -> None:
+    report = check(tmp_path, announced, WHOLE)
+    passes(report)
+    assert report.how[0].startswith(f"built: {name}("), report
+
+
+MASKED = """
+def attend(q, k, v, mask=None):
+    '''(time, batch, features)'''
+    s = torch.einsum("tbd,sbd->tsb", q, k) / q.shape[-1] ** 0.5
+    if mask is not None:
+        s = s.masked_fill(mask == 0, -torch.inf){}
+    return torch.einsum("tsb,sbd->tbd", s.softmax(1), v)
+"""
+
+
+def test_a_mask_may_have_the_axes_of_scores_that_end_with_the_batch(tmp_path: Path) -> None:
+    passes(check(tmp_path, "attend", MASKED.format("")), "the sequence is the first axis")
+    report = check(tmp_path, "attend", MASKED.format(" + mask.cause"))
+    assert report.verdict == "cannot tell" and "no way was found to give it one" in report.names[0], report

@@ -18,7 +18,8 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "D": ("D", "C", "d_model", "n_embd", "n_embed", "embed_dim", "embedding_dim", "emb_dim", "embed_size", "dim",
           "d_embed", "d_in", "d_out", "hidden_size", "hidden_dim", "in_features", "input_dim", "in_dim", "out_dim",
           "model_dim", "dim_model", "width", "emb", "k", "features", "channels", "n_dim", "output_dim", "d_emb",
-          "emb_size",           "nf", "n_embed", "embedding_size", "model_width", "d_hidden"),
+          "emb_size",           "nf", "n_embed", "embedding_size", "model_width", "d_hidden",
+          "normalized_shape", "ndim", "size"),
     "H": ("H", "h", "n_head", "n_heads", "num_heads", "heads", "nhead", "nheads", "head_count", "num_head",
           "num_attention_heads", "n_q_heads", "num_query_heads", "query_heads",
           "nh", "head_num"),
@@ -87,6 +88,7 @@ def value_of(name: str, target: Target, words: bool = True) -> tuple[bool, Any]:
         return True, target.options.window
     exact = any(name in names or name.lower() in names for names in ARGUMENTS.values())
     axis = axis_of(name) if words or exact else ""
+    axis = "D" if axis == "d" and axis not in sizes else axis  # MLP(d, 4 * d), where there are no heads
     if axis == "T":
         return True, CONTEXT
     if axis == "window":

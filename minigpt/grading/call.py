@@ -26,7 +26,7 @@ from minigpt.grading.targets.loss import PADS
 from minigpt.grading.targets.scores import allowed
 
 CAUSAL_FLAGS = ("causal", "is_causal", "use_causal", "causal_mask", "apply_mask", "use_mask", "masked", "mask")
-MASK_SHAPES = ("(T, S)", "(1, 1, T, S)", "(1, T, S)", "(B, T, S)", "(B, 1, T, S)")
+MASK_SHAPES = ("(T, S)", "(1, 1, T, S)", "(1, T, S)", "(B, T, S)", "(B, 1, T, S)", "(T, S, 1)", "(T, S, 1, 1)")
 MEANINGS = ("true keeps", "true hides", "added, 0 and -inf", "1 keeps, 0 hides")
 MODELS = ("model", "net", "network", "gpt", "lm", "language_model")  # arguments that are called with ids
 NOTES = {"(T, B, D)": "the sequence is the first axis: x is (T, B, D)", 
@@ -182,6 +182,8 @@ def make_mask(meaning: str, shape: str, B: int, T: int, S: int, window: int, ful
     mask = {"true keeps": seen, "true hides": ~seen, "added, 0 and -inf": hidden, "1 keeps, 0 hides": seen.double()}[
         meaning
     ]
+    if shape.startswith("(T, S, "):
+        return mask.reshape(T, S, *[1] * shape.count("1")).clone()
     first = {"(T, S)": (), "(1, 1, T, S)": (1, 1), "(1, T, S)": (1,), "(B, T, S)": (B,), "(B, 1, T, S)": (B, 1)}[shape]
     return mask.expand(*first, T, S).clone()
 

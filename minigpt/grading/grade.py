@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from minigpt.grading.bind import overwrite
-from minigpt.grading.call import CannotCall, parameters_of
+from minigpt.grading.call import CannotCall, is_mask, parameters_of
 from minigpt.grading.chunks import cache_argument
 from minigpt.grading.example import show_function
 from minigpt.grading.forms import score
@@ -156,6 +156,11 @@ def judge(attempt: Attempt) -> None:
         return
     if found := find_bugs(natural) or name_one(alone) or reordered(natural):
         found = settled(as_many_queries_only(attempt.thing, found))
+        if mask := never_masked(attempt, found):
+            report.names = [
+                f"it takes a mask as `{mask}`, and no way was found to give it one; without it, there is none"
+            ]
+            return
         (wrong if found.bugs or found.reading.binding.faults else right)(attempt, found)
     elif other := unannounced(attempt):
         report.names = [f"it is right as {other}: if that is meant, announce it with --as {other}"]
@@ -193,6 +198,13 @@ def never_handed_over(attempt: Attempt) -> bool:
     tried = dict.fromkeys(error for error in attempt.errors)
     attempt.report.notes = [f"tried, and raised: {error}" for error in tried]
     return True
+
+
+def never_masked(attempt: Attempt, found: Found) -> str:
+    """The argument for a mask that no call could give, where nothing but the mask is missing; "" otherwise."""
+    masks = [entry.name for entry in parameters_of(attempt.thing) if is_mask(entry)]
+    missing = [bug.knobs for bug in found.bugs] == [{"mask": "none"}] and not attempt.target.options.full
+    return masks[0] if masks and missing and not any(call.masked for call in attempt.calls) else ""
 
 
 def reordered(natural: Sequence[Sequence[Reading]]) -> Found | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -187,13 +188,26 @@ def choose_function(functions: Mapping[str, Any], wanted: tuple[str, ...], targe
 
 
 def choose_class(classes: list[type[nn.Module]], target: Target) -> type[nn.Module]:
-    """The class to build: a name like the target's, else the last that is not used inside another one's source."""
+    """The class to build: a name like the target's, else an attention; of a block or a model the last whole."""
     words = target.name.replace("_", "")
     for kind in classes:
         if words in kind.__name__.lower().replace("_", ""):
             return kind
+    if target.name in ("block", "gpt"):
+        layers = [kind for kind in classes if re.search("(?i)layer(?!_?norm)", kind.__name__)]
+        return (layers if target.name == "block" and layers else wholes(classes) or classes)[-1]
     attentions = [kind for kind in classes if "att" in kind.__name__.lower()]
     return (attentions or classes)[-1]
+
+
+def wholes(classes: list[type[nn.Module]]) -> list[type[nn.Module]]:
+    """The classes whose names do not stand in the source of another one."""
+    texts = dict[type[nn.Module], str]()
+    for kind in classes:
+        with suppress(OSError, TypeError):
+            texts[kind] = inspect.getsource(kind)
+    return [kind for kind in classes if not any(
+        re.search(rf"\b{kind.__name__}\b", text) for other, text in texts.items() if other is not kind)]  # fmt: skip
 
 
 def build(kind: type[nn.Module], target: Target, path: Path | None) -> Answer:

@@ -125,6 +125,10 @@ def lone_conventions() -> list[Convention]:
     return [
         *(convention for convention in norm_conventions() if "plain norms" not in convention.knobs),
         Convention({"eps": 1e-8}, "the norm's epsilon is 1e-8; nn.LayerNorm's is 1e-5"),
+        Convention(
+            {"norm": "unbiased outside"},
+            "the norm divides by the standard deviation over D - 1, plus 1e-5; nn.LayerNorm takes the one over D",
+        ),
         Convention({"norm": "rms", "eps": 1e-6}, "the norm is RMSNorm with an epsilon of 1e-6, as in LLaMA"),
         Convention(
             {"norm": "unit"}, "x is divided by its length and multiplied by sqrt(D): RMSNorm without an epsilon"
