@@ -183,6 +183,16 @@ def test_the_largest_gemmas_scale_scores_by_the_width_of_the_model() -> None:
     assert KNOWN["gemma3"].implied({"sliding_window": 1024}) == {"rope_theta": 10_000.0}  # llama.cpp's, without a key
 
 
+def test_a_gemma3_without_a_window_or_with_a_cap_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"gemma3\.attention\.sliding_window: missing"):
+        KNOWN["gemma3"].implied({"rope_theta": 1e6})
+    path = write(
+        tmp_path / "model.gguf", make("gemma3", vocab_size=V, **SIX), **{"gemma3.final_logit_softcapping": 2.0}
+    )
+    with pytest.raises(UserError, match=r"model\.gguf: gemma3\.final_logit_softcapping: 2\.0 has no counterpart"):
+        open_gguf(path)
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("case", ["llama", "llama tied", "qwen2", "qwen3", "gpt2", "gpt2 unscaled, untied"])
 def test_a_file_computes_what_the_model_in_it_computes(case: str, tmp_path: Path) -> None:
