@@ -13,6 +13,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +22,9 @@ from torch.profiler import profile
 
 from minigpt.config.options import load
 from minigpt.fast import make_fast
-from minigpt.model import GPT
+from minigpt.model import GPT, ModelConfig
+from minigpt.planning import fake
+from minigpt.planning.depth import Event, deepened, depths
 from minigpt.planning.fake import PARTS, build, evaluate_once, simulate
 from minigpt.planning.fits import check_training
 from minigpt.planning.hardware import read_hardware, read_memory
@@ -30,7 +33,7 @@ from minigpt.planning.remedies import in_words, largest_that_fits, remedies
 from minigpt.runs.assemble import RunConfig
 from minigpt.system.errors import UserError
 from minigpt.training.loop import accumulate, clip, mixed_precision, take_step
-from minigpt.training.memory import evaluated_at_once, training_parts
+from minigpt.training.memory import evaluated_at_once, outline, training_parts
 
 V, ROWS = 300, 4
 ADAMW = "training.optimizer={kind: adamw, learning_rate: 0.001}"
@@ -192,6 +195,7 @@ RANK = """
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -273,3 +277,41 @@ def test_what_would_fit_is_said_the_mildest_first() -> None:
     assert re.fullmatch(r"training.checkpoint_activations=true training.micro_batch_size=(\d+)", found[1])
     assert int(found[0].split("=")[-1]) < int(found[1].split("=")[-1])
     assert options(1000) == [] and "fewer or narrower layers" in in_words([])
+
+
+DEEP = {
+    "adamw": (),
+    "muon": ("training.optimizer={kind: muon, learning_rate: 0.04}",),
+    "again": ("training.checkpoint_activations=true", "training.micro_batch_size=1"),
+    "hybrid": ("model.attention=[{kind: multi_head, n_head: 4}, {kind: gated_delta_net}]", "model.n_layer=20"),
+}
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, marks=[pytest.mark.slow] * (c != "adamw")) for c in DEEP])
+def test_a_deep_model_is_planned_from_shallow_ones_to_the_byte(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = config_of("training.precision=float32", "model.n_layer=9", *DEEP[case])
+    given = config.model, V, config.training
+    simulated = list[int]()
+
+    def allocations(model: ModelConfig, *arguments: Any) -> Any:
+        simulated.append(model.n_layer)
+        return plain(model, *arguments)
+
+    plain = fake.allocations
+    monkeypatch.setattr(fake, "allocations", allocations)
+    found = simulate(*given, ROWS)
+    assert simulated == ([4, 6, 8] if case == "hybrid" else [2, 3, 4])
+    monkeypatch.setattr(fake, "depths", lambda model: None)
+    assert simulate(*given, ROWS) == found and simulated[-1] == config.model.n_layer
+
+
+def test_layers_that_differ_are_all_simulated() -> None:
+    """What the third model does must follow from the first two."""
+    a, b = Event("a", "weights", 1), Event("b", "weights", 2)
+    assert deepened([[a, a], [a, a, a], [a, a, a, a]], 5) == [a] * 7
+    assert deepened([[a, a], [a, a, a], [a, a, a, b]], 5) is None
+    grown = [[Event("stacked", "weights", n)] for n in (2, 3, 4)]
+    assert deepened(grown, 5) == [Event("stacked", "weights", 7)]
+    assert deepened([*grown[:2], [Event("stacked", "weights", 9)]], 5) is None
+    config = config_of("model.n_layer=13", "model.attention=[multi_head, multi_head, gated_delta_net]").model
+    assert depths(outline(config, V)) is None  # the three would have 4 + 7 + 10

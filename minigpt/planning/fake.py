@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from itertools import accumulate as accumulated
+from itertools import groupby
 from typing import Any
 from unittest.mock import patch
 
@@ -33,6 +35,7 @@ from minigpt.fast.rotary import table
 from minigpt.inspection.cost import CUSTOM
 from minigpt.model import GPT, ModelConfig
 from minigpt.model.eval_mode import eval_mode
+from minigpt.planning.depth import Event, deepened, depths
 from minigpt.system.errors import UserError
 from minigpt.training import distributed
 from minigpt.training.loop import (
@@ -44,7 +47,7 @@ from minigpt.training.loop import (
     take_step,
 )
 from minigpt.training.lora import add_adapters
-from minigpt.training.memory import Unfilled, evaluated_at_once
+from minigpt.training.memory import Unfilled, evaluated_at_once, outline
 from minigpt.training.optimizer import Optimizer
 from minigpt.training.parallel import FSDP, shard
 from minigpt.training.recompute import recomputing
@@ -52,6 +55,7 @@ from minigpt.training.sharding import local
 
 WEIGHTS, GRADIENTS, MOMENTS, LOGITS, ACTIVATIONS = "weights", "gradients", "optimizer", "logits", "activations"
 PARTS = (WEIGHTS, GRADIENTS, MOMENTS, LOGITS, ACTIVATIONS)
+STACKS = ("aten.stack.default", "aten.cat.default")
 RESIZE = torch.UntypedStorage.resize_
 READ = {Tensor.item: 1.0, Tensor.__float__: 1.0, Tensor.__int__: 1, Tensor.__bool__: True, Tensor.tolist: [1.0]}
 
@@ -84,16 +88,19 @@ class Living(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.numbers: dict[int, int] = {}  # storage that is alive -> its number: an address is used again
         self.elements: list[int] = []  # by number: of its first tensor
+        self.names: list[Hashable] = []  # by number: the operation that made it, and its shape
         self.log: list[tuple[int, int]] = []  # number, bytes from now on; 0: it is freed
-        self.begin = 0  # the peak is looked for in the log from here on
+        self.begin = self.end = 0  # the peak is looked for between these places of the log
 
-    def note(self, tensor: Tensor) -> None:
+    def note(self, tensor: Tensor, name: str) -> None:
         storage = local(tensor).untyped_storage()
         key = storage._cdata
         if key not in self.numbers:
             self.numbers[key] = len(self.elements)
             self.log.append((len(self.elements), storage.nbytes()))
             self.elements.append(tensor.numel())
+            stacked = tensor.ndim == 3 or name in STACKS  # the first dimension may be the number of layers
+            self.names.append((name, tuple(tensor.shape[stacked:])))
             weakref.finalize(storage, self.drop, key)
 
     def drop(self, key: int) -> None:
@@ -113,24 +120,32 @@ class Living(TorchDispatchMode):
         """The number of a tensor's storage."""
         return self.numbers[local(tensor).untyped_storage()._cdata]
 
-    def at_peak(self) -> dict[int, int]:
-        """The bytes of each storage, by number, at the moment when they were the most."""
-        now, peak, moment, alive = 0, 0, 0, dict[int, int]()
-        for place, (number, size) in enumerate(self.log):
-            now += size - alive.get(number, 0)
-            alive[number] = size
-            if now > peak and place >= self.begin:
-                peak, moment = now, place
-        at_moment = dict(self.log[: moment + 1])  # the last size of each
-        return {number: size for number, size in at_moment.items() if size}
+    def events(self, part: Callable[[int], str]) -> list[Event]:
+        """What is there at the beginning, by part, and the log from there on; `part` of the number of a storage."""
+        alive = dict(self.log[: self.begin])
+        there = Counter[str]()
+        for number, size in alive.items():
+            there[part(number)] += size
+        made = [Event("there", each, there[each]) for each in PARTS]
+        for frees, some in groupby(self.log[self.begin : self.end], lambda entry: entry[1] == 0):
+            freed = Counter[str]()  # one after another: together, because their order may be any
+            for number, size in some:
+                change = size - alive.get(number, 0)
+                alive[number] = size
+                if frees:
+                    freed[part(number)] += change
+                else:
+                    made.append(Event((self.names[number], part(number)), part(number), change))
+            made += [Event("freed", each, freed[each]) for each in PARTS if frees]
+        return made
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor):
-                self.note(leaf)
+                self.note(leaf, str(func))
         if func is torch.ops.aten._safe_softmax.default:  # while it runs, it also has a mask of the rows without a key
-            self.note(torch.empty(args[0].shape, dtype=torch.bool))
+            self.note(torch.empty(args[0].shape, dtype=torch.bool), str(func))
         return result
 
 
@@ -193,12 +208,30 @@ def bytes_by_part(
     rows = min(rows, 2 * size)
     if gpu and training.precision == "auto":
         training = replace(training, precision="bfloat16")
-    living, parts = allocations(config, vocab_size, training, rows, gpu, ranks)
-    kept = Counter[str]()
     sizes = {n * config.block_size * vocab_size for n in windows}
-    for number, size_ in living.at_peak().items():
-        others = LOGITS if living.elements[number] in sizes else ACTIVATIONS
-        kept[parts.get(number, others)] += size_
+
+    def log(n_layer: int) -> list[Event]:
+        shallow = replace(config, n_layer=n_layer)
+        living, parts = allocations(shallow, vocab_size, training, rows, gpu, ranks)
+        return living.events(lambda n: parts.get(n, LOGITS if living.elements[n] in sizes else ACTIVATIONS))
+
+    shared = ranks > 1 and isinstance(training.parallel, FSDP.Config)  # layers gather one another's parameters
+    few = None if shared else depths(outline(config, vocab_size))
+    found = deepened([log(n) for n in few], repeats(config, few)) if few else None
+    return at_peak(log(config.n_layer) if found is None else found)
+
+
+def repeats(config: ModelConfig, few: Sequence[int]) -> int:
+    """How many times a model has more than the first of a few shallow ones what the second has more."""
+    return (config.n_layer - few[0]) // (few[1] - few[0])
+
+
+def at_peak(log: list[Event]) -> dict[str, int]:
+    """The bytes by PARTS at the moment when they are the most."""
+    totals = list(accumulated(event.bytes for event in log))
+    kept = Counter[str]()
+    for event in log[: totals.index(max(totals)) + 1]:
+        kept[event.part] += event.bytes
     return {part: kept[part] for part in PARTS}
 
 
@@ -231,6 +264,7 @@ def allocations(
             clip(model, training.grad_clip)
             take_step(optimizer, 1.0, step)
         evaluate_once(model, torch.zeros(size, config.block_size, dtype=torch.long), training)
+        living.end = len(living.log)
         parts |= {living.number(tensor): WEIGHTS for tensor in (*model.parameters(), *model.buffers())}
         parts |= {living.number(tensor): MOMENTS for tensor in optimizer.state().values()}
     return living, parts
@@ -248,6 +282,17 @@ def operations(config: ModelConfig, vocab_size: int, training: TrainingConfig, g
     """Operations a token, forward and backward, and forward alone. They are counted apart: the counter takes some
     operations to pieces, which keeps more in memory.
     """
+    if few := depths(outline(config, vocab_size)):
+        counts = [counted(replace(config, n_layer=n), vocab_size, training, gpu) for n in few]
+        if all(c - b == b - a for a, b, c in zip(*counts)):
+            both, forward = (a + repeats(config, few) * (b - a) for a, b, _ in zip(*counts))
+            return both / config.block_size, forward / config.block_size
+    both, forward = counted(config, vocab_size, training, gpu)
+    return both / config.block_size, forward / config.block_size
+
+
+def counted(config: ModelConfig, vocab_size: int, training: TrainingConfig, gpu: bool) -> tuple[int, int]:
+    """The operations of a window, forward and backward, and forward alone."""
     counters = [FlopCounterMode(display=False, custom_mapping=CUSTOM) for _ in range(2)]
     if gpu and training.precision == "auto":
         training = replace(training, precision="bfloat16")
@@ -258,5 +303,4 @@ def operations(config: ModelConfig, vocab_size: int, training: TrainingConfig, g
             accumulate(model, x, x, training, mixed_precision(training, model))
         with counters[1], torch.no_grad():
             model(x)
-    both, forward = (counter.get_total_flops() / config.block_size for counter in counters)
-    return both, forward
+    return counters[0].get_total_flops(), counters[1].get_total_flops()
