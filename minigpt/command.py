@@ -10,6 +10,7 @@ import argparse
 import atexit
 import gc
 import io
+import os
 import re
 import shlex
 import signal
@@ -129,9 +130,12 @@ def _explain(error: BaseException) -> tuple[int, str]:
 
 
 def resuming(run: Path) -> str:
-    """The command that goes on with a run, with as many processes as there are."""
+    """The command that goes on with a run, with as many processes as there are, on as many machines."""
     world = distributed.started()[1]
-    program = f"torchrun --nproc-per-node {world}" if world > 1 else "python"
+    here = os.environ.get("LOCAL_WORLD_SIZE", "")  # torchrun's: the processes of this machine
+    each = int(here) if re.fullmatch("[1-9][0-9]{0,4}", here) and world % int(here) == 0 else world
+    machines = f"--nnodes {world // each} " * (each < world)
+    program = f"torchrun {machines}--nproc-per-node {each}" if world > 1 else "python"
     return f"{program} scripts/train.py --resume {shlex.quote(str(run))}"
 
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 from running import CONFIG, WAITING, furnish, process, script, started, wait_until
 
+from minigpt import command
 from minigpt.runs import checkpoint
 from minigpt.runs.checkpoint import Checkpoint
 from minigpt.runs.report import read_metrics
@@ -200,3 +201,22 @@ def test_a_terminal_gets_a_progress_bar(home: Path) -> None:
     assert "training:   0%|" in text and "training: 100%|" in text and "60/60" in text
     assert "step  1/60" not in text  # the bar is enough
     assert "validation loss" in text and "verdict: " in text
+
+
+@pytest.mark.parametrize(
+    ("world", "here", "program"),
+    [
+        (None, None, "python"),
+        (2, 2, "torchrun --nproc-per-node 2"),
+        (8, 4, "torchrun --nnodes 2 --nproc-per-node 4"),
+        (8, None, "torchrun --nproc-per-node 8"),
+    ],
+)
+def test_the_line_that_goes_on_has_as_many_machines(
+    world: int | None, here: int | None, program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"RANK": 0, "LOCAL_RANK": 0, "MASTER_ADDR": "here", "MASTER_PORT": 29500} if world else {}
+    for name, value in (given | {"WORLD_SIZE": world, "LOCAL_WORLD_SIZE": here}).items():
+        if value is not None:
+            monkeypatch.setenv(name, str(value))
+    assert command.resuming(Path("runs/small")) == f"{program} scripts/train.py --resume runs/small"
