@@ -470,7 +470,9 @@ def test_other_sizes_are_tried_where_an_answer_cannot_have_those_of_the_check(tm
         "self.h = heads", "self.h = heads\n        assert width // heads % 8 == 0")  # fmt: skip
     report = check(tmp_path, "multi_head", code)
     passes(report)
-    assert "width=80" in report.how[0], report
+    assert "width=80" in report.how[0] and "by the names" in report.how[0], report
+    odd = check(tmp_path, "multi_head", code.replace("self.out(y", "self.out(y.flip(2)"))
+    assert odd.verdict == "cannot tell", odd
 
 
 HIDES = ATTENTION.replace("some_width", "width").replace("some_heads", "heads").replace(

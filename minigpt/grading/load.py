@@ -236,7 +236,7 @@ def build(kind: type[nn.Module], target: Target, path: Path | None) -> Answer:
     wide = [constructor_values(kind, one)[0] for one in resized(target)]
     ways: list[Callable[[], Answer]] = []
     ways += [partial(instance, kind, values, path, guessed) for values in (given, *configs, *others)]
-    ways += [*shown, *(partial(instance, kind, values, path, True) for values in wide)]
+    ways += [*shown, *(partial(instance, kind, values, path, guessed, True) for values in wide)]
     return first_built(kind, ways)
 
 
@@ -272,11 +272,15 @@ def as_shown(kind: type[nn.Module], path: Path | None, text: str, make: Callable
     return finished(make, f"built: {text}, as the file does", path)
 
 
-def instance(kind: Callable[..., nn.Module], given: dict[str, Any], path: Path | None, guessed: bool = False) -> Answer:
-    """A module made with these arguments, in float64; called, if it makes its parameters at its first call."""
+def instance(kind: Callable[..., nn.Module], given: dict[str, Any], path: Path | None, guessed: bool = False,
+             tried: bool = False) -> Answer:  # fmt: skip
+    """A module made with these arguments, in float64; called, if it makes its parameters at its first call.
+
+    `tried`: with sizes that are not the check's; like one whose sizes were guessed, it is only wrong by name.
+    """
     shown = ", ".join(f"{name}={'Config(...)' if is_config(value) else value}" for name, value in given.items())
     by = "by the order of its arguments" if guessed else "by the names of its arguments" if given else "as it is"
-    return finished(lambda: kind(**given), f"built: {kind.__name__}({shown}), {by}", path, guessed)
+    return finished(lambda: kind(**given), f"built: {kind.__name__}({shown}), {by}", path, guessed or tried)
 
 
 def finished(make: Callable[[], Any], how: str, path: Path | None, guessed: bool = False) -> Answer:
