@@ -20,7 +20,7 @@ from minigpt.comparison.experiment import Experiment
 from minigpt.comparison.growth import lines, sentences, summarise, to_csv
 from minigpt.comparison.growth_chart import picture
 from minigpt.comparison.growth_page import page
-from minigpt.comparison.sizes import Scaling, load_scaling, refuse_other_settings
+from minigpt.comparison.sizes import Scaling, load_scaling, refuse_fewer_kinds, refuse_other_settings
 from minigpt.comparison.summary import aligned
 from minigpt.inspection.figures import THEMES
 from minigpt.runs.report import say
@@ -35,6 +35,7 @@ def main(arguments: argparse.Namespace) -> None:
     said = shlex.join(["python", "scripts/scaling.py", *sys.argv[1:]])
     experiment = Experiment(scaling, arguments.plugin, False, skip_checks=arguments.skip_checks)
     refuse_other_settings(scaling, experiment.jobs())
+    refuse_fewer_kinds(scaling)
     notes, failures = experiment.train()
     results = [(job, result) for job, result, _ in experiment.results() if result]
     trained = experiment.comparison  # with what trials have chosen

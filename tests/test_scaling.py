@@ -20,7 +20,7 @@ from minigpt.comparison.growth_chart import picture
 from minigpt.comparison.growth_page import page
 from minigpt.comparison.power_law import PowerLaw, fit, loose
 from minigpt.comparison.results import jobs, save_result
-from minigpt.comparison.sizes import Scaling, blocks_of, load_scaling, refuse_other_settings
+from minigpt.comparison.sizes import Scaling, blocks_of, load_scaling, refuse_fewer_kinds, refuse_other_settings
 from minigpt.config.options import to_python
 from minigpt.system.errors import UserError
 
@@ -343,6 +343,19 @@ def test_an_experiment_is_trained_continued_and_shown(tmp_path: Path) -> None:
     assert nowhere.code == 2 and "--figures: expected a path, found nothing" in nowhere.err
     refused = script("scaling.py", "--config", "small.yaml", "sizes.n_embd=[8]", cwd=tmp_path)
     assert refused.code == 2 and "expected two widths or more" in refused.err
+
+
+def test_a_page_is_not_replaced_by_one_of_fewer_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scaling_module, "RUNS", tmp_path / "runs")
+    whole = read(tmp_path)
+    refuse_fewer_kinds(whole)  # nothing is there
+    whole.folder.mkdir(parents=True)
+    made = [(job, {"status": "diverged", "message": ""}) for job in jobs(whole, [])]
+    (whole.folder / "results.json").write_text(json.dumps(summarise(whole, made, "", [])), encoding="utf-8")
+    refuse_fewer_kinds(whole)
+    refuse_fewer_kinds(read(tmp_path, SMALL, "kinds.more={model.attention: linear}"))
+    with pytest.raises(UserError, match="has a page that compares four too: give all its kinds, or another --name"):
+        refuse_fewer_kinds(read(tmp_path, SMALL, "kinds={heads: {}, mean: {model.attention: average_softmax}}"))
 
 
 def test_results_lie_in_a_folder_of_their_own(tmp_path: Path) -> None:

@@ -45,6 +45,8 @@ from minigpt.runs.assemble import RunConfig
 from minigpt.runs.run import RUNS
 from minigpt.system.errors import ConfigError, Mistake, UserError
 from minigpt.system.folder import check_name
+from minigpt.system.strict_json import has_form, parse_json
+from minigpt.system.terminal import one_line
 from minigpt.training.memory import outline
 
 GROUPS = ("scaling", "sizes", "kinds")
@@ -181,6 +183,20 @@ def refuse_other_settings(scaling: Scaling, every: Sequence[Job]) -> None:
     what = "; ".join([*said[:3], f"and {len(said) - 3} more"] if len(said) > 3 else said)
     count = f"{len(changed)} finished run{'s' * (len(changed) > 1)}"
     raise UserError(f"{scaling.folder} has {count} with other settings ({who}: {what}): give another --name")
+
+
+def refuse_fewer_kinds(scaling: Scaling) -> None:
+    """Raises UserError if the folder has a page of kinds that are not among those given, which would be replaced."""
+    try:
+        there = parse_json((scaling.folder / "results.json").read_bytes())
+    except (OSError, ValueError):
+        return
+    if not has_form(there, {"kinds": [{"kind": str}]}):
+        return
+    given = {name.rpartition(", ")[0] for name in scaling.variants}
+    if gone := [row["kind"] for row in there["kinds"] if row["kind"] not in given]:
+        what = one_line(", ".join(gone))
+        raise UserError(f"{scaling.folder} has a page that compares {what} too: give all its kinds, or another --name")
 
 
 def _follows(key: str, options: ScalingConfig) -> str:
