@@ -465,6 +465,7 @@ def test_names_of_arguments_are_read_by_their_words() -> None:
     assert {name: axis_of(name) for name in said} == said
 
 
+@pytest.mark.slow
 def test_other_sizes_are_tried_where_an_answer_cannot_have_those_of_the_check(tmp_path: Path) -> None:
     code = ATTENTION.replace("some_width", "width").replace("some_heads", "heads").replace(
         "self.h = heads", "self.h = heads\n        assert width // heads % 8 == 0")  # fmt: skip
@@ -490,6 +491,7 @@ def test_a_large_number_hides_as_well_as_infinity(hide: str, tmp_path: Path) -> 
     passes(check(tmp_path, "multi_head", HIDES.format(hide)), "enough, as long as all scores stay far above")
 
 
+@pytest.mark.slow
 def test_a_number_that_is_too_small_to_hide_is_named(tmp_path: Path) -> None:
     code = HIDES.format("(s + torch.ones(T, T).triu(1) * -50)")
     is_wrong(check(tmp_path, "multi_head", code), "hidden scores become -50: too little")
@@ -533,6 +535,7 @@ class Block(nn.Module):
 """
 
 
+@pytest.mark.slow
 def test_a_parallel_block_may_join_all_that_reads_x_and_all_that_writes_it(tmp_path: Path) -> None:
     passes(check(tmp_path, "block", PARALLEL), "side by side")
 
@@ -605,6 +608,7 @@ class Network(nn.Module):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("announced", "name"), [("gpt", "Network"), ("block", "DecoderLayer"), ("multi_head", "SelfAtt")]
 )
@@ -624,6 +628,7 @@ def attend(q, k, v, mask=None):
 """
 
 
+@pytest.mark.slow
 def test_a_mask_may_have_the_axes_of_scores_that_end_with_the_batch(tmp_path: Path) -> None:
     passes(check(tmp_path, "attend", MASKED.format("")), "the sequence is the first axis")
     report = check(tmp_path, "attend", MASKED.format(" + mask.cause"))
