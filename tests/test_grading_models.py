@@ -56,6 +56,14 @@ RIGHT = {
     "recurrent": ("linear_attention", RECURRENT, "right"),
     "module": ("linear_attention", MODULE, "right"),
     "one head, epsilon": ("linear_attention", ONE_HEAD, "1e-06 is added"),
+    "relu, epsilon": (
+        "linear_attention",
+        changed(
+            ONE_HEAD, ("F.elu(self.query(x)) + 1, F.elu(self.key(x)) + 1", "F.relu(self.query(x)), F.relu(self.key(x))")
+        ),
+        "EfficientViT",
+    ),
+    "epsilon of keras": ("block", changed(OWN_NORM, ("1e-5", "1e-3")), "Keras"),
     "sequential": ("mlp", SEQUENTIAL, "right"),
     "gpt-2's": ("mlp", GPT2_MLP, "tanh form"),
     "relu": ("mlp", RELU_MLP, "ReLU"),
@@ -99,8 +107,7 @@ WRONG = {
         "sums over the heads too": (MODULE, ('"bhtd,bhtd->bht", q, z)', '"bhtd,bhtd->bt", q, z)[:, None]')),
         "only the normaliser is causal": (MODULE, (".cumsum(dim=2)\n        z", ".sum(2, keepdim=True)\n        z"),
                                           ('"bhtd,bhtde->bhte", q, kv', '"bhtd,bhde->bhte", q, kv[:, :, 0]')),
-        "feature map is relu, not": (ONE_HEAD, ("F.elu(self.query(x)) + 1, F.elu(self.key(x)) + 1",
-                                                "F.relu(self.query(x)), F.relu(self.key(x))")),
+        "feature map is relu, not": (MATRIX, ("F.elu(query) + 1, F.elu(key) + 1", "F.relu(query), F.relu(key)")),
     },
     "mlp": {
         "no activation": (SEQUENTIAL, ("nn.GELU(), ", "")),
@@ -178,6 +185,29 @@ def test_a_bug_is_named(target: str, part: str, tmp_path: Path) -> None:
     assert report.verdict == "wrong" and not report.measured, report
     assert part in report.names[0], report
     assert len(report.names) == 1 and report.fixes, report
+
+
+def test_the_constants_of_an_activation_are_measured(tmp_path: Path) -> None:
+    report = grade(tmp_path, "mlp", changed(GPT2_MLP, ("0.044715", "0.44715")))
+    assert report.verdict == "wrong" and report.measured
+    assert "x + 0.44715 x^3" in report.names[0], report
+
+
+WIDE = """
+def attend(query, key, value):
+    out = torch.zeros_like(query)
+    scores = query @ key.mT / query.shape[-1] ** 0.5
+    hidden = torch.ones(scores.shape[-2:]).triu(1 + scores.shape[-1] - scores.shape[-2]) == 1
+    out += scores.masked_fill(hidden, -torch.inf).softmax(-1) @ value
+    return out
+"""
+
+
+def test_values_may_have_to_be_as_wide_as_keys(tmp_path: Path) -> None:
+    report = grade(tmp_path, "attend", WIDE)
+    assert report.verdict == "right" and "as wide as its keys" in report.notes[-1], report
+    report = grade(tmp_path, "attend", changed(WIDE, (" / query.shape[-1] ** 0.5", "")))
+    assert report.verdict == "wrong" and "not scaled" in report.names[0], report
 
 
 def test_a_sentence_holds_the_sizes() -> None:

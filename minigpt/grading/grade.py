@@ -93,10 +93,21 @@ def as_another(answer: Answer, target: Target, report: Report) -> Report:
 def held_against(answer: Answer, target: Target) -> Iterator[Report]:
     """The reports on an answer to everything that may have been meant, up to the first that is right."""
     for one in meant(answer.thing, target, answer.numbers):
-        report = grade_as(answer, one)
+        report = as_wide(answer, one, grade_as(answer, one))
         yield report
         if report.exit_code == 0:
             return
+
+
+def as_wide(answer: Answer, target: Target, report: Report) -> Report:
+    """The report on a function that raises where values are not as wide as keys: what it does where they are."""
+    if "e" not in target.sizes or target.roles or not report.names or not report.names[0].startswith("it raises"):
+        return report
+    other = grade_as(answer, replace(target, sizes={**target.sizes, "e": target.sizes["d"]}))
+    if other.names and other.names[0].startswith("it raises"):
+        return report
+    other.notes.append("its values must be as wide as its keys: with others it raises")
+    return other
 
 
 def grade_as(answer: Answer, target: Target) -> Report:

@@ -39,6 +39,7 @@ NOT_CAUSAL = re.compile(r"(?i)\bbi-?dire[ck]?[ct]?[ct]ion|\b(not|non|un)[ -]?cau
                         r"\bkey_padding_mask\s*[:=,)]")  # fmt: skip
 AS_MANY_TEXT = re.compile(r"(?i)\bmust (both )?(be )?(equal|the same|match)|\b(same|equal) (sequence )?length|"
                           r"\bsame number of|\bas many (queries|keys)|\bself[- ]attention")  # fmt: skip
+ONE_SHAPE = re.compile(r"(?i)\bq\w*\s*,\s*k\w*\s*(,|,? and)\s*v\w*\s*:\s*[(\[]")  # q, k, v: (B, T, d)
 
 
 def meant(thing: Any, target: Target, numbers: Mapping[str, int] | None = None) -> list[Target]:
@@ -160,9 +161,16 @@ def as_many_queries_only(thing: Any, found: Found) -> Found:
     left = [bug for bug in found.bugs if bug.knobs != AS_MANY.knobs]
     if len(left) == len(found.bugs) or found.reading.target.takes[0] != "query":
         return found
-    if asks_for_keys(thing) and not AS_MANY_TEXT.search(text_of(thing)):
+    if asks_for_keys(thing) and not AS_MANY_TEXT.search(text_of(thing)) and not of_one_shape(thing, found):
         return found
     return replace(found, bugs=left, conventions=[*found.conventions, AS_MANY], either=found.either if left else [])
+
+
+def of_one_shape(thing: Any, found: Found) -> bool:
+    """Whether the source of a function gives queries, keys and values one shape, and it took no values of another."""
+    sizes = found.reading.sizes
+    wide = "given" not in sizes and sizes.get("e") == sizes.get("d")  # as no target has them at first
+    return wide and ONE_SHAPE.search(text_of(thing)) is not None
 
 
 def asks_for_keys(thing: Any) -> bool:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from minigpt.grading.call import ALONE
+from minigpt.grading.curve import measured_curve
 from minigpt.grading.naming import Reading
 from minigpt.grading.target import Bug, Probe, Steps
 from minigpt.grading.targets.rotation import frequencies
@@ -33,7 +34,7 @@ def measure(reading: Reading) -> list[str]:
         return [late, *facts_in_chunks(reading)]
     if isinstance(theirs, Exception):
         return []
-    if mixing := depends(reading, number):
+    if mixing := depends(reading, number) or measured_curve(reading):
         return [mixing]
     if not theirs.isfinite().all():
         rows = sorted({int(place[1]) for place in (~theirs.isfinite()).nonzero()})

@@ -69,7 +69,8 @@ class Bug:
     equal: str = ""
     """Not empty: bugs with the same word are equal in principle, on every input; either sentence is true."""
     harmless: bool = False
-    """True: with other parameters the right answer computes the same, so it is a convention; the sentence says which.
+    """True: it is a convention, which the sentence names: with other parameters the right answer computes the same, or
+    published models have it so.
     Unlike a `Convention` it is looked for only where nothing else was found."""
 
     def settings(self) -> tuple[Knobs, ...]:

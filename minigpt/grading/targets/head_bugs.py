@@ -135,7 +135,8 @@ def split_bugs(grouped: bool) -> list[Bug]:
         Bug({"split": "overlap"}, "the slices of the heads overlap: head h begins at feature h, not at h d = {d} h",
             "x[..., h * d : (h + 1) * d], or " + SPLIT),
         *(Bug({"split": "view", "split_only": role}, one.format(words), SPLIT)
-          for role, words in (("query", "the queries"), ("key", "the keys"), ("value", "the values"))),
+          for role, words in (("query", "the queries"), ("key", "the keys"), ("value", "the values"),
+                                 ("key and value", "keys and values"))),
         Bug({"merge": "view"}, "the heads are joined without transpose(1, 2): reshape(B, T, D) of (B, H, T, d) mixes "
             "positions and heads", JOIN),
         *(Bug({"merge": kind}, f"the heads are joined after {words}, so that positions are mixed", JOIN)
@@ -236,6 +237,7 @@ def window_bugs() -> list[Bug]:
     near = "(distance >= 0) & (distance < window): the token itself counts"
     return [
         Bug({"mask": "no_window"}, "there is no window: all of the past is seen", near),
+        Bug({"mask": "near"}, "the future is not hidden: the window only hides what lies {window} or more back", near),
         Bug({"mask": "window + 1"}, "the window is one too wide: the token itself and {window} before it", near),
         Bug({"mask": "window - 1"}, "the window is one too narrow: {window-1} tokens with the token itself", near),
         Bug({"mask": "both_sides"}, "the window reaches into the future: |distance| < window", near),

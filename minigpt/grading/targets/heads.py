@@ -19,8 +19,8 @@ from minigpt.grading.targets.scores import weigh
 ROLES = (
     Role("query", ("H", "d"), ("D",), ("query", "q", "wq", "queries", "qs", "toqueries")),
     Role("key", ("G", "d"), ("D",), ("key", "k", "wk", "keys", "ks", "tokeys")),
-    Role("value", ("G", "d"), ("D",), ("value", "v", "wv", "values", "vs", "tovalues")),
-    Role("output", ("D",), ("H", "d"), ("out", "o", "output", "wo", "project", "proj", "projection", "dense", "fc",
+    Role("value", ("G", "e"), ("D",), ("value", "v", "wv", "values", "vs", "tovalues")),
+    Role("output", ("D",), ("H", "e"), ("out", "o", "output", "wo", "project", "proj", "projection", "dense", "fc",
                                         "unify", "unifyheads")),
 )  # fmt: skip
 Kept = head_bugs.Kept
@@ -118,7 +118,7 @@ def layer(
     source = knobs.get("values", "value")
     flat["value"] = x if source == "x" else flat[source]
     how = knobs.get("split", "right")
-    ways = {role: how if knobs.get("split_only", role) == role else "right" for role in flat}
+    ways = {role: how if role in knobs.get("split_only", role) else "right" for role in flat}
     query = split(flat["query"], H, ways["query"])  # (B, H, T, d)
     key, value = split(flat["key"], G, ways["key"]), split(flat["value"], G, ways["value"])  # (B, G, T, d)
     if "fused" in knobs:
@@ -284,7 +284,7 @@ def weights_of_heads(options: Options) -> Target:
         [
             bug
             for bug in head_bugs.all_bugs(options, many=True, grouped=False)
-            if set(bug.knobs) <= WEIGHS and bug.knobs.get("split_only") != "value"
+            if set(bug.knobs) <= WEIGHS and "value" not in bug.knobs.get("split_only", "")
         ],
         conventions(options, many=True, grouped=False)[:1],
         ROLES[:2],

@@ -31,7 +31,7 @@ from minigpt.grading.target import (
     Target,
     only,
 )
-from minigpt.grading.targets.scores import allowed
+from minigpt.grading.targets.linear_chunks import chunk_bugs, seen_by
 
 SCALES = (0.3, 2.0)  # elu(x) + 1 loses its digits where x is far below zero
 EPSILONS = (1e-10, 1e-9, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3)
@@ -144,8 +144,8 @@ def reference(probe: Probe, parameters: Parameters, sizes: Sizes, knobs: Knobs) 
     query, key = FEATURES[knobs.get("query", common)](query), FEATURES[knobs.get("key", common)](key)
     value = FEATURES[knobs.get("values", "none")](value)  # (B, H, T, e)
     products = query @ key.mT  # (B, H, T, S)
-    seen = allowed(knobs.get("sees", "right"), T, T, 0).to(products.dtype)  # (T, S)
-    divided = allowed(knobs.get("divides", knobs.get("sees", "right")), T, T, 0).to(products.dtype)  # (T, S)
+    seen = seen_by(knobs.get("sees", "right"), T)  # (T, S)
+    divided = seen_by(knobs.get("divides", knobs.get("sees", "right")), T)  # (T, S)
     steps = {"features of the query": query, "features of the key": key, "products": products}
     if "softmax" in knobs:
         fill = {"keys": -torch.inf, "zeros": 0.0, "open": None}[knobs["softmax"]]
@@ -189,7 +189,10 @@ FEATURE_BUGS = [
     Bug({"key": "elu"}, "the + 1 is missing on the keys: elu alone can be negative", PHI),
     Bug({"feature": "relu"}, "the feature map is relu, not elu + 1: features that are zero give no gradient, and a row "
         "of them is divided by zero", PHI,
-        ({"feature": "relu", "empty": "zero"}, *({"feature": "relu", "eps": eps} for eps in EPSILONS[4:]))),
+        ({"feature": "relu", "empty": "zero"},)),
+    Bug({"feature": "relu", "eps": 1e-6}, "the feature map is relu, as in EfficientViT (arXiv 2205.14756), with an "
+        "epsilon in the normaliser; unlike those of elu + 1, features that are zero give no gradient", "",
+        tuple({"feature": "relu", "eps": eps} for eps in EPSILONS if eps != 1e-6), harmless=True),
     Bug({"feature": "relu + 1"}, "the feature map is relu + 1, not elu + 1: below zero all inputs look the same", PHI),
     Bug({"feature": "softmax"}, "the feature map is a softmax over the features, not elu + 1", PHI),
     Bug({"query": "softmax"}, "the feature map of the queries is a softmax over the features, not elu + 1", PHI),
@@ -247,6 +250,7 @@ STATE_BUGS = [
     Bug({"sees": "itself"}, "a position sees only itself: state and normaliser are overwritten, not summed up", UPDATE),
     Bug({"sees": "itself", "divides": "right"}, "the state holds the newest token only: it is overwritten, not summed "
         "up, while the normaliser is", UPDATE),
+    *chunk_bugs(),
     Bug({"axis": 0}, "the sums run over the batch (dim=0), not over the positions", UPDATE),
     Bug({"carry": "both"}, "state and normaliser are not set back to zero between the sequences of the batch",
         "start with zeros for every sequence"),

@@ -73,7 +73,7 @@ LAYER = "F.layer_norm, or (x - mean) / sqrt(variance + 1e-5), both over the last
 
 def norm_bugs() -> list[Bug]:
     """What goes wrong inside a norm."""
-    large = {0.1: "0.1", 0.01: "0.01", 1e-3: "0.001"}
+    large = {0.1: "0.1", 0.01: "0.01"}
     return [
         Bug({"norm": "unbiased"}, "the norm divides by the variance over D - 1 = {D-1}, which x.var() gives; "
             "nn.LayerNorm divides by the one over D = {D}", "x.var(dim=-1, keepdim=True, unbiased=False)",
@@ -93,6 +93,9 @@ def norm_bugs() -> list[Bug]:
             "sqrt(variance + 1e-5)", ({"norm": "rms", "eps": 0.0},)),
         *(Bug({"eps": eps}, f"the norm's epsilon is {word}, which is too large: small inputs stay small",
               "sqrt(variance + 1e-5)", ({"norm": "rms", "eps": eps},)) for eps, word in large.items()),
+        Bug({"eps": 1e-3}, "the norm's epsilon is 0.001, as Keras has it; nn.LayerNorm's is 1e-5", "", harmless=True),
+        Bug({"norm": "rms", "eps": 1e-3}, "the norm is RMSNorm with an epsilon of 0.001; LLaMA's is 1e-6", "",
+            harmless=True),
     ]  # fmt: skip
 
 

@@ -351,8 +351,7 @@ attention = LinearAttention(36, 4)
 
 # === fourth_linear_relu
 # target: linear_attention
-# wrong: relu in place of elu + 1
-# words: relu
+# convention: relu in place of elu + 1, with an epsilon in the normaliser
 # like: fourth_linear_chunked
 #-        q, k = F.elu(q) + 1, F.elu(k) + 1
 #+        q, k = F.relu(q), F.relu(k)
