@@ -210,6 +210,30 @@ def test_values_may_have_to_be_as_wide_as_keys(tmp_path: Path) -> None:
     assert report.verdict == "wrong" and "not scaled" in report.names[0], report
 
 
+UNEQUAL = """
+class MultiHead(nn.Module):
+    def __init__(self, n, heads, d_k, d_v):
+        super().__init__()
+        self.heads = heads
+        self.query, self.key = nn.Linear(n, heads * d_k), nn.Linear(n, heads * d_k)
+        self.value, self.out = nn.Linear(n, heads * d_v), nn.Linear(heads * d_v, n)
+
+    def forward(self, x):
+        T = x.shape[1]
+        q, k, v = (f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.query, self.key, self.value))
+        scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(torch.ones(T, T).triu(1).bool(), -torch.inf)
+        return self.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+attention = MultiHead(15, 3, 4, 7)
+"""
+
+
+def test_values_may_be_wider_than_keys(tmp_path: Path) -> None:
+    assert grade(tmp_path, "multi_head", UNEQUAL).verdict == "right"
+    report = grade(tmp_path, "multi_head", changed(UNEQUAL, ("triu(1)", "triu(2)")))
+    assert report.verdict == "wrong" and "next token" in report.names[0], report
+
+
 def test_a_sentence_holds_the_sizes() -> None:
     target = find_target("mlp")
     assert "from 7 to 7" in fill(target.bugs[0].sentence, target.sizes)

@@ -153,7 +153,7 @@ def joined_forms(unit: Unit, matrix: Tensor, turned: str, chosen: Sequence[Role]
         for how, view in views.items():
             split = tuple(take(unit, matrix, role, view[i].flatten(), sizes) for i, role in enumerate(chosen))
             yield Form(split, f"{words}, {how}", 2 + rank)
-    elif set(names) == {"query", "key", "value"} and "G" in chosen[-1].out:
+    elif set(names) == {"query", "key", "value"} and "G" in chosen[-1].out and sizes["d"] == sizes.get("e", sizes["d"]):
         H, G, d = sizes["H"], sizes["G"], sizes["d"]
         grouped = torch.arange(matrix.shape[0]).view(G, H // G + 2, d)
         at = {"query": grouped[:, : H // G], "key": grouped[:, H // G], "value": grouped[:, H // G + 1]}
@@ -195,7 +195,8 @@ def faulty_forms(unit: Unit, matrix: Tensor, turned: str, roles: Sequence[Role],
                 bias = None if unit.bias is None else unit.bias.expand(heads, -1)
                 part = (role.name, weight.view(role.shape(sizes)), bias)
                 yield Form((part,), f"{unit.name} = {role.name} of every head{turned}", score(unit.name, role), NARROW)
-        if role.into == ("H", "d") and sizes["H"] > 1 and matrix.shape == (role.rows(sizes), sizes["d"]):
+        joined = len(role.into) == 2 and role.into[0] == "H" and sizes["H"] > 1  # an output projection's
+        if joined and matrix.shape == (role.rows(sizes), sizes[role.into[1]]):
             weight = matrix[:, None].expand(-1, sizes["H"], -1)  # (D, H, d)
             for factor, fault in ((1, SUMMED), (1 / sizes["H"], AVERAGED)):
                 part = (role.name, weight * factor, unit.bias)

@@ -68,8 +68,9 @@ def possible_sizes(thing: Any, target: Target) -> Iterator[Sizes]:
             for d in head_widths(thing, target, D, H):
                 for G, W in product(key_heads(thing, target, H), hidden):
                     yield {**target.sizes, "D": D, "H": H, "d": d, "e": d, "G": G, "W": W}
-            if H == 1 and target.name == "single_head":
-                yield from ({**target.sizes, "D": D, "d": d, "e": e} for d, e in unequal_widths(thing, D))
+            if target.name in ("single_head", "multi_head"):
+                unequal = unequal_widths(thing, D, H)
+                yield from ({**target.sizes, "D": D, "H": H, "G": H, "d": d, "e": e} for d, e in unequal)
 
 
 def matrices(module: nn.Module) -> list[tuple[int, ...]]:
@@ -127,12 +128,17 @@ def head_widths(module: nn.Module, target: Target, D: int, H: int) -> list[int]:
     return list(dict.fromkeys([*own, *short, *(d for d, _ in votes.most_common())]))[:4]
 
 
-def unequal_widths(module: nn.Module, D: int) -> Iterator[tuple[int, int]]:
-    """The widths (d, e) of one head whose values are as wide as e, not d: two matrices have d, one or two have e."""
-    found = Counter(
-        m if n == D else n for m, n in (shape for shape in matrices(module) if len(shape) == 2) if D in (m, n)
-    )
-    yield from ((d, e) for d in found for e in found if d != e and found[d] == 2 and found[e] in (1, 2))
+def unequal_widths(module: nn.Module, D: int, H: int) -> Iterator[tuple[int, int]]:
+    """The widths (d, e) of heads whose values are as wide as e, not d: two matrices have d, one or two have e."""
+    widths: Counter[int] = Counter()
+    for others in (list(shape) for shape in matrices(module) if D in shape):
+        others.remove(D)
+        if len(others) == 2 and H in others:  # a matrix for each head
+            others.remove(H)
+            widths[others[0]] += 1
+        elif len(others) == 1 and others[0] % H == 0:
+            widths[others[0] // H] += 1
+    yield from ((d, e) for d in widths for e in widths if d != e and widths[d] == 2 and widths[e] in (1, 2))
 
 
 def hidden_widths(module: nn.Module, D: int) -> list[int]:
