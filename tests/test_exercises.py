@@ -57,8 +57,8 @@ def forked_servers() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def confined(forked_servers: None) -> Iterator[Confined]:
-    """One server for all files."""
-    with Confined(QUICK) as made:
+    """One server for all files, with time for a busy machine."""
+    with Confined(Limits(memory=2**29)) as made:
         yield made
 
 
