@@ -82,7 +82,7 @@ def end_of(child: int, wait: bool) -> int | None:
 def start(request: dict[str, Any]) -> int:
     """Fork; the child's process id. The end of a pipe is opened here, when the test opens the other."""
     if PROFILES & set(request["argv"]):  # torch's profiler needs its compiler, which takes as long as torch itself
-        pass
+        import_module("torch._inductor")
     for name in request.get("imports", ()):
         import_module(name)
     streams = opened(*request["streams"])
