@@ -40,6 +40,7 @@ LORA = "training.lora={rank: 3, alpha: 6, targets: [query, value, mlp.up]}"
 MODEL = ModelConfig(n_layer=2, n_embd=24, attention=GroupedQuery.Config(n_head=4, n_kv_head=2), block_size=8)
 SETTINGS = LoRAConfig(rank=3, alpha=5, targets=("key", "attention.project"))
 IDS = torch.arange(8)[None]  # (1, 8)
+PEFT = ("peft",)  # its import takes longer than the trainings
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tune(home: Path, name: str, *overrides: str) -> str:
-    return well(script("train.py", "--from-run", "small", "--name", name, LORA, *overrides, cwd=home))
+    return well(script("train.py", "--from-run", "small", "--name", name, LORA, *overrides, cwd=home, imports=PEFT))
 
 
 def saved(home: Path, name: str) -> checkpoint.Checkpoint:
@@ -165,7 +166,7 @@ def test_a_run_begins_where_the_weights_are_and_moves_the_adapters_only(home: Pa
 
 def test_a_stopped_run_goes_on_bit_for_bit(home: Path) -> None:
     tune(home, "parts", "training.max_steps=3")
-    well(script("train.py", "--resume", "parts", "training.max_steps=6", cwd=home))
+    well(script("train.py", "--resume", "parts", "training.max_steps=6", cwd=home, imports=PEFT))
     whole, parts = saved(home, "tuned"), saved(home, "parts")
     for one, other in ((whole.model, parts.model), (whole.optimizer, parts.optimizer)):
         assert one.keys() == other.keys()
@@ -191,7 +192,7 @@ def test_what_is_exported_is_the_merged_model(home: Path) -> None:
     pytest.importorskip("gguf")
     (home / "llama.yaml").write_text(LLAMA, encoding="utf-8")
     well(script("train.py", "--config", "llama.yaml", cwd=home))
-    well(script("train.py", "--from-run", "llama", LORA, cwd=home))
+    well(script("train.py", "--from-run", "llama", LORA, cwd=home, imports=PEFT))
     well(script("export_hf.py", "--run", "llama-tuned", "--out", "hf", "--gguf", "tuned.gguf", cwd=home))
     run, before = (minigpt.load(home / "runs" / name, fast=False) for name in ("llama-tuned", "llama"))
     theirs = AutoModelForCausalLM.from_pretrained(home / "hf")

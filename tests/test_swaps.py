@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from browser import Visit, overflow, violations
+from browser import QUICKLY, Visit, overflow, violations
 from running import furnish, script, started, well
 
 import minigpt
@@ -187,10 +187,9 @@ def test_the_command_prints_the_table_and_writes_the_page(home: Path) -> None:
     assert "fresh: nothing" in html
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_a_browser_finds_nothing_wrong_with_the_page(home: Path, visit: Visit, theme: str) -> None:
+def test_a_browser_finds_nothing_wrong_with_the_page(home: Path, visit: Visit) -> None:
     well(script(*SWAP, "--name", "seen", cwd=home))
-    for width in (1200, 390):
+    for width, theme in QUICKLY:
         page = visit(home / "runs/swap/seen/page.html", width=width, theme=theme)
         assert violations(page) == []
         assert overflow(page) == 0
