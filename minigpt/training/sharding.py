@@ -102,8 +102,9 @@ def clip_shards(gradients: list[Tensor], longest: float) -> Tensor:
     """
     mine = [local(gradient) for gradient in gradients if in_shards(gradient)]
     others = [gradient for gradient in gradients if not in_shards(gradient)]
-    square, *rest = [nn.utils.get_total_norm(some).double() ** 2 for some in (mine, others) if some]  # ()
-    norm = (distributed.summed(square) + sum(rest)).sqrt()  # ()
+    square = nn.utils.get_total_norm(mine).double() ** 2  # ()
+    all_squares = distributed.summed(square) + (nn.utils.get_total_norm(others).double() ** 2 if others else 0.0)
+    norm = all_squares.sqrt()  # ()
     if longest:
-        torch._foreach_mul_([*mine, *others], (longest / (norm + 1e-6)).clamp(max=1.0).float())
+        torch._foreach_mul_([*mine, *others], (longest / (norm + 1e-6)).clamp(max=1.0))
     return norm
