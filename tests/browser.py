@@ -21,6 +21,10 @@ QUICKLY = (1280, "light"), (390, "dark")  # each width and each theme once; axe 
 QUICK_THEMES = [pytest.param(*case, marks=[] if case in QUICKLY else pytest.mark.slow) for case in THEMES]
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 Visit = Callable[..., Any]
+UNUSED = (  # most are those that Playwright turns off, whose list this one replaces; the first costs a process a window
+    "PreloadTopChromeWebUI,DestroyProfileOnBrowserClose,HttpsUpgrades,HttpsFirstBalancedModeAutoEnable,LensOverlay,"
+    "MediaRouter,PaintHolding,ThirdPartyStoragePartitioning,OptimizationHints,NetworkTimeServiceQuerying,Translate"
+)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +36,8 @@ def chromium() -> Iterator[Any]:
         executable = found or playwright.chromium.executable_path
         if not Path(executable).exists():
             pytest.skip("there is no Chromium: playwright install chromium")
-        arguments = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
+        arguments = [f"--disable-features={UNUSED}"]
+        arguments += ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
         try:
             browser = playwright.chromium.launch(executable_path=executable, args=arguments)
         except api.Error as error:  # libraries of the system that it needs may be missing
