@@ -14,12 +14,17 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import huggingface_hub
 import pytest
+import torch
 from hub_server import TOKEN, Hub, hub
 from running import script, started, well
 from test_hub_folder import quiet, save
+from transformers import AutoModelForCausalLM
 
 from minigpt.hub import fetch
+from minigpt.hub.importer import import_folder
+from minigpt.runs.run import load
 from minigpt.system.errors import UserError
 
 SHARD = "model-00002-of-00004.safetensors"
@@ -154,3 +159,24 @@ def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(UserError, match=r"huggingface_hub: pip install -e \"\.\[hub\]\""):
         fetch.fetch("some/model", quiet)
+
+
+@pytest.mark.slow
+def test_the_published_weights_of_gpt2_give_transformers_logits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where they are in Hugging Face's cache: in float32, of 1,024 tokens."""
+    try:
+        files = ["config.json", "tokenizer.json", "model.safetensors"]
+        real = Path(
+            huggingface_hub.snapshot_download("openai-community/gpt2", local_files_only=True, allow_patterns=files)
+        )
+    except huggingface_hub.errors.LocalEntryNotFoundError:
+        pytest.skip("GPT-2's weights are not in Hugging Face's cache: hf download openai-community/gpt2")
+    monkeypatch.chdir(tmp_path)
+    import_folder(real, "gpt2", None, quiet)
+    theirs = AutoModelForCausalLM.from_pretrained(real).eval()
+    ids = torch.randint(theirs.config.vocab_size, (1, theirs.config.n_positions))  # (1, T)
+    with torch.no_grad():
+        ours, expected = load(tmp_path / "runs" / "gpt2", "cpu").model(ids), theirs(ids).logits  # (1, T, V) each
+    torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
