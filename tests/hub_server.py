@@ -1,8 +1,8 @@
 """A server on this machine that speaks as much of the Hugging Face Hub's HTTP interface as a download needs.
 
 The interface is the one that huggingface_hub asks (hf_api.py, file_download.py): the commit of a branch, the list of
-its files, and each file with the headers by which the library knows it. As on the Hub, weights lie on another host, to
-which the address of the file leads.
+its files, and each file with the headers by which the library knows it. As on the Hub, weights lie on another server
+(another port of this machine), to which the address of the file leads.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 COMMIT = "c" * 40
@@ -27,7 +29,9 @@ class Hub(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, models: Path):
-        super().__init__(("127.0.0.1", 0), Answer)
+        super().__init__(("127.0.0.1", 0), partial(Answer, self))
+        self.weights = ThreadingHTTPServer(("127.0.0.1", 0), partial(Answer, self))
+        self.weights.daemon_threads = True
         self.models = models
         self.gated = set[str]()
         """Names of models that need consent and a token."""
@@ -57,8 +61,11 @@ class Hub(ThreadingHTTPServer):
 class Answer(BaseHTTPRequestHandler):
     """One connection."""
 
-    server: Hub
     protocol_version = "HTTP/1.1"
+
+    def __init__(self, hub: Hub, *connection: Any):
+        self.hub = hub
+        super().__init__(*connection)
 
     def log_message(self, format: str, *values: object) -> None:
         pass
@@ -68,11 +75,11 @@ class Answer(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
-        self.server.asked.append((self.command, path, self.headers.get("Range", "")))
+        self.hub.asked.append((self.command, path, self.headers.get("Range", "")))
         if path == "/":
             self.send(200, b"the Hub")
         elif found := re.fullmatch(r"/content/([\w-]+/[\w-]+/[\w.-]+)", path):
-            self.content(self.server.models / found[1])
+            self.content(self.hub.models / found[1])
         elif found := re.fullmatch(r"/api/models/([\w-]+/[\w-]+)(/revision/main|/tree/\w+)?", path):
             if self.allowed(found[1]):
                 self.send(
@@ -86,9 +93,9 @@ class Answer(BaseHTTPRequestHandler):
 
     def allowed(self, name: str) -> bool:
         """Whether a model is there and open; else what the Hub says in that case."""
-        if self.server.status != 200:
-            self.send(self.server.status, b"")
-        elif not (self.server.models / name).is_dir():  # the Hub does not say whether a hidden model is there
+        if self.hub.status != 200:
+            self.send(self.hub.status, b"")
+        elif not (self.hub.models / name).is_dir():  # the Hub does not say whether a hidden model is there
             what = "Invalid username or password."
             self.send(401, what.encode(), **{"X-Error-Message": what})
         else:
@@ -97,7 +104,7 @@ class Answer(BaseHTTPRequestHandler):
 
     def consented(self, name: str) -> bool:
         """Whether the files of a model may be read; anybody may read their names."""
-        if name not in self.server.gated or self.headers.get("Authorization") == f"Bearer {TOKEN}":
+        if name not in self.hub.gated or self.headers.get("Authorization") == f"Bearer {TOKEN}":
             return True
         what = f"Access to model {name} is restricted."
         self.send(401, what.encode(), **{"X-Error-Code": "GatedRepo", "X-Error-Message": what})
@@ -105,7 +112,7 @@ class Answer(BaseHTTPRequestHandler):
 
     def listed(self, name: str, tree: bool) -> object:
         """A model's description, or the list of its files."""
-        files = sorted((self.server.models / name).iterdir())
+        files = sorted((self.hub.models / name).iterdir())
         if not tree:
             siblings = [{"rfilename": file.name} for file in files]
             return {"_id": "1", "id": name, "modelId": name, "sha": COMMIT, "private": False, "siblings": siblings,
@@ -121,7 +128,7 @@ class Answer(BaseHTTPRequestHandler):
 
     def file(self, name: str, file: str) -> None:
         """The address of a file: small ones are there, weights elsewhere."""
-        path = self.server.models / name / file
+        path = self.hub.models / name / file
         if not path.is_file():
             self.send(404, b"Entry not found", **{"X-Error-Code": "EntryNotFound"})
             return
@@ -129,7 +136,7 @@ class Answer(BaseHTTPRequestHandler):
         known = {"X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
         if is_large(path):
             known |= {"X-Linked-Size": str(len(data)), "X-Linked-Etag": f'"{sum_of("sha256", data)}"'}
-            elsewhere = f"http://localhost:{self.server.server_port}/content/{name}/{file}"
+            elsewhere = f"http://127.0.0.1:{self.hub.weights.server_port}/content/{name}/{file}"
             self.send(302, b"", Location=elsewhere, **known)
         else:
             self.send(200, data, ETag=f'"{sum_of("sha1", data)}"', **known)
@@ -150,12 +157,12 @@ class Answer(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "HEAD":
             return
-        short = self.server.cut.pop(file, None), self.server.stuck.pop(file, None)
+        short = self.hub.cut.pop(file, None), self.hub.stuck.pop(file, None)
         self.wfile.write(data[: max(short, key=lambda n: n or 0)])
         if short[1] is not None:
             self.wfile.flush()
-            self.server.waiting.set()
-            self.server.over.wait()
+            self.hub.waiting.set()
+            self.hub.over.wait()
         self.close_connection = short != (None, None)
 
 
@@ -172,10 +179,13 @@ def sum_of(kind: str, data: bytes) -> str:
 @contextmanager
 def hub(models: Path) -> Iterator[Hub]:
     """A Hub with the models of a folder, as long as the block runs."""
-    with Hub(models) as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    with Hub(models) as server, server.weights:
+        both = server, server.weights
+        for each in both:
+            threading.Thread(target=each.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
         try:
             yield server
         finally:
             server.over.set()
-            server.shutdown()
+            for each in both:
+                each.shutdown()
