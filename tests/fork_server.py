@@ -4,7 +4,9 @@ The child runs a script as `__main__`, as `python SCRIPT` does, but in a Python 
 already. All else is its own: arguments, folder, streams, signals, session, process id and exit code. What tests use is
 in `running.py`.
 
-    python tests/fork_server.py        # one request (JSON) a line on stdin, one answer a line on stdout
+    python tests/fork_server.py MODULES     # one request (JSON) a line on stdin, one answer a line on stdout
+
+The modules are imported as well, for every child.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import termios
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
@@ -39,10 +41,10 @@ SECONDS = 300  # after which an alarm ends a child
 class Server:
     """The server, as the tests see it."""
 
-    def __init__(self, env: dict[str, str]):
-        pipe = subprocess.PIPE
+    def __init__(self, env: dict[str, str], imports: Sequence[str] = ()):
+        pipe, command = subprocess.PIPE, [sys.executable, __file__, *imports]
         self.lock = threading.RLock()  # around a request and its answer
-        self.process = subprocess.Popen([sys.executable, __file__], env=env, stdin=pipe, stdout=pipe, text=True)
+        self.process = subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe, text=True)
         atexit.register(self.process.communicate, timeout=10)  # the end of its input is the end of the server
 
     def send(self, **request: Any) -> None:
@@ -65,7 +67,7 @@ class Server:
 
 def serve() -> None:
     """Answer each request. What the scripts import is imported here, so that no child has to."""
-    for part in ("numpy.random", *(f"minigpt.{part}" for part in IMPORTED)):
+    for part in ("numpy.random", *(f"minigpt.{part}" for part in IMPORTED), *sys.argv[1:]):
         import_module(part)
     for line in sys.stdin:
         request = json.loads(line)
@@ -83,8 +85,6 @@ def start(request: dict[str, Any]) -> int:
     """Fork; the child's process id. The end of a pipe is opened here, when the test opens the other."""
     if PROFILES & set(request["argv"]):  # torch's profiler needs its compiler, which takes as long as torch itself
         import_module("torch._inductor")
-    for name in request.get("imports", ()):
-        import_module(name)
     streams = opened(*request["streams"])
     child = os.fork()
     if not child:

@@ -56,16 +56,15 @@ def variables(processes: int) -> list[dict[str, str]]:
 def ranks(name: str | Path, *arguments: object, cwd: Path, processes: int = 2, imports: Sequence[str] = ()) -> Together:
     """Run a script in so many ranks, to their end. When one has failed, the others get SIGTERM.
 
-    `imports`: what else the server imports, so that no rank has to.
+    `imports`: what the ranks find imported, beside what they all need.
     """
-    began = time.monotonic()
+    began, by = time.monotonic(), server(imports=(*IMPORTS, *imports))
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         started = []
         for rank, env in enumerate(variables(processes)):
             streams = [os.devnull, f"{folder}/out{rank}", f"{folder}/err{rank}"]
             request = {"argv": command_line(name, *arguments)[1:], "cwd": str(cwd), "env": env, "quiet": 30.0}
-            request["imports"] = [*IMPORTS, *imports]
-            started.append(Started(server().ask(streams=streams, encoding="utf-8", **request), {}))
+            started.append(Started(by.ask(streams=streams, encoding="utf-8", **request), {}, by))
             stack.callback(started[-1].kill)
         code = end_together(started)
         out, err = (

@@ -118,30 +118,29 @@ def script(
 ) -> Ended:
     """The same by way of the server. `encoding` is that of its terminal; `full` may name "out" and "err".
 
-    `imports`: what the server imports first, so that the script finds it.
+    `imports`: what the script finds imported: by a server of its own, for other commands must not find it.
     """
     with tempfile.TemporaryDirectory() as folder:
         out, err = ("/dev/full" if stream in full else f"{folder}/{stream}" for stream in ("out", "err"))
-        asked = server(env.get("LD_PRELOAD", ""))
+        asked = server(env.get("LD_PRELOAD", ""), imports)
         request = {"argv": command_line(name, *arguments)[1:], "cwd": str(cwd), "env": env, "encoding": encoding}
-        request["imports"] = imports
         code = asked.ask(child=asked.ask(streams=[os.devnull, out, err], hurried=True, **request), wait=True)
         said, complained = (b"" if path == "/dev/full" else Path(path).read_bytes() for path in (out, err))
         return Ended(code, said.decode(encoding), WAITING.sub("", complained.decode("utf-8")))
 
 
 class Started:
-    """A command under way, in a process of its own that the server has forked."""
+    """A command under way, in a process of its own that a server has forked."""
 
-    def __init__(self, pid: int, pipes: Mapping[int, TextIO]):
-        self.pid = pid
+    def __init__(self, pid: int, pipes: Mapping[int, TextIO], by: Server):
+        self.pid, self.by = pid, by
         self.stdin, self.stdout, self.stderr = (pipes.get(number) for number in range(3))
         self.code: int | None = None
 
     def poll(self, wait: bool = False) -> int | None:
         """Its exit code, or None while it is under way."""
         if self.code is None:
-            self.code = server().ask(child=self.pid, wait=wait)
+            self.code = self.by.ask(child=self.pid, wait=wait)
         return self.code
 
     def wait(self, timeout: float | None = None) -> int:
@@ -224,7 +223,7 @@ def forked(piped: Sequence[int], others: str = os.devnull, **request: Any) -> St
         pipes = {}
         for number in order:
             pipes[number] = open(streams[number], "r" if number else "w", encoding="utf-8")  # noqa: SIM115 (it stays)
-        return Started(server().answer(), pipes)
+        return Started(server().answer(), pipes, server())
 
 
 class ForkedProcess(JsonProcess):
@@ -236,6 +235,6 @@ class ForkedProcess(JsonProcess):
 
 
 @cache
-def server(preload: str = "") -> Server:
-    """The server, started when it is first needed; with a library that is loaded before the C library, another."""
-    return Server(environment(**({"LD_PRELOAD": preload} if preload else {})))
+def server(preload: str = "", imports: tuple[str, ...] = ()) -> Server:
+    """The server, started when it is first needed; another for a library before the C library, or for more imports."""
+    return Server(environment(**({"LD_PRELOAD": preload} if preload else {})), imports)
