@@ -315,3 +315,6 @@ def test_layers_that_differ_are_all_simulated() -> None:
     assert deepened([*grown[:2], [Event("stacked", "weights", 9)]], 5) is None
     config = config_of("model.n_layer=13", "model.attention=[multi_head, multi_head, gated_delta_net]").model
     assert depths(outline(config, V)) is None  # the three would have 4 + 7 + 10
+    narrow, wide = ["{kind: sliding_window, window: 32}"] * 6, ["{kind: sliding_window, window: 96}"] * 6
+    config = config_of("model.n_layer=12", f"model.attention=[{', '.join([*narrow, *wide])}]").model
+    assert depths(outline(config, V)) is None  # layers of equal parameters, of which the shallow ones have no wide one

@@ -28,9 +28,9 @@ class Event:
 def depths(model: GPT) -> tuple[int, int, int] | None:
     """How many layers three shallow models have whose layers begin as those of a model do; None: it is shallow itself.
 
-    Layers are alike if their modules and parameters are; they may repeat after some, and the first may differ.
+    Layers are alike if their modules, parameters and options are; they may repeat after some, and the first may differ.
     """
-    alike = [signature(block) for block in model.blocks]
+    alike = [(signature(block), model.config.layer_attention(layer)) for layer, block in enumerate(model.blocks)]
     n = len(alike)
     period = next(p for p in range(1, n + 1) if alike[1 : n - p] == alike[1 + p :])
     first = 1 + (n - 1) % period + period
