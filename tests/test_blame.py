@@ -156,7 +156,7 @@ IN_TRAINING = [
         "a layer that has no weights yet",
         KIND + "    def __init__(self, config, model, layer=0):\n        super().__init__(config, model, layer)\n"
         "        self.gate = nn.LazyLinear(4)\n",
-        "mine.py:8 in Mine (called by parameter_count): ValueError: ",
+        "mine.py:8 in Mine (called by parameters_in): ValueError: ",
     ),
     (
         "no memory",

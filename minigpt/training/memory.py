@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -106,13 +107,20 @@ def outlined(make: Callable[[], Part]) -> Part:
 
 
 def parameter_count(config: ModelConfig, vocab_size: int) -> int:
-    """How many parameters a model would have; none is allocated."""
-    period = len(config.attention) if isinstance(config.attention, tuple) else 1
-    layers = min(period, config.n_layer)
-    part = outline(replace(config, n_layer=layers), vocab_size)
-    blocks = sum(parameter.numel() for parameter in part.blocks.parameters())
-    others = sum(parameter.numel() for parameter in part.parameters()) - blocks
-    return others + blocks * config.n_layer // layers
+    """How many parameters a model would have; one layer at a time is made, because layers of one kind may differ."""
+
+    def block(layer: int) -> nn.Module:
+        made: nn.Module = config.block.component(config, layer)
+        return made
+
+    part = outline(replace(config, n_layer=1), vocab_size)
+    others = parameters_in(part) - parameters_in(part.blocks)
+    return others + sum(parameters_in(outlined(partial(block, layer))) for layer in range(config.n_layer))
+
+
+def parameters_in(module: nn.Module) -> int:
+    """How many parameters a module has."""
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def training_parts(

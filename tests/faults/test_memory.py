@@ -17,6 +17,7 @@ from stopping import furnished, train
 from minigpt.attention import Attention
 from minigpt.attention.averages.average_softmax import AverageSoftmax
 from minigpt.attention.cache import State
+from minigpt.attention.compact.cross_layer import CrossLayer
 from minigpt.attention.position import Alibi
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import MultiHead
@@ -41,9 +42,11 @@ MIXED = ModelConfig(
     attention=(AverageSoftmax.Config(), MultiHead.Config(n_head=2)),
     tied_head=False,
 )
+SHARED = replace(SMALL, attention=CrossLayer.Config(n_head=2, share=2))  # layer 1 has no keys of its own
+CUT = replace(MIXED, n_layer=3)  # not a whole number of lists
 
 
-@pytest.mark.parametrize("config", [SMALL, MIXED], ids=["alike", "mixed"])
+@pytest.mark.parametrize("config", [SMALL, MIXED, SHARED, CUT], ids=["alike", "mixed", "shared", "cut"])
 def test_the_count_is_that_of_the_model(config: ModelConfig) -> None:
     real = sum(parameter.numel() for parameter in GPT(config, 50).parameters())
     assert parameter_count(config, 50) == real
