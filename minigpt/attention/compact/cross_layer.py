@@ -16,7 +16,7 @@ B batch, H query heads, G key heads, T positions, d width of a head.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -87,16 +87,15 @@ class CrossLayer(GroupedQuery, kind="cross_layer"):
         return Shared() if self.reads_below else KVCache(length)
 
 
-def rotation(position: object) -> dict[str, Any]:
-    """The options of a position that rotates queries and keys; empty for one that does not."""
-    rotates = isinstance(position, Position) and position.acts_by("rotate")
-    return to_python(position.config) if rotates else {}  # type: ignore[attr-defined]
+def rotation(position: object) -> Position.Config | None:
+    """The options of a position that rotates queries and keys; None for one that does not."""
+    return position.config if isinstance(position, Position) and position.acts_by("rotate") else None
 
 
-def told(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
+def told(ours: Position.Config | None, theirs: Position.Config | None) -> str:
     """A rotation in words: its kind, and the options in which it differs from another of that kind."""
-    if not ours:
+    if ours is None:
         return "no rotation"
-    alike = ours["kind"] == theirs.get("kind")
-    differ = [f"{name} {value}" for name, value in ours.items() if alike and theirs[name] != value]
-    return " of ".join((ours["kind"], *([", ".join(differ)] if differ else [])))
+    other = to_python(theirs) if type(theirs) is type(ours) else {}
+    differ = [f"{name} {value}" for name, value in to_python(ours).items() if name in other and other[name] != value]
+    return f"{ours.component.kind} of {', '.join(differ)}" if differ else ours.component.kind
