@@ -78,6 +78,9 @@ def test_a_model_is_downloaded_once_and_a_broken_connection_is_made_again(
     server.asked.clear()
     assert "run: runs/model-2" in well(script("import_hf.py", "some/model", cwd=tmp_path, **known))
     assert not [path for _, path, _ in server.asked if "/resolve/" in path or "/content/" in path]
+    server.status = 500
+    said = well(script("import_hf.py", "some/model", cwd=tmp_path, **known))
+    assert "500 Internal Server Error" in said and "; until then, the one in the cache is taken\n" in said
     server.asked.clear()
     said = well(script("import_hf.py", "some/model", cwd=tmp_path, **known, HF_HUB_OFFLINE="1"))
     assert "some/model: only the cache is looked into, HF_HUB_OFFLINE is set\n" in said and not server.asked

@@ -60,7 +60,10 @@ def packaged(name: str) -> Path | None:
 
 
 def fetch(name: str, say: Say) -> Path:
-    """The folder with the files of a model on the Hub. Raises UserError, offline within seconds."""
+    """The folder with the files of a model on the Hub; where the Hub does not give it, that in the cache.
+
+    Raises UserError, offline within seconds.
+    """
     library = library_of_the_hub()
     if not shows_bars():
         importlib.import_module("huggingface_hub.utils").disable_progress_bars()
@@ -69,8 +72,11 @@ def fetch(name: str, say: Say) -> Path:
     try:
         return interruptible(lambda: (cached if offline else download)(library, name), f"fetching {name}")
     except Exception as error:  # of the library, and of whatever it loads files with
-        why = not_cached(name, offline, error) if offline else not_fetched(name, error)
-        raise UserError(one_line(why)) from error
+        why = one_line(not_cached(name, offline, error) if offline else not_fetched(name, error))
+        if not offline and (found := in_cache(library, name)):
+            say(f"{why}; until then, the one in the cache is taken")
+            return found
+        raise UserError(why) from error
 
 
 def download(library: ModuleType, name: str) -> Path:
@@ -88,6 +94,14 @@ def download(library: ModuleType, name: str) -> Path:
 def cached(library: ModuleType, name: str) -> Path:
     """The snapshot that is in the cache."""
     return Path(library.snapshot_download(name, allow_patterns=WANTED, local_files_only=True))
+
+
+def in_cache(library: ModuleType, name: str) -> Path | None:
+    """The snapshot that is in the cache, if it is whole."""
+    try:
+        return cached(library, name)
+    except Exception:  # of the library
+        return None
 
 
 def not_cached(name: str, offline: str, error: Exception) -> str:
