@@ -234,7 +234,11 @@ class ForkedProcess(JsonProcess):
         self.process = forked([0, 1], code=code, argv=["-c", *arguments], **request)  # type: ignore[assignment]
 
 
-@cache
 def server(preload: str = "", imports: tuple[str, ...] = ()) -> Server:
     """The server, started when it is first needed; another for a library before the C library, or for more imports."""
-    return Server(environment(**({"LD_PRELOAD": preload} if preload else {})), imports)
+    if (preload, imports) not in SERVERS:
+        SERVERS[preload, imports] = Server(environment(**({"LD_PRELOAD": preload} if preload else {})), imports)
+    return SERVERS[preload, imports]
+
+
+SERVERS: dict[tuple[str, tuple[str, ...]], Server] = {}
