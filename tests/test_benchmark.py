@@ -24,6 +24,7 @@ from minigpt.bench.ledger import Report, Spread, Table, rate
 from minigpt.bench.processes import WorkerProcess, in_turn, interleave, time_command
 from minigpt.bench.setting import Setting, find_text
 from minigpt.bench.time_to_loss import LONGER, column, steps_within, summary, verdicts
+from minigpt.fast import decoding, switch
 from minigpt.system.errors import UserError
 
 CPU = torch.device("cpu")
@@ -373,6 +374,17 @@ def test_a_shared_machine_is_measured_beside_each_number_of_neighbours(home: Pat
         who = [shared.OURS, shared.SPINNING, shared.ONE, shared.NANOGPT]
         assert [(row["neighbours"], row["who"]) for row in table["rows"]] == [(n, name) for n in (0, 1) for name in who]
         assert all(row["growth"]["values"] == [1.0] for row in table["rows"][:4])
+
+
+@pytest.mark.slow
+def test_every_trick_is_turned_off_once(home: Path) -> None:
+    few = ("--steps", "1", "--tokens", "8", "--repeat", "1", *BRIEF)
+    found = numbers(script("benchmark.py", "tricks", *few, cwd=home), home, "tricks")
+    writing = (*switch.TRICKS, *decoding.TRICKS)
+    for table, tricks in zip(found["tables"], (switch.TRICKS, switch.TRICKS, writing), strict=True):
+        off = [row["who"] for row in table["rows"] if row["who"] not in ("nothing", "all of them")]
+        assert sorted(off) == sorted(tricks)
+        assert {row["slower"]["median"] for row in table["rows"] if row["who"] == "nothing"} == {1.0}
 
 
 @pytest.mark.slow
