@@ -37,7 +37,7 @@ WIDE = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16, "num_attenti
 
 
 def write(path: Path, model: nn.Module, kind: Any = Kind.F32, rope_freqs: Any = None, **changes: Any) -> Path:
-    """Write a model of transformers as llama.cpp's converter does; `changes` are values of its metadata."""
+    """Write a model of transformers as llama.cpp's converter does; `changes` are of its metadata, None leaves out."""
     config, name = model.config, model.config.model_type.removesuffix("_text")
     writer = gguf.GGUFWriter(path, name)
     numbers = {
@@ -73,8 +73,8 @@ def write(path: Path, model: nn.Module, kind: Any = Kind.F32, rope_freqs: Any = 
         }
     for key, value in (numbers | texts | changes).items():
         kinds = {bool: writer.add_bool, str: writer.add_string, list: writer.add_array, float: writer.add_float32}
-        add = kinds.get(type(value), writer.add_uint32)
-        add(key, value)
+        if value is not None:
+            kinds.get(type(value), writer.add_uint32)(key, value)
     writer.add_token_list(TOKENS)
     writer.add_token_types([1] * (V - 2) + [3, 3])
     writer.add_token_merges(["t h", "h e"])
@@ -184,11 +184,11 @@ def test_the_largest_gemmas_scale_scores_by_the_width_of_the_model() -> None:
 
 
 def test_a_gemma3_without_a_window_or_with_a_cap_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"gemma3\.attention\.sliding_window: missing"):
-        KNOWN["gemma3"].implied({"rope_theta": 1e6})
-    path = write(
-        tmp_path / "model.gguf", make("gemma3", vocab_size=V, **SIX), **{"gemma3.final_logit_softcapping": 2.0}
-    )
+    model = make("gemma3", vocab_size=V, **SIX)
+    path = write(tmp_path / "model.gguf", model, **{"gemma3.attention.sliding_window": None})
+    with pytest.raises(UserError, match=r"model\.gguf: gemma3\.attention\.sliding_window: missing"):
+        open_gguf(path)
+    path = write(tmp_path / "model.gguf", model, **{"gemma3.final_logit_softcapping": 2.0})
     with pytest.raises(UserError, match=r"model\.gguf: gemma3\.final_logit_softcapping: 2\.0 has no counterpart"):
         open_gguf(path)
 

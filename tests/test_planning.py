@@ -25,7 +25,7 @@ from minigpt.fast import make_fast
 from minigpt.model import GPT, ModelConfig
 from minigpt.planning import fake
 from minigpt.planning.depth import Event, deepened, depths
-from minigpt.planning.fake import PARTS, build, evaluate_once, simulate
+from minigpt.planning.fake import PARTS, build, evaluate_once, operations, simulate
 from minigpt.planning.fits import check_training
 from minigpt.planning.hardware import read_hardware, read_memory
 from minigpt.planning.plan import make_plan, peaks_by_ranks
@@ -318,3 +318,9 @@ def test_layers_that_differ_are_all_simulated() -> None:
     narrow, wide = ["{kind: sliding_window, window: 32}"] * 6, ["{kind: sliding_window, window: 96}"] * 6
     config = config_of("model.n_layer=12", f"model.attention=[{', '.join([*narrow, *wide])}]").model
     assert depths(outline(config, V)) is None  # layers of equal parameters, of which the shallow ones have no wide one
+
+
+def test_operations_that_do_not_grow_evenly_with_the_layers_are_counted_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = config_of("model.n_layer=12")
+    monkeypatch.setattr(fake, "counted", lambda model, *_: (96 * model.n_layer**2, 96 * model.n_layer))
+    assert operations(config.model, V, config.training, False) == (144, 12)

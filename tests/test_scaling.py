@@ -338,6 +338,8 @@ def test_an_experiment_is_trained_continued_and_shown(tmp_path: Path) -> None:
     shown = (folder / "page.html").read_bytes()
     other = script(*command, "scaling.tokens=64", cwd=tmp_path)
     assert other.code == 2 and "has 8 finished runs with other settings" in other.err
+    fewer = script(*command, "kinds={heads: {}}", cwd=tmp_path)
+    assert fewer.code == 2 and "has a page that compares mean too" in fewer.err
     assert (folder / "page.html").read_bytes() == shown
     nowhere = script(*command, "--figures", "", cwd=tmp_path)
     assert nowhere.code == 2 and "--figures: expected a path, found nothing" in nowhere.err

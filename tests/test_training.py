@@ -27,6 +27,7 @@ from minigpt.runs import checkpoint
 from minigpt.system.errors import ConfigError, UserError
 from minigpt.text import corpus as corpora
 from minigpt.text.dataset import Dataset
+from minigpt.training import distributed
 from minigpt.training.loop import (
     TrainingConfig,
     accumulate,
@@ -36,7 +37,7 @@ from minigpt.training.loop import (
     verdict,
 )
 from minigpt.training.optimizer import AdamW, AdamWRule, Muon, Optimizer
-from minigpt.training.records import Diverged, Record
+from minigpt.training.records import Diverged, Lines, Record
 
 
 @pytest.fixture(autouse=True)
@@ -71,6 +72,17 @@ def test_a_record_says_what_the_step_did(dataset: Dataset) -> None:
     assert records[0].loss == accumulate(model, x, y, config).item()
     length = sum(float((p.grad**2).sum()) for p in model.parameters() if p.grad is not None) ** 0.5
     assert records[0].grad_norm == pytest.approx(length, rel=1e-5)
+
+
+def test_a_log_line_is_due_in_all_processes_as_soon_as_it_is_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have clocks of their own, and must read the losses after the same step."""
+    asked = list[bool]()
+    monkeypatch.setattr(distributed, "largest", lambda mine: asked.append(mine) or True)
+    monkeypatch.setattr("minigpt.training.records.PAUSES", {"cuda": 1e9})
+    lines = Lines(torch.device("cuda"))
+    assert lines.due() and lines.due() and asked == [True, False]
+    monkeypatch.setattr(distributed, "largest", lambda mine: False)
+    assert not lines.due() and Lines(torch.device("cpu")).due()
 
 
 def test_step_n_sees_batch_n_of_the_training_split(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
