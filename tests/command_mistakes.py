@@ -257,6 +257,12 @@ MISTAKES: dict[str, Mistake] = {
         2,
         ["error: training_length has no effect without --steps: give --steps as well"],
     ),
+    "adapters where all weights are trained": (
+        "swap.py",
+        ["--text", "text.txt", "--steps", "3", "training.lora={rank: 4}"],
+        2,
+        ["training.lora: all weights are trained for --steps: leave it out"],
+    ),
     "steps twice": (
         "swap.py",
         ["--text", "text.txt", "--steps", "3", "training.max_steps=4"],

@@ -89,6 +89,8 @@ class SwapsConfig(Options):
         names = [AS_IT_IS, *(row.name for row in self.rows)]
         if twice := next((name for name in names if names.count(name) > 1), None):
             yield "rows", f"two rows are called {twice!r}"
+        if self.training.lora is not None:
+            yield "training.lora", "all weights are trained for --steps: leave it out"
 
 
 @dataclass(frozen=True)

@@ -60,10 +60,8 @@ class Gemma2(Gemma):
 
     model_type = "gemma2"
     architecture = "Gemma2ForCausalLM"
-    caps: ClassVar[tuple[float | None, float | None]] = (
-        30.0,
-        50.0,
-    )  # of logits and of scores, where a config.json does not have the key
+    caps: ClassVar[tuple[float | None, float | None]] = (30.0, 50.0)
+    """Of logits and of scores, where a config.json does not have the key."""
 
     def read(self, keys: Keys) -> dict[str, Any]:
         cap = self.read_cap(keys, "final_logit_softcapping", self.caps[0])

@@ -65,13 +65,16 @@ def read_stretch(group: Keys, context: int) -> Any:
 
 
 def read_lengths(group: Keys, yarn: dict[str, Any]) -> dict[str, Any]:
-    """What YaRN multiplies queries and keys by, where two other keys say it: both are lengths, and one is divided by
-    the other. Without both, and beside `attention_factor`, they are without effect (transformers, rope utils)."""
+    """YaRN's `attention_factor` where it is given as `mscale` and `mscale_all_dim`: l(mscale) / l(mscale_all_dim).
+
+    l(m) = 0.1 m ln(factor) + 1. One of them alone, or both beside `attention_factor`, have no effect, as in
+    transformers (modeling_rope_utils.py).
+    """
     above, below = (group.number(key, None) for key in ("mscale", "mscale_all_dim"))
     if above is None or below is None or "attention_factor" in yarn:
         return {}
-    grown = [0.1 * scale * math.log(max(yarn["factor"], 1.0)) + 1 for scale in (above, below)]
-    return {"attention_factor": grown[0] / grown[1]}
+    lengths = [0.1 * m * math.log(max(yarn["factor"], 1.0)) + 1 for m in (above, below)]
+    return {"attention_factor": lengths[0] / lengths[1]}
 
 
 def write_rotary(position: Spelled) -> dict[str, Any]:
