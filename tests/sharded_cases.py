@@ -43,6 +43,7 @@ CASES: dict[str, tuple[dict[str, Any], ...]] = {  # what differs in the model, i
     "documents, computed twice": ({"attention": ["multi_head", "indexer"]}, AGAIN, STORIES),
     "adapters": ({"position": "rotary"}, ADAPTERS | AGAIN),
 }
+OF_DDP = {"some rows": ({"block": "some_rows"}, {"micro_batch_size": 1})}  # fully_shard wants each gradient in all
 OF_FOUR = ("adamw", "many kinds, computed twice")  # what four processes learn; two and three learn all
 
 
@@ -56,6 +57,21 @@ class OneNumber(Block, kind="one_number"):
 
     def forward(self, x: Tensor, past: Past) -> Tensor:
         return x + self.share * (super().forward(x, past) - x)  # (B, T, D)
+
+
+class SomeRows(Block, kind="some_rows"):
+    """In training each block computes twice. A parameter is for few rows: a process may have none; another for none."""
+
+    def __init__(self, config: ModelConfig, layer: int):
+        super().__init__(config, layer)
+        self.scale = nn.Parameter(torch.full((config.n_embd,), 0.5))
+        self.never = nn.Parameter(torch.ones(config.n_embd))
+
+    def forward(self, x: Tensor, past: Past) -> Tensor:
+        some = x[:, 0, 0] > 0.02  # (B,)
+        if some.any():
+            x = torch.where(some[:, None, None], x * self.scale, x)  # (B, T, D)
+        return super().forward(super().forward(x, past) if self.training else x, past)  # (B, T, D)
 
 
 def gathered(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -118,9 +134,11 @@ def fresh_weights(folder: Path) -> dict[str, Tensor]:
 def main(folder: Path) -> None:
     """All cases, with the whole model in each process and with shares of it."""
     distributed.start("cpu")
-    for name in OF_FOUR if distributed.world() == 4 else CASES:
-        for parallel in ("ddp", "fsdp") if distributed.world() > 1 else ("ddp",):
-            found = learned(settings(folder, parallel, *CASES[name]))
+    for name, case in (CASES | OF_DDP).items():
+        if distributed.world() == 4 and name not in OF_FOUR:
+            continue
+        for parallel in ("ddp", "fsdp") if distributed.world() > 1 and name in CASES else ("ddp",):
+            found = learned(settings(folder, parallel, *case))
             if distributed.rank() == 0:
                 save_file({key: value.contiguous() for key, value in found.items()}, folder / f"{name} {parallel}")
     found = fresh_weights(folder) if distributed.world() == 2 else {}

@@ -18,7 +18,7 @@ from minigpt.config.options import from_dict
 from minigpt.fast import make_fast
 from minigpt.model import GPT, ModelConfig
 from minigpt.runs.report import read_metrics
-from minigpt.training.loop import TrainingConfig, accumulate, compiled
+from minigpt.training.loop import BatchLoss, TrainingConfig, accumulate, compiled
 
 pytestmark = [
     pytest.mark.slow,
@@ -70,8 +70,8 @@ def check_compiled(shape: ModelConfig) -> None:
     model = copy.deepcopy(plain)
     x, y = torch.randint(20, (2, 2, 80))  # (B, T) each
     config = TrainingConfig(batch_size=2, compile=True, device="cpu", precision="float32")
-    calls = (plain, None), (model, compiled(model, config))
-    losses = [accumulate(called, x, y, config, forward=forward).item() for called, forward in calls]
+    calls = (plain, plain), (model, compiled(model, config))
+    losses = [accumulate(called, x, y, config, BatchLoss(called, forward)).item() for called, forward in calls]
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
     for ours, theirs in zip(model.parameters(), plain.parameters()):
         assert (ours.grad is None) == (theirs.grad is None)

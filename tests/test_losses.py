@@ -22,6 +22,7 @@ from minigpt.model import GPT, ModelConfig
 from minigpt.text import corpus as corpora
 from minigpt.text.dataset import IGNORED, Dataset
 from minigpt.training.loop import (
+    BatchLoss,
     accumulate,
     compiled,
     evaluate,
@@ -167,7 +168,7 @@ def test_a_loss_of_the_kinds_own_comes_out_of_a_compiled_model_too() -> None:
     config = settings(compile=True, micro_batch_size=2)
     losses = [
         accumulate(plain, x, y, config).item(),
-        accumulate(model, x, y, config, forward=compiled(model, config)).item(),
+        accumulate(model, x, y, config, BatchLoss(model, compiled(model, config))).item(),
     ]
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
     for ours, theirs in zip(model.parameters(), plain.parameters()):

@@ -9,7 +9,7 @@ import sharded_cases
 import torch
 from ranks import ranks
 from safetensors.torch import load_file
-from sharded_cases import CASES, OF_FOUR, TEXT
+from sharded_cases import CASES, OF_DDP, OF_FOUR, TEXT
 
 EXACT = 1e-10  # relative; the sums of three processes differ by rounding, 1e-16 each
 
@@ -46,6 +46,16 @@ def test_they_learn_what_one_does(name: str, folders: dict[int, Path]) -> None:
             assert torch.equal(alone[start], fsdp[start])
         if name != "dropout":  # each process draws its own
             same(alone, fsdp)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OF_DDP)
+def test_a_process_may_have_no_gradient_of_a_parameter(name: str, folders: dict[int, Path]) -> None:
+    """Nor need any have one: then it stays as it was, without a state."""
+    alone = load_file(folders[1] / f"{name} ddp")
+    for processes in (2, 3):
+        same(alone, load_file(folders[processes] / f"{name} ddp"))
+    assert "blocks.0.scale|step" in alone and "blocks.0.never|step" not in alone
 
 
 @pytest.mark.slow

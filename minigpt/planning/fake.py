@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate as accumulated
 from itertools import groupby
 from typing import Any
@@ -39,6 +40,7 @@ from minigpt.planning.depth import Event, deepened, depths
 from minigpt.system.errors import UserError
 from minigpt.training import distributed
 from minigpt.training.loop import (
+    BatchLoss,
     TrainingConfig,
     accumulate,
     clip,
@@ -149,6 +151,38 @@ class Living(TorchDispatchMode):
         return result
 
 
+class InBuckets(nn.Module):
+    """Allocates what torch's DDP does: room for all gradients, as long as a training lasts.
+
+    A gradient moves there once it is complete; before the last micro-batch, gradients are added up elsewhere.
+    """
+
+    def __init__(self, loss_of: nn.Module, note: Callable[[Tensor], None]):
+        super().__init__()
+        self.loss_of, self.note, self.moves = loss_of, note, True
+        learning = [parameter for parameter in loss_of.parameters() if parameter.requires_grad]
+        sizes = [parameter.numel() for parameter in learning]
+        room = torch.empty(sum(sizes), 1, 1).split(sizes)  # (N, 1, 1): more layers make the first dimension longer
+        for parameter, own in zip(learning, room):
+            parameter.register_post_accumulate_grad_hook(partial(self.move, own.view_as(parameter)))
+
+    def forward(self, *arguments: Any) -> Any:
+        return self.loss_of(*arguments)
+
+    def move(self, own: Tensor, parameter: Tensor) -> None:
+        """Put the gradient of a parameter into its own place."""
+        assert parameter.grad is not None
+        self.note(parameter.grad)
+        parameter.grad = own if self.moves else parameter.grad
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """As torch's DDP has it: inside, gradients stay where they are."""
+        self.moves = False
+        yield
+        self.moves = True
+
+
 @contextmanager
 def fake(gpu: bool, ranks: int = 1) -> Iterator[None]:
     """Inside, new tensors have no values, and nothing is initialised; what is kept for later is forgotten after it.
@@ -199,7 +233,7 @@ def bytes_by_part(
 ) -> dict[str, int]:
     """The bytes at the peak of two steps and an evaluation, with all that stays after the first step, by PARTS.
 
-    `rows` are the windows of a step that a process has, of `ranks` that share the model if `training.parallel` is fsdp.
+    `rows` are the windows of a step that a process has, of `ranks` that train together as `training.parallel` says.
     Two micro-batches stand for any number: from the second on, there are gradients to add to. Raises what the model
     raises, as for a plugin that computes with values while it is made.
     """
@@ -249,17 +283,24 @@ def allocations(
     """The log of two steps and an evaluation, and which storage belongs to which part."""
     parts: dict[int, str] = {}
     size = evaluated_at_once(min(training.micro_batch_size or rows, rows), config.block_size)
-    ranks = ranks if isinstance(training.parallel, FSDP.Config) else 1
-    with fake(gpu, ranks), Living() as living, patch.object(torch.UntypedStorage, "resize_", living.resized()):
+    shared = ranks > 1 and isinstance(training.parallel, FSDP.Config)
+    with (
+        fake(gpu, ranks if shared else 1),
+        Living() as living,
+        patch.object(torch.UntypedStorage, "resize_", living.resized()),
+    ):
         model = build(config, vocab_size, training)
-        if ranks > 1:
+        if shared:
             shard(model, torch.device("cpu"))
         living.begin = len(living.log)  # a model in shards was never whole
         optimizer: Optimizer = training.optimizer.component(training.optimizer, model)
         forward = recomputing(model) if training.checkpoint_activations else model
+        loss_of: nn.Module = BatchLoss(model, forward, mixed_precision(training, model))
+        if ranks > 1 and not shared:
+            loss_of = InBuckets(loss_of, lambda gradient: parts.update({living.number(gradient): GRADIENTS}))
         x = torch.zeros(rows, config.block_size, dtype=torch.long)  # (B, T)
         for step in range(2):
-            accumulate(model, x, x, training, mixed_precision(training, model), forward)
+            accumulate(model, x, x, training, loss_of)
             parts |= {living.number(p.grad): GRADIENTS for p in model.parameters() if p.grad is not None}
             clip(model, training.grad_clip)
             take_step(optimizer, 1.0, step)
@@ -300,7 +341,7 @@ def counted(config: ModelConfig, vocab_size: int, training: TrainingConfig, gpu:
         model = build(config, vocab_size, training)
         x = torch.zeros(1, config.block_size, dtype=torch.long)  # (1, T)
         with counters[0]:
-            accumulate(model, x, x, training, mixed_precision(training, model))
+            accumulate(model, x, x, training, BatchLoss(model, precision=mixed_precision(training, model)))
         with counters[1], torch.no_grad():
             model(x)
     return counters[0].get_total_flops(), counters[1].get_total_flops()

@@ -64,7 +64,8 @@ def simulated(
         return None
     try:
         with heartbeat("simulating a step: it may not fit"):
-            return sum(bytes_by_part(config, vocab_size, training, rows, device.type == "cuda").values())
+            gpu, processes = device.type == "cuda", distributed.world()
+            return sum(bytes_by_part(config, vocab_size, training, rows, gpu, processes).values())
     except Exception:
         return None
 

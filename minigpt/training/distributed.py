@@ -12,7 +12,6 @@ import atexit
 import os
 import re
 import threading
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -24,7 +23,6 @@ from minigpt.system.signals import SIGHUP
 from minigpt.system.terminal import complain
 
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # set for each process
-BUCKET = 25 * 2**20  # bytes, as in torch's DistributedDataParallel
 TIMEOUT = 600.0  # seconds to wait for the other processes to start
 LOST = re.compile("gloo|Connection|NCCL|Socket|socket|TCPStore|timed out", re.I)  # in torch's errors
 PARENT = os.getppid()
@@ -132,32 +130,10 @@ def in_shards(tensor: torch.Tensor) -> bool:
 
 
 def add_up(tensors: Iterable[torch.Tensor]) -> None:
-    """Replace each tensor by its sum over all processes, a bucket of them at a time. Those in shards are sums already.
-
-    Buckets are on their way while the next are filled: one message takes as long as its numbers, or as a message does.
-    """
-    if world() == 1:
-        return
-    sent = []
+    """Replace each tensor by its sum over all processes; all are on their way at once."""
     with reaching_others():
-        for bucket in buckets(tensor for tensor in tensors if not in_shards(tensor)):
-            flat = torch.cat([tensor.flatten() for tensor in bucket])
-            sent.append((bucket, flat, dist.all_reduce(flat, async_op=True)))
-        for bucket, flat, work in sent:
+        for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
             work.wait()
-            for tensor, total in zip(bucket, flat.split([tensor.numel() for tensor in bucket])):
-                tensor.copy_(total.view_as(tensor))
-
-
-def buckets(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Tensors of one type together, at least BUCKET bytes of them or all that are left."""
-    waiting = defaultdict[torch.dtype, list[torch.Tensor]](list)
-    for tensor in tensors:
-        bucket = waiting[tensor.dtype]
-        bucket.append(tensor)
-        if sum(t.numel() * t.element_size() for t in bucket) >= BUCKET:
-            yield waiting.pop(tensor.dtype)
-    yield from waiting.values()
 
 
 def largest(number: int) -> int:

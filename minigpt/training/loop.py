@@ -21,6 +21,7 @@ from typing import Annotated, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import Module
 
 from minigpt.config.options import Count, Fraction, Natural, NonNegative, Options, Positive, Range, Seed
 from minigpt.fast.threads import use_threads
@@ -34,10 +35,10 @@ from minigpt.training import distributed
 from minigpt.training.lora import LoRAConfig
 from minigpt.training.memory import evaluated_at_once
 from minigpt.training.optimizer import AdamW, Optimizer, schedule
-from minigpt.training.parallel import DDP, Parallel
+from minigpt.training.parallel import DDP, Parallel, summed_later
 from minigpt.training.recompute import recomputing
 from minigpt.training.records import Diverged, Lines, Record, Unread, timed
-from minigpt.training.sharding import clip_shards, in_step, is_sharded
+from minigpt.training.sharding import add_up_single, clip_shards, in_step, is_sharded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +153,7 @@ def with_threads(config: TrainingConfig) -> TrainingConfig:
     return replace(config, threads=use_threads(config.threads))
 
 
+Forward = Callable[[Tensor], Tensor]  # ids (B, T) -> logits (B, T, V)
 FLOAT32: AbstractContextManager[None] = nullcontext()
 NARROW = 64  # in narrower models, casting to bfloat16 takes a CPU about as long as its products save
 
@@ -193,7 +195,8 @@ def train(
     `wanted`: after which steps the losses so far are read and yielded; in between they stay on the device. Raises
     Diverged when a loss or a norm that is read is not a number: no step along it is taken, and none after it.
     """
-    forward, precision, unread = compiled(model, config), mixed_precision(config, model), Unread()
+    loss_of = BatchLoss(model, compiled(model, config), mixed_precision(config, model))
+    summed, unread = config.parallel.component().summed(loss_of), Unread()
     for step in range(start, config.max_steps):
         if not unread.steps:
             began = perf_counter()
@@ -204,8 +207,8 @@ def train(
         (x, y), begins = dataset.batch("train", *n), dataset.begins("train", *n)  # (B, T) each
         first = "compiling the model in the first step" if config.compile else "the first step"
         with heartbeat(first) if step == start else nullcontext():
-            loss = accumulate(model, x, y, config, precision, forward, begins)  # ()
-        distributed.add_up(parameter.grad for parameter in model.parameters() if parameter.grad is not None)
+            loss = accumulate(model, x, y, config, summed, begins)  # ()
+        add_up_single(model)
         norm = clip(model, config.grad_clip)  # ()
         unread.add(step + 1, loss, optimizer.base_rates[-1][0] * factor, norm, config.batch_size * x.shape[1])
         reads, found = wanted(step + 1) or not optimizer.skips, list[Record]()
@@ -265,12 +268,12 @@ def take_step(optimizer: Optimizer, factor: float, step: int, skip: Tensor | Non
         raise Diverged(f"step {step + 1}: the step is beyond float32; lower the learning rate or the decay") from error
 
 
-def compiled(model: GPT, config: TrainingConfig) -> Callable[[Tensor], Tensor]:
+def compiled(model: GPT, config: TrainingConfig) -> Forward:
     """The model as `checkpoint_activations`, `compile` and `cuda_graphs` want it called."""
     plain = recomputing(model) if config.checkpoint_activations else model
     if not config.compile:
         return plain
-    forward: Callable[[Tensor], Tensor] = torch.compile(plain, mode="reduce-overhead" if config.cuda_graphs else None)
+    forward: Forward = torch.compile(plain, mode="reduce-overhead" if config.cuda_graphs else None)
 
     def replayed(ids: Tensor) -> Tensor:
         torch.compiler.cudagraph_mark_step_begin()  # what the step before has made may be overwritten
@@ -279,35 +282,51 @@ def compiled(model: GPT, config: TrainingConfig) -> Callable[[Tensor], Tensor]:
     return replayed if config.cuda_graphs else forward
 
 
+class BatchLoss(Module):
+    """The loss of a micro-batch as a part of that of its batch; a module, for torch's DDP to sum the gradients of.
+
+    DDP looks through the graph of all that is returned for parameters that get no gradient in this step. So losses of
+    the kinds' own are computed here too. `forward` is the model as it is called: compiled, or itself.
+    """
+
+    def __init__(self, model: GPT, forward: Forward | None = None, precision: AbstractContextManager[None] = FLOAT32):
+        super().__init__()
+        self.model, self.precision = model, precision
+        self.called = (model if forward is None else forward,)  # within a tuple, it is no part of this module
+
+    def forward(self, inputs: Tensor, outputs: Tensor, targets: float, rows: float, own: bool) -> tuple[Tensor, Tensor]:
+        """The loss of ids and what follows them (micro-batch, T), as it is shown, and with the kinds' own: () each.
+
+        `targets` and `rows` are those of the batch; `own` false: it counts as 0.
+        """
+        with self.precision:
+            logits = self.called[0](inputs)  # (micro-batch, T, V)
+        loss = own * next_token_loss(logits, outputs, reduction="sum") / targets
+        extras = [extra for attention in self.model.attentions() if (extra := attention.extra_loss()) is not None]
+        return loss.detach(), sum((own * len(inputs) / rows * extra for extra in extras), loss)
+
+
 def accumulate(
-    model: GPT,
-    x: Tensor,
-    y: Tensor,
-    config: TrainingConfig,
-    precision: AbstractContextManager[None] = FLOAT32,
-    forward: Callable[[Tensor], Tensor] | None = None,
-    begins: Tensor | None = None,
+    model: GPT, x: Tensor, y: Tensor, config: TrainingConfig, losses: Module | None = None, begins: Tensor | None = None
 ) -> Tensor:
     """Add up the gradients of a batch x, y (B, T), a micro-batch at a time; returns the mean loss of the batch, ().
 
     The mean is over the targets of all processes, so gradients and losses of all of them are simply added up. Losses
     of the kinds' own, means over the rows of a micro-batch, count by its share of all rows; they are not returned.
-    `forward` is the model as it is called: compiled, or itself. `begins` (B, T) says where documents begin that do not
-    see one another; None: a token sees its whole window.
+    `losses` is a BatchLoss, or what sums its gradients over all processes. `begins` (B, T) says where documents begin
+    that do not see one another; None: a token sees its whole window.
     """
     size, total = config.micro_batch_size or len(x), torch.zeros((), device=model.device)
-    forward = model if forward is None else forward
+    losses, left = BatchLoss(model) if losses is None else losses, -(-len(x) // size)
     targets, rows = distributed.total(float((y != IGNORED).sum()), float(len(x)))  # before y is on another device
     x, y = (ids.to(model.device, non_blocking=model.device.type == "cuda") for ids in (x, y))  # (B, T) each
     divided = repeat(None) if begins is None else begins.split(size)
     for (inputs, outputs, begin), own in in_step(zip(x.split(size), y.split(size), divided), is_sharded(model)):
-        with within_documents(model, begin):
-            with precision:
-                logits = forward(inputs)  # (micro-batch, T, V)
-            loss = own * next_token_loss(logits, outputs, reduction="sum") / targets
-            extras = [extra for attention in model.attentions() if (extra := attention.extra_loss()) is not None]
-            sum((own * len(inputs) / rows * extra for extra in extras), loss).backward()
-        total += loss.detach()  # not read yet: the device goes on with the next micro-batch
+        left -= 1
+        with within_documents(model, begin), summed_later(losses) if left > 0 else nullcontext():
+            loss, everything = losses(inputs, outputs, targets, rows, own)  # (), ()
+            everything.backward()
+        total += loss  # not read yet: the device goes on with the next micro-batch
     return distributed.summed(total)
 
 

@@ -11,10 +11,13 @@ Autocast stays what makes bfloat16: torch's own policy for shards would also com
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_module_registration_hook
+from torch.nn.parallel import DistributedDataParallel
 
 from minigpt.config.options import Component
 from minigpt.model.config import AnyBlock
@@ -38,9 +41,42 @@ class Parallel(Component):
         """How many of so many parameters this process keeps."""
         return number
 
+    def summed(self, loss_of: nn.Module) -> nn.Module:
+        """A module that returns losses, so that their backward pass sums the gradients over all processes."""
+        return loss_of
+
 
 class DDP(Parallel, kind="ddp"):
     """Each process has the whole model (arXiv 2006.15704)."""
+
+    def summed(self, loss_of: nn.Module) -> nn.Module:
+        """With torch's DDP, which sends a bucket of gradients while the backward pass computes the next.
+
+        It looks for parameters without a gradient in every step, since a plugin's model may have other ones each time;
+        then its buckets are also the same from the first step on, and a resumed run adds up in the same order. It would
+        warn if it found none, so it is given one. All processes have made the same weights: it need not send them.
+        It imports torch's compiler, which takes as long as importing torch.
+        """
+        if distributed.world() == 1:
+            return loss_of
+        some = next(loss_of.parameters())
+        loss_of.unused = nn.ParameterList([torch.zeros((), dtype=some.dtype, device=some.device)])
+        made = DistributedDataParallel(
+            loss_of, init_sync=False, find_unused_parameters=True, gradient_as_bucket_view=True
+        )
+        made.broadcast_buffers = False
+        made.register_comm_hook(None, lambda _, bucket: total(bucket.buffer()))
+        return made
+
+
+def total(bucket: Tensor) -> torch.futures.Future[Tensor]:
+    """The sum of a tensor over all processes, in its place, where DDP would take the mean."""
+    return dist.all_reduce(bucket, async_op=True).get_future().then(lambda done: done.value()[0])
+
+
+def summed_later(loss_of: nn.Module) -> AbstractContextManager[None]:
+    """In which gradients are added to those of this process, and are summed in a later backward pass."""
+    return getattr(loss_of, "no_sync", nullcontext)()
 
 
 class FSDP(Parallel, kind="fsdp"):
@@ -62,7 +98,7 @@ class FSDP(Parallel, kind="fsdp"):
 def shard(model: GPT, device: torch.device) -> None:
     """Keep this process's rows of each parameter, on its device; of one on the meta device, no numbers yet.
 
-    Gradients are added up, as `add_up` does: gloo has no division within a sum. Single numbers have no rows, and stay.
+    Gradients are added up, not their mean: gloo has no division within a sum. Single numbers have no rows, and stay.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard

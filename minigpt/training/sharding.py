@@ -89,6 +89,12 @@ def in_step(batches: Iterable[Batch], sharded: bool) -> Iterator[tuple[Batch, bo
         yield last, False
 
 
+def add_up_single(model: nn.Module) -> None:
+    """Replace the gradients of a model's single numbers by their sums, where `fully_shard` sums all the others."""
+    if is_sharded(model):
+        distributed.add_up(p.grad for p in model.parameters() if p.grad is not None and not in_shards(p.grad))
+
+
 @torch.no_grad()
 def put(tensor: Tensor, value: Tensor) -> None:
     """Copy a whole value into a tensor."""
