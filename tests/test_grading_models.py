@@ -237,3 +237,27 @@ def test_values_may_be_wider_than_keys(tmp_path: Path) -> None:
 def test_a_sentence_holds_the_sizes() -> None:
     target = find_target("mlp")
     assert "from 7 to 7" in fill(target.bugs[0].sentence, target.sizes)
+
+
+OWN_LOSSES = {
+    "    def loss(self, ids):\n        return F.cross_entropy(self(ids)[:, 1:].flatten(0, 1), ids[:, :-1].flatten())":
+    "in `loss(ids)`: the loss is shifted the wrong way",
+    "    def training_step(self, batch, batch_idx):\n        x, y = batch\n"
+    "        return F.cross_entropy(self(x).softmax(-1).flatten(0, 1), y.flatten())":
+    "in `training_step(batch, batch_idx)`: a softmax is applied before cross entropy",
+    "def lm_loss(model, ids):\n    return F.cross_entropy(model(ids).flatten(0, 1), ids.flatten())":
+    "in `lm_loss(model, ids)`: the loss is not shifted",
+    "    def loss(self, ids, y):\n        return F.cross_entropy(self(ids).flatten(0, 1), y.flatten()) + 1": "is not known",
+    "    @staticmethod\n    def loss(logits, y):\n        return F.cross_entropy(logits.transpose(1, 2), y)": "",
+    "    def step(self, batch):\n        return F.cross_entropy(self(batch[:, :-1]).mT, batch[:, 1:])": "",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("own", OWN_LOSSES)
+def test_a_loss_beside_forward_is_checked_too(own: str, tmp_path: Path) -> None:
+    report = grade(tmp_path, "gpt", PLAIN.replace("model = Model(", f"{own}\n\nmodel = Model("))
+    if OWN_LOSSES[own]:
+        assert not report.verdict.startswith("right"), report
+        assert OWN_LOSSES[own] in " ".join(report.names), report
+    else:
+        assert report.verdict == "right", report

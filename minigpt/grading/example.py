@@ -97,11 +97,14 @@ def show_output(
     """The output for the first three tokens of a probe, where nothing smaller is known."""
     lengths = {x.shape[1] for x in probe.inputs.values()}
     cut = {length: 3 if length == max(lengths) else 2 for length in lengths}  # fewer queries than keys: 2 of 3
-    small = Probe("three tokens", {name: x[:1, : cut[x.shape[1]]] for name, x in probe.inputs.items()})
+    lost = probe.name.startswith("the loss")
+    small = Probe(
+        probe.name if lost else "three tokens", {name: x[:1, : cut[x.shape[1]]] for name, x in probe.inputs.items()}
+    )
     theirs, right = run(small), expected(small)
     if not isinstance(theirs, Tensor) or equal(theirs, right, small):
         return ""
-    return beside("the output for three tokens:", flat(theirs), flat(right))
+    return beside("the loss of three tokens:" if lost else "the output for three tokens:", flat(theirs), flat(right))
 
 
 __all__ = ["show_function", "show_output", "show_steps"]

@@ -37,6 +37,7 @@ from minigpt.grading.naming import (
     name_two,
     settled,
 )
+from minigpt.grading.own_losses import judge_losses
 from minigpt.grading.readings import Attempt, call_of, explain, find_readings, loosened, natural_readings
 from minigpt.grading.related import related, right_as
 from minigpt.grading.report import Report
@@ -275,6 +276,7 @@ def right(attempt: Attempt, found: Found) -> None:
         report.names.append(call.note)
         report.notes.remove(call.note)
     report.verdict = "right, in another convention" if report.names else "right"
+    judge_losses(attempt, found.reading)
 
 
 def trained(attempt: Attempt, found: Found) -> list[Bug]:
@@ -323,6 +325,7 @@ def wrong(attempt: Attempt, found: Found) -> None:
     report.notes += [convention.note for convention in found.conventions]
     place(attempt, reading, found)
     report.example = example(attempt, found)
+    judge_losses(attempt, reading)
 
 
 def never_used(attempt: Attempt, reading: Reading) -> str:

@@ -10,7 +10,7 @@ from minigpt.grading.example import IN_WORDS, show_function, show_output, show_s
 from minigpt.grading.lines import Place, locate, record, source_line
 from minigpt.grading.naming import Found, Reading
 from minigpt.grading.readings import Attempt
-from minigpt.grading.target import Probe
+from minigpt.grading.target import Knobs, Probe
 
 
 def example(attempt: Attempt, found: Found) -> str:
@@ -22,18 +22,24 @@ def example(attempt: Attempt, found: Found) -> str:
         if shown := show_steps(attempt.target, found.knobs):
             return shown
     with suppress(Exception):
-        return outputs_of(reading)
+        return outputs_of(reading, usual(found))
     return ""
 
 
-def outputs_of(reading: Reading) -> str:
+def usual(found: Found | None) -> Knobs:
+    """What is right with the conventions of an answer."""
+    return {name: value for one in found.conventions for name, value in one.knobs.items()} if found else {}
+
+
+def outputs_of(reading: Reading, base: Knobs | None = None) -> str:
     """The answer's own output beside the right one, for three tokens."""
-    target = reading.target
+    target, knobs = reading.target, base or {}
 
     def expected(probe: Probe) -> Tensor:
-        return target.output(probe, reading.binding.parameters, reading.sizes, {})
+        return target.output(probe, reading.binding.parameters, reading.sizes, knobs)
 
-    return show_output(reading.outputs.run, target, expected, reading.outputs.probes[first_that_differs(reading)])
+    probe = reading.outputs.probes[first_that_differs(reading, knobs)]
+    return show_output(reading.outputs.run, target, expected, probe)
 
 
 def place(attempt: Attempt, reading: Reading, found: Found | None) -> None:
@@ -42,20 +48,20 @@ def place(attempt: Attempt, reading: Reading, found: Found | None) -> None:
     if path is None:
         return
     with suppress(Exception):  # a line is a help; the verdict stands without it
-        shown = first_that_differs(reading)
+        shown = first_that_differs(reading, usual(found))
         probe = reading.outputs.probes[shown]
         results = record(path, lambda: reading.outputs.run(probe))
         parameters, sizes = reading.binding.parameters, reading.sizes
-        good = attempt.target.reference(probe, parameters, sizes, {})
+        good = attempt.target.reference(probe, parameters, sizes, usual(found))
         bad = attempt.target.reference(probe, parameters, sizes, found.knobs) if found else None
         where: Place = locate(results, good, bad)
         attempt.report.line, attempt.report.step = where.line, IN_WORDS.get(where.step, where.step)
         attempt.report.code = source_line(path, where.line)
 
 
-def first_that_differs(reading: Reading) -> int:
+def first_that_differs(reading: Reading, base: Knobs) -> int:
     """The smallest probe on which the answer is wrong."""
     for number in reading.usable():
-        if reading.length(number) > 1 and not reading.agrees({}, number):
+        if reading.length(number) > 1 and not reading.agrees(base, number):
             return number
     return 0

@@ -9,7 +9,9 @@ B batch, T positions, C longest context, V vocabulary, D model width, L layers, 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -18,6 +20,7 @@ from torch import Tensor, nn
 
 from minigpt.grading.bind import Binding, bindings, single_units, units_of
 from minigpt.grading.call import Call, CannotCall, fixed_arguments, is_mask, make_mask, mask_forms, parameters_of
+from minigpt.grading.chunks import CACHES, PLACES, STARTS
 from minigpt.grading.forms import Unit
 from minigpt.grading.naming import Outputs, bases, equal
 from minigpt.grading.read_off import blocks_of, settle, with_hidden_values
@@ -28,7 +31,10 @@ from minigpt.grading.targets.loss import PADS, SMOOTHS, loss_target
 
 MOST_INNER, MOST = 24, 60  # bindings of one block; of a whole model
 MOST_LIKELY, FEW = 12, 3  # that are right for one token; where none is
-GIVEN = ("targets", "target", "labels", "label", "y", "tgt", "trg", "next_ids", "next_tokens", "targ")
+GIVEN = re.compile(
+    r"(?i)^(targ(et)?s?|labels?|y|ys|yb|y_true|tgts?|trg|gold|truth|ground_truth|expected|want(ed)?|nxt|"
+    r"(next|target|label|gold|shifted)_?(ids|tokens?|token_ids|idx|seq)?|ziele?|cibles?|objetivos?)$"
+)
 
 
 def is_model(target: Target) -> bool:
@@ -47,9 +53,15 @@ def outer_units(model: nn.Module, blocks: Sequence[nn.Module]) -> list[Unit]:
 
 
 def targets_argument(model: Any) -> str:
-    """The argument that takes the next tokens; "" if there is none."""
-    names = [entry.name for entry in parameters_of(model)][1:]
-    return next((name for name in names if name.lower() in GIVEN), "")
+    """The argument that takes the next tokens; "" if there is none. An unknown name is one where it makes a loss."""
+    listed = parameters_of(model)[1:]
+    if found := [entry.name for entry in listed if GIVEN.search(entry.name)]:
+        return found[0]
+    others = [entry.name for entry in listed if entry.default is None and not is_mask(entry)
+              and entry.name.lower() not in (*CACHES, *STARTS, *PLACES)]  # fmt: skip
+    if not others or not isinstance(model, nn.Module) or loss_mode(model, "") != gpt.NO_LOSS:
+        return ""
+    return next((name for name in others if loss_mode(model, name) in (gpt.TARGETS, gpt.ONLY)), "")
 
 
 def prepared(thing: Any, target: Target) -> Target:
@@ -83,8 +95,16 @@ def loss_mode(model: Any, name: str) -> int:
             continue
         scalars, others = [x for x in floats if x.dim() < 2], [x for x in floats if x.dim() >= 2]
         if scalars:
-            return gpt.OWN if not given and others else gpt.TARGETS if others else gpt.ONLY
+            alone = given and not others and loss_mode(model, "") == gpt.NO_LOSS and gives_logits(model, first)
+            return gpt.OWN if not given and others else gpt.TARGETS if others or alone else gpt.ONLY
     return gpt.NO_LOSS
+
+
+def gives_logits(model: Any, first: str) -> bool:
+    """Whether a model returns logits where it is given nothing but ids."""
+    with suppress(Exception):  # the learner's code: anything
+        return any(x.dim() >= 2 for x in tensors(model(**{first: torch.zeros(2, 3, dtype=torch.long)})))
+    return False
 
 
 def shifts(model: Any, name: str) -> bool:

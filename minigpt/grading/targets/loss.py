@@ -31,6 +31,8 @@ def align(logits: Tensor, ids: Tensor, targets: Tensor | None, how: str) -> tupl
         "back": lambda: (logits[:, 1:], y[:, :-1]),
         "two": lambda: (logits[:, :-2], y[:, 2:]),
         "rolled": lambda: (logits, y.roll(-1, dims=1)),
+        "rolled back": lambda: (logits, y.roll(1, dims=1)),
+        "same but the last": lambda: (logits[:, :-1], y[:, :-1]),
         "ids": lambda: (logits, ids),
         "ids shifted": lambda: (logits[:, :-1], ids[:, 1:]),
         "last": lambda: (logits[:, -1:], y[:, -1:]),
@@ -118,7 +120,7 @@ def common_bugs(fix: str) -> list[Bug]:
         Bug({"reduce": "perplexity"}, "the perplexity, exp(loss), is returned instead of the loss", fix),
         Bug({"align": "last"}, "the loss is that of the last position only", fix),
         Bug({"align": "back"}, "the loss is shifted the wrong way: each position is compared with the token before",
-            fix),
+            fix, ({"align": "rolled back"},)),
     ]  # fmt: skip
 
 
@@ -135,7 +137,7 @@ LOSS_BUGS = [
 
 OWN_LOSS_BUGS = [
     Bug({"align": "same"}, "the loss is not shifted: each position is compared with its own token, which it sees",
-        SHIFT),
+        SHIFT, ({"align": "same but the last"},)),
     Bug({"align": "two"}, "the loss is shifted twice: each position learns the token after the next", SHIFT),
     Bug({"align": "rolled"}, "the ids are rolled by one: the last position is compared with the first token", SHIFT),
     *(bug for bug in common_bugs(SHIFT) if bug.knobs != {"align": "last"}),
