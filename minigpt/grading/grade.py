@@ -37,7 +37,7 @@ from minigpt.grading.naming import (
     name_two,
     settled,
 )
-from minigpt.grading.own_losses import judge_losses
+from minigpt.grading.own_losses import judge_losses, right_so_far
 from minigpt.grading.readings import Attempt, call_of, explain, find_readings, loosened, natural_readings
 from minigpt.grading.related import related, right_as
 from minigpt.grading.report import Report
@@ -55,7 +55,7 @@ def grade_answer(answer: Answer, target: Target) -> Report:
     """The report on a function or a module. Runs the learner's code in this process."""
     report = best(list(held_against(answer, target)))
     for build_another in answer.others:
-        if report.verdict != "cannot tell":
+        if report.verdict != "cannot tell" or right_so_far(report):
             break
         with suppress(Exception):  # the learner's code: anything
             another = build_another()
@@ -73,7 +73,7 @@ def grade_answer(answer: Answer, target: Target) -> Report:
 
 def as_another(answer: Answer, target: Target, report: Report) -> Report:
     """The report on an answer of which nothing could be said: where it is right as a related target, that is said."""
-    here = isinstance(answer.thing, nn.Module) and target.roles and AT_ONCE not in " ".join(report.names)
+    here = isinstance(answer.thing, nn.Module) and target.roles and not right_so_far(report)
     for other in related(target) if here else ():
         with suppress(Exception):  # the learner's code: anything
             if not in_double(partial(right_as, answer, other)):

@@ -27,8 +27,10 @@ from torch import Tensor, nn
 from minigpt.grading.call import MODELS
 from minigpt.grading.example import beside
 from minigpt.grading.lines import locate, record, source_line
+from minigpt.grading.measure import AT_ONCE
 from minigpt.grading.naming import Reading, merge
 from minigpt.grading.readings import Attempt
+from minigpt.grading.report import Report
 from minigpt.grading.target import Bug, Knobs, Options, Probe, Target, fill
 from minigpt.grading.targets.gpt import draw
 from minigpt.grading.targets.loss import PADS, SMOOTHS, loss, loss_target
@@ -44,6 +46,8 @@ TEXTS = re.compile(r"(?i)^(generate\w*|sample\w*|complete|continue_text|beam\w*|
 SAID = {"sum": "sum|total", "none": "per_|each|losses|token_loss|unreduced", "perplexity": "perpl|ppl",
         "bits": "bit|bp[bc]", "minus": "likelihood|log_?prob"}  # fmt: skip
 LENGTHS = (11, 5)
+FORWARD = "forward is right"
+SO_FAR = (AT_ONCE, FORWARD)  # in a sentence: nothing else is to be looked for
 CLOSE = 2e-6  # a loss may be computed in float32
 BATCHES: Mapping[str, Callable[[Tensor, Tensor], Any]] = {
     "pair": lambda ids, targets: (ids, targets),
@@ -111,6 +115,11 @@ class Asked:
         found = found["loss"] if isinstance(found, Mapping) and "loss" in found else found
         B, T, V = logits.shape
         return the_loss(tensors(found), B, T, V).detach().double()
+
+
+def right_so_far(report: Report) -> bool:
+    """Whether a part of an answer is right for sure, so that it need not be read as something else."""
+    return any(words in " ".join(report.names) for words in SO_FAR)
 
 
 def judge_losses(attempt: Attempt, reading: Reading) -> None:
@@ -266,7 +275,7 @@ def unexplained(attempt: Attempt, asked: Asked, cases: list[Case]) -> None:
         attempt.report.unchecked.append(f"`{asked.text}`")
         return
     attempt.report.verdict = "cannot tell"
-    attempt.report.names = [f"forward is right, but what `{asked.text}` gives is not known: {value:.4f}, where the "
+    attempt.report.names = [f"{FORWARD}, but what `{asked.text}` gives is not known: {value:.4f}, where the "
                             f"mean cross entropy of the next tokens is {right:.4f}"]  # fmt: skip
 
 
