@@ -34,7 +34,7 @@ def main(arguments: argparse.Namespace) -> None:
     scaling = load_scaling(arguments.config, arguments.overrides, arguments.name)
     said = shlex.join(["python", "scripts/scaling.py", *sys.argv[1:]])
     experiment = Experiment(scaling, arguments.plugin, False, skip_checks=arguments.skip_checks)
-    refuse_other_settings(scaling, experiment.jobs())
+    refuse_other_settings(scaling, experiment.jobs(), experiment.trials())
     refuse_fewer_kinds(scaling)
     notes, failures = experiment.train()
     results = [(job, result) for job, result, _ in experiment.results() if result]

@@ -19,8 +19,9 @@ from minigpt.comparison.growth import lines, prediction_in_words, sentences, sum
 from minigpt.comparison.growth_chart import picture
 from minigpt.comparison.growth_page import page
 from minigpt.comparison.power_law import PowerLaw, fit, loose
-from minigpt.comparison.results import jobs, save_result
+from minigpt.comparison.results import RESULT, Job, jobs, save_result
 from minigpt.comparison.sizes import Scaling, blocks_of, load_scaling, refuse_fewer_kinds, refuse_other_settings
+from minigpt.comparison.tuning import trials
 from minigpt.config.options import to_python
 from minigpt.system.errors import UserError
 
@@ -196,35 +197,63 @@ def test_finished_runs_are_not_trained_again_with_other_settings(
     monkeypatch.setattr(scaling_module, "RUNS", tmp_path / "runs")
 
     def refuse(*overrides: str) -> None:
-        scaling = read(tmp_path, SMALL, *overrides)
-        refuse_other_settings(scaling, jobs(scaling, []))
+        refuse_others(read(tmp_path, SMALL, *overrides))
 
     refuse()  # nothing is there
     for job in jobs(read(tmp_path), []):
-        job.folder.mkdir(parents=True)
-        ran = {
-            "variant": job.variant,
-            "seed": job.seed,
-            "key": job.key,
-            "status": "diverged",
-            "message": "",
-            "steps": 1,
-        }
-        counts = {"curve": [], "parameters": 1, "flops_per_token": 1.0, "cache_bytes_per_token": 1.0}
-        save_result(job.folder, ran | counts | {"config": to_python(job.config)})
+        finish(job)
     for added in ("scaling.seeds=[1, 2, 3]", "sizes.n_embd=[8, 12, 16, 20, 24, 28, 32]", "scaling.hold_out=2"):
         refuse(added)
     refuse("kinds.more={model.attention: linear}")
-    tune = "scaling.tune={values: [0.01, 0.02]}"
-    refuse(tune, "training.optimizer.learning_rate=0.07")
     for changed, what in {
         "scaling.tokens=64": "36 finished runs .*heads, 1 x 8, seed 1: training.max_steps .from scaling.tokens. is 2",
         "scaling.rate_power=-1": "30 finished runs .*heads, 1 x 12, seed 1: training.optimizer.learning_rate is ",
         "data.source.count=61": "data.source.count is 61, and was 60.: give another --name",
         "kinds.mean={model.attention: linear}": "12 finished runs .*mean, 1 x 8, seed 1: model.attention",
+        "scaling.tune={values: [0.01, 0.02]}": r"36 .*scaling.tune is 0.01, 0.02 .seed 101., and was null.: give anot",
     }.items():
         with pytest.raises(UserError, match=what):
             refuse(changed)
+
+
+def test_finished_runs_are_not_trained_again_after_other_trials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trials of an experiment that has not got as far as a run may be others; one that failed is tried again."""
+    monkeypatch.setattr(scaling_module, "RUNS", tmp_path / "runs")
+    tune, rate = "scaling.tune={values: [0.01, 1.0e-9]}", "training.optimizer.learning_rate=0.01"
+    first = read(tmp_path, SMALL, tune)
+    for trial in trials(first, []):
+        finish(trial)
+    refuse_others(read(tmp_path, SMALL, "scaling.tune={values: [0.5, 0.6]}"))
+    for job in jobs(read(tmp_path, SMALL, rate), []):  # the trials chose this rate
+        finish(job)
+    (trials(first, [])[3].folder / RESULT).unlink()
+    added = "sizes.n_embd=[8, 12, 16, 20, 24, 28, 32]", "kinds.more={model.attention: linear}", "scaling.rate_power=-1"
+    for overrides in ((), ("training.optimizer.learning_rate=0.07",), *((each,) for each in added)):
+        refuse_others(read(tmp_path, SMALL, tune, *overrides))
+    was = r"and was 1e-09, 0.01 .seed 101..: give another --name"
+    for changed, what in {
+        "{values: [0.01, 0.02]}": f"36 finished runs .*heads, 1 x 8, seed 1: scaling.tune is 0.01, 0.02 .*{was}",
+        "{values: [0.01, 1.0e-9], seeds: [101, 102]}": f"scaling.tune is 1e-09, 0.01 .seed 101, 102., {was}",
+        "{values: [0.01, 1.0e-9], key: training.optimizer.beta1}": "with 0.01, seed 101: .*beta1 is 0.01, and was 0.9",
+        "{values: [0.0100000001, 1.0e-9]}": "learning_rate is 0.0100000001, and was 0.01",
+        "null": "learning_rate is 0.001, and was 0.01",
+    }.items():
+        with pytest.raises(UserError, match=what):
+            refuse_others(read(tmp_path, SMALL, f"scaling.tune={changed}"))
+
+
+def refuse_others(scaling: Scaling) -> None:
+    refuse_other_settings(scaling, jobs(scaling, []), trials(scaling, []))
+
+
+def finish(job: Job) -> None:
+    """Leave the result of a run in its folder."""
+    job.folder.mkdir(parents=True)
+    ran = {"variant": job.variant, "seed": job.seed, "key": job.key, "status": "diverged", "message": "", "steps": 1}
+    counts = {"curve": [], "parameters": 1, "flops_per_token": 1.0, "cache_bytes_per_token": 1.0}
+    save_result(job.folder, ran | counts | {"config": to_python(job.config)})
 
 
 def test_the_unit_is_what_the_loss_counts(tmp_path: Path) -> None:

@@ -115,6 +115,10 @@ class Experiment:
         """All runs of the comparison."""
         return jobs(self.comparison, self.plugins, self.allow_leak, self.skip_checks)
 
+    def trials(self) -> list[Job]:
+        """All trials of the comparison, before its runs."""
+        return trials(self.comparison, self.plugins, self.allow_leak, self.skip_checks)
+
     def unfinished(self, every: Sequence[Job] | None = None) -> list[Job]:
         """The runs that have no result yet."""
         return [job for job, result, _ in self.results(every) if result is None]
@@ -185,7 +189,7 @@ class Experiment:
         tune = self.comparison.settings.tune
         if tune is None:
             return []
-        every = trials(self.comparison, self.plugins, self.allow_leak, self.skip_checks)
+        every = self.trials()
         values, later = ", ".join(f"{v:g}" for v in tune.values), duration(self.estimate(self.jobs(), pool.size))
         self.say(f"trials: each variant with {tune.key} = {values}; the runs after that take about {later}")
         failures = self.do(pool, every, "trials")

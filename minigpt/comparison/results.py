@@ -119,6 +119,11 @@ def load_result(folder: Path, key: str) -> tuple[dict[str, Any] | None, str]:
     return None, "its config or a plugin has changed"
 
 
+def is_finished(job: Job) -> bool:
+    """Whether a run has a result, of whatever config."""
+    return _sealed_result(job.folder)[0] is not None
+
+
 def differences(job: Job, free: Collection[str] = ()) -> dict[str, tuple[Any, Any]]:
     """The keys in which the config of a finished run differs from what it would be now: (then, now), None without.
 

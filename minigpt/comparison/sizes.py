@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 from minigpt.attention import Attention
-from minigpt.comparison.results import Job, differences
+from minigpt.comparison.results import Job, differences, is_finished
 from minigpt.comparison.variants import CompareConfig, Comparison, TuneConfig, slug
 from minigpt.config.options import (
     MOST,
@@ -169,13 +170,15 @@ def load_scaling(file: str, overrides: Sequence[str] = (), name: str = "") -> Sc
     return _put_together(name, options, sizes, configs)
 
 
-def refuse_other_settings(scaling: Scaling, every: Sequence[Job]) -> None:
+def refuse_other_settings(scaling: Scaling, every: Sequence[Job], trials: Sequence[Job] = ()) -> None:
     """Raises UserError if the folder has finished runs with other settings, which would be trained again.
 
-    More kinds, sizes and seeds only add runs. What trials choose is not compared.
+    More kinds, sizes and seeds only add runs. What trials choose is not compared, but which trials there were: others
+    may choose something else, for which finished runs would be trained again.
     """
     free = () if scaling.options.tune is None else (scaling.options.tune.key,)
-    changed = {job.who: found for job in every if (found := differences(job, free))}
+    changed = {job.who: found for job in trials if (found := differences(job))}
+    changed |= {job.who: found for job in every if (found := differences(job, free) or other_trials(job, trials))}
     if not changed:
         return
     who, keys = next(iter(changed.items()))
@@ -183,6 +186,23 @@ def refuse_other_settings(scaling: Scaling, every: Sequence[Job]) -> None:
     what = "; ".join([*said[:3], f"and {len(said) - 3} more"] if len(said) > 3 else said)
     count = f"{len(changed)} finished run{'s' * (len(changed) > 1)}"
     raise UserError(f"{scaling.folder} has {count} with other settings ({who}: {what}): give another --name")
+
+
+def other_trials(run: Job, trials: Sequence[Job]) -> dict[str, tuple[str, str]]:
+    """Of a finished run, the trials that its folder has, and those that it would have now, where these are others."""
+    asked = {trial.folder.name for trial in trials if trial.variant == run.variant}
+    if not asked or not is_finished(run):
+        return {}
+    form = re.compile(rf"{re.escape(slug(run.variant))}-(?P<value>[0-9.e+-]+)-seed-(?P<seed>[0-9]+)")
+    there = {path.name for path in trials[0].folder.parent.glob("*") if form.fullmatch(path.name)}
+
+    def told(names: set[str]) -> str:
+        found = [match for name in names if (match := form.fullmatch(name))]
+        values = sorted({match["value"] for match in found}, key=float)
+        seeds = sorted({match["seed"] for match in found}, key=int)
+        return f"{', '.join(values)} (seed {', '.join(seeds)})" if found else "null"
+
+    return {} if there == asked else {"scaling.tune": (told(there), told(asked))}
 
 
 def refuse_fewer_kinds(scaling: Scaling) -> None:
