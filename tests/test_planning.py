@@ -321,6 +321,10 @@ def test_layers_that_differ_are_all_simulated() -> None:
     narrow, wide = ["{kind: sliding_window, window: 32}"] * 6, ["{kind: sliding_window, window: 96}"] * 6
     config = config_of("model.n_layer=12", f"model.attention=[{', '.join([*narrow, *wide])}]").model
     assert depths(outline(config, V)) is None  # layers of equal parameters, of which the shallow ones have no wide one
+    model = outline(config_of("model.n_layer=12").model, V)
+    assert depths(model) == (2, 3, 4)
+    model.blocks[9].dropout.p = 0.1  # as a block of one's own may say
+    assert depths(model) is None
 
 
 def test_operations_that_do_not_grow_evenly_with_the_layers_are_counted_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,7 +127,7 @@ class Attention(nn.Module, Component):
         """x (B, T, D) -> (B, T, D). With a cache, x continues the positions that it contains."""
         past = Past() if past is None else past
         query, key, value = self.qkv(x, past)
-        past.seen, past.turned_by = (key, value), self.position  # for a layer above that shares them
+        past.seen, past.rotated_by = (key, value), self.position  # for a layer above that shares them
         if past.keeps:
             past.expect(batch=x.shape[0])
             mixed = self.recall(query, key, value, past)  # (B, H, T, e)

@@ -23,7 +23,7 @@ class Past:
     `length` is how many positions came before, which is the position of the first new one. `below` is the past of the
     layer below. `seen` are the keys and values of the new positions, whatever the cache, as `Attention.qkv` made them;
     `kept()` are those of all positions so far. Kinds that share keys or values between layers read them there, and
-    `turned_by`, the position that rotated these keys.
+    `rotated_by`, the position that rotated these keys.
     """
 
     keeps = False
@@ -32,7 +32,7 @@ class Past:
         self.length = 0
         self.below: Past | None = None
         self.seen: tuple[Tensor, Tensor] | None = None
-        self.turned_by: object = None
+        self.rotated_by: object = None
         self.batch: int | None = None
         self.tails: dict[str, Tensor] = {}
 

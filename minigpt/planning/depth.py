@@ -39,8 +39,8 @@ def depths(model: GPT) -> tuple[int, int, int] | None:
 
 
 def signature(module: nn.Module) -> list[Hashable]:
-    """The kinds of the modules within one, and the shapes of its parameters."""
-    kinds = [(name, type(each)) for name, each in module.named_modules()]
+    """The kinds of the modules within one, what they say of their options, and the shapes of its parameters."""
+    kinds = [(name, type(each), each.extra_repr()) for name, each in module.named_modules()]
     return [*kinds, *((name, each.shape, each.dtype) for name, each in module.named_parameters())]
 
 

@@ -62,7 +62,10 @@ class Unread:
         return self.bad
 
     def read(self) -> list[Record]:
-        """The records of these steps; this waits for the device, once. Raises Diverged for the first that is none."""
+        """The records of these steps; this waits for the device, once.
+
+        Raises Diverged for the first whose loss or norm is not a number.
+        """
         found = self._numbers()
         for record in found:
             if not record.is_finite:

@@ -71,7 +71,7 @@ class CrossLayer(GroupedQuery, kind="cross_layer"):
                 f"cross_layer in {layer_name(self.layer)} has {self.n_head} query heads of width {d}, and the layer "
                 f"below keys and values {shapes}, of other heads; put a kind with heads of the same width below it"
             )
-        self.check_rotation(below.turned_by)
+        self.check_rotation(below.rotated_by)
         return seen
 
     def check_rotation(self, below: object) -> None:
