@@ -112,6 +112,9 @@ def test_what_the_hub_does_not_give_is_one_line(server: Hub, tmp_path: Path) -> 
     well(script("import_hf.py", "some/model", "--name", "open", cwd=tmp_path, **known))
     absent = f"{server.address} has no model some/other, or it is not open to you: check the name; for a private one "
     assert refused(tmp_path, "some/other", server.address) == absent + token
+    (tmp_path / "file").touch()
+    ended = script("import_hf.py", "some/model", cwd=tmp_path, **environment(tmp_path / "file", server.address))
+    assert ended.code == 5 and re.fullmatch(r"input/output error: \[Errno .*Not a directory: .*file.*\n", ended.err)
     server.status = 500
     said = refused(tmp_path, "some/other", server.address)
     assert said.startswith("some/other could not be fetched (") and "500 Internal Server Error" in said

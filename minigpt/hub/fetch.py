@@ -6,6 +6,7 @@ the folder is then read like any other stranger's.
 
 from __future__ import annotations
 
+import errno
 import http.client
 import importlib
 import importlib.util
@@ -62,7 +63,7 @@ def packaged(name: str) -> Path | None:
 def fetch(name: str, say: Say) -> Path:
     """The folder with the files of a model on the Hub; where the Hub does not give it, that in the cache.
 
-    Raises UserError, offline within seconds.
+    Raises UserError, offline within seconds, and OSError where the cache cannot be read or written.
     """
     library = library_of_the_hub()
     if not shows_bars():
@@ -72,6 +73,8 @@ def fetch(name: str, say: Say) -> Path:
     try:
         return interruptible(lambda: (cached if offline else download)(library, name), f"fetching {name}")
     except Exception as error:  # of the library, and of whatever it loads files with
+        if is_of_a_file(error):
+            raise
         why = one_line(not_cached(name, offline, error) if offline else not_fetched(name, error))
         if not offline and (found := in_cache(library, name)):
             say(f"{why}; until then, the one in the cache is taken")
@@ -102,6 +105,11 @@ def in_cache(library: ModuleType, name: str) -> Path | None:
         return cached(library, name)
     except Exception:  # of the library
         return None
+
+
+def is_of_a_file(error: Exception) -> bool:
+    """Whether it is about a file on this machine, or its disk, and not about the connection."""
+    return isinstance(error, OSError) and (error.filename is not None or error.errno == errno.ENOSPC)
 
 
 def not_cached(name: str, offline: str, error: Exception) -> str:
