@@ -261,3 +261,22 @@ def test_a_loss_beside_forward_is_checked_too(own: str, tmp_path: Path) -> None:
         assert OWN_LOSSES[own] in " ".join(report.names), report
     else:
         assert report.verdict == "right", report
+
+
+PROBABILITIES = {
+    "the loss is right": (
+        GPT,
+        "        return logits, loss",
+        "        return logits.softmax(-1), loss",
+        "you return probabilities",
+    ),
+    "logarithms": (PLAIN, "return logits\n", "return logits.log_softmax(-1)\n", "logarithms of"),
+}
+
+
+@pytest.mark.parametrize("name", PROBABILITIES)
+def test_a_model_may_return_probabilities(name: str, tmp_path: Path) -> None:
+    code, old, new, words = PROBABILITIES[name]
+    report = grade(tmp_path, "gpt", changed(code, (old, new)))
+    assert report.verdict == ("right, in another convention" if name == "logarithms" else "wrong"), report
+    assert words in " ".join(report.names), report

@@ -633,3 +633,64 @@ def test_a_mask_may_have_the_axes_of_scores_that_end_with_the_batch(tmp_path: Pa
     passes(check(tmp_path, "attend", MASKED.format("")), "the sequence is the first axis")
     report = check(tmp_path, "attend", MASKED.format(" + mask.cause"))
     assert report.verdict == "cannot tell" and "no way was found to give it one" in report.names[0], report
+
+
+SHUFFLED = """
+def turn(x):
+    T, d = x.shape[-2:]
+    angles = torch.arange(T).double().outer(10000 ** (-torch.arange(0, d, 2).double() / d))
+    cos, sin, even, odd = angles.cos(), angles.sin(), x[..., ::2], x[..., 1::2]
+    return torch.cat((even * cos - odd * sin, odd * cos + even * sin), dim=-1)
+"""
+
+
+def test_the_features_of_a_rotation_may_come_in_another_order(tmp_path: Path) -> None:
+    passes(check(tmp_path, "rotary", SHUFFLED), "another order")
+    assert not check(tmp_path, "rotary", SHUFFLED.replace("odd * cos +", "odd * cos -")).verdict.startswith("right")
+
+
+MIXED = (
+    SHUFFLED.replace("def turn(x)", "def turn(x, halves)").replace(
+        "    return",
+        "    if halves:\n        even, odd = x.chunk(2, -1)\n    else:\n        return torch.stack("
+        "(even * cos - odd * sin, odd * cos + even * sin), -1).flatten(-2)\n    return",
+    )
+    + "\ndef rotary(q, k):\n    return turn(q, False), turn(k, True)\n"
+)
+
+
+def test_query_and_key_are_rotated_in_different_pairs(tmp_path: Path) -> None:
+    is_wrong(check(tmp_path, "rotary", MIXED), "different pairs, the query interleaved")
+    other = MIXED.replace("(q, False), turn(k, True)", "(q, True), turn(k, False)")
+    is_wrong(check(tmp_path, "rotary", other), "different pairs, the key interleaved")
+
+
+FILLED = """
+def attend(q, k, v):
+    later = torch.ones(1, 1, q.shape[-2], k.shape[-2]).triu(k.shape[-2] - q.shape[-2] + 1)
+    return (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(later == 1, 1e-9).softmax(-1) @ v
+"""
+
+
+FILLS = {
+    "1e-9": "1e-9, which is almost 0",
+    "3 / 4": "become 0.75, not -inf",
+    "float(1e5)": "become 100000, not -inf",
+}
+
+
+@pytest.mark.parametrize("number", FILLS)
+def test_what_a_mask_is_filled_with_is_told(number: str, tmp_path: Path) -> None:
+    is_wrong(check(tmp_path, "attend", FILLED.replace("1e-9", number)), FILLS[number])
+
+
+ONE_SHAPE = """
+def attend(q, k, v):
+    'Causal; all of them are {}.'
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+"""
+
+
+def test_inputs_of_one_shape_are_as_many_queries_as_keys(tmp_path: Path) -> None:
+    passes(check(tmp_path, "attend", ONE_SHAPE.format("(B, H, T, d)")), "written for as many queries as keys")
+    is_wrong(check(tmp_path, "attend", ONE_SHAPE.format("float64")), "upper left corner")

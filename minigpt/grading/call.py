@@ -229,7 +229,9 @@ def make_call(inputs: Mapping[str, str], fixed: Mapping[str, Any], mask: tuple[s
                 pick(result(thing, {n: x[b] for n, x in arranged.items()} | given)) for b in range(B)
             ]  # B of (T, D)
             return torch.stack(rows) if layout == "(T, D)" else torch.stack(rows).mT
-        return arrange_back(pick(result(thing, arranged | given)), layout)
+        found = pick(result(thing, arranged | given))
+        spread = not target.roles and layout == "(B, T, D)" and found.dim() == first.dim() + 1 == 4
+        return arrange_back(found[0] if spread and len(found) == 1 else found, layout)  # by a mask (1, 1, T, S)
 
     given = "".join(f", {name}={value}" for name, value in fixed.items())
     if mask:

@@ -24,15 +24,22 @@ from minigpt.grading.example import show_function
 from minigpt.grading.forms import score
 from minigpt.grading.habits import SINGLE, drops, habits, in_training, without_gradient, wrong_in_float32
 from minigpt.grading.load import Answer, build
-from minigpt.grading.meant import ONE_SEQUENCE, as_many_queries_only, best, meant, one_sequence, unannounced
-from minigpt.grading.measure import AT_ONCE, head_order, measure, order_bug
+from minigpt.grading.meant import (
+    ONE_SEQUENCE,
+    as_many_queries_only,
+    best,
+    by_products,
+    meant,
+    one_sequence,
+    unannounced,
+)
+from minigpt.grading.measure import AT_ONCE, by_measuring, measure
 from minigpt.grading.naming import (
     SINGLES,
     Found,
     Reading,
     accept,
     merge,
-    missing_bugs,
     name_one,
     name_two,
     settled,
@@ -154,7 +161,7 @@ def judge(attempt: Attempt) -> None:
         report.verdict, report.names, report.fixes = "wrong", [random.sentence], [random.fix]
         report.notes = ["nothing else can be compared while the output is random"]
         return
-    found = accept(attempt.readings) or accept(loosened(attempt.readings[:60]))
+    found = accept(attempt.readings) or accept(loosened(attempt.readings[:60])) or by_products(attempt)
     if found:
         right(attempt, found)
         return
@@ -166,7 +173,7 @@ def judge(attempt: Attempt) -> None:
         report.verdict, report.names, report.fixes = "wrong", [ONE_SEQUENCE.sentence], [ONE_SEQUENCE.fix]
         report.how.append(attempt.calls[0].how)
         return
-    if found := find_bugs(natural) or name_one(alone) or reordered(natural):
+    if found := find_bugs(natural) or name_one(alone) or by_measuring(natural):
         found = settled(as_many_queries_only(attempt.thing, found))
         if mask := never_masked(attempt, found):
             report.names = [
@@ -217,16 +224,6 @@ def never_masked(attempt: Attempt, found: Found) -> str:
     masks = [entry.name for entry in parameters_of(attempt.thing) if is_mask(entry)]
     missing = [bug.knobs for bug in found.bugs] == [{"mask": "none"}] and not attempt.target.options.full
     return masks[0] if masks and missing and not any(call.masked for call in attempt.calls) else ""
-
-
-def reordered(natural: Sequence[Sequence[Reading]]) -> Found | None:
-    """Right heads in another order before the projection, or one of them twice."""
-    for reading in [reading for readings in natural for reading in readings]:
-        if not missing_bugs(reading) and (order := head_order(reading)):
-            bug, reading.budget = order_bug(order), [SINGLES]
-            if reading.equals(bug.knobs):
-                return Found(reading, bug.knobs, [bug])
-    return None
 
 
 def say_how(attempt: Attempt, reading: Reading) -> None:

@@ -10,7 +10,7 @@ import ast
 import inspect
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -24,9 +24,9 @@ from minigpt.grading.heads_call import has_heads, needed_tensors
 from minigpt.grading.naming import SINGLES, Found, Outputs, Reading, accept
 from minigpt.grading.readings import Attempt, loosened
 from minigpt.grading.report import Report
-from minigpt.grading.target import Bug, Convention, Options, Target
+from minigpt.grading.target import Bug, Convention, Options, Probe, Target
 from minigpt.grading.targets import find_target
-from minigpt.grading.targets.given import given, turning
+from minigpt.grading.targets.given import given, products, products_reference, turning
 from minigpt.system.errors import UserError
 
 SCALED = (
@@ -38,7 +38,8 @@ NOT_CAUSAL = re.compile(r"(?i)\bbi-?dire[ck]?[ct]?[ct]ion|\b(not|non|un)[ -]?cau
                         r"\b(no|without( an?y?)?)( attention)? mask|\bunmasked|\bcross[- ]attention|\bvalid_?len|"
                         r"\bkey_padding_mask\s*[:=,)]")  # fmt: skip
 AS_MANY_TEXT = re.compile(r"(?i)\bmust (both )?(be )?(equal|the same|match)|\b(same|equal) (sequence )?length|"
-                          r"\bsame number of|\bas many (queries|keys)|\bself[- ]attention")  # fmt: skip
+                          r"\bsame number of|\bas many (queries|keys)|\bself[- ]attention|\bsame shape|"
+                          r"\b(all|each)( of them| three)? (are|is|have|has)( the)?( shape)? ?[(\[]")  # fmt: skip
 ONE_SHAPE = re.compile(r"(?i)\bq\w*\s*,\s*k\w*\s*(,|,? and)\s*v\w*\s*:\s*[(\[]")  # q, k, v: (B, T, d)
 
 
@@ -202,3 +203,39 @@ def one_sequence(attempt: Attempt) -> list[Reading]:
             attempt.readings.append(found[-1])
             attempt.calls.append(call)
     return found
+
+
+SHUFFLED = Convention({}, "its features come out in another order, or with other signs: the products of queries and "
+                      "keys are the same, as long as both are rotated by it")  # fmt: skip
+MOVED = Convention({}, "it is not the usual rotation, as where positions start elsewhere, but the products of queries "
+                   "and keys are the same, as long as both are rotated by it")  # fmt: skip
+
+
+def by_products(attempt: Attempt) -> Found | None:
+    """A rotation alone that is right up to what no product of a query and a key shows."""
+    if attempt.target.name != "rotary":
+        return None
+    target = replace(attempt.target, reference=products_reference, bugs=[])
+    pairs = list(zip(attempt.readings, attempt.calls))
+    for reading, call in pairs:
+        run = partial(run_products, call.run)
+        outputs = Outputs(partial(run, attempt.thing), reading.outputs.probes, reading.outputs.float32)
+        other = Reading(target, reading.sizes, reading.binding, outputs, [SINGLES])
+        if found := accept([other]) or accept(loosened([other])):
+            attempt.readings.append(other)
+            attempt.calls.append(replace(call, run=run))
+            probe, theirs = outputs.probes[0], reading.outputs[0]
+            right = attempt.target.output(probe, {}, reading.sizes, found.knobs)  # (B, T, 2 H, d)
+            same = isinstance(theirs, Tensor) and sizes_of(theirs).allclose(sizes_of(right), rtol=1e-5, atol=1e-5)
+            return replace(found, conventions=[*found.conventions, SHUFFLED if same else MOVED])
+    return None
+
+
+def run_products(run: Callable[[Any, Probe], Tensor], thing: Any, probe: Probe) -> Tensor:
+    """The products of what a rotation returns: (B, H, T, T)."""
+    return products(run(thing, probe))
+
+
+def sizes_of(turned: Tensor) -> Tensor:
+    """The sizes of all features of each head, in order."""
+    return turned.abs().sort(dim=-1).values

@@ -9,7 +9,7 @@ B batch, H heads, T tokens, D model width, d width of a head.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -18,9 +18,10 @@ from torch import Tensor
 
 from minigpt.grading.call import ALONE
 from minigpt.grading.curve import measured_curve
-from minigpt.grading.naming import Reading
-from minigpt.grading.target import Bug, Probe, Steps
+from minigpt.grading.naming import SINGLES, Found, Reading, missing_bugs
+from minigpt.grading.target import Bug, Knobs, Probe, Steps
 from minigpt.grading.targets.rotation import frequencies
+from minigpt.grading.targets.score_bugs import FILL
 
 SMALL = 1e-9
 AT_ONCE = "right at once"
@@ -231,6 +232,60 @@ def weight_facts(weights: Tensor, expected: Tensor, products: Tensor | None) -> 
         root = f"1/sqrt({1 / factor**2:.4g})" if factor > 0 else "negative"
         facts.append(f"measured: the products of query and key are multiplied by {factor:.5g}, which is {root}")
     return facts
+
+
+def filled(weights: Tensor, right: Steps) -> list[float]:
+    """What stands where hidden scores should be -inf, or what is added to them: likely numbers, from the weights.
+
+    weights (..., T, S). The logarithms of a row's weights are its scores, up to one number.
+    """
+    scores, masked = right.get("scores"), right.get("masked scores")
+    if scores is None or masked is None or scores.numel() != weights.numel():
+        return []
+    scores, hidden = scores.view_as(weights), masked.view_as(weights) == -torch.inf  # (..., T, S)
+    logs = weights.clamp(min=1e-300).log() - scores  # (..., T, S)
+    seen = logs.diagonal(dim1=-2, dim2=-1)[..., None]  # (..., T, 1)
+    if float(weights.diagonal(dim1=-2, dim2=-1)[..., 0].max()) == 0:  # all weight is the future's
+        return [10.0**n for n in range(3, 9)]
+    added = (logs - seen)[hidden]
+    instead = (logs + scores - seen)[hidden]
+    found = [x.median() for x in (instead, added) if len(x) and fits(x, x.median().expand_as(x))]
+    return [float(f"{float(value):.7g}") for value in found]
+
+
+def fill_bugs(reading: Reading) -> list[Bug]:
+    """The bugs of a mask that is filled with a number which hides too little, as far as the weights show it."""
+    number = middle(reading)
+    theirs, probe = reading.outputs[number], reading.outputs.probes[number]
+    if isinstance(theirs, Exception) or not theirs.isfinite().all() or reading.target.options.full:
+        return []
+    try:
+        right = reading.target.reference(probe, reading.binding.parameters, reading.sizes, {})
+        weights = measured_weights(reading, probe, right)
+    except (RuntimeError, KeyError, IndexError, ValueError):  # sizes that rotary cannot have, or a missing role
+        return []
+    bugs = list[Bug]()
+    for value in filled(weights, right) if weights is not None else []:
+        d = reading.sizes["d"] ** 0.5
+        before = float(f"{value * d:.7g}")  # where it is filled in before the scores are divided
+        ways: list[tuple[float, Knobs]] = [(value, {}), (before, {"scale_at": "after_mask"})]
+        for number_, more in sorted(ways, key=lambda way: len(f"{way[0]:g}")):
+            for how, words in (("fill", "become"), ("add", "get only")):
+                knobs = {"fill": number_, "hide": how, **more}
+                bugs.append(Bug(knobs, f"hidden scores {words} {number_:g}, not -inf: the tokens after a position keep "
+                                "weight", FILL))  # fmt: skip
+    return bugs
+
+
+def by_measuring(natural: Sequence[Sequence[Reading]]) -> Found | None:
+    """What only a measurement can name: right heads in another order, one of them twice, what a mask is filled with."""
+    for reading in [reading for readings in natural for reading in readings if not missing_bugs(reading)]:
+        order = head_order(reading)
+        for bug in [order_bug(order)] if order else fill_bugs(reading):
+            reading.budget = [SINGLES]
+            if reading.equals(bug.knobs):
+                return Found(reading, bug.knobs, [bug])
+    return None
 
 
 def turning(reading: Reading, weights: Tensor, right: Steps) -> str:

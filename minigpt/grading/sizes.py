@@ -5,6 +5,7 @@ D model width, H query heads, G key heads, d width of a head.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from itertools import product
@@ -33,7 +34,15 @@ def attribute(module: nn.Module, axis: str) -> list[int]:
                     found[value] = None
             others |= {value: None for name, value in fields_of(holder).items()
                        if type(value) is int and value > 0 and axis_of(name) == axis}  # fmt: skip
-    return list(found | others)
+    return list(found | others) or (of_file(module, axis) if axis in "HG" else [])
+
+
+def of_file(module: nn.Module, axis: str) -> list[int]:
+    """The whole numbers that the file of a module's class keeps at its top level under the names of a size."""
+    place = type(module).__module__
+    names = {} if place.split(".")[0] in ("torch", "minigpt") else vars(sys.modules.get(place, module))
+    kept = [names.get(name) for name in ARGUMENTS[axis] if len(name) > 1]
+    return list(dict.fromkeys(value for value in kept if type(value) is int and value > 0))
 
 
 def fields_of(holder: Any) -> dict[str, Any]:

@@ -255,7 +255,8 @@ def likely(target: Target, sizes: Sizes, found: Sequence[Binding],
     lengths = [next(iter(probe.inputs.values())).shape[1] for probe in probes]
     shortest = min(range(len(probes)), key=lambda i: (probes[i].size != 1, lengths[i]))
     kept: dict[tuple[int, int], tuple[Binding, Call, Outputs]] = {}
-    for knobs in told_apart(target, sizes, found[0], probes[shortest]):
+    odd = [{"logits": "softmax"}, {"logits": "log softmax"}] if is_model(target) else []
+    for knobs in [*told_apart(target, sizes, found[0], probes[shortest]), *odd]:
         if kept:
             break
         for i, binding in enumerate(found):

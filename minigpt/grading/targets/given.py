@@ -125,6 +125,17 @@ def turning_reference(probe: Probe, parameters: Parameters, sizes: Sizes, knobs:
     return {"output": torch.cat((query, key), dim=1).transpose(1, 2)}
 
 
+def products(turned: Tensor) -> Tensor:
+    """Rotated queries and keys, joined along the heads (B, T, 2 H, d) -> their products (B, H, T, T)."""
+    query, key = turned.transpose(1, 2).chunk(2, dim=1)  # (B, H, T, d) each
+    return query @ key.mT
+
+
+def products_reference(probe: Probe, parameters: Parameters, sizes: Sizes, knobs: Knobs) -> Steps:
+    """query and key (B, T, H, d) -> the products of both, rotated: (B, H, T, T)."""
+    return {"products": products(turning_reference(probe, parameters, sizes, knobs)["output"])}
+
+
 def turned_bugs() -> list[Bug]:
     """The bugs of rotary that can be seen where the heads are given, and so the width of the model is not known."""
     left = [bug for bug in rotary_bugs() if bug.knobs.get("rotates") != "over all heads"]

@@ -146,7 +146,8 @@ def reference(probe: Probe, parameters: Parameters, sizes: Sizes, knobs: Knobs, 
     shown = show(logits, sizes, knobs)
     if not probe.name.startswith("the loss"):
         return steps | {"output": shown}
-    used = shown if knobs.get("logits") in ("softmax", "log softmax", "divided", "relu", "over positions") else logits
+    changed = knobs.get("logits") in ("softmax", "log softmax", "divided", "relu", "over positions")
+    used = shown if changed and "lost" not in knobs else logits
     return steps | {"loss": loss(used, ids, probe.inputs.get("targets"), knobs)}
 
 
@@ -243,9 +244,10 @@ def stack_bugs() -> list[Bug]:
         Bug({"logits": "mean"}, "the logits are averaged over the positions", END),
         Bug({"logits": "shorter"}, "the last position's logits are missing: a text could not be continued", END),
         Bug({"logits": "softmax"}, "a softmax is applied to the logits, and you return probabilities (cross entropy "
-            "would take a second one)", RAW),
+            "would take a second one)", RAW, ({"logits": "softmax", "lost": "the logits"},)),
         Bug({"logits": "over positions"}, "a softmax over the positions is applied to the logits", RAW),
-        Bug({"logits": "log softmax"}, "log_softmax is applied to the logits that you return", RAW),
+        Bug({"logits": "log softmax"}, "log_softmax is applied to the logits that you return: they are logarithms of "
+            "probabilities, of which cross entropy is the same", RAW, harmless=True),
         Bug({"logits": "features first"}, "the logits are transposed, (B, V, T) instead of (B, T, V)", RAW),
         Bug({"logits": "divided"}, "the logits are divided by sqrt(D) = sqrt({D})", RAW),
         Bug({"logits": "relu"}, "relu is applied to the logits: none can be negative", RAW),

@@ -112,10 +112,12 @@ def rotate(query: Tensor, key: Tensor, value: Tensor, start: int, sizes: Sizes, 
         wide = [turn(x, positions, sizes, knobs) for x in joined]
         query, key = (w.unflatten(2, x.shape[1::2]).transpose(1, 2) for w, x in zip(wide, (query, key)))
         return query, key, value
+    first, second = ({**knobs, **knobs.get(f"{side} alone", {})} for side in ("query", "key"))
+    late = {"query": (1, 0), "key": (0, 1)}.get(knobs.get("late", ""), (0, 0))
     if which in ("both", "query", "values too", "opposite", "twice"):
-        query = turn(query, positions, sizes, knobs)
+        query = turn(query, positions + late[0], sizes, first)
     if which in ("both", "key", "values too", "opposite", "twice"):
-        key = turn(key, positions, sizes, knobs, which == "opposite")
+        key = turn(key, positions + late[1], sizes, second, which == "opposite")
     if which == "values too":
         value = turn(value, positions, sizes, knobs)
     return query, key, value
@@ -173,6 +175,25 @@ def rotary_bugs() -> list[Bug]:
             "width instead of over d = {d} in every head", "split the heads first, then rotate"),
         *alike("frequencies", WRONG_ANGLES, ANGLES),
         *pair_bugs(),
+        *side_bugs(),
+    ]  # fmt: skip
+
+
+HALVES: Knobs = {"pairs": "halves", "table": "halves"}
+
+
+def side_bugs() -> list[Bug]:
+    """What goes wrong where queries and keys are not rotated in the same way."""
+    same = "one function that rotates both, with the same pairs, angles and positions"
+    pairs = "query and key are rotated in different pairs, {} interleaved (2i, 2i + 1), {} by halves (i, i + d/2): the "
+    pairs += "scores do not depend on the distance"
+    return [
+        Bug({"key alone": HALVES}, pairs.format("the query", "the key"), same),
+        Bug({"query alone": HALVES}, pairs.format("the key", "the query"), same),
+        Bug({"late": "query"}, "the queries are rotated by positions that are one more than those of the keys", same,
+            ({"late": "query", **HALVES},)),
+        Bug({"late": "key"}, "the keys are rotated by positions that are one more than those of the queries", same,
+            ({"late": "key", **HALVES},)),
     ]  # fmt: skip
 
 
