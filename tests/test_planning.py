@@ -23,17 +23,20 @@ from torch.profiler import profile
 from minigpt.config.options import load
 from minigpt.fast import make_fast
 from minigpt.model import GPT, ModelConfig
-from minigpt.planning import fake
+from minigpt.planning import fake, report
 from minigpt.planning.depth import Event, deepened, depths
 from minigpt.planning.fake import PARTS, build, evaluate_once, operations, simulate
 from minigpt.planning.fits import check_training
-from minigpt.planning.hardware import read_hardware, read_memory
+from minigpt.planning.hardware import Device, read_hardware, read_memory
 from minigpt.planning.plan import make_plan, peaks_by_ranks
 from minigpt.planning.remedies import in_words, largest_that_fits, remedies
+from minigpt.planning.report import as_text
 from minigpt.runs.assemble import RunConfig
+from minigpt.runs.checkpoint import tensors_of
 from minigpt.system.errors import UserError
 from minigpt.training.loop import BatchLoss, accumulate, clip, mixed_precision, take_step
 from minigpt.training.memory import evaluated_at_once, outline, training_parts
+from minigpt.training.parallel import FSDP
 
 V, ROWS = 300, 4
 ADAMW = "training.optimizer={kind: adamw, learning_rate: 0.001}"
@@ -164,6 +167,41 @@ def test_gpt2_has_the_parameters_and_operations_that_are_known() -> None:
     assert plan.flops == pytest.approx(3 * forward, rel=0.1)  # torch counts the kernel's backward pass as 2.5 forward
     assert plan.step.parts["weights"] == pytest.approx(4 * 124_439_808, rel=0.001)
     assert plan.optimal == 20 * 124_439_808
+
+
+SAVED = {
+    "adamw": ("model.position=rotary",),
+    "muon": ("training.optimizer={kind: muon, learning_rate: 0.04}", "model.tied_head=false"),
+    "adapters": ("training.lora={rank: 4, targets: [query, project]}",),
+}
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, marks=[pytest.mark.slow] * (c != "muon")) for c in SAVED])
+def test_a_plan_counts_the_copy_of_a_checkpoint_to_the_byte(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy is there while training goes on, so the machine needs it beside the peak of a step."""
+    config = config_of("training.precision=float32", *SAVED[case])
+    plan = make_plan(config.model, V, config.training, Device("cpu", 1 << 40, 0.0))
+    model = build(config.model, V, config.training)
+    optimizer = config.training.optimizer.component(config.training.optimizer, model)
+    x = torch.zeros(1, 96, dtype=torch.long)  # (1, T)
+    accumulate(model, x, x, config.training)
+    take_step(optimizer, 1.0, 0)
+    copied = [*tensors_of(model).values(), *optimizer.state().values()]
+    assert plan.saved == sum(tensor.nbytes for tensor in copied)
+    assert "saving" not in as_text(plan, 0.4)  # so small a one is written before training goes on
+    monkeypatch.setattr(report, "LARGE", plan.saved)
+    assert f"\nsaving      {plan.saved / 1e6:,.1f} MB more for the copy of a checkpoint" in as_text(plan, 0.4)
+
+
+@pytest.mark.slow
+def test_processes_that_share_the_model_each_copy_their_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = config_of("training.precision=float32")
+    monkeypatch.setattr(report, "LARGE", 0)
+    whole, first = (make_plan(config.model, V, config.training, read_hardware("T4")[1], n) for n in (1, 2))
+    assert whole.saved == first.saved and "for the copy in the first process of" in as_text(first, 0.4)
+    shared = replace(config.training, parallel=FSDP.Config())
+    each = make_plan(config.model, V, shared, read_hardware("T4")[1], 2)
+    assert whole.saved / 2 <= each.saved < 0.51 * whole.saved and "copy in each process of" in as_text(each, 0.4)
 
 
 @pytest.mark.parametrize("text", ["8xH1OO", "0xH100", "H100x8", "", "100000xH100"])

@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 
 from minigpt.model import GPT, ModelConfig
 from minigpt.model.gpt import count_parameters
-from minigpt.planning.fake import Step, bytes_by_part, simulate
+from minigpt.planning.fake import MOMENTS, Step, bytes_by_part, simulate
 from minigpt.planning.hardware import Device
 from minigpt.planning.remedies import MOST_RANKS, largest_that_fits, remedies
 from minigpt.training import distributed
 from minigpt.training.loop import TrainingConfig
-from minigpt.training.memory import outline
+from minigpt.training.lora import adapter_parameters
+from minigpt.training.memory import NUMBER, outline
 from minigpt.training.parallel import FSDP
 
 OPTIMAL = 20  # tokens a parameter, about: "Training Compute-Optimal Large Language Models" (arXiv 2203.15556)
@@ -38,6 +39,7 @@ class Plan:
     rows: int  # windows of a step on one device
     micro_batch: int  # of them at a time
     step: Step  # what a step with them takes on one device
+    saved: int  # bytes of a checkpoint that one process writes: weights, and the optimizer's state
     most: int | None  # the largest micro-batch that fits; None: not even one window does
     remedies: list[str]  # what would fit, if this does not
     again: bool  # whether each block's forward pass is computed twice
@@ -67,6 +69,7 @@ def make_plan(config: ModelConfig, vocab_size: int, training: TrainingConfig, de
     step = simulate(config, vocab_size, training, rows, device.is_gpu, devices)
     most = largest_that_fits(config, vocab_size, training, rows, device.usable, device.is_gpu, {micro: step}, devices)
     model, found = outline(config, vocab_size), list[str]()
+    shared = isinstance(training.parallel, FSDP.Config) and devices > 1
     if step.peak > device.usable:
         most_ranks = MOST_RANKS if device.is_gpu else 1
         found = remedies(config, vocab_size, training, device.usable, device.is_gpu, devices, most_ranks)
@@ -80,10 +83,11 @@ def make_plan(config: ModelConfig, vocab_size: int, training: TrainingConfig, de
         rows=rows,
         micro_batch=micro,
         step=step,
+        saved=saved_bytes(model, training, step.parts[MOMENTS], devices if shared else 1),
         most=most,
         remedies=found,
         again=training.checkpoint_activations,
-        shared=isinstance(training.parallel, FSDP.Config) and devices > 1,
+        shared=shared,
         devices=devices,
         device=device,
     )
@@ -104,6 +108,13 @@ def peaks_by_ranks(
             for twice in (False, True)
         )
         yield ranks, sum(kept.values()), sum(again.values())
+
+
+def saved_bytes(model: GPT, training: TrainingConfig, moments: int, processes: int) -> int:
+    """The bytes of a checkpoint that each of so many processes writes; `moments` are those of the optimizer there."""
+    whole = sum({id(tensor): tensor.nbytes for tensor in model.state_dict(keep_vars=True).values()}.values())
+    adapters = NUMBER * adapter_parameters(model, training.lora) if training.lora else 0
+    return -(-(whole + adapters) // processes) + moments
 
 
 def linear_flops(model: GPT) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from minigpt.planning.fake import PARTS
 from minigpt.planning.plan import OPTIMAL, Plan
 from minigpt.planning.remedies import in_words
+from minigpt.training.memory import COPIES, LARGE
 
 DAY, HOUR = 86_400, 3600
 
@@ -23,6 +24,7 @@ def as_text(plan: Plan, mfu: float, price: float | None = None) -> str:
         row("memory", memory(plan)),
         row("", "of which, at that moment:"),
         *(row("", f"{part:<12} {size(plan.step.parts[part])}") for part in PARTS),
+        *(row(what, text) for what, text in zip(("saving", ""), saving(plan))),
         row("fits", fits(plan)),
     ]  # fmt: skip
     seconds = plan.seconds(mfu)
@@ -46,6 +48,14 @@ def memory(plan: Plan) -> str:
     where = f"of {size(plan.device.usable)} on {each}{named(plan)}" if plan.device.is_gpu else "on this machine"
     again = ", activations computed again" * plan.again + ", a share of the model each" * plan.shared
     return f"{size(plan.step.peak)} at the peak, with {windows} at a time{again}, {where}"
+
+
+def saving(plan: Plan) -> Iterator[str]:
+    """What a checkpoint takes beside the training; nothing for a small one, for which training waits."""
+    if plan.saved >= LARGE:
+        each = " in each process" if plan.shared else " in the first process" if plan.devices > 1 else ""
+        yield f"{size(plan.saved)} more for the copy{each} of a checkpoint that is written while training goes on,"
+        yield f"{size(COPIES * plan.saved)} with its files at most; without that room in the machine, training waits"
 
 
 def fits(plan: Plan) -> str:

@@ -21,10 +21,8 @@ from minigpt.system.memory import free_memory
 from minigpt.system.terminal import complain
 from minigpt.system.waiting import in_background, progress
 from minigpt.training import distributed
+from minigpt.training.memory import COPIES, LARGE  # copied in some tenths of a second, written in seconds
 from minigpt.training.sharding import local
-
-LARGE = 1 << 28  # bytes of a process: copied in some tenths of a second, written in seconds
-COPIES = 3  # at most: the copy, and what the two files take while they are made
 
 Tensors = Mapping[str, Tensor]
 

@@ -31,6 +31,8 @@ from minigpt.training.lora import LoRAConfig, adapter_parameters
 NUMBER = 4  # bytes of a float32
 TRAINING_BYTES = 4 * NUMBER  # a parameter in float32: itself, its gradient, and AdamW's two moments
 VIEW = 500  # bytes, about, of a part of a tensor: what Python and torch know of it
+LARGE = 1 << 28  # bytes: a checkpoint of so many in a process is written while training goes on, from a copy
+COPIES = 3  # at most: the copy, and what the two files take while they are made
 EVALUATED = 4096  # tokens at a time in evaluation, at least: small batches are slow
 
 MODEL, WEIGHTS = "the weights", "the weights, gradients and optimizer"
