@@ -26,13 +26,14 @@ from minigpt.model.sampling import SamplingConfig, generate
 from minigpt.runs import checkpoint
 from minigpt.system.errors import ConfigError, UserError
 from minigpt.text import corpus as corpora
-from minigpt.text.dataset import Dataset
-from minigpt.training import distributed
+from minigpt.text.dataset import IGNORED, Dataset
+from minigpt.training import distributed, loop
 from minigpt.training.loop import (
     TrainingConfig,
     accumulate,
     choose_device,
     evaluate,
+    next_token_loss,
     train,
     verdict,
 )
@@ -214,6 +215,20 @@ def test_between_log_lines_no_loss_is_read_and_the_steps_are_the_same_to_the_bit
     assert [record.newest for record in found] == [False, False, True] * 2
     assert [replace(r, seconds=0.0, newest=True) for r in found] == expected
     assert equal(each.state_dict(), lines.state_dict()) and equal(each_optimizer.state(), lines_optimizer.state())
+
+
+def test_an_evaluation_reads_its_losses_once_and_adds_them_up_in_float64(
+    dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "evaluated_at_once", lambda micro_batch, T: 1)
+    model, config = make_model(), settings()
+    batches = list(dataset.windows("val", 1))
+    with torch.no_grad():
+        losses = [next_token_loss(model(x), y, reduction="sum").item() for x, y in batches]
+    with Reads() as reads:
+        found = evaluate(model, dataset, "val", config)
+    assert reads.count == 1 and len(batches) > 3
+    assert found == math.fsum(losses) / sum(int((y != IGNORED).sum()) for _, y in batches)
 
 
 def test_a_rule_from_elsewhere_steps_only_along_losses_that_were_read(dataset: Dataset) -> None:

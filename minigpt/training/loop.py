@@ -355,11 +355,10 @@ def evaluate(
 ) -> float:
     """The exact loss in nats a token: every target of the split once, in windows of `block_size`.
 
-    With `batches`, only the first so many batches of windows. Matrix products are in the precision of training;
-    bfloat16 changes the loss by less than 0.0001. Raises EvaluationStopped when `stop` returns true, which is called
-    before each batch, in any process.
+    With `batches`, only the first so many. Matrix products are in the precision of training; bfloat16 changes the loss
+    by less than 0.0001. Raises EvaluationStopped when `stop`, called before each batch, is true in any process.
     """
-    total, count, stopped = 0.0, 0.0, 0.0
+    losses, count, stopped = list[Tensor](), 0.0, 0.0  # () each; none is read until all are there
     precision, rows = mixed_precision(config, model), -(-config.batch_size // distributed.world())
     size = evaluated_at_once(min(config.micro_batch_size or rows, rows), dataset.block_size)
     found = islice(dataset.windows(split, size, own_rows()), batches)
@@ -373,8 +372,9 @@ def evaluate(
                 break
             with precision, heartbeat("evaluating the first batch") if first and not count else nullcontext():
                 logits = model(x.to(model.device))  # (B, T, V)
-            total += own * next_token_loss(logits, y.to(model.device), reduction="sum").item()
+            losses.append(own * next_token_loss(logits, y.to(model.device), reduction="sum"))
             count += own * int((y != IGNORED).sum())
+    total = math.fsum(torch.stack(losses).tolist() if losses else ())
     total, count, stopped = distributed.total(total, count, stopped)
     if stopped:
         raise EvaluationStopped
