@@ -160,7 +160,7 @@ OWN_KEYS = {
     [
         ("gemma", {}, {}),
         ("gemma2", {"query_pre_attn_scalar": 10}, {}),
-        ("gemma3", SIX, {}),
+        ("gemma3", SIX, {"gemma3.rope.scaling.type": "none"}),
         ("gemma3", SIX | {"sliding_window_pattern": 2, "rope_parameters": POSITIONS}, OWN_KEYS),
     ],
 )

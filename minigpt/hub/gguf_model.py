@@ -176,7 +176,8 @@ def read_metadata(header: Header, name: str) -> Json:
     if not has_form(tokens, [str]) or not tokens:
         raise UserError(f"{header.path}: there is no vocabulary in it (tokenizer.ggml.tokens)")
     own = {key[len(name) + 1 :]: value for key, value in values.items() if key.startswith(f"{name}.")}
-    config = nested({theirs: plain(own.pop(key)) for key, theirs in known.keys.items() if key in own})
+    said = [key for key in known.keys if key in own and own[key] != OFF.get(key)]
+    config = nested({known.keys[key]: plain(own.pop(key)) for key in said})
     config |= {
         "model_type": known.model_type or name,
         "vocab_size": len(tokens),
