@@ -240,9 +240,14 @@ def test_a_rule_from_elsewhere_steps_only_along_losses_that_were_read(dataset: D
         def make_parts(self, config: AdamW.Config, model: GPT) -> list[Any]:
             return [Own(super().make_parts(config, model)[0].param_groups)]
 
-    model = make_model()
-    steps = train(model, dataset, WithOwn(AdamW.Config(), model), settings(), wanted=lambda step: False)
-    assert [record.newest for record in steps] == [True] * 6
+    class WithOwnStep(AdamW):
+        def step(self, factor: float) -> None:
+            super().step(factor / 2)
+
+    for kind in (WithOwn, WithOwnStep):
+        model = make_model()
+        steps = train(model, dataset, kind(AdamW.Config(), model), settings(), wanted=lambda step: False)
+        assert [record.newest for record in steps] == [True] * 6
 
 
 # ---- what goes wrong ----
@@ -279,6 +284,25 @@ def test_a_step_beyond_float32_loses_no_record_of_the_steps_before(dataset: Data
         for record in train(model, dataset, optimizer, config, wanted=lambda step: False):
             found.append(record)
     assert [record.step for record in found] == [1]  # its step was finite, and so large that the next loss is not
+
+
+def test_a_step_that_fails_after_its_loss_was_read_loses_no_record_either(
+    dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, config = make_model(), settings()
+    optimizer, found = make_optimizer(config, model), list[Record]()
+    plain = optimizer.step
+
+    def step(factor: float, skip: Tensor | None = None) -> None:
+        if skip is None:  # of a step that is read
+            raise OverflowError("Result too large")
+        plain(factor, skip)
+
+    monkeypatch.setattr(optimizer, "step", step)
+    with pytest.raises(Diverged, match=r"^step 3: the step is beyond float32"):
+        for record in train(model, dataset, optimizer, config, wanted=lambda step: step == 3):
+            found.append(record)
+    assert [record.step for record in found] == [1, 2] and found[-1].newest
 
 
 @pytest.mark.parametrize("where", ["weight", "gradient"])
