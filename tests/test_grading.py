@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from minigpt.grading.grade import grade_answer
 from minigpt.grading.load import Answer
-from minigpt.grading.naming import equal
+from minigpt.grading.outputs import equal
 from minigpt.grading.target import Bug, Knobs, Options, Probe, Target, fill
 from minigpt.grading.targets import TARGETS, find_target, given
 from minigpt.grading.targets.loss import loss_target

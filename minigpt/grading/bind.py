@@ -7,8 +7,9 @@ form for each unit, so that every role is filled once. The likeliest by name com
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import torch
@@ -17,20 +18,35 @@ from torch import Tensor, nn
 from minigpt.grading.forms import Form, Unit, forms
 from minigpt.grading.load import matrix_shape
 from minigpt.grading.probes import numbers
-from minigpt.grading.target import Parameters, Role, Sizes
+from minigpt.grading.target import Role, Sizes
 
-MOST = 3000  # bindings that are looked at
+MOST, MOST_MADE = 3000, 400  # bindings that are looked at, and that are made
+NUMBERS = count()
 
 
 @dataclass
 class Binding:
     """All roles, filled."""
 
-    parameters: Parameters
+    parameters: dict[str, Tensor]
     how: list[str]
     missing: tuple[str, ...]
     unused: tuple[str, ...]
     faults: tuple[tuple[str, str], ...] = ()
+    number: int = field(default_factory=lambda: next(NUMBERS))
+    """Its own, as long as Python runs."""
+    names: tuple[str, ...] = ()
+    """Those of the parameters, in order of the alphabet."""
+    identities: dict[tuple[str, ...], tuple[object, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.names = tuple(sorted(self.parameters))
+
+    def tensors(self, names: tuple[str, ...]) -> tuple[object, ...]:
+        """What two bindings have in common that have the same names, and the same tensors under some of them."""
+        if names not in self.identities:
+            self.identities[names] = self.names, *(id(self.parameters[name]) for name in names)
+        return self.identities[names]
 
 
 def overwrite(module: nn.Module) -> None:
@@ -119,39 +135,55 @@ def stack(single: list[Unit], copies: Sequence[int]) -> list[Unit]:
     return made
 
 
-def bindings(units: Sequence[Unit], roles: Sequence[Role], sizes: Sizes, idle: set[str]) -> list[Binding]:
-    """All ways to fill the roles, the likeliest first. Units in `idle` do not change the output and may be left out."""
-    found: list[tuple[float, list[int], Binding]] = []
+def bindings(
+    units: Sequence[Unit], roles: Sequence[Role], sizes: Sizes, idle: set[str], spare: Container[str] = ()
+) -> list[Binding]:
+    """The likeliest ways to fill the roles. Units in `idle` do not change the output and may be left out.
+
+    Where roles are missing that are not in `spare`, they come last.
+    """
+    found: list[tuple[bool, int, int, float, bool, list[int]]] = []
     choices = [sorted(forms(unit, roles, sizes), key=lambda form: -form.score) for unit in units]
-    for places in assignments(units, choices, idle):
-        chosen = [listed[place] if place < len(listed) else None for listed, place in zip(choices, places)]
-        total = sum(form.score if form else -1.0 for form in chosen)
-        found.append((total, places, make_binding(units, chosen, roles, sizes)))
+    needed = [role.name for role in roles if role.needed]
+    for places, filled in assignments(units, choices, idle):
+        chosen = [listed[place] for listed, place in zip(choices, places) if place < len(listed)]
+        total = sum(form.score for form in chosen) - (len(units) - len(chosen))
+        missing = [name for name in needed if name not in filled]
+        faults = len({form.fault for form in chosen if form.fault})
+        turned = [", transposed" in form.how for form in chosen if form.turns]
+        found.append((not all(name in spare for name in missing), len(missing), faults,
+                      -total, 0 < sum(turned) < len(turned), places))  # fmt: skip
         if len(found) >= MOST:
             break
-    found.sort(key=lambda one: (len(one[2].missing), len(one[2].faults), -one[0], one[1]))
-    return [binding for _, _, binding in found]
+    best = [[listed[place] if place < len(listed) else None for listed, place in zip(choices, places)]
+            for *_, places in sorted(found)[:MOST_MADE]]  # fmt: skip
+    return [make_binding(units, chosen, roles, sizes) for chosen in best]
 
 
-def assignments(units: Sequence[Unit], choices: list[list[Form]], idle: set[str]) -> Iterator[list[int]]:
-    """The place of a form among the choices of every unit, no role twice; one behind the last leaves an idle unit out.
+def assignments(
+    units: Sequence[Unit], choices: list[list[Form]], idle: set[str]
+) -> Iterator[tuple[list[int], frozenset[str]]]:
+    """The place of a form among the choices of every unit, no role twice, and the roles that are filled.
 
-    Units with the fewest choices are placed first, so that what fits nowhere is seen early.
+    One behind the last leaves an idle unit out. Units with the fewest choices are placed first, so that what fits
+    nowhere is seen early.
     """
     order = sorted(range(len(units)), key=lambda number: len(choices[number]))
 
-    def extend(depth: int, filled: frozenset[str], places: dict[int, int]) -> Iterator[list[int]]:
+    def extend(depth: int, filled: frozenset[str], places: list[int]) -> Iterator[tuple[list[int], frozenset[str]]]:
         if depth == len(order):
-            yield [places[number] for number in range(len(order))]
+            yield [*places], filled
             return
         number = order[depth]
         for place, form in enumerate(choices[number]):
             if filled.isdisjoint(form.roles):
-                yield from extend(depth + 1, filled.union(form.roles), {**places, number: place})
+                places[number] = place
+                yield from extend(depth + 1, filled.union(form.roles), places)
         if units[number].name in idle:
-            yield from extend(depth + 1, filled, {**places, number: len(choices[number])})
+            places[number] = len(choices[number])
+            yield from extend(depth + 1, filled, places)
 
-    yield from extend(0, frozenset(), {})
+    yield from extend(0, frozenset(), [0] * len(units))
 
 
 def make_binding(units: Sequence[Unit], chosen: Sequence[Form | None], roles: Sequence[Role], sizes: Sizes) -> Binding:

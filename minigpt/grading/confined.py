@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from minigpt.attention import Attention
+from minigpt.grading.clock import SECONDS, Clock
 from minigpt.grading.continued import check_continued
 from minigpt.grading.grade import grade_answer
 from minigpt.grading.load import find_answer, run_file
@@ -56,8 +57,8 @@ Request = dict[str, Any]
 class Limits:
     """What one file may take."""
 
-    processor_seconds: int = 15
-    """For its imports and the check, which takes 5 at most."""
+    processor_seconds: int = SECONDS
+    """For its imports and the check."""
     seconds: int = 60
     """On a clock, for a file that waits: generous, since other programs may take the processor."""
     memory: int = 2**30
@@ -73,6 +74,8 @@ class Outcome:
 
     answer: Answer | None
     reason: str = ""
+    processor_seconds: float = 0.0
+    """What the check took of the processor, without importing torch; 0.0 where there is no fork."""
 
 
 class Confined:
@@ -114,7 +117,7 @@ class Confined:
             self._end_server()
         if said is None:
             return Outcome(None, f"ended the process, or took longer than {self.limits.seconds} s")
-        return Outcome(said.get("answer"), str(said.get("reason", "")))
+        return Outcome(said.get("answer"), str(said.get("reason", "")), float(said.get("processor_seconds", 0.0)))
 
     def end(self) -> None:
         """End the server, also from another thread: a check that is under way is killed, and none follows."""
@@ -189,7 +192,7 @@ def silence(*streams: int) -> None:
 
 def inside(request: Request, limits: Limits, loaded: Callable[[], object]) -> dict[str, Any]:
     """Check a file in this process: what may be done is limited, and whatever it raises is the reason."""
-    path, target = Path(request["path"]), request["target"]
+    path, target, clock = Path(request["path"]), request["target"], Clock(limits.processor_seconds)
     os.chdir(path.parent)
     os.environ.update(HOME=str(path.parent), TMPDIR=str(path.parent))
     sys.argv, sys.dont_write_bytecode = [str(path)], True
@@ -201,6 +204,7 @@ def inside(request: Request, limits: Limits, loaded: Callable[[], object]) -> di
         loaded()
         wanted = find_target(target)
         answer = find_answer(names, wanted, path)
+        answer.clock = clock
         report = grade_answer(answer, wanted)
         if isinstance(answer.thing, Attention) and report.verdict.startswith("right"):
             check_continued(answer.thing, report)
@@ -285,13 +289,13 @@ def forked(request: Request, limits: Limits) -> dict[str, Any]:
         for kill in (os.killpg, os.kill):  # its group, and itself, if it has not made one yet
             with suppress(ProcessLookupError, PermissionError):
                 kill(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
+        _, status, used = os.wait4(child, 0)
         os.close(reading)
     loaded, _, last = text.rpartition(b"\n")
     with suppress(ValueError):
         answer = json.loads(last)
         if isinstance(answer, dict) and not reason:
-            return answer
+            return answer | {"processor_seconds": used.ru_utime + used.ru_stime}
     reason = reason or how_it_ended(os.waitstatus_to_exitcode(status), limits)
     if " s" in reason and not loaded:
         reason += ' to load: what trains or reads data belongs under `if __name__ == "__main__":`'

@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minigpt.grading.naming import Reading, equal
+from minigpt.grading.naming import Reading
+from minigpt.grading.outputs import equal
 from minigpt.grading.target import Probe
 
 Curve = Callable[[Tensor, Tensor], Tensor]  # hidden layer (B, T, W) and constants (n,) -> activations (B, T, W)

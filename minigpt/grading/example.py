@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from minigpt.grading.naming import equal
+from minigpt.grading.outputs import equal
 from minigpt.grading.target import Knobs, Probe, Steps, Target
 
 IN_WORDS = {"mixed": "weighted values", "merged": "joined heads", "products": "products of query and key"}

@@ -40,6 +40,11 @@ class Form:
     fault: tuple[str, str] | None = None  # a sentence and its fix: this reading is a bug by itself
 
     @cached_property
+    def turns(self) -> bool:
+        """Whether it reads a matrix, which others of the same file turn in the same way."""
+        return any(weight.dim() > 1 and not role.endswith("_bias") for role, weight, _ in self.parts)
+
+    @cached_property
     def roles(self) -> tuple[str, ...]:
         """The roles that it fills."""
         return tuple(role for role, _, _ in self.parts)

@@ -18,7 +18,8 @@ from torch.overrides import TorchFunctionMode
 from minigpt.grading.call import Call
 from minigpt.grading.closed import Closed
 from minigpt.grading.lines import bag, pieces, same
-from minigpt.grading.naming import Reading, equal
+from minigpt.grading.naming import Reading
+from minigpt.grading.outputs import equal
 from minigpt.grading.target import Bug, Knobs, Probe
 
 RANDOM = Bug({}, "two calls in evaluation mode differ: dropout is active where it should not be",

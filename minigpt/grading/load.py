@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from minigpt.attention import Attention
 from minigpt.grading.arguments import CONTEXT, axis_of, value_of
+from minigpt.grading.clock import Clock
 from minigpt.grading.closed import closed, given_by_file, given_matrices, given_vectors
 from minigpt.grading.configs import config_argument, configs_for, hidden_widths, is_config, most_configs
 from minigpt.grading.lines import Float32
@@ -68,6 +69,10 @@ class Answer:
     """Other ways to build it, for where this one cannot be called."""
     float32: bool = False
     """Whether it was built with numbers in float32, as tables of angles often are."""
+    clock: Clock = field(default_factory=Clock)
+    """How long its check has taken; begins when it is built, where nothing else is said."""
+    kept: dict[tuple[object, ...], Any] = field(default_factory=dict)
+    """What was found out about its parameters, which holds for other targets too."""
 
     @property
     def numbers(self) -> Mapping[str, int]:

@@ -20,8 +20,10 @@ from torch import Tensor, nn
 
 from minigpt.grading.arguments import ARGUMENTS
 from minigpt.grading.call import calls, parameters_of
+from minigpt.grading.clock import Budget
 from minigpt.grading.heads_call import has_heads, needed_tensors
-from minigpt.grading.naming import SINGLES, Found, Outputs, Reading, accept
+from minigpt.grading.naming import SINGLES, Found, Reading, accept
+from minigpt.grading.outputs import Expected, Outputs
 from minigpt.grading.readings import Attempt, loosened
 from minigpt.grading.report import Report
 from minigpt.grading.target import Bug, Convention, Options, Probe, Target
@@ -148,7 +150,11 @@ def unannounced(attempt: Attempt) -> str:
         other = find_target(f"{target.name},full")
     except UserError:  # the target has no such option
         return ""
-    readings = [Reading(other, r.sizes, r.binding, r.outputs, [SINGLES // 4]) for r in attempt.readings[:40]]
+    full, budget = dict[int, Expected](), Budget(SINGLES // 4, attempt.answer.clock)
+    readings = []
+    for r in attempt.readings[:40]:
+        expected = full.setdefault(id(r.expected), Expected(other, r.sizes, r.expected.probes))
+        readings.append(Reading(other, r.sizes, r.binding, r.outputs, expected, budget))
     return str(other) if accept(readings) or accept(loosened(readings)) else ""
 
 
@@ -199,7 +205,8 @@ def one_sequence(attempt: Attempt) -> list[Reading]:
     for call in calls(attempt.thing, target):
         outputs = Outputs(partial(call.run, attempt.thing), target.probes(target.sizes))
         if call.layout == "(T, D)" and isinstance(outputs[0], Tensor):
-            found.append(Reading(target, target.sizes, attempt.readings[0].binding, outputs, [SINGLES]))
+            expected, budget = Expected(target, target.sizes, outputs.probes), Budget(SINGLES, attempt.answer.clock)
+            found.append(Reading(target, target.sizes, attempt.readings[0].binding, outputs, expected, budget))
             attempt.readings.append(found[-1])
             attempt.calls.append(call)
     return found
@@ -220,7 +227,9 @@ def by_products(attempt: Attempt) -> Found | None:
     for reading, call in pairs:
         run = partial(run_products, call.run)
         outputs = Outputs(partial(run, attempt.thing), reading.outputs.probes, reading.outputs.float32)
-        other = Reading(target, reading.sizes, reading.binding, outputs, [SINGLES])
+        expected = Expected(target, reading.sizes, outputs.probes)
+        budget = Budget(SINGLES, attempt.answer.clock)
+        other = Reading(target, reading.sizes, reading.binding, outputs, expected, budget)
         if found := accept([other]) or accept(loosened([other])):
             attempt.readings.append(other)
             attempt.calls.append(replace(call, run=run))

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from minigpt.grading.call import ALONE
+from minigpt.grading.clock import Budget
 from minigpt.grading.curve import measured_curve
 from minigpt.grading.naming import SINGLES, Found, Reading, missing_bugs
 from minigpt.grading.target import Bug, Knobs, Probe, Steps
@@ -282,9 +283,9 @@ def by_measuring(natural: Sequence[Sequence[Reading]]) -> Found | None:
     for reading in [reading for readings in natural for reading in readings if not missing_bugs(reading)]:
         order = head_order(reading)
         for bug in [order_bug(order)] if order else fill_bugs(reading):
-            reading.budget = [SINGLES]
-            if reading.equals(bug.knobs):
-                return Found(reading, bug.knobs, [bug])
+            alone = replace(reading, budget=Budget(SINGLES, reading.budget.clock))
+            if alone.equals(bug.knobs):
+                return Found(alone, bug.knobs, [bug])
     return None
 
 

@@ -6,70 +6,18 @@ named where the answer equals the reference with that bug on every probe; two bu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 
-import torch
-from torch import Tensor
-
 from minigpt.grading.bind import Binding
-from minigpt.grading.target import Bug, Convention, Knobs, Probe, Sizes, Target, fill
+from minigpt.grading.clock import Budget
+from minigpt.grading.outputs import Expected, Outputs, equal, text_of
+from minigpt.grading.target import Bug, Convention, Knobs, Sizes, Target, fill
 
-STRICT, LOOSE = 1e-11, 3e-6  # float64; float32 somewhere inside
 LARGEST_LOOSE = 100.0  # inputs times more than this leave nothing of float32's precision in a softmax
 LIKELY = 2  # readings of which every convention is tried with every bug, before the others
 SINGLES, PAIRS = 5_000, 5_000  # evaluations of the reference, so that a name does not depend on the machine's load
-
-
-def tolerance(probe: Probe, loose: bool) -> float:
-    """The largest relative difference. Errors of the scores grow with the square of the inputs."""
-    return LOOSE * max(1.0, probe.size**2) if loose else STRICT * max(1.0, probe.size**2 / 10)
-
-
-def equal(answer: Tensor | Exception, expected: Tensor, probe: Probe, loose: bool = False) -> bool:
-    """Whether two outputs agree, with NaN and infinities in the same places."""
-    if isinstance(answer, Exception) or answer.shape != expected.shape:
-        return False
-    answer = answer.to(expected.dtype)
-    finite = expected.isfinite()
-    if not torch.equal(finite, answer.isfinite()):
-        return False
-    if not bool(finite.all()):
-        odd = ~finite
-        if not torch.equal(expected[odd].nan_to_num(0.0), answer[odd].nan_to_num(0.0)):
-            return False
-        answer, expected = answer[finite], expected[finite]
-    if not expected.numel():
-        return True
-    largest = float(expected.abs().max())
-    return float((answer - expected).abs().max()) <= tolerance(probe, loose) * max(largest, 1e-300)
-
-
-@dataclass(eq=False)
-class Outputs:
-    """What an answer returns for each probe, computed when it is first asked for."""
-
-    run: Callable[[Probe], Tensor]
-    probes: Sequence[Probe]
-    float32: bool = False
-    """Whether the answer was built with tables in float32."""
-    kept: dict[int, Tensor | Exception] = field(default_factory=dict)
-    no_fewer: bool | None = None
-    """Whether it takes no fewer queries than keys; None where that was not asked yet."""
-    order: list[int] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        keys = [(bool(p.chunks), p.size, next(iter(p.inputs.values())).shape[1]) for p in self.probes]
-        self.order = sorted(range(len(keys)), key=keys.__getitem__)
-
-    def __getitem__(self, number: int) -> Tensor | Exception:
-        if number not in self.kept:
-            try:
-                self.kept[number] = self.run(self.probes[number])
-            except Exception as error:  # the learner's code: anything
-                self.kept[number] = error
-        return self.kept[number]
 
 
 @dataclass(eq=False)
@@ -80,9 +28,9 @@ class Reading:
     sizes: Sizes
     binding: Binding
     outputs: Outputs
-    budget: list[int]
+    expected: Expected
+    budget: Budget
     loose: bool = False
-    plain: dict[str, bool] = field(default_factory=dict)
     silent: dict[str, bool] = field(default_factory=dict)
     """Which settings change nothing where there is one token, by the text of their knobs; shared by all readings."""
     shown: dict[str, Knobs] = field(default_factory=dict)
@@ -91,6 +39,8 @@ class Reading:
     """Whether inputs with fewer queries than keys are left out."""
     at_once: bool = False
     """Whether inputs in chunks are left out."""
+    compared: list[int] = field(default_factory=list, init=False)
+    """The probes that are compared; found out once."""
     masked: bool = False
     """Whether the mask comes from outside; nothing can be wrong with it then, but that it is not used."""
 
@@ -104,13 +54,15 @@ class Reading:
 
     def usable(self) -> list[int]:
         """The probes that are compared."""
-        return [
-            number
-            for number in self.order()
-            if not (self.loose and self.outputs.probes[number].size > LARGEST_LOOSE)
-            and not (self.at_once and self.outputs.probes[number].chunks)
-            and not (self.outputs.probes[number].optional and (self.even or self.takes_no_fewer()))
-        ]
+        if not self.compared:
+            self.compared += [
+                number
+                for number in self.order()
+                if not (self.loose and self.outputs.probes[number].size > LARGEST_LOOSE)
+                and not (self.at_once and self.outputs.probes[number].chunks)
+                and not (self.outputs.probes[number].optional and (self.even or self.takes_no_fewer()))
+            ]
+        return self.compared
 
     def takes_no_fewer(self) -> bool:
         """Whether an input with fewer queries than keys raises, or gives another shape: then none of them is asked."""
@@ -121,19 +73,16 @@ class Reading:
 
     def has_shape(self, number: int) -> bool:
         """Whether the answer's output for a probe has the right one's shape."""
-        probe, theirs = self.outputs.probes[number], self.outputs[number]
-        right = self.target.output(probe, self.binding.parameters, self.sizes, {})
-        return not isinstance(theirs, Exception) and theirs.shape == right.shape
+        theirs, right = self.outputs[number], self.expected.output(number, self.binding, {})
+        return not isinstance(theirs, Exception) and right is not None and theirs.shape == right.shape
 
     def agrees(self, knobs: Knobs, number: int) -> bool:
         """Whether the answer equals the reference with these knobs on one probe."""
-        probe = self.outputs.probes[number]
-        self.budget[0] -= 1
-        try:
-            expected = self.target.output(probe, self.binding.parameters, self.sizes, knobs)
-        except (RuntimeError, KeyError, IndexError, ValueError):  # these knobs need another shape, or a missing role
+        self.budget.spend()
+        expected = self.expected.output(number, self.binding, knobs)
+        if expected is None:
             return isinstance(self.outputs[number], Exception)
-        return equal(self.outputs[number], expected, probe, self.loose)
+        return equal(self.outputs[number], expected, self.outputs.probes[number], self.loose)
 
     def is_silent(self, setting: Knobs, base: Knobs, shortest: int) -> bool:
         """Whether a setting changes nothing for the shortest probe, besides what the base does.
@@ -141,26 +90,17 @@ class Reading:
         With one token every weight is 1: bugs on the way of the weights are silent there, those of the values are not.
         """
         key, merged = text_of(setting), merge(base, setting)
-        if key in self.silent or merged is None:
-            return self.silent.get(key, False)
-        probe, given = self.outputs.probes[shortest], (self.binding.parameters, self.sizes)
-        try:
-            right = self.target.output(probe, *given, base)
-        except (RuntimeError, KeyError, IndexError, ValueError):  # the base needs a role that is missing
-            return False
-        try:
-            self.silent[key] = equal(self.target.output(probe, *given, merged), right, probe)
-        except (RuntimeError, KeyError, IndexError, ValueError):  # this setting needs another shape
-            self.silent[key] = False
-        return self.silent[key]
+        if key not in self.silent and merged is not None and self.has_roles_for(base, shortest):
+            self.silent[key] = self.are_alike(base, merged, shortest)
+        return self.silent.get(key, False)
 
-    def has_roles_for(self, knobs: Knobs) -> bool:
+    def unlikely(self, knobs: Knobs, conventions: Sequence[Convention]) -> tuple[bool, bool]:
+        """What sorts the likelier conventions before the others: missing roles, a difference with one token."""
+        return not self.has_roles_for(knobs, self.usable()[0]), not self.right_for_one_token(knobs, conventions)
+
+    def has_roles_for(self, knobs: Knobs, number: int) -> bool:
         """Whether the reference with these knobs finds all the parameters that it needs."""
-        try:
-            self.target.output(self.outputs.probes[self.usable()[0]], self.binding.parameters, self.sizes, knobs)
-        except (RuntimeError, KeyError, IndexError, ValueError):
-            return False
-        return True
+        return self.expected.output(number, self.binding, knobs) is not None
 
     def shows(self, knobs: Knobs, conventions: Sequence[Convention], shortest: int) -> Knobs:
         """The fewest of two conventions that compute the same as both for the shortest probe."""
@@ -174,26 +114,27 @@ class Reading:
 
     def are_alike(self, first: Knobs, second: Knobs, number: int) -> bool:
         """Whether the reference computes the same with either of two settings on one probe."""
-        probe, given = self.outputs.probes[number], (self.binding.parameters, self.sizes)
-        try:
-            return equal(self.target.output(probe, *given, first), self.target.output(probe, *given, second), probe)
-        except (RuntimeError, KeyError, IndexError, ValueError):  # one of them needs another shape, or a missing role
-            return False
+        one, other = (self.expected.output(number, self.binding, knobs) for knobs in (first, second))
+        return one is not None and other is not None and equal(other, one, self.outputs.probes[number])
 
     def right_for_one_token(self, knobs: Knobs, conventions: Sequence[Convention] = ()) -> bool:
         """Whether the answer equals the reference with these knobs, those of the conventions, on the shortest probe."""
         shortest = self.usable()[0]
         shown = self.shows(knobs, conventions, shortest)
-        key = text_of(shown) if shown else ""
-        if key not in self.plain:
-            self.plain[key] = self.agrees(shown, shortest)
-        return self.plain[key]
+        key = self.looks(shown, text_of(shown))
+        if key not in self.outputs.told:
+            self.outputs.told[key] = self.agrees(shown, shortest)
+        return self.outputs.told[key]
+
+    def looks(self, shown: Knobs, text: str) -> tuple[object, ...]:
+        """What two readings have in common that the shortest probe does not tell apart; `text` is that of the knobs."""
+        return self.expected.number, self.loose, text, self.expected.alike(self.binding, shown, text)
 
     def equals(self, knobs: Knobs) -> bool:
         """Whether the answer equals the reference with these knobs on every probe."""
         first, *others = self.usable()
         order = [others[0], first, *others[1:]] if others else [first]  # one token alone tells few bugs apart
-        return self.budget[0] > 0 and all(self.agrees(knobs, number) for number in order)
+        return not self.budget.over and all(self.agrees(knobs, number) for number in order)
 
 
 @dataclass
@@ -213,11 +154,6 @@ def settled(found: Found) -> Found:
     notes = [Convention(bug.knobs, fill(bug.sentence, found.reading.sizes)) for bug in found.bugs if bug.harmless]
     left = [bug for bug in found.bugs if not bug.harmless]
     return replace(found, bugs=left, conventions=[*found.conventions, *notes], either=found.either if left else [])
-
-
-def text_of(knobs: Knobs) -> str:
-    """The same text for the same knobs, in whatever order."""
-    return repr(sorted(knobs.items(), key=str))
 
 
 def merge(first: Knobs, second: Knobs) -> Knobs | None:
@@ -257,13 +193,26 @@ def accept(readings: Sequence[Reading]) -> Found | None:
         groups.setdefault(tuple(reading.sizes.items()), []).append(reading)
     for number, group in enumerate(groups.values()):
         for knobs, conventions in bases(readings[0].target):
-            if number and len(conventions) > 1:
+            if (number and len(conventions) > 1) or group[0].budget.over:
                 break  # unlikely sizes: no two conventions at once
-            for reading in group:
-                if reading.right_for_one_token(knobs, conventions) and reading.equals(knobs):
+            for reading in right_for_one_token(group, knobs, conventions):
+                if reading.equals(knobs):
                     without = [entry for entry in lacking(reading) if isinstance(entry, Convention)]
                     return Found(reading, knobs, [], [*conventions, *without])
     return None
+
+
+def right_for_one_token(group: Sequence[Reading], knobs: Knobs, conventions: Sequence[Convention]) -> list[Reading]:
+    """The readings of some sizes that are right for the shortest probe: one is asked for all that look the same."""
+    shown = group[0].shows(knobs, conventions, group[0].usable()[0])
+    text, right = text_of(shown), dict[tuple[object, ...], bool]()
+    chosen = []
+    for reading in group:
+        look = id(reading.outputs), reading.looks(shown, text)
+        if look not in right:
+            right[look] = reading.right_for_one_token(knobs, conventions)
+        chosen += [reading] if right[look] else []
+    return chosen
 
 
 def name_one(readings: Sequence[Reading]) -> Found | None:
@@ -271,17 +220,17 @@ def name_one(readings: Sequence[Reading]) -> Found | None:
 
     Every reading without a convention, then the likeliest under every convention, and then the others.
     """
-    if not readings:
+    if not readings or readings[0].budget.over:
         return None
     first, *others = bases(readings[0].target)
     likeliest = [(base, reading) for reading in readings[:LIKELY] for base in others]
-    likeliest.sort(key=lambda pair: (not pair[1].has_roles_for(pair[0][0]), not pair[1].right_for_one_token(*pair[0])))
+    likeliest.sort(key=lambda pair: pair[1].unlikely(*pair[0]))
     tried = [(first, reading) for reading in readings], [
         *likeliest, *((base, reading) for reading in readings[LIKELY:] for base in others)
     ]  # fmt: skip
-    budget = readings[0].budget[0]
+    left = readings[0].budget.left
     for some in tried:
-        readings[0].budget[0] = budget  # shared by all
+        readings[0].budget.left = left  # shared by all
         for (knobs, conventions), reading in some:
             own = missing_bugs(reading)
             if (own or reading.binding.faults) and reading.equals(knobs):
@@ -295,7 +244,7 @@ def name_one(readings: Sequence[Reading]) -> Found | None:
 def name_in(reading: Reading, base: Knobs) -> list[tuple[Bug, Knobs]]:
     """All bugs that the answer equals in this reading, with their settings."""
     found, shortest = [], reading.usable()[0]
-    if reading.budget[0] <= 0:
+    if reading.budget.over:
         return []
     plain = reading.right_for_one_token(base)
     for bug in reading.target.bugs:
@@ -334,12 +283,12 @@ def pair_in(reading: Reading) -> tuple[Knobs, list[Bug]] | None:
         (silent if reading.agrees(setting, order[0]) else loud).append((rank, bug, setting))
     pairs = [*combinations(silent, 2)] if plain else [*product(silent, loud), *combinations(loud, 2)]
     conventions = [convention.knobs for convention in reading.target.conventions]
-    reading.budget[0] = PAIRS // 4 if reading.target.takes == ("ids",) else PAIRS  # a model takes long
+    reading.budget.left = PAIRS // 4 if reading.target.takes == ("ids",) else PAIRS  # a model takes long
     for (_, first, one), (_, second, other) in sorted(pairs, key=lambda pair: pair[0][0] + pair[1][0]):
         both = None if first is second else merge(one, other)
         if both is not None and both not in conventions and reading.agrees(both, order[1]) and reading.equals(both):
             return both, [first, second]
-        if reading.budget[0] <= 0:
+        if reading.budget.over:
             return None
     return None
 

@@ -10,7 +10,7 @@ import copy
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,17 +20,20 @@ from torch import Tensor, nn
 
 from minigpt.grading.bind import Binding, bindings, units_of
 from minigpt.grading.call import Call, calls
+from minigpt.grading.clock import Budget
 from minigpt.grading.forms import Unit
 from minigpt.grading.heads_call import given_calls, has_heads
 from minigpt.grading.lines import uses_float32
 from minigpt.grading.load import Answer
-from minigpt.grading.naming import SINGLES, Outputs, Reading
+from minigpt.grading.naming import SINGLES, Reading
+from minigpt.grading.outputs import Expected, Outputs
 from minigpt.grading.report import Report
 from minigpt.grading.sizes import attribute, possible_sizes
 from minigpt.grading.target import Knobs, Probe, Sizes, Target
 from minigpt.grading.whole import FEW, is_model, likely, model_bindings, model_calls, model_sizes, prepared
 
 MOST_READINGS, MOST_NATURAL, MOST_SIZES = 400, 4, 4
+MANY = 8  # bindings
 
 
 @dataclass
@@ -40,12 +43,13 @@ class Attempt:
     answer: Answer
     target: Target
     report: Report
+    budget: Budget
+    """What the search for a reading that is right may take."""
     errors: list[str] = field(default_factory=list)
     plain: bool = False
     """Whether a call raised that gives nothing but the target's inputs: that is the answer's own fault."""
     readings: list[Reading] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
-    used: dict[tuple[int, ...], bool] = field(default_factory=dict)
     silent: dict[str, bool] = field(default_factory=dict)
     """Which settings of the knobs one token cannot show; found out once."""
     shown: dict[str, Knobs] = field(default_factory=dict)
@@ -55,7 +59,10 @@ class Attempt:
     right: bool = False
     """Whether one of them is right for every probe."""
     homeless: list[str] = field(default_factory=list)
-    budget: list[int] = field(default_factory=lambda: [SINGLES])
+    natural: list[list[Reading]] = field(default_factory=list)
+    """The readings in which a bug is looked for, by call."""
+    alone: list[Reading] = field(default_factory=list)
+    """Those of one sequence at a time."""
 
     @property
     def thing(self) -> Any:
@@ -79,11 +86,13 @@ def find_readings(attempt: Attempt) -> None:
         if not working:
             continue
         found = find_bindings(attempt, sizes, working[0][1])
-        agreeing = likely(target, sizes, found, working) if "W" in target.sizes and found else []
+        expected = Expected(target, sizes, working[0][1].probes, len(found) > MANY)
+        agreeing = likely(expected, found, working) if "W" in target.sizes and found else []
         few = found[:FEW] if "W" in target.sizes else found
         pairs = agreeing or [(binding, call, outputs) for binding in few for call, outputs in working]
+        expected.many = len({binding.number for binding, _, _ in pairs}) > MANY
         new = [
-            Reading(target, sizes, b, outputs, attempt.budget, silent=attempt.silent, shown=attempt.shown)
+            Reading(target, sizes, b, outputs, expected, attempt.budget, silent=attempt.silent, shown=attempt.shown)
             for b, _, outputs in pairs
         ]
         attempt.readings += new
@@ -150,26 +159,38 @@ def find_bindings(attempt: Attempt, sizes: Sizes, outputs: Outputs) -> list[Bind
     """The ways to give the parameters roles in which every parameter that matters has one."""
     if not isinstance(attempt.thing, nn.Module) or not attempt.target.roles:
         return [Binding({}, [], (), ())]
-    copies = [sizes[axis] for axis in ("H", "G") if axis in sizes]
-    found = list[Binding]()
+    target, kept = attempt.target, attempt.answer.kept
 
     def used(unit: Unit) -> bool:  # which depends on these sizes alone: a model is read with many
-        key = (sizes["D"], sizes.get("V", 0), *map(id, unit.parameters))
-        if key not in attempt.used:
-            attempt.used[key] = matters(unit, outputs)
-        return attempt.used[key]
+        key = ("used", sizes["D"], sizes.get("V", 0), *map(id, unit.parameters))
+        if key not in kept:
+            kept[key] = matters(unit, outputs)
+        return bool(kept[key])
 
-    if is_model(attempt.target):
-        listed = model_bindings(attempt.thing, attempt.target, sizes, used)
-        return [binding for binding in listed if all(role in attempt.target.without for role in binding.missing)]
+    if is_model(target):
+        listed = model_bindings(attempt.thing, target, sizes, used)
+        return [binding for binding in listed if all(role in target.without for role in binding.missing)]
+    named = tuple((axis, size) for axis, size in sizes.items() if axis != "window")
+    key = ("bindings", target.roles, named, *target.without)
+    if key not in kept:  # the same with positions or without
+        kept[key] = ways_to_bind(attempt, sizes, used)
+    found, homeless = kept[key]
+    attempt.homeless += homeless
+    complete = [binding for binding in found if not binding.missing]
+    return list(complete or found)[:MOST_READINGS]
+
+
+def ways_to_bind(attempt: Attempt, sizes: Sizes, used: Callable[[Unit], bool]) -> tuple[list[Binding], list[str]]:
+    """The ways to give the parameters of a module roles, and those that find no place."""
+    target, copies = attempt.target, [sizes[axis] for axis in ("H", "G") if axis in sizes]
+    found, homeless = list[Binding](), list[str]()
     for units in units_of(attempt.thing, copies):
         idle = {unit.name for unit in units if not used(unit)}
-        here = bindings(units, attempt.target.roles, sizes, idle)
-        found += [binding for binding in here if all(role in attempt.target.without for role in binding.missing)]
+        here = bindings(units, target.roles, sizes, idle, target.without)
+        found += [binding for binding in here if all(role in target.without for role in binding.missing)]
         if not here:
-            attempt.homeless += [describe(unit) for unit in units if unit.name not in idle]
-    complete = [binding for binding in found if not binding.missing]
-    return (complete or found)[:MOST_READINGS]
+            homeless += [describe(unit) for unit in units if unit.name not in idle]
+    return found, homeless
 
 
 def matters(unit: Unit, outputs: Outputs) -> bool:
@@ -202,9 +223,10 @@ def loosened(readings: Sequence[Reading]) -> list[Reading]:
         outputs = reading.outputs
         if id(outputs) not in watched:
             watched[id(outputs)] = outputs.float32 or uses_float32(partial(outputs.run, outputs.probes[0]))
-    budget = [SINGLES]
+    budget = replace(readings[0].budget, left=SINGLES) if readings else Budget(0)
     chosen = [reading for reading in readings if watched[id(reading.outputs)]]
-    return [Reading(r.target, r.sizes, r.binding, r.outputs, budget, loose=True, at_once=r.at_once) for r in chosen]
+    return [Reading(r.target, r.sizes, r.binding, r.outputs, r.expected, budget, loose=True, at_once=r.at_once)
+            for r in chosen]  # fmt: skip
 
 
 def natural_readings(attempt: Attempt) -> list[list[Reading]]:
@@ -222,7 +244,8 @@ def natural_readings(attempt: Attempt) -> list[list[Reading]]:
             agreeing = [reading for reading in here if reading.right_for_one_token({})]
             likely = [*agreeing[:MOST_NATURAL], *([] if is_model(attempt.target) else here[:2])]
             chosen += dict.fromkeys(likely) if agreeing else here[:12]
-        budget = [SINGLES // 4 if is_model(attempt.target) else SINGLES]
+        left = SINGLES // 4 if is_model(attempt.target) else SINGLES
+        budget = Budget(left, attempt.answer.clock, naming=True)
         for reading in chosen:
             reading.budget, reading.masked = budget, call.masked
         found.append(chosen)

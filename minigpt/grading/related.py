@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from minigpt.grading.call import CannotCall
+from minigpt.grading.clock import Budget
 from minigpt.grading.load import Answer
-from minigpt.grading.naming import Reading, accept
+from minigpt.grading.naming import SINGLES, Reading, accept
 from minigpt.grading.readings import Attempt, find_readings, loosened
 from minigpt.grading.report import Report
 from minigpt.grading.target import Target
@@ -35,14 +36,14 @@ def related(target: Target) -> Iterator[Target]:
 
 def right_as(answer: Answer, target: Target) -> str:
     """ "right" where an answer is right as this target, "at once" where it is so without a cache, else ""."""
-    attempt = Attempt(answer, target, Report("cannot tell", str(target)))
+    attempt = Attempt(answer, target, Report("cannot tell", str(target)), Budget(SINGLES, answer.clock))
     try:
         find_readings(attempt)
     except CannotCall:
         return ""
     if accepted(attempt.readings):
         return "right"
-    whole = [replace(reading, at_once=True, plain={}) for reading in attempt.readings]
+    whole = [replace(reading, at_once=True) for reading in attempt.readings]
     return "at once" if target.options.cache and accepted(whole) else ""
 
 

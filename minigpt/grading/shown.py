@@ -6,6 +6,7 @@ from contextlib import suppress
 
 from torch import Tensor
 
+from minigpt.grading.clock import TimeIsUp
 from minigpt.grading.example import IN_WORDS, show_function, show_output, show_steps
 from minigpt.grading.lines import Place, locate, record, source_line
 from minigpt.grading.naming import Found, Reading
@@ -16,12 +17,12 @@ from minigpt.grading.target import Knobs, Probe
 def example(attempt: Attempt, found: Found) -> str:
     """The smallest input that shows it."""
     reading = found.reading
-    with suppress(Exception):  # an example is a help; the verdict stands without it
+    with suppress(Exception, TimeIsUp):  # an example is a help; the verdict stands without it
         if not attempt.target.roles:
             return show_function(attempt.target, reading.outputs.run) or outputs_of(reading)
         if shown := show_steps(attempt.target, found.knobs):
             return shown
-    with suppress(Exception):
+    with suppress(Exception, TimeIsUp):
         return outputs_of(reading, usual(found))
     return ""
 
@@ -47,7 +48,7 @@ def place(attempt: Attempt, reading: Reading, found: Found | None) -> None:
     path = attempt.answer.path
     if path is None:
         return
-    with suppress(Exception):  # a line is a help; the verdict stands without it
+    with suppress(Exception, TimeIsUp):  # a line is a help; the verdict stands without it
         shown = first_that_differs(reading, usual(found))
         probe = reading.outputs.probes[shown]
         results = record(path, lambda: reading.outputs.run(probe))

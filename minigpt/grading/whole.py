@@ -22,7 +22,8 @@ from minigpt.grading.bind import Binding, bindings, single_units, units_of
 from minigpt.grading.call import Call, CannotCall, fixed_arguments, is_mask, make_mask, mask_forms, parameters_of
 from minigpt.grading.chunks import CACHES, PLACES, STARTS
 from minigpt.grading.forms import Unit
-from minigpt.grading.naming import Outputs, bases, equal
+from minigpt.grading.naming import bases
+from minigpt.grading.outputs import Expected, Outputs, equal
 from minigpt.grading.read_off import blocks_of, settle, with_hidden_values
 from minigpt.grading.sizes import attribute, head_widths, heads, hidden_widths
 from minigpt.grading.target import Knobs, Probe, Role, Sizes, Target
@@ -245,43 +246,35 @@ def model_bindings(model: nn.Module, target: Target, sizes: Sizes, matters: Call
     return found[:MOST]
 
 
-def likely(target: Target, sizes: Sizes, found: Sequence[Binding],
+def likely(expected: Expected, found: Sequence[Binding],
            working: Sequence[tuple[Call, Outputs]]) -> list[tuple[Binding, Call, Outputs]]:  # fmt: skip
     """Of all bindings and calls, those that are right for the shortest probe in some convention; none: [].
 
     A block has many parameters, and so many bindings; one token tells most of them apart for little.
     """
-    probes = working[0][1].probes
-    lengths = [next(iter(probe.inputs.values())).shape[1] for probe in probes]
-    shortest = min(range(len(probes)), key=lambda i: (probes[i].size != 1, lengths[i]))
+    probes, shortest = expected.probes, expected.shortest
     kept: dict[tuple[int, int], tuple[Binding, Call, Outputs]] = {}
-    odd = [{"logits": "softmax"}, {"logits": "log softmax"}] if is_model(target) else []
-    for knobs in [*told_apart(target, sizes, found[0], probes[shortest]), *odd]:
+    odd = [{"logits": "softmax"}, {"logits": "log softmax"}] if is_model(expected.target) else []
+    for knobs in [*told_apart(expected, found[0], shortest), *odd]:
         if kept:
             break
         for i, binding in enumerate(found):
-            try:
-                expected = target.output(probes[shortest], binding.parameters, sizes, knobs)
-            except (RuntimeError, KeyError, IndexError, ValueError):  # a missing role
-                continue
+            right = expected.output(shortest, binding, knobs)
             for j, (call, outputs) in enumerate(working):
-                if equal(outputs[shortest], expected, probes[shortest]):
+                if right is not None and equal(outputs[shortest], right, probes[shortest]):
                     kept[i, j] = (binding, call, outputs)
     return list(kept.values())[:MOST_LIKELY]
 
 
-def told_apart(target: Target, sizes: Sizes, binding: Binding, probe: Probe) -> list[Knobs]:
+def told_apart(expected: Expected, binding: Binding, number: int) -> list[Knobs]:
     """The single conventions that differ on a probe, as far as one binding shows it."""
     seen, chosen = list[Tensor | None](), list[Knobs]()
-    for knobs, conventions in bases(target):
+    for knobs, conventions in bases(expected.target):
         if len(conventions) > 1:
             break
-        try:
-            output: Tensor | None = target.output(probe, binding.parameters, sizes, knobs)
-        except (RuntimeError, KeyError, IndexError, ValueError):  # a missing role
-            output = None
-        if not any(output is other or (output is not None and other is not None and equal(output, other, probe))
-                   for other in seen):  # fmt: skip
+        output = expected.output(number, binding, knobs)
+        if not any(output is other or (output is not None and other is not None
+                   and equal(output, other, expected.probes[number])) for other in seen):  # fmt: skip
             seen.append(output)
             chosen.append(knobs)
     return chosen
@@ -297,7 +290,7 @@ def inner_bindings(blocks: Sequence[nn.Module], roles: Sequence[Role], sizes: Si
         used = [[unit.name for unit in own if matters(unit)] for own in units]
         idle = {unit.name for unit in units[0]} - {name for names in used for name in names}
         idle = set() if not any(used) else idle  # no block is used
-        each = [bindings(own, roles, sizes, idle) for own in units]
+        each = [bindings(own, roles, sizes, idle, block.without()) for own in units]
         for same in zip(*(options[:MOST_INNER] for options in each)):
             parameters = {renamed(role, i): value for i, binding in enumerate(same)
                           for role, value in binding.parameters.items()}  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 from torch import Tensor
 
@@ -74,12 +74,17 @@ FORMULAS: dict[str, Formula] = {  # x, attention, MLP, norm 1, norm 2, each (B, 
 }
 
 
+@cache
+def names_in(number: str) -> list[tuple[str, str]]:
+    """The names of an attention's parameters, and what they are called in a model's block: "query", "query.2"."""
+    roles = [role.name for role in heads.ROLES]
+    return [*((role, role + number) for role in roles), *((f"{role}_bias", f"{role}{number}_bias") for role in roles)]
+
+
 def layer(x: Tensor, parameters: Parameters, sizes: Sizes, knobs: Knobs, options: Options, number: str = "") -> Steps:
     """x (B, T, D) -> every step of one block to its output (B, T, D). `number` ends the names of its parameters."""
     steps = Steps()
-    names = [role.name for role in heads.ROLES]
-    own = {name: parameters[key] for role in names for name in (role, f"{role}_bias")
-           if (key := name.replace(role, role + number)) in parameters}  # fmt: skip
+    own = {name: parameters[key] for name, key in names_in(number) if key in parameters}
 
     def keep(name: str, value: Tensor) -> Tensor:
         steps.setdefault(name, value)

@@ -6,6 +6,7 @@ B batch, T query positions, S key positions, D model width, H query heads, G key
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -95,27 +96,42 @@ def written(key: Tensor, value: Tensor, past: Kept | None, how: str) -> tuple[Te
     return new[0][:, :, : place + T], new[1][:, :, : place + T], (*new, after)
 
 
+TURNS = ("rotates", "frequencies", "table", "pairs", "direction", "share_of_d", "part", "position", "late",
+         "query alone", "key alone")  # fmt: skip
+
+
 def rotated(
     query: Tensor, key: Tensor, value: Tensor, start: int, past: Kept | None, sizes: Sizes, knobs: Knobs
 ) -> tuple[Tensor, ...]:
     """query, key and value of positions from `start` on, (B, H, T, d) each, rotated as the knobs say."""
     T, how = query.shape[2], knobs.get("starts", "right")
     if knobs.get("rotates") == "past again":
-        return turn(query, torch.arange(start, start + T, dtype=query.dtype), sizes, knobs), key, value
+        return turn(query, range(start, start + T), sizes, knobs), key, value
     if knobs.get("rotates") == "keys later":
-        return turn(query, torch.arange(T, dtype=query.dtype), sizes, knobs), key, value
+        return turn(query, range(T), sizes, knobs), key, value
     begin = {"right": start, "zero": 0, "late": start + T if past else 0, "one early": max(start - 1, 0),
              "calls": start and 1, "place": int(past[2]) if past and len(past) > 2 else start,
              "one late": start + 1 if past else 0}[how]  # fmt: skip
     knobs = {**knobs, "rotates": "both"} if knobs.get("rotates") == "keys again" else knobs
-    return rotate(query, key, value, begin, sizes, knobs)
+    chosen = [(name, knobs[name]) for name in TURNS if name in knobs]
+    fixed = tuple((name, tuple(value.items()) if isinstance(value, dict) else value) for name, value in chosen)
+    return turned_once(query, key, value, begin, sizes["D"], fixed)
+
+
+@lru_cache(maxsize=1024)
+def turned_once(
+    query: Tensor, key: Tensor, value: Tensor, start: int, D: int, knobs: tuple[tuple[str, object], ...]
+) -> tuple[Tensor, ...]:
+    """query, key and value (B, H, T, d), rotated; hundreds of settings of the other knobs rotate the same."""
+    given = {name: dict(value) if isinstance(value, tuple) else value for name, value in knobs}
+    return rotate(query, key, value, start, {"D": D}, given)
 
 
 def rotated_again(keys: Tensor, sizes: Sizes, knobs: Knobs) -> Tensor:
     """Keys (B, G, S, d) of past and present, which some rotate (again) after they are joined."""
     if knobs.get("rotates") not in ("keys later", "keys again", "past again"):
         return keys
-    return turn(keys, torch.arange(keys.shape[2], dtype=keys.dtype), sizes, knobs)
+    return turn(keys, range(keys.shape[2]), sizes, knobs)
 
 
 def split_bugs(grouped: bool) -> list[Bug]:

@@ -53,6 +53,7 @@ def heads_of(
     return linear(x, weight.flatten(0, 1), bias, transposed, activated)
 
 
+@lru_cache(maxsize=1024)
 def split(flat: Tensor, n: int, how: str) -> Tensor:
     """(B, T, n d) -> (B, n, T, d)."""
     B, T, width = flat.shape

@@ -45,6 +45,8 @@ def norm(x: Tensor, parameters: Parameters, name: str, knobs: Knobs, layer: str 
 
 def normalised(x: Tensor, kind: str, eps: float) -> Tensor:
     """x (B, T, D) with mean 0 and variance 1 over the features, or what else was made of it."""
+    if kind == "layer" and eps > 0:
+        return F.layer_norm(x, x.shape[-1:], eps=eps)
     axes: dict[str, int | tuple[int, ...]] = {"positions": 1, "both": (1, 2), "batch": 0}
     over = axes.get(kind, -1)
     mean = x.mean(dim=over, keepdim=True)  # (B, T, 1)

@@ -71,8 +71,17 @@ def partner(x: Tensor, kind: str) -> Tensor:
 OVERWRITTEN = {"overwritten": "", "halves overwritten": "halves "}
 
 
-def turn(x: Tensor, positions: Tensor, sizes: Sizes, knobs: Knobs, backwards: bool = False) -> Tensor:
-    """Rotate x (..., T, d) by its positions (T,)."""
+@cache
+def tables(positions: range, kind: str, d: int, D: int, backwards: bool, table: str) -> tuple[Tensor, Tensor]:
+    """The cosines and sines of all angles, (T, d) each: each pair's twice, as neighbours or as halves."""
+    theta = torch.tensor(positions, dtype=torch.float64)[:, None] * frequencies(kind, d, D)  # (T, n)
+    theta = -theta if backwards else theta
+    theta = theta.repeat_interleave(2, dim=-1) if table == "neighbours" else torch.cat((theta, theta), dim=-1)  # (T, d)
+    return theta.cos(), theta.sin()
+
+
+def turn(x: Tensor, positions: range, sizes: Sizes, knobs: Knobs, backwards: bool = False) -> Tensor:
+    """Rotate x (..., T, d) by its T positions."""
     if share := knobs.get("share_of_d"):  # the first d / share features of a head, as if they were all
         n = x.shape[-1] // share // 2 * 2  # whole pairs
         if not n:
@@ -80,18 +89,16 @@ def turn(x: Tensor, positions: Tensor, sizes: Sizes, knobs: Knobs, backwards: bo
         first = turn(x[..., :n], positions, sizes, {**knobs, "share_of_d": 0}, backwards)  # (..., T, n)
         return torch.cat((first, x[..., n:]), dim=-1)
     d = x.shape[-1]
-    theta = positions[:, None] * frequencies(knobs.get("frequencies", "2i/d"), d, sizes["D"])  # (T, n)
-    theta = -theta if backwards != ("direction" in knobs) else theta
-    table = knobs.get("table", "neighbours")
-    theta = theta.repeat_interleave(2, dim=-1) if table == "neighbours" else torch.cat((theta, theta), dim=-1)  # (T, d)
+    backwards = backwards != ("direction" in knobs)
+    kind, table = knobs.get("frequencies", "2i/d"), knobs.get("table", "neighbours")
+    cos, sin = tables(positions, kind, d, sizes["D"], backwards, table)  # (T, d) each
     pair = knobs.get("pairs", "neighbours")
-    cos, sin = theta.cos(), theta.sin()  # (T, d)
     if pair == "sine only":
         return partner(x, "neighbours") * sin
     if pair == "cosine only":
         return x * cos
     if pair == "added":
-        return x + theta.sin()
+        return x + sin
     if pair in OVERWRITTEN:  # the second feature of a pair reads the first one when it is turned already
         once = x * cos + partner(x, f"{OVERWRITTEN[pair]}first only") * sin  # (..., T, d)
         return once + partner(once, f"{OVERWRITTEN[pair]}second only") * sin
@@ -104,7 +111,7 @@ def turn(x: Tensor, positions: Tensor, sizes: Sizes, knobs: Knobs, backwards: bo
 def rotate(query: Tensor, key: Tensor, value: Tensor, start: int, sizes: Sizes, knobs: Knobs) -> tuple[Tensor, ...]:
     """query (B, H, T, d), key and value (B, G, T, d), all rotated as the knobs say."""
     T, which = query.shape[2], knobs.get("rotates", "both")
-    positions = torch.arange(start, start + T, dtype=query.dtype)  # (T,)
+    positions = range(start, start + T)
     if "position" in knobs:
         return (*by_something_else(query, key, knobs["position"], sizes, knobs), value)
     if which == "over all heads":  # before the heads are split
@@ -115,9 +122,9 @@ def rotate(query: Tensor, key: Tensor, value: Tensor, start: int, sizes: Sizes, 
     first, second = ({**knobs, **knobs.get(f"{side} alone", {})} for side in ("query", "key"))
     late = {"query": (1, 0), "key": (0, 1)}.get(knobs.get("late", ""), (0, 0))
     if which in ("both", "query", "values too", "opposite", "twice"):
-        query = turn(query, positions + late[0], sizes, first)
+        query = turn(query, range(start + late[0], start + late[0] + T), sizes, first)
     if which in ("both", "key", "values too", "opposite", "twice"):
-        key = turn(key, positions + late[1], sizes, second, which == "opposite")
+        key = turn(key, range(start + late[1], start + late[1] + T), sizes, second, which == "opposite")
     if which == "values too":
         value = turn(value, positions, sizes, knobs)
     return query, key, value
@@ -128,8 +135,7 @@ def by_something_else(query: Tensor, key: Tensor, what: str, sizes: Sizes, knobs
     axis = {"head": 1, "batch": 0}[what]
     turned = []
     for x in (query, key):
-        positions = torch.arange(x.shape[axis], dtype=x.dtype)
-        turned.append(turn(x.transpose(axis, 2), positions, sizes, knobs).transpose(axis, 2))
+        turned.append(turn(x.transpose(axis, 2), range(x.shape[axis]), sizes, knobs).transpose(axis, 2))
     return tuple(turned)
 
 

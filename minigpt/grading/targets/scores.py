@@ -17,7 +17,12 @@ from minigpt.grading.target import Knobs, Options, Sizes, Steps
 
 def scale(kind: str, sizes: Sizes, T: int, S: int) -> float:
     """What the scores are multiplied by. `kind` is the number whose root the scores are divided by, or a word."""
-    d, D, H, G = (sizes.get(name, 1) for name in ("d", "D", "H", "G"))
+    return factor(kind, *(sizes.get(name, 1) for name in ("d", "D", "H", "G", "B")), T, S)
+
+
+@cache
+def factor(kind: str, d: int, D: int, H: int, G: int, B: int, T: int, S: int) -> float:
+    """What the scores are multiplied by, for these sizes."""
     factors: dict[str, Callable[[], float]] = {
         "d": lambda: d**-0.5,
         "1": lambda: 1.0,
@@ -39,7 +44,7 @@ def scale(kind: str, sizes: Sizes, T: int, S: int) -> float:
         "T whole": lambda: 1 / T,
         "S": lambda: S**-0.5,
         "S whole": lambda: 1 / S,
-        "B": lambda: sizes["B"] ** -0.5,
+        "B": lambda: B**-0.5,
         "times": lambda: d**0.5,
         "times d": lambda: float(d),
         "fourth": lambda: d**-0.25,
@@ -207,13 +212,13 @@ def weigh(
 ) -> Steps:
     """query (B, H, T, d), key (B, H, S, d), bias (H, T, S) of ALiBi -> every step to the weights (B, H, T, S)."""
     T, S = query.shape[2], key.shape[2]
-    factor, late = scale(knobs.get("scale", sizes_scale(options, sizes)), sizes, T, S), knobs.get("scale_at")
+    times, late = scale(knobs.get("scale", sizes_scale(options, sizes)), sizes, T, S), knobs.get("scale_at")
     scores = compare(query, key, knobs)  # (B, H, T, S)
     steps = {"products": scores}
     if bias is not None and knobs.get("bias_at") == "before_scale":
         scores = scores + bias
     if late is None:
-        scores = scores * factor
+        scores = scores * times
         steps["scores"] = scores
     if bias is not None and "bias_at" not in knobs:
         scores = scores + bias
@@ -229,7 +234,7 @@ def weigh(
         seen = allowed(kind, T, S, options.window)  # (T, S)
     masked = hide(scores, seen, knobs)  # (B, H, T, S)
     if late == "after_mask":
-        masked = masked * factor
+        masked = masked * times
     if kind not in ("full", "none") and masked is not scores:
         steps["masked scores"] = masked
     weights = normalise(masked, knobs)  # (B, H, T, S)
@@ -244,7 +249,7 @@ def weigh(
     if bias is not None and knobs.get("bias_at", "").startswith("after_softmax"):
         weights = weights + (bias * seen if knobs["bias_at"].endswith("seen") else bias)
     if late == "after_softmax":
-        weights = weights * factor
+        weights = weights * times
     if "add_identity" in knobs:
         weights = weights + torch.eye(T, S, dtype=weights.dtype)
     return steps | {"weights": weights}

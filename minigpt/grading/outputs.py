@@ -1,0 +1,164 @@
+"""What an answer returns, and what the reference returns: each computed once, and whether they are equal.
+
+A search for a bug asks for the same output of the reference again and again: for every way to call an answer, and for
+every reading of its parameters that differs only in what one token does not show.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from minigpt.grading.bind import NUMBERS, Binding
+from minigpt.grading.target import Knobs, Probe, Sizes, Target
+
+STRICT, LOOSE = 1e-11, 3e-6  # float64; float32 somewhere inside
+MOST_NUMBERS = 10_000_000  # that are kept of the reference's outputs: 80 MB
+CANNOT = (RuntimeError, KeyError, IndexError, ValueError)  # knobs that need another shape, or a missing role
+
+
+def tolerance(probe: Probe, loose: bool) -> float:
+    """The largest relative difference. Errors of the scores grow with the square of the inputs."""
+    return LOOSE * max(1.0, probe.size**2) if loose else STRICT * max(1.0, probe.size**2 / 10)
+
+
+def equal(answer: Tensor | Exception, expected: Tensor, probe: Probe, loose: bool = False) -> bool:
+    """Whether two outputs agree, with NaN and infinities in the same places."""
+    if isinstance(answer, Exception) or answer.shape != expected.shape:
+        return False
+    if not expected.numel():
+        return True
+    answer = answer.to(expected.dtype)
+    largest, far = float(expected.abs().max()), float((answer - expected).abs().max())
+    if math.isfinite(largest):
+        return far <= tolerance(probe, loose) * max(largest, 1e-300)  # not where `answer` has NaN or inf
+    return equal_where_finite(answer, expected, probe, loose)
+
+
+def equal_where_finite(answer: Tensor, expected: Tensor, probe: Probe, loose: bool) -> bool:
+    """Whether two outputs agree of which one has NaN or infinities."""
+    finite = expected.isfinite()
+    if not torch.equal(finite, answer.isfinite()):
+        return False
+    if not torch.equal(expected[~finite].nan_to_num(0.0), answer[~finite].nan_to_num(0.0)):
+        return False
+    return not bool(finite.any()) or equal(answer[finite], expected[finite], probe, loose)
+
+
+def text_of(knobs: Knobs) -> str:
+    """The same text for the same knobs, in whatever order."""
+    return repr(sorted(knobs.items(), key=str)) if len(knobs) > 1 else repr([*knobs.items()])
+
+
+@dataclass(eq=False)
+class Outputs:
+    """What an answer returns for each probe, computed when it is first asked for."""
+
+    run: Callable[[Probe], Tensor]
+    probes: Sequence[Probe]
+    float32: bool = False
+    """Whether the answer was built with tables in float32."""
+    kept: dict[int, Tensor | Exception] = field(default_factory=dict)
+    told: dict[tuple[object, ...], bool] = field(default_factory=dict)
+    """Whether the shortest probe's is right, by how it was read."""
+    no_fewer: bool | None = None
+    """Whether it takes no fewer queries than keys; None where that was not asked yet."""
+    order: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.order = in_order(self.probes)
+
+    def __getitem__(self, number: int) -> Tensor | Exception:
+        if number not in self.kept:
+            try:
+                self.kept[number] = self.run(self.probes[number])
+            except Exception as error:  # the learner's code: anything
+                self.kept[number] = error
+        return self.kept[number]
+
+
+def in_order(probes: Sequence[Probe]) -> list[int]:
+    """The probes from the shortest to the largest: the first ones tell most readings apart for little."""
+    lengths = [next(iter(probe.inputs.values())).shape[1] for probe in probes]
+    keys = [(bool(probe.chunks), probe.size != 1, probe.size, T) for probe, T in zip(probes, lengths)]
+    return sorted(range(len(keys)), key=keys.__getitem__)
+
+
+@dataclass(eq=False)
+class Expected:
+    """What the reference returns for each probe, binding and setting of the knobs; None where it cannot."""
+
+    target: Target
+    sizes: Sizes
+    probes: Sequence[Probe]
+    many: bool = False
+    """Whether there are so many bindings that it pays to ask which of them the shortest probe tells apart."""
+    kept: dict[tuple[object, ...], Tensor | None] = field(default_factory=dict)
+    numbers: int = 0
+    """How many numbers are kept."""
+    number: int = field(default_factory=lambda: next(NUMBERS))
+    """Its own, as long as Python runs."""
+    shown: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = field(default_factory=dict)
+    """Which parameters the shortest probe shows, with each setting."""
+    shortest: int = 0
+
+    def __post_init__(self) -> None:
+        self.shortest = in_order(self.probes)[0]
+
+    def output(self, number: int, binding: Binding, knobs: Knobs) -> Tensor | None:
+        """The output for a probe; of bindings that the shortest probe does not tell apart, that of the first."""
+        text = text_of(knobs)
+        key: tuple[object, ...] = (number, text, binding.number)
+        if key in self.kept:
+            return self.kept[key]
+        if self.numbers > MOST_NUMBERS:
+            self.kept, self.numbers = {}, 0
+        alike = (text, self.alike(binding, knobs, text)) if number == self.shortest else key
+        if alike not in self.kept:
+            self.kept[alike] = self.compute(number, binding.parameters, knobs)
+        found = self.kept[key] = self.kept[alike]
+        self.numbers += 0 if found is None else found.numel() + 50
+        return found
+
+    def alike(self, binding: Binding, knobs: Knobs, text: str) -> tuple[object, ...]:
+        """What two bindings have in common that the shortest probe does not tell apart, with a setting and its text.
+
+        With one token every weight is 1, so that the parameters of queries and keys do not count.
+        """
+        if not self.many:
+            return (binding.number,)
+        key = text, binding.names
+        if key not in self.shown:
+            self.shown[key] = self.counting(binding.parameters, knobs)
+        return binding.tensors(self.shown[key])
+
+    def compute(self, number: int, parameters: dict[str, Tensor], knobs: Knobs) -> Tensor | None:
+        """The output for a probe."""
+        try:
+            return self.target.output(self.probes[number], parameters, self.sizes, knobs)
+        except CANNOT:
+            return None
+
+    def counting(self, parameters: dict[str, Tensor], knobs: Knobs) -> tuple[str, ...]:
+        """The parameters with which the output for the shortest probe changes, and perhaps some more."""
+        before = self.compute(self.shortest, parameters, knobs)
+
+        def change(names: set[str]) -> bool:
+            other = parameters | {name: 1.3 * parameters[name].flip(0) + 0.4 for name in names}
+            after = self.compute(self.shortest, other, knobs)
+            if before is None or after is None:
+                return before is not after
+            return not equal(after, before, self.probes[self.shortest])
+
+        for known in dict.fromkeys(self.shown.values()):  # most settings show the same
+            if set(known) <= set(parameters) and not change(set(parameters) - set(known)):
+                return known
+        stems: dict[str, set[str]] = {}  # all blocks at once
+        for name in parameters:
+            stems.setdefault(re.sub(r"\.\d+", "", name), set()).add(name)
+        return tuple(sorted(name for names in stems.values() if change(names) for name in names))

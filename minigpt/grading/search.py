@@ -1,0 +1,54 @@
+"""Where a bug is looked for, and in which order: the likeliest calls and readings first, two bugs at once last.
+
+Each search has a budget; and none begins when the clock of the check says that it is too late for names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from minigpt.grading.clock import Budget
+from minigpt.grading.meant import AS_MANY
+from minigpt.grading.measure import by_measuring
+from minigpt.grading.naming import SINGLES, Found, Reading, name_one, name_two
+from minigpt.grading.readings import loosened
+
+Natural = Sequence[Sequence[Reading]]  # readings by call
+
+
+def find(natural: Natural, alone: Sequence[Reading], two: bool) -> Found | None:
+    """One bug under any call, or one that is measured; two at once. Too late for bugs: only what is harmless."""
+    for readings in natural:
+        if found := name_one(readings) or name_one(loosened(readings[:2])):
+            return found
+    if found := by_measuring(natural) or (find_two(natural, alone) if two else None):
+        return found
+    return find_harmless(natural) if natural[0][0].budget.clock.ends_naming else None
+
+
+def find_harmless(natural: Natural) -> Found | None:
+    """A convention among the bugs: with it, the answer is right. This is a verdict, and no name."""
+    for readings in [readings for readings in natural if readings]:
+        first = readings[0]
+        bugs = [bug for bug in first.target.bugs if bug.harmless or bug.knobs == AS_MANY.knobs]
+        target, budget = replace(first.target, bugs=bugs), Budget(SINGLES, first.budget.clock)
+        likely = [replace(reading, target=target, budget=budget) for reading in readings]
+        if found := name_one(likely) or name_one(loosened(likely[:2])):
+            return found
+    return None
+
+
+def find_two(natural: Natural, alone: Sequence[Reading]) -> Found | None:
+    """Two bugs under the likeliest call; or one that is seen with as many queries as keys, or in one sequence.
+
+    Of a mask that we gave, nothing can be wrong.
+    """
+    return name_two(natural[0][0]) or name_one(with_as_many_queries(natural[0])) or name_one(alone)
+
+
+def with_as_many_queries(readings: Sequence[Reading]) -> list[Reading]:
+    """The readings without the inputs that have fewer queries than keys; [] where there are none."""
+    optional = any(probe.optional for reading in readings for probe in reading.outputs.probes)
+    budget = replace(readings[0].budget, left=SINGLES)
+    return [replace(reading, even=True, budget=budget) for reading in readings if optional]
