@@ -28,13 +28,13 @@ def find(natural: Natural, alone: Sequence[Reading], two: bool) -> Found | None:
 
 
 def find_harmless(natural: Natural) -> Found | None:
-    """A convention among the bugs: with it, the answer is right. This is a verdict, and no name."""
+    """Conventions among the bugs: with them, the answer is right. This is a verdict, and no name."""
     for readings in [readings for readings in natural if readings]:
         first = readings[0]
         bugs = [bug for bug in first.target.bugs if bug.harmless or bug.knobs == AS_MANY.knobs]
         target, budget = replace(first.target, bugs=bugs), Budget(SINGLES, first.budget.clock)
         likely = [replace(reading, target=target, budget=budget) for reading in readings]
-        if found := name_one(likely) or name_one(loosened(likely[:2])):
+        if found := name_one(likely) or name_one(loosened(likely[:2])) or name_two(likely[0]):
             return found
     return None
 
