@@ -6,15 +6,20 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
 from ranks import Together, ranks
 from running import Ended, furnish, script
+from small_trainings import BLOCK, make_model, settings
+from torch.profiler import profile
 
 from minigpt.config.options import from_dict
 from minigpt.runs import checkpoint
 from minigpt.runs.checkpoint import Checkpoint
 from minigpt.system.errors import ConfigError
-from minigpt.training.loop import TrainingConfig
-from minigpt.training.parallel import FSDP
+from minigpt.training import distributed
+from minigpt.training.loop import BatchLoss, TrainingConfig, accumulate
+from minigpt.training.parallel import DDP, FSDP
 
 CONFIG = """
 data: {source: text.txt, tokenizer: char}
@@ -53,6 +58,28 @@ def test_a_wrong_word_is_refused_with_the_right_one() -> None:
     with pytest.raises(ConfigError, match="unknown kind 'fdsp'; did you mean 'fsdp'"):
         from_dict(TrainingConfig, {"parallel": "fdsp"})
     assert from_dict(TrainingConfig, {"parallel": "fsdp"}).parallel == FSDP.Config()
+
+
+@pytest.mark.slow
+def test_ddp_neither_warns_nor_waits_where_every_parameter_has_a_gradient(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """torch warns in C++. What it waits for it copies: which parameters another process has used."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        monkeypatch.setattr(distributed, "world", lambda: 2)
+        model = make_model()
+        summed = DDP().summed(BatchLoss(model))
+        x = torch.zeros(4, BLOCK, dtype=torch.long)  # (B, T)
+        for _ in range(2):
+            with profile(record_shapes=True) as profiler:
+                accumulate(model, x, x, settings(micro_batch_size=2), summed)
+            assert all(parameter.grad is not None for parameter in model.parameters())
+            asked = [[len(list(summed.parameters()))]] * 2  # the shapes of such a copy: a number for each parameter
+            assert [e.input_shapes[:2] for e in profiler.events() if e.name == "aten::copy_"].count(asked) == 1
+    finally:
+        dist.destroy_process_group()
+    assert "find_unused_parameters" not in capfd.readouterr().err
 
 
 @pytest.mark.slow

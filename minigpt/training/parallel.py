@@ -54,18 +54,21 @@ class DDP(Parallel, kind="ddp"):
 
         It looks for parameters without a gradient in every step, since a plugin's model may have other ones each time;
         then its buckets are also the same from the first step on, and a resumed run adds up in the same order. It would
-        warn if it found none, so it is given one. All processes have made the same weights: it need not send them.
-        It imports torch's compiler, which takes as long as importing torch.
+        warn if it found none, so it is given one. That one has got a gradient of 0 before: of one that has none, DDP
+        asks whether another process has one, and a GPU would have to wait for the answer. All processes have made the
+        same weights: it need not send them. It imports torch's compiler, which takes as long as importing torch.
         """
         if distributed.world() == 1:
             return loss_of
         some = next(loss_of.parameters())
-        loss_of.unused = nn.ParameterList([torch.zeros((), dtype=some.dtype, device=some.device)])
+        unused = nn.Parameter(torch.zeros((), dtype=some.dtype, device=some.device))
+        loss_of.unused = nn.ParameterList([unused])  # the last of all parameters
         made = DistributedDataParallel(
             loss_of, init_sync=False, find_unused_parameters=True, gradient_as_bucket_view=True
         )
         made.broadcast_buffers = False
         made.register_comm_hook(None, lambda _, bucket: total(bucket.buffer()))
+        made.register_forward_pre_hook(lambda module, inputs: (0 * unused).backward())
         return made
 
 
