@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from benchmarking import CONFIG, files, furnish_checkout, numbers, shown
-from running import Ended, command_line, environment, process, script, small_text
+from running import Ended, ForkedProcess, command_line, environment, process, script, small_text, well
 
 from minigpt.attention import Attention
 from minigpt.bench import attention, checkout, ours, shared
@@ -26,6 +26,7 @@ from minigpt.bench.setting import Setting, find_text
 from minigpt.bench.time_to_loss import LONGER, column, steps_within, summary, verdicts
 from minigpt.fast import decoding, switch
 from minigpt.system.errors import UserError
+from minigpt.system.process import JsonProcess
 
 CPU = torch.device("cpu")
 SHAPE = {"n_layer": 1, "n_head": 2, "n_embd": 16, "block_size": 8, "vocab_size": 11}
@@ -133,12 +134,18 @@ def test_neighbours_compute_until_they_are_no_longer_needed() -> None:
 # ---- other processes ----
 
 
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers are forked from the tests' server; the slow tests below start theirs as a user's benchmark does."""
+    monkeypatch.setattr(JsonProcess, "__init__", ForkedProcess.__init__)
+
+
 def spec(home: Path, **more: Any) -> dict[str, Any]:
     told = {"program": "nanogpt", "path": str(home / "nanoGPT"), "device": "cpu", "compile": False, "shape": SHAPE}
     return {**told, "batch": 2, **more}
 
 
-def test_workers_take_turns_and_leave_the_checkout_as_it_is(home: Path) -> None:
+def test_workers_take_turns_and_leave_the_checkout_as_it_is(home: Path, forked: None) -> None:
     before = files(home / "nanoGPT")
     specs = {"training": spec(home, do="train"), "writing": spec(home, do="sample")}
     found = interleave(specs, 3, 2, 1)
@@ -147,13 +154,13 @@ def test_workers_take_turns_and_leave_the_checkout_as_it_is(home: Path) -> None:
     assert files(home / "nanoGPT") == before
 
 
-def test_a_worker_that_fails_says_who_and_why(home: Path) -> None:
+def test_a_worker_that_fails_says_who_and_why(home: Path, forked: None) -> None:
     (home / "nanoGPT" / "model.py").write_text("raise RuntimeError('no luck')\n", encoding="utf-8")
     with pytest.raises(UserError, match="nanoGPT: RuntimeError: no luck"):
         WorkerProcess("nanoGPT", spec(home, do="train"))
 
 
-def test_the_loss_of_a_checkpoint_is_exact(home: Path) -> None:
+def test_the_loss_of_a_checkpoint_is_exact(home: Path, forked: None) -> None:
     """Every target counts once, also in the short last window. The loss of a bigram does not depend on windows."""
     copy = checkout.make_copy(home / "nanoGPT", home / "copy", home / "text.txt")
     table = torch.randn(copy.vocab_size, copy.vocab_size)
@@ -206,7 +213,9 @@ def test_both_are_judged_by_the_same_characters(home: Path, how: str, monkeypatc
 def test_the_recipe_is_trained_from_a_seed_of_its_own(home: Path) -> None:
     """One more config file sets it, since train.py has a fixed seed."""
     copy = checkout.make_copy(home / "nanoGPT", home / "copy", home / "text.txt")
-    time_command("it", copy.train(42, 2, CPU), copy.folder, checkout.FIRST_STEP)
+    python, program, *words = copy.train(42, 2, CPU)
+    ended = script(copy.folder / program, *words, cwd=copy.folder)
+    assert python == sys.executable and re.search(checkout.FIRST_STEP, well(ended))
     assert torch.load(copy.out / "ckpt.pt", weights_only=True)["seed"] == 42
 
 

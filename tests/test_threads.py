@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from running import Ended, environment, furnish, process, script
+from running import Ended, forked, furnish, process, script
 
 from minigpt.fast import threads
 
 NOTE = "note: other programs use the CPUs too: 2 threads now sleep while they wait for one another"
-BUSY = "from minigpt.fast import threads\n\nthreads.queued_so_far = lambda: 0.9\n"
+BUSY = """\
+import torch
+from minigpt.fast import threads
+
+torch.set_num_threads(2)  # as OMP_NUM_THREADS asks; a process that is forked has read it already
+threads.queued_so_far = lambda: 0.9
+"""
 BOUND = """
 import os, torch
 from minigpt.fast import threads
@@ -30,10 +35,11 @@ one.bound and one.look(2.0)
 print(where() == free, torch.equal(x.sum((0, 1)), before))
 """
 NOTEBOOK = """
-import torch
+import os, torch
 import minigpt
 from minigpt.fast import threads
 
+del os.environ["OMP_NUM_THREADS"]
 threads.cpus = lambda: 1
 torch.set_num_threads(3)
 minigpt.load("runs/small")
@@ -43,19 +49,27 @@ TEAM = """
 import resource, torch
 from minigpt.fast.threads import IdleTeam, cpus, libgomp
 
+torch.set_num_threads(2)
 x = torch.ones(1 << 16)
-
-def sleeps():
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
-    for _ in range(2000):
-        x + 1
-    return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - before
-
-sleeps()
+x + 1
 team = IdleTeam(libgomp(), max(2, cpus()))
-print(sleeps())
+before = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+for _ in range(500):
+    x + 1
+print(resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - before)
 team.leave()
 """
+
+
+def printed(code: str, folder: Path) -> str:
+    """What a process prints that executes code in a folder: a fork of the server, which had one thread until then."""
+    child = forked([1, 2], code=code, argv=["-c"], cwd=str(folder))
+    assert child.stdout
+    with child.stdout:
+        said = child.stdout.read()
+    assert (child.rest(), child.code) == ("", 0)
+    return said
+
 
 needs_libgomp = pytest.mark.skipif(
     threads.libgomp() is None or threads.queued() is None, reason="torch's threads are not libgomp's on Linux"
@@ -144,11 +158,7 @@ def test_auto_is_recorded_as_a_number(tmp_path: Path) -> None:
 
 def test_a_notebook_computes_with_no_more_threads_than_its_quota(tmp_path: Path) -> None:
     script("train.py", "--config", "small.yaml", cwd=furnish(tmp_path))
-    there = {name: value for name, value in environment().items() if name != "OMP_NUM_THREADS"}
-    ended = subprocess.run(
-        [sys.executable, "-c", NOTEBOOK], cwd=tmp_path, env=there, check=True, capture_output=True, text=True
-    )
-    assert ended.stdout == "1\n"
+    assert printed(NOTEBOOK, tmp_path) == "1\n"
 
 
 def test_a_comparison_refuses_threads_that_it_would_not_use(tmp_path: Path) -> None:
@@ -281,24 +291,20 @@ def test_bound_threads_do_not_change_how_many_cpus_there_are(tmp_path: Path, mon
 
 @needs_libgomp
 @pytest.mark.skipif(threads.cpus() < 2, reason="one CPU: there is no other")
-def test_all_threads_of_a_process_are_bound_and_freed_and_compute_the_same() -> None:
-    ended = subprocess.run([sys.executable, "-c", BOUND], env=environment(), check=True, capture_output=True, text=True)
-    assert ended.stdout == "True True True True\nTrue True\n"
+def test_all_threads_of_a_process_are_bound_and_freed_and_compute_the_same(tmp_path: Path) -> None:
+    assert printed(BOUND, tmp_path) == "True True True True\nTrue True\n"
 
 
 @needs_libgomp
-def test_beside_idle_threads_the_others_sleep_while_they_wait() -> None:
-    """The system counts how often a process goes to sleep: at least once in most of 2,000 parallel sums."""
-    ended = subprocess.run(
-        [sys.executable, "-c", TEAM], env=environment(OMP_NUM_THREADS="2"), check=True, capture_output=True, text=True
-    )
-    assert int(ended.stdout) > 500
+def test_beside_idle_threads_the_others_sleep_while_they_wait(tmp_path: Path) -> None:
+    """The system counts how often a process goes to sleep: at least once in most of 500 parallel sums."""
+    assert int(printed(TEAM, tmp_path)) > 125
 
 
-def trained(folder: Path, **variables: str) -> Ended:
+def trained(folder: Path, run: Callable[..., Ended], **variables: str) -> Ended:
     """A short training with two threads that find the CPUs busy."""
     (furnish(folder) / "busy.py").write_text(BUSY, encoding="utf-8")
-    return process("train.py", "--config", "small.yaml", "--plugin", "busy.py", cwd=folder, **variables)
+    return run("train.py", "--config", "small.yaml", "--plugin", "busy.py", cwd=folder, **variables)
 
 
 @needs_libgomp
@@ -306,10 +312,10 @@ def test_a_busy_machine_is_named_once_and_changes_no_result(tmp_path: Path) -> N
     busy, own = tmp_path / "busy", tmp_path / "own"
     for folder in (busy, own):
         folder.mkdir()
-    ended = trained(busy, OMP_NUM_THREADS="2")
+    ended = trained(busy, process, OMP_NUM_THREADS="2")
     assert ended.code == 0 and ended.out.count(NOTE) == 1, ended.err
-    chosen = trained(own, OMP_NUM_THREADS="2", OMP_WAIT_POLICY="PASSIVE")  # the user's own choice stays
+    chosen = trained(own, script, OMP_NUM_THREADS="2", OMP_WAIT_POLICY="PASSIVE")  # the user's own choice stays
     assert chosen.code == 0 and NOTE not in chosen.out
     assert [line["train/loss"] for line in lines(busy)] == [line["train/loss"] for line in lines(own)]
-    wrote = process("sample.py", "--plugin", "busy.py", "--prompt", "the", cwd=busy, OMP_NUM_THREADS="2")
+    wrote = script("sample.py", "--plugin", "busy.py", "--prompt", "the", cwd=busy, OMP_NUM_THREADS="2")
     assert wrote.err.count(NOTE) == 1 and wrote.out.startswith("the")
