@@ -102,6 +102,26 @@ INSIDE = [  # the cases whose attentions differ, and multi-head attention with e
     if case.attention == MultiHead.Config() or not outside(case.attention, case.position.component)  # type: ignore[arg-type]
 ]
 
+ALIKE = (("learned", "sinusoidal", "convolution"), ("alibi", "plugin_learned_bias"))  # to an attention
+
+
+def is_quick(attention: Attention.Config, position: type[Position]) -> bool:
+    """Whether the quick tests ask this pair: of positions that are alike, each kind is asked with one, in turn.
+
+    Multi-head attention is asked with all of them.
+    """
+    turn = [*KINDS].index(attention.component.kind)
+    mine = {alike[turn % len(alike)] for alike in ALIKE}
+    others = {kind for alike in ALIKE for kind in alike} - mine
+    return position.kind not in others or attention.component is MultiHead
+
+
+def divided(cases: list[Case]) -> tuple[list[Case], list[Case]]:
+    """The cases of the quick tests, and the rest, of which a slow test takes a third unless `--whole` is given."""
+    quick = [case for case in cases if is_quick(case.attention, case.position.component)]  # type: ignore[arg-type]
+    return quick, [case for case in cases if case not in quick]
+
+
 EVERY: tuple[Law, ...] = (*LAWS, *LAWS_OF_WRITING)
 SHORT = {  # a long text shows nothing new to these, or they have one of their own
     laws.shapes,

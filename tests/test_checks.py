@@ -12,11 +12,12 @@ import random
 import re
 from dataclasses import replace
 from functools import cache
+from itertools import cycle
 
 import numpy as np
 import pytest
 import torch
-from laws import INSIDE, Case
+from laws import INSIDE, Case, divided
 from plugin_kinds import PLUGIN_KINDS, PLUGIN_POSITIONS
 from running import small_text
 from small_corpora import corpus_of, own_data
@@ -222,18 +223,38 @@ def test_kinds_that_are_right_alone_and_wrong_together_are_refused(block: int) -
 ROUNDED = ("forgetting", "gated_linear", "kimi_delta")  # their sums are taken from the middle or the end of a text
 
 
-@pytest.mark.parametrize("case", INSIDE, ids=str)
-def test_every_kind_passes_with_every_position_to_the_bit(case: Case) -> None:
+QUICK, REST = divided(INSIDE)
+IN_BFLOAT16 = [case for case in INSIDE if case.position == NoPosition.Config() or case.attention == MultiHead.Config()]
+
+
+@pytest.mark.parametrize(
+    ("precision", "case"),
+    [*(("float32", case) for case in QUICK), *(("bfloat16", case) for case in IN_BFLOAT16)],
+    ids=str,
+)
+def test_every_kind_passes_with_every_position_to_the_bit(precision: str, case: Case) -> None:
     assert not isinstance(case.attention, tuple)
     model, dataset = make_model(case.attention, case.position, block=20, dropout=0.1), make_dataset(20)
-    for precision in ("float32", "bfloat16"):
-        steps = replace(STEPS, batch_size=6, precision=precision)  # type: ignore[arg-type]
-        notes = check_whole_model(model, dataset, steps)
-        assert notes == [] or (case.attention.component.kind in ROUNDED and all("is rounding" in n for n in notes))
+    steps = replace(STEPS, batch_size=12, precision=precision)  # type: ignore[arg-type]
+    notes = check_whole_model(model, dataset, steps)
+    assert notes == [] or (case.attention.component.kind in ROUNDED and all("is rounding" in n for n in notes))
 
 
-@pytest.mark.parametrize("position", [NoPosition, Rotary, *PLUGIN_POSITIONS.values()])
-@pytest.mark.parametrize("kind", [*PLUGIN_KINDS.values(), MultiHead])
+@pytest.mark.slow
+def test_and_so_it_does_in_bfloat16_and_with_positions_that_are_alike(whole: bool) -> None:
+    rest = [("float32", case) for case in REST] + [("bfloat16", case) for case in INSIDE if case not in IN_BFLOAT16]
+    for precision, case in rest if whole else rest[::3]:
+        test_every_kind_passes_with_every_position_to_the_bit(precision, case)
+
+
+@pytest.mark.parametrize(
+    ("kind", "position"),
+    [
+        *((MultiHead, position) for position in (NoPosition, Rotary, *PLUGIN_POSITIONS.values())),
+        *((kind, Rotary) for kind in PLUGIN_KINDS.values()),
+        *zip(PLUGIN_KINDS.values(), cycle((NoPosition, *PLUGIN_POSITIONS.values()))),
+    ],
+)
 def test_a_right_kind_of_a_user_passes(kind: type[Attention], position: type[Position]) -> None:
     model = make_model(kind.Config(), position.Config())
     assert has_plugin(model) == (kind is not MultiHead or position in PLUGIN_POSITIONS.values())

@@ -15,6 +15,7 @@ from laws import (
     Case,
     V,
     broken_laws,
+    divided,
     make_layer,
     make_model,
     obey,
@@ -32,10 +33,18 @@ from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.checks.laws_of_writing import written_in_chunks, written_past_the_context, written_token_by_token
 
+QUICK, REST = divided(CASES)
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+
+@pytest.mark.parametrize("case", QUICK, ids=str)
 def test_contract(case: Case) -> None:
     assert broken_laws(case) == []
+
+
+@pytest.mark.slow
+def test_contract_with_positions_that_are_alike(whole: bool) -> None:
+    broken = {str(case): broken_laws(case) for case in (REST if whole else REST[::3])}
+    assert {case: laws for case, laws in broken.items() if laws} == {}
 
 
 @torch.no_grad()

@@ -31,9 +31,12 @@ def needs(weights: Weights) -> pytest.MarkDecorator:
     return pytest.mark.skipif(not there, reason=f"torch has no packed kernels for {weights} on this processor")
 
 
+WRITTEN = 15  # tokens, past the context of 12
+
+
 def tokens(model: GPT, batch: int = 1, **options: object) -> list[list[int]]:
     ids = torch.arange(batch)[:, None]
-    made = generate(model, ids, SamplingConfig(max_tokens=20, temperature=0.0), **options)  # type: ignore[arg-type]
+    made = generate(model, ids, SamplingConfig(max_tokens=WRITTEN, temperature=0.0), **options)  # type: ignore[arg-type]
     return [row.tolist() for row in made]
 
 
@@ -145,11 +148,20 @@ def test_a_row_of_zeros_stays_zero(kind: type[nn.Module]) -> None:
 # ---- the model ----
 
 
-@pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def in_turn(*others: object) -> list[Any]:
+    """Each kind with one of the others, in turn; with the rest of them, it is slow."""
+    return [
+        pytest.param(kind, other, marks=[] if n % len(others) == m else [pytest.mark.slow], id=f"{name}-{other}")
+        for n, (name, kind) in enumerate(KINDS.items())
+        for m, other in enumerate(others)
+    ]
+
+
+@pytest.mark.parametrize(("kind", "batch"), in_turn(1, 3))
 def test_in_float32_every_kind_writes_the_same(kind: type[Attention], batch: int) -> None:
     model = make(kind)
-    assert tokens(prepare(model), batch) == tokens(model, batch) == tokens(prepare(model), batch, use_cache=False)
+    prepared = prepare(model)
+    assert tokens(prepared, batch) == tokens(model, batch) == tokens(prepared, batch, use_cache=False)
 
 
 @torch.no_grad()
@@ -160,7 +172,7 @@ def check_a_little_off(kind: type[Attention], weights: Weights) -> None:
     narrow = prepare(model, weights)
     exact, off = model(ids), narrow(ids).float()
     assert 0 < (off - exact).abs().max() < exact.std() and (off - exact).std() < 0.1 * exact.std()
-    assert len(tokens(narrow)) == 20
+    assert len(tokens(narrow)) == WRITTEN
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
 
@@ -171,8 +183,7 @@ def test_fewer_bits_are_a_little_off_and_leave_the_model_alone(kind: type[Attent
     check_a_little_off(kind, weights)
 
 
-@pytest.mark.parametrize("weights", ["bfloat16", "int8"])
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize(("kind", "weights"), in_turn("bfloat16", "int8"))
 def test_and_so_they_are_where_everything_is_in_bfloat16(
     kind: type[Attention], weights: Weights, elsewhere: None
 ) -> None:
@@ -298,7 +309,7 @@ def test_a_kind_may_keep_what_it_computed(weights: Weights) -> None:
     for block in model.blocks:
         block.attention.__class__ = Keeps
     model(torch.zeros(1, 3, dtype=torch.long)).sum().backward()
-    assert len(tokens(prepare(model, weights))) == 20
+    assert len(tokens(prepare(model, weights))) == WRITTEN
     assert model.blocks[0].attention.last.requires_grad
 
 

@@ -46,8 +46,7 @@ def without_exception(model: GPT) -> None:
 # ---- what ships starts as ever ----
 
 
-@pytest.mark.parametrize("tied_head", [True, False])
-@pytest.mark.parametrize("mlp", [GELU, SwiGLU])
+@pytest.mark.parametrize(("mlp", "tied_head"), [(GELU, True), (SwiGLU, False)])
 @pytest.mark.parametrize(
     "kind", [kind for name, kind in KINDS.items() if name != "tensor_product"], ids=lambda k: k.kind
 )

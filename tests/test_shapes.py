@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from laws import KINDS
+from laws import KINDS, is_quick
 from plugin_kinds import PLUGIN_POSITIONS
 from torch import Tensor
 
@@ -21,14 +21,24 @@ POSITIONS = Position.kinds | PLUGIN_POSITIONS
 SHAPE = ModelConfig(n_layer=2, n_embd=16, block_size=8)
 
 
-@pytest.mark.parametrize("position", POSITIONS.values(), ids=POSITIONS)
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+PAIRS = [(kind, position) for kind in KINDS.values() for position in POSITIONS.values()]
+QUICK = [(kind, position) for kind, position in PAIRS if is_quick(kind.Config(), position)]
+
+
+@pytest.mark.parametrize(("kind", "position"), QUICK, ids=lambda part: part.kind)
 def test_every_kind_passes_with_every_position(kind: type[Attention], position: type[Position]) -> None:
     for block_size in (1, 2, 8) if position in (NoPosition, Rotary) or kind is MultiHead else (8,):
         shape = replace(SHAPE, attention=kind.Config(), position=position.Config(), block_size=block_size)
         model = GPT(shape, 7)
         for fast in (True, False):
             check_shapes(make_fast(model, fast))
+
+
+@pytest.mark.slow
+def test_every_kind_passes_with_positions_that_are_alike() -> None:
+    for kind, position in PAIRS:
+        if (kind, position) not in QUICK:
+            test_every_kind_passes_with_every_position(kind, position)
 
 
 def test_the_model_and_the_random_numbers_stay_as_they_were() -> None:
