@@ -694,3 +694,53 @@ def attend(q, k, v):
 def test_inputs_of_one_shape_are_as_many_queries_as_keys(tmp_path: Path) -> None:
     passes(check(tmp_path, "attend", ONE_SHAPE.format("(B, H, T, d)")), "written for as many queries as keys")
     is_wrong(check(tmp_path, "attend", ONE_SHAPE.format("float64")), "upper left corner")
+
+
+PLAIN = """
+class Linear:
+    def __init__(self, n):
+        self.W, self.b = torch.randn(n, n), torch.zeros(n)
+    def __call__(self, x):
+        return x @ self.W + self.b
+
+class SelfAttention:
+    def __init__(self, dim, heads):
+        self.h, self.p = heads, {name: Linear(dim) for name in 'qkv'}
+        self.out, self.mask = Linear(dim), torch.ones(64, 64).tril()
+    def __call__(self, x):
+        B, T, C = x.shape
+        q, k, v = (self.p[n](x).view(B, T, self.h, -1).transpose(1, 2) for n in 'qkv')
+        s = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(self.mask[:T, :T] == 0, -torch.inf)
+        return self.out((s.softmax(-1) @ v).transpose(1, 2).reshape(B, T, C))
+"""
+
+
+def test_a_plain_class_may_hold_the_matrices(tmp_path: Path) -> None:
+    passes(check(tmp_path, "multi_head", PLAIN))
+    passes(check(tmp_path, "multi_head", f"{PLAIN}\nattention = SelfAttention(20, 5)\n"))
+    is_wrong(check(tmp_path, "multi_head", PLAIN.replace(" * q.shape[-1] ** -0.5", "")), "not scaled")
+
+
+TWICE = """
+class GQA(nn.Module):
+    def __init__(self, width, heads, kv_heads):
+        super().__init__()
+        g, r, d = kv_heads, heads // kv_heads, width // heads
+        self.wq, self.wk = nn.Parameter(torch.randn(width, g, r, d)), nn.Parameter(torch.randn(width, g, d))
+        self.wv, self.wo = nn.Parameter(torch.randn(width, g, d)), nn.Parameter(torch.randn(g, r, d, width))
+    def forward(self, x):
+        q = torch.einsum('btw,wgrd->bgrtd', x, self.wq)
+        k, v = (torch.einsum('bsw,wgd->bgsd', x, w)[:, :, None] for w in (self.wk, self.wv))
+        late = torch.ones(x.shape[1], x.shape[1]).triu(1) == 1
+        a = (q @ k.mT * k.shape[-1] ** -0.5).masked_fill(late, -torch.inf).softmax(-1) @ v
+        return torch.einsum('bgrtd,grdw->btw', a, self.wo)
+"""
+
+
+def test_two_axes_may_count_the_heads(tmp_path: Path) -> None:
+    passes(check(tmp_path, "grouped_query", TWICE))
+
+
+def test_scores_may_be_a_function_of_queries_and_keys(tmp_path: Path) -> None:
+    passes(check(tmp_path, "dot_product", "def score(queries, keys):\n    return queries @ keys.mT\n"))
+    is_wrong(check(tmp_path, "dot_product", "def score(queries, keys):\n    return keys @ queries.mT\n"), "rows belong")

@@ -74,7 +74,7 @@ def single_units(module: nn.Module) -> Iterator[Unit]:
     for name, inner in module.named_modules():
         own = {key: value for key, value in inner.named_parameters(recurse=False) if id(value) not in seen}
         seen |= {id(value) for value in own.values()}
-        biases = {bias_name(key, own) for key, value in own.items() if value.dim() == 3}  # (H, d) may be one of them
+        biases = {bias_name(key, own) for key, value in own.items() if value.dim() >= 3}  # (H, d) may be one of them
         for key in [key for key, value in own.items() if value.dim() >= 2 and key not in biases]:
             bias = own.pop(key.replace("weight", "bias"), None) if "weight" in key else None
             bias = bias if bias is not None else own.pop(bias_name(key, own), None)
@@ -109,7 +109,7 @@ def bias_name(key: str, own: dict[str, Any]) -> str:
     if not stem and sum(value.dim() >= 2 for value in own.values()) > 1:
         return ""
     for other in own:
-        vector = own[other].dim() == 1 or own[other].dim() < own[key].dim() == 3
+        vector = own[other].dim() == 1 or own[other].dim() < own[key].dim() in (3, 4)
         if vector and other != key and stem == re.sub(r"(?i)^(b|bias)_?|_?bias$", "", other):
             return other
     return ""

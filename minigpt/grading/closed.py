@@ -167,3 +167,68 @@ class Holding(Closed):
         self.forward = forward
         if heads:
             vars(self)["n_head"] = HEADS  # where the sizes look for it
+
+
+CALLED = ("__call__", "forward", "attend", "apply", "run")  # methods of a plain class that compute its output
+TABLES = re.compile(r"(?i)mask|tril|triu|(^|_)cos|(^|_)sin|freq|rope|angle|slope|alibi|cache|position")
+
+
+class Plain(Closed):
+    """An object of a plain class, `SelfAttention(48, 6)` with a `__call__`, as a module that holds its matrices."""
+
+    def __init__(self, thing: Any, method: str):
+        super().__init__(getattr(thing, method), {})
+        self.kind = type(thing)
+        vars(self).update({name: value for name, value in kept_by(thing).items() if type(value) is int})  # its sizes
+        for name, value in kept_by(thing).items():
+            keep(self, name, value, self.kind.__module__)
+
+
+def method_of(kind: type) -> str:
+    """The method of a plain class that computes its output; "" where there is none."""
+    return next((name for name in CALLED if inspect.isfunction(getattr(kind, name, None))), "")
+
+
+def as_module(thing: Any) -> nn.Module | None:
+    """A module as it is, an object of a plain class as a module; None for anything else."""
+    if isinstance(thing, nn.Module):
+        return thing
+    method = method_of(type(thing))
+    return Plain(thing, method) if method else None
+
+
+def kept_by(value: Any) -> dict[str, Any]:
+    """What an object keeps by name."""
+    return dict(getattr(value, "_asdict", lambda: getattr(value, "__dict__", {}))())
+
+
+def keep(module: nn.Module, name: str, value: Any, place: str) -> None:
+    """Register what an attribute holds: a matrix, a layer, several of them, or another object of the same file."""
+    name = name.replace(".", "_").strip("_") or "weight"
+    name = f"its_{name}" if hasattr(nn.Module, name) else name
+    if isinstance(value, nn.Module):
+        module.add_module(name, value)
+    if isinstance(value, (nn.Module, Tensor)):
+        if isinstance(value, Tensor) and is_matrix(name, value):
+            module.register_parameter(name, nn.Parameter(value.detach()))
+        return
+    entries: dict[str, Any] = {}
+    if isinstance(value, Mapping):
+        entries = {str(key): held for key, held in value.items()}
+    elif type(value) in (tuple, list):
+        pair = len(value) == 2 and all(isinstance(held, Tensor) for held in value) and value[1].dim() == 1
+        entries = dict(zip(("weight", "bias") if pair else map(str, range(len(value))), value))
+    elif type(value).__module__ == place:
+        entries = kept_by(value)
+    inner = nn.Module()
+    for key, held in entries.items():
+        keep(inner, key, held, place)
+    if [*inner.parameters()]:
+        module.add_module(name, inner)
+
+
+def is_matrix(name: str, value: Tensor) -> bool:
+    """Whether a tensor is learned, as far as it can be seen: no mask, no table, no constant."""
+    if not value.is_floating_point() or value.element_size() != 8 or not value.dim() or TABLES.search(name):
+        return False
+    return value.dim() < 2 or bool(value.isfinite().all() and ((value != 0) & (value != 1)).any())

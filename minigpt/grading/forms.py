@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import permutations
+from itertools import combinations, permutations
 
 import torch
 from torch import Tensor, nn
@@ -87,7 +87,18 @@ def forms(unit: Unit, roles: Sequence[Role], sizes: Sizes) -> list[Form]:
             found += stacked_forms(unit, matrix, turned, roles, sizes)
     if not unit.oriented and weight.dim() >= 3:
         found += bare_forms(unit, weight, roles, sizes)
+    if not unit.oriented and weight.dim() == 4:
+        found += [form for one in counted_twice(unit, weight, sizes) for form in forms(one, roles, sizes)]
     return found
+
+
+def counted_twice(unit: Unit, weight: Tensor, sizes: Sizes) -> Iterator[Unit]:
+    """A bare parameter of four axes, two of which count the heads: (D, G, H / G, d) as (D, H, d)."""
+    for first, second in combinations(range(4), 2):
+        if weight.shape[first] * weight.shape[second] == sizes.get("H"):
+            joined = weight.movedim(second, first + 1).flatten(first, first + 1)
+            bias = unit.bias.flatten(0, 1) if unit.bias is not None and unit.bias.dim() == 3 else unit.bias
+            yield Unit(unit.name, joined, bias, False, unit.parameters)
 
 
 Part = tuple[str, Tensor, Tensor | None]

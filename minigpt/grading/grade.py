@@ -7,6 +7,7 @@ that matters and finds no place makes the verdict "cannot tell", never "wrong".
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -21,6 +22,7 @@ from minigpt.grading.bind import overwrite
 from minigpt.grading.call import CannotCall, is_mask, parameters_of
 from minigpt.grading.chunks import cache_argument
 from minigpt.grading.clock import Budget, TimeIsUp
+from minigpt.grading.closed import as_module
 from minigpt.grading.habits import drops
 from minigpt.grading.load import Answer, build
 from minigpt.grading.meant import (
@@ -254,8 +256,11 @@ def check_here(thing: Any, announced: str) -> Report:
     """Check something in this process; a module is copied first, so that its parameters stay."""
     target = find_target(announced)
     path = source_of(thing)
-    if isinstance(thing, type) and issubclass(thing, nn.Module):
+    if isinstance(thing, type):
         return grade_answer(build(thing, target, path), target)
+    if not isinstance(thing, nn.Module) and not inspect.isroutine(thing):
+        thing = as_module(copy.deepcopy(thing)) or thing
+        return grade_answer(Answer(thing, f"checked: {type(thing).__name__}", path), target)
     answer = Answer(thing, f"checked: {type(thing).__name__ if isinstance(thing, nn.Module) else thing.__name__}", path)
     if not isinstance(thing, nn.Module):
         return grade_answer(answer, target)

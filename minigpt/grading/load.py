@@ -24,7 +24,7 @@ from torch.nn.parameter import UninitializedParameter
 from minigpt.attention import Attention
 from minigpt.grading.arguments import CONTEXT, axis_of, value_of
 from minigpt.grading.clock import Clock
-from minigpt.grading.closed import closed, given_by_file, given_matrices, given_vectors
+from minigpt.grading.closed import as_module, closed, given_by_file, given_matrices, given_vectors, method_of
 from minigpt.grading.configs import config_argument, configs_for, hidden_widths, is_config, most_configs
 from minigpt.grading.lines import Float32
 from minigpt.grading.script import script
@@ -124,17 +124,22 @@ def offered(names: dict[str, Any], target: Target, path: Path | None) -> Answer:
         if isinstance(thing, nn.Module):
             complete(thing)
             return Answer(thing, f"checked: `{name}` as the file built it, {type(thing).__name__}", path)
+        if own(type(thing), names) and (module := as_module(thing)):
+            return Answer(module, f"checked: `{name}` as the file built it, {type(thing).__name__}", path)
     modules = {name: thing for name, thing in names.items() if isinstance(thing, nn.Module) and not layer(thing)}
     if modules and target.roles:
         name, thing = list(modules.items())[-1]
         return Answer(thing, f"checked: `{name}` as the file built it, {type(thing).__name__}", path)
     functions = {name: thing for name, thing in names.items() if inspect.isfunction(thing) and own(thing, names)}
-    own_things = [thing for thing in names.values() if inspect.isclass(thing) and own(thing, names)]
+    own_things: list[Any] = [thing for thing in names.values() if inspect.isclass(thing) and own(thing, names)]
     classes = [thing for thing in own_things if issubclass(thing, nn.Module)]
     if not target.roles and (found := choose_function(functions, wanted, target)):
         return Answer(functions[found], f"checked: the function {found}", path)
     if classes and target.roles and (made := made_by_function(functions, classes, target, path)):
         return made
+    plain = [] if classes else [thing for thing in own_things if method_of(thing)]
+    if plain and not any(named_like(name, target) for name in functions):
+        classes = plain
     if classes:
         return build(choose_class(classes, target), target.module or target, path)
     if target.roles and (found := choose_function(functions, wanted, target)):
@@ -146,6 +151,11 @@ def offered(names: dict[str, Any], target: Target, path: Path | None) -> Answer:
         return Answer(lines if target.roles else lines.forward, "checked: the lines behind its input", path)
     last = f"{ANNOUNCED[0]} = MyAttention(48, 6)" if target.roles else f"def {wanted[0]}({', '.join(target.takes)})"
     raise UserError(f"nothing to check was found: end the file with a line like `{last}`")
+
+
+def named_like(name: str, target: Target) -> bool:
+    """Whether a function's name is one that the target's answers have."""
+    return name in (*FUNCTIONS.get(target.name, ()), *ANNOUNCED) or target.name.split("_")[-1] in name.lower()
 
 
 def layer(thing: nn.Module) -> bool:
@@ -292,7 +302,9 @@ def finished(make: Callable[[], Any], how: str, path: Path | None, guessed: bool
     """What is made, complete; and whether it made numbers in float32 for that."""
     watch = Float32()
     with watch:
-        made = in_float64(make)
+        made = as_module(in_float64(make))
+    if made is None:
+        raise UserError("an object that cannot be called was built: give it a method `__call__` that takes x")
     complete(made)
     return Answer(made, how, path, guessed, float32=watch.seen)
 

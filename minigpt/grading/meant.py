@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from minigpt.grading.arguments import ARGUMENTS
 from minigpt.grading.call import calls, parameters_of
 from minigpt.grading.clock import Budget
+from minigpt.grading.closed import Plain
 from minigpt.grading.heads_call import has_heads, needed_tensors
 from minigpt.grading.naming import SINGLES, Found, Reading, accept
 from minigpt.grading.outputs import Expected, Outputs
@@ -29,6 +30,7 @@ from minigpt.grading.report import Report
 from minigpt.grading.target import Bug, Convention, Options, Probe, Target
 from minigpt.grading.targets import find_target
 from minigpt.grading.targets.given import given, products, products_reference, turning
+from minigpt.grading.targets.pairs import scores
 from minigpt.system.errors import UserError
 
 SCALED = (
@@ -39,6 +41,7 @@ SCALED = (
 NOT_CAUSAL = re.compile(r"(?i)\bbi-?dire[ck]?[ct]?[ct]ion|\b(not|non|un)[ -]?causal|\bno causal|\bencoder\b|"
                         r"\b(no|without( an?y?)?)( attention)? mask|\bunmasked|\bcross[- ]attention|\bvalid_?len|"
                         r"\bkey_padding_mask\s*[:=,)]")  # fmt: skip
+KEYS = re.compile(r"(?i)^k|key|_k$|schl|cl[eé]s?$|clave|chiav")  # in the name of an argument: the keys
 AS_MANY_TEXT = re.compile(r"(?i)\bmust (both )?(be )?(equal|the same|match)|\b(same|equal) (sequence )?length|"
                           r"\bsame number of|\bas many (queries|keys)|\bself[- ]attention|\bsame shape|"
                           r"\b(all|each)( of them| three)? (are|is|have|has)( the)?( shape)? ?[(\[]")  # fmt: skip
@@ -69,7 +72,8 @@ def says_full(thing: Any) -> bool:
 def text_of(thing: Any) -> str:
     """The source of a function or of a module's class; "" where there is none."""
     try:
-        return inspect.getsource(thing if inspect.isfunction(thing) else type(thing))
+        kind = thing.kind if isinstance(thing, Plain) else type(thing)
+        return inspect.getsource(thing if inspect.isfunction(thing) else kind)
     except (OSError, TypeError):
         return ""
 
@@ -92,9 +96,11 @@ def read_as(thing: Any, target: Target) -> list[Target]:
         return [target.module]
     if others := of_given_heads(thing, target):
         return [*others, target]
-    if target.name == "dot_product" and target.options == Options():
-        letters = {entry.name[0].lower() for entry in parameters_of(thing)[:3]}
-        return [target, find_target("attend")] if letters == set("qkv") else [target]
+    if target.name == "dot_product" and target.options == Options() and not isinstance(thing, nn.Module):
+        names = [entry.name for entry in needed_tensors(thing)]
+        if len(names) == 2 and KEYS.search(names[1]):
+            return [scores(target.options), find_target("attention_weights")]
+        return [target, find_target("attend")] if len(names) == 3 else [target]
     return [target]
 
 
@@ -131,9 +137,10 @@ def best(reports: list[Report]) -> Report:
         else:
             chosen.notes.append(note)
     elif chosen is not first:
-        chosen.notes.append(f"checked as {chosen.target}: it takes query, key and value")
+        chosen.notes.append(f"checked as {chosen.target}, for its arguments")
         if chosen.verdict == "right":
-            chosen.verdict, chosen.names = "right, in another convention", [SCALED]
+            said = SCALED if chosen.target == "attend" else f"it is right as {chosen.target}, which was not announced"
+            chosen.verdict, chosen.names = "right, in another convention", [said]
     return chosen
 
 

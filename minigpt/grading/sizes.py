@@ -5,10 +5,11 @@ D model width, H query heads, G key heads, d width of a head.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from itertools import product
+from itertools import combinations, product
 from typing import Any
 
 from torch import Tensor, nn
@@ -109,6 +110,8 @@ def heads(module: nn.Module, target: Target, D: int) -> list[int]:
     ours = [one.sizes["H"] for one in (target, *resized(target)) if one.sizes.get("D") == D]  # if it was built here
     lists = [len(inner) for inner in module.modules() if isinstance(inner, (nn.ModuleList, nn.ParameterList))]
     bare = [parameter.shape[0] for parameter in module.parameters() if parameter.dim() == 3 and D in parameter.shape]
+    four = [shape for shape in matrices(module) if len(shape) == 4 and D in shape]  # two axes may count the heads
+    bare += [m * n for shape in four for m, n in combinations([size for size in shape if size != D], 2)]
     kept = [value for inner in module.modules() for value in vars(inner).values() if type(value) is int]
     divisors = [H for H in range(2, D) if D % H == 0]
     one = (
@@ -129,6 +132,8 @@ def head_widths(module: nn.Module, target: Target, D: int, H: int) -> list[int]:
         if len(others) == 2 and H in others:  # a matrix for each head
             others.remove(H)
             votes[others[0]] += 2
+        for m, n in combinations(others, 2) if len(others) == 3 else ():
+            votes[math.prod(others) // (m * n)] += 2 * (m * n == H)
         for joined in (1, 2, 3) if len(others) == 1 else ():
             if others[0] % (H * joined) == 0:
                 votes[others[0] // (H * joined)] += 2 if joined == 1 else 1

@@ -148,3 +148,36 @@ def dot_product(options: Options) -> Target:
         options=options,
         tiny=partial(tiny_pairs, ("x",)),
     )
+
+
+def scores_reference(probe: Probe, parameters: Parameters, sizes: Sizes, knobs: Knobs) -> Steps:
+    """query (B, T, d), key (B, S, d) -> their products (B, T, S)."""
+    query, key = probe.inputs["query"], probe.inputs["key"]  # (B, T, d), (B, S, d)
+    steps = weigh(query[:, None], key[:, None], {**sizes, "B": len(query)}, knobs, Options())
+    return {"products": steps["masked scores" if "hidden" in knobs else "scores"][:, 0]}
+
+
+def scores(options: Options) -> Target:
+    """score(query, key): (B, T, d), (B, S, d) -> (B, T, S), where it is a function of both."""
+    only("dot_product", options)
+    unscaled = "query @ key.mT as it is: this rung has no scale"
+    return Target(
+        "dot_product",
+        "query @ key^T, unscaled",
+        ("query", "key"),
+        scores_reference,
+        partial(pair_probes, names=("query", "key")),
+        PAIR_SIZES | {"unscaled": 1},
+        [
+            Bug({"scale": "d whole"}, "you divide the scores by d = {d}; this rung leaves them unscaled", unscaled),
+            Bug({"scale": "times"}, "you multiply the scores by sqrt(d); this rung leaves them unscaled", unscaled),
+            *(bug for bug in compare_bugs() if bug.knobs.get("compare") != "unit query"),
+            exchange_bug(),
+        ],
+        [
+            Convention({"scale": "d"}, "the scores are divided by sqrt(d); this rung leaves them unscaled"),
+            Convention({"hidden": True}, "the future is hidden already; this rung leaves the scores as they are"),
+        ],
+        options=options,
+        tiny=partial(tiny_pairs, ("query", "key")),
+    )
