@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,8 @@ def test_only_the_adapters_have_gradients_and_are_counted() -> None:
     assert list(adapted_layers(plain, SETTINGS)) == [
         f"blocks.{layer}.attention.{name}" for layer in (0, 1) for name in ("key", "project")
     ]
+    one = "blocks.1.attention.key"
+    assert list(adapted_layers(plain, replace(SETTINGS, targets=(one,)))) == [one]
 
 
 def test_the_memory_that_is_asked_for_is_that_of_the_adapters() -> None:

@@ -343,7 +343,7 @@ def test_a_deep_model_is_planned_from_shallow_ones_to_the_byte(case: str, monkey
     monkeypatch.setattr(fake, "allocations", allocations)
     found = simulate(*given)
     assert simulated == ([4, 6, 8] if case == "hybrid" else [2, 3, 4])
-    monkeypatch.setattr(fake, "depths", lambda model: None)
+    monkeypatch.setattr(fake, "depths", lambda *_: None)
     assert simulate(*given) == found and simulated[-1] == config.model.n_layer
 
 
@@ -362,8 +362,18 @@ def test_layers_that_differ_are_all_simulated() -> None:
     assert depths(outline(config, V)) is None  # layers of equal parameters, of which the shallow ones have no wide one
     model = outline(config_of("model.n_layer=12").model, V)
     assert depths(model) == (2, 3, 4)
+    assert depths(model, [f"blocks.{layer}.attention.query" for layer in range(12)]) == (2, 3, 4)
+    assert depths(model, ["blocks.9.attention.query"]) is None
     model.blocks[9].dropout.p = 0.1  # as a block of one's own may say
     assert depths(model) is None
+
+
+def test_adapters_of_one_layer_are_planned() -> None:
+    """No shallow model has that layer."""
+    few = ("training.precision=float32", "model.n_layer=9", "model.n_embd=16")
+    one, all_ = (config_of(*few, f"training.lora={{rank: 4, targets: [{each}query]}}") for each in ("8.attention.", ""))
+    less = simulate(all_.model, V, all_.training, ROWS).parts["weights"] - 8 * 4 * (4 * 2 * 16)
+    assert simulate(one.model, V, one.training, ROWS).parts["weights"] == less
 
 
 def test_operations_that_do_not_grow_evenly_with_the_layers_are_counted_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ must be what follows from them. Then the log of the deep model is written down e
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 
@@ -25,12 +25,18 @@ class Event:
     bytes: int  # freed: below 0
 
 
-def depths(model: GPT) -> tuple[int, int, int] | None:
+def depths(model: GPT, adapted: Iterable[str] = ()) -> tuple[int, int, int] | None:
     """How many layers three shallow models have whose layers begin as those of a model do; None: it is shallow itself.
 
-    Layers are alike if their modules, parameters and options are; they may repeat after some, and the first may differ.
+    Layers are alike if their modules, parameters and options are, and which of their modules get adapters (`adapted`,
+    by name); they may repeat after some, and the first may differ.
     """
-    alike = [(signature(block), model.config.layer_attention(layer)) for layer, block in enumerate(model.blocks)]
+    options = [model.config.layer_attention(layer) for layer in range(len(model.blocks))]
+    adapters: list[set[str]] = [set() for _ in options]
+    for name in adapted:
+        _, layer, module = name.split(".", 2)  # blocks.9.attention.query
+        adapters[int(layer)].add(module)
+    alike = list(zip(map(signature, model.blocks), options, adapters))
     n = len(alike)
     period = next(p for p in range(1, n + 1) if alike[1 : n - p] == alike[1 + p :])
     first = 1 + (n - 1) % period + period

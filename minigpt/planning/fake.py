@@ -48,7 +48,7 @@ from minigpt.training.loop import (
     next_token_loss,
     take_step,
 )
-from minigpt.training.lora import add_adapters
+from minigpt.training.lora import adapted_layers, add_adapters
 from minigpt.training.memory import Unfilled, evaluated_at_once, outline
 from minigpt.training.optimizer import Optimizer
 from minigpt.training.parallel import FSDP, shard
@@ -250,9 +250,15 @@ def bytes_by_part(
         return living.events(lambda n: parts.get(n, LOGITS if living.elements[n] in sizes else ACTIVATIONS))
 
     shared = ranks > 1 and isinstance(training.parallel, FSDP.Config)  # layers gather one another's parameters
-    few = None if shared else depths(outline(config, vocab_size))
+    few = None if shared else shallow_depths(config, vocab_size, training)
     found = deepened([log(n) for n in few], repeats(config, few)) if few else None
     return at_peak(log(config.n_layer) if found is None else found)
+
+
+def shallow_depths(config: ModelConfig, vocab_size: int, training: TrainingConfig) -> tuple[int, int, int] | None:
+    """`depths` of a model as it is trained. Raises UserError for adapters that it cannot have."""
+    model = outline(config, vocab_size)
+    return depths(model, adapted_layers(model, training.lora) if training.lora else ())
 
 
 def repeats(config: ModelConfig, few: Sequence[int]) -> int:
@@ -323,7 +329,7 @@ def operations(config: ModelConfig, vocab_size: int, training: TrainingConfig, g
     """Operations a token, forward and backward, and forward alone. They are counted apart: the counter takes some
     operations to pieces, which keeps more in memory.
     """
-    if few := depths(outline(config, vocab_size)):
+    if few := shallow_depths(config, vocab_size, training):
         counts = [counted(replace(config, n_layer=n), vocab_size, training, gpu) for n in few]
         if all(c - b == b - a for a, b, c in zip(*counts)):
             both, forward = (a + repeats(config, few) * (b - a) for a, b, _ in zip(*counts))

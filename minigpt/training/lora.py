@@ -32,14 +32,14 @@ class LoRAConfig(Options):
     alpha: Count = 16
     """Their product is multiplied by alpha / rank."""
     targets: tuple[str, ...] = ("query", "value")
-    """The names of the layers that get adapters, such as query, key, value, project, or mlp.project; by default those
-    of the paper."""
+    """The names of the layers that get adapters, such as query, key, value, project, mlp.project, or in one block alone
+    blocks.9.mlp.project; by default those of the paper."""
 
 
 def adapted_layers(model: GPT, config: LoRAConfig) -> dict[str, nn.Linear]:
     """The layers that get adapters, by name. Raises UserError for a target that the model does not have."""
     linear = {f"blocks.{name}": m for name, m in model.blocks.named_modules() if isinstance(m, nn.Linear)}
-    found = {target: [name for name in linear if name.endswith(f".{target}")] for target in config.targets}
+    found = {target: [name for name in linear if f".{name}".endswith(f".{target}")] for target in config.targets}
     for target, names in found.items():
         if not names:
             known = ", ".join(dict.fromkeys(name.split(".", 2)[2] for name in linear))
