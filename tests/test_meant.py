@@ -744,3 +744,41 @@ def test_two_axes_may_count_the_heads(tmp_path: Path) -> None:
 def test_scores_may_be_a_function_of_queries_and_keys(tmp_path: Path) -> None:
     passes(check(tmp_path, "dot_product", "def score(queries, keys):\n    return queries @ keys.mT\n"))
     is_wrong(check(tmp_path, "dot_product", "def score(queries, keys):\n    return keys @ queries.mT\n"), "rows belong")
+
+
+BILINEAR = """
+class Weights(nn.Module):
+    def __init__(self, width, head_dim):
+        super().__init__()
+        self.head_dim = head_dim
+        self.NAME = nn.Parameter(torch.randn(width, width) / width)
+    def forward(self, x):
+        scores = torch.einsum("btc,cd,bsd->bts", x, self.NAME, x) / self.head_dim ** 0.5
+        return scores.masked_fill(torch.ones(x.shape[1], x.shape[1]).triu(1).bool(), -torch.inf).softmax(-1)
+attention = Weights(12, 4)
+"""
+
+
+def test_one_matrix_may_stand_for_query_and_key_but_a_missing_key_may_not(tmp_path: Path) -> None:
+    passes(check(tmp_path, "attention_weights", BILINEAR.replace("NAME", "A")))
+    is_wrong(check(tmp_path, "attention_weights", BILINEAR.replace("NAME", "A").replace("triu(1)", "triu(2)")), "next")
+    assert not check(tmp_path, "attention_weights", BILINEAR.replace("NAME", "w_query")).verdict.startswith("right")
+
+
+def test_joined_heads_that_are_wider_than_the_model_may_be_cut(tmp_path: Path) -> None:
+    report = check(tmp_path, "multi_head", """
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.n_head, self.head_dim = 3, 6
+            self.query, self.key, self.value = (nn.Linear(12, 18) for _ in range(3))
+            self.out = nn.Linear(18, 12)
+        def forward(self, x):
+            B, T, D = x.shape
+            q, k, v = (f(x).view(B, T, 3, 6).transpose(1, 2) for f in (self.query, self.key, self.value))
+            hidden = torch.ones(T, T).triu(1).bool()
+            weights = (q @ k.mT / 6 ** 0.5).masked_fill(hidden, -torch.inf).softmax(-1)
+            return (weights @ v).transpose(1, 2).flatten(2)[..., :D]
+    attention = Attention()
+    """)  # fmt: skip
+    is_wrong(report, "the output projection is made, but never used")

@@ -129,8 +129,21 @@ def matrix_forms(unit: Unit, matrix: Tensor, turned: str, roles: Sequence[Role],
     ]:
         if sum(role.rows(sizes) for role in chosen) == matrix.shape[0] and len({r.into for r in chosen}) == 1:
             yield from joined_forms(unit, matrix, turned, chosen, sizes)
+    if [role.name for role in roles] == ["query", "key"] and sizes["H"] == 1 and unit.bias is None:
+        yield from bilinear(unit, matrix, turned, roles, sizes)
     yield from side_by_side(unit, matrix, turned, [role for role in roles if role.name in WRITTEN], sizes)
     yield from faulty_forms(unit, matrix, turned, roles, sizes)
+
+
+def bilinear(unit: Unit, matrix: Tensor, turned: str, roles: Sequence[Role], sizes: Sizes) -> Iterator[Form]:
+    """A matrix (D, D) that stands for query and key together: the scores are x A x^T, A = Wq^T Wk.
+
+    Not where its name says that it is one of the two: then the other one is missing.
+    """
+    if matrix.shape == (sizes["D"], sizes["D"]) and not any(score(unit.name, role) for role in roles):
+        alone = torch.eye(sizes["D"], dtype=matrix.dtype)  # (D, D)
+        parts = (("query", matrix[None], None), ("key", alone[None], None))  # (1, D, D) each
+        yield Form(parts, f"{unit.name} = query and key together, x A x^T{turned}", -1.0)
 
 
 def side_by_side(unit: Unit, matrix: Tensor, turned: str, roles: Sequence[Role], sizes: Sizes) -> Iterator[Form]:

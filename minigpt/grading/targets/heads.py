@@ -160,6 +160,8 @@ def finish(merged: Tensor, x: Tensor, parameters: Parameters, knobs: Knobs) -> T
     how = knobs.get("end", "right")
     if how == "none":
         return merged
+    if how == "cut":  # where the heads together are wider than the model
+        return merged[..., : x.shape[-1]]  # (B, T, D)
     y = project(merged, parameters, "output", knobs)  # (B, T, D)
     if how == "twice":
         return project(y, parameters, "output", knobs)
