@@ -22,7 +22,7 @@ from torch.profiler import profile
 
 from minigpt.config.options import load
 from minigpt.fast import make_fast
-from minigpt.model import GPT, ModelConfig
+from minigpt.model import GPT, Block, ModelConfig
 from minigpt.planning import fake, report
 from minigpt.planning.depth import Event, deepened, depths
 from minigpt.planning.fake import PARTS, build, evaluate_once, operations, simulate
@@ -35,7 +35,7 @@ from minigpt.runs.assemble import RunConfig
 from minigpt.runs.checkpoint import tensors_of
 from minigpt.system.errors import UserError
 from minigpt.training.loop import BatchLoss, accumulate, clip, mixed_precision, take_step
-from minigpt.training.memory import evaluated_at_once, outline, training_parts
+from minigpt.training.memory import evaluated_at_once, outline, parameter_count, training_parts
 from minigpt.training.parallel import FSDP
 
 V, ROWS = 300, 4
@@ -366,6 +366,23 @@ def test_layers_that_differ_are_all_simulated() -> None:
     assert depths(model, ["blocks.9.attention.query"]) is None
     model.blocks[9].dropout.p = 0.1  # as a block of one's own may say
     assert depths(model) is None
+
+
+def test_a_plugin_that_refuses_an_odd_number_of_layers_is_planned_whole() -> None:
+    """As one would whose layers come in pairs; three of them would be simulated."""
+
+    class Paired(Block, kind="paired"):
+        def __init__(self, config: ModelConfig, layer: int):
+            if config.n_layer % 2:
+                raise UserError("paired: expected an even number of layers")
+            super().__init__(config, layer)
+
+    Block.kinds.pop("paired")
+    config = config_of("training.precision=float32", "model.n_layer=8", "model.n_embd=16")
+    paired = replace(config.model, block=Paired.Config())
+    assert parameter_count(paired, V) == parameter_count(config.model, V)
+    assert depths(outline(paired, V)) == (2, 3, 4)
+    assert simulate(paired, V, config.training, ROWS) == simulate(config.model, V, config.training, ROWS)
 
 
 def test_adapters_of_one_layer_are_planned() -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate as accumulated
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 from unittest.mock import patch
 
 import torch
@@ -55,6 +55,7 @@ from minigpt.training.parallel import FSDP, shard
 from minigpt.training.recompute import recomputing
 from minigpt.training.sharding import local
 
+Measured = TypeVar("Measured")
 WEIGHTS, GRADIENTS, MOMENTS, LOGITS, ACTIVATIONS = "weights", "gradients", "optimizer", "logits", "activations"
 PARTS = (WEIGHTS, GRADIENTS, MOMENTS, LOGITS, ACTIVATIONS)
 STACKS = ("aten.stack.default", "aten.cat.default")
@@ -251,8 +252,17 @@ def bytes_by_part(
 
     shared = ranks > 1 and isinstance(training.parallel, FSDP.Config)  # layers gather one another's parameters
     few = None if shared else shallow_depths(config, vocab_size, training)
-    found = deepened([log(n) for n in few], repeats(config, few)) if few else None
+    logs = of_each(log, few) if few else None
+    found = deepened(logs, repeats(config, few)) if few and logs else None
     return at_peak(log(config.n_layer) if found is None else found)
+
+
+def of_each(measure: Callable[[int], Measured], few: Sequence[int]) -> list[Measured] | None:
+    """What is measured of models of so many layers; None where a plugin refuses to have so few, or an odd number."""
+    try:
+        return [measure(n) for n in few]
+    except Exception:  # what the whole model raises is told
+        return None
 
 
 def shallow_depths(config: ModelConfig, vocab_size: int, training: TrainingConfig) -> tuple[int, int, int] | None:
@@ -329,11 +339,11 @@ def operations(config: ModelConfig, vocab_size: int, training: TrainingConfig, g
     """Operations a token, forward and backward, and forward alone. They are counted apart: the counter takes some
     operations to pieces, which keeps more in memory.
     """
-    if few := shallow_depths(config, vocab_size, training):
-        counts = [counted(replace(config, n_layer=n), vocab_size, training, gpu) for n in few]
-        if all(c - b == b - a for a, b, c in zip(*counts)):
-            both, forward = (a + repeats(config, few) * (b - a) for a, b, _ in zip(*counts))
-            return both / config.block_size, forward / config.block_size
+    few = shallow_depths(config, vocab_size, training)
+    counts = of_each(lambda n: counted(replace(config, n_layer=n), vocab_size, training, gpu), few) if few else None
+    if few and counts and all(c - b == b - a for a, b, c in zip(*counts)):
+        both, forward = (a + repeats(config, few) * (b - a) for a, b, _ in zip(*counts))
+        return both / config.block_size, forward / config.block_size
     both, forward = counted(config, vocab_size, training, gpu)
     return both / config.block_size, forward / config.block_size
 

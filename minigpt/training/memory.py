@@ -19,10 +19,11 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from minigpt.attention import Attention, Past
+from minigpt.attention.averages.average_softmax import AverageSoftmax
 from minigpt.attention.cache import KVCache, WindowCache
 from minigpt.attention.compact.latent import Latent
 from minigpt.fast import make_fast
-from minigpt.model import GPT, MLP, ModelConfig
+from minigpt.model import GPT, MLP, Block, ModelConfig
 from minigpt.model.mlp import GELU
 from minigpt.system.errors import UserError
 from minigpt.system.memory import free_memory
@@ -115,7 +116,8 @@ def parameter_count(config: ModelConfig, vocab_size: int) -> int:
         made: nn.Module = config.block.component(config, layer)
         return made
 
-    part = outline(replace(config, n_layer=1), vocab_size)
+    plain = replace(config, n_layer=1, attention=AverageSoftmax.Config(), block=Block.Config())
+    part = outline(plain, vocab_size)  # the embeddings, the last norm, the head
     others = parameters_in(part) - parameters_in(part.blocks)
     return others + sum(parameters_in(outlined(partial(block, layer))) for layer in range(config.n_layer))
 
