@@ -76,6 +76,7 @@ def find_readings(attempt: Attempt) -> None:
     target = attempt.target
     called: dict[object, list[tuple[Call, Outputs]]] = {}  # what an answer returns depends on D alone
     for sizes in model_sizes(thing, target) if is_model(target) else possible_sizes(thing, target):
+        attempt.answer.clock.look()
         if "W" in target.sizes and "H" in target.sizes and decided(attempt, sizes):
             continue
         key = tuple(sizes.items()) if is_model(target) else sizes["D"] if target.roles else 0

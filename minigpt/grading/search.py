@@ -13,6 +13,7 @@ from minigpt.grading.meant import AS_MANY
 from minigpt.grading.measure import by_measuring
 from minigpt.grading.naming import SINGLES, Found, Reading, name_one, name_two
 from minigpt.grading.readings import loosened
+from minigpt.grading.whole import is_model
 
 Natural = Sequence[Sequence[Reading]]  # readings by call
 
@@ -32,7 +33,8 @@ def find_harmless(natural: Natural) -> Found | None:
     for readings in [readings for readings in natural if readings]:
         first = readings[0]
         bugs = [bug for bug in first.target.bugs if bug.harmless or bug.knobs == AS_MANY.knobs]
-        target, budget = replace(first.target, bugs=bugs), Budget(SINGLES, first.budget.clock)
+        left = SINGLES // 16 if is_model(first.target) else SINGLES  # a model takes long
+        target, budget = replace(first.target, bugs=bugs), Budget(left, first.budget.clock)
         likely = [replace(reading, target=target, budget=budget) for reading in readings]
         if found := name_one(likely) or name_one(loosened(likely[:2])) or name_two(likely[0]):
             return found
