@@ -34,7 +34,7 @@ from minigpt.system.process import IGNORE_SIGINT, JsonProcess
 from minigpt.text import corpus
 
 IMPORTED = ("command", "runs.profiler", "runs.start", "comparison.experiment", "grading.classroom", "bench.tricks")
-PROFILES = {"--profile", "attention"}  # arguments of the commands that use torch's profiler
+COUNTED = {"--profile", "attention", "plan.py", "compare.py", "scaling.py"}  # words of commands that profile or count
 SECONDS = 300  # after which an alarm ends a child
 
 
@@ -83,8 +83,9 @@ def end_of(child: int, wait: bool) -> int | None:
 
 def start(request: dict[str, Any]) -> int:
     """Fork; the child's process id. The end of a pipe is opened here, when the test opens the other."""
-    if PROFILES & set(request["argv"]):  # torch's profiler needs its compiler, which takes as long as torch itself
-        import_module("torch._inductor")
+    words = {Path(word).name for word in request["argv"]}
+    if COUNTED & words or "comparison" in request.get("code", ""):
+        import_module("torch._inductor")  # torch profiles and counts with its compiler: as long to import as torch
     streams = opened(*request["streams"])
     child = os.fork()
     if not child:

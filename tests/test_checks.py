@@ -235,7 +235,7 @@ IN_BFLOAT16 = [case for case in INSIDE if case.position == NoPosition.Config() o
 def test_every_kind_passes_with_every_position_to_the_bit(precision: str, case: Case) -> None:
     assert not isinstance(case.attention, tuple)
     model, dataset = make_model(case.attention, case.position, block=20, dropout=0.1), make_dataset(20)
-    steps = replace(STEPS, batch_size=12, precision=precision)  # type: ignore[arg-type]
+    steps = replace(STEPS, batch_size=20, precision=precision)  # type: ignore[arg-type]
     notes = check_whole_model(model, dataset, steps)
     assert notes == [] or (case.attention.component.kind in ROUNDED and all("is rounding" in n for n in notes))
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from running import SCRIPTS, Ended, environment, furnish, script, small_text, started, well
+from running import SCRIPTS, Ended, forked, furnish, script, small_text, started, well
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from minigpt import load, load_plugin
@@ -458,11 +458,11 @@ def interrupted(path: Path) -> None:
 
 def test_a_disk_without_room_is_one_line_and_leaves_nothing(trained: Path) -> None:
     code = (
-        "import resource, sys, runpy; sys.path.insert(0, sys.argv[1]); sys.argv = sys.argv[2:];"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000)); runpy.run_path(sys.argv[0], run_name='__main__')"
+        "import resource, sys, runpy; resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000));"
+        "runpy.run_path(sys.argv[0], run_name='__main__')"
     )
-    words = [str(SCRIPTS), str(SCRIPTS / "export_hf.py"), "--run", "average", "--out", "full", "--remote-code"]
-    ended = subprocess.run([sys.executable, "-c", code, *words], cwd=trained, env=environment(), capture_output=True)
-    assert ended.returncode == 5, ended.stderr
-    assert ended.stderr.decode().startswith("input/output error: ")
+    words = [str(SCRIPTS / "export_hf.py"), "--run", "average", "--out", "full", "--remote-code"]
+    export = forked([2], code=code, argv=words, cwd=str(trained))
+    said = export.rest()
+    assert (export.code, said.startswith("input/output error: ")) == (5, True), said
     assert not [path for path in trained.iterdir() if "full" in path.name]
