@@ -7,12 +7,15 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import torch
 
+import minigpt
 from minigpt.grading.arguments import axis_of
 from minigpt.grading.grade import grade_answer
 from minigpt.grading.load import find_answer, run_file
 from minigpt.grading.report import Report
 from minigpt.grading.targets import find_target
+from minigpt.system.errors import UserError
 
 HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
 
@@ -719,6 +722,17 @@ def test_a_plain_class_may_hold_the_matrices(tmp_path: Path) -> None:
     passes(check(tmp_path, "multi_head", PLAIN))
     passes(check(tmp_path, "multi_head", f"{PLAIN}\nattention = SelfAttention(20, 5)\n"))
     is_wrong(check(tmp_path, "multi_head", PLAIN.replace(" * q.shape[-1] ** -0.5", "")), "not scaled")
+
+
+def test_an_object_of_a_plain_class_is_checked_in_a_notebook_and_stays(tmp_path: Path) -> None:
+    path = tmp_path / "cell.py"
+    path.write_text(HEAD + PLAIN, encoding="utf-8")
+    mine = run_file(path)["SelfAttention"](20, 5)  # in float32
+    before = mine.out.W.clone()
+    passes(minigpt.check(mine))
+    assert mine.out.W.dtype == torch.float32 and torch.equal(mine.out.W, before)
+    with pytest.raises(UserError, match="expected a function"):
+        minigpt.check(3)
 
 
 TWICE = """

@@ -142,12 +142,13 @@ def given_by_file(function: Callable[..., Any], target: Target) -> nn.Module | N
     return None
 
 
-def maker_values(maker: Callable[..., Any]) -> dict[str, int]:
+def maker_values(maker: Callable[..., Any]) -> dict[str, Any]:
     """What a function that makes matrices is given for the arguments that it needs."""
     needed = [name for name, entry in inspect.signature(maker).parameters.items() if entry.default is entry.empty]
     d = WIDTH // HEADS if set(needed) & set(ARGUMENTS["D"]) else WIDTH
     known = {name: size for axis, size in (("d", d), ("D", WIDTH), ("H", HEADS)) for name in ARGUMENTS[axis]}
-    return {name: known.get(name, 0) for name in needed}
+    drawn = {name: torch.Generator().manual_seed(0) for name in needed if re.search("^g$|gen|rng", name.lower())}
+    return {name: drawn.get(name, known.get(name, 0)) for name in needed}
 
 
 class Holding(Closed):
@@ -194,7 +195,22 @@ def as_module(thing: Any) -> nn.Module | None:
     if isinstance(thing, nn.Module):
         return thing
     method = method_of(type(thing))
-    return Plain(thing, method) if method else None
+    return Plain(widened(thing, type(thing).__module__), method) if method else None
+
+
+def widened(value: Any, place: str) -> Any:
+    """What an object of a plain class keeps, in float64; the object itself is changed."""
+    if isinstance(value, nn.Module):
+        return value.double()
+    if isinstance(value, Tensor):
+        return value.double() if value.is_floating_point() else value
+    if type(value) in (dict, list, tuple):
+        entries = value.items() if isinstance(value, dict) else enumerate(value)
+        made = {key: widened(held, place) for key, held in entries}
+        return made if isinstance(value, dict) else type(value)(made.values())
+    if type(value).__module__ == place and not isinstance(value, tuple):
+        vars(value).update({name: widened(held, place) for name, held in kept_by(value).items()})
+    return value
 
 
 def kept_by(value: Any) -> dict[str, Any]:

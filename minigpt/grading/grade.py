@@ -63,7 +63,7 @@ def grade_answer(answer: Answer, target: Target) -> Report:
             others = list(held_against(another, target))
             other = best([attempt.report for attempt in others])
             attempts, report = (attempts, report) if other.verdict == "cannot tell" else (others, other)
-    if report.measured or report.verdict == "cannot tell":
+    if report.measured or report.verdict == "cannot tell" or several(report):
         report = as_another(answer, target, report)
     if report.measured and any(with_two(attempt) for attempt in attempts):
         report = best([attempt.report for attempt in attempts])
@@ -74,6 +74,11 @@ def grade_answer(answer: Answer, target: Target) -> Report:
         report.names = ["it is not what was expected, but its sizes had to be guessed: end the file with a line like "
                         "`attention = MyAttention(48, 6)`"]  # fmt: skip
     return report
+
+
+def several(report: Report) -> bool:
+    """Whether an answer has several bugs: it is simpler if it is right as something else."""
+    return report.verdict == "wrong" and len(report.names) > 1
 
 
 def as_another(answer: Answer, target: Target, report: Report) -> Report:
@@ -259,8 +264,10 @@ def check_here(thing: Any, announced: str) -> Report:
     if isinstance(thing, type):
         return grade_answer(build(thing, target, path), target)
     if not isinstance(thing, nn.Module) and not inspect.isroutine(thing):
-        thing = as_module(copy.deepcopy(thing)) or thing
-        return grade_answer(Answer(thing, f"checked: {type(thing).__name__}", path), target)
+        module, name = as_module(copy.deepcopy(thing)), type(thing).__name__
+        if module is None:
+            raise UserError(f"{name} cannot be checked: expected a function, a module or a class with `__call__`")
+        return grade_answer(Answer(module, f"checked: {name}", path), target)
     answer = Answer(thing, f"checked: {type(thing).__name__ if isinstance(thing, nn.Module) else thing.__name__}", path)
     if not isinstance(thing, nn.Module):
         return grade_answer(answer, target)

@@ -198,8 +198,9 @@ def choose_function(functions: Mapping[str, Any], wanted: tuple[str, ...], targe
     least = 1 if target.name == "rotary" else len(target.takes)  # one of query and key, or both
     fitting = [name for name, thing in functions.items() if not name.startswith("_")
                and len(inspect.signature(thing).parameters) >= least]  # fmt: skip
+    whole = [name for name in fitting if target.name == "multi_head" and re.search("(?i)multi|mha", name)]  # not a head
     named = [name for name in fitting if target.name.split("_")[-1] in name.lower()]
-    return (named or fitting or [""])[-1]
+    return (whole or named or fitting or [""])[-1]
 
 
 def choose_class(classes: list[type[nn.Module]], target: Target) -> type[nn.Module]:

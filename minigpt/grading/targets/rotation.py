@@ -191,7 +191,9 @@ HALVES: Knobs = {"pairs": "halves", "table": "halves"}
 def side_bugs() -> list[Bug]:
     """What goes wrong where queries and keys are not rotated in the same way."""
     same = "one function that rotates both, with the same pairs, angles and positions"
-    pairs = "query and key are rotated in different pairs, {} interleaved (2i, 2i + 1), {} by halves (i, i + d/2): the "
+    pairs = (
+        "rotary turns query and key in different pairs, {} interleaved (2i, 2i + 1), {} by halves (i, i + d/2): the "
+    )
     pairs += "scores do not depend on the distance"
     return [
         Bug({"key alone": HALVES}, pairs.format("the query", "the key"), same),
