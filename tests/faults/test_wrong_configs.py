@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 from running import furnish, script
 
 from minigpt.comparison.variants import CompareConfig
-from minigpt.config.options import Options, Range, hints, load
+from minigpt.config.options import Options, Range, build, hints
+from minigpt.config.strict_yaml import parse_yaml
 from minigpt.runs.assemble import RunConfig
-from minigpt.system.errors import ConfigError
+from minigpt.system.errors import ConfigError, Mistake
 
 Texts = st.SearchStrategy[str]  # of YAML, on one line
 Kinds = dict[tuple[str, ...], str]  # where a component stands, and which kind it is
@@ -167,20 +168,27 @@ def write(values: dict[Field, str], kinds: Kinds) -> tuple[str, dict[Field, tupl
     return "\n".join(lines) + "\n", places
 
 
-def mistakes(text: str, folder: Path) -> list[tuple[str, str]]:
+def mistakes(text: str) -> list[tuple[str, str]]:
     """What a config is told: (where, what), the file's name left out."""
-    path = folder / "c.yaml"
-    path.write_text(text, encoding="utf-8")
+    found: list[Mistake] = []
     try:
-        load(RunConfig, path)
+        build(RunConfig, parse_yaml(text, "c.yaml", found), found)
     except ConfigError as error:
-        return [(where.removeprefix(f"{path}:"), what) for where, what in error.mistakes]
+        return [(where.removeprefix("c.yaml:"), what) for where, what in error.mistakes]
     return []
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("configs")
+def grouped(every: list[Field]) -> list[list[Field]]:
+    """Together what stands in the same components: to begin with a group takes longer than to try a value."""
+    groups: dict[Any, list[Field]] = {}
+    for field in every:
+        groups.setdefault(field.inside, []).append(field)
+    return list(groups.values())
+
+
+def named(group: list[Field]) -> str:
+    """The first of its fields."""
+    return str(group[0])
 
 
 def test_the_schema_was_walked_to_its_ends() -> None:
@@ -190,30 +198,32 @@ def test_the_schema_was_walked_to_its_ends() -> None:
     assert len(FIELDS) > 60 and len(LEAVES) > 50
 
 
-@pytest.mark.parametrize("field", FIELDS, ids=str)
-def test_a_wrong_value_is_refused_at_its_place(field: Field, folder: Path) -> None:
+@pytest.mark.parametrize("group", grouped(FIELDS), ids=named)
+def test_a_wrong_value_is_refused_at_its_place(group: list[Field]) -> None:
     @settings(max_examples=8, suppress_health_check=list(HealthCheck))
-    @given(wrong(field.hint))
-    def refused(value: str) -> None:
-        text, places = write({field: value}, field.kinds)
-        found = mistakes(text, folder)
-        assert len(found) == 1, (text, found)
-        line, column = places[field]
-        inside = value[0] in "[{"  # then it may be something in it that is wrong, further to the right
-        assert found[0][0] == f"{line}:{column}" or (inside and found[0][0].startswith(f"{line}:")), (text, found)
-        assert found[0][1].startswith((".".join(field.path) + ": ", ".".join(field.path) + "[")), (text, found)
+    @given(st.tuples(*(wrong(field.hint) for field in group)))
+    def refused(drawn: tuple[str, ...]) -> None:
+        for field, value in zip(group, drawn, strict=True):
+            text, places = write({field: value}, field.kinds)
+            found = mistakes(text)
+            assert len(found) == 1, (text, found)
+            line, column = places[field]
+            inside = value[0] in "[{"  # then it may be something in it that is wrong, further to the right
+            assert found[0][0] == f"{line}:{column}" or (inside and found[0][0].startswith(f"{line}:")), (text, found)
+            assert found[0][1].startswith((".".join(field.path) + ": ", ".".join(field.path) + "[")), (text, found)
 
     refused()
 
 
-@pytest.mark.parametrize("field", LEAVES, ids=str)
-def test_a_right_value_is_taken(field: Field, folder: Path) -> None:
+@pytest.mark.parametrize("group", grouped(LEAVES), ids=named)
+def test_a_right_value_is_taken(group: list[Field]) -> None:
     @settings(max_examples=5, suppress_health_check=list(HealthCheck))
-    @given(right(field.hint))
-    def taken(value: str) -> None:
-        text, _ = write({field: value}, field.kinds)
-        found = mistakes(text, folder)  # it may not go together with another field: that is not its type or range
-        assert not any(what.startswith(f"{'.'.join(field.path)}: expected") for _, what in found), (text, found)
+    @given(st.tuples(*(right(field.hint) for field in group)))
+    def taken(drawn: tuple[str, ...]) -> None:
+        for field, value in zip(group, drawn, strict=True):
+            text, _ = write({field: value}, field.kinds)
+            found = mistakes(text)  # it may not go together with another field: that is not its type or range
+            assert not any(what.startswith(f"{'.'.join(field.path)}: expected") for _, what in found), (text, found)
 
     taken()
 
@@ -247,12 +257,12 @@ def outer(field: Field, path: tuple[str, ...]) -> Kinds:
     return {place: kind for place, kind in field.inside if len(place) < len(path)}
 
 
-def test_all_mistakes_are_reported_at_once(folder: Path) -> None:
+def test_all_mistakes_are_reported_at_once() -> None:
     @settings(max_examples=50, suppress_health_check=list(HealthCheck))
     @given(many_wrong())
     def reported(drawn: tuple[dict[Field, str], Kinds]) -> None:
         text, places = write(*drawn)
-        found = mistakes(text, folder)
+        found = mistakes(text)
         assert {int(where.split(":")[0]) for where, _ in found} == {line for line, _ in places.values()}
         said = sorted(what.split(": ")[0] for _, what in found)
         assert said == sorted({*said})  # each once; of a list, each of its items
