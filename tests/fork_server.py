@@ -69,6 +69,7 @@ def serve() -> None:
     """Answer each request. What the scripts import is imported here, so that no child has to."""
     for part in ("numpy.random", *(f"minigpt.{part}" for part in IMPORTED), *sys.argv[1:]):
         import_module(part)
+    os.environ.pop("LD_PRELOAD", None)  # what the commands start is without the shim, unless a test asks for it
     for line in sys.stdin:
         request = json.loads(line)
         answer = end_of(**request) if "child" in request else start(request)
@@ -114,7 +115,7 @@ def become(request: dict[str, Any], streams: list[int]) -> NoReturn:
     for signum in request.get("ignored", ()):
         signal.signal(signum, signal.SIG_IGN)
     os.environ.update(request.get("env", {}))
-    if "SHIM_MODE" in os.environ:  # the server was started under the shim, which looks again
+    if "SHIM_MODE" in os.environ:  # the shim is there since the server was started, and looks again
         ctypes.CDLL(None).shim_from_environment()
     os.chdir(request["cwd"])
     sys.argv, sys.path[0] = request["argv"], os.path.dirname(request["argv"][0])

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from fork_server import Server
+from shim import built
 
 from minigpt.system import waiting
 from minigpt.system.process import IGNORE_SIGINT, JsonProcess
@@ -122,7 +123,7 @@ def script(
     """
     with tempfile.TemporaryDirectory() as folder:
         out, err = ("/dev/full" if stream in full else f"{folder}/{stream}" for stream in ("out", "err"))
-        asked = server(env.get("LD_PRELOAD", ""), imports)
+        asked = server(imports)
         request = {"argv": command_line(name, *arguments)[1:], "cwd": str(cwd), "env": env, "encoding": encoding}
         code = asked.ask(child=asked.ask(streams=[os.devnull, out, err], hurried=True, **request), wait=True)
         said, complained = (b"" if path == "/dev/full" else Path(path).read_bytes() for path in (out, err))
@@ -234,11 +235,12 @@ class ForkedProcess(JsonProcess):
         self.process = forked([0, 1], code=code, argv=["-c", *arguments], **request)  # type: ignore[assignment]
 
 
-def server(preload: str = "", imports: tuple[str, ...] = ()) -> Server:
-    """The server, started when it is first needed; another for a library before the C library, or for more imports."""
-    if (preload, imports) not in SERVERS:
-        SERVERS[preload, imports] = Server(environment(**({"LD_PRELOAD": preload} if preload else {})), imports)
-    return SERVERS[preload, imports]
+def server(imports: tuple[str, ...] = ()) -> Server:
+    """The server, started when it is first needed, with the shim of `shim.py`, which is off; another for more imports."""
+    if imports not in SERVERS:
+        shim = built()
+        SERVERS[imports] = Server(environment(**({"LD_PRELOAD": str(shim)} if shim else {})), imports)
+    return SERVERS[imports]
 
 
-SERVERS: dict[tuple[str, tuple[str, ...]], Server] = {}
+SERVERS: dict[tuple[str, ...], Server] = {}

@@ -49,6 +49,7 @@ __attribute__((constructor)) void shim_from_environment(void) {
 
 static const char *of_descriptor(int fd, char *full) {
     char link[64];
+    if (mode == OFF) return full[0] = 0, full; /* nothing is watched */
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t n = readlink(link, full, PATH_MAX - 1);
     full[n < 0 ? 0 : n] = 0;
@@ -56,7 +57,9 @@ static const char *of_descriptor(int fd, char *full) {
 }
 
 static const char *of_path(int dir, const char *path, char *full) {
-    char base[PATH_MAX] = "";
+    char base[PATH_MAX];
+    base[0] = 0;
+    if (mode == OFF) return full[0] = 0, full;
     if (path[0] == '/') {
         snprintf(full, PATH_MAX, "%s", path);
         return full;

@@ -1,7 +1,7 @@
-"""Faults of a file system, made by a test: `shim.c`, compiled here and loaded before the C library.
+"""Faults of a file system, made by a test: `faults/shim.c`, compiled here and loaded before the C library.
 
 The shim kills a process at file-system operation number N, simulates a full disk or a failed operation there, or
-records every operation. `crash.py` controls it from inside; `under` is the environment for a whole command.
+records every operation. `faults/crash.py` controls it from inside; `under` is the environment for a whole command.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
+SOURCE = Path(__file__).parent / "faults" / "shim.c"
 OFF, COUNT, KILL_BEFORE, KILL_WITHIN, KILL_AFTER, FULL, BROKEN, RECORD, UNREADABLE = range(9)  # as in shim.c
 
 
@@ -34,16 +34,21 @@ class Operation:
 
 
 @cache
+def built() -> Path | None:
+    """The compiled shim, or None where it cannot be had."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None or not sys.platform.startswith("linux"):
+        return None
+    path = Path(tempfile.mkdtemp(prefix="minigpt-shim-"), "shim.so")
+    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", path, SOURCE, "-ldl"], check=True)
+    return path
+
+
 def library() -> Path:
     """The compiled shim; skips the test where it cannot be had."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
     if not sys.platform.startswith("linux"):
         pytest.skip("the file-system shim is written for Linux")
-    if compiler is None:
-        pytest.skip("no C compiler here (cc) to build the file-system shim with")
-    built = Path(tempfile.mkdtemp(prefix="minigpt-shim-"), "shim.so")
-    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", built, HERE / "shim.c", "-ldl"], check=True)
-    return built
+    return built() or pytest.skip("no C compiler here (cc) to build the file-system shim with")
 
 
 def under(folder: Path, mode: int = OFF, at: int = 0, match: str = "", log: Path | None = None) -> dict[str, str]:
