@@ -24,7 +24,7 @@ import termios
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
@@ -41,17 +41,14 @@ SECONDS = 300  # after which an alarm ends a child
 class Server:
     """The server, as the tests see it."""
 
-    def __init__(self, env: dict[str, str], imports: Sequence[str] = ()):
-        pipe, command = subprocess.PIPE, [sys.executable, __file__, *imports]
+    def __init__(self, stdin: TextIO, stdout: TextIO):
         self.lock = threading.RLock()  # around a request and its answer
-        self.process = subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe, text=True)
-        atexit.register(self.process.communicate, timeout=10)  # the end of its input is the end of the server
+        self.stdin, self.stdout = stdin, stdout
 
     def send(self, **request: Any) -> None:
         """Ask for a child, or for the end of one."""
-        assert self.process.stdin
-        self.process.stdin.write(json.dumps(request) + "\n")
-        self.process.stdin.flush()
+        self.stdin.write(json.dumps(request) + "\n")
+        self.stdin.flush()
 
     def ask(self, **request: Any) -> Any:
         """Send a request and wait for its answer; several threads may ask."""
@@ -61,12 +58,21 @@ class Server:
 
     def answer(self) -> Any:
         """The process id of the child that was asked for, or the exit code of the one that has ended."""
-        assert self.process.stdout
-        return json.loads(self.process.stdout.readline())
+        return json.loads(self.stdout.readline())
+
+
+def begin(env: Mapping[str, str]) -> Server:
+    """A server."""
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([sys.executable, __file__], env=env, stdin=pipe, stdout=pipe, text=True)
+    atexit.register(process.communicate, timeout=10)  # the end of its input is the end of the server
+    assert process.stdin and process.stdout
+    return Server(process.stdin, process.stdout)
 
 
 def serve() -> None:
     """Answer each request. What the scripts import is imported here, so that no child has to."""
+    signal.alarm(0)  # of a server that a server has forked
     for part in ("numpy.random", *(f"minigpt.{part}" for part in IMPORTED), *sys.argv[1:]):
         import_module(part)
     os.environ.pop("LD_PRELOAD", None)  # what the commands start is without the shim, unless a test asks for it

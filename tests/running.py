@@ -23,6 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
+import fork_server
 from fork_server import Server
 from shim import built
 
@@ -119,7 +120,7 @@ def script(
 ) -> Ended:
     """The same by way of the server. `encoding` is that of its terminal; `full` may name "out" and "err".
 
-    `imports`: what the script finds imported: by a server of its own, for other commands must not find it.
+    `imports`: what the script finds imported: by a fork of the server, for other commands must not find it.
     """
     with tempfile.TemporaryDirectory() as folder:
         out, err = ("/dev/full" if stream in full else f"{folder}/{stream}" for stream in ("out", "err"))
@@ -236,10 +237,17 @@ class ForkedProcess(JsonProcess):
 
 
 def server(imports: tuple[str, ...] = ()) -> Server:
-    """The server, started when it is first needed, with the shim of `shim.py`, which is off; another for more imports."""
-    if imports not in SERVERS:
-        shim = built()
-        SERVERS[imports] = Server(environment(**({"LD_PRELOAD": str(shim)} if shim else {})), imports)
+    """The server, started when it is first needed, with the shim (`shim.py`), which is off; a fork for more imports."""
+    if imports in SERVERS:
+        return SERVERS[imports]
+    if imports:
+        argv, code = [fork_server.__file__, *imports], "import __main__; __main__.serve()"
+        forks = forked([0, 1], code=code, argv=argv, cwd=os.getcwd())
+        assert forks.stdin and forks.stdout
+        SERVERS[imports] = Server(forks.stdin, forks.stdout)
+        atexit.register(forks.stdin.close)
+    else:
+        SERVERS[imports] = fork_server.begin(environment(**({"LD_PRELOAD": str(shim)} if (shim := built()) else {})))
     return SERVERS[imports]
 
 
