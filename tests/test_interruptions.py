@@ -71,7 +71,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)], ids=["INT", "TERM", "KILL"]
+    ("signum", "code"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow), (signal.SIGKILL, -9)],
+    ids=["INT", "TERM", "KILL"],
 )
 def test_a_training_that_was_stopped_goes_on_as_if_it_had_not_been(home: Path, signum: int, code: int) -> None:
     run = home / "runs" / f"stopped-{code}"
@@ -163,8 +165,13 @@ def accents(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_terminal_without_the_letters_gets_their_numbers(accents: Path) -> None:
-    ended = process("sample.py", "--prompt", "éü", cwd=accents, LANG="C", LC_ALL="C", PYTHONIOENCODING="ascii")
+@pytest.mark.parametrize("by_hand", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["forked", "by hand"])
+def test_a_terminal_without_the_letters_gets_their_numbers(accents: Path, by_hand: bool) -> None:
+    sample = "sample.py", "--prompt", "éü"
+    if by_hand:
+        ended = process(*sample, cwd=accents, LANG="C", LC_ALL="C", PYTHONIOENCODING="ascii")
+    else:
+        ended = script(*sample, cwd=accents, encoding="ascii")
     assert (ended.code, ended.err) == (0, "")
     assert ended.out.startswith(r"\xe9\xfc") and r"\u2603" in ended.out
     text = script("sample.py", "--prompt", "éü", cwd=accents).out

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from comparing import SMALL
-from running import environment, script
+from running import environment, script, well
 from stopping import furnished, train
 
 FEWER = {
@@ -41,20 +41,22 @@ def untrusted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return kind, home
 
 
-def open_folders(untrusted: tuple[str, Path], first: int, count: int) -> None:
-    kind, home = untrusted
-    command = [sys.executable, str(PROGRAM), kind, str(home), str(first), str(count)]
-    ended = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=1800)
-    assert ended.returncode == 0, ended.stderr
-    cases = [json.loads(line) for line in ended.stdout.splitlines()]
+def check(said: str, count: int) -> None:
+    """What holds of so many cases."""
+    cases = [json.loads(line) for line in said.splitlines()]
     assert len(cases) == count and len({case["code"] for case in cases}) > 1
     assert [case for case in cases if case["wrong"]] == []
 
 
 def test_5_untrusted_folders(untrusted: tuple[str, Path]) -> None:
-    open_folders(untrusted, 0, 5)
+    kind, home = untrusted
+    check(well(script(PROGRAM, kind, home, 0, 5, cwd=home.parent)), 5)
 
 
 @pytest.mark.slow
 def test_more_untrusted_folders(untrusted: tuple[str, Path], whole: bool) -> None:
-    open_folders(untrusted, 5, 300 if whole else 25)
+    (kind, home), count = untrusted, 300 if whole else 25
+    command = [sys.executable, str(PROGRAM), kind, str(home), "5", str(count)]
+    ended = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=1800)
+    assert ended.returncode == 0, ended.stderr
+    check(ended.stdout, count)

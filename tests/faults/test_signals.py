@@ -67,15 +67,26 @@ LONG = ("data.validation=0.5", "training.sample_every=0")  # of a longer text: s
 A_BATCH = "minigpt.training.loop", "next_token_loss"  # once in a step, and in each batch of an evaluation
 
 
-@pytest.mark.parametrize(("every", "stops", "nth"), [(4, 4, 6), (100, STEPS, STEPS + 2)], ids=["between", "the last"])
+EVALUATIONS = {"between": (4, 4, 6), "the last": (100, STEPS, STEPS + 2)}
+
+
+@pytest.fixture(scope="module", params=EVALUATIONS)
+def evaluated(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, int, int]:
+    """A run that was never stopped, how often it evaluates, and when a signal comes: in which step, at which batch."""
+    folder, (every, stops, nth) = furnished(tmp_path_factory.mktemp("evaluated")), EVALUATIONS[request.param]
+    (folder / "text.txt").write_text(small_text(2000), encoding="utf-8")
+    assert train(folder, *LONG, f"training.eval_every={every}").code == 0
+    return folder, every, stops, nth
+
+
 @pytest.mark.parametrize(("signum", "code"), SIGNALS, ids=["INT", "TERM", "HUP"])
 def test_an_evaluation_stops_at_its_next_batch_and_is_made_up_for(
-    signum: int, code: int, every: int, stops: int, nth: int, tmp_path: Path
+    signum: int, code: int, evaluated: tuple[Path, int, int, int], tmp_path: Path
 ) -> None:
     """The step is saved without a validation loss; the resumed run evaluates first, and then has every loss."""
-    folder, other, act = tmp_path / "stopped", tmp_path / "straight", f"os.kill(os.getpid(), {int(signum)})"
-    for each in (folder, other):
-        (furnished(each) / "text.txt").write_text(small_text(2000), encoding="utf-8")
+    other, every, stops, nth = evaluated
+    folder, act = furnished(tmp_path), f"os.kill(os.getpid(), {int(signum)})"
+    (folder / "text.txt").write_text(small_text(2000), encoding="utf-8")
     options = (*LONG, f"training.eval_every={every}")
     stopped = train_until(folder, act, *A_BATCH, nth, *options)
     assert stopped.code == code and stopped.err.count("\n") == 1, stopped
@@ -88,7 +99,7 @@ def test_an_evaluation_stops_at_its_next_batch_and_is_made_up_for(
     again = script("train.py", "--resume", "small", "--plugin", "happening.py", cwd=folder)  # stopped there once more
     assert again.code == code and len(metrics(folder)) == newest(folder).state["step"] == stops, again
 
-    assert resume(folder).code == 0 and train(other, *options).code == 0
+    assert resume(folder).code == 0
     assert metrics(folder) == metrics(other) and "val/loss" in metrics(folder)[stops - 1]
     ours, theirs = newest(folder), newest(other)
     assert same(ours, theirs) or stops == STEPS  # the last checkpoint has been there before the evaluation

@@ -6,8 +6,6 @@ import io
 import json
 import os
 import pickle
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import untrusted
-from running import environment
+from running import forked
 from untrusted import CONFIGS, MANIFESTS, STATES, TENSORS, TOKENIZERS
 
 from minigpt.runs.checkpoint import FORMAT, CheckpointError, prune, save
@@ -28,9 +26,7 @@ class Reader:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        command = [sys.executable, str(HERE / "open_untrusted.py")]
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment(), text=True, cwd=folder)
+        self.process = forked([0, 1], argv=[str(HERE / "open_untrusted.py")], cwd=str(folder))
 
     def refuses(self, what: str, path: Path, named: Path | None = None) -> str:
         """Have a file opened: it must be refused in one line that names it, in time, and nothing else may happen."""
@@ -53,7 +49,10 @@ class Reader:
 def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     made = Reader(tmp_path_factory.mktemp("reader"))
     yield made
-    made.process.communicate(timeout=20)
+    assert made.process.stdin and made.process.stdout
+    made.process.stdin.close()
+    made.process.wait()
+    made.process.stdout.close()
 
 
 @pytest.fixture
