@@ -9,11 +9,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-import torch
 from browser import chromium, visit  # noqa: F401  (fixtures of every test)
-
-from minigpt.config.options import Component
-from minigpt.system.plugin import PLUGINS
 
 pytest.register_assert_rewrite(
     "laws", "small_configs", "running", "benchmarking"
@@ -23,10 +19,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a 
 SHARED = Path(__file__).parents[2] / "shared" / "tiktoken_cache"
 if SHARED.is_dir():  # published encodings, where somebody has put them beside the checkout
     os.environ.setdefault("TIKTOKEN_CACHE_DIR", str(SHARED))
-torch.set_num_threads(1)  # the models here are tiny: threads would cost more than they bring
-if not torch.cuda.is_available():  # torch.manual_seed would keep the stack of each call for it: a millisecond
-    for device in (torch.cuda, torch.xpu, torch.mtia):
-        device.manual_seed_all = lambda seed: None
 hypothesis.settings.register_profile("course", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("course")
 
@@ -51,6 +43,17 @@ def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
     return (yield) + 1
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """The process that only hands out the tests to others does not import torch."""
+    if config.getoption("dist", "no") == "no":
+        import torch
+
+        torch.set_num_threads(1)  # the models here are tiny: threads would cost more than they bring
+        if not torch.cuda.is_available():  # torch.manual_seed would keep the stack of each call for it: a millisecond
+            for device in (torch.cuda, torch.xpu, torch.mtia):
+                device.manual_seed_all = lambda seed: None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files first: a process that has a file of its own begins none that the others would wait for."""
     places = {f"test_{name}": place for place, name in enumerate(LONGEST)}
@@ -72,12 +75,17 @@ def whole(request: pytest.FixtureRequest) -> bool:
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     """Every test draws the same numbers, alone or among others."""
+    import torch
+
     torch.manual_seed(1337)
 
 
 @pytest.fixture(autouse=True, scope="module")
 def kinds_as_before() -> Iterator[None]:
     """A kind that a chapter's plugins register is gone when the next chapter begins, whichever that is."""
+    from minigpt.config.options import Component
+    from minigpt.system.plugin import PLUGINS
+
     families = {family: dict(family.kinds) for family in Component.__subclasses__()}
     plugins = dict(PLUGINS)
     yield
