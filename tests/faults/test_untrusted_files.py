@@ -14,7 +14,7 @@ import pytest
 import torch
 import untrusted
 from running import forked
-from untrusted import CONFIGS, MANIFESTS, STATES, TENSORS, TOKENIZERS
+from untrusted import CONFIGS, MANIFESTS, STATES, TENSORS, TOKENIZERS, made
 
 from minigpt.runs.checkpoint import FORMAT, CheckpointError, prune, save
 
@@ -84,7 +84,7 @@ def test_the_canary_sings(tmp_path: Path) -> None:
 def test_untrusted_tensors(reader: Reader, good: Path, what: str) -> None:
     for name in untrusted.FILES[:2]:
         original = (good / name).read_bytes()
-        (good / name).write_bytes(TENSORS[what])
+        (good / name).write_bytes(made(TENSORS[what]))
         untrusted.update_manifest(good)
         if name.startswith("model") or what not in ("NaN", "infinity"):  # a memory of squares may overflow
             assert name in reader.refuses("checkpoint", good.parent, good) or what in ("NaN", "infinity")
@@ -93,7 +93,7 @@ def test_untrusted_tensors(reader: Reader, good: Path, what: str) -> None:
 
 @pytest.mark.parametrize("what", STATES)
 def test_an_untrusted_state(reader: Reader, good: Path, what: str) -> None:
-    (good / "state.json").write_bytes(STATES[what])
+    (good / "state.json").write_bytes(made(STATES[what]))
     untrusted.update_manifest(good)
     assert "state.json" in reader.refuses("checkpoint", good.parent, good)
 
@@ -110,7 +110,7 @@ def test_an_untrusted_manifest(reader: Reader, good: Path, what: str) -> None:
 
 @pytest.mark.parametrize("what", TOKENIZERS)
 def test_an_untrusted_tokenizer(reader: Reader, tmp_path: Path, what: str) -> None:
-    (tmp_path / "tokenizer.json").write_bytes(TOKENIZERS[what])
+    (tmp_path / "tokenizer.json").write_bytes(made(TOKENIZERS[what]))
     reader.refuses("tokenizer", tmp_path / "tokenizer.json")
 
 

@@ -18,6 +18,7 @@ from minigpt.runs import run as runs
 from minigpt.runs.checkpoint import FILES, FORMAT, save
 
 Spoil = Callable[[Path], None]  # of a checkpoint's folder
+Content = bytes | Callable[[], bytes]  # a large one is made when it is needed
 
 
 class Canary:
@@ -40,6 +41,11 @@ def pickles(canary: Path) -> Iterator[tuple[str, bytes]]:
         yield name, buffer.getvalue()
 
 
+def made(content: Content) -> bytes:
+    """The bytes of a file."""
+    return content() if callable(content) else content
+
+
 def header(values: Any, data: bytes = b"", size: int | None = None) -> bytes:
     """A safetensors file."""
     text = values if isinstance(values, bytes) else json.dumps(values).encode()
@@ -59,11 +65,13 @@ def one(shape: list[int], begin: int, end: int, dtype: str = "F32") -> dict[str,
 EIGHT = bytes(8)
 EMPTY = b'{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
 
-TENSORS: dict[str, bytes] = {
+TENSORS: dict[str, Content] = {
     "a header of 2^63 bytes": header({}, size=1 << 63),
     "a header of 2^64 - 1 bytes": header({}, size=(1 << 64) - 1),
-    "a header of 100 MB": header(b"{" + b" " * 100_000_000 + b"}"),
-    "a header of 80,000 empty tensors": header(b"{" + b",".join(b'"%d":' % n + EMPTY for n in range(80_000)) + b"}"),
+    "a header of 100 MB": lambda: header(b"{" + b" " * 100_000_000 + b"}"),
+    "a header of 80,000 empty tensors": lambda: header(
+        b"{" + b",".join(b'"%d":' % n + EMPTY for n in range(80_000)) + b"}"
+    ),
     "a header that is longer than the file": header({}, size=1000),
     "no header": b"",
     "half a header": b"\x08\0\0",
@@ -91,7 +99,7 @@ TENSORS: dict[str, bytes] = {
     "infinity": header(one([2], 0, 8), struct.pack("<2f", 1, float("inf"))),
 }
 
-STATES: dict[str, bytes] = {
+STATES: dict[str, Content] = {
     "100,000 levels": b'{"step": ' + b"[" * 100_000,
     "endless digits": b'{"step": ' + b"9" * 1_000_000 + b"}",
     "endless digits after a point": b'{"step": 10, "seconds": 0.' + b"1" * 1_000_000 + b"e400}",
@@ -106,7 +114,7 @@ STATES: dict[str, bytes] = {
     "a step that is a path": b'{"step": "../../10"}',
     "not UTF-8": b'{"step": 10, "x": "\xff"}',
     "a pickle": pickle.dumps({"step": 10}),
-    "17 MB": b'{"step": 10}' + b" " * (17 << 20),
+    "17 MB": lambda: b'{"step": 10}' + b" " * (17 << 20),
 }
 
 FILE = {"size": 0, "sha256": hashlib.sha256(b"").hexdigest()}
@@ -121,7 +129,7 @@ MANIFESTS: dict[str, Any] = {
     "no files": {},
 }
 
-TOKENIZERS: dict[str, bytes] = {
+TOKENIZERS: dict[str, Content] = {
     "a pickle": pickle.dumps({"kind": "byte"}),
     "100,000 levels": b'{"kind": "char", "alphabet": ' + b"[" * 100_000,
     "endless digits": b'{"kind": "char", "alphabet": ' + b"9" * 1_000_000 + b"}",
@@ -133,8 +141,8 @@ TOKENIZERS: dict[str, bytes] = {
     "an attribute for a kind": b'{"kind": "__class__", "alphabet": "ab"}',
     "a file for an argument": b'{"kind": "char", "alphabet": "ab", "path": "../../secret.txt"}',
     "a plugin for an argument": b'{"kind": "byte", "plugin": "evil.py"}',
-    "two million empty lists": b'{"kind": "bpe", "pieces": [' + b"[]," * 2_000_000 + b"[]]}",
-    "33 MB": b'{"kind": "byte"}' + b" " * (33 << 20),
+    "two million empty lists": lambda: b'{"kind": "bpe", "pieces": [' + b"[]," * 2_000_000 + b"[]]}",
+    "33 MB": lambda: b'{"kind": "byte"}' + b" " * (33 << 20),
     "a list": b"[]",
     "not UTF-8": b'{"kind": "char", "alphabet": "\xff"}',
 }
