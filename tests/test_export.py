@@ -239,9 +239,9 @@ import json, sys
 sys.modules["minigpt"] = None
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
-folders, prompt, tokens = json.loads(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+folders, prompt = json.loads(sys.argv[1]), sys.argv[2]
 found = {}
-for folder in folders:
+for folder, tokens in folders.items():
     try:
         model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False)
         consent = {}
@@ -260,9 +260,12 @@ print(json.dumps(found))
 PROMPT = "the cat sat"
 
 
-def read_elsewhere(folders: list[Path], tmp_path: Path, tokens: int) -> dict[str, Any]:
-    """What transformers makes of exported folders, in a process in which minigpt cannot be imported."""
-    words = [json.dumps([str(folder) for folder in folders]), PROMPT, str(tokens)]
+def read_elsewhere(folders: dict[Path, int], tmp_path: Path) -> dict[str, Any]:
+    """What transformers makes of exported folders, in a process in which minigpt cannot be imported.
+
+    `folders`: how many tokens are written with each.
+    """
+    words = [json.dumps({str(folder): tokens for folder, tokens in folders.items()}), PROMPT]
     hub = {"HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     ended = subprocess.run(
         [sys.executable, "-c", READER, *words],
@@ -321,10 +324,10 @@ def test_any_model_goes_with_our_code_and_computes_the_same_where_minigpt_is_not
         assert said == f"wrote hf-{name}: AutoModelForCausalLM.from_pretrained('hf-{name}', trust_remote_code=True)\n"
     for name in EXPRESSED:
         well(script("export_hf.py", "--run", name, "--out", f"far-{name}", cwd=trained))
-    folders = [*(f"hf-{name}" for name in CARRIED), *(f"far-{name}" for name in EXPRESSED)]
-    found = read_elsewhere([trained / folder for folder in folders], tmp_path, 40)
+    folders = {trained / f"hf-{name}": 40 for name in CARRIED} | {trained / f"far-{name}": 5 for name in EXPRESSED}
+    found = read_elsewhere(folders, tmp_path)
     for name in EXPRESSED:
-        assert_near(found[f"far-{name}"], as_we_read(trained, name, 40))
+        assert_near(found[f"far-{name}"], as_we_read(trained, name, 5))
     load_plugin(trained / "mine.py")
     try:
         for name in CARRIED:
