@@ -86,9 +86,9 @@ def test_mistakes_in_processes_started_by_hand(home: Path, whole: bool) -> None:
         the_same_by_hand(home, name)
 
 
-def test_two_mistakes_in_a_process_started_by_hand(home: Path) -> None:
-    for name in ("unknown key", "top-p"):
-        the_same_by_hand(home, name)
+@pytest.mark.parametrize("name", ["unknown key", pytest.param("top-p", marks=pytest.mark.slow)])
+def test_a_mistake_in_a_process_started_by_hand(home: Path, name: str) -> None:
+    the_same_by_hand(home, name)
 
 
 def test_a_mistake_makes_no_folder(home: Path) -> None:
