@@ -219,6 +219,7 @@ print(len(ids), len(starts), hashlib.sha256(ids.tobytes()).hexdigest())
 """
 
 
+@pytest.mark.slow
 def test_two_processes_that_begin_at_once_both_end_well(tmp_path: Path) -> None:
     environment = os.environ | {"MINIGPT_DATA": str(tmp_path / "data")}
     command = [sys.executable, "-W", "error", "-c", RACE, str(tmp_path / "go")]

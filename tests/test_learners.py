@@ -118,7 +118,7 @@ def test_a_name_does_not_depend_on_names_of_parameters(tmp_path: Path) -> None:
         assert report.verdict == "wrong" and words in report.names[0], report
 
 
-@pytest.mark.parametrize("sizes", ["28, 4", "60, 10", "84, 7"])
+@pytest.mark.parametrize("sizes", ["28, 4", *(pytest.param(s, marks=pytest.mark.slow) for s in ("60, 10", "84, 7"))])
 def test_names_are_the_same_with_other_sizes(sizes: str, tmp_path: Path) -> None:
     source = STYLES["mh_sdpa"].replace("MultiHead(48, 6)", f"MultiHead({sizes})")
     assert check(source, "multi_head", tmp_path).verdict == "right"

@@ -367,6 +367,7 @@ def test_layers_that_differ_are_all_simulated() -> None:
     assert depths(model) is None
 
 
+@pytest.mark.slow
 def test_a_plugin_that_refuses_an_odd_number_of_layers_is_planned_whole() -> None:
     """As one would whose layers come in pairs; three of them would be simulated."""
 

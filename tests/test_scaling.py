@@ -216,6 +216,7 @@ def test_finished_runs_are_not_trained_again_with_other_settings(
             refuse(changed)
 
 
+@pytest.mark.slow
 def test_finished_runs_are_not_trained_again_after_other_trials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -171,7 +171,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", ["tiny.yaml", *HYBRIDS, *(f"ladder/{path.name}" for path in LADDER)])
+RUNGS = [pytest.param(f"ladder/{path.name}", marks=[pytest.mark.slow] * (path.stem != "multi_head")) for path in LADDER]
+
+
+@pytest.mark.parametrize("name", ["tiny.yaml", *HYBRIDS, *RUNGS])
 def test_a_small_config_trains(home: Path, name: str) -> None:
     run = Path(name).stem
     ended = script("train.py", "--config", name, *SHORT, "data.source=text.txt", "training.batch_size=2", cwd=home)

@@ -187,6 +187,7 @@ def test_the_command_prints_the_table_and_writes_the_page(home: Path) -> None:
     assert "fresh: nothing" in html
 
 
+@pytest.mark.slow
 def test_a_browser_finds_nothing_wrong_with_the_page(home: Path, visit: Visit) -> None:
     well(script(*SWAP, "--name", "seen", cwd=home))
     for width, theme in QUICKLY:

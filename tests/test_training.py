@@ -349,6 +349,7 @@ def test_a_small_model_learns_a_text_by_heart(tmp_path: Path) -> None:
     assert learn(make_model(n_embd=32, V=8), dataset, config)[-1].loss < 0.05
 
 
+@pytest.mark.slow
 def test_copying_takes_attention_that_chooses(tmp_path: Path) -> None:
     """Three letters, and the same again. A mean of the past knows which letters came, not in which order.
 

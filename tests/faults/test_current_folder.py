@@ -27,6 +27,7 @@ def strewn(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_comparison(strewn: Path) -> None:
     """Its runs are done by processes of their own."""
     written(strewn, SMALL.replace("seeds: [1, 2]", "seeds: [1]"))

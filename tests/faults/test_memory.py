@@ -146,7 +146,9 @@ TOO_LARGE = {
 }
 
 
-@pytest.mark.parametrize("what", TOO_LARGE)
+@pytest.mark.parametrize(
+    "what", [pytest.param(what, marks=[pytest.mark.slow] * ("batch" in what)) for what in TOO_LARGE]
+)
 def test_the_command_refuses_what_no_machine_holds(what: str, tmp_path: Path) -> None:
     refused(train(furnished(tmp_path), *TOO_LARGE[what]))
     assert not (tmp_path / "runs").exists()
