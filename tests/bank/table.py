@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from minigpt.grading.confined import Confined, Outcome
+from minigpt.grading.confined import LIMITS, Confined, Limits, Outcome
 
 LEARNERS = Path(__file__).with_name("learners")
 
@@ -127,9 +127,9 @@ def said(outcome: Outcome) -> tuple[str, list[str], bool]:
     return outcome.answer["verdict"], outcome.answer["names"], outcome.answer["measured"]
 
 
-def judge_all(programs: Iterable[Program]) -> list[Judged]:
+def judge_all(programs: Iterable[Program], limits: Limits = LIMITS) -> list[Judged]:
     """All of them, one after the other."""
-    with Confined() as confined:
+    with Confined(limits) as confined:
         confined.check(LEARNERS / "means.py", "running_mean")  # the server imports torch
         return [judge(program, confined) for program in programs]
 
