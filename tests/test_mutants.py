@@ -13,10 +13,10 @@ from minigpt.attention import Attention
 from minigpt.inspection.graph import ROUNDING, all_steps, gap
 
 ENOUGH = 2  # mutants of each file
-ORACLES_SEE = {"streaming", "stick_breaking", "talking_heads"}  # one of their two, which takes seconds
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in ORACLES_SEE)) for n in subjects()])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", subjects())
 def test_a_sample_of_mutants_is_seen(name: str) -> None:
     counts: Counter[str] = Counter()
     assert list(survivors(subjects()[name], ENOUGH, counts)) == []
