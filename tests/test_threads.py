@@ -267,7 +267,18 @@ def test_what_was_soon_undone_is_done_again_later_and_later(tmp_path: Path, monk
         machine.passes(0.5, (0.9, 0.0))
         if machine.one.bound:
             machine.one.look(machine.now)
-    assert bound[0] and sum(bound) == 3  # after 0, 20 and 60 of 100 seconds
+    assert bound[0] and sum(bound) == 4  # after 0, 10, 30 and 70 of 100 seconds
+
+
+def test_what_was_undone_later_is_done_again_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other programs that pause and go on: two threads on a CPU each would wait for one another all that time."""
+    machine = Machine(tmp_path, monkeypatch)
+    for _ in range(5):
+        machine.one.bind(machine.now)
+        assert machine.one.bound
+        for idle in (0.0, 0.0, 0.0, 0.0, 0.0, 0.9):
+            machine.passes(0.5, (idle, 0.0))
+            assert machine.one.look(machine.now) == (idle > 0.0)
 
 
 def test_neither_one_thread_nor_three_are_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

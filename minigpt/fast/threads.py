@@ -34,7 +34,8 @@ BUSY, FREE = 0.25, 0.1  # seconds of queueing in a second, of all threads togeth
 WORKING = 0.1  # CPU seconds in a second; a process that uses less cannot tell whether the CPUs are busy
 PATIENCE = 4  # looks in a row that found the CPUs free, before the threads spin again
 IDLE = 0.3  # fraction of its time in which a CPU that the threads were kept from is idle: they may use it again
-AGAIN = 10.0  # seconds until threads are bound to one CPU again; twice as many each time that it was soon undone
+SOON = 2.0  # seconds; binding to one CPU that was undone as soon as this was a mistake
+AGAIN = 10.0  # seconds after a mistake until threads are bound again; twice as many after the next one
 SMALL = 2_000_000  # parameters; below it, two threads are no faster than one at writing a token
 OWN_CHOICE = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}  # a user who sets one of these has decided how threads wait
 
@@ -130,7 +131,7 @@ class OneCpu:
     allowed: set[int] = field(default_factory=lambda: os.sched_getaffinity(0))
     bound: bool = False
     since: float = -math.inf  # when they were bound last
-    pause: float = AGAIN
+    pause: float = 0.0  # seconds after it was undone in which it is not done again
     before: dict[int, tuple[int, int]] = field(default_factory=dict)  # of each CPU: ticks without work, all ticks
 
     def bind(self, now: float) -> None:
@@ -148,7 +149,7 @@ class OneCpu:
         ]
         self.before = ticks
         if not shares or max(shares) > IDLE:
-            self.pause = 2 * self.pause if now - self.since < AGAIN else AGAIN
+            self.pause = max(AGAIN, 2 * self.pause) if now - self.since < SOON else 0.0
             self.since, self.bound = now, self._move(all_on_one=False)
         return not self.bound
 
