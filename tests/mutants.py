@@ -290,13 +290,17 @@ def named(subject: Subject) -> list[tuple[str, Callable[[], ast.Module]]]:
     return [(f"{owner}.{function}: {what}", make) for function, what, make in mutants(source)]
 
 
+def drawn(subject: Subject, sample: int | None) -> list[tuple[str, Callable[[], ast.Module]]]:
+    """Some mutants of a file, or all of them, in an order drawn once; not those that are excused."""
+    excused = known()
+    made = [pair for pair in named(subject) if pair[0] not in excused]
+    return random.Random(subject.name).sample(made, len(made))[:sample]
+
+
 def survivors(subject: Subject, sample: int | None, counts: Counter[str]) -> Iterator[str]:
     """The mutants of a file that nobody sees; all are counted by who saw them."""
-    made, excused, asked = named(subject), known(), watchers(subject)
-    if sample is not None:
-        made = [pair for pair in made if pair[0] not in excused]
-        made = random.Random(subject.name).sample(made, min(sample, len(made)))
-    for name, make in made:
+    excused, asked = known(), watchers(subject)
+    for name, make in named(subject) if sample is None else drawn(subject, sample):
         if name in excused:
             counts[SAME] += 1
             continue
@@ -306,6 +310,20 @@ def survivors(subject: Subject, sample: int | None, counts: Counter[str]) -> Ite
         counts[by or NOTHING] += 1
         if not by:
             yield name
+
+
+def turned_red(subject: Subject, enough: int, among: int) -> int:
+    """How many of the first mutants of a file, in an order drawn once, an edge sees; `enough` are enough.
+
+    The edges are asked in their plain form only.
+    """
+    steps = [step for step in all_steps() if {k.kind for k in subject.kinds} & {step.kind, step.edge.to}]
+    edges, red = {EDGE: [partial(is_red, step, p, False) for step in steps for p in positions_of(step)]}, 0
+    for _, make in drawn(subject, among):
+        if red < enough:
+            with in_place(subject.module, make()):
+                red += bool(caught(edges))
+    return red
 
 
 def table(counts: dict[str, Counter[str]]) -> str:

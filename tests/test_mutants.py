@@ -7,12 +7,33 @@ import inspect
 from collections import Counter
 
 import pytest
-from mutants import EDGE, NOTHING, ORACLES, fails, functions, known, mutants, named, subjects, survivors, table
+from mutants import (
+    EDGE,
+    NOTHING,
+    ORACLES,
+    fails,
+    functions,
+    known,
+    mutants,
+    named,
+    subjects,
+    survivors,
+    table,
+    turned_red,
+)
 
 from minigpt.attention import Attention
 from minigpt.inspection.graph import ROUNDING, all_steps, gap
 
 ENOUGH = 2  # mutants of each file
+FEWER = {"average_softmax": 0, "grouped_query": 0, "soft_cap_window": 0}  # there is nothing to change that counts
+FEWER |= {"cross_layer": 0, "talking_heads": 0, "dot_product": 1, "taylor": 1}  # laws or oracles see the others
+
+
+@pytest.mark.parametrize("name", subjects())
+def test_a_changed_formula_turns_an_edge_red(name: str) -> None:
+    """Two of eight, in every file that is more than options; laws and oracles are asked in the longer tests as well."""
+    assert turned_red(subjects()[name], ENOUGH, among=8) == FEWER.get(name, ENOUGH)
 
 
 @pytest.mark.slow
