@@ -141,6 +141,13 @@ DEEP = {  # in a short text, these are asked of three layers
     laws_of_writing.written_past_the_context,
 }
 OF_A_MODEL = DEEP | {laws_of_writing.the_length_does_not_matter}  # where a position outside the attention takes part
+BOTH = {  # in a model with a long context, these are asked of long texts and of short ones
+    laws.rows_sum_to_one,
+    laws.weights_are_not_negative,
+    laws.weights_do_not_see_the_future,
+    laws.queries_may_come_alone,
+    laws.mix_is_weights_times_values,
+}
 FAR = (NoPosition, Rotary, Alibi)  # the positions with which every kind is asked of a long text, and of three layers
 OF_FAR = {laws.dropout_acts_in_training_only, laws_of_writing.bfloat16_stays_near}  # long laws: with these positions
 
@@ -196,7 +203,8 @@ def obey(law: Law, case: Case, far: bool = True) -> None:
     if law is laws.dropout_acts_in_training_only:
         case = replace(case, dropout=0.3)
     deep = law in DEEP and (far or isinstance(case.attention, tuple))
-    law(make_model(case, 3 if deep else 1))
+    if not (far and law in BOTH) or case.position == NoPosition.Config() or case.attention == MultiHead.Config():
+        law(make_model(case, 3 if deep else 1))
     if far and law not in SHORT:
         law(make_model(case, 1, LONG + 8))
 
