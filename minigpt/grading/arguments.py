@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from minigpt.grading.target import Target
@@ -53,6 +54,7 @@ MODEL = {"model", "emb", "embd", "embed", "embedding", "hidden", "hiddens", "inp
          "resid", "stream", "feature", "features", "channel", "channels", "width"}  # fmt: skip
 
 
+@cache
 def axis_of(name: str) -> str:
     """The size that an argument holds, by its whole name or by its words; "" where they do not say."""
     for axis, names in ARGUMENTS.items():

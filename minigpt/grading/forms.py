@@ -4,9 +4,9 @@ the usual orders)."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from itertools import combinations, permutations
 
 import torch
@@ -16,6 +16,7 @@ from minigpt.grading.target import Role, Sizes
 
 READ = ("query", "key", "value", "gate", "up")  # roles that read the same x: a parallel block may join them all
 WRITTEN = ("output", "down")  # roles that write the same x
+Part = tuple[str, Tensor, Tensor | None]
 
 
 @dataclass
@@ -34,22 +35,29 @@ class Unit:
 class Form:
     """One reading of a unit."""
 
-    parts: tuple[tuple[str, Tensor, Tensor | None], ...]  # role, weight (*out, *into), bias (*out)
+    given: tuple[Part, ...] | Callable[[], tuple[Part, ...]]  # or what takes them from a matrix: few are asked for
     how: str
     score: float
     fault: tuple[str, str] | None = None  # a sentence and its fix: this reading is a bug by itself
+    taken: tuple[str, ...] = ()  # the roles that are taken from a matrix
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """Role, weight (*out, *into), bias (*out)."""
+        return self.given() if callable(self.given) else self.given
 
     @cached_property
     def turns(self) -> bool:
         """Whether it reads a matrix, which others of the same file turn in the same way."""
-        return any(weight.dim() > 1 and not role.endswith("_bias") for role, weight, _ in self.parts)
+        return bool(self.taken) or any(w.dim() > 1 and not role.endswith("_bias") for role, w, _ in self.parts)
 
     @cached_property
     def roles(self) -> tuple[str, ...]:
         """The roles that it fills."""
-        return tuple(role for role, _, _ in self.parts)
+        return self.taken or tuple(role for role, _, _ in self.parts)
 
 
+@lru_cache(maxsize=4096)
 def score(name: str, role: Role) -> float:
     """How much a parameter's name sounds like a role."""
     spaced = re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()
@@ -101,9 +109,6 @@ def counted_twice(unit: Unit, weight: Tensor, sizes: Sizes) -> Iterator[Unit]:
             yield Unit(unit.name, joined, bias, False, unit.parameters)
 
 
-Part = tuple[str, Tensor, Tensor | None]
-
-
 def take(unit: Unit, matrix: Tensor, role: Role, rows: Tensor, sizes: Sizes) -> Part:
     """A role from these rows of a matrix."""
     weight = matrix[rows].reshape(role.shape(sizes))
@@ -113,13 +118,24 @@ def take(unit: Unit, matrix: Tensor, role: Role, rows: Tensor, sizes: Sizes) -> 
     return role.name, weight, bias
 
 
+def taken(unit: Unit, matrix: Tensor, turned: str, roles: Sequence[Role], rows: Sequence[Tensor], sizes: Sizes,
+          score: float, how: str = "") -> Form:  # fmt: skip
+    """A form of roles that are taken from a matrix, each from its rows, when their numbers are asked for."""
+    names = tuple(role.name for role in roles)
+
+    def parts() -> tuple[Part, ...]:
+        return tuple(take(unit, matrix, role, each.flatten(), sizes) for role, each in zip(roles, rows))
+
+    return Form(parts, f"{unit.name} = {'+'.join(names)}{turned}{how}", score, taken=names)
+
+
 def matrix_forms(unit: Unit, matrix: Tensor, turned: str, roles: Sequence[Role], sizes: Sizes) -> Iterator[Form]:
     """A matrix (rows, columns) as one role, or as several joined ones."""
     fitting = [role for role in roles if role.into and role.columns(sizes) == matrix.shape[1]]
     for role in fitting:
         if role.rows(sizes) == matrix.shape[0]:
-            part = take(unit, matrix, role, torch.arange(matrix.shape[0]), sizes)
-            yield Form((part,), f"{unit.name} = {role.name}{turned}", score(unit.name, role))
+            rows = torch.arange(matrix.shape[0])
+            yield taken(unit, matrix, turned, [role], [rows], sizes, score(unit.name, role))
     read = [role for role in fitting if role.name in READ]
     for chosen in [
         *permutations(fitting, 2),
@@ -164,30 +180,21 @@ def joined_forms(unit: Unit, matrix: Tensor, turned: str, chosen: Sequence[Role]
     """Several roles in one matrix: one after the other, or head by head."""
     names, usual = [role.name for role in chosen], [*("query", "key", "value"), *(role.name for role in chosen)]
     rank = sum(score(unit.name, role) for role in chosen) / 10 - 1.5 * (names != sorted(names, key=usual.index))
-    start, parts = 0, []
-    for role in chosen:
-        parts.append(take(unit, matrix, role, start + torch.arange(role.rows(sizes)), sizes))
-        start += role.rows(sizes)
-    words = f"{unit.name} = {'+'.join(names)}{turned}"
-    yield Form(tuple(parts), words, 3 + rank)
+    every = torch.arange(matrix.shape[0])
+    form = partial(taken, unit, matrix, turned, chosen, sizes=sizes)
+    yield form(every.split([role.rows(sizes) for role in chosen]), score=3 + rank)
     if len({role.heads(sizes) for role in chosen}) == 1 and len(chosen[0].out) == 2:
         H, d = (sizes[axis] for axis in chosen[0].out)
-        n, index = len(chosen), torch.arange(matrix.shape[0])
-        views = {
-            "head by head": index.view(H, n, d).permute(1, 0, 2),
-            "head by head, one feature of each": index.view(H, d, n).permute(2, 0, 1),
-            "feature by feature": index.view(d, n, H).permute(1, 2, 0),
-            "feature by feature, heads first": index.view(d, H, n).permute(2, 1, 0),
-        }
-        for how, view in views.items():
-            split = tuple(take(unit, matrix, role, view[i].flatten(), sizes) for i, role in enumerate(chosen))
-            yield Form(split, f"{words}, {how}", 2 + rank)
+        n = len(chosen)
+        yield form(every.view(H, n, d).unbind(1), score=2 + rank, how=", head by head")
+        yield form(every.view(H, d, n).unbind(2), score=2 + rank, how=", head by head, one feature of each")
+        yield form(every.view(d, n, H).permute(1, 2, 0), score=2 + rank, how=", feature by feature")
+        yield form(every.view(d, H, n).permute(2, 1, 0), score=2 + rank, how=", feature by feature, heads first")
     elif set(names) == {"query", "key", "value"} and "G" in chosen[-1].out and sizes["d"] == sizes.get("e", sizes["d"]):
         H, G, d = sizes["H"], sizes["G"], sizes["d"]
-        grouped = torch.arange(matrix.shape[0]).view(G, H // G + 2, d)
+        grouped = every.view(G, H // G + 2, d)
         at = {"query": grouped[:, : H // G], "key": grouped[:, H // G], "value": grouped[:, H // G + 1]}
-        split = tuple(take(unit, matrix, role, at[role.name].flatten(), sizes) for role in chosen)
-        yield Form(split, f"{words}, group by group", 1 + rank)
+        yield form([at[name] for name in names], score=1 + rank, how=", group by group")
 
 
 SHARED = (
