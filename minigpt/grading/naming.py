@@ -100,7 +100,7 @@ class Reading:
 
     def has_roles_for(self, knobs: Knobs, number: int) -> bool:
         """Whether the reference with these knobs finds all the parameters that it needs."""
-        return self.expected.output(number, self.binding, knobs) is not None
+        return self.expected.output(number, self.binding, knobs, alone=True) is not None
 
     def shows(self, knobs: Knobs, conventions: Sequence[Convention], shortest: int) -> Knobs:
         """The fewest of two conventions that compute the same as both for the shortest probe."""
@@ -114,7 +114,7 @@ class Reading:
 
     def are_alike(self, first: Knobs, second: Knobs, number: int) -> bool:
         """Whether the reference computes the same with either of two settings on one probe."""
-        one, other = (self.expected.output(number, self.binding, knobs) for knobs in (first, second))
+        one, other = (self.expected.output(number, self.binding, knobs, alone=True) for knobs in (first, second))
         return one is not None and other is not None and equal(other, one, self.outputs.probes[number])
 
     def right_for_one_token(self, knobs: Knobs, conventions: Sequence[Convention] = ()) -> bool:

@@ -110,15 +110,19 @@ class Expected:
     def __post_init__(self) -> None:
         self.shortest = in_order(self.probes)[0]
 
-    def output(self, number: int, binding: Binding, knobs: Knobs) -> Tensor | None:
-        """The output for a probe; of bindings that the shortest probe does not tell apart, that of the first."""
+    def output(self, number: int, binding: Binding, knobs: Knobs, alone: bool = False) -> Tensor | None:
+        """The output for a probe; of bindings that the shortest probe does not tell apart, that of the first.
+
+        `alone`: of one binding, so that it does not pay to find out which others compute the same.
+        """
         text = text_of(knobs)
         key: tuple[object, ...] = (number, text, binding.number)
         if key in self.kept:
             return self.kept[key]
         if self.numbers > MOST_NUMBERS:
             self.kept, self.numbers = {}, 0
-        alike = (text, self.alike(binding, knobs, text)) if number == self.shortest else key
+        counted = number == self.shortest and not (alone and (text, binding.names) not in self.shown)
+        alike = (text, self.alike(binding, knobs, text)) if counted else key
         if alike not in self.kept:
             self.kept[alike] = self.compute(number, binding.parameters, knobs)
         found = self.kept[key] = self.kept[alike]
@@ -134,7 +138,9 @@ class Expected:
             return (binding.number,)
         key = text, binding.names
         if key not in self.shown:
-            self.shown[key] = self.counting(binding.parameters, knobs)
+            before = self.output(self.shortest, binding, knobs, alone=True)
+            self.shown[key] = self.counting(before, binding.parameters, knobs)
+            self.kept[text, binding.tensors(self.shown[key])] = before
         return binding.tensors(self.shown[key])
 
     def compute(self, number: int, parameters: dict[str, Tensor], knobs: Knobs) -> Tensor | None:
@@ -144,9 +150,8 @@ class Expected:
         except CANNOT:
             return None
 
-    def counting(self, parameters: dict[str, Tensor], knobs: Knobs) -> tuple[str, ...]:
-        """The parameters with which the output for the shortest probe changes, and perhaps some more."""
-        before = self.compute(self.shortest, parameters, knobs)
+    def counting(self, before: Tensor | None, parameters: dict[str, Tensor], knobs: Knobs) -> tuple[str, ...]:
+        """The parameters with which the output for the shortest probe, `before`, changes, and perhaps some more."""
 
         def change(names: set[str]) -> bool:
             other = parameters | {name: 1.3 * parameters[name].flip(0) + 0.4 for name in names}

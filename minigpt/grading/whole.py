@@ -272,7 +272,7 @@ def told_apart(expected: Expected, binding: Binding, number: int) -> list[Knobs]
     for knobs, conventions in bases(expected.target):
         if len(conventions) > 1:
             break
-        output = expected.output(number, binding, knobs)
+        output = expected.output(number, binding, knobs, alone=True)
         if not any(output is other or (output is not None and other is not None
                    and equal(output, other, expected.probes[number])) for other in seen):  # fmt: skip
             seen.append(output)

@@ -84,6 +84,7 @@ def join(mixed: Tensor, how: str) -> Tensor:
     return mixed.permute(axes).reshape(B, T, H * d)
 
 
+@lru_cache(maxsize=1024)
 def share(x: Tensor, H: int, how: str) -> Tensor:
     """Heads of keys or values (B, G, S, d) for H heads of queries: (B, H, S, d)."""
     B, G, S, d = x.shape
