@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import pytest
 import torch
@@ -27,15 +28,24 @@ ANNOUNCED = [*TARGETS, "multi_head,rotary", "multi_head,alibi", "multi_head,wind
              "attend,alibi", "attend,rotary", *BEHIND]  # fmt: skip
 
 
+@cache
 def target_named(announced: str) -> Target:
     target = BEHIND.get(announced) or find_target(announced)
     assert target is not None
     return target
 
 
-def parameters_for(target: Target) -> dict[str, Tensor]:
+@cache
+def probes_for(announced: str) -> list[Probe]:
+    """The inputs, drawn once: what the reference computes of the same ones alone is kept."""
+    target = target_named(announced)
+    return list(target.probes(target.sizes))
+
+
+@cache
+def parameters_for(announced: str) -> dict[str, Tensor]:
     """Random matrices and biases for every role."""
-    generator, drawn = torch.Generator().manual_seed(7), {}
+    target, generator, drawn = target_named(announced), torch.Generator().manual_seed(7), {}
     for role in target.roles:
         shape = role.shape(target.sizes)
         weight = torch.randn(*shape, dtype=torch.float64, generator=generator)
@@ -45,12 +55,12 @@ def parameters_for(target: Target) -> dict[str, Tensor]:
     return drawn
 
 
-def outputs(target: Target, knobs: Knobs) -> list[Tensor | None]:
+def outputs(announced: str, knobs: Knobs) -> list[Tensor | None]:
     """What the reference with these knobs returns for every probe; None for fewer queries than it can take."""
-    found, parameters = list[Tensor | None](), parameters_for(target)
-    for probe in target.probes(target.sizes):
+    target, found = target_named(announced), list[Tensor | None]()
+    for probe in probes_for(announced):
         try:
-            found.append(target.output(probe, parameters, target.sizes, knobs))
+            found.append(target.output(probe, parameters_for(announced), target.sizes, knobs))
         except RuntimeError:
             assert probe.optional or probe.chunks
             found.append(None)
@@ -74,12 +84,11 @@ MARKED = [pytest.param(each, marks=pytest.mark.slow) if each in LONG else each f
 @pytest.mark.parametrize("announced", MARKED)
 def test_every_bug_can_be_seen_and_no_two_sentences_look_alike(announced: str) -> None:
     target = target_named(announced)
-    probes = list(target.probes(target.sizes))
-    right = outputs(target, {})
+    probes, right = probes_for(announced), outputs(announced, {})
     assert all(value is not None and value.isfinite().all() for value in right)
     seen: list[tuple[Bug, list[Tensor | None], float]] = []
     for bug, setting in settings(target):
-        wrong = outputs(target, setting)
+        wrong = outputs(announced, setting)
         assert not same(wrong, right, probes), f"invisible: {bug.sentence} {setting}"
         total = float(torch.cat([x.flatten() for x in wrong[:3] if x is not None]).nan_to_num().sum())
         for other, theirs, their_total in seen:
@@ -92,10 +101,9 @@ def test_every_bug_can_be_seen_and_no_two_sentences_look_alike(announced: str) -
 
 @pytest.mark.parametrize("announced", ANNOUNCED)
 def test_conventions_are_not_the_reference_itself(announced: str) -> None:
-    target = target_named(announced)
-    probes, right = list(target.probes(target.sizes)), outputs(target, {})
-    for convention in target.conventions:
-        assert not same(outputs(target, convention.knobs), right, probes), convention.note
+    probes, right = probes_for(announced), outputs(announced, {})
+    for convention in target_named(announced).conventions:
+        assert not same(outputs(announced, convention.knobs), right, probes), convention.note
 
 
 @pytest.mark.parametrize("announced", ANNOUNCED)
