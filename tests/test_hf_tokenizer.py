@@ -18,7 +18,7 @@ from minigpt.system.errors import UserError
 from minigpt.text import hf_steps, split_patterns
 from minigpt.text.cuts import Piece, cut_up, encode_block
 from minigpt.text.dataset import DataConfig, Dataset
-from minigpt.text.hf_tokenizer import LONGEST_PART, HuggingFace
+from minigpt.text.hf_tokenizer import HuggingFace
 from minigpt.text.misspelt import misspelt
 from minigpt.text.ranked import Ranked
 from minigpt.text.tokenizer import MAX_BYTES, Tokenizer
@@ -170,11 +170,13 @@ def pieces_have_its_ids(tokenizer: HuggingFace | Ranked, text: str) -> int:
 
 
 def test_a_stretch_without_a_place_to_cut_is_cut_at_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minigpt.text.hf_tokenizer.PART", 5_000)
+    monkeypatch.setattr("minigpt.text.hf_tokenizer.LONGEST_PART", 80_000)
     mine, longest = ours(plain(merges=[["a", "a"]], also=["aa"])), [0]
     encode = mine._ids
     monkeypatch.setattr(mine, "_ids", lambda text: longest.append(len(text)) or encode(text))
-    assert mine.decode(mine.encode("a" * 3_000_001)) == "a" * 3_000_001
-    assert max(longest) == LONGEST_PART
+    assert mine.decode(mine.encode("a" * 230_001)) == "a" * 230_001
+    assert max(longest) == 80_000
 
 
 # ------------------------------------------------------------------------------ vocabularies with less than all
