@@ -185,11 +185,11 @@ def joined_forms(unit: Unit, matrix: Tensor, turned: str, chosen: Sequence[Role]
     yield form(every.split([role.rows(sizes) for role in chosen]), score=3 + rank)
     if len({role.heads(sizes) for role in chosen}) == 1 and len(chosen[0].out) == 2:
         H, d = (sizes[axis] for axis in chosen[0].out)
-        n = len(chosen)
-        yield form(every.view(H, n, d).unbind(1), score=2 + rank, how=", head by head")
-        yield form(every.view(H, d, n).unbind(2), score=2 + rank, how=", head by head, one feature of each")
-        yield form(every.view(d, n, H).permute(1, 2, 0), score=2 + rank, how=", feature by feature")
-        yield form(every.view(d, H, n).permute(2, 1, 0), score=2 + rank, how=", feature by feature, heads first")
+        n, mixed = len(chosen), partial(form, score=2 + rank)
+        yield mixed(every.view(H, n, d).unbind(1), how=", head by head")
+        yield mixed(every.view(H, d, n).unbind(2), how=", head by head, one feature of each")
+        yield mixed(every.view(d, n, H).permute(1, 2, 0).unbind(), how=", feature by feature")
+        yield mixed(every.view(d, H, n).permute(2, 1, 0).unbind(), how=", feature by feature, heads first")
     elif set(names) == {"query", "key", "value"} and "G" in chosen[-1].out and sizes["d"] == sizes.get("e", sizes["d"]):
         H, G, d = sizes["H"], sizes["G"], sizes["d"]
         grouped = every.view(G, H // G + 2, d)
