@@ -9,6 +9,7 @@ import pytest
 
 from minigpt.attention import Attention, MultiHead
 from minigpt.attention.edge import Edge
+from minigpt.attention.position import Position
 from minigpt.inspection.graph import ROUNDING, Step, all_steps, gap, path, positions_of
 
 STEPS, KINDS = all_steps(), list(Attention.kinds)
@@ -19,7 +20,8 @@ def test_an_edge_holds(step: Step) -> None:
     allowed = max(step.edge.error, ROUNDING)
     positions = positions_of(step)
     assert positions
-    for position in positions:
+    outside = [name for name in positions if not any(map(Position.kinds[name].acts_by, ("rotate", "bias")))]
+    for position in [name for name in positions if name not in outside[1:]]:  # to an attention these are alike
         for fast in (False, True):
             far = gap(step, position, fast)
             assert far <= allowed, f"with position {position}, {'fast' if fast else 'plain'}: off by {far:.2g}"
