@@ -38,16 +38,18 @@ BLOCK, STEPS = 16, 3
 KINDS = Attention.kinds | PLUGIN_KINDS
 
 
-@pytest.fixture(autouse=True)
-def data(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(corpora, "DATA", Path(data_folder()))
-    yield
+@pytest.fixture(scope="module", autouse=True)
+def data() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(corpora, "DATA", Path(data_folder()))
+        yield
 
 
-@pytest.fixture
-def dataset(tmp_path: Path) -> Dataset:
-    (tmp_path / "text.txt").write_text(small_text(), encoding="utf-8")
-    config = DataConfig(source=str(tmp_path / "text.txt"))
+@pytest.fixture(scope="module")
+def dataset(data: None, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    text = tmp_path_factory.mktemp("text") / "text.txt"
+    text.write_text(small_text(), encoding="utf-8")
+    config = DataConfig(source=str(text))
     corpus = open_corpus(config.source)
     return Dataset(config, corpus, Char.fit(None, corpus.documents()), BLOCK)
 
