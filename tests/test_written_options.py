@@ -82,7 +82,7 @@ REGISTERED = [component.Config for family in FAMILIES for component in family.ki
 
 @pytest.mark.parametrize("schema", REGISTERED, ids=lambda schema: f"{schema.__module__}.{schema.component.kind}")
 def test_options_of_every_kind_are_read_back_equal(schema: type[Component.Config]) -> None:
-    @settings(max_examples=10, suppress_health_check=list(HealthCheck))  # of each of a hundred kinds
+    @settings(max_examples=5, suppress_health_check=list(HealthCheck))  # of each of a hundred kinds
     @given(configs_of(schema))
     def read_back_equal(config: Options) -> None:
         assert read_back(schema, to_yaml(config)) == config

@@ -258,7 +258,7 @@ def outer(field: Field, path: tuple[str, ...]) -> Kinds:
 
 
 def test_all_mistakes_are_reported_at_once() -> None:
-    @settings(max_examples=50, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=25, suppress_health_check=list(HealthCheck))
     @given(many_wrong())
     def reported(drawn: tuple[dict[Field, str], Kinds]) -> None:
         text, places = write(*drawn)
