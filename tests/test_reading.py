@@ -29,6 +29,9 @@ def test_docstrings_comments_and_blank_lines_do_not_count() -> None:
 def test_a_reader_of_the_textbook_never_meets_a_faster_form(kind: str) -> None:
     files = {path.relative_to(PACKAGE).parts[0] for path in functions_on_the_way(kind, "rotary")}
     assert files == {"attention"}
+
+
+def test_no_file_of_the_textbook_imports_a_faster_form() -> None:
     for path in (*(PACKAGE / "attention").rglob("*.py"), *(PACKAGE / "model").rglob("*.py")):
         modules = [
             n.module or "" for n in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(n, ast.ImportFrom)
