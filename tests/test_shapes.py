@@ -27,7 +27,11 @@ QUICK = [(kind, position) for kind, position in PAIRS if is_quick(kind.Config(),
 
 @pytest.mark.parametrize(("kind", "position"), QUICK, ids=lambda part: part.kind)
 def test_every_kind_passes_with_every_position(kind: type[Attention], position: type[Position]) -> None:
-    for block_size in (1, 2, 8) if position in (NoPosition, Rotary) or kind is MultiHead else (8,):
+    check_contexts(kind, position, (1, 2, 8) if position is NoPosition or kind is MultiHead else (8,))
+
+
+def check_contexts(kind: type[Attention], position: type[Position], sizes: tuple[int, ...]) -> None:
+    for block_size in sizes:
         shape = replace(SHAPE, attention=kind.Config(), position=position.Config(), block_size=block_size)
         model = GPT(shape, 7)
         for fast in (True, False):
@@ -39,6 +43,12 @@ def test_every_kind_passes_with_positions_that_are_alike() -> None:
     for kind, position in PAIRS:
         if (kind, position) not in QUICK:
             test_every_kind_passes_with_every_position(kind, position)
+
+
+@pytest.mark.slow
+def test_every_kind_passes_with_rotary_in_the_shortest_contexts() -> None:
+    for kind in KINDS.values():
+        check_contexts(kind, Rotary, (1, 2))
 
 
 def test_the_model_and_the_random_numbers_stay_as_they_were() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from laws import is_quick
 from torch import Tensor
 
 from minigpt.attention import Attention
@@ -37,8 +38,11 @@ def some_ids() -> Tensor:
     return torch.randint(V, (2, T))
 
 
-@pytest.mark.parametrize("kind", Attention.kinds)
-@pytest.mark.parametrize("position", Position.kinds)
+PAIRS = [(kind, position) for position in Position.kinds for kind in Attention.kinds]
+QUICK = [pair for pair in PAIRS if is_quick(Attention.kinds[pair[0]].Config(), Position.kinds[pair[1]])]
+
+
+@pytest.mark.parametrize(("kind", "position"), QUICK)
 def test_the_maps_are_the_weights_with_which_the_values_were_mixed(kind: str, position: str) -> None:
     model, ids = make_model(kind, position), some_ids()
     with tracing(model) as trace:
@@ -56,6 +60,13 @@ def test_the_maps_are_the_weights_with_which_the_values_were_mixed(kind: str, po
         assert map.triu(1).count_nonzero() == 0
         if attention.rows_sum_to_one:
             torch.testing.assert_close(map.sum(-1), torch.ones(2, H, T, dtype=torch.float64))
+
+
+@pytest.mark.slow
+def test_so_they_are_with_positions_that_are_alike() -> None:
+    for kind, position in PAIRS:
+        if (kind, position) not in QUICK:
+            test_the_maps_are_the_weights_with_which_the_values_were_mixed(kind, position)
 
 
 @pytest.mark.parametrize("kind", Attention.kinds)
