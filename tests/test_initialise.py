@@ -46,9 +46,17 @@ def without_exception(model: GPT) -> None:
 # ---- what ships starts as ever ----
 
 
-@pytest.mark.parametrize(("mlp", "tied_head"), [(GELU, True), (SwiGLU, False)])
+SHIPPED = [kind for name, kind in KINDS.items() if name != "tensor_product"]
+
+
 @pytest.mark.parametrize(
-    "kind", [kind for name, kind in KINDS.items() if name != "tensor_product"], ids=lambda k: k.kind
+    ("kind", "mlp", "tied_head"),
+    [
+        *((kind, GELU, True) for kind in SHIPPED),
+        (MultiHead, SwiGLU, False),
+        *(pytest.param(kind, SwiGLU, False, marks=pytest.mark.slow) for kind in SHIPPED if kind is not MultiHead),
+    ],
+    ids=lambda part: getattr(part, "kind", part),
 )
 def test_the_kinds_that_ship_draw_the_same_numbers_as_without_an_exception(
     kind: type[Attention], mlp: Any, tied_head: bool, monkeypatch: pytest.MonkeyPatch
