@@ -137,7 +137,7 @@ SOME: Choice = lambda draw: draw.random() < 0.5  # noqa: E731
 
 def failures(disk: Disk, draw: random.Random) -> Iterable[dict[str, bytes | None]]:
     """What a disk may be found as if the power fails now."""
-    for names in (ALL, NONE, SOME, SOME):
+    for names in (ALL, NONE, SOME):
         for contents in ("kept", "dropped", "cut", "zeros", "scrambled"):
             yield disk.after(names, contents, draw)
 

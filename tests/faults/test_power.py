@@ -45,24 +45,28 @@ def test_power_loss_at_every_moment(recorded: tuple[Path, Path], tmp_path: Path)
     """The newest acknowledged checkpoint, or a newer whole one, verifies with its numbers, and the run goes on."""
     folder, log = recorded
     disk, draw, acknowledged = power.Disk(folder / "run"), random.Random(1337), 0
-    seen = set()
+    seen: dict[frozenset[tuple[str, bytes | None]], int] = {}  # what is found on a disk
     for operation in operations(log):
         disk.play(operation)
         if operation.kind == "n":
             acknowledged = int(operation.path.removeprefix("saved "))
         for tree in power.failures(disk, draw):
-            state = (acknowledged, frozenset(tree.items()))
-            if state in seen:
-                continue
-            seen.add(state)
-            power.write(tree, tmp_path / "disk")
-            checkpoints = tmp_path / "disk" / "checkpoints"
-            found = crash.read(checkpoints)
+            state = frozenset(tree.items())
+            if state not in seen:
+                power.write(tree, tmp_path / "disk")
+                seen[state] = found_and_gone_on(tmp_path / "disk" / "checkpoints")
+                shutil.rmtree(tmp_path / "disk")
+            found = seen[state]
             assert found >= acknowledged, f"after {operation.kind} {operation.path}: {found}, not {acknowledged}"
-            names = crash.go_on(checkpoints)
-            assert names[-1] == f"step-{found + 1:06d}" and all(name.startswith("step-") for name in names)
-            shutil.rmtree(tmp_path / "disk")
     assert acknowledged == 3 and len(seen) > 200
+
+
+def found_and_gone_on(checkpoints: Path) -> int:
+    """The newest step that verifies; the next one is saved after it, and nothing but whole checkpoints is left."""
+    found = crash.read(checkpoints)
+    names = crash.go_on(checkpoints)
+    assert names[-1] == f"step-{found + 1:06d}" and all(name.startswith("step-") for name in names)
+    return found
 
 
 @pytest.mark.slow
