@@ -196,7 +196,10 @@ def test_what_is_around_the_model_pays_for_its_own(part: str, dataset: Dataset, 
     ("kind", "position"),
     [*((kind, "rotary") for kind in KINDS), *(("multi_head", position) for position in Position.kinds)],
 )
-def test_every_kind_and_every_position(kind: str, position: str, dataset: Dataset) -> None:
+def test_every_kind_and_every_position(
+    kind: str, position: str, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profilers, "WARM_UP", 0)
     profile = look(make_model(kind, position=position), dataset, steps=1)
     assert sum(profile.seconds.values()) == pytest.approx(profile.whole, rel=1e-9)
     assert profile.seconds["attention: mix", BACKWARD] > 0
