@@ -10,6 +10,7 @@ import select
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from running import script, started, well
 
 from minigpt.attention import Attention
 from minigpt.grading.exercises import EXERCISES
-from minigpt.lessons import as_page, own_model, short_trainings
+from minigpt.inspection import cost
+from minigpt.lessons import as_page, own_model, short_trainings, small_training
 from minigpt.lessons.course import NO_GUESS, Cell, Lesson, lesson_of, lessons
 from minigpt.lessons.output import Output, collected
 from minigpt.lessons.reveal import Answer, Question, reveal
@@ -56,7 +58,7 @@ def all_ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dic
     """The page, and what each lesson has shown for it; each cell with an answer was run with a right guess too, and
     what it reveals with a wrong and an unreadable one.
 
-    There is no run, so the lessons look at a small model, here of a few steps.
+    There is no run, so the lessons look at a small model, here of a few steps, and ask it about few stories.
     """
     found: dict[str, Ran] = defaultdict(Ran)
     waiting: list[Cell] = []
@@ -98,8 +100,11 @@ def all_ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dic
         folder = tmp_path_factory.mktemp("lessons")
         patch.chdir(folder)
         patch.setattr("minigpt.text.corpus.DATA", folder / "data")
-        patch.setattr(own_model, "STEPS", 8)
-        patch.setattr(short_trainings, "STEPS", 8)
+        patch.setattr(own_model, "STEPS", 4)
+        patch.setattr(short_trainings, "STEPS", 4)
+        few = [option.replace("validation: 100", "validation: 20") for option in small_training.SMALL]
+        patch.setattr(small_training, "SMALL", few)
+        patch.setattr(cost, "operations_to_write", cache(cost.operations_to_write))  # a cell asks again at each guess
         patch.setattr(as_page, "run", run)
         try:
             yield as_page.page(), found
