@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -238,7 +239,8 @@ def test_a_vocabulary_as_large_as_gemmas_fits_into_a_run(tmp_path: Path) -> None
     """262,144 tokens, in a file of 37 MB. What is kept in a run is smaller, and is read again."""
     letters = sorted(ALPHABET)
     pairs = [[a, b] for a in letters for b in letters]
-    pairs += [[a + b, c] for c in letters for a, b in pairs][: 262_144 - 256 - len(pairs)]
+    triples = ([a + b, c] for c in letters for a, b in pairs)
+    pairs = [*pairs, *islice(triples, 262_144 - 256 - len(pairs))]
     values = plain(also=["".join(pair) for pair in pairs], merges=pairs)
     (tmp_path / "tokenizer.json").write_text(json.dumps(values, indent=6), encoding="utf-8")
     assert MAX_BYTES < (tmp_path / "tokenizer.json").stat().st_size < hf_steps.LARGEST
