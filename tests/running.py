@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -238,8 +239,12 @@ class ForkedProcess(JsonProcess):
 
 def server(imports: tuple[str, ...] = ()) -> Server:
     """The server, started when it is first needed, with the shim (`shim.py`), which is off; a fork for more imports."""
-    if imports in SERVERS:
-        return SERVERS[imports]
+    with STARTING:
+        return SERVERS[imports] if imports in SERVERS else begun(imports)
+
+
+def begun(imports: tuple[str, ...]) -> Server:
+    """A server, which is kept."""
     if imports:
         argv, code = [fork_server.__file__, *imports], "import __main__; __main__.serve()"
         forks = forked([0, 1], code=code, argv=argv, cwd=os.getcwd())
@@ -252,3 +257,4 @@ def server(imports: tuple[str, ...] = ()) -> Server:
 
 
 SERVERS: dict[tuple[str, ...], Server] = {}
+STARTING = threading.RLock()  # two threads that need a server have the same one
