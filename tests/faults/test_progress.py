@@ -7,7 +7,6 @@ import os
 import random
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -16,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import tiktoken
-from running import environment, furnish, script, small_text, started, well
+from running import forked, furnish, script, small_text, started, well
 from tiktoken_ext import openai_public
 
 from minigpt.config.options import load
@@ -129,14 +128,12 @@ def test_learning_ends_with_whoever_asked_for_it(tmp_path: Path) -> None:
     code = "from minigpt.system import waiting\nfrom minigpt.text.tokenizer import BPE\nwaiting.QUIET_SECONDS = 0.2\n"
     code += "BPE.fit(BPE.Config(vocab_size=50000), [open('dna.txt').read()])"
     (tmp_path / "dna.txt").write_text(DNA, encoding="utf-8")
-    with subprocess.Popen(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environment(), stderr=subprocess.PIPE
-    ) as asks:
-        assert asks.stderr
-        learning = re.compile(rb"training the tokenizer: \d+ s\n")  # all parts of the text are read
-        assert any(map(learning.fullmatch, asks.stderr))
-        asks.kill()
-        assert asks.stderr.read() == b""  # which the learner has too: it ends when both are gone
+    asks = forked([2], code=code, argv=["-c"], cwd=str(tmp_path))
+    assert asks.stderr
+    learning = re.compile(r"training the tokenizer: \d+ s\n")  # all parts of the text are read
+    assert any(map(learning.fullmatch, asks.stderr))
+    asks.kill()
+    assert asks.rest() == ""  # which the learner has too: it ends when both are gone
 
 
 # ---- progress ----
@@ -305,12 +302,11 @@ def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
             (folder / tree / closed).chmod(0)
     sources = ["sparse.txt", "/proc/kmsg", "/proc/self/environ", "/dev/zero"]
     sources += [f"{tree}/{source}" for tree in TREES for source in ("texts", "texts/**/*.txt")]
-    command = [sys.executable, "-c", OPEN, *sources]
-    ended = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=60)
+    (folder / "open.py").write_text(OPEN, encoding="utf-8")
+    said = well(script(folder / "open.py", *sources, cwd=folder))
     for tree, closed in TREES.items():
         (folder / tree / closed).chmod(0o755)
-    assert (ended.returncode, ended.stderr) == (0, "")
-    return dict(json.loads(ended.stdout))
+    return dict(json.loads(said))
 
 
 def test_a_file_of_nothing_but_nul_is_refused_at_its_first_piece(refusals: dict[str, str]) -> None:
