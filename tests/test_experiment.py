@@ -9,14 +9,13 @@ import math
 import os
 import signal
 import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from comparing import SMALL, finished, small, written
-from running import ForkedProcess, started, wait_until
+from running import ForkedProcess, command_line, environment, script, started, wait_until, well
 
 import minigpt.comparison.pool
 from minigpt.comparison import variants as compare
@@ -27,7 +26,6 @@ from minigpt.comparison.summary import _mean, table
 from minigpt.system.errors import UserError
 from minigpt.system.plugin import load_plugin
 
-ROOT = Path(__file__).parents[1]
 TWICE = SMALL.replace("  mean: {model.attention: average_softmax}", "  again: {model.attention: single_head}")
 
 
@@ -278,8 +276,8 @@ def test_any_key_can_be_compared_data_included(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_command_prints_the_same_and_continues_after_a_stop(tmp_path: Path) -> None:
     path = written(tmp_path, SMALL.replace("max_steps: 6", "max_steps: 150"))
-    command = [sys.executable, str(ROOT / "scripts" / "compare.py"), "--config", str(path)]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=-1, stderr=-1, text=True) as process:
+    command, own = command_line("compare.py", "--config", path), {"MINIGPT_DATA": str(tmp_path / "data")}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment(**own), stdout=-1, stderr=-1, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if line.startswith("run 1 of 4"):
@@ -291,14 +289,13 @@ def test_the_command_prints_the_same_and_continues_after_a_stop(tmp_path: Path) 
     assert 1 <= len(finished) < 4
     assert f"the same command goes on with the {4 - len(finished)} runs that are left" in rest
     assert "failed" not in rest
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert f"{4 - len(finished)} of 4 runs to do" in done.stdout
+    said = well(script("compare.py", "--config", path, cwd=tmp_path, **own))
+    assert f"{4 - len(finished)} of 4 runs to do" in said
     assert all(path.read_bytes() == raw for path, raw in finished.items())
     folder = tmp_path / "runs" / "compare" / "small"
     row = json.loads((folder / "results.json").read_text("utf-8"))["variants"][0]
-    assert f"{row['above']:.4f}" in done.stdout
-    assert row["difference"]["sentence"] in done.stdout
+    assert f"{row['above']:.4f}" in said
+    assert row["difference"]["sentence"] in said
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
