@@ -47,11 +47,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """The process that only hands out the tests to others does not import torch."""
     if config.getoption("dist", "no") == "no":
         import torch
+        from fork_server import seed_quickly
 
         torch.set_num_threads(1)  # the models here are tiny: threads would cost more than they bring
-        if not torch.cuda.is_available():  # torch.manual_seed would keep the stack of each call for it: a millisecond
-            for device in (torch.cuda, torch.xpu, torch.mtia):
-                device.manual_seed_all = lambda seed: None
+        if not torch.cuda.is_available():
+            seed_quickly()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -13,8 +13,9 @@ from minigpt.runs.report import read_metrics
 
 STEPS = 12
 SMALL = CONFIG.replace(
-    "max_steps: 8, eval_every: 4, sample_every: 0", f"max_steps: {STEPS}, eval_every: 4, sample_every: 2"
+    "max_steps: 8, eval_every: 4, sample_every: 0", f"max_steps: {STEPS}, eval_every: 4, sample_every: 6"
 )
+SMALL = SMALL.replace("max_tokens: 20", "max_tokens: 8")
 
 # `act` happens at the nth call of owner.name, before it (first=True) or within what it returns to
 PLUGIN = """
