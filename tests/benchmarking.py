@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from running import Ended, furnish
+from running import SCRIPTS, Ended, furnish, script
 
 from minigpt.bench import checkout
 
@@ -93,6 +93,57 @@ model: {n_layer: 1, n_embd: 16, block_size: 64, attention: {kind: multi_head, n_
 training: {batch_size: 4, max_steps: 6, eval_every: 3, sample_every: 0, checkpoint_every: 6, device: cpu}
 sampling: {max_tokens: 5}
 """
+
+# A suite that measures for moments. The commands that it times are forks, unless they are Python statements.
+BRIEFLY = """
+import os, runpy, subprocess, sys
+sys.path[:1] = [{scripts!r}, {tests!r}]
+from fork_server import Forked, hurry
+from minigpt.bench import attention, hardware, processes, shared, startup, tricks
+
+class Command(Forked):
+    def __init__(self, command, cwd, **_):
+        heard, said = os.pipe()
+        pid = os.fork()
+        if not pid:
+            os.setsid()
+            os.dup2(said, 1)
+            os.dup2(said, 2)
+            os.chdir(cwd)
+            sys.argv, sys.path[0] = list(command[1:]), os.path.dirname(command[1])
+            sys.stdout.reconfigure(line_buffering=True)
+            hurry()
+        os.close(said)
+        super().__init__(pid, open(os.devnull, "w"), open(heard, encoding="utf-8"))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stdin.close()
+        self.stdout.close()
+        self.wait()
+
+def begun(command, **options):
+    return real(command, **options) if command[1].startswith("-") else Command(command, **options)
+
+hardware.BRIEF = attention.BLOCK = 0.001
+shared.SETTLE, shared.WARM_UP, shared.BLOCK, startup.WARM_UP = 0.2, 0.1, 0.1, 0
+tricks.TOKENS, tricks.SIZE["n_layer"] = 1024, 1
+for model in tricks.MODELS.values():
+    model["n_layer"] = 1
+if {forks!r}:
+    real, processes.subprocess = subprocess.Popen, type(sys)("subprocess")
+    vars(processes.subprocess).update(vars(subprocess), Popen=begun)
+runpy.run_path(sys.path[0] + "/benchmark.py", run_name="__main__")
+"""
+
+
+def briefly(home: Path, *arguments: str, forks: bool = True, imports: tuple[str, ...] = ()) -> Ended:
+    """Run a suite of the benchmark in a fork. `forks`: so are the commands of which it takes the time."""
+    code = BRIEFLY.format(scripts=str(SCRIPTS), tests=str(Path(__file__).parent), forks=forks)
+    (home / "brief.py").write_text(code, encoding="utf-8")
+    return script(home / "brief.py", *arguments, cwd=home, imports=imports)
 
 
 def furnish_checkout(folder: Path) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -13,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from benchmarking import CONFIG, files, furnish_checkout, numbers, shown
-from running import Ended, ForkedProcess, command_line, environment, process, script, small_text, well
+from benchmarking import CONFIG, briefly, files, furnish_checkout, numbers, shown
+from running import ForkedProcess, script, small_text, well
 
 from minigpt.attention import Attention
 from minigpt.bench import attention, checkout, ours, shared
@@ -136,7 +135,7 @@ def test_neighbours_compute_until_they_are_no_longer_needed() -> None:
 
 @pytest.fixture
 def forked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers are forked from the tests' server; the slow tests below start theirs as a user's benchmark does."""
+    """Workers are forked from the tests' server."""
     monkeypatch.setattr(JsonProcess, "__init__", ForkedProcess.__init__)
 
 
@@ -285,10 +284,7 @@ class Mine(MultiHead, kind="mine"):
     pass
 """
 BRIEF = ("--square", "64")
-BRIEFLY = """\
-import sys; del sys.argv[0]; sys.path.insert(0, sys.argv[0].rpartition("/")[0])
-import minigpt.bench.shared as shared; shared.SETTLE, shared.WARM_UP, shared.BLOCK = 0.2, 0.1, 0.1\
-"""
+GPT2 = ("transformers.models.gpt2.modeling_gpt2",)
 SOME = ("--kinds", "average_matrix,linear", *BRIEF)
 GROUPED = [f"grouped_query, n_kv_head={n}" for n in (1, 2, 4)]
 
@@ -297,7 +293,7 @@ GROUPED = [f"grouped_query, n_kv_head={n}" for n in (1, 2, 4)]
 def test_attention_measures_every_kind(home: Path) -> None:
     (home / "mine.py").write_text(PLUGIN, encoding="utf-8")
     few = ("--contexts", "16,8", "--repeat", "1", *BRIEF)
-    found = numbers(script("benchmark.py", "attention", "--plugin", "mine.py", *few, cwd=home), home, "attention")
+    found = numbers(briefly(home, "attention", "--plugin", "mine.py", *few), home, "attention")
     cells, growth, decoded = (table["rows"] for table in found["tables"])
     kinds = {row["kind"] for row in decoded}
     shipped = {kind for kind in Attention.kinds if Attention.kinds[kind].__module__.startswith("minigpt.attention.")}
@@ -313,7 +309,7 @@ def test_attention_measures_every_kind(home: Path) -> None:
 
 def test_attention_measures_some_kinds_beside_multi_head(home: Path) -> None:
     few = ("--contexts", "8", "--repeat", "1", "--kinds", "sliding_window", "--precision", "float32", *BRIEF)
-    found = numbers(script("benchmark.py", "attention", *few, cwd=home), home, "attention")
+    found = numbers(briefly(home, "attention", *few), home, "attention")
     assert [row["kind"] for row in found["tables"][2]["rows"]] == ["multi_head", "sliding_window, window=64"]
     ended = script("benchmark.py", "attention", "--kinds", "sliding_windw", *BRIEF, cwd=home)
     assert ended.code == 2 and "did you mean 'sliding_window'?" in ended.err
@@ -328,7 +324,7 @@ def test_memory_grows_with_the_pass() -> None:
 
 
 def test_a_kind_that_takes_too_long_stops(home: Path) -> None:
-    ended = script("benchmark.py", "attention", "--contexts", "8,16", "--repeat", "1", "--limit", "0", *SOME, cwd=home)
+    ended = briefly(home, "attention", "--contexts", "8,16", "--repeat", "1", "--limit", "0", *SOME)
     cells = numbers(ended, home, "attention")["tables"][0]["rows"]
     assert {row["context"] for row in cells if row["ms"] is not None} == {8}
     assert all(re.search(r"16 +- +- +- +-$", line) for line in ended.out.splitlines() if re.match(r"\w+ +16 ", line))
@@ -337,7 +333,7 @@ def test_a_kind_that_takes_too_long_stops(home: Path) -> None:
 @pytest.mark.slow
 def test_throughput_measures_everybody(home: Path) -> None:
     few = ("--nanogpt", "nanoGPT", "--steps", "2", "--repeat", "2", *BRIEF)
-    found = numbers(script("benchmark.py", "throughput", *few, cwd=home), home, "throughput")
+    found = numbers(briefly(home, "throughput", *few, imports=GPT2), home, "throughput")
     assert [row["who"] for row in found["tables"][0]["rows"]] == [
         "minigpt, float32",
         "minigpt, auto",
@@ -356,7 +352,7 @@ def test_throughput_measures_everybody(home: Path) -> None:
 def test_sampling_with_the_cache_writes_what_it_writes_without(home: Path) -> None:
     """Without a checkout of nanoGPT, only transformers is compared, and a note says so."""
     few = ("--tokens", "70", "--repeat", "1", *BRIEF)
-    ended = script("benchmark.py", "sampling", *few, cwd=home)
+    ended = briefly(home, "sampling", *few, imports=GPT2)
     for table in numbers(ended, home, "sampling")["tables"]:
         assert [row["who"] for row in table["rows"]] == ["minigpt", "minigpt, no cache", "transformers"]
         assert table["rows"][0]["same"] == "yes"
@@ -366,7 +362,7 @@ def test_sampling_with_the_cache_writes_what_it_writes_without(home: Path) -> No
 @pytest.mark.slow
 def test_startup_is_measured_to_the_first_step(home: Path) -> None:
     few = ("--nanogpt", "nanoGPT", "--text", "text.txt", "--config", "small.yaml", "--repeat", "1", *BRIEF)
-    found = numbers(process("benchmark.py", "startup", *few, cwd=home), home, "startup")
+    found = numbers(briefly(home, "startup", *few, forks=False), home, "startup")
     seconds = {row["what"]: row["seconds"]["median"] for row in found["tables"][0]["rows"]}
     assert list(seconds)[-2:] == ["minigpt's first step", "nanoGPT's first step"]
     assert len(seconds) == 5 and min(seconds.values()) > 0
@@ -375,10 +371,7 @@ def test_startup_is_measured_to_the_first_step(home: Path) -> None:
 @pytest.mark.slow
 def test_a_shared_machine_is_measured_beside_each_number_of_neighbours(home: Path) -> None:
     few = ("--nanogpt", "nanoGPT", "--neighbours", "0,1", "--repeat", "1", *BRIEF)
-    command = [sys.executable, "-c", f"{BRIEFLY}; import runpy; runpy.run_path(sys.argv[0], run_name='__main__')"]
-    arguments = [*command, *command_line("benchmark.py", "shared", *few)[1:]]
-    ended = subprocess.run(arguments, cwd=home, env=environment(), capture_output=True, text=True, timeout=300)
-    found = numbers(Ended(ended.returncode, ended.stdout, ended.stderr), home, "shared")
+    found = numbers(briefly(home, "shared", *few), home, "shared")
     for table in found["tables"]:
         who = [shared.OURS, shared.SPINNING, shared.ONE, shared.NANOGPT]
         assert [(row["neighbours"], row["who"]) for row in table["rows"]] == [(n, name) for n in (0, 1) for name in who]
@@ -388,7 +381,7 @@ def test_a_shared_machine_is_measured_beside_each_number_of_neighbours(home: Pat
 @pytest.mark.slow
 def test_every_trick_is_turned_off_once(home: Path) -> None:
     few = ("--steps", "1", "--tokens", "8", "--repeat", "1", *BRIEF)
-    found = numbers(script("benchmark.py", "tricks", *few, cwd=home), home, "tricks")
+    found = numbers(briefly(home, "tricks", *few), home, "tricks")
     writing = (*switch.TRICKS, *decoding.TRICKS)
     for table, tricks in zip(found["tables"], (switch.TRICKS, switch.TRICKS, writing), strict=True):
         off = [row["who"] for row in table["rows"] if row["who"] not in ("nothing", "all of them")]
@@ -400,7 +393,7 @@ def test_every_trick_is_turned_off_once(home: Path) -> None:
 def test_time_to_loss_trains_both_to_their_end(home: Path) -> None:
     before = files(home / "nanoGPT")
     few = ("--nanogpt", "nanoGPT", "--text", "text.txt", "--config", "small.yaml", "--seeds", "2", *BRIEF)
-    ended = process("benchmark.py", "time-to-loss", *few, "--steps", "4", "--equal-time", cwd=home)
+    ended = briefly(home, "time-to-loss", *few, "--steps", "4", "--equal-time")
     found = numbers(ended, home, "time-to-loss")
     runs, both = (table["rows"] for table in found["tables"])
     longer = "minigpt, in nanoGPT's time"

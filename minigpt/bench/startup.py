@@ -18,6 +18,7 @@ COLUMNS = {
 }
 IMPORTS = {"torch imported": "import torch", "minigpt imported": "import minigpt"}
 IMPORTS["GPT-2 of transformers imported"] = "from transformers import GPT2LMHeadModel"
+WARM_UP = 1  # rounds that only load the files into the operating system's cache
 MINIGPT, NANOGPT = "minigpt's first step", "nanoGPT's first step"
 
 
@@ -35,11 +36,11 @@ def run(setting: Setting, text: Path, config: str = "shakespeare_char_cpu.yaml")
             command = copy.train(1, checkout.STEPS, setting.device)
             commands[NANOGPT] = (command, copy.folder, checkout.FIRST_STEP)
         took: dict[str, list[float]] = {name: [] for name in commands}
-        for turn in range(setting.repeat + 1):
+        for turn in range(WARM_UP + setting.repeat):
             for name in in_turn(list(commands), turn):
                 command, where, line_of_step = commands[name]
                 seconds = time_command(name, command, where, line_of_step, stop=bool(line_of_step)).seconds
-                if turn:  # the first round only loads the files into the operating system's cache
+                if turn >= WARM_UP:
                     took[name].append(seconds)
     spreads = {name: Spread(tuple(values)) for name, values in took.items()}
     rows = [Row(what=name, seconds=seconds, ratio=seconds.over(spreads[MINIGPT])) for name, seconds in spreads.items()]
