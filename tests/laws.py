@@ -221,6 +221,8 @@ def asked_of(case: Case) -> Iterator[tuple[Law, bool]]:
     for law in EVERY:
         if law is laws.the_order_of_the_past and position is not NoPosition:
             continue  # it takes the position out
+        if law is laws.dropout_acts_in_training_only and position is Rotary and not everything:
+            continue  # weights are dropped after they are made, whatever the angles of queries and keys
         far = everything or position in FAR
         if (law in OF_A_MODEL or everything or not idle) and (law not in OF_FAR or far):
             yield law, far
