@@ -132,12 +132,19 @@ def turn(x):
 BOTH = TURN + "def rotary(q, k):\n    return turn(q), turn(k)\n"
 
 
-@pytest.mark.parametrize("code", [TURN, BOTH], ids=["of one tensor", "of both"])
-def test_rotary_may_be_the_rotation_alone(code: str, tmp_path: Path) -> None:
-    for announced in ("rotary", "multi_head,rotary"):
-        passes(check(tmp_path, announced, code))
-        minus = code.replace("a * angle.sin() + b * angle.cos()", "b * angle.cos() - a * angle.sin()")
-        is_wrong(check(tmp_path, announced, minus), "a minus in both features")
+ROTATIONS = [
+    pytest.param(TURN, "rotary", id="of one tensor"),
+    pytest.param(BOTH, "rotary", id="of both"),
+    pytest.param(BOTH, "multi_head,rotary", id="of both, inside heads"),
+    pytest.param(TURN, "multi_head,rotary", id="of one tensor, inside heads", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("code", "announced"), ROTATIONS)
+def test_rotary_may_be_the_rotation_alone(code: str, announced: str, tmp_path: Path) -> None:
+    passes(check(tmp_path, announced, code))
+    minus = code.replace("a * angle.sin() + b * angle.cos()", "b * angle.cos() - a * angle.sin()")
+    is_wrong(check(tmp_path, announced, minus), "a minus in both features")
 
 
 def test_only_the_queries_are_turned(tmp_path: Path) -> None:
@@ -340,6 +347,10 @@ STEP = (
 
 def test_a_cache_may_have_a_method_for_one_token(tmp_path: Path) -> None:
     passes(check(tmp_path, "multi_head,cache", STEP))
+
+
+@pytest.mark.slow
+def test_a_method_for_one_token_that_sees_two_tokens_only_is_wrong(tmp_path: Path) -> None:
     last = check(tmp_path, "multi_head,cache", STEP.replace("zip(*self.keys)", "zip(*self.keys[-2:])"))
     assert last.verdict == "wrong", last
 
