@@ -175,8 +175,8 @@ WRONG = {
     },
 }  # fmt: skip
 CASES = [(target, part) for target, cases in WRONG.items() for part in cases]
-SAMPLED = [  # a whole model takes a second or two: an eighth of its bugs run quickly
-    pytest.param(*case, marks=pytest.mark.slow) if case[0] == "gpt" and number % 8 else case
+SAMPLED = [  # a whole model takes a second or two: a tenth of its bugs run quickly
+    pytest.param(*case, marks=pytest.mark.slow) if case[0] == "gpt" and number % 16 else case
     for number, case in enumerate(CASES)
 ]
 
