@@ -62,8 +62,8 @@ def test_a_full_or_broken_disk_at_every_operation(tmp_path: Path) -> None:
     )
 
 
-def test_killed_at_25_random_moments(tmp_path: Path) -> None:
-    for trial in crash("moments", tmp_path, 25, **under(tmp_path)):
+def test_killed_at_12_random_moments(tmp_path: Path) -> None:
+    for trial in crash("moments", tmp_path, 12, **under(tmp_path)):
         check(trial)
 
 
