@@ -1,5 +1,6 @@
 """Settings for all tests: one thread, one seed, and the same hypothesis examples in every run."""
 
+import functools
 import gc
 import os
 import signal
@@ -70,6 +71,15 @@ def pytest_collection_finish() -> None:
 def whole(request: pytest.FixtureRequest) -> bool:
     """Whether every case was asked for."""
     return bool(request.config.getoption("--whole"))
+
+
+@pytest.fixture
+def captured(whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.compile runs what it captured of the model, forward and backward; with `--whole` it generates C++ of it."""
+    import torch
+
+    if not whole:
+        monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager_decomp_partition"))
 
 
 @pytest.fixture(autouse=True)

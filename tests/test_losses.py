@@ -158,6 +158,7 @@ def test_an_evaluation_in_bfloat16_is_hardly_off(dataset: Dataset) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("captured")
 @pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="torch.compile needs a C++ compiler")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's compiler about torch
 def test_a_loss_of_the_kinds_own_comes_out_of_a_compiled_model_too() -> None:
