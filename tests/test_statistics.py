@@ -106,8 +106,13 @@ def test_intervals_of_trained_models_cover_zero_as_often_as_they_claim(
             RunConfig,
             {
                 "data": {"windows": "documents", "stories": {"count": 600, "validation": 40}},
-                "model": {"n_layer": 1, "n_embd": 8, "attention": {"kind": "multi_head", "n_head": 2}},
-                "training": {"batch_size": 4, "max_steps": 25, "seed": seed, "device": "cpu"},
+                "model": {
+                    "n_layer": 1,
+                    "n_embd": 8,
+                    "block_size": 64,
+                    "attention": {"kind": "multi_head", "n_head": 2},
+                },
+                "training": {"batch_size": 4, "max_steps": 10, "seed": seed, "device": "cpu"},
             },
         )
         dataset, aligned, _, model, optimizer = prepare(config)
