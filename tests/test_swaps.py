@@ -207,6 +207,8 @@ def test_a_browser_finds_nothing_wrong_with_the_page(home: Path, visit: Visit) -
         (["model.n_layer=1"], "model: unknown key"),
         (["--name", "../x"], "--name ../x: "),
         (["rows=[]"], "rows: expected a list"),
+        (["training.eval_every=5", "--steps", "2"], "training.eval_every: it has no effect on --steps: leave it out"),
+        (["training.fast=false", "--steps", "2"], "training.fast: it has no effect on --steps: leave it out"),
         (["rows=[{swap: [model.position=none]}]"], "a row needs a name"),
         (["rows=[{name: a, swap: [model.position=none]}, {name: a, swap: [model.position=alibi]}]"], "are called 'a'"),
     ],

@@ -91,6 +91,10 @@ class SwapsConfig(Options):
             yield "rows", f"two rows are called {twice!r}"
         if self.training.lora is not None:
             yield "training.lora", "all weights are trained for --steps: leave it out"
+        plain = TrainingConfig()
+        for name in ("eval_every", "sample_every", "checkpoint_every", "checkpoint_minutes", "loggers", "fast"):
+            if getattr(self.training, name) != getattr(plain, name):
+                yield f"training.{name}", "it has no effect on --steps: leave it out"
 
 
 @dataclass(frozen=True)
