@@ -43,13 +43,20 @@ def finished(
     comparison: Comparison, plugins: tuple[Path, ...] = (), processes: bool = False, allow_leak: bool = False
 ) -> tuple[dict[str, Any], list[str]]:
     """Run a comparison, with or without worker processes. Returns its summary and the lines that it printed."""
-    said: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         if processes:
             patch.setattr(minigpt.comparison.pool, "JsonProcess", ForkedProcess)
         else:
             patch.setattr(WorkerPool, "work", work_here)
-        summary = Experiment(comparison, plugins, allow_leak, said.append).run("a test")
+        return run(comparison, plugins, allow_leak)
+
+
+def run(
+    comparison: Comparison, plugins: tuple[Path, ...] = (), allow_leak: bool = False
+) -> tuple[dict[str, Any], list[str]]:
+    """The same, with worker processes as a test has arranged them."""
+    said: list[str] = []
+    summary = Experiment(comparison, plugins, allow_leak, said.append).run("a test")
     assert json.loads((comparison.folder / "results.json").read_text("utf-8")) == json.loads(json.dumps(summary))
     return summary, said
 

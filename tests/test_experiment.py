@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from comparing import SMALL, finished, small, written
+from comparing import SMALL, finished, run, small, written
 from running import ForkedProcess, command_line, environment, script, started, wait_until, well
 
 import minigpt.comparison.pool
@@ -75,10 +75,13 @@ def test_it_continues_where_it_was_stopped_and_notices_what_changed(
 
 
 @pytest.mark.slow
-def test_two_comparisons_at_a_time_share_the_work_and_no_folder(tmp_path: Path) -> None:
+def test_two_comparisons_at_a_time_share_the_work_and_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("minigpt.comparison.pool.JsonProcess", ForkedProcess)  # for both, until both have ended
     comparison = small(tmp_path, SMALL.replace("max_steps: 6", "max_steps: 60"))
     found: list[Any] = []
-    both = [threading.Thread(target=lambda: found.append(finished(comparison, processes=True))) for _ in range(2)]
+    both = [threading.Thread(target=lambda: found.append(run(comparison))) for _ in range(2)]
     for thread in both:
         thread.start()
     for thread in both:
