@@ -10,7 +10,9 @@ import torch
 from laws import (
     ATTENTIONS,
     BLOCK,
+    BOTH,
     CASES,
+    INSIDE,
     POSITIONS,
     Case,
     V,
@@ -28,9 +30,10 @@ from minigpt.attention import Attention
 from minigpt.attention.averages.average_loop import AverageLoop
 from minigpt.attention.averages.average_softmax import AverageSoftmax
 from minigpt.attention.cache import KVCache, Shared
-from minigpt.attention.position import NoPosition, Position, Rotary
+from minigpt.attention.position import Alibi, NoPosition, Position, Rotary
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import MultiHead
+from minigpt.checks.laws import dropout_acts_in_training_only
 from minigpt.checks.laws_of_writing import written_in_chunks, written_past_the_context, written_token_by_token
 
 QUICK, REST = divided(CASES)
@@ -45,6 +48,16 @@ def test_contract(case: Case) -> None:
 def test_contract_with_positions_that_are_alike(whole: bool) -> None:
     broken = {str(case): broken_laws(case) for case in (REST if whole else REST[::3])}
     assert {case: laws for case, laws in broken.items() if laws} == {}
+
+
+@pytest.mark.slow
+def test_short_texts_with_a_position_and_dropout_with_a_rotation(whole: bool) -> None:
+    """Quickly, these are asked without a position, and of multi-head attention."""
+    inside = [case for case in INSIDE if case.position.component in (Rotary, Alibi)]
+    for case in inside if whole else inside[::3]:
+        for law in BOTH:
+            law(make_model(case))
+        obey(dropout_acts_in_training_only, case, far=False)
 
 
 @torch.no_grad()

@@ -17,11 +17,26 @@ STEPS, KINDS = all_steps(), list(Attention.kinds)
 
 @pytest.mark.parametrize("step", STEPS, ids=str)
 def test_an_edge_holds(step: Step) -> None:
+    assert positions_of(step)
+    alike = acting_outside(step)
+    check(step, [position for position in positions_of(step) if position not in alike[1:]])
+
+
+@pytest.mark.slow
+def test_every_edge_holds_with_positions_that_are_alike() -> None:
+    for step in STEPS:
+        check(step, acting_outside(step)[1:])
+
+
+def acting_outside(step: Step) -> list[str]:
+    """The positions of an edge that act elsewhere: to an attention they are alike."""
+    return [name for name in positions_of(step) if not any(map(Position.kinds[name].acts_by, ("rotate", "bias")))]
+
+
+def check(step: Step, positions: list[str]) -> None:
+    """Both ends compute the same, plain and fast."""
     allowed = max(step.edge.error, ROUNDING)
-    positions = positions_of(step)
-    assert positions
-    outside = [name for name in positions if not any(map(Position.kinds[name].acts_by, ("rotate", "bias")))]
-    for position in [name for name in positions if name not in outside[1:]]:  # to an attention these are alike
+    for position in positions:
         for fast in (False, True):
             far = gap(step, position, fast)
             assert far <= allowed, f"with position {position}, {'fast' if fast else 'plain'}: off by {far:.2g}"
