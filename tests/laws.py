@@ -108,8 +108,10 @@ ALIKE = (("learned", "sinusoidal", "convolution"), ("alibi", "plugin_learned_bia
 def is_quick(attention: Attention.Config, position: type[Position]) -> bool:
     """Whether the quick tests ask this pair: of positions that are alike, each kind is asked with one, in turn.
 
-    Multi-head attention is asked with all of them.
+    Multi-head attention is asked with all of them, options with none and with rotary.
     """
+    if attention in OPTIONS:
+        return position in (NoPosition, Rotary)
     turn = [*KINDS].index(attention.component.kind)
     mine = {alike[turn % len(alike)] for alike in ALIKE}
     others = {kind for alike in ALIKE for kind in alike} - mine

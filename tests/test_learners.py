@@ -304,7 +304,10 @@ PUBLIC: dict[str, tuple[str, list[tuple[str, str]], list[str]]] = {  # the threa
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("thread", PUBLIC)
+LONG = "reczoo/FuxiCTR#30"  # two bugs: they are looked for among all pairs, as in another test that is quick
+
+
+@pytest.mark.parametrize("thread", [pytest.param(t, marks=[pytest.mark.slow] * (t == LONG)) for t in PUBLIC])
 def test_bugs_that_were_reported_in_public_are_named(thread: str, tmp_path: Path) -> None:
     style, changes, words = PUBLIC[thread]
     source = STYLES[style]
