@@ -40,8 +40,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
-    """Two processes more than there are cores: many a test waits for a signal, a browser or another process."""
-    return (yield) + 2
+    """One process more than there are cores: many a test waits for a signal, a browser or another process."""
+    return (yield) + 1
 
 
 def pytest_configure(config: pytest.Config) -> None:

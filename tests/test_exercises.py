@@ -26,7 +26,7 @@ from minigpt.grading.confined import Confined, Limits
 from minigpt.grading.exercises import EXERCISES, begun, exercise_file, hand_out, hint, template
 from minigpt.system.errors import UserError
 
-QUICK = Limits(processor_seconds=1, seconds=6, memory=2**29)
+QUICK = Limits(processor_seconds=2, seconds=6, memory=2**29)
 PATIENT = replace(QUICK, seconds=120)  # a busy machine ends nobody before what the row is to say
 
 HOSTILE = {  # what a learner's file does, and what its row says
