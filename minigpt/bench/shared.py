@@ -26,7 +26,7 @@ from minigpt.bench.throughput import LAPTOP, describe
 from minigpt.fast.threads import cpus
 
 NEIGHBOURS = (0, 1, 2, 4, 8)
-SETTLE, WARM_UP = 3.0, 0.5  # seconds of warm-up: minigpt, which adapts its threads, and the others
+SETTLE, WARM_UP = 6.0, 0.5  # seconds of warm-up: minigpt, which adapts its threads, and the others
 BLOCK = 1.0  # seconds that a measurement takes, about
 OURS, SPINNING, ONE, NANOGPT = "minigpt", "minigpt, spinning", "minigpt, one thread", "nanoGPT"
 SPIN = "300000"  # as libgomp has it by default
