@@ -47,6 +47,7 @@ def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
 def pytest_configure(config: pytest.Config) -> None:
     """The process that only hands out the tests to others does not import torch."""
     if config.getoption("dist", "no") == "no":
+        gc.disable()  # until all tests are collected: next to nothing of them is garbage
         import torch
         from fork_server import seed_quickly
 
@@ -63,8 +64,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """What thousands of tests are made of stays to the end: the garbage collector need not look through it again."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture
@@ -105,3 +106,5 @@ def kinds_as_before() -> Iterator[None]:
     for module in PLUGINS.keys() - plugins.keys():
         sys.modules.pop(module, None)
         del PLUGINS[module]
+    gc.collect()
+    gc.freeze()  # what a chapter leaves is kept by modules and caches: no garbage either
