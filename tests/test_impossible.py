@@ -34,7 +34,7 @@ MUON = "{kind: muon, learning_rate: 0.05, adamw_learning_rate: 0.02}"
 TRAINED = f"""\
 data: {{source: stories, windows: documents, stories: {{count: 300, validation: 60}}}}
 model: {{n_layer: 1, n_embd: 32, block_size: 128, position: {{kind: none}}}}
-training: {{batch_size: 8, max_steps: 60, eval_every: 20, sample_every: 0, device: cpu, optimizer: {MUON}}}
+training: {{batch_size: 8, max_steps: 30, eval_every: 10, sample_every: 0, device: cpu, optimizer: {MUON}}}
 """
 PLUGIN = Path("leaky_row.py")
 COMPARED = "compare: {baseline: right, seeds: [1, 2], match: steps}\nvariants:\n" + (
@@ -74,7 +74,7 @@ def test_a_training_below_the_floor_is_told_once_and_at_the_end(tmp_path: Path) 
     assert "Likely causes: an attention sees the future in a way that no check has found; the targets" in said
     assert "verdict: impossible: the validation loss is " in said
     assert f"{below[-1]['val/above_floor']:.4f} nats a character, which is impossible (the floor, " in said
-    resumed = ("--resume", "--plugin", "leaky.py", "--allow-leak", "training.max_steps=80")
+    resumed = ("--resume", "--plugin", "leaky.py", "--allow-leak", "training.max_steps=40")
     again = well(script("train.py", *resumed, cwd=tmp_path))
     assert "which is impossible)" in again and "warning: step" not in again
     assert "verdict: impossible: " in again
