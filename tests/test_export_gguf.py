@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -9,8 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from families import in_float64
 from laws import stir
 from running import furnish, script, small_text
+from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from minigpt.config.options import from_dict
@@ -111,11 +114,19 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_independent_reader_computes_the_same(what: str, tmp_path: Path) -> None:
     run = random_run(MODELS[what])
     export_gguf(run, tmp_path / "model.gguf")
-    plain = {"dtype": torch.float32, "attn_implementation": "eager"}  # older ones' kernel has no cap
-    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="model.gguf", **plain).eval()
     ids = torch.randint(run.tokenizer.vocab_size, (2, 18), generator=torch.Generator().manual_seed(1))
-    torch.testing.assert_close(theirs(ids).logits, run.model(ids), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        deepcopy(run.model).double()(ids), read_by_transformers(tmp_path, ids), rtol=0, atol=1e-10
+    )
     comes_back(run, tmp_path / "model.gguf")
+
+
+def read_by_transformers(folder: Path, ids: Tensor) -> Tensor:
+    """The logits of ids (B, T) by the model in `model.gguf`, computed in float64: (B, T, V)."""
+    with in_float64():
+        plain = {"dtype": torch.float64, "attn_implementation": "eager"}  # older ones' kernel has no cap
+        theirs = AutoModelForCausalLM.from_pretrained(folder, gguf_file="model.gguf", **plain).eval()
+        return theirs(ids).logits
 
 
 def comes_back(run: Run, path: Path) -> None:
@@ -159,10 +170,10 @@ def test_a_run_that_comes_back_writes_the_same_text(source: str, tmp_path: Path)
 def test_rounded_numbers_are_the_librarys_and_read_alike(weights: Weights, far: float, tmp_path: Path) -> None:
     run = random_run(LLAMA)
     export_gguf(run, tmp_path / "model.gguf", weights)
-    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="model.gguf", dtype=torch.float32).eval()
     again = load(import_folder(tmp_path / "model.gguf", "again", None, silent), "cpu", fast=False)
     ids = torch.arange(18)[None]
-    torch.testing.assert_close(theirs(ids).logits, again.model(ids), rtol=0, atol=1e-5)
+    ours = deepcopy(again.model).double()(ids)  # (1, 18, V)
+    torch.testing.assert_close(ours, read_by_transformers(tmp_path, ids), rtol=0, atol=1e-10)
     error = (again.model(ids) - run.model(ids)).std() / run.model(ids).std()
     assert 0 < error < far  # rounded, and the same model
     types = {one.type for one in read_header(tmp_path / "model.gguf").tensors.values()}
