@@ -1,11 +1,12 @@
 """Attention as a textbook. Read `ladder.py` first, then `cache`, `position`, `norm` and `base.py`, then a family:
 
     averages/   the mean of the past, three ways: a loop, a matrix, a softmax of masked zeros
-    softmax/    scores and a softmax: dot_product, single_head, multi_head, grouped_query, and what changes one thing
-    compact/    fewer numbers to keep: a latent, factors, or another layer's keys and values
+    softmax/    scores and a softmax: dot_product, single_head, multi_head, grouped_query; the others change one step
+    compact/    smaller caches: a latent, factors, or another layer's keys and values
+    sparse/     a softmax over some of the past: a window, a stride, a chunk, or chosen keys
     linear/     no softmax: the past is a state of fixed size, read and written by each token
 
-A new kind is ONE new file in a family's folder and nothing else: it is found by itself.
+A new kind is ONE new file in a family's folder and nothing else: this package imports every file in these folders.
 """
 
 from importlib import import_module

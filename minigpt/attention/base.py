@@ -1,7 +1,7 @@
 """The contract of attention: what every kind shares, and where it may differ.
 
-Attention is a weighted mean of values. The kinds differ in where the weights come from, so there is one `forward`,
-and a kind says only what is new about it: usually `weights`, or a piece of it.
+Attention is a weighted mean of values. The kinds differ in how the weights are computed, so there is one `forward`,
+and a kind defines only what is new: usually `weights`, or a part of it.
 
     class Mine(MultiHead, kind="mine"):              # one file in a family's folder, or --plugin mine.py
         def scores(self, query, key):
@@ -33,27 +33,27 @@ class Attention(nn.Module, Component):
 
     Weights that a kind sets in its constructor keep their values: `nn.init.constant_(self.forget.bias, 4)`,
     `weight.data.zero_()`, or an `nn.Parameter` of its own. A linear layer or an embedding that it leaves as torch made
-    it starts as in GPT-2 (`model/initialise.py`). Muon steps the weights of its linear layers, but for what `muon`
-    says, and AdamW the rest.
+    it is initialised as in GPT-2 (`model/initialise.py`). Muon updates the weights of its linear layers, except where
+    `muon` says otherwise, and AdamW updates the rest.
 
-    Before the first step every model is probed for leaks, and a kind of a user's own is held to most of the laws that
-    the contract suite asks of those that ship (`checks/before_training.py`).
+    Before the first step every model is checked for causality, and a user's own kind is also tested for most of the
+    properties that the contract suite tests on the built-in kinds (`checks/before_training.py`).
     """
 
     rows_sum_to_one: ClassVar[bool] = True
     weights_nonnegative: ClassVar[bool] = True
     order_blind: ClassVar[bool] = True  # the order of the past does not change the last row (no position)
-    chooses: ClassVar[bool] = False  # it picks some of the keys, so that rounding can change which
-    unsuited: ClassVar[Mapping[str, str]] = {}  # {"rotate" or "bias": why positions that act so are left out here}
-    edges: ClassVar[tuple[Edge, ...]] = ()  # where it equals a kind above it, or comes near
-    muon: ClassVar[Mapping[str, bool]] = {}  # {parameter: whether Muon steps it}, where that is not as usual
+    chooses: ClassVar[bool] = False  # it selects some of the keys; rounding can change which ones
+    unsuited: ClassVar[Mapping[str, str]] = {}  # {"rotate" or "bias": why it uses no position of this sort}
+    edges: ClassVar[tuple[Edge, ...]] = ()  # where it equals another kind, or comes near it
+    muon: ClassVar[Mapping[str, bool]] = {}  # {parameter: whether Muon updates it}: the exceptions
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Component.Config):
         """The options of every kind."""
 
         position: Position.Config | None = None
-        """How this attention is told where a token is: none, rotary or alibi; by default as the model is."""
+        """How this attention is told where a token is: none, rotary or alibi; by default the position of the model."""
 
         def mistakes(self) -> Iterator[Mistake]:
             yield from super().mistakes()
@@ -75,7 +75,7 @@ class Attention(nn.Module, Component):
         self.position = NoPosition(NoPosition.Config(), model) if self.leaves_out(chosen.component) else position
 
     def leaves_out(self, position: type[Position]) -> str:
-        """Why this kind leaves a position out; empty where it uses it."""
+        """Why this kind does not use a position; "" if it does."""
         return "; ".join(why for method, why in self.unsuited.items() if position.acts_by(method))
 
     def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
@@ -88,13 +88,13 @@ class Attention(nn.Module, Component):
         return query, query, value
 
     def weights(self, query: Tensor, key: Tensor) -> Tensor:
-        """Who attends to whom: (B, H, T, S). Query t is at position S - T + t. This is what is plotted and tested."""
+        """The attention weights (B, H, T, S). Query t is at position S - T + t. These are plotted and tested."""
         raise TypeError(f"{type(self).__name__} does not say where its weights come from: define weights(query, key)")
 
     def stages(self, query: Tensor, key: Tensor) -> dict[str, Tensor]:
-        """The steps from queries and keys to the weights, to be looked at: by name, in order, the weights last.
+        """The steps from queries and keys to the weights, for display: by name, in order, the weights last.
 
-        A step is a number a pair, (B, H, T, S), or a number a token, such as a gate: (B, H, S).
+        A step has one number for each pair, (B, H, T, S), or one for each token, such as a gate: (B, H, S).
         """
         return {"weights": self.weights(query, key)}  # (B, H, T, S)
 
@@ -108,14 +108,14 @@ class Attention(nn.Module, Component):
         return self.mix(query, *past.append(key, value))
 
     def output(self, mixed: Tensor, x: Tensor) -> Tensor:
-        """(B, H, T, e) -> (B, T, D): concatenate the heads. x (B, T, D) is what `qkv` was given, for gates."""
+        """(B, H, T, e) -> (B, T, D): concatenate the heads. x (B, T, D) is the input of `qkv`, for gates."""
         return mixed.transpose(1, 2).flatten(2)  # (B, T, H e)
 
     def extra_loss(self) -> Tensor | None:
-        """A loss of the kind's own, made in the last pass of training, as a mean over its positions; None: it has none.
+        """The kind's own loss in the last training pass, as a mean over its positions; None if it has no own loss.
 
-        Training adds it to the loss of the next tokens, which alone is shown. Let go of it here: it is asked once a
-        pass.
+        Training adds it to the next-token loss, and shows the next-token loss only. It is called once for each pass:
+        do not keep a reference to the loss.
         """
         return None
 
@@ -142,12 +142,12 @@ def repeat_kv(x: Tensor, H: int) -> Tensor:
 
 
 class SoftmaxAttention(Attention):
-    """Weights are the softmax of scores: `scale`, `scores`, `bias`, `mask`, `normalise`, each to be changed alone."""
+    """Weights are the softmax of scores. A kind overrides `scale`, `scores`, `bias`, `mask` or `normalise`."""
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Attention.Config):
         causal: bool = True
-        """False lets every position see the future: a lesson, refused by training unless --allow-leak is given."""
+        """False lets every position see the future: for lessons; training refuses it unless --allow-leak is given."""
 
     config: SoftmaxAttention.Config
 
@@ -160,11 +160,11 @@ class SoftmaxAttention(Attention):
         return query @ repeat_kv(key, query.shape[1]).mT * self.scale(query)
 
     def bias(self, query: Tensor, key: Tensor) -> Tensor:
-        """What is added to the scores of query (B, H, T, d) and key (B, G, S, d): (H, T, S), the position's."""
+        """What the position adds to the scores of query (B, H, T, d) and key (B, G, S, d): (H, T, S)."""
         return self.position.bias(query, key)
 
     def mask(self, T: int, S: int, device: torch.device) -> Tensor:
-        """Who may look where: (T, S), true where query t may see key s. Made from `distance`."""
+        """The mask (T, S): true where query t may see key s. Made from `distance`."""
         return distance(T, S, device) >= (0 if self.config.causal else -S)
 
     def normalise(self, scores: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """What decoding keeps of earlier tokens: nothing (a training pass), keys and values of all of them or of the last few,
 those of the layer below, or a state of fixed size.
 
-A cache belongs to the caller, one a layer (`GPT.make_cache`), and is filled by `Attention.forward`.
+A cache belongs to the caller, one for each layer (`GPT.make_cache`), and `Attention.forward` fills it.
 
 B batch, G key heads, T new positions, S all positions so far, D model width, d width of a key, e width of a value.
 """
@@ -22,8 +22,8 @@ class Past:
 
     `length` is how many positions came before, which is the position of the first new one. `below` is the past of the
     layer below. `seen` are the keys and values of the new positions, whatever the cache, as `Attention.qkv` made them;
-    `kept()` are those of all positions so far. Kinds that share keys or values between layers read them there, and
-    `rotated_by`, the position that rotated these keys.
+    `kept()` are those of all positions so far. `rotated_by` is the `Position` that rotated these keys. Kinds that share
+    keys or values between layers read all three.
     """
 
     keeps = False
@@ -37,13 +37,13 @@ class Past:
         self.tails: dict[str, Tensor] = {}
 
     def expect(self, batch: int) -> None:
-        """Refuse another batch size than before, with ValueError: broadcasting would be silent."""
+        """Raises ValueError if the batch size is not the one before: broadcasting would hide the mistake."""
         if self.batch not in (None, batch):
             raise ValueError(f"the cache was filled with a batch of {self.batch}, now {batch} came")
         self.batch = batch
 
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """All keys and values so far: with nothing before them, the new ones."""
+        """Returns all keys and values so far: without a cache, the new ones."""
         return key, value
 
     def kept(self) -> tuple[Tensor, Tensor]:
@@ -58,7 +58,8 @@ class Past:
     def before(self, x: Tensor, n: int, of: str = "") -> Tensor:
         """The n vectors that came before x (B, T, D), zeros where there were fewer: (B, n, D).
 
-        A cache keeps the last n of what it is asked with, so ask once a pass; `of` names x where a layer has several.
+        A cache then keeps the last n vectors of x for the next pass, so call this once in a pass. `of` names x where a
+        layer has several. Raises ValueError for another batch size.
         """
         tail = self.tails.get(of, x.new_zeros(x.shape[0], n, x.shape[2]))  # (B, n, D)
         if self.keeps:
@@ -70,8 +71,8 @@ class Past:
 class KVCache(Past):
     """The keys and values of all positions so far, in buffers of `capacity` positions.
 
-    The buffers are made at the first append, from what arrives: its batch, heads, widths, type and device. Raises
-    ValueError when more positions arrive than fit, or another batch size.
+    The first append makes the buffers, with the batch size, heads, widths, dtype and device of its keys and values.
+    Raises ValueError when more positions arrive than fit, or another batch size.
     """
 
     keeps = True
@@ -110,9 +111,9 @@ class KVCache(Past):
 class WindowCache(Past):
     """The keys and values of the last `window` positions, and of the first `sinks`: a fixed size, whatever the past.
 
-    A ring: a position is written over the one `window` positions before it. `append` returns what was kept, in the
-    order of the text, and then what is new. A mask that is made of distances stays right: what was dropped, no new
-    position sees any more.
+    A ring buffer: a position overwrites the one `window` positions before it. `append` returns the kept positions, in
+    the order of the text, and then the new ones. A mask that is made from distances stays right, because no new
+    position sees a dropped one.
     """
 
     keeps = True
@@ -143,12 +144,12 @@ class WindowCache(Past):
         return keys, values
 
     def slot(self, position: int) -> int:
-        """Where a position is kept."""
+        """The index in the buffers at which a position is kept."""
         s = self.sinks
         return position if position < s else s + (position - s) % self.window
 
     def write(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Keep key (B, G, T, d) and value (B, G, T, e), each in its place; returns the buffers, in their own order."""
+        """Keep key (B, G, T, d) and value (B, G, T, e), each in its slot; returns the buffers, ordered by slot."""
         self.expect(key.shape[0])
         start, end, size = self.length, self.length + key.shape[2], self.sinks + self.window
         if self.buffers is None:
@@ -164,14 +165,14 @@ class WindowCache(Past):
         return keys[:, :, :end], values[:, :, :end]  # (B, G, at most s + w, d), (B, G, at most s + w, e)
 
     def kept(self) -> tuple[Tensor, Tensor]:
-        """Raises UserError: it does not have those of all positions."""
+        """Raises UserError: a window does not have the keys and values of all positions."""
         raise UserError(f"{SHARES}, which keeps a window of them only; {INSTEAD}")
 
 
 class ChunkCache(WindowCache):
-    """The keys and values of the chunk under way: the text is cut every `window` positions, and what is kept with it.
+    """The keys and values of the current chunk: a new chunk begins, and the cache is emptied, every `window` positions.
 
-    Whole chunks are dropped, so a mask that is made of chunks stays right too.
+    Whole chunks are dropped, so a mask that is made from chunks stays right too.
     """
 
     def in_order(self) -> tuple[list[Tensor], list[Tensor]]:
@@ -182,14 +183,15 @@ class ChunkCache(WindowCache):
 
 
 class Shared(Past):
-    """Nothing but its length: the keys and values are those that the layer below keeps."""
+    """Keeps its length only: the keys and values are those that the layer below keeps."""
 
     keeps = True
 
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Key (B, G, T, d) and value (B, G, T, e) are there already: returns (B, G, S, d) and (B, G, S, e).
+        """Keeps nothing, since the layer below has key (B, G, T, d) and value (B, G, T, e) already.
 
-        Raises UserError where the layer below keeps something else, from which it makes them.
+        Returns those of all positions so far, (B, G, S, d) and (B, G, S, e). Raises UserError where the layer below
+        keeps them in another form, such as a latent.
         """
         self.length += key.shape[2]
         kept = self.kept()
@@ -198,7 +200,7 @@ class Shared(Past):
         return kept
 
     def kept(self) -> tuple[Tensor, Tensor]:
-        """What the layer below keeps."""
+        """What the layer below keeps. Raises UserError in the first layer."""
         if self.below is None:
             raise UserError("the first layer has no layer below whose keys and values it could share")
         return self.below.kept()
@@ -207,7 +209,7 @@ class Shared(Past):
 class State(Past):
     """A state of fixed size, however long the past: the sum of an average, the matrix of a linear attention.
 
-    It is replaced and never written in place, so a copy of the reference is a snapshot.
+    It is replaced and never changed in place, so a copy of the reference is a snapshot.
     """
 
     keeps = True

@@ -14,8 +14,9 @@ from typing import Any
 class Edge:
     """A kind equals the kind `to` (an identity), or comes as near as `error` (a limit).
 
-    Both are made with the options given. What has the same name and shape in both is then made equal, and `prepare`
-    (this kind, the other kind) sets what is left. Equal are their outputs and all gradients that both have.
+    Both are built with the options given. Parameters with the same name and shape in both are made equal, and
+    `prepare(this kind, the other kind)` sets the rest. Then the outputs are equal, and so are all gradients that both
+    have.
     """
 
     to: str
@@ -23,6 +24,6 @@ class Edge:
     mine: Mapping[str, Any] = field(default_factory=dict)  # options of this kind
     theirs: Mapping[str, Any] = field(default_factory=dict)  # options of the other
     prepare: Callable[[Any, Any], None] | None = None
-    error: float = 0.0  # of a limit: how far they are still apart, relative to the largest number
+    error: float = 0.0  # for a limit: the difference that is left, relative to the largest number
     size: float = 1.0  # what the inputs are multiplied by: some limits hold for small inputs
-    without: tuple[str, ...] = ()  # positions under which it does not hold
+    without: tuple[str, ...] = ()  # positions with which it does not hold

@@ -1,7 +1,7 @@
 """The ladder: attention from a running mean to queries, keys and values, as plain functions.
 
 Read it from top to bottom. Each function is complete in itself, and adds one idea to the one before.
-The files beside this one make trainable modules of the same steps.
+The other files of this folder turn the same steps into trainable modules.
 
 T positions (of the queries), S positions (of the keys), D width of a token, d width of a query and a key, e width of a
 value; `...` is any number of batch dimensions. "Causal" means that position t sees the positions 0..t and no others.
@@ -35,7 +35,7 @@ def average_softmax(x: Tensor) -> Tensor:
 
 
 def dot_product(x: Tensor, causal: bool = True) -> Tensor:
-    """Scores that depend on the tokens: how well each matches each other, x @ x^T; nothing is learned: (..., T, D)."""
+    """Scores that depend on the tokens: the dot product of each pair, x @ x^T; nothing is learned: (..., T, D)."""
     T = x.shape[-2]
     scores = x @ x.mT  # (..., T, T)
     if causal:
@@ -45,7 +45,7 @@ def dot_product(x: Tensor, causal: bool = True) -> Tensor:
 
 
 def attention_weights(query: Tensor, key: Tensor, causal: bool = True, scale: float | None = None) -> Tensor:
-    """Who attends to whom, where what a token looks for (query) differs from what it offers (key).
+    """The attention weights, where what a token looks for (query) differs from what it offers (key).
 
     query (..., T, d), key (..., S, d) -> (..., T, S); every row sums to one. The scores are multiplied by `scale`:
     None is 1/sqrt(d), which keeps their variance at one ("Attention Is All You Need", arXiv 1706.03762), and 1.0

@@ -12,7 +12,7 @@ EPSILON = 1e-6  # keeps a vector of zeros from being divided by zero
 
 
 class RMSNorm(nn.Module):
-    """x (..., d) -> (..., d), of the type that arrives; with `weights`, a learned scale for each feature."""
+    """x (..., d) -> (..., d), of the dtype of x; with `weights`, it learns a scale for each feature."""
 
     def __init__(self, d: int, weights: bool = True, epsilon: float = EPSILON):
         super().__init__()
@@ -26,7 +26,7 @@ class RMSNorm(nn.Module):
 
 
 class HeadNorm(RMSNorm):
-    """RMSNorm of queries or keys (B, H, T, d) -> (B, H, T, d): each head, or with `whole` all H d features as one."""
+    """RMSNorm of queries or keys (B, H, T, d) -> (B, H, T, d): of each head, or with `whole` of all H d features."""
 
     def __init__(self, H: int, d: int, whole: bool, epsilon: float):
         super().__init__(H * d if whole else d, epsilon=epsilon)

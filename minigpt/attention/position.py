@@ -3,7 +3,7 @@
 
 Attention alone does not depend on the order of the past. A position can act in three places: `embed` adds to the
 embeddings, once, in the model; `rotate` rotates queries and keys, and `bias` is added to the scores, both in every
-attention. A kind overrides the one it needs, so any position goes with any attention.
+attention. A kind overrides the one it needs, so any position can be used with any attention.
 
 B batch, H heads, T positions of the queries, S of the keys, D model width, d width of a head, n = d // 2 pairs.
 """
@@ -100,12 +100,13 @@ class Sinusoidal(Position, kind="sinusoidal"):
 class Convolution(Position, kind="convolution"):
     """Adds to each embedding a share of the few before it: a causal convolution of each feature by itself.
 
-    It tells what came just before, and not where: attention without positions can then look for a token by its
-    neighbour, as for a value by its key. H3 (arXiv 2212.14052), Mamba (2312.00752) and DeltaNet (2406.06484) have one
-    in every layer. The shares start at random, each feature's its own, so that neighbours can be told apart at once.
+    A token then knows which tokens came just before it, but not its position. Attention without positions can find a
+    token by the one before it, as a value by its key. H3 (arXiv 2212.14052), Mamba (2312.00752) and DeltaNet
+    (2406.06484) have one in every layer. The shares start at random, and each feature has its own, so that different
+    neighbours give different sums from the start.
     """
 
-    START: ClassVar[float] = 0.5  # how much of an embedding comes from its neighbours; from 0, they are found later
+    START: ClassVar[float] = 0.5  # initial size of the shares; if they start at 0, training uses the neighbours later
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Position.Config):
@@ -129,19 +130,19 @@ class Convolution(Position, kind="convolution"):
 
 
 class Stretch(Component):
-    """How rotary positions are made to reach beyond the texts of the training: see `stretch.py`. Here not at all."""
+    """How rotary positions are extended to texts longer than those of the training: see `stretch.py`. Here not."""
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Component.Config):
         """No options."""
 
         def waves(self, theta: Tensor, base: float) -> tuple[Tensor, Tensor]:
-            """The cosines and sines of the angles theta (T, n), whose frequencies were made of `base`: (T, n) each."""
+            """The cosines and sines of the angles theta (T, n), whose frequencies come from `base`: (T, n) each."""
             return theta.cos(), theta.sin()
 
 
 class NoStretch(Stretch, kind="none"):
-    """Every pair turns as fast as its frequency says."""
+    """Every pair rotates at its own frequency."""
 
 
 class Rotary(Position, kind="rotary"):
@@ -185,7 +186,7 @@ def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 class Alibi(Position, kind="alibi"):
     """Lowers each score in proportion to the distance, each head by its own slope ("Train Short, Test Long",
-    arXiv 2108.12409). The slopes fall geometrically from 2^(-8/H) to 2^-8. On an average it makes a decaying mean.
+    arXiv 2108.12409). The slopes fall geometrically from 2^(-8/H) to 2^-8. With ALiBi an average is a decaying mean.
 
     Where H is no power of two, the paper's own code takes the slopes of the largest power of two n below it, and for
     the heads left over every second slope of 2n heads. So do BLOOM (arXiv 2211.05100) and MPT: `slopes: bloom`.
@@ -194,7 +195,7 @@ class Alibi(Position, kind="alibi"):
     @dataclass(frozen=True, kw_only=True)
     class Config(Position.Config):
         slopes: Literal["geometric", "bloom"] = "geometric"
-        """The slopes of H heads, which differ where H is no power of two: one sequence, or two."""
+        """The slopes of H heads: one geometric sequence, or BLOOM's two. They differ where H is no power of two."""
 
     config: Alibi.Config
 
@@ -209,7 +210,7 @@ class Alibi(Position, kind="alibi"):
 
 @dataclass(frozen=True, kw_only=True)
 class Shape(Options):
-    """What every part of a model knows of the whole. `ModelConfig` adds the parts themselves."""
+    """The options of the whole model that every part of it reads. `ModelConfig` adds the parts themselves."""
 
     n_layer: Annotated[int, Range(1, 1000)] = 4
     """How many blocks are stacked."""

@@ -1,11 +1,11 @@
-"""Rotary positions that reach beyond the texts of the training: pairs turn more slowly. `linear`, `llama3`, `yarn`.
+"""Rotary positions for texts longer than those of the training: pairs rotate more slowly. `linear`, `llama3`, `yarn`.
 
 A model that was trained on texts of n tokens has never seen the angles of position n and beyond. Divided by a factor,
-the angles of `factor` n positions are those that it has seen; but neighbours are then told apart less well. So the
-later rules leave the fast pairs as they are, which tell neighbours apart, and slow the others, which have not made a
-whole turn in n positions:
+the angles of `factor` n positions are those that it has seen; but neighbouring positions then differ less. So the
+later rules do not change the fast pairs, which distinguish neighbours, and slow the others, which have not made a whole
+turn in n positions:
 
-    angle := angle (kept + (1 - kept) / factor)      kept = 1 for fast pairs, 0 for slow ones, between them a line
+    angle := angle (kept + (1 - kept) / factor)      kept = 1 for fast pairs, 0 for slow ones, linear between them
 
 T positions, n pairs of features.
 """
@@ -32,7 +32,7 @@ class Linear(Stretch, kind="linear"):
     @dataclass(frozen=True, kw_only=True)
     class Config(Stretch.Config):
         factor: Annotated[float, Range(1)] = 2.0
-        """How many times slower."""
+        """How many times more slowly the pairs rotate."""
 
         def kept(self, frequencies: Tensor, base: float) -> Tensor:
             """How much of its speed each pair keeps, from 0 to 1, for frequencies (n,) in radians a position: (n,)."""
@@ -50,8 +50,8 @@ class Linear(Stretch, kind="linear"):
 
 
 class Llama3(Linear, kind="llama3"):
-    """Pairs are told apart by the turns that they make in the texts of the training: the rule of Llama 3.1 ("The Llama
-    3 Herd of Models", arXiv 2407.21783; the numbers are those of its code)."""
+    """How many turns a pair makes in the texts of the training decides how much it is slowed: the rule of Llama 3.1
+    ("The Llama 3 Herd of Models", arXiv 2407.21783; the numbers are those of its code)."""
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Linear.Config):
@@ -74,9 +74,9 @@ class Llama3(Linear, kind="llama3"):
 
 
 class Yarn(Linear, kind="yarn"):
-    """The line from fast to slow runs over the number of the pair, and queries and keys grow a little, so that the
-    softmax over more keys stays as sharp ("YaRN: Efficient Context Window Extension of Large Language Models",
-    arXiv 2309.00071; the ends of the line are whole numbers, as in its code)."""
+    """`kept` is linear in the index of the pair, and queries and keys are made a little longer, so that a softmax over
+    more keys stays as sharp ("YaRN: Efficient Context Window Extension of Large Language Models", arXiv 2309.00071; the
+    first and last index of the linear part are whole numbers, as in its code)."""
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Linear.Config):
@@ -84,9 +84,9 @@ class Yarn(Linear, kind="yarn"):
         original: Count = 4096
         """How many positions the texts of the training had."""
         beta_fast: Positive = 32.0
-        """The pair that makes so many turns is the last to keep its speed."""
+        """The pair that makes this many turns is the last to keep its speed."""
         beta_slow: Positive = 1.0
-        """The pair that makes so many turns is the first to be slowed by the whole factor."""
+        """The pair that makes this many turns is the first to be slowed by the whole factor."""
         attention_factor: Positive | None = None
         """What queries and keys are multiplied by; by default 1 + 0.1 ln(factor)."""
 
@@ -102,7 +102,7 @@ class Yarn(Linear, kind="yarn"):
             fast, slow = (n * (once - math.log(turns)) / math.log(base) for turns in ends)
             first, last = max(math.floor(fast), 0), min(math.ceil(slow), 2 * n - 1)
             pair = torch.arange(n, dtype=frequencies.dtype, device=frequencies.device)  # (n,)
-            return 1 - ((pair - first) / max(last - first, 0.001)).clamp(0, 1)  # (n,): no width, a step
+            return 1 - ((pair - first) / max(last - first, 0.001)).clamp(0, 1)  # (n,): a step where first = last
 
         def length(self) -> float:
             return 1 + 0.1 * math.log(self.factor) if self.attention_factor is None else self.attention_factor

@@ -2,9 +2,9 @@
 
     out_t = (x_1 + ... + x_t) / t
 
-The first rung, which the others are held against: there are no queries, no keys, and nothing is learned.
+The first rung of the ladder, with which the others are compared: no queries, no keys, and nothing is learned.
 Cost: T^2 D for a text, T D for a written token; as a running sum T D and D (`fast/running_sum.py`). Cache: D numbers a
-token; as a running sum D numbers in all. Used in lessons: it can tell which tokens came, and not in which order.
+token; as a running sum D numbers in all. Used in lessons: the mean shows which tokens came, but not in which order.
 
 T query positions, S key positions, D model width.
 """

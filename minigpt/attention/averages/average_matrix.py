@@ -3,7 +3,7 @@
     out = A x,    A[t, s] = 1 / t for s <= t, and 0 for later s
 
 New against the loop: all positions at once.
-Cost and cache: those of the loop, in one product. Used in lessons.
+Cost and cache: those of the loop. Used in lessons.
 
 B batch, T query positions, S key positions.
 """

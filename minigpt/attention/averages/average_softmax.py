@@ -2,7 +2,7 @@
 
     weights_t = softmax over s <= t of 0
 
-New against the matrix: this is the form that can learn to choose, once the scores are not zero.
+New against the matrix: in this form, scores that are not zero can give some positions more weight than others.
 Cost and cache: those of the loop. Used in lessons.
 """
 

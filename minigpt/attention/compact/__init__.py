@@ -1,1 +1,1 @@
-"""Fewer numbers to keep: a latent, factors, or another layer's keys and values. One kind a file."""
+"""Smaller caches: a latent, factors, or another layer's keys and values. One kind in each file."""

@@ -4,10 +4,10 @@
     the layers between:           q = W_q x, and k, v of the layer below
 
 "Reducing Transformer Key-Value Cache Size with Cross-Layer Attention" (arXiv 2405.12981).
-New against grouped_query: it shares keys over layers, where that shares them over heads; both go together. Keys come
-rotated, so layers that share them have one position.
+New against grouped_query: layers share keys and values, where grouped_query shares them between heads; both can be
+combined. Keys are rotated before they are shared, so layers that share them must have the same position.
 Cost: that of multi_head without the projections of keys and values, O(T^2) in training and O(T) a written token.
-Cache: 2 G d / s numbers a token a layer.
+Cache: 2 G d / s numbers a token a layer, on average over the layers.
 Used in: Hunyuan-Large (s = 2), and Gemma 3n's upper layers.
 
 B batch, H query heads, G key heads, T positions, d width of a head.
@@ -41,7 +41,7 @@ class CrossLayer(GroupedQuery, kind="cross_layer"):
     @dataclass(frozen=True, kw_only=True)
     class Config(GroupedQuery.Config):
         share: Count = 2
-        """How many layers share keys and values: one that makes them, and those above it."""
+        """How many layers s share keys and values: one that makes them, and those above it."""
 
     config: CrossLayer.Config
 
@@ -75,7 +75,7 @@ class CrossLayer(GroupedQuery, kind="cross_layer"):
         return seen
 
     def check_rotation(self, below: object) -> None:
-        """Raises UserError where the layer below rotated its keys by another position than this one its queries."""
+        """Raises UserError where the layer below rotates its keys by another position than this layer its queries."""
         ours, theirs = (rotation(position) for position in (self.position, below))
         if ours != theirs:
             raise UserError(

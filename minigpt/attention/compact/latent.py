@@ -2,13 +2,13 @@
 
     c = norm(W_c x)      k_h = [K_h c, rotated(W_p x)]      v_h = V_h c      q_h = [Q_h x, rotated(P_h x)]
 
-"DeepSeek-V2" (arXiv 2405.04434), where it is called multi-head latent attention, MLA. A rotation cannot go through
-K_h, so p more channels, one head for all, are rotated; the rest has no position. The paper's large models make queries
-from a latent too; V2-Lite does not, nor is it done here.
+"DeepSeek-V2" (arXiv 2405.04434), where it is called multi-head latent attention, MLA. K_h could not be multiplied into
+the query if a rotation stood between them. So only p more channels are rotated, whose key all heads share; the rest has
+no position. The paper's large models make queries from a latent too; V2-Lite and this file do not.
 New against grouped_query: the heads share a latent, and each reads it by matrices of its own.
-Cost: O(T^2) in training as multi_head, with p more channels. A written token takes O(T H (2 r + p)): q_h' K_h c is
-(K_h' q_h)' c, so the matrices are multiplied into the query, once, and latents are compared and mixed as they are; V_h
-comes after the mean. No key and no value of a head is made again.
+Cost: O(T^2) in training as multi_head, with p more channels. A written token takes O(T H (r + p)): q_h' K_h c is
+(K_h' q_h)' c, so K_h is multiplied into the query once, the query is compared with the latents themselves, and V_h is
+applied to the mean of the latents. The keys and values of the heads are never computed.
 Cache: r + p numbers a token a layer, in place of 2 H d.
 Used in: DeepSeek-V2 to -V3.2, Kimi K2 and Kimi Linear, GLM-5.
 
@@ -33,14 +33,14 @@ from minigpt.config.options import Natural, Size
 
 
 def go_through_the_latent(mine: Latent, theirs: MultiHead) -> None:
-    """Keys and values are one matrix of x each, the product of two."""
+    """The other kind's key and value matrices become the products of the two matrices of this one."""
     for up, layer in ((mine.key, theirs.key), (mine.value, theirs.value)):
         layer.weight.copy_(up.weight @ mine.latent.weight)  # (H d, D)
         layer.bias.copy_(up.weight @ mine.latent.bias)  # (H d)
 
 
 def widen_the_values(mine: Latent, theirs: MultiHead) -> None:
-    """Heads as wide as keys with their rotated channels; of the values, so many channels are zero."""
+    """The other kind's heads have width d + p, as keys with rotated channels have; the last p of a value are zero."""
     H, d, p = mine.n_head, mine.d, mine.p
     for name in ("weight", "bias"):  # (r + p, D), (r + p)
         latent, sign = mine.latent.get_parameter(name).split((mine.r, p))
@@ -57,11 +57,11 @@ LOW = {"rotated": 0, "latent_norm": False, "latent": 5}
 
 
 class Up(nn.Linear):
-    """From the latent to the heads, without a bias. A class of its own: `prepare` leaves its weight as it is."""
+    """From the latent to the heads, without a bias. `fast/decoding.py` does not replace it: `by_head` reads it."""
 
 
 class Latent(SoftmaxAttention, kind="latent"):
-    """In training the keys and values are made; with a cache their matrices are absorbed, and latents are kept."""
+    """In training keys and values are computed; with a cache, K_h and V_h are absorbed and only latents are kept."""
 
     edges: ClassVar[tuple[Edge, ...]] = (
         Edge("multi_head", "r = D, p = 0", LOW | {"latent": 16}, prepare=go_through_the_latent, without=("rotary",)),

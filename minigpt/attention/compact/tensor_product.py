@@ -3,10 +3,10 @@
     k = 1/R  sum_r  a_r(x) b_r(x)'      a_r (H), b_r (d), both linear in x; q and v likewise
 
 "Tensor Product Attention Is All You Need" (arXiv 2501.06425). Positions rotate the b_r, which rotates the heads.
-New against grouped_query: which heads share a head of keys is a number that the token decides; where the a_r, those
-of the queries too, are fixed to R and zeros, it is grouped_query.
+New against grouped_query: each token computes how much each head takes of each b_r. If all a_r, also those of the
+queries, are fixed to R or 0, it is grouped_query.
 Cost: O(T^2) in training as multi_head, with smaller projections; O(T) a written token, with R times the products, since
-the factors that are kept are multiplied out.
+the kept factors of all tokens are multiplied out again.
 Cache: 2 R (H + d) numbers a token a layer, in place of 2 H d.
 Used in: the paper's T6 models.
 
@@ -31,7 +31,7 @@ from minigpt.config.options import Size
 
 
 def fix_the_heads(mine: TensorProduct, theirs: GroupedQuery) -> None:
-    """Each product goes to the heads of one group, whatever the token; then its features are those of the group."""
+    """For every token, product r goes to the heads of group r only, so its features are the keys of that group."""
     parts = ((mine.query, theirs.query), (mine.key, theirs.key), (mine.value, theirs.value))
     for product, layer in parts:
         group = torch.arange(mine.n_head) * product.rank // mine.n_head  # (H,)
@@ -48,7 +48,7 @@ class Product(nn.Module):
         self.rank = rank
         self.heads = nn.Linear(D, rank * n_head, bias=bias)
         self.features = nn.Linear(D, rank * d, bias=bias)
-        for layer in (self.heads, self.features):  # larger than GPT-2's start: a product of two small numbers vanishes
+        for layer in (self.heads, self.features):  # larger than in GPT-2: the product of two small numbers is tiny
             nn.init.xavier_uniform_(layer.weight)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -78,7 +78,7 @@ class TensorProduct(SoftmaxAttention, kind="tensor_product"):
         rank: Size = 2
         """How many products make up the keys of a token, and its values."""
         query_rank: Size = 6
-        """How many products make up its queries, of which nothing is kept."""
+        """How many products make up the queries of a token, which are not kept."""
 
     config: TensorProduct.Config
 

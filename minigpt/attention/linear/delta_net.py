@@ -4,11 +4,11 @@
 
 "Linear Transformers Are Secretly Fast Weight Programmers" (arXiv 2102.11174); its chunks are those of "Parallelizing
 Linear Transformers with the Delta Rule over Sequence Length" (arXiv 2406.06484). New against linear: b_t, the share of
-the old value that goes, so one key can be given a new value. In the weights each token's write is corrected by all
-writes after it: with L_ts = b_t k_t . k_s for s < t they are tril(Q K') (1 + L)^-1 diag(b). With b up to two, a state
-can also change its sign, which counts modulo two (arXiv 2411.12537). Small b make linear attention; equal keys and
-b = 1 leave the last value only.
-Cost in T: O(T d D) in training, O(d D) for a written token. Kept: H d e numbers a layer, whatever the context.
+the old value that is replaced, so one key can be given a new value. In the weights each token's write is corrected by
+all writes after it: with L_ts = b_t k_t . k_s for s < t they are tril(Q K') (1 + L)^-1 diag(b). With b up to two, a
+write can also change the sign of the state, which counts modulo two (arXiv 2411.12537). With small b it is linear
+attention; with equal keys and b = 1 only the last value is left.
+Cost: O(T d D) in training, O(d D) for a written token. Cache: H d e numbers a layer, whatever the context.
 Used by: DeltaNet; with gates in Qwen3-Next and Kimi Linear.
 
 B batch, H heads, T query positions, S key positions, D model width, d width of a query and a key, e width of a value.
@@ -29,7 +29,7 @@ from minigpt.config.options import Range
 
 
 def weak_writes(mine: Any, other: Any) -> None:
-    """Every write has the same small strength; the values are so large that no norm sees it."""
+    """Every write has the same small strength; values are larger, so that the epsilon of the norms has no effect."""
     nn.init.zeros_(mine.write.weight)
     nn.init.constant_(mine.write.bias, -14)  # b is about 1e-6
     for kind in (mine, other):
@@ -38,7 +38,7 @@ def weak_writes(mine: Any, other: Any) -> None:
 
 
 def one_key_for_all(mine: Any, window: Any) -> None:
-    """All queries and keys are one vector of length one, each write is complete, and values make up for 1/sqrt(d)."""
+    """All queries and keys are one vector of length one, b = 1, and the values undo the factor 1/sqrt(d) of queries."""
     for layer in (mine.query, mine.key):
         nn.init.zeros_(layer.weight)
         nn.init.constant_(layer.bias, 1e6)
@@ -49,7 +49,7 @@ def one_key_for_all(mine: Any, window: Any) -> None:
 
 
 class DeltaNet(Recurrent, kind="delta_net"):
-    """One gate rides with a key: how much of the old value is replaced."""
+    """A key has one gate: how much of the old value is replaced."""
 
     edges: ClassVar[tuple[Edge, ...]] = (
         Edge(
@@ -74,7 +74,7 @@ class DeltaNet(Recurrent, kind="delta_net"):
         without = ("features",)
         features: Features = "unit"
         strength: Annotated[float, Range(0, 2, open_low=True)] = 1.0
-        """The largest b. Above one, a write can turn the sign of what it replaces."""
+        """The largest b. Above one, a write can change the sign of what it replaces."""
 
     config: DeltaNet.Config
 
@@ -100,8 +100,8 @@ class DeltaNet(Recurrent, kind="delta_net"):
 
 
 def replaced(found: Tensor, known: Tensor, strength: Tensor) -> Tensor:
-    """The weights of the delta rule, from what queries find of keys (B, H, T, S), what keys find of one another
-    (B, H, S, S), and strengths (B, H, S, 1): (B, H, T, S).
+    """The weights of the delta rule (B, H, T, S), from products of queries and keys `found` (B, H, T, S), of keys and
+    keys `known` (B, H, S, S), and the strengths (B, H, S, 1).
     """
     found, known = found.to(strength.dtype), known.to(strength.dtype)  # products may come in bfloat16
     earlier = (strength * known).tril(-1)  # (B, H, S, S)

@@ -3,11 +3,11 @@
     S_(t,j) = S_(t,j-1) + b_tj k_tj (v_tj - k_tj S_(t,j-1))'        j = 1 .. n        out_t = q_t S_(t,n)
 
 "DeltaProduct: Improving State-Tracking in Linear RNNs via Householder Products" (arXiv 2502.10297). New against
-DeltaNet: n keys, values and strengths for each token. A write with b = 2 reflects the state: it can exchange two
-things. Two reflections rotate it, as in a cycle of three things, and n can follow any order of n + 1. One write is
-DeltaNet, and so are two of which the second has no strength. The n writes are n groups of heads in the weights; their
-sum is the output.
-Cost in T: O(n T d D) in training, O(n d D) for a written token. Kept: H d e numbers a layer, whatever the context.
+DeltaNet: n keys, values and strengths for each token. A write with b = 2 reflects the state: it can swap two items.
+Two reflections are a rotation, as in a cycle of three items, and n writes can do any permutation of n + 1 items. With
+one write it is DeltaNet, and also with two writes if the second has b = 0. In `weights` the n writes are n groups of
+heads; the output is the sum of the groups.
+Cost: O(n T d D) in training, O(n d D) for a written token. Cache: H d e numbers a layer, whatever the context.
 Used by: research models. DeltaNet is the case of one write.
 
 B batch, H heads, T query positions, S key positions, D model width, d width of a query and a key, e width of a value,
@@ -86,7 +86,7 @@ class DeltaProduct(DeltaNet, kind="delta_product"):
         n, H = self.config.writes, self.n_head
         for write in zip(query.split(H, dim=1), key.split(H, dim=1), value.split(H, dim=1)):
             state, read = super().advance(state, *write)  # (B, H, d, e), (B, H, e)
-        return state, read.repeat(1, n, 1) / n  # (B, n H, e): which write is read is not known any more
+        return state, read.repeat(1, n, 1) / n  # (B, n H, e): a state does not tell its writes apart; each gets a part
 
     def empty(self, key: Tensor, value: Tensor) -> Tensor:
         return super().empty(key, value[:, : self.n_head])  # (B, H, d, e)

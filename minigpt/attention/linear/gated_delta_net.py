@@ -2,10 +2,10 @@
 
     S_t = a_t S_(t-1) + b_t k_t (v_t - k_t a_t S_(t-1))'        a_t = exp(-exp(r) softplus(W x_t + c))
 
-"Gated Delta Networks: Improving Mamba2 with Delta Rule" (arXiv 2412.06464). New against DeltaNet: the decay a_t, which
-is Mamba-2's and can forget all at once, where a write replaces one key; against Mamba-2: the write. Decays of one make
-DeltaNet, small b make Mamba-2. The paper's short convolution and its gate on the output are left out.
-Cost in T: O(T d D) in training, O(d D) for a written token. Kept: H d e numbers a layer, whatever the context.
+"Gated Delta Networks: Improving Mamba2 with Delta Rule" (arXiv 2412.06464). New against DeltaNet: Mamba-2's decay a_t,
+which fades the whole state, where a write replaces the value of one key; new against Mamba-2: the write. With decays of
+one it is DeltaNet, with small b it is Mamba-2. The paper's short convolution and its gate on the output are left out.
+Cost: O(T d D) in training, O(d D) for a written token. Cache: H d e numbers a layer, whatever the context.
 Used by: Qwen3-Next, Qwen3.5, three layers of four.
 
 B batch, H heads, T query positions, S key positions, D model width, d width of a query and a key, e width of a value.
@@ -27,12 +27,12 @@ from minigpt.attention.position import Shape
 
 
 def nothing_forgotten(mine: Any, delta_net: Any) -> None:
-    """exp(rate) is zero."""
+    """exp(rate) is zero, so every decay is one."""
     nn.init.constant_(mine.rate, -1e3)
 
 
 def writes_that_are_steps(mine: Any, mamba2: Any) -> None:
-    """The strength of a write is Mamba-2's step, where softplus and sigmoid are alike; the rate makes up for it."""
+    """The strength of a write is Mamba-2's step: near 0, sigmoid equals softplus. A large rate undoes the factor."""
     mamba2.step.weight.mul_(0.1)
     nn.init.constant_(mamba2.step.bias, -14)
     nn.init.constant_(mamba2.rate, 11)
@@ -45,7 +45,7 @@ def writes_that_are_steps(mine: Any, mamba2: Any) -> None:
 
 
 class GatedDeltaNet(DeltaNet, kind="gated_delta_net"):
-    """Two gates ride with a key: how much is replaced, and the logarithm of the decay."""
+    """A key has two gates: how much is replaced, and the logarithm of the decay."""
 
     edges: ClassVar[tuple[Edge, ...]] = (
         Edge("delta_net", "a = 1", prepare=nothing_forgotten),

@@ -3,11 +3,12 @@
     a_t = sigmoid(W2 W1 x_t + c)^(1/16)        S_t = diag(a_t) S_(t-1) + k_t v_t'
 
 "Gated Linear Attention Transformers with Hardware-Efficient Training" (arXiv 2312.06635). New against Mamba-2: a gate
-for each of the d channels, not one a head, and a token is written as strongly whatever the gate; against retention: the
-gate is computed. Gates that are all alike make retention. The exponent 1/16 keeps them near one, where most of the past
-is remembered; here no gate falls below e^-5. The paper's gate on the output is left out.
-Cost in T: O(T d D) in training, O(d D) for a written token. Kept: H d e numbers a layer, whatever the context.
-Used by: GLA; HGRN2 and Kimi Linear have gates of each channel too, made in other ways.
+for each of the d channels instead of one for each head, and the gate does not change how strongly a token is written;
+new against retention: the gate is computed from the token. With equal, constant gates it is retention. The exponent
+1/16 keeps gates near one, so that most of the past is remembered; here no gate falls below e^-5. The paper's gate on
+the output is left out.
+Cost: O(T d D) in training, O(d D) for a written token. Cache: H d e numbers a layer, whatever the context.
+Used by: GLA; HGRN2 and Kimi Linear also have a gate for each channel, computed in other ways.
 
 B batch, H heads, T query positions, S key positions, D model width, d width of a query and a key, r rank of the gates.
 """
@@ -32,12 +33,12 @@ RANK, ROOT = 16, 16
 
 
 def bias_for(decay: Tensor) -> Tensor:
-    """The bias with which sigmoid(bias)^(1/16) is exp(decay)."""
+    """The bias for which sigmoid(bias)^(1/16) is exp(decay)."""
     return torch.logit((decay * ROOT).exp())
 
 
 def same_gates(mine: Any, retention: Any) -> None:
-    """Whatever the token, each channel has the gate that its head has in retention."""
+    """For every token, each channel has the decay that its head has in retention."""
     nn.init.zeros_(mine.up.weight)
     mine.up.bias.copy_(bias_for(slow_decays(mine.n_head)).repeat_interleave(mine.d))
 
@@ -49,7 +50,7 @@ def open_gates(mine: Any, retention: Any) -> None:
 
 
 class GatedLinear(Retention, kind="gated_linear"):
-    """As many gates as channels ride with a key."""
+    """A key has d gates, one for each of its channels."""
 
     unsuited: ClassVar[Mapping[str, str]] = {
         **Recurrent.unsuited,

@@ -3,10 +3,10 @@
     S_t = A_t S_(t-1) + b_t k_t (v_t - k_t A_t S_(t-1))'        A_t = diag(exp(-exp(r) softplus(W2 W1 x_t + c)))
 
 "Kimi Linear: An Expressive, Efficient Attention Architecture" (arXiv 2510.26692). New against Gated DeltaNet: a decay
-for each of the d channels, as in gated linear attention; equal decays make Gated DeltaNet, small b gated linear
-attention. Here no channel leaves less than e^-5 of itself. The paper's short convolution and its gate on the output are
+for each of the d channels, as in gated linear attention. With equal decays it is Gated DeltaNet, with small b it is
+gated linear attention. Here no decay falls below e^-5. The paper's short convolution and its gate on the output are
 left out.
-Cost in T: O(T d D) in training, O(d D) for a written token. Kept: H d e numbers a layer, whatever the context.
+Cost: O(T d D) in training, O(d D) for a written token. Cache: H d e numbers a layer, whatever the context.
 Used by: Kimi Linear, three layers of four.
 
 B batch, H heads, T positions, D model width, d width of a query and a key.
@@ -32,7 +32,7 @@ from minigpt.attention.softmax.multi_head import split_heads
 
 
 def same_decays(mine: Any, gated_delta_net: Any) -> None:
-    """Every channel of a head has the decay that the head has there: the first H rows of the rank are the heads."""
+    """Every channel has the decay of its head in the other kind: the first H of the d inner features are the heads."""
     H, d = mine.n_head, mine.d
     mine.down.weight[:H] = gated_delta_net.forget.weight
     nn.init.zeros_(mine.forget.weight)
@@ -42,7 +42,7 @@ def same_decays(mine: Any, gated_delta_net: Any) -> None:
 
 
 def weak_writes_and_its_gates(mine: Any, gated_linear: Any) -> None:
-    """log sigmoid(z) / 16 is -softplus(-z) / 16."""
+    """Weak writes, and equal gates: log sigmoid(z) / 16 = -softplus(-z) / 16."""
     weak_writes(mine, gated_linear)
     nn.init.constant_(mine.rate, -math.log(ROOT))
     gated_linear.down.weight[: mine.d] = mine.down.weight
@@ -52,7 +52,7 @@ def weak_writes_and_its_gates(mine: Any, gated_linear: Any) -> None:
 
 
 class KimiDelta(GatedDeltaNet, kind="kimi_delta"):
-    """1 + d gates ride with a key. The gates of the channels have the rank of a head's width."""
+    """A key has 1 + d gates. The projection to the gates of the channels has rank d."""
 
     unsuited: ClassVar[Mapping[str, str]] = {
         **Recurrent.unsuited,

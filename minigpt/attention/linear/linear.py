@@ -5,9 +5,10 @@
     S_t = S_(t-1) + f(k_t) (v_t, 1)'        (numerator, denominator) = f(q_t) S_t
 
 "Transformers are RNNs: Fast Autoregressive Transformers with Linear Attention" (arXiv 2006.16236). New against the
-averages: the tokens choose; against multi_head: no exponential. Features that are all alike make the mean of the past.
-Cost in T: O(T d D) in training, O(d D) for a written token. Kept: H d (e + 1) numbers a layer, whatever the context.
-Used by: the models from which the others of this family come; with other features in Performer (arXiv 2009.14794).
+averages: the weights depend on the tokens; new against multi_head: no exponential. With equal features of all keys it
+is the mean of the past.
+Cost: O(T d D) in training, O(d D) for a written token. Cache: H d (e + 1) numbers a layer, whatever the context.
+Used by: the paper's models, on which this family builds; Performer (arXiv 2009.14794) has other features.
 
 B batch, H heads, T query positions, S key positions, d width of a query and a key, e width of a value.
 """
@@ -28,7 +29,7 @@ from minigpt.attention.linear.recurrent import Features, Recurrent, outer, produ
 
 @torch.no_grad()
 def all_keys_alike(mine: Any, average: Any) -> None:
-    """No key differs from another; values go in and out as they are."""
+    """All keys are equal; the value and output projections are identities."""
     for parameter in (mine.key.weight, mine.key.bias, mine.value.bias, mine.project.bias):
         nn.init.zeros_(parameter)
     for layer in (mine.value, mine.project):
@@ -36,7 +37,7 @@ def all_keys_alike(mine: Any, average: Any) -> None:
 
 
 class Linear(Recurrent, kind="linear"):
-    """Every row of weights is divided by its sum: the state has a column for that sum."""
+    """Every row of weights is divided by its sum. The state has one more column, for that sum."""
 
     rows_sum_to_one = weights_nonnegative = order_blind = True
     unsuited: ClassVar[Mapping[str, str]] = {

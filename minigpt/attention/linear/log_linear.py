@@ -2,12 +2,12 @@
 
     w_ts = c_t[l(t, s)] a_(s+1) ... a_t q_t . (d_s k_s)        l(t, s) = the highest bit in which t and s differ
 
-"Log-Linear Attention" (arXiv 2506.04761), over Mamba-2. New against it: token t sees itself and, for each bit of t that
-is one, a stretch of that many tokens, the nearer the shorter (a Fenwick tree): 1, 1, 2, 4 at t = 7, and 1, 8 at t = 8.
-Each stretch has a state of its own, and the token says by c_t how much each counts. Levels that all count alike, or a
-single one, make Mamba-2.
-Cost in T: O(T log T d D) in training, O(log T d D) for a written token. Kept: H d e numbers for each of log2(T) + 1
-levels, a layer.
+"Log-Linear Attention" (arXiv 2506.04761), over Mamba-2. New against Mamba-2: token t sees itself and, for each bit of t
+that is one, as many earlier tokens as that bit counts; smaller bits are nearer (a Fenwick tree): 1, 1, 2, 4 tokens at
+t = 7, and 1, 8 at t = 8. Each of these levels has its own state, and c_t, computed from the token, says how much each
+counts. With levels that all count alike, or a single level, it is Mamba-2.
+Cost: O(T log T d D) in training, O(L d D) for a written token. Cache: H d e numbers a layer for each of the L levels;
+for a context of n, L = log2(n) + 1, rounded up.
 Used by: research models.
 
 B batch, H heads, T query positions, S key positions, D model width, d width of a query and a key, e width of a value,
@@ -43,7 +43,7 @@ ONE = math.log(math.expm1(1))  # its softplus is one
 
 
 class LogLinear(Mamba2, kind="log_linear"):
-    """How much each level counts rides with the query; the position, which says what moves up, with the key."""
+    """A query has L more channels: how much each level counts. A key has one more: its position, for `advance`."""
 
     edges: ClassVar[tuple[Edge, ...]] = (
         Edge("mamba2", "every level counts alike", prepare=levels_alike),
@@ -81,7 +81,7 @@ class LogLinear(Mamba2, kind="log_linear"):
         t = int(key[0, 0, -1])
         key, log_decay = self.ungated(key)  # (B, H, d), (B, H, 1)
         state = state * log_decay.exp()[..., None, None]  # (B, H, L, d, e)
-        if t:  # as in counting, the levels below the lowest bit of t are full: their sum moves up, and they are empty
+        if t:  # as in binary counting: levels below the lowest 1 of t are full; their sum moves up, they are emptied
             up = min((t & -t).bit_length(), self.levels - 1)
             full = state[:, :, : up + 1].sum(dim=2, keepdim=True)  # (B, H, 1, d, e)
             state = torch.cat((torch.zeros_like(state[:, :, :up]), full, state[:, :, up + 1 :]), dim=2)
@@ -94,7 +94,7 @@ class LogLinear(Mamba2, kind="log_linear"):
 
 
 def levels(S: int, L: int, device: torch.device) -> Tensor:
-    """How many bits t and s have up to the highest in which they differ, L - 1 at most: (S, S)."""
+    """The level of s for t (S, S): the highest bit in which they differ, from 1; 0 for s = t; at most L - 1."""
     t = torch.arange(S, device=device)  # (S,)
     different = (t[:, None] ^ t).double()  # (S, S)
-    return ((different + 0.5).log2() + 1).clamp(max=L - 1).long()  # (S, S), rounded down: 1/2 lies below 2^0, for t = s
+    return ((different + 0.5).log2() + 1).clamp(max=L - 1).long()  # (S, S), rounded down: 0 for t = s

@@ -5,9 +5,9 @@
 One filter h for each head, of waves that fade, with a, b, c and w learned. "On the Parameterization and Initialization
 of Diagonal State Space Models", S4D (arXiv 2206.11893); with gates before and after it, linear in x, it is the operator
 of "Hyena Hierarchy" (arXiv 2302.10866), whose filters are made by a small network.
-New against retention: no queries and no keys, so nothing is looked for; and the filter may go up and down. Its map is
-the filter: honest, and the same for every text.
-Cost: O(T log T) in training, by FFT; a written token takes O(m D), since each wave is a recurrence of two numbers.
+New against retention: no queries and no keys, so the weights do not depend on the tokens; and the filter may rise and
+fall with the distance. Its attention map is the filter, the same for every text.
+Cost: O(T log T D) in training, by FFT; O(m D) for a written token, since each wave is a recurrence of two numbers.
 Cache: a state of 2 m D numbers, however long the past.
 Used in: StripedHyena and Evo 2, beside attention, with gates.
 
@@ -38,7 +38,7 @@ RATES = -1.3, -3.3  # powers of ten, from the first head to the last: half of S4
 
 
 def ask_alike_of_all(mine: LongConvolution, theirs: Retention) -> None:
-    """One wave, which only fades, as fast as theirs; their queries and keys are constant, of product one."""
+    """This kind has one wave, which only fades, at the other's rates; the other's queries and keys have product one."""
     fading = -theirs.decays(mine.shares)  # (H,): 0 where nothing is forgotten
     mine.rates.copy_((fading / mine.start(mine.shares)[0][:, 0]).log())
     mine.shares.copy_(torch.tensor([1.0, 0.0]).expand_as(mine.shares))
@@ -52,9 +52,9 @@ def ask_alike_of_all(mine: LongConvolution, theirs: Retention) -> None:
 
 
 class LongConvolution(Attention, kind="long_convolution"):
-    """The waves of a head begin as in S4D-Lin: all fade alike, with 0, 1, 2, ... turns until 1/e of them is left.
+    """The waves of a head start as in S4D-Lin: all fade at one rate, with 0, 1, 2, ... turns until 1/e of them is left.
 
-    What is learned of rates and frequencies is the logarithm of a factor: in bfloat16 it stays exact enough.
+    Rates and frequencies are their start times exp of a parameter, which is exact enough in bfloat16.
     """
 
     rows_sum_to_one = weights_nonnegative = order_blind = False
@@ -76,11 +76,11 @@ class LongConvolution(Attention, kind="long_convolution"):
     @dataclass(frozen=True, kw_only=True)
     class Config(Attention.Config):
         n_head: Size = 4
-        """How many filters there are, each for its part of the features."""
+        """How many filters there are, each for its own part of the features."""
         waves: Size = 16
         """How many waves make up a filter."""
         gated: bool = False
-        """Whether what enters and what leaves is multiplied by a linear view of the token, as in Hyena."""
+        """Whether the values and the output are multiplied by linear projections of the token, as in Hyena."""
 
         def mistakes_within(self, model: Shape) -> Iterator[Mistake]:
             yield from super().mistakes_within(model)
@@ -139,9 +139,10 @@ class LongConvolution(Attention, kind="long_convolution"):
         return weights.expand(query.shape[0], -1, -1, -1)  # (B, H, T, S)
 
     def advance(self, state: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """One token: the state before it (B, H, 2 m, d), its value (B, H, d) -> the state after it, what comes out.
+        """One token: the state before it (B, H, 2 m, d), its value (B, H, d) -> the next state, the output (B, H, d).
 
-        The state is the past as each wave weighs it, by its cosine and by its sine: turned by one step, and the new.
+        The state is two sums over the past for each wave, weighted by its cosine and by its sine. A step rotates and
+        fades both, and adds the new value.
         """
         cos, sin = self.faded(1, first=1)  # (H, m, 1) each: of one step
         old, older = state.chunk(2, dim=2)  # (B, H, m, d) each

@@ -4,9 +4,9 @@
 
 "Transformers are SSMs: Generalized Models and Efficient Algorithms Through Structured State Space Duality"
 (arXiv 2405.21060); its C, B and x are the query, key and value here. New against retention: the step d_t, computed from
-the token, is both; a step that is always one makes retention. The paper's short convolution, its gate on the output and
-its skip connection are left out, and each head has its own keys.
-Cost in T: O(T d D) in training, O(d D) for a written token. Kept: H d e numbers a layer, whatever the context.
+the token, sets both how much is forgotten and how strongly the token is written; with d_t = 1 it is retention. The
+paper's short convolution, its gate on the output and its skip connection are left out, and each head has its own keys.
+Cost: O(T d D) in training, O(d D) for a written token. Cache: H d e numbers a layer, whatever the context.
 Used by: Nemotron-H, Granite 4, Zamba2, Bamba.
 
 B batch, H heads, T positions, D model width, d width of a query and a key.
@@ -29,14 +29,14 @@ from minigpt.attention.position import Shape
 
 
 def steps_of_one(mine: Any, retention: Any) -> None:
-    """No token has another step than one, and each head's rate is that of retention."""
+    """Every step is one, and each head has the decay that it has in retention."""
     nn.init.zeros_(mine.step.weight)
     nn.init.constant_(mine.step.bias, math.log(math.expm1(1)))
     mine.rate.copy_((-slow_decays(mine.n_head)).log())
 
 
 class Mamba2(Retention, kind="mamba2"):
-    """Two gates ride with a key: the logarithm of the decay, and the step."""
+    """A key has two gates: the logarithm of the decay, and the step."""
 
     edges: ClassVar[tuple[Edge, ...]] = (
         Edge("retention", "every step is one", {"features": "identity"}, prepare=steps_of_one),

@@ -4,16 +4,19 @@ A softmax needs every score of the past at once. Without it the products can be 
 
     sum_s (q_t . k_s) v_s  =  q_t . (sum_s k_s v_s')
 
-and the sum of outer products is a matrix of d x e numbers, the state, however long the past is. What a kind forgets
-between two tokens, and what it replaces, is all in which these kinds differ. Each is one computation in three forms:
+and the sum of outer products is a matrix of d x e numbers, the state, however long the past is. These kinds differ only
+in what they forget between two tokens, and in what a token replaces. Each is one computation in three forms:
 
-    the matrix        `weights`: (T, S) numbers, as of every kind; what is plotted and tested
-    the recurrence    `advance`: one token reads and writes the state; how text is written
-    the chunks        a matrix within each chunk, the state between chunks; how a model is trained (`fast/chunks.py`)
+    the matrix        `weights`: (T, S) numbers, as in every kind; plotted and tested
+    the recurrence    `advance`: one token reads and changes the state; used in decoding
+    the chunks        a matrix within each chunk, the state between chunks; used in training (`fast/chunks.py`)
 
-What a kind computes of a token beside its key (how much is forgotten, how much is replaced) are its gates. They ride
-as further channels of the key, so that all three forms see them. Gates and states are of type float32 at least: in
-bfloat16 a sum of many terms stands still.
+The costs and caches that each file states are those of the recurrence and the chunks. With `fast: false`, every kind
+computes the matrix, O(T^2), and keeps all keys and values.
+
+The gates of a token are what a kind computes besides its key: how much is forgotten, how much is replaced. They are
+stored as extra channels of the key, so that all three forms get them. Gates and states are in float32 at least: in
+bfloat16 a long sum loses its small terms.
 
 B batch, H heads, T query positions, S key positions, D model width, d width of a query and a key, e width of a value,
 g gates of a token and head.
@@ -39,15 +42,15 @@ from minigpt.system.errors import Mistake
 
 Features = Literal["identity", "elu", "silu", "unit"]
 SMALLEST = 1e-6  # keeps a sum of features above zero where elu(x) + 1 is rounded to zero
-FAINT = 1e-12  # added to the mean square of an output: states that have just begun, or fade, are small
-FASTEST = -5.0  # log of what a channel with a gate of its own leaves at least: `fast/chunks.py` divides by such gates
+FAINT = 1e-12  # added to the mean square of an output; small, because new and faded states are small too
+FASTEST = -5.0  # the smallest log decay of a single channel: `fast/chunks.py` divides by these decays
 
 
 class Recurrent(Attention):
     """The base of all kinds with a state: projections, heads, gates, and a norm of each head's output.
 
-    Without a softmax nothing keeps the output at one scale, so each head's is divided by its root mean square
-    ("The Devil in Linear Transformer", arXiv 2210.10340). It has no weights: the projection after it has them.
+    Without a softmax nothing keeps the output at one scale, so each head's output is divided by its root mean square
+    ("The Devil in Linear Transformer", arXiv 2210.10340). This norm has no weights, since a projection follows it.
     """
 
     rows_sum_to_one = weights_nonnegative = order_blind = False
@@ -60,7 +63,7 @@ class Recurrent(Attention):
         head_dim: Size | None = None
         """The width d of a head; by default the model's width divided by the number of heads."""
         features: Features = "identity"
-        """What is made of queries and keys: nothing, elu(x) + 1, SiLU, or SiLU and then a length of one."""
+        """The function applied to queries and keys: none, elu(x) + 1, SiLU, or SiLU and then scaling to length one."""
         normed: bool = True
         """Whether each head's output is divided by its root mean square."""
 
@@ -94,7 +97,7 @@ class Recurrent(Attention):
         return self.position.rotate(made, past.length)  # (B, H, T, d)
 
     def gates(self, x: Tensor) -> Tensor:
-        """What rides with the keys of x (B, T, D), in float32 at least: (B, H, T, g), here nothing."""
+        """The gates of the keys of x (B, T, D), in float32 at least: (B, H, T, g), here g = 0."""
         precise = torch.promote_types(x.dtype, torch.float32)
         return x.new_empty(x.shape[0], self.n_head, x.shape[1], 0, dtype=precise)  # (B, H, T, 0)
 
@@ -126,7 +129,7 @@ def opposite_of_softplus(y: Tensor) -> Tensor:
 
 
 def features(x: Tensor, name: Features) -> Tensor:
-    """What is made of queries or keys: (..., d) -> (..., d)."""
+    """The features of queries or keys: (..., d) -> (..., d)."""
     if name == "elu":
         return F.elu(x) + (1 + SMALLEST)  # (..., d): positive
     if name == "silu":
@@ -138,7 +141,7 @@ def features(x: Tensor, name: Features) -> Tensor:
 
 
 def outer(key: Tensor, value: Tensor) -> Tensor:
-    """What a token writes: (B, H, d), (B, H, e) -> (B, H, d, e)."""
+    """The outer product that a token writes: key (B, H, d), value (B, H, e) -> (B, H, d, e)."""
     return key[..., :, None] * value[..., None, :]
 
 
@@ -148,8 +151,8 @@ def read(state: Tensor, query: Tensor) -> Tensor:
 
 
 def left(log_decay: Tensor, T: int) -> Tensor:
-    """What the last T queries find of each key after what was forgotten, with log_decay (B, H, S, g) the logarithm of
-    what a token leaves: exp of the sum of log_decay over s < j <= t, and 0 in the future: (B, H, T, S, g).
+    """The fraction of each key that is left for each of the last T queries, with log_decay (B, H, S, g) of each token:
+    exp of the sum of log_decay over s < j <= t, and 0 in the future: (B, H, T, S, g).
     """
     S = log_decay.shape[2]
     behind = distance(S, S, log_decay.device)[..., None]  # (S, S, 1)
@@ -160,7 +163,7 @@ def left(log_decay: Tensor, T: int) -> Tensor:
 def products(query: Tensor, key: Tensor, log_decay: Tensor | None = None) -> Tensor:
     """query (B, H, T, d) . key (B, H, S, d), zero in the future: (B, H, T, S).
 
-    With log_decay (B, H, S, g) each product has what is `left` of it: as a whole (g = 1), or of each channel (g = d).
+    With log_decay (B, H, S, g), what is `left` multiplies each product (g = 1), or each channel of it (g = d).
     """
     T, S = query.shape[2], key.shape[2]
     if log_decay is None:

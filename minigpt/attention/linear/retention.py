@@ -4,9 +4,9 @@
 
 "Retentive Network: A Successor to Transformer for Large Language Models" (arXiv 2307.08621), where head h has
 a = 1 - 2^-(5 + h); with ALiBi's slopes it is the Lightning Attention of MiniMax-01 (arXiv 2501.08313). New against
-linear: the decay, and a norm of each head's output in the place of a sum of one. The paper's gate on the output is left
-out: what it does can be seen in the kind `gated`.
-Cost in T: O(T d D) in training, O(d D) for a written token. Kept: H d e numbers a layer, whatever the context.
+linear: the decay, and a norm of each head's output in place of weights that sum to one. The paper's gate on the output
+is left out: the kind `gated` has one.
+Cost: O(T d D) in training, O(d D) for a written token. Cache: H d e numbers a layer, whatever the context.
 Used by: RetNet, MiniMax-01, Ling 2.5.
 
 B batch, H heads, T query positions, S key positions, d width of a query and a key, e width of a value.
@@ -26,23 +26,23 @@ from minigpt.attention.softmax.stick_breaking import StickBreaking
 
 
 def slow_decays(n_head: int) -> Tensor:
-    """log(1 - 1/32), log(1 - 1/64), ...: what a token leaves of the state of each head, in RetNet: (H,)."""
+    """The log decays of RetNet's heads: log(1 - 1/32), log(1 - 1/64), ...: (H,)."""
     return torch.log1p(-(2.0 ** (-5 - torch.arange(n_head, dtype=torch.float64))))
 
 
 def one_share(mine: Retention, theirs: StickBreaking) -> None:
-    """Whatever the tokens: a key takes the share 1 - a of what nearer ones left, and has that product with a query."""
+    """For all tokens: in `theirs` a key takes the share 1 - a of what nearer keys left; in `mine` q . k is 1 - a."""
     d, share = mine.d, -torch.expm1(mine.decays(mine.query.bias))  # share is (H,)
     for part in (mine.query, mine.key, theirs.query, theirs.key):
         part.weight.zero_()
         part.bias.zero_()
     mine.key.bias[::d], mine.query.bias[::d] = d**0.25, d**0.25 * share
     theirs.key.bias[::d], theirs.query.bias[::d] = -(d**0.25), -(d**0.25) * share.logit()
-    theirs.query.weight[1::d] = theirs.key.weight[2::d] = 1.0  # features that the other one of the two does not have
+    theirs.query.weight[1::d] = theirs.key.weight[2::d] = 1.0  # each in a feature in which the other one is zero
 
 
 class Retention(Recurrent, kind="retention"):
-    """Products of queries and keys that fade with the distance."""
+    """The products of queries and keys fade with the distance."""
 
     edges: ClassVar[tuple[Edge, ...]] = (
         Edge(
@@ -64,12 +64,12 @@ class Retention(Recurrent, kind="retention"):
     @dataclass(frozen=True, kw_only=True)
     class Config(Recurrent.Config):
         decay: Literal["retnet", "alibi", "none"] = "retnet"
-        """What a token leaves of the state: 1 - 1/32, 1 - 1/64, ... a head; exp of ALiBi's slopes; or all."""
+        """The decay of each head: 1 - 1/32, 1 - 1/64, ...; exp(-slope) with ALiBi's slopes; or 1, no decay."""
 
     config: Retention.Config
 
     def decays(self, like: Tensor) -> Tensor:
-        """The logarithm of what a token leaves of the state of each head: (H,)."""
+        """The log decay of each head: (H,)."""
         if self.config.decay == "none":
             return like.new_zeros(self.n_head)  # (H,)
         if self.config.decay == "retnet":

@@ -3,10 +3,10 @@
     w_ts = f(s_ts) / sum_j f(s_tj)        f(s) = 1 + s + s^2 / 2        s_ts = q_t . k_s / sqrt(d)
 
 "Simple linear attention language models balance the recall-throughput tradeoff" (Based, arXiv 2402.18668). New against
-linear: the features (1, k, k k' / sqrt 2), of which equal products are kept once, so f(s) is positive and near exp(s)
-for small scores: there it is softmax attention, and keys with large products stand out where elu(x) + 1 blurs them.
-Cost in T: O(T d^2 D) in training, O(d^2 D) for a written token. Kept: H f (e + 1) numbers a layer, whatever the
-context: heads are best narrow.
+linear: the features (1, k, k k' / sqrt 2), in which equal products are stored once. f(s) is positive, and near exp(s)
+for small scores, where this is softmax attention. Keys with large products get more weight than with elu(x) + 1.
+Cost: O(T d^2 D) in training, O(d^2 D) for a written token. Cache: H f (e + 1) numbers a layer, whatever the context.
+Narrow heads are best.
 Used by: Based, beside sliding windows.
 
 B batch, H heads, T query positions, S key positions, d width of a query and a key, e width of a value,
@@ -29,9 +29,10 @@ from minigpt.attention.position import distance
 
 
 def small_scores(mine: Any, multi_head: Any) -> None:
-    """Queries a thousand times smaller: what the features leave out of the exponential is s^3 / 6.
+    """Queries a thousand times smaller: the features lack s^3 / 6 and all later terms of the exponential.
 
-    A bias of the keys moves all scores of a query alike, which a softmax does not see: its gradient is not compared.
+    A bias of the keys adds one number to all scores of a query, which a softmax ignores. A small difference in this
+    bias makes the test skip its gradient.
     """
     mine.key.bias.add_(1e-9)
     for kind in (mine, multi_head):
@@ -40,7 +41,7 @@ def small_scores(mine: Any, multi_head: Any) -> None:
 
 
 class Taylor(Linear, kind="taylor"):
-    """Scores may be negative and turn with the position: f is positive everywhere."""
+    """Scores may be negative, and rotary positions can be used: f is positive everywhere."""
 
     unsuited: ClassVar[Mapping[str, str]] = Recurrent.unsuited
     edges: ClassVar[tuple[Edge, ...]] = (Edge("multi_head", "small scores", prepare=small_scores, error=1e-4),)
@@ -68,9 +69,9 @@ class Taylor(Linear, kind="taylor"):
 
 
 def second_order(x: Tensor) -> Tensor:
-    """(1, x, products of two), (..., d) -> (..., f): those of q times those of k are 1 + q.k + (q.k)^2 / 2.
+    """(1, x, products of two), (..., d) -> (..., f): the features of q times those of k are 1 + q.k + (q.k)^2 / 2.
 
-    Of the products x_i x_j and x_j x_i, which are equal, one is kept; it counts twice as much as a square.
+    x_i x_j equals x_j x_i, so one of the two is stored; it counts twice as much as a square.
     """
     i, j = torch.triu_indices(x.shape[-1], x.shape[-1], device=x.device)  # d (d + 1) / 2 each
     share = x.new_ones(len(i)).masked_fill(i == j, 0.5**0.5)  # (d (d + 1) / 2,)

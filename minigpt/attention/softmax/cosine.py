@@ -3,9 +3,9 @@
     score[t, s] = sharpness cos(query[t], key[s])
 
 Paper: "Query-Key Normalization for Transformers" (arXiv 2010.04245), where the sharpness starts at log2(n^2 - n), n the
-length of the texts: of random directions none should win at once, and a match must be able to.
-New against multi_head: no score exceeds the sharpness, and 1/sqrt(d) is gone. `qk_norm`, which came of it, learns a
-scale for each feature instead, and keeps 1/sqrt(d).
+length of the texts: small enough that no random key gets all weight, and large enough that a matching key can.
+New against multi_head: no score exceeds the sharpness, and there is no 1/sqrt(d). `qk_norm`, a later form of this idea,
+learns a scale for each feature instead, and keeps 1/sqrt(d).
 
 Cost: T^2 D for a text, T D for a written token. Cache: 2 D numbers a token. Used by Swin V2, which adds a bias.
 
@@ -28,14 +28,14 @@ from minigpt.attention.softmax.multi_head import MultiHead
 
 
 def as_sharp(mine: Cosine, theirs: MultiHead) -> None:
-    """The sharpness of normalised queries and keys whose scales are ones: sqrt(d)."""
+    """The sharpness that equals `qk_norm` with scales of one: sqrt(d)."""
     mine.sharpness.fill_((mine.query.out_features / mine.n_head) ** 0.5)
     for scale in (*theirs.query_norm.parameters(), *theirs.key_norm.parameters()):
         nn.init.ones_(scale)
 
 
 class Cosine(MultiHead, kind="cosine"):
-    """Multi-head attention that does not see how long queries and keys are."""
+    """Multi-head attention that ignores the lengths of queries and keys."""
 
     edges = (
         Edge(
@@ -56,7 +56,7 @@ class Cosine(MultiHead, kind="cosine"):
     def __init__(self, config: Cosine.Config, model: Shape, layer: int = 0):
         super().__init__(config, model, layer)
         n, d = max(model.block_size, 2), self.query.out_features // config.n_head
-        self.query_norm = self.key_norm = RMSNorm(d, weights=False)  # each vector to the length sqrt(d)
+        self.query_norm = self.key_norm = RMSNorm(d, weights=False)  # makes each vector as long as sqrt(d)
         self.sharpness = nn.Parameter(torch.tensor([math.log2(n * n - n)]))  # (1,)
 
     def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:

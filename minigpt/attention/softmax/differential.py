@@ -32,7 +32,7 @@ from minigpt.system.errors import Mistake
 
 
 def nothing_taken(mine: Differential, theirs: MultiHead) -> None:
-    """lambda = 0, and a head of ours as two of theirs with equal queries and keys."""
+    """lambda = 0; each head of this kind equals two heads of multi_head with equal queries and keys."""
     mine.shares.zero_()
     mine.shares[1, :, 0] = math.log1p(mine.start) ** 0.5
     for name in ("query", "key"):

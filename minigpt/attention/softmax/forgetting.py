@@ -3,10 +3,10 @@
     score[t, s] = query[t] . key[s] / sqrt(d) + sum over s < j <= t of ln f[j],    f = sigmoid(forget(x))
 
 Paper: "Forgetting Transformer: Softmax Attention with a Forget Gate" (arXiv 2503.02130).
-New against multi_head: `scores`. With one f for all tokens a head is a head of alibi with the slope -ln f; here the
-slope is made of what is read, so that no position is needed. ln f rides in the key, one channel a head.
-Every f starts near n / (n + 1), n the context: a whole context is remembered, and forgetting is what is learned. From a
-half, only two or three tokens would count at first.
+New against multi_head: `scores`. If f is the same for all tokens, a head equals an alibi head with the slope -ln f;
+here f depends on the token, so that no position is needed. ln f is stored as one extra channel of each head's key.
+Every f starts near n / (n + 1), n the context: at first a whole context is remembered, and training learns to forget.
+If f started at one half, only two or three tokens would count at first.
 
 Cost: T^2 D for a text, T D for a written token. Cache: 2 D + H numbers a token. Used in research models.
 
@@ -30,13 +30,13 @@ from minigpt.attention.softmax.multi_head import MultiHead
 
 
 def remembering(mine: Forgetting, theirs: MultiHead) -> None:
-    """f = 1, whatever the token."""
+    """f = 1 for every token."""
     mine.forget.weight.zero_()
     mine.forget.bias.fill_(1e4)
 
 
 def at_one_rate(mine: Forgetting, theirs: MultiHead) -> None:
-    """Whatever the token, each head forgets at the rate of its slope in alibi, the position of the other one."""
+    """For every token, ln f of each head is minus its alibi slope; alibi is the position of the other kind."""
     theirs.position = Alibi(Alibi.Config(), Shape(), layer=0)
     slopes = 2.0 ** (-8.0 * torch.arange(1, mine.n_head + 1, dtype=torch.float64) / mine.n_head)  # (H,)
     mine.forget.weight.zero_()
@@ -44,10 +44,10 @@ def at_one_rate(mine: Forgetting, theirs: MultiHead) -> None:
 
 
 class Forgetting(MultiHead, kind="forgetting"):
-    """Multi-head attention with a past that fades as the tokens say."""
+    """Multi-head attention to a past that fades; each token computes how much."""
 
     order_blind = False
-    muon: ClassVar[Mapping[str, bool]] = {"forget.weight": False}  # a row for each head, not a map of features
+    muon: ClassVar[Mapping[str, bool]] = {"forget.weight": False}  # its rows are heads, not features
     edges = (
         Edge("multi_head", "f = 1", prepare=remembering),
         Edge("multi_head", "f = exp(-slope): alibi", prepare=at_one_rate, without=("rotary", "alibi")),
@@ -64,7 +64,7 @@ class Forgetting(MultiHead, kind="forgetting"):
         return query, torch.cat((key, kept), dim=-1), value  # the key is (B, H, T, d + 1)
 
     def scores(self, query: Tensor, key: Tensor) -> Tensor:
-        precise = torch.promote_types(key.dtype, torch.float32)  # a sum of many in bfloat16 would stand still
+        precise = torch.promote_types(key.dtype, torch.float32)  # in bfloat16 a long sum loses its small terms
         kept = key[..., -1].cumsum(dim=-1, dtype=precise)  # (B, H, S)
         faded = kept[:, :, -query.shape[2] :, None] - kept[:, :, None, :]  # (B, H, T, S)
         return super().scores(query, key[..., :-1]) + faded  # (B, H, T, S)

@@ -3,9 +3,10 @@
     output = project(sigmoid(gate(x)) * mixed)
 
 Paper: "Gated Attention for Large Language Models: Non-linearity, Sparsity, and Attention-Sink-Free" (arXiv 2505.06708):
-of the places for a gate that were tried, this one, after the mean and before the projection, was the best.
-New against multi_head: `output`. A head that found nothing can be shut, so that the first token is no sink; and value
-and projection are not one linear map any more. The gate starts near a half, as there: a factor that is learned away.
+of the places for a gate that the paper tried, this one, after the mean and before the projection, was the best.
+New against multi_head: `output`. A gate can close a head that found nothing, so the first token need not be a sink; and
+the gate makes the path from values to output non-linear. The gate starts near one half, as in the paper; training
+corrects this factor.
 
 Cost: T^2 D for a text, T D for a written token. Cache: 2 D numbers a token. Used by Qwen3-Next, Qwen3.5.
 
@@ -22,7 +23,7 @@ from minigpt.attention.softmax.multi_head import MultiHead, split_heads
 
 
 def opened(mine: Gated, theirs: MultiHead) -> None:
-    """A gate of one, whatever the token."""
+    """A gate of one for every token."""
     mine.gate.weight.zero_()
     mine.gate.bias.fill_(100.0)
 

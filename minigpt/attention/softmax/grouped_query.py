@@ -2,9 +2,9 @@
 
     head_h = softmax(q_h k_g' / sqrt(d)) v_g,    g = floor(h G / H)
 
-New against many heads: `n_kv_head`. The cache shrinks by n_head / n_kv_head. As many key heads as query heads is
-multi-head attention; one key head for all is multi-query attention (arXiv 1911.02150).
-Cost: T^2 D for a text and T D for a written token, with smaller products for keys and values. Cache: 2 G d numbers a
+New against multi_head: `n_kv_head`. The cache is n_head / n_kv_head times smaller. With as many key heads as query
+heads it is multi-head attention; with one key head it is multi-query attention (arXiv 1911.02150).
+Cost: T^2 D for a text and T D for a written token, with smaller projections to keys and values. Cache: 2 G d numbers a
 token. Used by Llama 2 (70B) and 3, Mistral, Qwen 2 and 3, Gemma.
 
 H query heads, G key heads, T positions, D model width, d width of a head.
@@ -24,7 +24,7 @@ from minigpt.system.errors import Mistake
 
 
 def repeat_each_head_of_keys(mine: GroupedQuery, theirs: MultiHead) -> None:
-    """The heads that share a head of keys and values get it as their own."""
+    """Each head of the other kind gets a copy of the keys and values that it shares in this one."""
     for ours, other in ((mine.key, theirs.key), (mine.value, theirs.value)):
         for name, weight in ours.named_parameters():  # (G d, D) or (G d)
             heads = weight.unflatten(0, (mine.n_kv_head, -1)).repeat_interleave(mine.n_head // mine.n_kv_head, dim=0)

@@ -2,8 +2,7 @@
 
     out = W_o (head_1, ..., head_H),    head_h = softmax(q_h k_h' / sqrt(d)) v_h
 
-New against the single head: `n_head`. A head can follow one thing while another follows the next. One head is the
-single head.
+New against the single head: `n_head`. Each head can attend to another token. With one head it is the single head.
 Cost: T^2 D for a text, T D for a written token, beside four products of D^2 a token. Cache: 2 D numbers a token.
 Used by GPT-2, Llama 1 and most models of their time.
 
@@ -44,7 +43,7 @@ class MultiHead(SoftmaxAttention, kind="multi_head"):
     @dataclass(frozen=True, kw_only=True)
     class Config(SingleHead.Config):
         n_head: Size = 4
-        """How many heads look at once."""
+        """How many heads attend at the same time."""
 
         def mistakes_within(self, model: Shape) -> Iterator[Mistake]:
             yield from super().mistakes_within(model)

@@ -5,13 +5,14 @@
 M is a Householder reflection for b = 2, forgets the direction w for b = 1, and does nothing for b = 0.
 Paper: "PaTH Attention: Position Encoding via Accumulating Householder Transformations" (arXiv 2505.16381). There
 two small matrices and a short convolution make w, here one linear layer.
-New against multi_head: rotary positions turn keys by distance alone, here by what stands between. w and b ride in the
-key. The products come from one triangular system: r[t, j], how much of w[j] the query loses on its way down to j, is
-b[j] w[j] . (query[t] - sum over j < i <= t of r[t, i] w[i]).
-b = 2 sigmoid(strength(x)) starts at 0.24: of a key's length, nearly half is left after a hundred tokens of width 32.
+New against multi_head: rotary positions rotate keys by the distance alone; here the tokens between key and query move
+them. w and b are stored as extra channels of the key. One triangular system gives all products: r[t, j], how much of
+w[j] the query loses when the product reaches j, is b[j] w[j] . (query[t] - sum over j < i <= t of r[t, i] w[i]).
+b = 2 sigmoid(strength(x)) starts at 0.24: after a hundred tokens, about half of a key's length is left, in a head of
+width 32.
 
-Cost: T^3 for a text as written here (the paper's blocks: T^2 D), T D for a written token. Cache: 2 D numbers a token,
-the keys as they have been moved (both by `fast/rewriting.py`; in plain form T^2 D, and w and b too).
+Cost: T^3 H for a text as written here (the paper's blocks: T^2 D), T D for a written token. Cache: 2 D numbers a token,
+the moved keys and the values (both by `fast/rewriting.py`; in plain form T^2 (D + H), and 3 D + H, with w and b).
 Used by the paper's models.
 
 B batch, H heads, T query positions, S key positions, D model width, d width of a head.
@@ -33,16 +34,16 @@ from minigpt.attention.softmax.multi_head import MultiHead, split_heads
 
 
 def unmoved(mine: Path, theirs: MultiHead) -> None:
-    """b = 0, whatever the token."""
+    """b = 0 for every token."""
     mine.strength.weight.zero_()
     mine.strength.bias.fill_(-1e4)
 
 
 class Path(MultiHead, kind="path"):
-    """Multi-head attention to keys that what came after them has moved."""
+    """Multi-head attention to keys that all later tokens have moved."""
 
     order_blind = False
-    muon: ClassVar[Mapping[str, bool]] = {"strength.weight": False}  # a row for each head, not a map of features
+    muon: ClassVar[Mapping[str, bool]] = {"strength.weight": False}  # its rows are heads, not features
     edges = (Edge("multi_head", "b = 0", prepare=unmoved),)
 
     def __init__(self, config: MultiHead.Config, model: Shape, layer: int = 0):
@@ -54,7 +55,7 @@ class Path(MultiHead, kind="path"):
     def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
         query, key, value = super().qkv(x, past)
         direction = F.normalize(split_heads(self.direction(x), self.n_head), dim=-1)  # (B, H, T, d)
-        direction = self.position.rotate(direction, past.length)  # as the keys are, so that only distances count
+        direction = self.position.rotate(direction, past.length)  # as keys are, so that scores depend on distances only
         strength = 2 * self.strength(x).sigmoid().mT[..., None]  # (B, H, T, 1)
         return query, torch.cat((key, direction, strength), dim=-1), value  # the key is (B, H, T, 2d + 1)
 

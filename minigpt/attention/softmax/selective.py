@@ -3,14 +3,14 @@
     score[t, s] := score[t, s] - sum over s < j < t of votes[j, s],    votes = max(score of the first head, 0)
 
 Paper: "Selective Attention Improves Transformer" (arXiv 2410.02703). The first head votes with its scores as they are;
-no token votes about itself, and none about the first.
-New against multi_head: `scores`, and no new parameter. While the first head has no score above zero, the two are equal.
-A later query must know all votes before it. So the query of the first head rides in the keys, a part of it in each
-head's, and the votes are made again from the cache.
+no token votes against itself, and none against the first.
+New against multi_head: `scores`, and no new parameter. If the first head has no score above zero, it is multi_head.
+A later query needs all votes before it. So the query of the first head is stored in the keys, an equal part in each
+head's key, and the votes are computed again from the cache.
 
-Cost: T^2 D for a text, T D for a written token. Cache: 2 D + 1 numbers a token, with the sum of the votes against each
-(both by `fast/rewriting.py`; in plain form the votes are made again from the queries of the first head, T^2 d). Used
-by the paper's models.
+Cost: T^2 D for a text, T D for a written token. Cache: 2 D + 1 numbers a token; the last is the sum of the votes
+against it (both by `fast/rewriting.py`; in plain form T^2 d more for a written token, to compute all votes again, and
+2 D + d numbers). Used by the paper's models.
 
 B batch, H heads, T query positions, S key positions, d width of a head.
 """
@@ -28,14 +28,14 @@ from minigpt.attention.softmax.multi_head import MultiHead, split_heads
 
 
 def silent(mine: Selective, theirs: MultiHead) -> None:
-    """Head 0 asks nothing, so that its scores are zero."""
+    """The queries of head 0 are zero, and so are its scores."""
     for layer in (mine, theirs):
         for parameter in layer.query.parameters():
             parameter[: len(parameter) // layer.n_head] = 0.0
 
 
 class Selective(MultiHead, kind="selective"):
-    """Multi-head attention that can let tokens be forgotten."""
+    """Multi-head attention in which a token can mask earlier ones for all later tokens."""
 
     order_blind = False
     edges = (Edge("multi_head", "no votes", mine={"head_dim": 5}, theirs={"head_dim": 5}, prepare=silent),)
@@ -53,5 +53,5 @@ class Selective(MultiHead, kind="selective"):
         may = distance(S, S, key.device) > 0  # (S, S)
         may[:, 0] = False
         precise = torch.promote_types(votes.dtype, torch.float32)
-        votes = F.pad(votes.masked_fill(~may, 0.0), (0, 0, 1, 0))[:, :, :-1]  # (B, 1, S, S): row t has those of t - 1
+        votes = F.pad(votes.masked_fill(~may, 0.0), (0, 0, 1, 0))[:, :, :-1]  # (B, 1, S, S): row t: votes of t - 1
         return super().scores(query, key[..., :d]) - votes.cumsum(dim=2, dtype=precise)[:, :, S - T :]  # (B, H, T, S)

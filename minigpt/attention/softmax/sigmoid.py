@@ -3,10 +3,10 @@
     weights[t, s] = sigmoid(score[t, s] + offset)
 
 A row can sum to anything from 0 to t + 1, so it can count: a mean cannot tell one match from two.
-Paper: "Theory, Analysis, and Best Practices for Sigmoid Self-Attention" (arXiv 2409.04431). As there, the offset is
--ln(n) at first, n the context: a row of n scores near zero then sums to about one. Here each head learns its own.
-New against sink: every key has a denominator of its own, of itself and a sink. With a low offset the two are equal but
-for a factor, exp(score) undivided.
+Paper: "Theory, Analysis, and Best Practices for Sigmoid Self-Attention" (arXiv 2409.04431). As there, the offset starts
+at -ln(n), n the context: a row of n scores near zero then sums to about one. Here each head learns its own offset.
+New against sink: every key has its own denominator, with itself and a sink only. With a low offset and a high sink both
+denominators are constant, and the two kinds differ by a constant factor only.
 
 Cost: T^2 D for a text, T D for a written token. Cache: 2 D numbers a token. Used by Apple's sigmoid models.
 
@@ -27,7 +27,7 @@ from minigpt.attention.softmax.sink import Sink
 
 
 def undivided(mine: Sigmoid, theirs: Sink) -> None:
-    """exp(score - 30) in both, and projections that make it exp(score)."""
+    """Weights of exp(score - 30) in both, and projections that undo most of the factor."""
     mine.offset.fill_(-30.0)
     theirs.sink.fill_(30.0)
     for project in (mine.project, theirs.project):

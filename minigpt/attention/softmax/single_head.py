@@ -3,7 +3,7 @@
     weights_t = softmax over s <= t of q_t . k_s / sqrt(d),    out = W_o (weights v),    q, k, v = W_q x, W_k x, W_v x
 
 New against the dot product: what a token asks (query), what it offers (key) and what it hands over (value) are three
-learned views of it, and the scores are divided by sqrt(d) so that their variance stays at one (arXiv 1706.03762).
+learned projections of it, and scores are divided by sqrt(d) so that their variance stays at one (arXiv 1706.03762).
 Cost: T^2 d for a text and T d for a written token, beside the four products of D d a token. Cache: 2 d numbers a token.
 Used with more heads (`multi_head`).
 
@@ -28,7 +28,7 @@ from minigpt.system.errors import Mistake
 
 
 def look_at_x_itself(mine: SingleHead, theirs: SoftmaxAttention) -> None:
-    """Query, key and value are x, and the output stays as it is."""
+    """Query, key and value are x, and the output projection is the identity."""
     for layer in (mine.query, mine.key, mine.value, mine.project):
         nn.init.eye_(layer.weight)
         nn.init.zeros_(layer.bias)
@@ -50,14 +50,14 @@ class SingleHead(SoftmaxAttention, kind="single_head"):
         head_dim: Size | None = None
         """The width d of a head; by default the model's width divided by the number of heads."""
         qk_norm: bool | Literal["whole"] = False
-        """Whether queries and keys are RMS-normalised before they meet (after arXiv 2010.04245; see `cosine`): each
+        """Whether queries and keys are RMS-normalised before their product (after arXiv 2010.04245; see `cosine`): each
         head by itself, or with `whole` the features of all heads together (OLMo 2, arXiv 2501.00656)."""
         qk_norm_epsilon: Positive = 1e-6
-        """What these norms add to the mean square."""
+        """What the norms of queries and keys add to the mean square."""
         qkv_bias: bool | None = None
         """Whether queries, keys and values add a learned constant; by default as the model says."""
         project_bias: bool | None = None
-        """The same for the output projection."""
+        """Whether the output projection adds a learned constant; by default as the model says."""
 
         def mistakes(self) -> Iterator[Mistake]:
             yield from super().mistakes()

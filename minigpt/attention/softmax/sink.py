@@ -2,11 +2,11 @@
 
     weights[t, s] = exp(score[t, s]) / (exp(sink) + sum over j <= t of exp(score[t, j]))
 
-A head can attend to nobody: its rows sum to less than one. Without a sink a trained model makes one of its first token
-("Efficient Streaming Language Models with Attention Sinks", arXiv 2309.17453).
+A head can attend to no token: its rows sum to less than one. A model that is trained without a sink uses its first
+token as one ("Efficient Streaming Language Models with Attention Sinks", arXiv 2309.17453).
 Paper: "gpt-oss-120b & gpt-oss-20b Model Card" (arXiv 2508.10925). A sink of zero is the softmax of E. Miller's
 "Attention Is Off By One" (2023); the sinks start there and are learned.
-New against multi_head: a number for each head, in `normalise`.
+New against multi_head: one learned number for each head, in `normalise`.
 
 Cost: T^2 D for a text, T D for a written token. Cache: 2 D numbers a token. Used by gpt-oss.
 
@@ -25,11 +25,11 @@ from minigpt.attention.softmax.multi_head import MultiHead
 
 def closed(mine: Sink, theirs: MultiHead) -> None:
     """A sink that takes nothing."""
-    mine.sink.fill_(-1e4)  # the exponential of which is 0
+    mine.sink.fill_(-1e4)  # exp of this is 0
 
 
 class Sink(MultiHead, kind="sink"):
-    """Multi-head attention that may attend to nobody."""
+    """Multi-head attention in which a head may attend to no token."""
 
     rows_sum_to_one = False
     edges = (Edge("multi_head", "sink -> -inf", prepare=closed),)

@@ -8,7 +8,7 @@ has 30. Gemma 3 has normalised queries and keys (`qk_norm`) in its place.
 New against grouped_query: `scores`. What a position adds to them comes after the cap.
 
 Cost: T^2 D for a text, T D for a written token. Cache: 2 G d numbers a token. Used by Gemma 2, Grok-1. torch's fused
-kernel has no cap: the fast form makes the scores of the past alone, in parts (`fast/parts.py`).
+kernel has no cap: the fast form computes the scores in parts, without most of the future ones (`fast/parts.py`).
 
 B batch, H query heads, G key heads, T query positions, S key positions, d width of a head.
 """
@@ -44,7 +44,7 @@ class SoftCap(GroupedQuery, kind="soft_cap"):
     @dataclass(frozen=True, kw_only=True)
     class Config(GroupedQuery.Config):
         cap: Positive = 50.0
-        """What no score exceeds."""
+        """The largest absolute value of a score."""
 
     config: SoftCap.Config
 

@@ -6,7 +6,7 @@
 Paper: "From Softmax to Sparsemax: A Sparse Model of Attention and Multi-Label Classification" (arXiv 1602.02068). tau
 comes from the k largest scores z1 >= z2 >= ..., where k is the last for which 1 + k zk > z1 + ... + zk:
 tau = (z1 + ... + zk - 1) / k.
-New against multi_head: `normalise`. A softmax is never quite zero; here what is 1 below the best gets nothing.
+New against multi_head: `normalise`. A softmax weight is never zero; here every score 1 below the best has weight zero.
 
 Cost: T^2 D for a text and a sort of T scores a row, T D for a written token. Cache: 2 D numbers a token. Used in
 translation and in labelling, not by large language models.
@@ -25,7 +25,7 @@ from minigpt.attention.softmax.multi_head import MultiHead
 
 
 def nothing_asked(mine: Sparsemax, theirs: AverageSoftmax) -> None:
-    """Queries of zero, so that all scores are equal, and values as they come."""
+    """Queries of zero, so that all scores are equal; values and outputs are x itself."""
     for layer in (mine.query, mine.value, mine.project):
         nn.init.zeros_(layer.bias)
         nn.init.eye_(layer.weight)
@@ -40,7 +40,7 @@ def sharpened(mine: Sparsemax, theirs: MultiHead) -> None:
 
 
 class Sparsemax(MultiHead, kind="sparsemax"):
-    """Multi-head attention to few: a key that matches less well by one or more has no weight."""
+    """Multi-head attention to few keys: a key whose score is one or more below the best has no weight."""
 
     edges = (
         Edge("average_softmax", "equal scores", mine={"n_head": 1}, prepare=nothing_asked, without=("alibi",)),
@@ -52,6 +52,6 @@ class Sparsemax(MultiHead, kind="sparsemax"):
         scores = scores - scores.amax(dim=-1, keepdim=True).detach()  # (B, H, T, S): the same tau, from small numbers
         ordered = scores.sort(dim=-1, descending=True).values  # (B, H, T, S)
         sums, k = ordered.cumsum(dim=-1), torch.arange(1, scores.shape[-1] + 1, device=scores.device)
-        count = (1 + k * ordered > sums).sum(dim=-1, keepdim=True)  # (B, H, T, 1): how many have a weight
+        count = (1 + k * ordered > sums).sum(dim=-1, keepdim=True)  # (B, H, T, 1): how many keys have a weight
         tau = (sums.gather(-1, count - 1) - 1) / count  # (B, H, T, 1)
         return (scores - tau).clamp(min=0).to(given)  # (B, H, T, S)

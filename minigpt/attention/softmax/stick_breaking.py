@@ -2,10 +2,11 @@
 
     weights[t, s] = b[t, s] product over s < j < t of (1 - b[t, j]),    b = sigmoid(score)
 
-The most recent match wins, so that no position is needed. What nobody takes is lost: rows sum to less than one.
+The most recent match gets the most weight, so that no position is needed. The share that no key takes is lost: rows sum
+to less than one.
 Paper: "Scaling Stick-Breaking Attention: An Efficient Implementation and In-depth Study" (arXiv 2410.17980), where a
-token does not see itself, and the first one nothing. `include_self` gives it the first share.
-New against sigmoid: what nearer keys have taken is gone. While all b are small, nothing is, and the two are equal.
+token does not see itself, and the first token sees nothing. With `include_self` a token takes the first share itself.
+New against sigmoid: a key gets only what nearer keys left. If all b are small, nearly all is left: this is sigmoid.
 
 Cost: T^2 D for a text, T D for a written token. Cache: 2 D numbers a token. Used in IBM's research models.
 
@@ -28,7 +29,7 @@ from minigpt.attention.softmax.sigmoid import Sigmoid
 
 
 def faint(mine: StickBreaking, theirs: Sigmoid) -> None:
-    """Scores that are lower by 30, and projections that make up for it."""
+    """All scores are lower by 30, and the projections undo most of the factor."""
     theirs.offset.zero_()
     for layer in (mine, theirs):
         d = layer.query.out_features // layer.n_head
@@ -57,7 +58,7 @@ class StickBreaking(MultiHead, kind="stick_breaking"):
     @dataclass(frozen=True, kw_only=True)
     class Config(MultiHead.Config):
         include_self: bool = False
-        """Whether a position takes a share of itself, the first one."""
+        """Whether a position also attends to itself; it then takes the first share."""
 
     config: StickBreaking.Config
 
@@ -67,6 +68,6 @@ class StickBreaking(MultiHead, kind="stick_breaking"):
 
     def normalise(self, scores: Tensor) -> Tensor:
         precise = scores.to(torch.promote_types(scores.dtype, torch.float32))  # (B, H, T, S)
-        left = F.logsigmoid(-precise)[..., 1:]  # (B, H, T, S - 1): ln (1 - b) of the next key and all after it
-        nearer = F.pad(left.flip(-1).cumsum(dim=-1).flip(-1), (0, 1))  # (B, H, T, S): the sum over those after s
+        left = F.logsigmoid(-precise)[..., 1:]  # (B, H, T, S - 1): ln (1 - b) of keys 1 to S - 1
+        nearer = F.pad(left.flip(-1).cumsum(dim=-1).flip(-1), (0, 1))  # (B, H, T, S): the sum over the keys after s
         return (F.logsigmoid(precise) + nearer).exp().to(scores.dtype)  # (B, H, T, S)

@@ -3,11 +3,12 @@
     score[t, s] = row (t - s) of table . relu(query[t])
 
 Paper: "Synthesizer: Rethinking Self-Attention in Transformer Models" (arXiv 2005.00743), its dense form. There the
-table has a row for each place in the text, here for each distance, so that a text means the same wherever it begins.
-New against multi_head: the dot product of query and key, which was thought to be the heart of it, is gone. What a token
-looks at does not depend on what stands there: it cannot find anything, but it can count back.
+table has a row for each place in the text, here for each distance, so that the result does not depend on where the text
+begins. New against multi_head: there is no dot product of query and key. Where a token attends does not depend on the
+tokens there: it cannot search for a token, but it can choose a distance.
 
-Cost: T^2 D for a text, T D for a written token. Cache: D numbers a token, the values. Used in research only.
+Cost: T (n + T) D for a text, (n + T) D for a written token: a score for each of n distances, and the mean. Cache: D
+numbers a token, the values. Used in research only.
 
 B batch, H heads, T query positions, S key positions, n the context, d width of a head.
 """
@@ -31,7 +32,7 @@ from minigpt.attention.softmax.path import Path
 
 
 def empty(mine: Synthesizer, theirs: AverageSoftmax) -> None:
-    """A table of zeros, and values as they come."""
+    """A table of zeros; values and outputs are x itself."""
     mine.table.zero_()
     for layer in (mine.value, mine.project):
         nn.init.zeros_(layer.bias)
@@ -45,8 +46,8 @@ def fading(mine: Synthesizer, theirs: Path) -> None:
         part.weight.zero_()
         part.bias.zero_()
     for part in (theirs.query, theirs.key, theirs.direction):
-        part.bias[::d] = d**0.25  # a direction is made as long as one
-    theirs.query.weight[1::d] = 1.0  # which no key answers
+        part.bias[::d] = d**0.25  # a direction is normalised to length one
+    theirs.query.weight[1::d] = 1.0  # in a feature that is zero in every key
     theirs.strength.bias.fill_(-math.log(3.0))  # b = 2 sigmoid(-ln 3) = 1/2
     mine.query.bias.fill_(1 / d)
     mine.query.bias[::2] *= -1  # half the features are off

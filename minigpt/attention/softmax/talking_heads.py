@@ -2,8 +2,8 @@
 
     score[h] := sum over g of before[h, g] score[g]        weights[h] := sum over g of after[h, g] softmax(score[g])
 
-Paper: "Talking-Heads Attention" (arXiv 2003.02436). Both matrices start at random, with a variance of 1/H. With the
-identity the heads are silent, as in multi_head.
+Paper: "Talking-Heads Attention" (arXiv 2003.02436). Both matrices start at random, with a variance of 1/H. If both are
+the identity, it is multi_head.
 New against multi_head: two H x H matrices. Weights can be negative, and rows need not sum to one. The mixing needs all
 weights in memory, so there is no fused kernel for it.
 
@@ -23,7 +23,7 @@ from minigpt.attention.softmax.multi_head import MultiHead
 
 
 def silent(mine: TalkingHeads, theirs: MultiHead) -> None:
-    """Each head hears itself only."""
+    """No head mixes in another one."""
     for matrix in (mine.before, mine.after):
         nn.init.eye_(matrix)
 

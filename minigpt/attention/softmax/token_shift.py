@@ -1,10 +1,10 @@
-"""Keys and values are made of a token mixed with the one before it. A head finds a token by what stood before it, in
+"""Keys and values are made of a token mixed with the one before it. A head can find a token by the token before it in
 one layer, where multi-head attention needs two ("induction").
 
     k_t = W_k (x_t + m_k * (x_{t-1} - x_t))      v_t = W_v (x_t + m_v * (x_{t-1} - x_t))      x_{-1} = 0
 
-The shares m_k and m_v are learned, one for each feature. "RWKV" (arXiv 2305.13048) mixes its inputs so; "In-context
-Learning and Induction Heads" (arXiv 2209.11895) mixes the keys themselves and calls them smeared.
+The shares m_k and m_v are learned, one for each feature. "RWKV" (arXiv 2305.13048) mixes its inputs in this way;
+"In-context Learning and Induction Heads" (arXiv 2209.11895) mixes the keys themselves and calls them smeared.
 New against multi_head: what keys and values are made of; a convolution of width two, inside the layer.
 Cost: that of multi_head, O(T^2) in training and O(T) a written token.
 Cache: keys and values, 2 D numbers a token, and one vector of D numbers.
@@ -33,7 +33,7 @@ def take_nothing_from_before(mine: TokenShift, theirs: MultiHead) -> None:
 
 
 class TokenShift(MultiHead, kind="token_shift"):
-    """The shares start between 0 and 1, as in RWKV-4: some features are of the token, some of the one before."""
+    """The shares start from 0 to 1, as in RWKV-4: some features come from the token, some from the one before it."""
 
     order_blind = False
     edges: ClassVar[tuple[Edge, ...]] = (Edge("multi_head", "share = 0", prepare=take_nothing_from_before),)

@@ -1,10 +1,10 @@
-"""Every layer mixes its values with those of the first layer. What a token is stays readable in deep layers, whatever
-the layers between have made of it.
+"""Every layer mixes its values with those of the first layer. So deep layers can still read the token itself, however
+the layers between have changed its vector.
 
     v := (1 - l) v + l v_first        l learned, one number a layer
 
 "Value Residual Learning" (arXiv 2410.17897), where it is called ResFormer.
-New against multi_head: the values. Queries, keys and weights are as they were.
+New against multi_head: the values. Queries, keys and weights do not change.
 Cost: that of multi_head, O(T^2) in training and O(T) a written token.
 Cache: keys and values, 2 D numbers a token a layer. The mixed values are kept, so the first layer's are not read again.
 Used in: modded-nanogpt's record trainings.
@@ -33,7 +33,7 @@ def take_nothing_of_the_first(mine: ValueResidual, theirs: MultiHead) -> None:
 
 
 def hand_x_on(mine: ValueResidual, theirs: MultiHead) -> None:
-    """The first layer's values are x + 1, and it adds nothing; so those of the second are one matrix of the same x."""
+    """The first layer has values x + 1 and adds nothing to x, so the second layer's values are one matrix of x."""
     if mine.share is None:
         nn.init.eye_(mine.value.weight)
         nn.init.ones_(mine.value.bias)

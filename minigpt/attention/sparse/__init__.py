@@ -1,1 +1,1 @@
-"""Softmax attention to some of the past: a window, a stride, a chunk, or keys that are chosen. One kind a file."""
+"""Softmax attention to some of the past: a window, a stride, a chunk, or chosen keys. One kind in each file."""

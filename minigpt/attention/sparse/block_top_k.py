@@ -4,9 +4,10 @@
     weights_t = softmax over s <= t in the own block and the k - 1 best blocks before it
 
 "MoBA: Mixture of Block Attention" (arXiv 2502.13189). New against top-k: whole blocks of m keys are chosen, by their
-mean key, so that a choice costs T / m products instead of T, and what is read lies side by side in memory. As in a
-mixture of experts nothing is learned for the choice itself: the keys learn to be found. The mean of the products is
-the product with the mean, and that is how it is computed here; a position that biases the scores biases the match.
+mean key, so that a choice costs T / m products instead of T, and the keys that are read lie side by side in memory. The
+choice has no parameters of its own: training changes the keys and queries so that the right blocks match. Here the
+match is computed as the mean of the products, which equals the product with the mean key; a position that biases the
+scores also biases the match.
 
 Cost: T k m d for a training pass with a kernel for blocks (here masked, T^2 d), and (T / m + k m) d for a written
 token with block means that are kept (here T d). Cache: 2 G d numbers a token. Used in Kimi's models of long context.
@@ -32,7 +33,7 @@ from minigpt.config.options import Count
 
 
 def matches_itself_best(mine: BlockTopK, theirs: TopK) -> None:
-    """Queries and keys are equal and of one length, so that no key matches a query as its own does."""
+    """Queries equal keys, and all have one length, so that each query matches its own key best."""
     for layer in (mine, theirs):
         layer.key.load_state_dict(layer.query.state_dict())
         for norm in (layer.query_norm, layer.key_norm):
@@ -42,7 +43,7 @@ def matches_itself_best(mine: BlockTopK, theirs: TopK) -> None:
 class BlockTopK(GroupedQuery, kind="block_top_k"):
     """Grouped queries over the `k` best blocks of `block` positions, their own among them."""
 
-    order_blind = False  # which keys are in one block depends on where they are
+    order_blind = False  # which keys form a block depends on their positions
     chooses = True
     edges: ClassVar[tuple[Edge, ...]] = (
         Edge("multi_head", "all blocks", mine={"k": 1000}),
@@ -74,6 +75,6 @@ class BlockTopK(GroupedQuery, kind="block_top_k"):
         blocks = F.pad(scores, (0, -S % m), value=-torch.inf).unflatten(3, (-1, m))  # (B, H, T, N, m)
         number = torch.arange(S, device=scores.device) // m  # (S,): the block of each position
         own = number[S - T :, None] == number[::m]  # (T, N)
-        match = blocks.mean(dim=-1).masked_fill(own, torch.inf)  # (B, H, T, N): -inf where it is not over yet
+        match = blocks.mean(dim=-1).masked_fill(own, torch.inf)  # (B, H, T, N): -inf where the block has not ended
         chosen = best(match, self.config.k)[..., number]  # (B, H, T, S)
         return super().normalise(scores.masked_fill(~chosen, -torch.inf))  # (B, H, T, S)

@@ -1,9 +1,9 @@
-"""The k best of a row, in float32 and float64 the same ones in every form of the computation.
+"""The k best of a row: in float32 and float64, every form of the computation chooses the same ones.
 
-Two keys that match alike come to scores that differ by rounding, and by another rounding with a cache than without. So
-scores within rounding of one another count as equal, and of equal ones the later positions are taken. In bfloat16 two
-forms may choose different keys: its rounding is as large as many true differences, and to count these as equal would
-leave nothing but the latest positions. Kinds that choose say so (`Attention.chooses`).
+Two keys that match equally well get scores that differ by rounding, and the rounding is different with a cache and
+without one. So scores within rounding of one another count as equal, and of equal scores the later positions are
+chosen. In bfloat16 two forms may choose different keys: its rounding is as large as many true differences, and if these
+counted as equal, only the latest positions would be chosen. Kinds that choose keys set `Attention.chooses`.
 
 S key positions; `...` is any number of dimensions before them.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-ROUNDING = 256  # in units of the last place of the largest score: what counts as equal
+ROUNDING = 256  # scores count as equal within so many times eps of the largest score
 
 
 def best(scores: Tensor, k: int) -> Tensor:

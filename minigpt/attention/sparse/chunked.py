@@ -3,12 +3,12 @@
     weights_t = softmax over s of (q_t . k_s / sqrt(d)),   floor(s / c) = floor(t / c), s <= t
 
 Llama 4 (Meta, 2025; there is no paper; `attention_chunk_size` in transformers). New against the sliding window: what
-is seen does not move along with the query but begins anew, so the first position of a chunk sees itself alone, and no
-number of such layers carries anything from one chunk into the next. Other layers have to: in Llama 4 every fourth sees
-everything.
+is seen does not move with the query but starts again in each chunk, so the first position of a chunk sees itself alone,
+and layers of this kind carry nothing from one chunk into the next, however many they are. Other layers have to: in
+Llama 4 every fourth layer sees everything.
 
-Cost: T c d / 2 for a training pass by chunks (T^2 d, masked, as here), at most c d for a written token. Cache: the keys
-and values of the chunk under way, 2 c G d numbers at most.
+Cost: T c d / 2 for a training pass (`fast/windows.py`; T^2 d as written here), at most c d for a written token. Cache:
+the keys and values of the current chunk, 2 c G d numbers at most. Used by Llama 4.
 
 B batch, G key heads, T query positions, S key positions, c chunk, d width of a head.
 """
@@ -31,7 +31,7 @@ from minigpt.config.options import Count
 class Chunked(GroupedQuery, kind="chunked"):
     """Grouped queries that see the past of their own chunk of `chunk` positions."""
 
-    order_blind = False  # what lies before the chunk is not seen
+    order_blind = False  # positions before the chunk are not seen
     edges: ClassVar[tuple[Edge, ...]] = (
         Edge("multi_head", "chunk >= T", mine={"chunk": 1000}),
         Edge("sliding_window", "each sees itself alone", mine={"chunk": 1}, theirs={"window": 1}),

@@ -3,19 +3,19 @@
     I_ts = sum over small heads j of w_tj ReLU(p_tj . l_s)
     weights_t = softmax over s in best_k(I_ts) of (q_t . k_s / sqrt(d))
 
-DeepSeek Sparse Attention ("DeepSeek-V3.2", arXiv 2512.02556). New against top-k: what chooses is not what reads. The
-small heads are few and narrow, and have one choice for all heads. A choice has no gradient, so they learn from a loss
-of their own: that their scores, as a softmax over the past, tell how the large heads together would weigh it if they
-saw all of it,
+DeepSeek Sparse Attention ("DeepSeek-V3.2", arXiv 2512.02556). New against top-k: one set of heads chooses, another
+reads. The small heads are few and narrow, and choose the same tokens for all large heads. A choice has no gradient, so
+the small heads learn from a loss of their own: the softmax of their scores over the past should equal the mean weights
+of the large heads, if these saw the whole past,
 
     loss = mean over t of KL(mean over heads of softmax(q_t . k_s / sqrt(d)) || softmax(I_t))
 
-and this loss alone: nothing of it reaches the rest of the model. (The paper first trains the indexer so beside full
-attention, and later compares over the chosen tokens only.)
+and from this loss alone; its gradient does not reach the rest of the model. (The paper first trains the indexer in this
+way beside full attention, and later compares over the chosen tokens only.)
 
 Cost: T^2 c a small head for the choice and T k d for what is read, with a kernel (here masked, and in training T^2 d
-for the loss); T c + k d for a written token with a kernel (here T d). Cache: 2 D + c numbers a token; a part of the
-small key rides in the key of each head.
+for the loss); T c + k d for a written token with a kernel (here T d). Cache: 2 D + c numbers a token; each head's key
+stores an equal part of the small key.
 Used in DeepSeek-V3.2 and GLM-5, there with latent attention.
 
 B batch, H heads, I small heads, T query positions, S key positions, D model width, d and c widths of a large and a
@@ -42,7 +42,7 @@ from minigpt.system.errors import Mistake
 
 
 def scores_as_the_head(mine: Indexer, theirs: TopK) -> None:
-    """Two small heads, the large one and its negative: ReLU(q . k) - ReLU(-q . k) = q . k."""
+    """Two small heads, with the large head's query and its negative: ReLU(q . k) - ReLU(-q . k) = q . k."""
     mine.index_query.weight.copy_(torch.cat((mine.query.weight, -mine.query.weight)))
     mine.index_query.bias.copy_(torch.cat((mine.query.bias, -mine.query.bias)))
     mine.index_key.load_state_dict(mine.key.state_dict())
@@ -63,7 +63,7 @@ class Indexer(MultiHead, kind="indexer"):
             mine={"n_head": 1, "n_index_head": 2, "index_dim": 16, "k": 3},
             theirs={"n_head": 1, "k": 3},
             prepare=scores_as_the_head,
-            without=("alibi",),  # it biases the large heads only
+            without=("alibi",),  # alibi biases the large heads only
         ),
     )
 
@@ -98,7 +98,7 @@ class Indexer(MultiHead, kind="indexer"):
 
     def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
         query, key, value = super().qkv(x, past)  # (B, H, T, d) each
-        x = x.detach()  # the choice is learned from its own loss, and that loss stays in here
+        x = x.detach()  # the gradient of the choice's own loss ends here
         small = self.position.rotate(split_heads(self.index_query(x), self.config.n_index_head), past.length)
         small = torch.cat((small.transpose(1, 2).flatten(2), self.index_weight(x)), dim=-1)  # (B, T, I c + I)
         small_key = self.position.rotate(self.index_key(x)[:, None], past.length)  # (B, 1, T, c)
@@ -135,7 +135,7 @@ class Indexer(MultiHead, kind="indexer"):
         return super().mix(query, key, value)  # (B, H, T, d)
 
     def loss_of_the_choice(self, query: Tensor, key: Tensor) -> Tensor:
-        """How far the small heads are from what the large ones would weigh if they saw all: the mean KL, in nats."""
+        """The mean of KL(large heads' mean weights over the whole past || small heads' softmax), in nats: ()."""
         with torch.no_grad():
             wanted = self.normalise(self.masked(self.scores(query, key) + self.bias(query, key))).mean(
                 dim=1

@@ -1,15 +1,15 @@
 """Three views of the past: every block in short, the best blocks in full, and a window.
 
-    compressed  softmax over the blocks that are over, each with one key and one value, a mean of its own
-    chosen      softmax over the own block and the k - 1 blocks that the compressed view weighs most
+    compressed  softmax over the blocks that have ended, each with one key and one value, the means of the block
+    chosen      softmax over the own block and the k - 1 blocks that have the largest weights in the compressed view
     window      softmax over the last w positions
     o_t = sum over the views of sigmoid(gate_t) * view_t
 
 "Native Sparse Attention" (NSA, arXiv 2502.11089). New against block top-k: the choice is learned, since the compressed
-view, which makes it, is itself part of the output; heads that share keys choose together, so that what they read is
-loaded once; and a window takes what is near, so that the others need not. Each view has keys and values of its own. The
-mean over a block is learned, one weight for each place in it, where the paper has a small network; blocks that are
-compressed and blocks that are chosen are the same here, and the first block is not always read.
+view, which makes it, is part of the output; heads that share keys choose together, so that the chosen keys are loaded
+once; and a window reads near tokens, so that the other views can read far ones. Each view has its own keys and values.
+The mean over a block is learned, one weight for each place in the block, where the paper has a small network; the same
+blocks are compressed and chosen here, and the first block is not always read.
 
 Cost: T (T / m + k m + w) d for a training pass with a kernel for blocks (here masked, T^2 d), T / m + k m + w products
 for a written token (here T). Cache: 6 G d numbers a token, of which only the chosen view needs all positions. DeepSeek
@@ -39,7 +39,7 @@ from minigpt.config.options import Count
 
 
 def only(view: int, mine: NativeSparse, theirs: MultiHead) -> None:
-    """One gate is open and the others are closed, and the other kind has the keys and values of that view."""
+    """One gate is open, the others are closed, and the other kind gets the keys and values of the open view."""
     mine.gate.weight.zero_()
     mine.gate.bias.fill_(-1e3).chunk(3)[view].fill_(1e3)
     for ours, other in ((mine.key, theirs.key), (mine.value, theirs.value)):
@@ -53,7 +53,7 @@ def only_compressed(mine: NativeSparse, theirs: MultiHead) -> None:
 
 
 def only_chosen(mine: NativeSparse, theirs: MultiHead) -> None:
-    """The chosen view alone, chosen by the mean of the very keys that it reads."""
+    """The chosen view alone; blocks are chosen by the mean of the keys that this view reads."""
     mine.places.zero_()
     for part in (mine.key.weight, mine.key.bias):
         part.chunk(3)[0].copy_(part.chunk(3)[1])
@@ -66,10 +66,10 @@ def only_window(mine: NativeSparse, theirs: MultiHead) -> None:
 
 
 class NativeSparse(GroupedQuery, kind="native_sparse"):
-    """Of each head three: compressed, chosen and window, added up by gates. All weights are those of single tokens."""
+    """Each head has three views, which gates add up. `weights` spreads the weight of a block over its tokens."""
 
     order_blind = False  # blocks and the window depend on where a key is
-    rows_sum_to_one = False  # before the first block is over, the compressed view is empty
+    rows_sum_to_one = False  # until the first block has ended, the compressed view is empty
     chooses = True
     muon: ClassVar[Mapping[str, bool]] = {"gate.weight": False}
     edges: ClassVar[tuple[Edge, ...]] = (
@@ -94,7 +94,7 @@ class NativeSparse(GroupedQuery, kind="native_sparse"):
         MultiHead.__init__(self, config, model, layer, 3 * G)
         self.block = config.block or max(2, model.block_size // 16)
         self.window = config.window or max(1, model.block_size // 4)
-        self.places = nn.Parameter(torch.zeros(2, self.block))  # in the means of keys and of values: all alike at first
+        self.places = nn.Parameter(torch.zeros(2, self.block))  # logits of the means of keys and values
         self.gate = nn.Linear(model.n_embd, 3 * config.n_head)
 
     def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
@@ -115,8 +115,8 @@ class NativeSparse(GroupedQuery, kind="native_sparse"):
         """The weights of the blocks, spread over their places (B, H, T, S), and as logarithms (B, H, T, N)."""
         S, m = scores.shape[3], self.block
         of_key, of_value = self.places.to(scores.dtype).softmax(dim=-1)  # (m,) each
-        over = F.pad(past, (0, -S % m)).unflatten(1, (-1, m)).all(dim=-1)  # (T, N): all of the block is past
-        match = F.pad(scores, (0, -S % m)).unflatten(3, (-1, m)) @ of_key  # (B, H, T, N): the query's with the mean key
+        over = F.pad(past, (0, -S % m)).unflatten(1, (-1, m)).all(dim=-1)  # (T, N): the whole block is past
+        match = F.pad(scores, (0, -S % m)).unflatten(3, (-1, m)) @ of_key  # (B, H, T, N): query . mean key
         hidden = ~over & over.any(dim=-1, keepdim=True)  # (T, N): a softmax over nothing would not be a number
         share = match.masked_fill(hidden, -torch.inf).log_softmax(dim=-1)  # (B, H, T, N)
         spread = share.exp().masked_fill(~over, 0.0)[..., None] * of_value  # (B, H, T, N, m)

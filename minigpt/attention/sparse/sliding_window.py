@@ -3,9 +3,8 @@
     weights_t = softmax over s of (q_t . k_s / sqrt(d)),   t - w < s <= t
 
 "Longformer" (arXiv 2004.05150) has it in both directions, and causal in its character models, as in "Mistral 7B"
-(arXiv 2310.06825). New against
-grouped queries: the mask. Layer upon layer the view grows: after n layers a token can know of n (w - 1) tokens before
-it.
+(arXiv 2310.06825). New against grouped queries: the mask. The view grows with every layer: after n layers a token can
+depend on the n (w - 1) tokens before it.
 
 Cost: T w d for a training pass (`fast/windows.py`; T^2 d as written here), and w d for a written token. Cache: a ring
 of the last w keys and values, 2 w G d numbers however long the text. Mistral 7B has it in every layer; Gemma 2 and 3
@@ -32,7 +31,7 @@ from minigpt.config.options import Count
 class SlidingWindow(GroupedQuery, kind="sliding_window"):
     """Grouped queries that see the last `window` positions."""
 
-    order_blind = False  # what is near is seen, what is far is not
+    order_blind = False  # near positions are seen, far ones are not
     edges: ClassVar[tuple[Edge, ...]] = (
         Edge("multi_head", "window >= T", mine={"window": 1000}),
         Edge("grouped_query", "window >= T", mine={"window": 1000, "n_kv_head": 2}, theirs={"n_kv_head": 2}),
@@ -50,7 +49,7 @@ class SlidingWindow(GroupedQuery, kind="sliding_window"):
         self.window = config.window or max(1, model.block_size // 4)
 
     def near(self, T: int, S: int, device: torch.device) -> Tensor:
-        """What of the past is in sight: (T, S)."""
+        """Whether key s is within the window of query t, or after it: (T, S)."""
         return distance(T, S, device) < self.window  # (T, S)
 
     def mask(self, T: int, S: int, device: torch.device) -> Tensor:

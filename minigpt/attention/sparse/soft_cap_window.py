@@ -37,4 +37,4 @@ class SoftCapWindow(SoftCap, SlidingWindow, kind="soft_cap_window"):
     config: SoftCapWindow.Config
 
     def make_cache(self, length: int) -> Past:
-        return super().make_cache(length)  # said again: a cap reads one key at a time, so the window's ring is right
+        return super().make_cache(length)  # repeated for `fast/guard.py`: with a cap the ring is right too

@@ -2,12 +2,12 @@
 
     weights_t = softmax over s' of (q_t . k_s' / sqrt(d)),   s' < s or t - w < s' <= t
 
-"Efficient Streaming Language Models with Attention Sinks" (arXiv 2309.17453). A softmax has to put its weight
-somewhere, and trained models put what they do not need on the first tokens: with a window alone these are lost, and a
-model that was trained without a window falls apart. New against the sliding window: the first `sinks` positions stay.
+"Efficient Streaming Language Models with Attention Sinks" (arXiv 2309.17453). The weights of a softmax sum to one, and
+trained models put the weight that they do not need on the first tokens. With a window alone these tokens are lost, and
+a model that was trained without a window fails. New against the sliding window: the first `sinks` positions stay.
 
 Cost: T (s + w) d for a training pass (`fast/windows.py`; T^2 d as written here), (s + w) d for a written token. Cache:
-the first s and a ring of the last w keys and values, 2 (s + w) G d numbers. StreamingLLM gives it to models that were
+the first s and a ring of the last w keys and values, 2 (s + w) G d numbers. StreamingLLM adds it to models that were
 trained without it.
 
 As in the paper, a position that biases by distance (alibi) counts places in the cache: a sink is never farther than
@@ -34,7 +34,7 @@ from minigpt.config.options import Natural
 
 
 def voted_away(mine: Streaming, theirs: Selective) -> None:
-    """Head 0 votes against all but the first token and itself, so that the first, the last and the next stay."""
+    """Every token votes, with head 0, against all but the first token and itself: the first and the last two stay."""
     for layer in (mine, theirs):
         for part in (layer.query, layer.key):
             head = slice(0, part.out_features // mine.n_head)

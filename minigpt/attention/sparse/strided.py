@@ -3,13 +3,13 @@
     weights_t = softmax over s of (q_t . k_s / sqrt(d)),   t - s < l or (t - s) mod l = 0
 
 "Generating Long Sequences with Sparse Transformers" (arXiv 1904.10509). New against the sliding window: in two layers
-every position reaches every other, through one that lies a multiple of l away and near its end. With l = sqrt(T) a
-query sees about 2 sqrt(T) keys. The paper gives the two patterns to two steps or to two heads, or merges them: here
-each head sees both, which is its merged head.
+every position sees every earlier one, through a position that is near one of the two and a multiple of l away from the
+other. With l = sqrt(T) a query sees about 2 sqrt(T) keys. The paper gives the two patterns to two layers or to two
+heads, or merges them. Here each head has both patterns, as in the paper's merged head.
 
-Cost: T sqrt(T) d for a training pass, as a kernel for blocks would have it; here they are masked, T^2 d. Cache: all
-keys and values, since each is seen again, 2 D numbers a token. GPT-3 has "locally banded sparse" layers like these
-between dense ones.
+Cost: T sqrt(T) d for a training pass and sqrt(T) d for a written token with a kernel for blocks (here masked, T^2 d and
+T d). Cache: all keys and values, since each is seen again, 2 D numbers a token. GPT-3 has "locally banded sparse"
+layers like these between dense ones.
 
 T query positions, S key positions, l stride, d width of a head.
 """
@@ -31,7 +31,7 @@ from minigpt.config.options import Count
 class Strided(MultiHead, kind="strided"):
     """Multi-head attention to what is near and to every `stride`-th position."""
 
-    order_blind = False  # which positions are seen depends on where they are
+    order_blind = False  # the mask depends on positions
     edges: ClassVar[tuple[Edge, ...]] = (
         Edge("multi_head", "stride = 1", mine={"stride": 1}),
         Edge("multi_head", "stride >= T", mine={"stride": 1000}),

@@ -2,12 +2,12 @@
 
     weights_t = softmax over s in best_k(q_t . k_s / sqrt(d)) of the same scores
 
-"Explicit Sparse Transformer" (arXiv 1912.11637). New against multi-head attention: the scores decide who is seen, not
-the places. A softmax never gives a key no weight at all; here what does not matter is not heard. The gradient flows
+"Explicit Sparse Transformer" (arXiv 1912.11637). New against multi-head attention: the scores decide which keys are
+seen, not the positions. A softmax gives every key some weight; here all but k keys have weight zero. The gradient flows
 through the keys that were chosen, as if the choice were fixed.
 
-Cost: as multi-head attention, T^2 d for a training pass and T d for a written token: all scores are made to find the
-best. Cache: 2 D numbers a token. Few models use it as it is; MoBA, NSA and DeepSeek's sparse attention
+Cost: as multi-head attention, T^2 d for a training pass and T d for a written token: all scores are computed to find
+the best. Cache: 2 D numbers a token. Few models use it as it is; MoBA, NSA and DeepSeek's sparse attention
 (`block_top_k`, `native_sparse`, `indexer`) choose by something cheaper than the scores.
 
 B batch, H heads, T query positions, S key positions, d width of a head.
