@@ -134,7 +134,7 @@ def every_kind(device: torch.device, names: Sequence[str] = (), low: bool = Fals
 
 
 def variants(kind: type[Attention]) -> Sequence[Mapping[str, Any]]:
-    """The options with which a kind is measured: of a window its width, of grouped queries their number."""
+    """The options with which a kind is measured: the width of a window, or the number of key heads."""
     known = hints(kind.Config)
     return next((VARIANTS[option] for option in ("window", "n_kv_head") if option in known), ({},))
 

@@ -1,18 +1,19 @@
-"""All that is there for speed, and nothing else. A reader who wants to know what is computed may skip this part whole.
+"""Faster forms of what the textbook computes. A reader who wants to know what is computed may skip this package.
 
     allocator       freed memory is kept for the next step
-    threads         how threads wait for one another where other programs use the CPUs
+    threads         how many threads compute, and how they wait for one another on a shared machine
     guard           which faster form a class may use: the one that was written for its mathematics
     kernels         scores, softmax and mean in one fused kernel
     channels        kinds whose part of the scores is one more channel for the kernel
-    parts           queries in parts, for kinds whose weights no kernel makes
-    windows         a block of queries with the keys near it, and nothing else
+    parts           queries in parts, for kinds without a fused kernel
+    windows         a block of queries with the keys near it only
     running_sum     averages as running sums
     rotary          rotations as products of complex numbers
     chunks          linear attention: a matrix within each chunk, a state between them
-    recurrence      recurrent kinds in chunks, and writing with a state of fixed size
+    recurrence      recurrent kinds: training in chunks, decoding with a state of fixed size
     levels          log-linear attention in chunks
-    rewriting       writing with keys that later tokens change
+    convolution     long convolutions by FFT, and decoding with a state
+    rewriting       decoding of kinds whose later tokens change earlier keys
     switch          `make_fast`: puts all of these into one model, or takes them out
     joined          linear layers of one input as one layer
     packed          weights in blocks, or in fewer bits

@@ -1,7 +1,7 @@
-"""Kinds whose own part of the scores is one more channel of queries and keys, so that the fused kernel takes them.
+"""Kinds whose extra scores fit into one more channel of queries and keys, so that the fused kernel computes them.
 
     sink          a key of zeros before the first token, whose channel is the sink; its value is zero
-    forgetting    the sum of ln f up to a key, with a minus: what is alike in a row does not change its softmax
+    forgetting    minus the sum of ln f up to a key; the sum up to the query is equal in a row: the softmax ignores it
     differential  two softmaxes in two kernels
 
 B batch, H heads, T query positions, S key positions, d width of a query, e width of a value.
@@ -25,19 +25,19 @@ from minigpt.fast.guard import faster
 def with_channel(self: Sink | Forgetting, query: Tensor, key: Tensor, added: Tensor) -> tuple[Tensor, Tensor]:
     """Queries (B, H, T, d + 1) and keys (B, H, S, d + 1) with the scores of query and key, plus added (B, H, S, 1)."""
     like = query.new_empty(1).expand(*query.shape[:3], query.shape[3] + 1)  # (B, H, T, d + 1)
-    wider = self.scale(like)  # what the scores of the wider ones are multiplied by
+    wider = self.scale(like)  # the scale for the wider queries and keys
     ones = query.new_full((*query.shape[:3], 1), 1 / wider)  # (B, H, T, 1)
     return torch.cat((query * (self.scale(query) / wider), ones), dim=-1), torch.cat((key, added), dim=-1)
 
 
 def is_rough(query: Tensor) -> bool:
-    """Whether a channel would be too rough a number: a sum of many gates in bfloat16 stands still."""
+    """Whether the dtype is too coarse for a channel: in bfloat16 a long sum of gates loses its small terms."""
     return torch.finfo(query.dtype).bits < 32
 
 
 @faster(Sink, "mix", "fused attention", supports=("scale",))
 def mix_with_sink(self: Sink, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """The sink is the key at position 0, and all other positions are later by one: (B, H, T, e)."""
+    """The sink is the key at position 0; all other positions move up by one: (B, H, T, e)."""
     B, H, T, _ = query.shape
     square = T in (1, key.shape[2]) and self.config.causal and not kernels.has_bias(self)
     if not square or is_rough(query):
@@ -52,8 +52,8 @@ def mix_with_sink(self: Sink, query: Tensor, key: Tensor, value: Tensor) -> Tens
 
 @faster(Forgetting, "mix", "fused attention", supports=("scale", "mask", "bias"))
 def mix_forgetting(self: Forgetting, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """score[t, s] + kept[t] - kept[s], of which kept[t] is alike for all s: (B, H, T, e)."""
-    reads_queries = kernels.has_bias(self) and not isinstance(self.position, Alibi)  # which have a channel more here
+    """The scores are score[t, s] - kept[s]: + kept[t] is left out, since it is equal for all s: (B, H, T, e)."""
+    reads_queries = kernels.has_bias(self) and not isinstance(self.position, Alibi)  # with one channel too many
     if is_rough(query) or reads_queries:
         return Attention.mix(self, query, key, value)
     kept = key[..., -1:].cumsum(dim=2)  # (B, H, S, 1)
@@ -63,7 +63,7 @@ def mix_forgetting(self: Forgetting, query: Tensor, key: Tensor, value: Tensor) 
 @faster(Differential, "mix", "fused attention", supports=("scale", "mask", "bias"))
 def mix_differential(self: Differential, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Each half of the queries and keys mixes all values: (B, H, T, 2d)."""
-    if self.training and self.dropout:  # each kernel would drop for itself, and not the difference
+    if self.training and self.dropout:  # each kernel would drop its own weights, not the difference
         return Attention.mix(self, query, key, value)
     ours, others = (kernels.mix(self, q, k, value) for q, k in zip(query.chunk(2, dim=1), key.chunk(2, dim=1)))
     return ours - self.taken().to(ours.dtype) * others

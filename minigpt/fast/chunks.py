@@ -1,9 +1,9 @@
 """Linear attention in chunks: a matrix of weights within each chunk, a state between them; O(T) instead of O(T^2).
 
 "Gated Linear Attention Transformers with Hardware-Efficient Training" (arXiv 2312.06635) for sums with a decay, and
-"Parallelizing Linear Transformers with the Delta Rule over Sequence Length" (arXiv 2406.06484) for those that replace.
-All chunks of a segment are computed at once, and a loop over them is left for the states alone. Segments keep the
-intermediates small.
+"Parallelizing Linear Transformers with the Delta Rule over Sequence Length" (arXiv 2406.06484) for writes that replace.
+All chunks of a segment are computed at once; only the states need a loop over the chunks. Segments keep the
+intermediate tensors small.
 
 B batch, H heads, T positions, N chunks of c positions, d width of a query and a key, e width of a value, g 1 or d.
 """
@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-SIZE = 32  # positions of a chunk: 16 and 64 are slower; and decays of each channel need no more than 32, see `overlap`
+SIZE = 32  # positions of a chunk: 16 and 64 are slower, and decays of single channels allow 32 at most, see `overlap`
 SEGMENT = 1024  # positions that are computed at once: with more, the intermediates leave the cache of the CPU
 
 
@@ -63,9 +63,9 @@ def segment(
         states = entering(state, leaves.mT @ value, total)  # (B, H, N + 1, d, e)
         return within @ value + reads @ states[:, :, :-1], states[:, :, -1]
     strong = key * strength  # (B, H, N, c, d)
-    known = strong if total is None else strong * total.exp()  # (B, H, N, c, d): what reads the state that is replaced
+    known = strong if total is None else strong * total.exp()  # (B, H, N, c, d): reads the value that a write replaces
     writes = torch.cat((value * strength, known), dim=-1)  # (B, H, N, c, e + d)
-    earlier = overlap(strong, key, total).tril(-1)  # (B, H, N, c, c): how much of each write is there already
+    earlier = overlap(strong, key, total).tril(-1)  # (B, H, N, c, c): what earlier writes of the chunk add
     rest = torch.linalg.solve_triangular(earlier, writes, upper=False, unitriangular=True)  # (B, H, N, c, e + d)
     new, known = rest.split([value.shape[-1], key.shape[-1]], dim=-1)  # (B, H, N, c, e), (B, H, N, c, d)
     states = replacing(state, leaves.mT @ new, leaves.mT @ known, total)  # (B, H, N + 1, d, e)
@@ -74,10 +74,10 @@ def segment(
 
 
 def overlap(query: Tensor, key: Tensor, total: Tensor | None) -> Tensor:
-    """query_t . key_s (B, H, N, c, d) after what was forgotten in between, zero in the future: (B, H, N, c, c).
+    """query_t . key_s (B, H, N, c, d) times the decays in between, zero in the future: (B, H, N, c, c).
 
-    Decays of each channel (g = d) multiply the query and divide the key, from the middle of the chunk on: with 32
-    positions and gates above e^-5, neither exceeds e^80, which float32 holds.
+    Decays of single channels (g = d), counted from the middle of the chunk, multiply the query and divide the key: with
+    32 positions and decays above e^-5, neither factor exceeds e^80, which float32 can represent.
     """
     if total is None:
         return (query @ key.mT).tril()
@@ -94,7 +94,7 @@ def fading(total: Tensor) -> Tensor:
 
 
 def entering(state: Tensor, added: Tensor, total: Tensor | None) -> Tensor:
-    """The states before each of N chunks and after the last, of what each adds (B, H, N, d, e): (B, H, N + 1, d, e)."""
+    """The states before each of N chunks and after the last: (B, H, N + 1, d, e). Each adds `added` (B, H, N, d, e)."""
     parts = torch.cat((state[:, :, None], added), dim=2)  # (B, H, N + 1, d, e)
     if total is None:
         return parts.cumsum(dim=2)
@@ -109,7 +109,7 @@ def entering(state: Tensor, added: Tensor, total: Tensor | None) -> Tensor:
 
 
 def replacing(state: Tensor, added: Tensor, taken: Tensor, total: Tensor | None) -> Tensor:
-    """The same where chunk n also takes `taken` (B, H, N, d, d) of the state before it: (B, H, N + 1, d, e)."""
+    """As `entering`; each chunk also subtracts `taken` (B, H, N, d, d) @ the state before it: (B, H, N + 1, d, e)."""
     B, H, N, d, e = added.shape
     kept = torch.eye(d, dtype=state.dtype, device=state.device)  # (d, d)
     if total is not None:

@@ -1,8 +1,8 @@
-"""Long convolutions by FFT, O(T log T) instead of O(T^2), and written from a state: two numbers a wave and feature.
+"""Long convolutions by FFT, O(T log T) instead of O(T^2); in decoding a state of two numbers a wave and feature.
 
-A product of spectra is a convolution, around the end of the text: zeros behind it keep that end away from its start.
-Spectra round: what comes later moves what comes before in the last bits. For short texts the matrix is used, which is
-as fast there.
+A product of spectra is a circular convolution: zeros after the text keep its end from wrapping around to its start. An
+FFT rounds over the whole text, so later tokens change earlier outputs in the last bits. For short texts the matrix is
+used, which is as fast there.
 
 B batch, H heads, T query positions, S key positions, d width of a head, m waves of a head.
 """
@@ -17,12 +17,12 @@ from minigpt.attention.linear.long_convolution import LongConvolution
 from minigpt.fast.guard import faster
 
 FFT, WAVES = "convolution by FFT", "waves as a state"
-SHORTEST = 256  # positions from which on spectra are used
+SHORTEST = 256  # positions; shorter texts use the matrix
 
 
 @faster(LongConvolution, "mix", FFT, supports=("start", "faded", "filter", "advance"))
 def mix(self: LongConvolution, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """The filter over the values: (B, H, T, d)."""
+    """The convolution of the filter and the values: (B, H, T, d)."""
     T, S = query.shape[2], key.shape[2]
     if S < SHORTEST or (self.training and self.dropout > 0):
         return Attention.mix(self, query, key, value)
@@ -30,7 +30,7 @@ def mix(self: LongConvolution, query: Tensor, key: Tensor, value: Tensor) -> Ten
 
 
 def convolved(filter: Tensor, value: Tensor) -> Tensor:
-    """filter (H, S) over value (B, H, S, d), causally: (B, H, S, d), in the filter's type."""
+    """The causal convolution of filter (H, S) and value (B, H, S, d): (B, H, S, d), in the filter's dtype."""
     S = value.shape[2]
     with torch.autocast(value.device.type, enabled=False):
         spectrum = torch.fft.rfft(value.to(filter.dtype), 2 * S, dim=2)  # (B, H, S + 1, d)
@@ -46,7 +46,7 @@ def make_cache(self: LongConvolution, length: int) -> Past:
 
 @faster(LongConvolution, "recall", WAVES, supports=("start", "faded"), together=("weights", "advance"))
 def recall(self: LongConvolution, query: Tensor, key: Tensor, value: Tensor, past: Past) -> Tensor:
-    """What new tokens get while decoding: (B, H, T, d)."""
+    """The output for new tokens while decoding: (B, H, T, d)."""
     if not isinstance(past, State):
         return Attention.recall(self, query, key, value, past)
     B, H, T, d = value.shape
@@ -63,7 +63,7 @@ def recall(self: LongConvolution, query: Tensor, key: Tensor, value: Tensor, pas
 
 
 def many(self: LongConvolution, value: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """value (B, H, T, d) after a state (B, H, 2 m, d): what comes out (B, H, T, d), and the state after the last."""
+    """value (B, H, T, d) after a state (B, H, 2 m, d): the output (B, H, T, d), and the state after the last token."""
     T = value.shape[2]
     b, c = self.shares.to(value.dtype)[..., None].chunk(2, dim=1)  # (H, m, 1) each
     cos, sin = self.faded(T, first=1)  # (H, m, T) each

@@ -3,7 +3,7 @@
     prepared = prepare(run.model, "int8")
     for token in generate(prepared, ids, config): ...
 
-Linear layers contain most of the weights, so they are replaced, from outside, whatever the attention.
+Linear layers contain most of the weights, so they are replaced from outside, for every kind of attention.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from minigpt.model.sampling import SamplingConfig
 
 @dataclass(frozen=True, kw_only=True)
 class DecodingConfig(SamplingConfig):
-    """How text is drawn, and how the weights are stored meanwhile."""
+    """How text is sampled, and how the weights are stored for it."""
 
     weights: Weights = "float32"
     """How the model's weights are stored while it writes: bfloat16 and int8 are faster and slightly less exact."""
@@ -50,14 +50,14 @@ def hidden_without_onednn(self: GPT, ids: Tensor, cache: Cache | None = None) ->
 
 
 def block_at_the_last(self: Block, x: Tensor, past: Past) -> Tensor:
-    """`Block.forward`; while only the last position is wanted, its MLP sees that one alone: (B, T, D) or (B, 1, D)."""
+    """`Block.forward`. If `last_only` is set, the MLP computes the last position only: (B, T, D) or (B, 1, D)."""
     x = x + self.dropout(self.attention(self.attention_norm(x), past))  # (B, T, D)
     x = x[:, -1:] if vars(self)["last_only"] else x
     return x + self.dropout(self.mlp(self.mlp_norm(x)))
 
 
 def last(self: GPT, ids: Tensor, cache: Cache | None = None) -> Tensor:
-    """`GPT.last`, for a prompt of many positions without the last MLP at all but one: (B, D)."""
+    """`GPT.last`, in which the last block's MLP computes the last position only: (B, D)."""
     top = vars(self.blocks[-1])
     top["last_only"] = True
     try:
@@ -67,7 +67,7 @@ def last(self: GPT, ids: Tensor, cache: Cache | None = None) -> Tensor:
 
 
 def layer_norm(norm: nn.LayerNorm, x: Tensor) -> Tensor:
-    """The output of the norm for x, by torch's function itself."""
+    """The output of the norm for x, by a direct call of torch's function."""
     return torch.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
 
 
@@ -105,8 +105,8 @@ class NoDropout(nn.Module):
 
 @torch.no_grad()
 def prepare(model: GPT, weights: Weights = "float32", without: Collection[str] = ()) -> GPT:
-    """A model for decoding that writes the same text as `model`. It shares the parameters of `model`, but for linear
-    layers: it has copies of their weights, joined where layers have one input, in blocks where a CPU gains by it.
+    """A model for decoding that writes the same text as `model`. It shares the parameters of `model`, except those of
+    linear layers, whose weights it copies: joined where layers have one input, in blocks where that is faster on a CPU.
 
     "bfloat16" and "int8" read a half and a quarter of the bytes, and change the logits slightly; `Run.loss_with`
     measures by how much. On a CPU, all other parameters stay in float32, in which torch's attention is faster there;

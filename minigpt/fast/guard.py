@@ -1,9 +1,9 @@
 """Which faster form a class may use: the one that was written for its mathematics, and no other.
 
 A faster form of `mix`, `recall` or `make_cache` equals the plain one for the class that it was written for. A subclass
-that changes its scores would train as something else if it kept that form, without a word. So a form says what a
-subclass may change, and `fitting` asks before it is used; otherwise the next one up that fits is taken, in the end the
-plain one of `Attention`.
+that changes the scores and kept this form would silently train another attention. So each form declares what a subclass
+may change, and `fitting` checks this before the form is used. If it does not fit, the nearest form of a base class that
+fits is taken, in the end the plain one of `Attention`.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def shortcut(
 ) -> Callable[[Function], Function]:
     """Mark a `mix`, `recall` or `make_cache` of a kind of your own as a faster form of the plain one, equal to it.
 
-    A subclass keeps it only if all that it changes is listed in `supports` or cannot matter (`qkv`, `output`, options,
-    unless the form `needs` them as they are). Methods that say one thing in two forms are listed in `together`: a
+    A subclass keeps it only if everything that it changes is listed in `supports` or cannot matter (`qkv`, `output`,
+    options, unless the form `needs` them unchanged). `together` lists methods that compute one thing in two forms: a
     subclass may change all of them, in one class, but not some. `fast: false` leaves the form out.
     """
 
@@ -70,7 +70,7 @@ def faster(
 
 
 def fitting(cls: type[Attention], method: str, fast: bool = True, without: Collection[str] = ()) -> Callable[..., Any]:
-    """The form of a method that is right for a class, the nearest first; `fast` false takes no faster one."""
+    """The nearest form of a method that is right for a class; with `fast` false, the plain one. Raises TypeError."""
     for parent in cls.__mro__:
         form, own = FORMS.get((parent, method)), vars(parent).get(method)
         if form and fast and form.trick not in without and _still_holds(form.function, method, parent, cls):
@@ -82,12 +82,12 @@ def fitting(cls: type[Attention], method: str, fast: bool = True, without: Colle
 
 
 def definer(cls: type, attribute: str) -> type | None:
-    """The class, nearest to `cls`, that says what an attribute is."""
+    """The class, nearest to `cls`, that defines an attribute."""
     return next((parent for parent in cls.__mro__ if attribute in vars(parent)), None)
 
 
 def _still_holds(function: Callable[..., Any], method: str, parent: type, cls: type) -> bool:
-    """Whether a form that was written for `parent` is right for `cls`: all that differs between them cannot matter."""
+    """Whether a form that was written for `parent` is right for `cls`: none of their differences can matter."""
     ours = [c for c in parent.__mro__ if issubclass(c, Attention)]
     known = {attribute for c in ours for attribute in vars(c)}
     changed = {a for a in known if getattr(cls, a, None) is not getattr(parent, a, None)}
@@ -95,6 +95,6 @@ def _still_holds(function: Callable[..., Any], method: str, parent: type, cls: t
     together: set[str] = getattr(function, "together", set())
     if together <= changed and len({definer(cls, a) for a in together}) == 1:
         harmless = harmless | together
-    if method == "mix":  # which neither remembers nor is told how that is done
+    if method == "mix":  # `mix` uses no cache, so how one is made does not matter
         harmless = harmless | {"recall", "make_cache"}
     return parent is Attention or changed <= harmless

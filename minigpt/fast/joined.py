@@ -22,7 +22,7 @@ QKV, GATED = ("query", "key", "value"), ("gate", "up")
 
 
 def parts_to_join(module: nn.Module) -> tuple[str, ...]:
-    """The names of the layers that a module of this very class calls on one input, in the order of their outputs."""
+    """The names of the layers that a module calls on one input, in the order of their outputs; () if it has none."""
     if isinstance(module, (SingleHead, MultiHead)) and type(module).qkv in (SingleHead.qkv, MultiHead.qkv):
         return QKV
     if isinstance(module, MLP) and type(module).forward is MLP.forward and module.gated:
@@ -55,7 +55,7 @@ def as_one(layers: Sequence[nn.Linear]) -> nn.Linear:
 
 
 def join(module: nn.Module, one: nn.Module) -> None:
-    """Have a module call `one` in place of the layers of `parts_to_join`."""
+    """Make a module call `one` in place of the layers of `parts_to_join`."""
     vars(module)["joined"] = one
     method, form = ("forward", gated) if isinstance(module, MLP) else ("qkv", qkv)
     vars(module)[method] = MethodType(form, module)

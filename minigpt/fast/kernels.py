@@ -1,7 +1,6 @@
 """Softmax attention in one kernel: scores, mask, softmax and mean without the (T, S) weights ever being in memory.
 
-"FlashAttention" (arXiv 2205.14135), as torch has it. A kind that changes only `scale`, `bias` or `mask`
-keeps it.
+"FlashAttention" (arXiv 2205.14135), in torch's version. A kind that changes only `scale`, `bias` or `mask` keeps it.
 
 B batch, H query heads, G key heads, T query positions, S key positions, d width of a query, e width of a value.
 """
@@ -40,8 +39,8 @@ def has_bias(self: SoftmaxAttention) -> bool:
 
 
 def fused(self: SoftmaxAttention, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-    """The kernel: (B, H, T, e). `mask` is true or finite where a query may look; None is the causal mask of T = S, or a
-    single query that sees all."""
+    """The kernel: (B, H, T, e). `mask` is true or finite where a query may see a key; None is the causal mask of T = S,
+    or a single query that sees all keys."""
     (B, H, T, d), G, e, scale = query.shape, key.shape[1], value.shape[3], self.scale(query)
     if mask is None and T == 1 and G < H:  # query heads that share a key head become positions: no key is copied
         query = query.reshape(B, G, -1, d)  # (B, G, H/G, d)

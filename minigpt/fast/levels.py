@@ -1,7 +1,7 @@
 """Log-linear attention in chunks: a matrix within each chunk, and for each level the states of the chunks before it.
 
-Chunks are of a power of two, so the level of two positions in different chunks depends on the chunks alone, and the
-levels within one chunk are the lowest: O(T log T) instead of O(T^2).
+The length of a chunk is a power of two, so the level of two positions in different chunks depends on the chunks alone,
+and the levels within one chunk are the lowest: O(T log T) instead of O(T^2).
 
 B batch, H heads, T query positions, S key positions, N chunks of c positions, d width of a query and a key,
 e width of a value, L levels.

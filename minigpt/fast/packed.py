@@ -25,7 +25,7 @@ SMALLEST = 1e-30  # keeps a row of zeros from being divided by zero
 
 
 class Replacement(nn.Linear):
-    """The base of what takes the place of a linear layer; it shows the parameters of that layer."""
+    """The base of replacements of a linear layer; it has the parameters of that layer as attributes."""
 
     def __init__(self, linear: nn.Linear):
         nn.Module.__init__(self)  # no weights of its own
@@ -109,7 +109,7 @@ def whole_numbers(weight: Tensor) -> Any:
 def pairs_overflow() -> bool:
     """Whether this processor sums products in pairs of 16 bits, which overflow for the largest numbers.
 
-    Found by trying. Inputs then use one bit less."""
+    Found by a test product. If it overflows, inputs use one bit less."""
     most = torch.ops.quantized.linear_dynamic(torch.ones(1, 64), whole_numbers(torch.ones(8, 64)), False)  # (1, 8)
     return not torch.allclose(most, torch.tensor(64.0), rtol=1e-3)
 

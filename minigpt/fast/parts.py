@@ -1,11 +1,12 @@
-"""Queries in parts, each with the keys up to its end: for kinds whose weights no kernel makes.
+"""Queries in parts, each with the keys up to its end: for kinds without a fused kernel.
 
-The textbook's form makes T^2 scores, and the mask takes out the half that lies in the future. A part of c queries is
-given the keys and values up to its last one alone, as if it continued a cache, so T (T + c) / 2 scores are made. A soft
-cap also has fewer passes over its scores: the scale and the cap divide the queries instead, the tanh overwrites what it
-reads, and the mask is added together with the product by the cap.
+The textbook's form computes T^2 scores, and the mask removes the half that lies in the future. A part of c queries gets
+only the keys and values up to its last query, as if it continued a cache, so T (T + c) / 2 scores are computed. A soft
+cap also needs fewer passes over its scores: scale and cap divide the queries instead, the tanh works in place, and one
+operation multiplies by the cap and adds the mask.
 
-Selective attention is not here: it makes its votes, (S, S), again for each part, which costs more than is won.
+Selective attention is not here: it would compute its votes, (S, S), again for each part, which costs more than the
+parts save.
 
 B batch, H query heads, G key heads, T query positions, S key positions, d width of a query, e width of a value.
 """
@@ -62,7 +63,7 @@ def parts(self: SoftmaxAttention, query: Tensor, key: Tensor, value: Tensor) -> 
 
 
 def capped(self: SoftCap, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """The weighted mean of the values by scores below the cap, all at once: (B, H, T, e)."""
+    """The weighted mean of the values with capped scores, without parts: (B, H, T, e)."""
     (H, T), S, cap = query.shape[1:3], key.shape[2], self.config.cap
     if key.shape[1] < H:
         key, value = repeat_kv(key, H), repeat_kv(value, H)  # (B, H, S, d), (B, H, S, e)

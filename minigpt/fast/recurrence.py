@@ -1,6 +1,6 @@
-"""Recurrent kinds in their faster forms: training in chunks (`chunks.py`), writing with a state of fixed size.
+"""Recurrent kinds in their faster forms: training in chunks (`chunks.py`), decoding with a state of fixed size.
 
-Where dropout drops weights, they have to be there: the textbook's form is used.
+Dropout drops single weights, so with dropout the textbook's form, which computes them, is used.
 
 B batch, H heads, T query positions, S key positions, d width of a query and a key, e width of a value.
 """
@@ -28,13 +28,13 @@ from minigpt.fast.chunks import chunked
 from minigpt.fast.guard import faster
 
 CHUNKS, STATES = "chunks", "states of fixed size"
-HELPERS = ("gates", "ungated", "view", "empty", "decays", "in_turn")  # asked by the forms: a subclass may change them
+HELPERS = ("gates", "ungated", "view", "empty", "decays", "in_turn")  # the forms call these: a subclass may change them
 Spread = Callable[[Any, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 @faster(Recurrent, "make_cache", STATES, supports=HELPERS, together=("weights", "advance"))
 def make_cache(self: Recurrent, length: int) -> Past:
-    """A state."""
+    """An empty state."""
     return State()
 
 
@@ -61,19 +61,19 @@ def step_by_step(self: Recurrent, query: Tensor, key: Tensor, value: Tensor, sta
 
 
 def needs_weights(self: Recurrent, query: Tensor, key: Tensor) -> bool:
-    """Whether the weights have to be there: for dropout, or because some of the queries come alone."""
+    """Whether the weights must be computed: for dropout, or because there are fewer queries than keys."""
     return query.shape[2] < key.shape[2] or (self.training and self.dropout > 0)
 
 
 def forgets_too_fast(self: Recurrent, log_decay: Tensor) -> bool:
-    """Whether a channel's gate is too small for the chunks, which divide by it; of our kinds none is."""
+    """Whether the decay of a channel is too small for the chunks, which divide by it; not so in the built-in kinds."""
     ours = log_decay.shape[-1] == 1 or type(self).gates in (GatedLinear.gates, KimiDelta.gates)
     return not ours and bool(log_decay.amin() < FASTEST)
 
 
 def in_chunks(kind: type[Recurrent], least: Callable[[Any], int] = lambda self: 0) -> Callable[[Spread], Spread]:
-    """Register the chunks of a kind: a function of queries, keys, values and a state, as `step_by_step`. Texts of fewer
-    positions than `least` are mixed by the explicit weights.
+    """Register the chunked form of a kind: a function with the arguments and results of `step_by_step`. Texts of fewer
+    positions than `least` use the explicit weights.
     """
 
     def register(spread: Spread) -> Spread:
@@ -93,14 +93,14 @@ def in_chunks(kind: type[Recurrent], least: Callable[[Any], int] = lambda self: 
 
 @in_chunks(Linear)
 def linear(self: Linear, query: Tensor, key: Tensor, value: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """The sums of values and the sums of ones, one divided by the other."""
+    """The sums of the values, divided by the sums of ones."""
     sums, state = chunked(query, key, F.pad(value, (0, 1), value=1.0), state)  # (B, H, T, e + 1), (B, H, d, e + 1)
     return sums[..., :-1] / sums[..., -1:], state  # (B, H, T, e)
 
 
 @in_chunks(Retention)
 def retention(self: Retention, query: Tensor, key: Tensor, value: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Decays of a whole head, or of each channel."""
+    """Writes that add, with one decay for each head or for each channel."""
     bare, log_decay = self.ungated(key)  # (B, H, T, d), (B, H, T, g)
     if forgets_too_fast(self, log_decay):
         return step_by_step(self, query, key, value, state)
@@ -110,7 +110,7 @@ def retention(self: Retention, query: Tensor, key: Tensor, value: Tensor, state:
 @in_chunks(DeltaNet)
 @in_chunks(GatedDeltaNet)
 def delta(self: DeltaNet, query: Tensor, key: Tensor, value: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Writes that replace, without a decay, or with one of a whole head or of each channel."""
+    """Writes that replace, without a decay, or with one for each head or for each channel."""
     bare, gates = self.ungated(key)  # (B, H, T, d), (B, H, T, g)
     log_decay = gates[..., 1:] if gates.shape[-1] > 1 else None  # (B, H, T, g - 1)
     if log_decay is not None and forgets_too_fast(self, log_decay):
@@ -120,7 +120,7 @@ def delta(self: DeltaNet, query: Tensor, key: Tensor, value: Tensor, state: Tens
 
 @in_chunks(DeltaProduct)
 def product(self: DeltaProduct, query: Tensor, key: Tensor, value: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """All writes in turn, of which the last of each token is read; the groups of heads share what is read."""
+    """All writes one after the other; a token reads after its last write, and each group of heads gets 1/n of it."""
     n = self.config.writes
     key, strength = self.ungated(self.in_turn(key))  # (B, H, T n, d), (B, H, T n, 1)
     query = query[:, : self.n_head].repeat_interleave(n, dim=2)  # (B, H, T n, d)
@@ -130,5 +130,5 @@ def product(self: DeltaProduct, query: Tensor, key: Tensor, value: Tensor, state
 
 @in_chunks(Taylor, least=lambda self: self.features)
 def taylor(self: Taylor, query: Tensor, key: Tensor, value: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Linear attention of more features; with fewer positions than features, the explicit weights cost less."""
+    """Linear attention with more features; with fewer positions than features, the explicit weights cost less."""
     return linear(self, second_order(query), second_order(key), value, state)

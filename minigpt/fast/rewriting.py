@@ -1,8 +1,8 @@
-"""Writing where a later token changes what is kept of earlier ones: PaTH moves their keys, selective attention votes.
+"""Decoding of kinds in which a token changes the cache of earlier ones: PaTH moves keys, selective attention votes.
 
-The textbook keeps what came, and makes all of it again for each token: T^2 d numbers. Here the change itself is kept:
-the keys as they have been moved so far, or the sum of the votes against each. A token then costs T d, and the cache is
-that of multi-head attention, as in both papers.
+The textbook's cache keeps the original keys, and all changes are computed again for each token: T^2 d numbers. Here the
+changed numbers are kept: the keys as they have been moved so far, or the sum of the votes against each. A token then
+costs T d, and the cache is that of multi-head attention (with one more number for the votes), as in both papers.
 
 B batch, H heads, T new positions, S key positions, d width of a query.
 """
@@ -24,7 +24,7 @@ SUPPORTED = ("scale", "bias", "normalise")
 
 
 class Rewritten(KVCache):
-    """Keys that are moved in place, or votes against them."""
+    """A cache of keys that are moved in place, or of keys and the votes against them."""
 
     def __init__(self, capacity: int):
         super().__init__(capacity)
@@ -32,7 +32,7 @@ class Rewritten(KVCache):
 
 
 def make_cache(self: Path | Selective, length: int) -> Past:
-    """An empty one, where the past does not see the future."""
+    """An empty cache. Without a causal mask it is a plain KVCache, with which `recall` uses the textbook's form."""
     return Rewritten(length) if self.config.causal else KVCache(length)
 
 
@@ -49,7 +49,7 @@ def read(self: Path | Selective, scores: Tensor, query: Tensor, key: Tensor, val
 
 @faster(Path, "recall", "rewritten keys", supports=SUPPORTED)
 def recall_path(self: Path, query: Tensor, key: Tensor, value: Tensor, past: Past) -> Tensor:
-    """A token moves the keys that are kept, and adds its own: (B, H, T, e)."""
+    """Each token moves the kept keys, and adds its own key: (B, H, T, e)."""
     if not isinstance(past, Rewritten):
         return Attention.recall(self, query, key, value, past)
     d, mixed, precise = query.shape[3], list[Tensor](), torch.promote_types(query.dtype, torch.float32)
@@ -64,7 +64,7 @@ def recall_path(self: Path, query: Tensor, key: Tensor, value: Tensor, past: Pas
 
 @faster(Selective, "recall", "rewritten keys", supports=SUPPORTED)
 def recall_selective(self: Selective, query: Tensor, key: Tensor, value: Tensor, past: Past) -> Tensor:
-    """A token reads with the votes of those before it, and adds its own: (B, H, T, e)."""
+    """Each token uses the votes of earlier tokens, and then adds its own votes: (B, H, T, e)."""
     if not isinstance(past, Rewritten):
         return Attention.recall(self, query, key, value, past)
     d, mixed, precise = query.shape[3], list[Tensor](), torch.promote_types(query.dtype, torch.float32)
@@ -75,7 +75,7 @@ def recall_selective(self: Selective, query: Tensor, key: Tensor, value: Tensor,
         scores = SoftmaxAttention.scores(self, q, keys)  # (B, H, 1, S)
         votes = past.votes[..., : past.length]  # (B, 1, 1, S)
         mixed.append(read(self, scores - votes, q, keys, values))
-        votes[..., 1:-1] += scores[:, :1, :, 1:-1].relu()  # none about the first token, none about itself
+        votes[..., 1:-1] += scores[:, :1, :, 1:-1].relu()  # none against the first token, none against itself
     return torch.cat(mixed, dim=2)
 
 

@@ -1,7 +1,7 @@
 """Rotary positions as products of complex numbers, with angles from a table.
 
-A pair of features is a complex number x, and x e^{i angle} is the same pair rotated: one product in place of four, a
-sum and a difference. The table is made once, not in every layer of every step.
+A pair of features is a complex number x, and x e^{i angle} is the same pair rotated: one complex product in place of
+four products, a sum and a difference. The table is made once, not in every layer of every step.
 
 B batch, H heads, T positions, d width of a head, n pairs that are rotated.
 """
@@ -22,10 +22,10 @@ from minigpt.fast.guard import faster
 def rotate(self: Rotary, x: Tensor, start: int) -> Tensor:
     """Rotate queries or keys x (B, H, T, d), whose first position is `start`."""
     T, d = x.shape[2:]
-    if torch.compiler.is_compiling():  # torch's compiler knows real numbers only
+    if torch.compiler.is_compiling():  # torch's compiler supports real numbers only
         return Rotary.rotate(self, x, start)
     precise = torch.promote_types(x.dtype, torch.float32)
-    rounded = -(-(start + T) // 256) * 256  # decoding asks for one more each time: make few tables, not many
+    rounded = -(-(start + T) // 256) * 256  # decoding needs one more position each time: make few tables
     turns = table(self.config, rounded, d, precise, x.device).narrow(0, start, T)  # (T, n)
     n = turns.shape[1]
     if not n:

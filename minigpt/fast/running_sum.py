@@ -1,7 +1,7 @@
 """Averages as running sums: O(T) to train instead of O(T^2), and a sum and a count as the only cache.
 
-Where a position biases the scores, dropout drops weights, or the mean is not causal, it is not a plain mean any more,
-and the textbook's form is used.
+If a position biases the scores, dropout drops weights, or the mean is not causal, this is not a plain mean, and the
+textbook's form is used.
 
 B batch, T query positions, S key positions, D model width.
 """
@@ -34,7 +34,7 @@ def mix(self: Average, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def recall(self: Average, query: Tensor, key: Tensor, value: Tensor, past: Past) -> Tensor:
-    """The same while decoding, from the sum of the past: (B, 1, T, D)."""
+    """`mix` while decoding, from the sum of the past: (B, 1, T, D)."""
     if not isinstance(past, State):
         return Attention.recall(self, query, key, value, past)
     total, count = running_sum(value)  # (B, 1, T, D), (T, 1)
@@ -46,12 +46,12 @@ def recall(self: Average, query: Tensor, key: Tensor, value: Tensor, past: Past)
 
 
 def make_cache(self: Average, length: int) -> Past:
-    """A sum, or all values where no sum will do."""
+    """A cache with the sum alone, or with all values if this is not a plain mean."""
     return State() if is_plain_mean(self) else KVCache(length)
 
 
 def running_sum(value: Tensor) -> tuple[Tensor, Tensor]:
-    """The sum of each position and all before it, (..., T, D), and how many they are, (T, 1); in float32 at least."""
+    """The sum of each position and all before it, (..., T, D), in float32 at least, and their number, (T, 1)."""
     dtype = torch.promote_types(value.dtype, torch.float32)
     return value.cumsum(dim=-2, dtype=dtype), torch.arange(1, value.shape[-2] + 1, device=value.device)[:, None]
 

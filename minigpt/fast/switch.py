@@ -26,14 +26,14 @@ from minigpt.fast.guard import FORMS, METHODS, fitting
 from minigpt.fast.threads import share_cpus
 
 Model = TypeVar("Model", bound=nn.Module)
-MEMORY, SHARING = "kept memory", "shared CPUs"  # these are the process's, not a model's
+MEMORY, SHARING = "kept memory", "shared CPUs"  # these apply to the process, not to one model
 TRICKS = (*dict.fromkeys(form.trick for form in FORMS.values()), MEMORY, SHARING)  # all that can be turned off by name
 
 
 def make_fast(model: Model, fast: bool = True, without: Collection[str] = ()) -> Model:
-    """Give every part of the model, each instance by itself, the fastest form that is right for its very class.
+    """Give every module of the model, each instance by itself, the fastest form that is right for its class.
 
-    `fast` false gives every part its plain form. `without` names TRICKS to leave out. Returns the model. Only
+    `fast` false gives every module its plain form. `without` names TRICKS to leave out. Returns the model. Only
     its methods change: parameters, and what is computed, stay as they are (float32 results move in the last bits).
     """
     if fast and MEMORY not in without:
@@ -55,6 +55,6 @@ def make_fast(model: Model, fast: bool = True, without: Collection[str] = ()) ->
 
 
 def make_plain(module: nn.Module) -> None:
-    """Take the faster forms out of one part again."""
+    """Remove the faster forms from one module."""
     for method in vars(module).pop("faster", ()):
         vars(module).pop(method, None)

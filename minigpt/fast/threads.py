@@ -34,7 +34,7 @@ BUSY, FREE = 0.25, 0.1  # seconds of queueing in a second, of all threads togeth
 WORKING = 0.1  # CPU seconds in a second; a process that uses less cannot tell whether the CPUs are busy
 PATIENCE = 4  # looks in a row that found the CPUs free, before the threads spin again
 IDLE = 0.3  # fraction of its time in which a CPU that the threads were kept from is idle: they may use it again
-SOON = 2.0  # seconds; binding to one CPU that was undone as soon as this was a mistake
+SOON = 2.0  # seconds; if binding to one CPU is undone within this time, it was a mistake
 AGAIN = 10.0  # seconds after a mistake until threads are bound again; twice as many after the next one
 SMALL = 2_000_000  # parameters; below it, two threads are no faster than one at writing a token
 OWN_CHOICE = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}  # a user who sets one of these has decided how threads wait
@@ -80,7 +80,7 @@ def use_threads(asked: int | Literal["auto"] = "auto") -> int:
 
 
 def use_threads_to_sample(parameters: int) -> int:
-    """The same for sampling one text from a model with this many parameters: a small model gets one thread."""
+    """`use_threads` for sampling one text from a model with this many parameters: a small model gets one thread."""
     return use_threads(1 if parameters < SMALL and not os.environ.get("OMP_NUM_THREADS") else "auto")
 
 
@@ -124,7 +124,7 @@ class IdleTeam:
 
 @dataclass
 class OneCpu:
-    """Two threads on the CPU of the first: beside other programs they take turns sooner than on one CPU each."""
+    """Keeps two threads on one CPU: beside other programs they wait less for each other than on two CPUs."""
 
     proc: Path = PROC
     stat: Path = STAT

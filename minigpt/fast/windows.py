@@ -1,8 +1,8 @@
-"""Windows and chunks by blocks: T (w + b) scores instead of T^2, in training; and the ring as it lies, in writing.
+"""Windows and chunks by blocks: T (w + b) scores instead of T^2 in training. Decoding reads the ring buffer unsorted.
 
-The text is cut into blocks of b positions. A block of queries is given its own keys, those of the block before it, and
-the sinks: what its cache would hold. So the mask and the bias of the kind are right as they are, and one call of the
-fused kernel computes all blocks, as a batch. A chunk is a block that needs no other.
+The text is cut into blocks of b positions. A block of queries gets its own keys, those of the block before it, and the
+sinks: what its cache would hold. So the mask and the bias of the kind are right without change, and one call of the
+fused kernel computes all blocks, as a batch. A chunk is a block that needs no other block.
 
 B batch, H query heads, G key heads, T query positions, N blocks of b positions, s sinks, d and e widths of heads.
 """
@@ -26,7 +26,7 @@ from minigpt.fast import kernels
 from minigpt.fast.guard import faster
 from minigpt.fast.parts import mix_capped
 
-NARROWEST = 64  # of blocks: narrower ones are slower, as measured in windows of 16 to 128
+NARROWEST = 64  # positions in a block: narrower ones are slower, as measured in windows of 16 to 128
 FEWEST = 4  # blocks; with fewer, one masked call is as fast
 Mix = Callable[[Any, Tensor, Tensor, Tensor], Tensor]
 
@@ -37,7 +37,7 @@ def mix(self: SlidingWindow, query: Tensor, key: Tensor, value: Tensor) -> Tenso
 
 
 def mix_capped_window(self: SoftCapWindow, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """The same with scores that no kernel makes: (B, H, T, e)."""
+    """`mix` with capped scores, for which there is no fused kernel: (B, H, T, e)."""
     return by_blocks(self, mix_capped, query, key, value)
 
 
@@ -47,7 +47,7 @@ def by_blocks(self: SlidingWindow, mix: Mix, query: Tensor, key: Tensor, value: 
     b = max(self.window, s, NARROWEST)
     if T != S or FEWEST * b > T or not (self.config.causal and counts_distances(self)):
         return mix(self, query, key, value)
-    head, tail = 2 * b, T - T % b  # blocks of a whole length lie between; a sink is before all that they see
+    head, tail = 2 * b, T - T % b  # between them are whole blocks, which begin after the sinks
     first = mix(self, *(x[:, :, :head] for x in (query, key, value)))  # (B, H, 2b, e)
     near = (with_sinks(x, s, pairs(x[:, :, b:tail], b)) for x in (key, value))  # (B N, G, s + 2b, d), ... e)
     among = mix(self, blocks(query[:, :, head:tail], b), *near)  # (B N, H, b, e)
@@ -72,12 +72,12 @@ def mix_chunks(self: Chunked, query: Tensor, key: Tensor, value: Tensor) -> Tens
 
 
 def counts_distances(self: Attention) -> bool:
-    """Whether its position biases by the distance alone, so that it can be asked about a block by itself."""
+    """Whether its position biases by the distance alone, so that the bias of a block by itself is right."""
     return type(self.position).bias in (Position.bias, Alibi.bias)
 
 
 def joined(x: Tensor, B: int) -> Tensor:
-    """The batch of blocks x (B N, H, b, d) as texts again: (B, H, N b, d)."""
+    """The batch of blocks x (B N, H, b, d), joined to texts: (B, H, N b, d)."""
     return x.unflatten(0, (B, -1)).transpose(1, 2).flatten(2, 3)
 
 
@@ -87,7 +87,7 @@ def blocks(x: Tensor, b: int) -> Tensor:
 
 
 def pairs(x: Tensor, b: int) -> Tensor:
-    """Each block of x (B, G, (N + 1) b, d) but the first, with the one before it: (B N, G, 2 b, d)."""
+    """Each block of x (B, G, (N + 1) b, d) except the first, with the one before it: (B N, G, 2 b, d)."""
     each = x.unflatten(2, (-1, b)).transpose(1, 2)  # (B, N + 1, G, b, d)
     return torch.cat((each[:, :-1], each[:, 1:]), dim=3).flatten(0, 1)
 

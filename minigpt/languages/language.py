@@ -1,6 +1,6 @@
 """A built-in language: it tells texts, and it reads them, with the exact probability of every character.
 
-`data.source` names one. Everything that knows a best possible loss asks a language: the floor, a training's "above the
+`data.source` names one. A language is the only source of the best possible loss: for the floor, a training's "above the
 floor", a comparison's table and page.
 """
 
@@ -48,11 +48,11 @@ class Language:
         raise TypeError(f"{type(self).__name__} must define read(text)")
 
     def answers(self, text: str) -> slice | None:
-        """The characters of a whole text that are asked of a model; None: all of them."""
+        """The characters of a whole text on which a model is scored; None: all of them."""
         return None
 
     def question(self, seed: int) -> tuple[str, int] | None:
-        """The beginning of a new text up to an answer, and how many characters that has; None: nothing is asked."""
+        """The beginning of a new text up to an answer, and the length of the answer; None: nothing is asked."""
         return None
 
     def texts(self) -> list[str]:

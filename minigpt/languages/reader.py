@@ -4,7 +4,7 @@ Both know the grammar in `stories.py` and follow the coroutine of the story, and
 trie. The ideal reader gives the exact probability of every next character; its loss is the floor: no model has a lower
 loss on average. The forgetful reader treats a known word as a free choice; the difference of the losses is the price of
 forgetting. (Its loss is a little higher on free characters too: it does not know which words are already used.) Every
-character has the name of what it takes to predict it:
+character is labelled with what it takes to predict it:
 
     Ivan was a wild fox. He met Jack. He found two pale limes. Jack ate one, so Ivan had one pale lime. So Jack fed him.
     ff.........fff..ff...a......fff...a..f.....ff..ff...ff.....rrr..p...........rr.......c...cc...cc..a.fffrrr.......a..
@@ -39,7 +39,7 @@ class Reading:
     support: list[dict[str, float]] = field(default_factory=list)  # the ideal reader's: character -> its probability
 
     def part(self, asked: slice) -> Reading:
-        """The same of some of the characters."""
+        """The reading of some of the characters."""
         return Reading(self.takes[asked], self.ideal[asked], self.forgetful[asked], self.support[asked])
 
 

@@ -1,6 +1,6 @@
 """A lesson as a notebook (.ipynb, nbformat 4.5): the same cells.
 
-Collapsed is the code of those that say an answer, and of those that only tell a text.
+The code of cells that give an answer, or that only print a text, is collapsed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ COLLAPSED = {"jupyter": {"source_hidden": True}, "cellView": "form"}  # Jupyter'
 
 
 def as_notebook(lesson: Lesson) -> dict[str, Any]:
-    """The notebook, as what is written as JSON."""
+    """The notebook, as a dict to be written as JSON."""
     title = f"# Lesson {lesson.number}: {lesson.title}\n\n{lesson.about}"
     cells: list[dict[str, Any]] = [_cell(lesson, 0, "markdown", title)]
     for place, cell in enumerate(lesson.cells, start=1):
@@ -36,9 +36,9 @@ def _cell(lesson: Lesson, place: int, kind: str, source: str) -> dict[str, Any]:
 
 
 def write_notebooks(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Write the lessons into a folder: (those written, those that were there, which stay as they are). Raises OSError.
+    """Write the lessons into a folder; returns (those written, those already there, left unchanged). Raises OSError.
 
-    A notebook that is there may have the reader's guesses in it.
+    A notebook that is already there may contain the reader's guesses.
     """
     folder.mkdir(parents=True, exist_ok=True)
     written, kept = list[Path](), list[Path]()

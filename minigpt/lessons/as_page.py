@@ -1,6 +1,6 @@
 """All lessons as one page, for those without Jupyter: run now, with their outputs, and every answer folded.
 
-The page asks no address outside for anything (`seeing/document.py`) and opens from a file.
+The page loads nothing from the network (`seeing/document.py`) and opens from a file.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def page() -> str:
 
 
 def section(lesson: Lesson) -> str:
-    """One lesson, which is run for it."""
+    """One lesson as HTML; its code is run."""
     names: dict[str, Any] = {"__name__": lesson.path.stem}
     parts = [_cell(cell, run(cell, names, lesson.path)) for cell in lesson.cells]
     title = f"<h2>{lesson.number}. {inline(lesson.title)}</h2>"
@@ -51,7 +51,7 @@ def section(lesson: Lesson) -> str:
 
 
 def run(cell: Cell, names: dict[str, Any], path: Path) -> Sequence[Output]:
-    """What a cell shows; a text shows nothing."""
+    """The outputs of a cell; a text has none."""
     if cell.kind == "markdown":
         return []
     with collected() as outputs:
@@ -60,7 +60,7 @@ def run(cell: Cell, names: dict[str, Any], path: Path) -> Sequence[Output]:
 
 
 def _cell(cell: Cell, outputs: Sequence[Output]) -> str:
-    """A cell and what it has shown. The code that says an answer is folded away behind it."""
+    """A cell and its outputs as HTML. The code that gives an answer is folded."""
     shown = "\n".join(output.html for output in outputs)
     if cell.kind == "markdown":
         return as_html(cell.source)
@@ -75,11 +75,11 @@ def _cell(cell: Cell, outputs: Sequence[Output]) -> str:
 
 
 def highlighted(source: str) -> Iterator[str]:
-    """Python as HTML: keywords, texts and comments are marked."""
+    """Python as HTML: keywords, strings and comments are marked."""
     lines, row, column = source.splitlines(keepends=True), 1, 0
 
     def up_to(end: tuple[int, int]) -> str:
-        """What stands between the last token and this place."""
+        """The source between the last token and this place."""
         between = [lines[line - 1] for line in range(row, end[0] + 1) if line <= len(lines)]
         if not between:
             return ""

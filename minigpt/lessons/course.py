@@ -1,8 +1,8 @@
 """The lessons and their cells.
 
 A lesson is a Python file in the percent format of jupytext. Its docstring is the title, and what the reader will see.
-Behind `# %% [markdown]` stands a text in comments, behind `# %%` code. A cell that begins with `guess = None` waits for
-a guess, and the cell after it answers with `reveal`; the tests run these two several times.
+`# %% [markdown]` begins a text in comments, `# %%` begins code. A cell that begins with `guess = None` waits for a
+guess, and the cell after it answers with `reveal`; the tests run these two several times.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TEXTS = {"say", "exercise"}  # functions whose calls are text of the lesson
 
 @dataclass(frozen=True)
 class Cell:
-    """A text in Markdown, or code; `line` is that of its first line in the file."""
+    """A text in Markdown, or code; `line` is the number of its first line in the file."""
 
     kind: Literal["markdown", "code"]
     source: str
@@ -37,12 +37,12 @@ class Cell:
 
     @property
     def answers(self) -> bool:
-        """Whether its code says the answer to the guess before it, so that it is not to be read first."""
+        """Whether its code gives the answer to the guess before it, so that it should not be read first."""
         return self.kind == "code" and re.search(r"^reveal\(", self.source, re.M) is not None
 
     @property
     def computes(self) -> str:
-        """Its code without the calls at the outermost level that only tell a text; empty if there is nothing else."""
+        """Its code without the outermost calls that only print a text; empty if there is no other code."""
         lines = self.source.splitlines()
         for node in reversed(ast.parse(self.source).body):
             called = getattr(getattr(node, "value", None), "func", None)
@@ -85,7 +85,7 @@ def read_lesson(path: Path) -> Lesson:
 
 
 def cells(source: str) -> Iterator[Cell]:
-    """The cells of a file; what stands before the first mark is none."""
+    """The cells of a file; lines before the first mark belong to no cell."""
     marks = list(MARK.finditer(source))
     for mark, after in zip(marks, [*marks[1:], None]):
         text = source[mark.end() : after.start() if after else len(source)]
@@ -97,5 +97,5 @@ def cells(source: str) -> Iterator[Cell]:
 
 
 def execute(cell: Cell, names: dict[str, Any], path: Path) -> None:
-    """Run the code of a cell among the names that the cells before it have made; errors name the line of the file."""
+    """Run the code of a cell with `names`, the globals of the cells before it; errors name the line of the file."""
     exec(compile("\n" * (cell.line - 1) + cell.source + "\n", str(path), "exec"), names)

@@ -185,7 +185,7 @@ reveal(
 )
 
 # %% [markdown]
-# ## How to find a leak before it costs a night
+# ## How to find a leak before a long training
 #
 # On a text of your own nobody knows the floor. So minigpt looks for leaks before the first step of every training: it
 # changes a token, and asks whether anything *before* that token moves. This finds our mistake at once:

@@ -95,7 +95,7 @@ reveal(
 #
 # 1. **Into the tokens.** Before the first layer, a vector that stands for the place is added to the vector of the
 #   token. `learned` has one for each place, and learns them. `sinusoidal` takes sines and cosines and learns nothing.
-# 2. **Into queries and keys.** `rotary` turns both by an angle that grows with the place.
+# 2. **Into queries and keys.** `rotary` rotates both by an angle that grows with the place.
 # 3. **Into the scores.** `alibi` takes something off each score: the further away the key is, the more.
 #
 # To see what a position does alone, we use a trick: a text in which every token is the same. Then every difference
@@ -158,16 +158,16 @@ show(curves(inside, "the score of the same token, by its distance", "places back
 show(curves({"alibi": last["alibi"]}, "the same with ALiBi", "places back"))
 
 # %% [markdown]
-# ## Rotary: why turning gives distances
+# ## Rotary: why rotation gives distances
 #
 # Take two of the numbers of a query. They are an arrow on a sheet of paper. Take the same two numbers of a key: another
 # arrow. Their part of the score is their dot product, and that depends on the lengths of the arrows and on the **angle
 # between them**, and on nothing else.
 #
-# Rotary turns the arrow of a token by an angle for each place. If both tokens move five places, both arrows turn by the
-# same angle more, and the angle between them stays. Each pair of numbers turns at its own speed: the first pair fast,
-# the last very slowly. (`rotate(x, start)` is the function that the models use: it turns queries or keys whose first
-# place is `start`.)
+# Rotary rotates the arrow of a token by an angle for each place. If both tokens move five places, both arrows rotate by
+# the same angle more, and the angle between them stays. Each pair of numbers rotates at its own speed: the first pair
+# fast, the last very slowly. (`rotate(x, start)` is the function that the models use: it rotates queries or keys whose
+# first place is `start`.)
 
 # %%
 rotary = Rotary(Rotary.Config(), Shape(n_embd=16))
@@ -175,7 +175,7 @@ query, key = torch.randn(2, 1, 1, 1, 16, dtype=torch.float64)  # (B, H, T, d) ea
 
 
 def score_at(place_of_query: int, place_of_key: int) -> float:
-    """The dot product of the query and the key, each turned to its place."""
+    """The dot product of the query and the key, each rotated by its place."""
     return float((rotary.rotate(query, place_of_query) * rotary.rotate(key, place_of_key)).sum())
 
 
@@ -259,7 +259,7 @@ reveal(
 #
 # ## Your turn
 #
-# Write the turning yourself.
+# Write the rotation yourself.
 
 # %%
 exercise("rotary")

@@ -102,7 +102,7 @@ def moved(model: GPT) -> list[float]:
 
 
 def layers_that_move(changes: list[float]) -> str:
-    """In words."""
+    """The layers whose keys change, in words."""
     names = [f"layer {n}" for n, change in enumerate(changes, start=1) if change > 1e-5]
     return " and ".join(names) if len(names) < 2 else "both"
 
@@ -126,7 +126,7 @@ reveal(
 
 # %% [markdown]
 # So the cache is not an approximation. The text must be the same, then. Here the model writes 60 tokens twice, with the
-# same dice: once with the cache, once without.
+# same random numbers: once with the cache, once without.
 
 # %%
 written = {}

@@ -135,7 +135,7 @@ reveal(
 )
 
 # %% [markdown]
-# Most ideas are not in the checker's book. Then there is no right answer to compare with, but there are **laws** that
+# The checker does not know most ideas. Then there is no right answer to compare with, but there are **laws** that
 # every attention must obey: no weight on the future, the same with a cache as without, two texts do not mix, and so on.
 # They are checked before the first step of every training with `--plugin`, and what is broken is named in one line.
 #

@@ -22,7 +22,8 @@ SHAPE = ("model.n_layer=2", "model.n_embd=64")  # with four heads
 def own_run(kind: type[Attention] = Attention) -> Run:
     """The newest run in `runs/`, if it reads the built-in stories by letters and all its attentions are of this kind.
 
-    Else a small model with two layers of four heads is trained. On the CPU, in plain forms; a line says which it is.
+    Else a small model with two layers of four heads is trained. The model is on the CPU, without the faster forms of
+    `minigpt/fast`; a printed line says which of the two it is.
     """
     try:
         run = load(newest_run(), "cpu", fast=False)
@@ -41,5 +42,5 @@ def own_run(kind: type[Attention] = Attention) -> Run:
 
 @lru_cache(maxsize=1)
 def small_run(steps: int) -> Run:
-    """A small model, trained now: equal steps give an equal one."""
+    """A small model, trained now: equal steps give equal models."""
     return watch(steps, steps, SHAPE).run

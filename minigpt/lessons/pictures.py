@@ -1,7 +1,7 @@
 """Pictures of the lessons, each as text and as HTML: a table of numbers, bars, curves, an attention map.
 
-Lines and letters have the colour of the text around them, so that they can be read in a light and a dark theme. A curve
-is told from another by its dashes and its name, a weight by its number: never by colour alone.
+Lines and letters have the colour of the text around them, so that they can be read in a light and a dark theme. Curves
+differ in their dashes and names, weights in their numbers: never in colour alone.
 
 T rows, S columns.
 """
@@ -18,8 +18,8 @@ from minigpt.inspection.figures import Theme, map_svg
 from minigpt.inspection.pictures import heat_map, ticks, visible
 from minigpt.lessons.output import Output
 
-WIDTH, LEFT, RIGHT, TOP, BOTTOM = 380, 52, 16, 6, 46  # of a picture, and around its curves; a phone is as wide
-BLUE, ORANGE = "#5588f0", "#d9741c"  # as lines, 3 to 1 against both grounds
+WIDTH, LEFT, RIGHT, TOP, BOTTOM = 380, 52, 16, 6, 46  # of a picture, which fits a phone, and the margins of its curves
+BLUE, ORANGE = "#5588f0", "#d9741c"  # contrast 3 to 1 or more with both backgrounds
 DASHES = ("", "7 4", "2 4", "10 3 2 3")
 AROUND = Theme(ground="none", ink="currentColor", soft="currentColor", faint="#88888866", bar=BLUE, heat=ORANGE)
 BAR = 30  # letters of the longest bar in a terminal

@@ -42,7 +42,7 @@ class Question:
         return "a whole number" if isinstance(self.measured, int) and self.within < 1 else "a number"
 
     def read(self, guess: object) -> float | str | tuple[str, ...] | None:
-        """A guess in the form of what was measured; None for what cannot be read so, and for no guess."""
+        """A guess in the form of what was measured; None if it cannot be read, or if there is no guess."""
         if guess is None or (isinstance(guess, str) and not guess.strip()):
             return None
         if isinstance(self.measured, str):
@@ -110,7 +110,7 @@ def reveal(
     """Answer a guess: whether it is right, what was measured, and what that means.
 
     measured: a number, a text, or a list of texts in their order. says: the explanation, in the Markdown of `prose.py`.
-    picture: what is only to be seen after the guess. among: the answers to choose from. within: how far a number may
+    picture: shown only after the guess. among: the answers to choose from. within: how far a number may
     be off; by default a tenth of it, and nothing of a whole number.
     """
     if within is None:
@@ -136,7 +136,7 @@ def ask(question: Question) -> str | None:
 
 
 def answer(question: Question, guess: object, says: str, picture: Output | None = None) -> Answer:
-    """What a guess is answered."""
+    """The answer to a guess."""
     read = question.read(guess)
     right, first = (None, f"The answer: {shown(question.measured)}.") if read is None else question.verdict(read)
     pictured = ("\n\n" + picture.text, picture.html) if picture else ("", "")

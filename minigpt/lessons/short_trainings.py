@@ -27,6 +27,6 @@ def _watched(attention: Attention.Config, position: str, seed: int, steps: int) 
 
 
 def train_short(attention: Attention.Config, position: str = "learned", seed: int = 1) -> Score:
-    """How the same model reads new stories."""
+    """The score of the model of `watch_short` on new stories."""
     run = watch_short(attention, position, seed).run
     return read_new_stories(run.model, run.config)

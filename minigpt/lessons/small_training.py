@@ -37,8 +37,9 @@ class Watched:
 def watch(steps: int, every: int, overrides: Sequence[str], attention: Attention.Config | None = None) -> Watched:
     """Train a model of tiny.yaml with these overrides, and measure its loss every so many steps.
 
-    `attention` are options of any kind, such as a class in a notebook. The model is in its plain forms afterwards.
-    Nothing is checked before the first step: what sees the future is trained as well. Equal arguments, equal models.
+    `attention` are options of any kind, such as a class in a notebook. Afterwards the model has no faster forms.
+    Nothing is checked before the first step: an attention that sees the future is trained too. Equal arguments give
+    equal models.
     """
     config = load_config(RunConfig, "tiny.yaml", [*SMALL, *overrides, f"training.max_steps={steps}"])
     if attention is not None:

@@ -1,5 +1,5 @@
-"""Other blocks than `Block` of gpt.py, chosen by `model.block`: where the norms are, and whether the MLP reads what
-attention has added.
+"""Blocks besides `Block` of gpt.py, chosen by `model.block`. They differ in where the norms are, and in whether the MLP
+reads what attention has added.
 
     pre_norm            x = x + attention(norm(x))          then  x + mlp(norm(x))          GPT-2, Llama: the default
     post_norm           x = x + norm(attention(x))          then  x + norm(mlp(x))          OLMo 2

@@ -40,7 +40,7 @@ class ModelConfig(Shape):
     mlp: MLP.Config = GELU.Config()
     """What each position computes on its own: gelu, gelu_tanh, relu2; with a gate swiglu, geglu, geglu_tanh."""
     block: AnyBlock.Config = AnyBlock.Config()
-    """How a layer puts these together: pre_norm, post_norm, sandwich, parallel, parallel_one_norm."""
+    """How a layer combines attention, MLP and norms: pre_norm, post_norm, sandwich, parallel, parallel_one_norm."""
     tied_head: bool = True
     """Whether the head uses the token embeddings as its weights (arXiv 1608.05859)."""
     head_bias: bool = False

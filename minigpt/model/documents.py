@@ -5,12 +5,12 @@
 
 What a token sees is decided by the attention, and by a position that is added to the embeddings; all else in a model
 looks at one token at a time. So the tokens of each document are put into a row of their own before these two, and their
-results are put back after them. That is exact for every kind and every position, where a mask would be another one in
-each kind, and none for states, shifts and convolutions.
+results are put back after them. This is exact for every kind and every position. A mask would be different in each
+kind, and kinds with states, shifts or convolutions have no mask.
 
-Rows are padded at their end, which a causal kind does not see, and rows of about equal length go together. In windows
-of stories an attention computes 1.2 to 1.4 times the tokens. It is done from outside, as in `fast/`: the model has no
-code for it.
+Rows are padded at their end, which a causal kind does not see, and rows of about equal length form a group. In windows
+of stories an attention computes 1.2 to 1.4 times the tokens. Methods are replaced from outside, as in `fast/`: the
+model has no code for it.
 
 B windows   T positions   N = B T tokens   R rows of L positions   D model width
 """
@@ -29,7 +29,7 @@ from minigpt.attention import Attention, Past
 from minigpt.model.gpt import GPT, chain
 from minigpt.model.replaced import replaced
 
-FEW = 1 / 4  # of all tokens: so many, padding included, may be added to a group of longer rows
+FEW = 1 / 4  # the largest share of all tokens, padding included, that joins a group of longer rows
 
 
 @contextmanager
@@ -37,9 +37,9 @@ def within_documents(model: GPT, begins: Tensor | None) -> Iterator[None]:
     """Inside the `with`, no token sees another document of its window, and positions begin at 0 in each.
 
     `begins` (B, T) says of each token of the batch whether it begins a document; a window's first token always does.
-    None: a token sees its whole window, as ever. A backward pass that computes anything again, such as that of
-    checkpointed activations, belongs inside. A kind with a loss of its own gets rows without padding, because that loss
-    is a mean over all positions.
+    None: a token sees its whole window, as usual. A backward pass that recomputes activations (activation
+    checkpointing) must run inside the `with`. A kind with a loss of its own gets rows without padding, because that
+    loss is a mean over all positions.
     """
     if begins is None:
         yield
@@ -64,9 +64,9 @@ def within_documents(model: GPT, begins: Tensor | None) -> Iterator[None]:
 def as_rows(begins: Tensor, exact: bool = False) -> tuple[list[Tensor], Tensor]:
     """Groups of rows (R, L), one row a document: the numbers of its tokens, 0 to N - 1, the last repeated as padding.
 
-    And where each token is in all of these rows one after another: (B, T). Of the rows of a group the longest is less
-    than twice as long as the shortest, or all are equal (`exact`). A few short rows join the next group: the call
-    that they save is worth more than their padding.
+    Also returns the index of each token in all of these rows, concatenated: (B, T). In a group the longest row is less
+    than twice as long as the shortest, or all are equally long (`exact`). A few short rows join the next group: one
+    call less saves more time than their padding costs.
     """
     begins = begins.clone()  # (B, T)
     begins[:, 0] = True
@@ -92,7 +92,7 @@ def as_rows(begins: Tensor, exact: bool = False) -> tuple[list[Tensor], Tensor]:
 def on_rows(
     method: Callable[..., Tensor], rows: list[Tensor], back: Tensor, pasts: Sequence[Past]
 ) -> Callable[..., Tensor]:
-    """A method of x and a past, (B, T, D) -> (B, T, D), called once for each group of rows, with a past of its own."""
+    """A method (B, T, D) -> (B, T, D) that calls `method` once for each group of rows, with a past of its own."""
 
     def apart(x: Tensor, past: Past | None = None) -> Tensor:
         if x.shape[:2] != back.shape:
@@ -108,7 +108,7 @@ def on_rows(
 
 
 def noting_loss(attention: Attention, losses: dict[int, Tensor], N: int) -> Callable[..., Tensor]:
-    """Its `forward`, which also notes the kind's own loss for each length of rows, as its share of a mean over N."""
+    """The attention's `forward`, which also stores its own loss for each row length, weighted for a mean over N."""
     forward, extra_loss = attention.forward, attention.extra_loss
 
     def noting(x: Tensor, past: Past) -> Tensor:
@@ -121,6 +121,6 @@ def noting_loss(attention: Attention, losses: dict[int, Tensor], N: int) -> Call
 
 
 def total(losses: dict[int, Tensor]) -> Tensor | None:
-    """The sum of what was noted in the last pass, which is let go of; None: the kind has no loss of its own."""
+    """The sum of the losses stored in the last pass, which it removes; None if the kind has no loss of its own."""
     found = [losses.pop(length) for length in [*losses]]
     return torch.stack(found).sum() if found else None

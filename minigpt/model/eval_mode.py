@@ -1,4 +1,4 @@
-"""Evaluation mode for a while: a model that is trained is also evaluated, sampled from and looked at in between."""
+"""Temporary evaluation mode, for a model that is evaluated, sampled from or inspected during its training."""
 
 from __future__ import annotations
 

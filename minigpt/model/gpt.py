@@ -1,8 +1,8 @@
 """The model: token embeddings, a stack of blocks, and a head that scores every token of the vocabulary.
 
 By default it has GPT-2's shape ("Language Models are Unsupervised Multitask Learners"): layer norms before each part,
-learned positions, GELU (the exact one; GPT-2's own code has `mlp: gelu_tanh`, near it to 0.0005), the head tied to the
-embeddings. By config it has the modern one: `norm: rmsnorm`, `position: rotary`, `mlp: swiglu`, `bias: false`,
+learned positions, GELU (the exact one; GPT-2's own code has `mlp: gelu_tanh`, within 0.0005 of it), the head tied to
+the embeddings. The modern shape is set by config: `norm: rmsnorm`, `position: rotary`, `mlp: swiglu`, `bias: false`,
 `tied_head: false`, and `qk_norm: true` in the attention.
 
 B batch, T positions, D model width, V vocabulary.
@@ -53,12 +53,12 @@ class Block(AnyBlock, kind="pre_norm"):
 class GPT(nn.Module):
     """A causal language model: ids (B, T) -> logits (B, T, V), the scores of each position's next token.
 
-    What a module sets itself starts as it says (`initialise.py`). All else starts as in GPT-2: weights from a normal
-    distribution of standard deviation 0.02, constants zero, norms one; the matrices named `project`, which write to the
-    residual stream, smaller by sqrt(2 n_layer), so that the stream keeps its scale however many blocks add to it. A
-    fresh model guesses: its loss is within 5 % of ln V at the default shape. (With a tied head and a small vocabulary a
-    wider one starts higher, because each token predicts itself at first: most of all where the attention has no output
-    projection.)
+    Weights that a module sets itself keep their values (`initialise.py`). All others start as in GPT-2: weights from a
+    normal distribution of standard deviation 0.02, constants zero, norms one; the matrices named `project`, which write
+    to the residual stream, smaller by sqrt(2 n_layer), so that the stream keeps its scale however many blocks add to
+    it. A fresh model guesses: its loss is within 5 % of ln V at the default shape. (With a tied head and a small
+    vocabulary a wider model starts with a higher loss, because each token predicts itself at first, most of all if the
+    attention has no output projection.)
     """
 
     def __init__(self, config: ModelConfig, vocab_size: int):
@@ -77,14 +77,14 @@ class GPT(nn.Module):
             self.head.weight = self.tokens.weight
 
     def forward(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
-        """Logits (B, T, V) for ids (B, T). With a cache, ids continue what it remembers.
+        """Logits (B, T, V) for ids (B, T). With a cache, ids continue the tokens that it contains.
 
         Raises ValueError when the positions do not fit into `block_size`.
         """
         return self.logits(self.hidden(ids, cache))  # (B, T, V)
 
     def hidden(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
-        """What the head reads: (B, T, D)."""
+        """The normed output of the last block, which the head reads: (B, T, D)."""
         pasts = chain([Past() for _ in self.blocks]) if cache is None else cache
         start, T = pasts[0].length, ids.shape[1]
         if start + T > self.config.block_size:
@@ -115,22 +115,22 @@ class GPT(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the model's numbers are."""
+        """The device of the model's parameters."""
         return self.tokens.weight.device
 
 
 def chain(pasts: Cache) -> Cache:
-    """Tell each layer's past what lies below it."""
+    """Set `below` of each layer's past to the past of the layer below; returns the list."""
     for below, past in pairwise(pasts):
         past.below = below
     return pasts
 
 
 def count_parameters(model: GPT) -> dict[str, int]:
-    """The exact number of trained numbers by part; a tied head counts once, with the tokens."""
+    """{part: its number of parameters}; a tied head counts once, with the tokens."""
     parts = dict.fromkeys(("tokens", "position", "attention", "mlp", "norms", "head"), 0)
     for name, parameter in model.named_parameters():  # names a shared parameter once
         words = name.split(".")
         part = "norms" if any(word.endswith("norm") for word in words) else words[0] if words[0] in parts else words[2]
-        parts[part] = parts.get(part, 0) + parameter.numel()  # a block of one's own may have others
+        parts[part] = parts.get(part, 0) + parameter.numel()  # a user's own block may have other parts
     return parts

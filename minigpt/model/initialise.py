@@ -1,8 +1,8 @@
-"""How weights start: as their own module set them, or as GPT-2's do where it left them as torch drew them.
+"""How weights start: as their own module set them, or, if it left them as torch drew them, as in GPT-2.
 
 A module may set its weights in any way: by `torch.nn.init`, by `weight.data.fill_`, by an `nn.Parameter` of its own.
-So what is compared are the numbers themselves: a weight belongs to the model as long as it holds what torch drew for a
-fresh `nn.Linear` or `nn.Embedding`.
+So the numbers themselves are compared: a weight is initialised here only if it still holds what torch drew for a fresh
+`nn.Linear` or `nn.Embedding`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LAYERS = (nn.Linear, nn.Embedding)
 
 @contextmanager
 def noting_draws() -> Iterator[Set[float]]:
-    """Note what torch draws for the linear layers and embeddings that are made inside the `with`: their checksums."""
+    """Record the checksums of all weights that torch draws for linear layers and embeddings made inside the `with`."""
     drawn, torchs = set[float](), {layer: layer.reset_parameters for layer in LAYERS}
 
     def noting(reset: Callable[..., None]) -> Callable[..., None]:
@@ -38,7 +38,7 @@ def noting_draws() -> Iterator[Set[float]]:
 
 
 def initialise(model: nn.Module, drawn: Set[float], n_layer: int) -> None:
-    """GPT-2's start for what is still as torch drew it: weights from a normal distribution, constants zero."""
+    """Initialise all parameters that are still as torch drew them, as in GPT-2: weights normal, biases zero."""
     for name, parameter in layer_parameters(model):
         if checksum(parameter) in drawn:
             start(name, parameter, n_layer)
@@ -52,7 +52,7 @@ def layer_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def start(name: str, parameter: Tensor, n_layer: int) -> None:
-    """Draw one of them."""
+    """Initialise one parameter as in GPT-2."""
     layer, _, kind = name.rpartition(".")
     if kind == "bias":
         nn.init.zeros_(parameter)
@@ -62,6 +62,6 @@ def start(name: str, parameter: Tensor, n_layer: int) -> None:
 
 @torch.no_grad()
 def checksum(parameter: Tensor) -> float:
-    """The sum of all numbers: no two draws have the same. Not a number, which equals nothing, if there are none."""
+    """The sum of all numbers, different for any two draws. NaN, which equals nothing, if the parameter has none."""
     empty = parameter.is_meta or nn.parameter.is_lazy(parameter) or not parameter.numel()
     return float("nan") if empty else parameter.float().sum().item()

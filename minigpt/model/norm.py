@@ -20,7 +20,7 @@ class Norm(nn.Module, Component):
     """The base of all norms: `forward` turns x (..., D) into (..., D)."""
 
     def __init__(self, config: Norm.Config | None = None, model: Shape | None = None):
-        super().__init__()  # torch's own norms know neither; one without weights needs no constructor
+        super().__init__()  # torch's norms take neither; a norm without weights needs no constructor
 
 
 class LayerNorm(nn.LayerNorm, Norm, kind="layernorm"):

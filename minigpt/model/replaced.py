@@ -1,4 +1,4 @@
-"""Another method for a while: what looks into a model, or changes what it computes, does it from outside."""
+"""Temporarily replaces a method of one object: code that inspects or changes a model does so from outside."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def probabilities(logits: Tensor, config: SamplingConfig) -> Tensor:
 
 
 def filtered(logits: Tensor, config: SamplingConfig) -> Tensor:
-    """The same without the last normalisation: the probabilities of the tokens that the filters leave, else 0."""
+    """As `probabilities`, but not normalised again: the probability of each token that passes the filters, else 0."""
     logits = logits.float()  # (B, V)
     if config.temperature != 1:
         logits = (logits - logits.max(-1, keepdim=True).values) / max(config.temperature, 1e-30)  # (B, V): at most 0
@@ -70,15 +70,15 @@ def filtered(logits: Tensor, config: SamplingConfig) -> Tensor:
 def next_token(logits: Tensor, config: SamplingConfig, generator: torch.Generator | None = None) -> Tensor:
     """Choose one token for each row of logits (B, V): (B,).
 
-    Inverse-CDF sampling: lay the tokens side by side on a line, each as long as its probability, and take the one under
-    a point chosen uniformly. Temperature 0 takes the likeliest.
+    Inverse-CDF sampling: take the first token whose cumulative probability exceeds a uniform random number. Temperature
+    0 takes the likeliest token.
     """
     if config.temperature == 0:
         return logits.argmax(-1)
     exact = torch.float32 if logits.device.type == "mps" else torch.float64  # Apple's GPUs have no float64
-    upto = filtered(logits, config).cumsum(-1, dtype=exact)  # (B, V): where each token ends on the line
+    upto = filtered(logits, config).cumsum(-1, dtype=exact)  # (B, V): cumulative probabilities
     point = torch.rand(len(logits), 1, dtype=exact, device=logits.device, generator=generator)  # (B, 1)
-    chosen = torch.searchsorted(upto, point * upto[:, -1:], right=True)  # (B, 1): the first that ends beyond the point
+    chosen = torch.searchsorted(upto, point * upto[:, -1:], right=True)  # (B, 1): the first above the point
     return chosen.squeeze(1).clamp(max=logits.shape[-1] - 1)
 
 
@@ -94,7 +94,7 @@ def window_start(n: int, block_size: int) -> int:
 
 @torch.inference_mode()
 def reading(model: GPT, ids: Tensor, use_cache: bool = True) -> Generator[Tensor, Tensor, None]:
-    """The logits (B, V) of the token after ids (B, n); `send` the token (B,) that was taken, for those of the next one.
+    """Yields the logits (B, V) of the token after ids (B, n). `send` the chosen token (B,) to get the next logits.
 
     Raises UserError where the weights overflow.
     """

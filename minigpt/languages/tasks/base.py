@@ -1,12 +1,12 @@
-"""A task: texts that first tell something and then ask for it. Only the answers are asked of a model.
+"""A task: texts that first tell something and then ask for it. A model is scored on the answers only.
 
     eTbAkQ|bAkQ      recall: what is the value of b, and of k?      the answers are A and Q
           |^ ^       before the bar and in the questions, characters are free: there is nothing to learn in them
 
 A text has a size: how many pairs, letters or bits it tells, or over what distance. The sizes for training and those
-for validation are options. The name of an answer is the size of its text, so every figure is given for each size by
-itself. Texts of several sizes are mixed: wherever the first part of a text may end, the bar has the probability that
-the sizes give it. So each character has an exact probability, as in the stories; that of an answer is 1.
+for validation are options. An answer is labelled with the size of its text, so every figure is given for each size
+separately. Texts of several sizes are mixed: wherever the first part of a text may end, the bar has the probability
+that the sizes give it. So each character has an exact probability, as in the stories; that of an answer is 1.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BAR = "|"  # between what is told and what is asked
 DIGITS = "0123456789"
 VALUES = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 LETTERS = "".join(chr(c) for first, last in ("az", "αω", "ая", "àÿ", "աֆ") for c in range(ord(first), ord(last) + 1))
-LETTERS = "".join(letter for letter in LETTERS if letter.isalpha())  # the sign for division is among them
+LETTERS = "".join(letter for letter in LETTERS if letter.isalpha())  # this removes the division sign
 
 Size = Annotated[int, Range(1, 4096)]
 
@@ -53,7 +53,7 @@ class Letters(Choice):
 
 
 def ending(size: int, sizes: Sequence[int]) -> float:
-    """The probability that a text which has come to `size` ends there, if all `sizes` are equally frequent."""
+    """The probability that a text which has reached `size` ends there, if all `sizes` are equally frequent."""
     return sizes.count(size) / sum(other >= size for other in sizes)
 
 
@@ -71,7 +71,7 @@ def until_the_end(letters: str, sizes: Sequence[int], end: str = BAR) -> Generat
 
 @dataclass(frozen=True)
 class Task(Language, Component):
-    """The base of the tasks. One defines `tale`, and where its answers are."""
+    """The base of the tasks. A task defines `tale`, and where its answers are."""
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Component.Config):

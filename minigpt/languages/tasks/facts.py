@@ -2,11 +2,12 @@
 
     zK|pAfD      the subject zK; its p is A, and its f is D: the same in every text that asks for them
 
-Nothing in a text tells an answer; it has to be learned from other texts, and where to look is the same for all facts.
-A model that keeps more facts is better by as much as these are asked for. The subject of rank k is told in proportion
-to k^-exponent (Zipf): each fact is worth less than the one before, with always one more to learn. That makes the
-loss a power law of how many facts are learned ("Learning Curve Theory", arXiv 2102.04074; "The Quantization Model of
-Neural Scaling", arXiv 2303.13506). Whoever knows all facts has a loss of zero.
+An answer cannot be read from its text: it has to be learned from other texts. Where to look in a text is the same for
+all facts. A model that knows more facts is better in proportion to how often they are asked for. The frequency of the
+subject of rank k is proportional to k^-exponent (Zipf): each fact is worth less than the one before, and there is
+always one more to learn. That makes the loss a power law of how many facts are learned ("Learning Curve Theory",
+arXiv 2102.04074; "The Quantization Model of Neural Scaling", arXiv 2303.13506). A reader who knows all facts has a loss
+of zero.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from minigpt.languages.tasks.base import BAR, LETTERS, VALUES, Letters, Size, Ta
 SPELLING = LETTERS[:64]  # a subject is two of these
 RELATIONS = LETTERS[64:96]
 END = "."
-FIRST, TIMES = 16, 4  # answers are named by the rank of their subject: to 16, to 64, to 256, ...
+FIRST, TIMES = 16, 4  # answers are labelled with the rank of their subject: to 16, to 64, to 256, ...
 
 
 class Facts(Task, kind="facts"):
-    """`zK|pAfD`: what is always so of a subject, the frequent and the rare ones (arXiv 2303.13506)."""
+    """`zK|pAfD`: facts about frequent and rare subjects, the same in every text (arXiv 2303.13506)."""
 
     size, label, answers_at = "questions", "subjects to {}", (2, 2)
 
@@ -39,13 +40,13 @@ class Facts(Task, kind="facts"):
         subjects: Annotated[int, Range(1, len(SPELLING) ** 2)] = 1024
         """How many subjects there are; each has a name of two letters."""
         relations: Annotated[int, Range(1, len(RELATIONS))] = 8
-        """How many facts there are of each."""
+        """How many facts there are about each subject."""
         values: Annotated[int, Range(2, len(VALUES))] = 16
         """How many values there are to choose from."""
         exponent: Positive = 1.5
-        """The subject of rank k is told in proportion to k^-exponent."""
+        """The frequency of the subject of rank k is proportional to k^-exponent."""
         world: Natural = 0
-        """What the facts are; `seed` says which texts are told of them."""
+        """The seed of the facts; `seed` is that of the texts about them."""
 
     config: Config
 

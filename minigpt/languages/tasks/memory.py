@@ -160,7 +160,7 @@ class Needle(Task, kind="needle"):
         distance: tuple[Size, ...] = (4, 16, 32)
         """How many letters are between the value and the question."""
         before: Annotated[int, Range(0, 4096)] = 8
-        """At most so many letters come before the value."""
+        """At most this many letters come before the value."""
         vocabulary: Keys = 26
         """How many letters there are to choose from."""
         values: Values = len(VALUES)

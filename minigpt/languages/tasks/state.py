@@ -1,4 +1,4 @@
-"""Tasks of state: what is asked was never written, it is computed from everything that was (arXiv 2404.08819)."""
+"""Tasks of state: the answer was never written; it is computed from everything that was (arXiv 2404.08819)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from minigpt.config.options import Range
 from minigpt.languages.tale import Choice, Known, Tale
 from minigpt.languages.tasks.base import BAR, DIGITS, LETTERS, VALUES, Letters, Size, Task, until_the_end
 
-MOST_LETTERS = 26  # of counting
+MOST_LETTERS = 26  # in counting
 NUMERALS = DIGITS + VALUES + LETTERS[MOST_LETTERS:]  # one character for each count
 
 
@@ -56,7 +56,7 @@ def counts(length: int, vocabulary: int) -> Choice:
 
 
 class Parity(Task, kind="parity"):
-    """`0110100|1`: is the number of ones odd? One bit of state, which every new bit may turn (arXiv 2411.12537)."""
+    """`0110100|1`: is the number of ones odd? One bit of state, which every new bit may flip (arXiv 2411.12537)."""
 
     label = "{} bits"
 
@@ -77,8 +77,8 @@ class Permutations(Task, kind="permutations"):
     """`bda|321`: where things are after a number of moves, each of which rearranges all of them.
 
     Letter number i is permutation number i in lexicographic order; a is the one that moves nothing. Things 1 2 3 become
-    1 3 2 by b. It is the word problem of the symmetric group (arXiv 2404.08819, 2502.10297); the last thing asked
-    leaves one place for the one after it, which is not asked.
+    1 3 2 by b. It is the word problem of the symmetric group (arXiv 2404.08819, 2502.10297). The last element follows
+    from the others, so it is not asked.
     """
 
     label = "{} moves"
