@@ -251,7 +251,7 @@ OWN_LOSSES = {
     "in `training_step(batch, batch_idx)`: a softmax is applied before cross entropy",
     "def lm_loss(model, ids):\n    return F.cross_entropy(model(ids).flatten(0, 1), ids.flatten())":
     "in `lm_loss(model, ids)`: the loss is not shifted",
-    "    def loss(self, ids, y):\n        return F.cross_entropy(self(ids).mT, y) + 1": "is not known",
+    "    def loss(self, ids, y):\n        return F.cross_entropy(self(ids).mT, y) + 1": "no known mistake explains",
     "    @staticmethod\n    def loss(logits, y):\n        return F.cross_entropy(logits.transpose(1, 2), y)": "",
     "    def step(self, batch):\n        return F.cross_entropy(self(batch[:, :-1]).mT, batch[:, 1:])": "",
 }  # fmt: skip

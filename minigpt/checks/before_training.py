@@ -1,12 +1,14 @@
-"""All that is checked before the first step of a run, in about half a second.
+"""All checks before the first step of a run; they take about half a second.
 
-Every model: each attention is causal (`inspection/causality.py`), and so is the whole model as it will be trained
-(`whole_model.py`). A model whose layers are of several kinds also writes with a cache as it does without: a kind may
-read what the layer below keeps, and the contract suite cannot try every mixture. Where training windows are divided
-into documents (`data.attend`), each is computed as it is alone. A model with an attention, position,
-norm, MLP or block from outside this package, a plugin's or a notebook's, also obeys the laws below, which the contract
-suite asks of the built-in ones. That the shapes are those of the contract is checked earlier, where a model is made
-(`inspection/shapes.py`).
+- Every model: each attention is causal (`inspection/causality.py`), and the whole model is causal as it will be trained
+  (`whole_model.py`).
+- Layers of several kinds: the model computes the same with a cache as without. A kind may read what the layer below
+  keeps, and the contract suite cannot try every combination.
+- Training windows that are divided into documents (`data.attend`): each document is computed as if it were alone.
+- An attention, position, norm, MLP or block from a plugin or a notebook: the model obeys the laws below. The contract
+  suite checks them for the built-in kinds.
+
+The shapes of the contract are checked earlier, when a model is built (`inspection/shapes.py`).
 """
 
 from __future__ import annotations
@@ -29,9 +31,9 @@ from minigpt.model.gpt import GPT
 from minigpt.text.dataset import Dataset
 from minigpt.training.loop import TrainingConfig
 
-ROUNDING = 1e-5  # what a kind that computes in float32 whatever it is given may be off, relative to the largest number
+ROUNDING = 1e-5  # allowed error of a kind that always computes in float32, relative to the largest number
 MIXED_TYPES = re.compile("dtype|scalar type")  # in torch's errors
-CONTEXT, VOCABULARY, LAYERS = 256, 64, 2  # at most, of the model that the laws look at
+CONTEXT, VOCABULARY, LAYERS = 256, 64, 2  # the largest sizes of the model on which laws are checked
 
 FIRST: tuple[Law, ...] = (  # without these, the other checks would give a wrong reason
     laws_of_writing.caches_begin_empty,
@@ -61,11 +63,11 @@ WRITING: tuple[Law, ...] = (
 
 
 def check_before_training(model: GPT, dataset: Dataset, config: TrainingConfig, allow_leak: bool = False) -> list[str]:
-    """Everything that is checked before the first step; returns notes for the user, a line each.
+    """Runs all checks before the first step; returns notes for the user, a line each.
 
-    Raises LeakError for a model that sees the future, and LawError for a kind of a user's that breaks a law. With
-    `allow_leak` only the first laws are asked: the rest are about what a causal kind computes. Each of several
-    processes checks its own rows; nothing is sent. The model and all random numbers stay as they are.
+    Raises LeakError for a model that sees the future, and LawError for a user's kind that breaks a law. With
+    `allow_leak` only the laws in FIRST are checked: the others assume a causal kind. If there are several processes,
+    each checks its own rows, without communication. The model and the states of all random generators are unchanged.
     """
     notes: list[str] = []
     with untouched_random(model.device), says_how_to_go_on():
@@ -98,7 +100,7 @@ def is_mixed(model: GPT) -> bool:
 def small_copy(model: GPT, fast: bool) -> GPT:
     """A model of the same kinds, options and width for the laws, in float64 and evaluation mode, with noise.
 
-    It has few layers, a small vocabulary and a short context, unless an option needs the long one.
+    It has few layers, a small vocabulary and a short context, unless an option needs a longer one.
     """
     config = model.config
     period = len(config.attention) if isinstance(config.attention, tuple) else 1
@@ -114,7 +116,7 @@ def small_copy(model: GPT, fast: bool) -> GPT:
 
 
 def obey(model: GPT | None, some: tuple[Law, ...]) -> None:
-    """Raises LawError for a model that breaks one of these laws; None obeys all."""
+    """Raises LawError for a model that breaks one of these laws; does nothing for None."""
     if model is not None:
         for law in some:
             try:
@@ -127,7 +129,7 @@ def obey(model: GPT | None, some: tuple[Law, ...]) -> None:
 
 @contextmanager
 def says_how_to_go_on() -> Iterator[None]:
-    """A LawError also says how to train anyway."""
+    """Adds to the message of a LawError how to train anyway."""
     try:
         yield
     except LawError as error:

@@ -1,8 +1,8 @@
 """The laws of attention: what every kind obeys with every position. Each is a function of a model.
 
 A law takes a model in float64 and evaluation mode, and raises LawError: one line that says which law, where, by how
-much, and the likely cause. The model stays as it is. The contract suite holds every kind to all laws;
-`before_training.py` holds a user's own kind to those that cost little. Those of writing are in `laws_of_writing.py`.
+much, and the likely cause. The model is not changed. The contract suite checks all laws for every kind;
+`before_training.py` checks the fast ones for a user's own kind. The laws of writing are in `laws_of_writing.py`.
 
 B batch, H query heads, G key heads, T query positions, S key positions, D model width, d and e widths of heads.
 """
@@ -25,9 +25,9 @@ from minigpt.model.gpt import GPT, chain
 from minigpt.system.counting import layer_name
 from minigpt.system.errors import UserError
 
-LONG = 104  # positions of a long text: past 64 and 100, where a wrong block of a mask or a table begins to show
+LONG = 104  # positions of a long text: beyond 64 and 100, where errors in blocks of a mask or a table show
 SIZES = (1.0, 1e6)  # of the inputs; the scores grow with their square
-EXACT = 1e-10  # what rounding in float64 may change, relative to the largest number
+EXACT = 1e-10  # allowed rounding error in float64, relative to the largest number
 
 Law = Callable[[GPT], None]
 
@@ -37,7 +37,7 @@ class LawError(UserError):
 
 
 class View:
-    """One attention of a model, called as the model calls it: those below have read the same x."""
+    """One attention of a model, called as the model calls it: after those below it have read the same x."""
 
     def __init__(self, model: GPT, index: int):
         self.model, self.layer = model, model.attentions()[index]
@@ -54,11 +54,11 @@ class View:
         return pasts[self.index]
 
     def out(self, x: Tensor) -> Tensor:
-        """What it makes of x (B, S, D): (B, S, D)."""
+        """The output of the layer for x (B, S, D): (B, S, D)."""
         return self.layer(x, self.past(x))
 
     def written(self, x: Tensor, sizes: Sequence[int]) -> Tensor:
-        """The same in chunks of these sizes, with a cache."""
+        """The output for x (B, S, D) in chunks of these sizes, with a cache: (B, S, D)."""
         layers, made = self.model.attentions()[: self.index + 1], list[Tensor]()
         pasts = chain([layer.make_cache(x.shape[1]) for layer in layers])
         for chunk in x.split(list(sizes), dim=1):
@@ -92,7 +92,7 @@ def tokens(model: GPT, B: int, T: int, seed: int = 0) -> Tensor:
 
 
 def longest(model: GPT) -> int:
-    """How many positions are looked at: up to LONG where the context holds as many, else a few."""
+    """The number of positions that a law uses: LONG if the context is long enough, else at most 7."""
     return LONG if model.config.block_size >= LONG else min(7, model.config.block_size)
 
 
@@ -103,7 +103,7 @@ def lengths(model: GPT) -> list[tuple[int, int]]:
 
 
 def off(ours: Tensor, expected: Tensor) -> float:
-    """The largest difference, relative to the largest number expected; infinite where something is not a number."""
+    """The largest difference, relative to the largest number expected; infinite if there is a NaN."""
     if not ours.numel():
         return 0.0
     difference = (ours - expected).abs().max() / expected.abs().max().clamp(min=0.01)
@@ -153,7 +153,7 @@ def must_be(view: View, name: str, tensor: Tensor, form: str, *shape: int) -> No
 
 @torch.no_grad()
 def equal_passes_are_equal(model: GPT) -> None:
-    """Two equal passes in evaluation mode give the same numbers, to the bit."""
+    """Two equal passes in evaluation mode give the same numbers, bit for bit."""
     for view in views(model):
         x = tokens(model, 2, longest(model))
         first, second = view.out(x), view.out(x)
@@ -164,10 +164,10 @@ def equal_passes_are_equal(model: GPT) -> None:
 
 @torch.no_grad()
 def random_numbers_go_on(model: GPT) -> None:
-    """After a pass in training the random numbers go on from where they were: the generator is not seeded anew."""
+    """A pass in training does not seed torch's random generator anew: its random numbers go on."""
     with torch.random.fork_rng(devices=[]):
         for view in views(copy.deepcopy(model).train()):
-            before = torch.seed()  # a new one
+            before = torch.seed()  # sets a new seed
             view.out(tokens(model, 2, 2))
             if torch.initial_seed() != before:
                 raise view.broken("a pass seeds torch's random numbers anew", "torch.manual_seed in forward")
@@ -178,7 +178,7 @@ def random_numbers_go_on(model: GPT) -> None:
 
 @torch.no_grad()
 def rows_sum_to_one(model: GPT, allowed: float = 1e-12) -> None:
-    """Every row of weights sums to one; of a kind that declares `rows_sum_to_one = False`, some row does not."""
+    """Every row of weights sums to one. If a kind declares `rows_sum_to_one = False`, some row does not."""
     for view in views(model):
         sums = torch.cat([view.weights(tokens(model, 2, S), T).sum(dim=-1).flatten() for T, S in lengths(model)])
         far = sums[(sums - 1).abs().nan_to_num(torch.inf).argmax()].item()  # the sum that is farthest from one
@@ -192,7 +192,7 @@ def rows_sum_to_one(model: GPT, allowed: float = 1e-12) -> None:
 
 @torch.no_grad()
 def weights_are_not_negative(model: GPT, allowed: float = 0.0) -> None:
-    """No weight is negative; of a kind that declares `weights_nonnegative = False`, some weight is."""
+    """No weight is negative. If a kind declares `weights_nonnegative = False`, some weight is."""
     for view in views(model):
         lowest = min(view.weights(tokens(model, 2, S), T).min().item() for T, S in lengths(model))
         if view.layer.weights_nonnegative and lowest < -allowed:
@@ -205,7 +205,7 @@ def weights_are_not_negative(model: GPT, allowed: float = 0.0) -> None:
 
 @torch.no_grad()
 def weights_do_not_see_the_future(model: GPT) -> None:
-    """However large the scores are: a mask of -1e4 would give way."""
+    """No position gives weight to a later one, even with scores so large that a mask of -1e4 hides nothing."""
     for view in views(model):
         for T, S in lengths(model):
             for size in SIZES:
@@ -222,7 +222,7 @@ def weights_do_not_see_the_future(model: GPT) -> None:
 
 @torch.no_grad()
 def queries_may_come_alone(model: GPT, allowed: float = EXACT) -> None:
-    """The weights of the last T queries, when only they come (as with a cache), are the last T rows of all weights."""
+    """If only the last T queries are given (as with a cache), their weights are the last T rows of all weights."""
     for view in views(model):
         for T, S in [(T, S) for T, S in lengths(model) if T < S]:
             x = tokens(model, 2, S)
@@ -246,7 +246,7 @@ def the_order_of_the_past(model: GPT, allowed: float = EXACT) -> None:
         far = max(off(view.out(x[:, order])[:, -1], view.out(x)[:, -1]) for order in orders)
         if view.layer.order_blind and far > allowed:
             what = f"without positions, another order of the past moved its last row by {far:.2g}"
-            raise view.broken(what, "near and far are not alike to it; if that is meant, declare order_blind = False")
+            raise view.broken(what, "it treats near and far keys differently; if meant, declare order_blind = False")
         if not view.layer.order_blind and far <= allowed:
             what = "it declares order_blind = False, and the order of the past moves nothing"
             raise view.broken(what, "a declaration that is not needed")
@@ -310,13 +310,13 @@ def training_computes_the_same(model: GPT, allowed: float = EXACT) -> None:
 
 @torch.no_grad()
 def output_does_not_see_the_future(model: GPT, allowed: float = EXACT) -> None:
-    """A change of the tokens from t on moves nothing before t."""
+    """A change of the tokens from t on changes no output before t."""
     for view in views(model):
         T = longest(model)
         changes = [*range(1, T)] or [1] if T < LONG else [1, 17, 63, 64, 65, 100, 103]
         for size in SIZES:
             x, others = (size * tokens(model, 1, T, seed) for seed in (0, 1))  # (1, T, D) each
-            early = torch.arange(T) < torch.tensor(changes)[:, None]  # (B, T): another change in each text of the batch
+            early = torch.arange(T) < torch.tensor(changes)[:, None]  # (B, T): each text has another change
             before, found = view.out(x)[0], view.out(torch.where(early[..., None], x, others))  # (T, D), (B, T, D)
             for t, after in zip(changes, found):
                 if (far := off(after[:t], before[:t])) > allowed:
@@ -326,7 +326,7 @@ def output_does_not_see_the_future(model: GPT, allowed: float = EXACT) -> None:
 
 @torch.no_grad()
 def batch_elements_do_not_mix(model: GPT, allowed: float = EXACT) -> None:
-    """A change of one text moves nothing in the others."""
+    """A change of one text of the batch changes nothing in the others."""
     for view in views(model):
         T = longest(model)
         x = tokens(model, 3, T)
@@ -339,7 +339,7 @@ def batch_elements_do_not_mix(model: GPT, allowed: float = EXACT) -> None:
 
 @torch.no_grad()
 def huge_scores_leave_numbers(model: GPT) -> None:
-    """The future is filled with -inf before the weights are made: a mask that multiplies makes NaN of infinity."""
+    """Very large scores give finite weights and outputs. A mask that multiplies would turn infinity into NaN."""
     for view in views(model):
         for T, S in lengths(model):
             query, key, value = view.parts(1e9 * tokens(model, 2, S), T)
@@ -351,9 +351,9 @@ def huge_scores_leave_numbers(model: GPT) -> None:
 
 @torch.no_grad()
 def dropout_acts_in_training_only(model: GPT, draws: int = 1000) -> None:
-    """Not training, nothing is dropped; training, the weights are, and `mix` keeps its mean. For a model with dropout.
+    """In evaluation nothing is dropped; in training weights are, and the mean of `mix` stays. For a model with dropout.
 
-    `output` may norm what is mixed, and the mean of what is normed is another.
+    The mean is taken after `mix`, because `output` may contain a norm, which changes the mean.
     """
     plain = GPT(replace(model.config, dropout=0.0), model.vocab_size).double().eval()
     plain.load_state_dict(model.state_dict())

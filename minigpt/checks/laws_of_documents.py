@@ -1,4 +1,4 @@
-"""The law of documents: in a window whose documents do not see one another, each is computed as it is alone.
+"""The law of documents: in a window whose documents do not see one another, each is computed as if it were alone.
 
 B windows, T positions, V vocabulary.
 """
@@ -14,7 +14,7 @@ from minigpt.checks.laws_of_writing import ids_of, kinds
 from minigpt.model.documents import within_documents
 from minigpt.model.gpt import GPT
 
-ENDS = (5, 6, 13, 16, 17), (4, 5, 8, 15, 20)  # of documents, in two windows; the last goes on to the end of its window
+ENDS = (5, 6, 13, 16, 17), (4, 5, 8, 15, 20)  # where documents end, in two windows; the last one ends with its window
 LONGEST = 24
 
 

@@ -1,5 +1,5 @@
-"""The law of norms and MLPs: each position of each text is computed by itself. What reads other tokens is an attention,
-which has a cache for them.
+"""The law of norms and MLPs: each position of each text is computed by itself. A part that reads other tokens must be
+an attention, which has a cache for them.
 
 B batch, T positions, D model width.
 """
@@ -17,7 +17,7 @@ from minigpt.system.counting import part_name
 
 @torch.no_grad()
 def positions_do_not_mix(model: GPT, allowed: float = EXACT) -> None:
-    """A norm and an MLP make of one token what they make of it among others, before and after it and beside it."""
+    """A norm and an MLP return the same for a token alone as among other tokens, of its text and of other texts."""
     x = tokens(model, 2, min(longest(model), 7))  # (B, T, D)
     for name, part in model.named_modules():
         if isinstance(part, (Norm, MLP)):

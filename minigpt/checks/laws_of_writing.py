@@ -1,4 +1,4 @@
-"""The laws of writing: with a cache a model computes what it computes without one, however the tokens come.
+"""The laws of writing (generation): a model computes the same with a cache as without, for chunks of any size.
 
 As in `laws.py`, a law takes a model in float64 and evaluation mode, and raises LawError.
 
@@ -26,7 +26,7 @@ MIXED = "; or a kind reads from the layer below what the kind there does not kee
 
 
 def kinds(model: GPT) -> str:
-    """The kinds of attention in a model by name, and of the block around them where it is another than the usual."""
+    """The names of the kinds of attention in a model, and of the kind of block if it is not the usual one."""
     names = ", ".join(dict.fromkeys(attention.kind or type(attention).__name__ for attention in model.attentions()))
     block = model.config.block.component.kind
     return names if block == Block.kind else f"{names} (block {block})"
@@ -53,7 +53,7 @@ def chunks(n: int, seed: int) -> Iterator[int]:
 
 
 def hold_against(model: GPT, ways: Sequence[Sequence[int]], allowed: float, how: str, cause: str) -> None:
-    """Raises LawError unless decoding in chunks gives the logits of one pass over them all; each way has its sizes."""
+    """Raises LawError unless decoding in chunks gives the logits of one pass; each of `ways` lists chunk sizes."""
     ids = ids_of(model, 2, max(map(sum, ways)))  # (B, T)
     together = model(ids)  # (B, T, V)
     for sizes in ways:
@@ -69,7 +69,7 @@ def hold_against(model: GPT, ways: Sequence[Sequence[int]], allowed: float, how:
 
 @torch.no_grad()
 def caches_begin_empty(model: GPT) -> None:
-    """Every call of `make_cache` makes a new cache, which is empty; no two layers have the same one."""
+    """Every call of `make_cache` returns a new, empty cache; no two layers share one."""
     caches = model.make_cache(), model.make_cache()
     pasts = [past for cache in caches for past in cache]
     cause = "make_cache returns one that is kept somewhere; let it return a new one, such as KVCache(length)"
@@ -83,7 +83,7 @@ def caches_begin_empty(model: GPT) -> None:
 
 @torch.no_grad()
 def the_length_does_not_matter(model: GPT, allowed: float = EXACT) -> None:
-    """What a position computes does not depend on how many come after it."""
+    """The output of a position does not depend on how many positions come after it."""
     T = min(longest(model), model.config.block_size)
     ids = ids_of(model, 2, T)  # (B, T)
     together = model(ids)  # (B, T, V)
@@ -98,7 +98,7 @@ def the_length_does_not_matter(model: GPT, allowed: float = EXACT) -> None:
 
 @torch.no_grad()
 def two_texts_in_turns(model: GPT, allowed: float = EXACT) -> None:
-    """Two texts, each with its cache, are written in turns: what one cache holds is not in the other."""
+    """Two texts, each with its own cache, are written in turns: neither changes the logits of the other."""
     T = min(4, model.config.block_size)
     texts = ids_of(model, 1, T), ids_of(model, 1, T, seed=1)  # (1, T) each
     alone, caches = [model(ids) for ids in texts], (model.make_cache(), model.make_cache())  # alone: (1, T, V) each
@@ -113,7 +113,7 @@ def two_texts_in_turns(model: GPT, allowed: float = EXACT) -> None:
 
 @torch.no_grad()
 def written_token_by_token(model: GPT, allowed: float = EXACT) -> None:
-    """Cached equals uncached where every token comes alone: past positions 64 and 100 too, after a prompt."""
+    """One token at a time, the logits with a cache equal those without; after a prompt, beyond 64 and 100 too."""
     T = min(model.config.block_size, LONG)
     ways = [[62, *[1] * 4], [98, *[1] * 4]] if T == LONG else [[1] * T]
     cause = "each new token is taken for the first (its position is past.length), or what the past holds is not used"
@@ -122,7 +122,7 @@ def written_token_by_token(model: GPT, allowed: float = EXACT) -> None:
 
 @torch.no_grad()
 def written_in_chunks(model: GPT, allowed: float = EXACT) -> None:
-    """Cached equals uncached where several tokens come at a time."""
+    """Several tokens at a time, the logits with a cache equal those without."""
     T = min(model.config.block_size, LONG)
     ways = [[5, 60, 3, T - 68]] if T == LONG else [[*chunks(T, seed)] for seed in range(2)]
     cause = "the mask of a chunk is aligned to the upper left corner, as is_causal=True is; make it from distance(T, S)"
@@ -131,7 +131,7 @@ def written_in_chunks(model: GPT, allowed: float = EXACT) -> None:
 
 @torch.no_grad()
 def written_past_the_context(model: GPT, allowed: float = EXACT) -> None:
-    """Past the context the window restarts with a new cache, which begins empty."""
+    """Beyond the context length, the window restarts with a new, empty cache."""
     block = model.config.block_size
     N = 2 * block + 3
     counts = sorted({block - 1, block, block + 1, block + 2, N} - {0})
@@ -148,7 +148,7 @@ def written_past_the_context(model: GPT, allowed: float = EXACT) -> None:
 
 @torch.no_grad()
 def texts_do_not_mix_in_the_cache(model: GPT, allowed: float = EXACT) -> None:
-    """A change of one text moves nothing in the others, token by token."""
+    """With a cache, token by token, a change of one text of the batch changes nothing in the others."""
     T = min(4, model.config.block_size)
     ids = ids_of(model, 3, T)  # (B, T)
     changed = torch.cat((ids[:1], (ids[1:2] + 1) % model.vocab_size, ids[2:]))  # (B, T)
@@ -160,7 +160,7 @@ def texts_do_not_mix_in_the_cache(model: GPT, allowed: float = EXACT) -> None:
 
 @torch.no_grad()
 def a_state_is_replaced(model: GPT) -> None:
-    """What a state held before a step, it still holds after: a copy of the reference is a snapshot."""
+    """A step replaces the tensors of a state and does not write into them: a reference to them is a snapshot."""
     cache, ids = model.make_cache(), ids_of(model, 2, min(4, model.config.block_size))  # ids (B, T)
     model(ids[:, :-1], cache)
     held = [past.tensors if isinstance(past, State) else () for past in cache]

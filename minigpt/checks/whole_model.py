@@ -1,13 +1,13 @@
-"""The whole model as it will be trained: does a later token, or another row, move what a position computes?
+"""The causality check of the whole model as it will be trained: does a later token, or another row, change an output?
 
-Two passes over a batch of the run's own text, the second with other tokens in most rows from a place on (the cut),
-which is another one in each row. Before its cut no row may move, and the row that stays the same may not move at all:
-to the bit. The passes are those of a step (the run's batch, context, precision, mode and device, with gradients and
-dropout, from equal random states) and those of an evaluation. Then a backward pass: what is computed before the cuts
-has no gradient in the tokens after them. This finds what a probe of one attention cannot: leaks of positions, of a mode
-or a type alone, beyond the probe's length, or through the batch.
+It compares two passes over a batch of the run's own text. In the second pass most rows have other tokens from some
+position on (the cut of the row). No output before its row's cut may change, and the row with equal tokens may not
+change at all, bit for bit. The passes are made as in a training step (the run's batch, context, precision, mode and
+device, with gradients and dropout, from equal random states) and as in an evaluation. Then a backward pass: the outputs
+before the cuts have no gradient with respect to the tokens after them. This finds leaks that the check of one attention
+cannot find: through positions, in one mode or dtype only, beyond the length of that check, or through the batch.
 
-It probes a copy of the model with noise on all parameters: a gate that begins at zero would hide a leak.
+It checks a copy of the model with noise on all parameters: a gate that starts at zero would hide a leak.
 
 B rows of a micro-batch, T positions of the context, D model width, V vocabulary.
 """
@@ -40,8 +40,8 @@ from minigpt.training.loop import TrainingConfig, mixed_precision, own_rows
 CUTS = 24  # at least so many different cuts, or all that there are
 BORDERS = (64, 100, 65, 101, 128, 32, 16, 256, 512, 1024)  # where blocks of a mask or of a kernel end
 NOISE = 0.1  # on every parameter of the copy
-ROUNDING = {torch.float32: 1e-4, torch.bfloat16: 0.03}  # may move, relative to the largest logit, where float64 agrees
-EXACT = 1e-9  # what rounding may move in float64
+ROUNDING = {torch.float32: 1e-4, torch.bfloat16: 0.03}  # allowed if float64 has none, relative to the largest logit
+EXACT = 1e-9  # allowed rounding error in float64
 SEED = 20_240  # of the random numbers of every pass
 ANYWAY = "--allow-leak trains it anyway"
 
@@ -65,23 +65,23 @@ class Mode:
 
 @dataclass(frozen=True)
 class Movement:
-    """What moved and should not have."""
+    """A change of outputs that should not have changed."""
 
     size: float  # relative to the largest number
     mode: Mode
     before: Tensor  # ids (B, T)
     after: Tensor  # ids (B, T)
     cuts: Tensor  # (B,)
-    rows: list[int]  # which moved before their cut
+    rows: list[int]  # the rows that changed before their cut
     backward: bool = False
 
 
 def check_whole_model(model: GPT, dataset: Dataset, config: TrainingConfig) -> list[str]:
     """Raises LeakError for a model that sees the future or another row as it is trained or evaluated.
 
-    Returns a line that says what was allowed, where rounding moved something (a convolution by FFT does); else none.
-    Raises LawError for a model that computes something else in two equal passes. The model, its gradients, and all
-    random numbers stay as they are.
+    Returns a note if outputs changed by rounding only (as with a convolution by FFT), else []. Raises LawError for a
+    model that computes something else in two equal passes. The model, its gradients, and the states of all random
+    generators are unchanged.
     """
     if model.vocab_size < 2 or model.config.block_size < 2:
         return []  # there are no other tokens, or no later ones
@@ -109,7 +109,7 @@ def check_whole_model(model: GPT, dataset: Dataset, config: TrainingConfig) -> l
 
 
 def is_rounding(model: GPT, x: Tensor, begins: Tensor | None) -> bool:
-    """Whether nothing moves in float64, in which rounding is a billion times smaller and a leak is as large."""
+    """Whether nothing changes in float64: rounding is a billion times smaller there, a leak equally large."""
     if model.device.type == "mps":  # which has no float64
         return True
     probe, training = Probe(copy.deepcopy(model).double(), x, begins), Mode(True, True, torch.float64)
@@ -120,7 +120,7 @@ def is_rounding(model: GPT, x: Tensor, begins: Tensor | None) -> bool:
 
 @contextmanager
 def untouched_random(device: torch.device) -> Iterator[None]:
-    """Afterwards the random numbers of torch, numpy and Python go on as if none had been drawn."""
+    """Restores the random states of torch, numpy and Python afterwards."""
     numbers, python = np.random.get_state(), random.getstate()
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         try:
@@ -136,7 +136,7 @@ def is_ours(part: nn.Module) -> bool:
 
 
 class Probe:
-    """A copy of the model, and passes over it that all begin alike."""
+    """A copy of the model, and passes that all start from the same random state and buffers."""
 
     def __init__(self, model: GPT, x: Tensor, begins: Tensor | None = None):
         self.x, self.begins, self.draw = x, begins, torch.Generator().manual_seed(SEED)
@@ -149,7 +149,7 @@ class Probe:
         if not self.logits(x[:1], Mode(False, False, torch.float32)).isfinite().all():  # is the noise at fault?
             self.model = copy.deepcopy(model)
         self.taken = 0  # how many of the cuts have been used
-        self.least = 0.0  # what counts as moved, relative to the largest number
+        self.least = 0.0  # smaller changes do not count; relative to the largest number
 
     def logits(self, ids: Tensor, mode: Mode) -> Tensor:
         """The logits (B, T, V) of ids (B, T), each time from the same random state and buffers."""
@@ -177,7 +177,7 @@ class Probe:
         return torch.autocast(self.x.device.type, torch.bfloat16, enabled=mode.dtype == torch.bfloat16)
 
     def movements(self, mode: Mode) -> Iterator[Movement | None]:
-        """What moves in each pass of one mode, or None: backward, where there are gradients, and forward."""
+        """Yields the change in each pass of one mode, or None: first backward, if there are gradients, then forward."""
         B, T = self.x.shape
         changing = max(1, B - 1)  # of several rows, the last stays the same
         if mode.gradients:
@@ -196,7 +196,7 @@ class Probe:
             yield Movement(float(far.max() / largest), mode, self.x, ids, cuts, rows) if rows else None
 
     def backward(self, mode: Mode) -> tuple[Tensor, Movement | None]:
-        """Logits (B, T, V), and the gradient that what comes before the cuts has in the tokens after them."""
+        """The logits (B, T, V), and the gradient from those before the cuts to tokens after them, or None."""
         B, T = self.x.shape
         kept: list[Tensor] = []
 
@@ -225,7 +225,7 @@ class Probe:
         return logits.detach(), found if rows else None
 
     def next_cuts(self, count: int) -> Tensor:
-        """The next cuts (count,), from 1 to T - 1: the borders, then places that fill the gaps evenly."""
+        """The next cuts (count,), from 1 to T - 1: the borders, then positions that fill the gaps evenly."""
         T = self.x.shape[1]
         edges = [1, T - 1, *(border for border in BORDERS if border < T)]
         step = next(step for step in range(round(0.618 * (T - 1)) or 1, T + 1) if math.gcd(step, T - 1) == 1)
@@ -237,8 +237,8 @@ class Probe:
     def changed(self, cuts: Tensor, way: int) -> Tensor:
         """The ids with other tokens from the cuts (B,) on: (B, T).
 
-        Every other row gets random tokens, each different from what was there. The rest get the row's own beginning,
-        mirrored at the cut, for what compares tokens with later ones.
+        Every other row gets random tokens, each different from what was there. The others get the row's own beginning,
+        mirrored at the cut, which shows layers that compare tokens with later ones.
         """
         ids, (B, T) = self.x.cpu(), self.x.shape
         different = torch.randint(1, self.model.vocab_size, (B, T), generator=self.draw)  # (B, T)
@@ -251,7 +251,7 @@ class Probe:
     # ---- what is wrong, in words ----
 
     def explained(self, found: Movement) -> LawError | LeakError:
-        """The error: where the movement begins, of what it depends, and the likely cause."""
+        """The error: where the change begins, what it depends on, and the likely cause."""
         mode, first = found.mode, self.outputs(found.before, found.mode)
         if any(not torch.equal(*pair) for pair in zip(first.values(), self.outputs(found.before, mode).values())):
             return LawError(
@@ -267,7 +267,7 @@ class Probe:
         return LeakError(f"the model sees the future {mode}: {what}. Likely cause: {cause}. {ANYWAY}")
 
     def in_float64(self, found: Movement) -> LeakError | None:
-        """The error as float64 shows it, where a small leak can be told from rounding; None if there is none."""
+        """The error as float64 shows it, where a small leak differs from rounding; None if there is none."""
         if self.x.device.type == "mps":  # which has no float64
             return None
         exact = copy.copy(self)
@@ -275,11 +275,11 @@ class Probe:
         exact.buffers = [buffer.clone() for buffer in exact.model.buffers()]
         try:
             return exact.placed(found, replace(found.mode, dtype=torch.float64))
-        except RuntimeError:  # a kind that insists on a type
+        except RuntimeError:  # a kind that accepts one dtype only
             return None
 
     def placed(self, found: Movement, mode: Mode) -> LeakError | None:
-        """The error with the part where the movement begins; None if nothing moves in this mode."""
+        """The error with the part where the change begins; None if nothing changes in this mode."""
         row, first = found.rows[0], self.outputs(found.before, mode)
         alone = self.x.clone()  # (B, T): only this row is changed
         alone[row] = found.after[row]
@@ -297,7 +297,7 @@ class Probe:
         return None
 
     def outputs(self, ids: Tensor, mode: Mode) -> dict[str, Tensor]:
-        """What every part of the model returned for ids (B, T), by its name, in the order in which they ended."""
+        """The output of every part of the model for ids (B, T), by name, in the order in which the parts finished."""
         found: dict[str, Tensor] = {}
         handles = []
         for name, module in self.model.named_modules():
@@ -329,7 +329,7 @@ class Probe:
         return None
 
     def part(self, name: str) -> str:
-        """A module's name as a reader knows it."""
+        """A module's name in the words of messages: "layer 1 (multi_head)"."""
         words = name.split(".")
         if words[0] in ("embedding_norm", "dropout", "tokens"):
             return f"the position {self.model.config.position.component.kind} (embed)"
@@ -339,14 +339,14 @@ class Probe:
             layer = int(words[1])
             return f"{layer_name(layer)} ({self.model.attentions()[layer].kind})"
         part, block = self.model.get_submodule(name), self.model.get_submodule(".".join(words[:2]))
-        if not is_ours(block) and is_ours(part):  # what a part of ours was given came from a block of the user's
+        if not is_ours(block) and is_ours(part):  # the user's block gave our part its input
             name, part = ".".join(words[:2]), block
         return part_name(name, part.kind if isinstance(part, Component) else "")
 
     def only_there(self, mode: Mode, ids: Tensor, row: int, cut: int) -> tuple[str, str]:
-        """Of what the leak depends, in words that follow "sees the future", and the likely cause."""
+        """What the leak depends on, in words that follow "sees the future", and the likely cause."""
         another = replace(mode, dtype=torch.float32 if mode.dtype == torch.bfloat16 else torch.bfloat16)
-        ways = [  # a mode that differs in one thing; what that says if nothing leaks there
+        ways = [  # a mode that differs in one thing; the words and the cause if nothing leaks there
             (
                 replace(mode, training=not mode.training),
                 f" {mode} mode only",
@@ -362,7 +362,7 @@ class Probe:
         for other, when, cause in ways:
             try:
                 leaks = self.moved(self.outputs(self.x, other), self.outputs(ids, other), row, cut)
-            except RuntimeError:  # a kind that insists on a type
+            except RuntimeError:  # a kind that accepts one dtype only
                 continue
             if leaks is None:
                 return when, cause

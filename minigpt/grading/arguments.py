@@ -38,9 +38,9 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
 
 DROPS = ("dropout", "p", "dropout_rate", "drop", "attn_dropout", "resid_dropout", "attn_pdrop", "resid_pdrop",
          "dropout_p", "proj_drop", "attn_drop", "p_drop", "drop_rate", "dropout_prob", "pdrop")  # fmt: skip
-CONSTANTS = {**dict.fromkeys(DROPS, 0.1),  # what is active in evaluation is then seen
+CONSTANTS = {**dict.fromkeys(DROPS, 0.1),  # above 0: dropout that is active in evaluation mode shows
              "bias": True, "qkv_bias": True, "causal": True, "is_causal": True, "batch_first": True}  # fmt: skip
-CONTEXT = 64  # positions that a module that asks for a longest length is built for
+CONTEXT = 64  # the longest length, for a constructor that asks for one
 
 COUNTS = {"n", "num", "nb", "nr", "no", "number", "count", "of", "total", "max", "maximum", "q", "query", "queries",
           "attn", "attention", "self", "anzahl"}  # fmt: skip
@@ -56,7 +56,7 @@ MODEL = {"model", "emb", "embd", "embed", "embedding", "hidden", "hiddens", "inp
 
 @cache
 def axis_of(name: str) -> str:
-    """The size that an argument holds, by its whole name or by its words; "" where they do not say."""
+    """The size that an argument holds, "D" for example, from its whole name or from its words; "" if it is unknown."""
     for axis, names in ARGUMENTS.items():
         if name in names or name.lower() in names:
             return axis
@@ -82,7 +82,7 @@ def axis_of(name: str) -> str:
 
 
 def value_of(name: str, target: Target, words: bool = True) -> tuple[bool, Any]:
-    """Whether an argument's name is known, and its value; `words`: also by the words of which the name is made."""
+    """(Whether the name of an argument is known, its value). `words`: the words inside the name count too."""
     sizes = target.sizes
     if name in CONSTANTS:
         return True, CONSTANTS[name] if name not in ("causal", "is_causal") else not target.options.full

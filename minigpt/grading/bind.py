@@ -1,7 +1,8 @@
-"""Which of the learner's parameters plays which role: all are overwritten with known numbers, and the numbers decide.
+"""Which of the learner's parameters plays which role: all are overwritten with known numbers, and the output decides.
 
-A unit is a weight with its bias: a linear layer, a list of them (one a head), or a bare parameter. A binding takes a
-form for each unit, so that every role is filled once. The likeliest by name come first.
+A unit is a weight with its bias: a linear layer, a list of linear layers (one per head), or a bare parameter. A form is
+one way to read a unit as roles. A binding chooses one form for each unit, so that every role is filled once. Bindings
+whose parameter names fit the roles best come first.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from minigpt.grading.load import matrix_shape
 from minigpt.grading.probes import numbers
 from minigpt.grading.target import Role, Sizes
 
-MOST, MOST_MADE = 3000, 400  # bindings that are looked at, and that are made
+MOST, MOST_MADE = 3000, 400  # the most bindings that are scored, and the most that are made
 NUMBERS = count()
 
 
 @dataclass
 class Binding:
-    """All roles, filled."""
+    """One assignment of the parameters to the roles."""
 
     parameters: dict[str, Tensor]
     how: list[str]
@@ -34,23 +35,23 @@ class Binding:
     unused: tuple[str, ...]
     faults: tuple[tuple[str, str], ...] = ()
     number: int = field(default_factory=lambda: next(NUMBERS))
-    """Its own, as long as Python runs."""
+    """Unique in this Python process."""
     names: tuple[str, ...] = ()
-    """Those of the parameters, in order of the alphabet."""
+    """The keys of `parameters`, sorted."""
     identities: dict[tuple[str, ...], tuple[object, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.names = tuple(sorted(self.parameters))
 
     def tensors(self, names: tuple[str, ...]) -> tuple[object, ...]:
-        """What two bindings have in common that have the same names, and the same tensors under some of them."""
+        """A key: equal for two bindings that have the same `self.names` and the same tensors under `names`."""
         if names not in self.identities:
             self.identities[names] = self.names, *(id(self.parameters[name]) for name in names)
         return self.identities[names]
 
 
 def overwrite(module: nn.Module) -> None:
-    """Put known random numbers into every parameter, of a size that keeps scores near one; norms stay near one."""
+    """Overwrite every parameter with known random numbers. Scores stay near one, and so do the weights of norms."""
     with torch.no_grad():
         for number, parameter in enumerate(module.parameters()):
             drawn = numbers(*parameter.shape, seed=1000 + number)
@@ -62,7 +63,7 @@ def overwrite(module: nn.Module) -> None:
 
 
 def units_of(module: nn.Module, copies: Sequence[int]) -> list[list[Unit]]:
-    """The units, in one or two readings: a list of equal layers may be one unit with a copy a head, or several."""
+    """The units, in one or two ways: a list of equal layers is one unit with a copy per head, or several units."""
     single = list(single_units(module))
     stacked = stack(single, copies)
     return [stacked, single] if len(stacked) != len(single) else [single]
@@ -92,7 +93,7 @@ def single_units(module: nn.Module) -> Iterator[Unit]:
 
 
 def norm_names(own: dict[str, nn.Parameter]) -> tuple[str, str] | None:
-    """The names of a norm's weight and bias: the two vectors of a module that has nothing else."""
+    """The names of a norm's weight and bias: the two vectors of a module that has nothing else. None otherwise."""
     if len(own) != 2 or len({value.shape for value in own.values()}) != 1:
         return None
     biases = [key for key in own if re.split(r"[_\d]", key.lower())[0] in ("bias", "beta", "b", "shift", "offset")]
@@ -100,7 +101,7 @@ def norm_names(own: dict[str, nn.Parameter]) -> tuple[str, str] | None:
 
 
 def bias_name(key: str, own: dict[str, Any]) -> str:
-    """The name of the bias that goes with a bare weight: W_q and b_q; W and b, where there is no other weight."""
+    """The name of a bare weight's bias: b_q for W_q; b for W, if there is no other weight. "" if it has none."""
     copies = [other for other in own if other != key and own[other].dim() == 2 and own[key].dim() == 3
               and own[other].shape[0] in own[key].shape and re.match("(?i)b", other)]  # fmt: skip
     if len(copies) == 1 and own[copies[0]].shape[1] in own[key].shape:
@@ -116,7 +117,7 @@ def bias_name(key: str, own: dict[str, Any]) -> str:
 
 
 def stack(single: list[Unit], copies: Sequence[int]) -> list[Unit]:
-    """Layers whose names differ by one number only become one unit with a first axis of as many copies."""
+    """Join layers whose names differ in one number only into one unit (copies, ...), if `copies` holds their number."""
     groups: dict[tuple[object, ...], list[Unit]] = {}
     for unit in single:
         shape = None if unit.weight is None else tuple(unit.weight.shape)
@@ -138,9 +139,9 @@ def stack(single: list[Unit], copies: Sequence[int]) -> list[Unit]:
 def bindings(
     units: Sequence[Unit], roles: Sequence[Role], sizes: Sizes, idle: set[str], spare: Container[str] = ()
 ) -> list[Binding]:
-    """The likeliest ways to fill the roles. Units in `idle` do not change the output and may be left out.
+    """The likeliest ways to fill the roles, best first. Units in `idle` do not change the output: they may stay out.
 
-    Where roles are missing that are not in `spare`, they come last.
+    Bindings in which a role is missing that is not in `spare` come last.
     """
     found: list[tuple[bool, int, int, float, bool, list[int]]] = []
     choices = [sorted(forms(unit, roles, sizes), key=lambda form: -form.score) for unit in units]
@@ -163,10 +164,10 @@ def bindings(
 def assignments(
     units: Sequence[Unit], choices: list[list[Form]], idle: set[str]
 ) -> Iterator[tuple[list[int], frozenset[str]]]:
-    """The place of a form among the choices of every unit, no role twice, and the roles that are filled.
+    """Yields (the index of the chosen form for each unit, the roles that these forms fill), with no role twice.
 
-    One behind the last leaves an idle unit out. Units with the fewest choices are placed first, so that what fits
-    nowhere is seen early.
+    An index one past the last form leaves an idle unit out. Units with the fewest forms are placed first: a dead end
+    shows early.
     """
     order = sorted(range(len(units)), key=lambda number: len(choices[number]))
 
@@ -187,7 +188,7 @@ def assignments(
 
 
 def make_binding(units: Sequence[Unit], chosen: Sequence[Form | None], roles: Sequence[Role], sizes: Sizes) -> Binding:
-    """The parameters by role."""
+    """The binding that these forms make; None leaves a unit out."""
     parameters: dict[str, Tensor] = {}
     for form in chosen:
         for role, weight, bias in form.parts if form else ():

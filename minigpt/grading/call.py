@@ -1,7 +1,7 @@
 """How an answer is called: which argument gets what, in which layout, with which mask.
 
-A mask that the answer takes as an argument is given in every usual meaning and shape; the numbers decide which one it
-understands. `Call.how` says it in the report.
+A mask that the answer takes as an argument is tried in every usual meaning and shape; the output shows which one the
+answer expects. `Call.how` describes the call in the report.
 
 B batch, T query positions, S key positions, D model width, H heads.
 """
@@ -28,7 +28,7 @@ from minigpt.grading.targets.scores import allowed
 CAUSAL_FLAGS = ("causal", "is_causal", "use_causal", "causal_mask", "apply_mask", "use_mask", "masked", "mask")
 MASK_SHAPES = ("(T, S)", "(1, 1, T, S)", "(1, T, S)", "(B, T, S)", "(B, 1, T, S)", "(T, S, 1)", "(T, S, 1, 1)")
 MEANINGS = ("true keeps", "true hides", "added, 0 and -inf", "1 keeps, 0 hides")
-MODELS = ("model", "net", "network", "gpt", "lm", "language_model")  # arguments that are called with ids
+MODELS = ("model", "net", "network", "gpt", "lm", "language_model")  # arguments that hold a model of ids
 NOTES = {"(T, B, D)": "the sequence is the first axis: x is (T, B, D)", 
          "(D, T)": "each column of x is a token: x is (D, T)",
          "(B, D, T)": "each column of x is a token: x is (B, D, T)"}  # fmt: skip
@@ -50,16 +50,16 @@ class Call:
     """Not empty: a convention that the report mentions, like (T, B, D)."""
     layout: str = "(B, T, D)"
     protocol: str = ""
-    """How a cache is given, where chunks are; a key of `chunks.PROTOCOLS`."""
+    """How the cache is passed, for an input in chunks: a key of `chunks.PROTOCOLS`; "" otherwise."""
     mask: str = ""
-    """In which meaning the causal mask is given from outside; "" where it is not."""
+    """The meaning of the causal mask that is passed as an argument, one of `MEANINGS`; "" if none is passed."""
 
     plain: bool = False
-    """Whether it gives nothing but the target's inputs: nothing is guessed."""
+    """Whether only the target's inputs are passed, so that nothing is guessed."""
 
     @property
     def masked(self) -> bool:
-        """Whether the causal mask is given from outside."""
+        """Whether a causal mask is passed as an argument."""
         return bool(self.mask)
 
 
@@ -68,7 +68,7 @@ class CannotCall(Exception):
 
 
 def parameters_of(thing: Any) -> list[inspect.Parameter]:
-    """The parameters of a function or of a module's forward, without those that collect the rest."""
+    """The parameters of a function or of a module's forward, without *args and **kwargs."""
     own_call = isinstance(thing, nn.Module) and type(thing).__call__ is not nn.Module.__call__
     function = thing.forward if isinstance(thing, nn.Module) and not own_call else thing
     listed = inspect.signature(function).parameters.values()
@@ -98,7 +98,7 @@ def is_mask(entry: inspect.Parameter) -> bool:
 
 
 def fixed_arguments(listed: list[inspect.Parameter], target: Target) -> dict[str, Any]:
-    """Flags that have one right value. Raises CannotCall for an argument without a default that is not known."""
+    """The arguments that have only one right value, with it. Raises CannotCall for an unknown one without a default."""
     values: dict[str, Any] = {}
     for entry in listed:
         name = entry.name.lower()
@@ -126,7 +126,7 @@ def fixed_arguments(listed: list[inspect.Parameter], target: Target) -> dict[str
 
 
 def calls(thing: Any, target: Target) -> Iterator[Call]:
-    """Every way to call an answer, the plainest first. Raises CannotCall."""
+    """Every way to call an answer, the simplest first. Raises CannotCall."""
     listed = parameters_of(thing)
     inputs = input_names(listed, target.takes)
     if len(inputs) < len(target.takes):
@@ -147,7 +147,7 @@ def in_chunks(
     whole: Call, protocol: str, listed: list[inspect.Parameter], inputs: list[str], mask: tuple[str, str, str] | None,
     target: Target,
 ) -> Call:  # fmt: skip
-    """The same call, but probes with chunks are given in chunks."""
+    """The call `whole`, except that a probe with chunks is given in chunks, with a cache."""
 
     def run(thing: Any, probe: Probe) -> Tensor:
         if not probe.chunks and protocol != "token":
@@ -176,7 +176,7 @@ def mask_forms(masks: list[inspect.Parameter], target: Target) -> list[tuple[str
 
 
 def make_mask(meaning: str, shape: str, B: int, T: int, S: int, window: int, full: bool) -> Tensor:
-    """The causal mask in one of its meanings and shapes."""
+    """The causal mask in one of `MEANINGS` and of `MASK_SHAPES`; with `full` it hides nothing."""
     seen = allowed("full" if full else "right", T, S, window)  # (T, S)
     hidden = torch.zeros(T, S, dtype=torch.float64).masked_fill(~seen, -torch.inf)
     mask = {"true keeps": seen, "true hides": ~seen, "added, 0 and -inf": hidden, "1 keeps, 0 hides": seen.double()}[
@@ -211,7 +211,7 @@ def says_time_first(thing: Any) -> bool:
 
 def make_call(inputs: Mapping[str, str], fixed: Mapping[str, Any], mask: tuple[str, str, str] | None, layout: str,
               target: Target) -> Call:  # fmt: skip
-    """A call with everything decided."""
+    """The call with these inputs, other arguments, mask and layout."""
 
     def run(thing: Any, probe: Probe) -> Tensor:
         first = next(iter(probe.inputs.values()))  # (B, T, ...)
@@ -222,7 +222,7 @@ def make_call(inputs: Mapping[str, str], fixed: Mapping[str, Any], mask: tuple[s
         if mask:
             given[mask[0]] = make_mask(mask[1], mask[2], B, T, S, target.options.window, target.options.full)
         arranged: dict[str, Any] = {n: arrange(probe.inputs[take].clone(), layout) for n, take in inputs.items()}
-        for name in set(arranged) & set(MODELS):  # of a loss: it calls the model itself
+        for name in set(arranged) & set(MODELS):  # a loss calls the model itself
             arranged[name] = partial(same, arranged[name])
         if layout in ("(T, D)", "(D, T)"):
             rows = [
@@ -231,7 +231,7 @@ def make_call(inputs: Mapping[str, str], fixed: Mapping[str, Any], mask: tuple[s
             return torch.stack(rows) if layout == "(T, D)" else torch.stack(rows).mT
         found = pick(result(thing, arranged | given))
         spread = not target.roles and layout == "(B, T, D)" and found.dim() == first.dim() + 1 == 4
-        return arrange_back(found[0] if spread and len(found) == 1 else found, layout)  # by a mask (1, 1, T, S)
+        return arrange_back(found[0] if spread and len(found) == 1 else found, layout)  # a mask (1, 1, T, S) adds axes
 
     given = "".join(f", {name}={value}" for name, value in fixed.items())
     if mask:
@@ -249,7 +249,7 @@ def same(logits: Tensor, *ids: Tensor, **others: Any) -> Tensor:
 
 
 def result(thing: Any, arguments: Mapping[str, Any]) -> Any:
-    """What the answer returns. It is given float64; where it says `.float()`, as for a mask, that means float64 too."""
+    """What the answer returns for float64. If `.float()` makes types differ, it runs again in float64 throughout."""
     try:
         return thing(**arguments)
     except RuntimeError as error:
@@ -260,7 +260,7 @@ def result(thing: Any, arguments: Mapping[str, Any]) -> Any:
 
 
 class Doubled(TorchFunctionMode):
-    """Where float32 is asked for, there is float64."""
+    """Replaces float32 by float64 in every torch call."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -299,7 +299,7 @@ def arrange_back(x: Tensor, layout: str) -> Tensor:
 
 
 def pick(result: Any) -> Tensor:
-    """The output among what was returned: a tensor, or the first one in a tuple, a list or a dict."""
+    """The output: the tensor, or the first one in a tuple, a list or a dict. Raises TypeError if there is none."""
     if isinstance(result, Tensor):
         return result if torch.is_grad_enabled() else result.detach()
     values = list(result.values()) if isinstance(result, Mapping) else result

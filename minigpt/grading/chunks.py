@@ -1,8 +1,8 @@
 """How an answer is given its input in chunks, with a cache between the calls.
 
 A kind for minigpt has `make_cache`. Others take a cache as an argument and return it beside the output, or change the
-object that they are given, or keep it in the module. Every protocol that the arguments allow is tried. An object of a
-class of the learner's own is made by a method of the module (`new_cache`), or by that class of the learner's file.
+object that they are given, or keep it in the module. Every protocol that the arguments allow is tried. A cache of the
+learner's own class is made by a method of the module (one of `MAKERS`), or by calling that class.
 
 B batch, T positions of a chunk, S positions so far, D model width.
 """
@@ -53,7 +53,7 @@ def find(listed: Sequence[inspect.Parameter], names: tuple[str, ...]) -> str:
 
 
 def cache_argument(listed: Sequence[inspect.Parameter]) -> str:
-    """The argument that takes a cache: one with a usual name, else the first that may be None and has no other use."""
+    """The argument that takes a cache: one with a usual name, else the first unknown one that may be None; or ""."""
     known = (*STARTS, *PLACES, *SWITCHES)
     free = [entry.name for entry in listed[1:] if entry.default is None and entry.name.lower() not in known]
     return find(listed, CACHES) or next((name for name in free if "mask" not in name.lower()), "")
@@ -76,13 +76,13 @@ def protocols(thing: Any, listed: Sequence[inspect.Parameter]) -> list[str]:
 
 
 def step_of(thing: Any) -> Callable[..., Any] | None:
-    """The method of a module that takes one token after the other; None where it has none."""
+    """The method of a module that takes one token per call; None if it has none."""
     own = [getattr(thing, name) for name in STEPS if callable(getattr(type(thing), name, None))]
     return own[0] if own else None
 
 
 def reset(thing: Any, B: int) -> None:
-    """Have a module begin a new text, where it has a method for that."""
+    """Call the method with which a module begins a new text, if it has one (`RESETS`). B: the batch size."""
     for name in RESETS:
         method = getattr(type(thing), name, None)
         if callable(method):
@@ -94,7 +94,7 @@ def reset(thing: Any, B: int) -> None:
 
 
 def run_tokens(function: Callable[..., Any], x: Tensor, pick: Pick) -> Tensor:
-    """The outputs (B, T, D) for x, a token (B, 1, D) or (B, D) at a time."""
+    """The outputs (B, T, D) for x (B, T, D), given one token (B, 1, D) or (B, D) at a time."""
     listed = [entry for entry in inspect.signature(function).parameters.values()
               if entry.kind not in (entry.VAR_KEYWORD, entry.VAR_POSITIONAL)]  # fmt: skip
     try:
@@ -104,7 +104,7 @@ def run_tokens(function: Callable[..., Any], x: Tensor, pick: Pick) -> Tensor:
 
 
 def one_by_one(function: Callable[..., Any], listed: Sequence[inspect.Parameter], x: Tensor, pick: Pick) -> Tensor:
-    """The outputs (B, T, D) for the tokens of x (B, T, 1, D) or (B, T, D), which stand along its second axis."""
+    """The outputs (B, T, D) for x (B, T, 1, D) or (B, T, D), one call per token. Raises TypeError for a wrong shape."""
     cache, outputs, name, start = None, [], cache_argument(listed), find(listed, STARTS)
     for t in range(x.shape[1]):
         given: dict[str, Any] = {listed[0].name: x[:, t].clone()}  # (B, 1, D) or (B, D)
@@ -122,7 +122,7 @@ def one_by_one(function: Callable[..., Any], listed: Sequence[inspect.Parameter]
 
 
 def new_cache(thing: Any) -> Any:
-    """A cache of the learner's own class: made by the module, or by a class of its file; None if neither is there."""
+    """A cache of the learner's own class, made by the module or by calling the class; None if that is not possible."""
     file = sys.modules.get(type(thing).__module__)
     own = [value for value in vars(file).values() if inspect.isclass(value)] if file else []
     own = [value for value in own if value.__module__ == type(thing).__module__ and not isinstance(thing, value)]
@@ -142,7 +142,7 @@ def run_chunks(
     thing: Any, protocol: str, listed: Sequence[inspect.Parameter], inputs: Sequence[str], x: Tensor,
     chunks: Sequence[int], mask_of: MaskOf, pick: Pick,
 ) -> Tensor:  # fmt: skip
-    """The outputs of all chunks of x (B, T, D), joined."""
+    """The outputs (B, T, D) for x (B, T, D), given in chunks of these lengths."""
     if protocol in ("step", "token"):
         reset(thing, len(x))
         return run_tokens(step_of(thing) or thing.forward, x, pick)
@@ -176,7 +176,7 @@ def has_default(listed: Sequence[inspect.Parameter], name: str) -> bool:
 
 
 def returned_cache(result: Any) -> Any:
-    """What was returned beside the output: one thing, or the tuple of the rest."""
+    """The cache that was returned beside the output: one object, or a tuple of tensors. Raises TypeError if none."""
     if not isinstance(result, (tuple, list)) or len(result) < 2:
         raise TypeError("no cache was returned beside the output")
     rest = [value for value in result[1:] if value is not None]

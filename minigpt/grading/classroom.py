@@ -1,4 +1,4 @@
-"""Exercises graded: one file, a learner's folder, or a class, each file in a process of its own.
+"""Grades exercises: one file, a learner's folder, or a class. Each file runs in a process of its own.
 
 A folder that holds exercises (`multi_head.py`, ...) is a learner's. A folder of such folders is a class: a table with a
 row for each learner, and the mistakes that were made, the most frequent first.
@@ -24,7 +24,7 @@ from minigpt.system.errors import UserError
 from minigpt.system.terminal import one_line
 from minigpt.system.waiting import progress
 
-MARKS = {  # verdicts beside those of a report: what a class is shown, and in words
+MARKS = {  # each verdict, and its mark in the table of a class
     "right": "+",
     "right, in another convention": "~",
     "wrong": "x",
@@ -35,8 +35,8 @@ MARKS = {  # verdicts beside those of a report: what a class is shown, and in wo
     "missing": ".",
 }
 UNWRITTEN = re.compile(r"NotImplementedError: write me(?: \(line (\d+)\))?")
-SHOWN = 200  # characters of a sentence in a table
-WIDEST = 24  # characters of a learner's name
+SHOWN = 200  # the most characters of a sentence in a table
+WIDEST = 24  # the most characters of a learner's name
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Grade:
 
     @property
     def right(self) -> bool:
-        """Whether it is done."""
+        """Whether the answer is right, in any convention."""
         return self.verdict.startswith("right")
 
     @property
@@ -72,19 +72,19 @@ Judged = tuple[str, str, int, Report | None]  # verdict, sentence, line, report
 
 
 def grade_exercise(task: Task, confined: Confined) -> Grade:
-    """Grade one file. Nothing that it does or is raises here."""
+    """Grade one file. Whatever the file holds or does, this function raises no error."""
     path, exercise, learner = task
     verdict, sentence, line, report = look_at(path, exercise) or judge(confined.check(path, target_of(exercise)))
     return Grade(learner, exercise, verdict, sentence, line, report)
 
 
 def look_at(path: Path, exercise: str) -> Judged | None:
-    """What can be said of a file without running it; None: it is to be run."""
+    """The result for a file that need not be run; None if it must be run."""
     try:
         if not os.path.lexists(path):
             return "missing", "", 0, None
-        if not path.is_file():  # a pipe, for example, would be waited for
-            return "cannot tell", "it is no file", 0, None
+        if not path.is_file():  # reading a pipe, for example, would wait for ever
+            return "cannot tell", "it is not a regular file", 0, None
         if path.stat().st_size > LARGEST:
             return "cannot tell", f"the file is larger than {LARGEST:,} bytes", 0, None
         text = path.read_text(encoding="utf-8")
@@ -96,23 +96,23 @@ def look_at(path: Path, exercise: str) -> Judged | None:
 
 
 def judge(outcome: Outcome) -> Judged:
-    """What a check came to."""
+    """The result, from the outcome of a check."""
     if outcome.answer is None:
         return "stopped", outcome.reason, 0, None
     try:
         report = Report.from_json(outcome.answer)
         sentence = "; ".join(map(str, report.names))
     except (ValueError, TypeError, AttributeError):
-        return "stopped", "gave an answer that is no report", 0, None
+        return "stopped", "gave an answer that is not a report", 0, None
     if unwritten := UNWRITTEN.search(sentence):
         return "not finished", "something is still to be written here", int(unwritten[1] or 0), report
     if report.verdict == "cannot tell" and sentence.startswith("it raises"):
-        report = replace(report, verdict="wrong")  # how an exercise is built and called is no guess
+        report = replace(report, verdict="wrong")  # an exercise has a known signature: nothing was guessed
     return report.verdict, sentence, int(report.line), report
 
 
 def one_exercise(path: Path, exercise: str) -> Grade:
-    """Grade one file. Raises UserError for an unknown exercise or no such file."""
+    """Grade one file. Raises UserError for an unknown exercise or a missing file."""
     target_of(exercise)
     if not path.exists():
         raise UserError(f"{path}: no such file")
@@ -121,7 +121,7 @@ def one_exercise(path: Path, exercise: str) -> Grade:
 
 
 def grade_all(tasks: Sequence[Task], limits: Limits = LIMITS) -> list[Grade]:
-    """Grade files side by side, as many as there are processors; the grades are in the order of the tasks."""
+    """Grade files in parallel, one per processor. Returns the grades in the order of the tasks."""
     workers = [Confined(limits) for _ in range(max(1, min(processors(), len(tasks))))]
     idle = queue.SimpleQueue[Confined]()
     for worker in workers:
@@ -147,12 +147,12 @@ def grade_all(tasks: Sequence[Task], limits: Limits = LIMITS) -> list[Grade]:
 
 
 def processors() -> int:
-    """How many this process may use."""
+    """The number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def tasks_of(folder: Path) -> list[Task]:
-    """What is to be graded in a learner's folder, or in a class. Raises UserError where there is nothing."""
+    """The tasks in a learner's folder, or in a class. Raises UserError if there are none."""
     if has_exercises(folder):
         return list(learner_tasks(folder))
     learners = [each for each in sorted(folder.iterdir()) if each.is_dir() and each.name[0] not in "._"]
@@ -165,20 +165,20 @@ def tasks_of(folder: Path) -> list[Task]:
 
 
 def has_exercises(folder: Path) -> bool:
-    """Whether a folder is a learner's."""
+    """Whether a folder holds an exercise, which makes it a learner's."""
     with suppress(OSError):
         return any(os.path.lexists(folder / f"{exercise}.py") for exercise in EXERCISES)
     return False
 
 
 def learner_tasks(folder: Path) -> Iterator[Task]:
-    """All exercises of a learner, also those that are missing."""
+    """A task for every exercise, also where its file is missing."""
     for exercise in EXERCISES:
         yield folder / f"{exercise}.py", exercise, folder.resolve().name
 
 
 def table(grades: Sequence[Grade]) -> str:
-    """Of one learner: a line for each exercise. Of a class: a line for each learner, then the mistakes."""
+    """The table of one learner has a line per exercise; that of a class a line per learner, then the mistakes."""
     by_learner = learners(grades)
     if len(by_learner) == 1:
         return learner_table(grades)
@@ -221,7 +221,7 @@ def mistakes(grades: Iterable[Grade]) -> Iterator[str]:
 
 
 def write_csv(grades: Sequence[Grade], path: Path) -> None:
-    """A row for each learner, a column for each exercise: "wrong: you divide by ...". Raises OSError."""
+    """Write a row for each learner, a column for each exercise: "wrong: you divide by ...". Raises OSError."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["learner", *EXERCISES])
@@ -231,5 +231,5 @@ def write_csv(grades: Sequence[Grade], path: Path) -> None:
 
 
 def no_formula(text: str) -> str:
-    """A name that a spreadsheet does not take for a formula."""
+    """The text, after a quote if a spreadsheet would take it for a formula."""
     return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text

@@ -1,6 +1,6 @@
-"""How long a check may take: by processor time, so that it finds the same when other programs are at work.
+"""How long a check may take, in processor time, so that other programs do not change its result.
 
-When most of the time is used, no name is looked for any more; what is left is for the verdict and its report.
+After 70 % of the time, the search for the name of a bug ends; the rest is for the verdict and the report.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-SECONDS = 5  # of processor time: a check is ended then
-OFTEN = 0.02  # seconds of any clock after which the processor's is asked again: that takes a call of the system
-NAMING, VERDICT = 0.7, 0.95  # shares of it: until then a name is looked for, and until then whether it is right
+SECONDS = 5  # of processor time: then the check is ended
+OFTEN = 0.02  # the least seconds between two readings of the processor clock: each is a system call
+NAMING, VERDICT = 0.7, 0.95  # fractions of `Clock.seconds`: when the searches for a name and for a verdict end
 
 
 class TimeIsUp(Exception):
@@ -24,13 +24,13 @@ class Clock:
     seconds: float = SECONDS
     began: float = field(default_factory=time.process_time)
     read: float = 0.0
-    """What the processor's clock said last."""
+    """The last reading of the processor clock, in seconds."""
     again: float = 0.0
-    """When it is asked again."""
+    """The next reading is at this time of `time.monotonic`."""
 
     @property
     def used(self) -> float:
-        """Seconds so far."""
+        """Seconds of processor time so far."""
         now = time.monotonic()
         if now >= self.again:
             self.read, self.again = time.process_time(), now + OFTEN
@@ -38,30 +38,30 @@ class Clock:
 
     @property
     def ends_naming(self) -> bool:
-        """Whether it is too late to look for a name."""
+        """Whether the search for a name must end."""
         return self.used > NAMING * self.seconds
 
     def look(self) -> None:
-        """Raises TimeIsUp where it is too late for a verdict."""
+        """Raises TimeIsUp if the search for a verdict must end."""
         if self.used > VERDICT * self.seconds:
             raise TimeIsUp
 
 
 @dataclass
 class Budget:
-    """How long one search goes on: for so many comparisons, and as long as the clock allows."""
+    """The limits of one search: a number of comparisons, and the clock."""
 
     left: int
     clock: Clock = field(default_factory=Clock)
     naming: bool = False
-    """Whether it is a name that is looked for: that ends earlier."""
+    """Whether the search is for a name: then it ends earlier."""
 
     @property
     def over(self) -> bool:
-        """Whether it is used up."""
+        """Whether the search must end."""
         return self.left <= 0 or (self.naming and self.clock.ends_naming)
 
     def spend(self) -> None:
-        """One comparison. Raises TimeIsUp."""
+        """Count one comparison. Raises TimeIsUp."""
         self.left -= 1
         self.clock.look()

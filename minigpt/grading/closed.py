@@ -1,6 +1,6 @@
-"""A function with the matrices that it reads from its default arguments or from its file, as a module.
+"""A function as a module: the matrices that it reads from its default arguments or from its file are the parameters.
 
-Its tensors become parameters that share their memory, so that the check can put known numbers into them.
+The parameters share memory with the tensors, so that the check can overwrite these with known numbers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Closed(nn.Module):
 
 
 def hold(module: nn.Module, name: str, value: Any) -> None:
-    """Register a tensor, or those of a dict, a list or a tuple; a matrix and a vector are a weight and its bias."""
+    """Register a tensor, or all in a dict, list or tuple; a pair whose second is a vector is a weight and its bias."""
     name = name.replace(".", "_") or "weight"
     if isinstance(value, Tensor):
         module.register_parameter(name, nn.Parameter(value.detach(), requires_grad=value.is_floating_point()))
@@ -43,7 +43,7 @@ def hold(module: nn.Module, name: str, value: Any) -> None:
 
 
 def tensors_in(value: Any) -> list[Tensor]:
-    """All tensors of numbers in a value; [] where it holds anything else."""
+    """All floating-point tensors in a value; [] if it holds anything else."""
     if isinstance(value, Tensor):
         return [value] if value.is_floating_point() else []
     held = list(value.values()) if isinstance(value, Mapping) else list(value) if type(value) in (tuple, list) else []
@@ -52,7 +52,7 @@ def tensors_in(value: Any) -> list[Tensor]:
 
 
 def read_by(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
-    """What a function may read its matrices from: default arguments, then names of its file that it uses."""
+    """Yields (name, value) of what a function may read: its default arguments, then the globals that it uses."""
     for entry in inspect.signature(function).parameters.values():
         if entry.default is not entry.empty:
             yield entry.name, entry.default
@@ -74,14 +74,14 @@ def closed(function: Callable[..., Any]) -> nn.Module | None:
     return Closed(function, found)
 
 
-WIDTH, HEADS = 24, 4  # of a function that is given its matrices
+WIDTH, HEADS = 24, 4  # sizes for a function that takes its matrices as arguments
 MATRIX, VECTOR = re.compile(r"(?i)^w_?[qkvo\d]*$|^w_|weight|proj|matri"), re.compile(r"(?i)^b_?[qkvo\d]*$|^b_|bias")
 
 
 def given_matrices(function: Callable[..., Any], target: Target) -> nn.Module | None:
     """A function of x and of square matrices, `attend(x, Wq, Wk, Wv, Wo, n_head)`, as a module that holds them.
 
-    None where an argument is not known: then nothing can be said of it.
+    None if an argument is unknown.
     """
     known = {"H": HEADS if "H" in target.sizes and target.sizes["H"] > 1 else 1, "D": WIDTH}
     names = {name: known[axis] for axis in known for name in ARGUMENTS[axis]}
@@ -95,7 +95,7 @@ def given_matrices(function: Callable[..., Any], target: Target) -> nn.Module | 
     if len(left) != 1 or not any(tensor.dim() > 1 for tensor in tensors.values()):
         return None
     module = Closed(function, tensors)
-    vars(module)["n_head"] = known["H"]  # where the sizes look for it
+    vars(module)["n_head"] = known["H"]  # `possible_sizes` reads it
     module.forward = lambda x: function(**{left[0]: x}, **dict(module.named_parameters()), **numbers)
     return module
 
@@ -103,7 +103,7 @@ def given_matrices(function: Callable[..., Any], target: Target) -> nn.Module | 
 def given_vectors(function: Callable[..., Any]) -> nn.Module | None:
     """A norm as a function of x and of vectors, `layer_norm(x, weight, bias, eps=1e-5)`, as a module that holds them.
 
-    An optional argument that may be None, and whose name is that of a bias, is given one as well.
+    An argument whose default is None gets a vector too, if it has the name of a weight or a bias.
     """
     listed = list(inspect.signature(function).parameters.values())
     vector = re.compile(r"(?i)^b|bias|beta|shift|weight|gain|gamma|^g$")
@@ -123,8 +123,8 @@ MAKERS = re.compile("init|make|create|build|new|random|params|weights")
 def given_by_file(function: Callable[..., Any], target: Target) -> nn.Module | None:
     """A function of x and of a dict of matrices that another function of its file makes, as a module that holds them.
 
-    `attend(params, x)` with `init_params(d_model=32, seed=0)`: arguments with the usual names of sizes are given, and a
-    seed. None where there is no such function.
+    For example `attend(params, x)` with `init_params(d_model=32, seed=0)`: arguments with the usual names of sizes get
+    these sizes, and a seed is 0. None if there is no such function.
     """
     names = vars(sys.modules[function.__module__]) if function.__module__ in sys.modules else function.__globals__
     makers = [value for name, value in names.items() if inspect.isfunction(value) and value is not function
@@ -143,7 +143,7 @@ def given_by_file(function: Callable[..., Any], target: Target) -> nn.Module | N
 
 
 def maker_values(maker: Callable[..., Any]) -> dict[str, Any]:
-    """What a function that makes matrices is given for the arguments that it needs."""
+    """Values for the arguments without a default of a function that makes matrices."""
     needed = [name for name, entry in inspect.signature(maker).parameters.items() if entry.default is entry.empty]
     d = WIDTH // HEADS if set(needed) & set(ARGUMENTS["D"]) else WIDTH
     known = {name: size for axis, size in (("d", d), ("D", WIDTH), ("H", HEADS)) for name in ARGUMENTS[axis]}
@@ -152,7 +152,7 @@ def maker_values(maker: Callable[..., Any]) -> dict[str, Any]:
 
 
 class Holding(Closed):
-    """A function that is given its matrices as one argument, here as a module that holds them."""
+    """A function that takes all its matrices as one argument, as a module that holds them."""
 
     def __init__(self, function: Callable[..., Any], name: str, made: Mapping[str, Any], target: Target):
         super().__init__(function, made)
@@ -162,12 +162,12 @@ class Holding(Closed):
 
         def forward(**given: Any) -> Any:
             bound = signature.bind(**{name: made}, **given, **heads)
-            return function(*bound.args, **bound.kwargs)  # torch.vmap takes no names
+            return function(*bound.args, **bound.kwargs)  # torch.vmap maps positional arguments only
 
         vars(forward)["__signature__"] = signature.replace(parameters=[e for e in left if e.name not in heads])
         self.forward = forward
         if heads:
-            vars(self)["n_head"] = HEADS  # where the sizes look for it
+            vars(self)["n_head"] = HEADS  # `possible_sizes` reads it
 
 
 CALLED = ("__call__", "forward", "attend", "apply", "run")  # methods of a plain class that compute its output
@@ -199,7 +199,7 @@ def as_module(thing: Any) -> nn.Module | None:
 
 
 def widened(value: Any, place: str) -> Any:
-    """What an object of a plain class keeps, in float64; the object itself is changed."""
+    """A value with all its tensors in float64; objects of classes of the file `place` are changed in place."""
     if isinstance(value, nn.Module):
         return value.double()
     if isinstance(value, Tensor):
@@ -214,7 +214,7 @@ def widened(value: Any, place: str) -> Any:
 
 
 def kept_by(value: Any) -> dict[str, Any]:
-    """What an object keeps by name."""
+    """The attributes of an object, or the fields of a named tuple, by name."""
     return dict(getattr(value, "_asdict", lambda: getattr(value, "__dict__", {}))())
 
 
@@ -244,7 +244,7 @@ def keep(module: nn.Module, name: str, value: Any, place: str) -> None:
 
 
 def is_matrix(name: str, value: Tensor) -> bool:
-    """Whether a tensor is learned, as far as it can be seen: no mask, no table, no constant."""
+    """Whether a tensor looks learned: not a mask, a table or a constant."""
     if not value.is_floating_point() or value.element_size() != 8 or not value.dim() or TABLES.search(name):
         return False
     return value.dim() < 2 or bool(value.isfinite().all() and ((value != 0) & (value != 1)).any())

@@ -1,5 +1,5 @@
-"""The config that a class of a learner's file asks for: one of the file's own with the check's sizes, the file's own as
-it is, or an object that answers to every usual name.
+"""The config that a learner's class takes: the file's own config with the check's sizes, the file's own config as it
+is, or an object that has every usual name.
 
 D model width, W hidden width of an MLP.
 """
@@ -22,7 +22,7 @@ CONFIGS = re.compile(r"(?i)conf|cfg|args|param|hps|setting|options|spec")  # in 
 
 
 class AnyConfig(dict[str, Any]):
-    """Answers to names as attributes, as keys and by `get`."""
+    """A dict whose keys are attributes too."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -32,7 +32,7 @@ class AnyConfig(dict[str, Any]):
 
 
 def is_config(value: Any) -> bool:
-    """Whether an argument's value is a config and no number."""
+    """Whether the value of an argument is a config, not a number, a string or None."""
     return not isinstance(value, (int, float, str, bool, type(None)))
 
 
@@ -65,13 +65,13 @@ def configs_for(kind: Callable[..., Any], parameter: inspect.Parameter, target: 
 
 
 def most_configs(kind: Callable[..., Any], target: Target) -> int:
-    """How many configs there are for the argument of a constructor that has most."""
+    """The largest number of configs that there are for one argument of a constructor."""
     needed = [entry for entry in inspect.signature(kind).parameters.values() if entry.default is entry.empty]
     return max((len(configs_for(kind, entry, target)) for entry in needed), default=0)
 
 
 def own_classes(kind: Callable[..., Any], parameter: inspect.Parameter) -> list[type]:
-    """The class of the file that an argument's type names; else those whose names say that they are configs."""
+    """The class of the file that an argument's type names; else the classes whose own names look like a config's."""
     module = sys.modules.get(kind.__module__)
     own = [value for value in vars(module).values() if inspect.isclass(value) and not issubclass(value, nn.Module)
            and value.__module__ == kind.__module__] if module else []  # fmt: skip
@@ -81,7 +81,7 @@ def own_classes(kind: Callable[..., Any], parameter: inspect.Parameter) -> list[
 
 
 def with_sizes(kind: type, target: Target) -> Any:
-    """A config of the file's own in which every size of a known name is the check's."""
+    """The file's own config, with the check's value for every size whose name is known."""
     listed = inspect.signature(kind).parameters
     if any(entry.kind in (entry.POSITIONAL_OR_KEYWORD, entry.KEYWORD_ONLY) for entry in listed.values()):
         return kind(**known(list(listed), target))
@@ -93,13 +93,13 @@ def with_sizes(kind: type, target: Target) -> Any:
 
 
 def known(names: list[str], target: Target) -> dict[str, Any]:
-    """The values of those names that are known."""
+    """The check's value for each name that is known."""
     found = {name: value for name in names for there, value in [value_of(name, target)] if there}
     return found | hidden_widths(found, target)
 
 
 def hidden_widths(values: Mapping[str, Any], target: Target) -> dict[str, Any]:
-    """Of several widths that are given, those that are called hidden are the MLP's own."""
+    """Where several arguments are widths, those with "hid" in their names get the width W of the MLP."""
     wide = [name for name in values if axis_of(name) == "D"]
     inner = [name for name in wide if "hid" in name.lower()]
     return dict.fromkeys(inner, target.sizes["W"]) if len(inner) < len(wide) and "W" in target.sizes else {}

@@ -1,10 +1,10 @@
-"""Learners' files run in processes of their own, with limits of time and memory.
+"""Runs learners' files in processes of their own, with limits on time and memory.
 
 A server imports torch once and forks for each file. The fork works on a copy of the learner's folder; it prints
-nowhere, reads nothing from stdin, starts no process, changes no file outside the copy, and is killed with all that
-belongs to it when the check is over. Where there is no fork (Windows) a server is started for each file.
+nothing, reads nothing from stdin, starts no process and changes no file outside the copy. When the check is over, its
+whole process group is killed. Where there is no fork (Windows), a server is started for each file.
 
-This stops accidents and pranks. It is no prison: a file that is checked is Python and runs with your rights.
+This stops accidents and pranks. It is not a sandbox for untrusted code: the file is Python and runs with your rights.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from minigpt.system.errors import UserError
 from minigpt.system.process import JsonProcess
 
 LONGEST_ANSWER = 1_000_000  # bytes
-MOST_FILES, LARGEST_FILE = 200, 5_000_000  # how many are copied with the one that is checked, and their bytes
+MOST_FILES, LARGEST_FILE = 200, 5_000_000  # the most files copied beside the checked one; bytes of each
 SERVE = "from minigpt.grading import confined; confined.serve()"
 FORKS = hasattr(os, "fork")
 NO_MEMORY = re.compile("MemoryError|can't allocate memory|out of memory", re.IGNORECASE)
@@ -55,14 +55,14 @@ Request = dict[str, Any]
 
 @dataclass(frozen=True)
 class Limits:
-    """What one file may take."""
+    """The limits for one file."""
 
     processor_seconds: int = SECONDS
-    """For its imports and the check."""
+    """Processor time of its imports and the check."""
     seconds: int = 60
-    """On a clock, for a file that waits: generous, since other programs may take the processor."""
+    """Elapsed time, for a file that waits: long, since other programs may use the processor."""
     memory: int = 2**30
-    """Bytes, besides what torch takes itself."""
+    """Bytes, in addition to the memory of torch itself."""
 
 
 LIMITS = Limits()
@@ -75,11 +75,11 @@ class Outcome:
     answer: Answer | None
     reason: str = ""
     processor_seconds: float = 0.0
-    """What the check took of the processor, without importing torch; 0.0 where there is no fork."""
+    """Processor time of the check, without the import of torch; 0.0 where there is no fork."""
 
 
 class Confined:
-    """Checks files, one after the other, by a server that is started when it is first needed.
+    """Checks files, one after the other, in a server process that the first check starts.
 
     with Confined() as confined:
         outcome = confined.check(Path("ana/multi_head.py"), "multi_head")
@@ -91,7 +91,7 @@ class Confined:
         self.ended, self.lock = False, threading.Lock()
 
     def check(self, path: Path, target: str) -> Outcome:
-        """Check a copy of a file as a target."""
+        """Check a copy of a file against the target of this name."""
         with tempfile.TemporaryDirectory(prefix="minigpt-check-", ignore_cleanup_errors=True) as folder:
             try:
                 copy = copy_beside(path, Path(folder))
@@ -104,12 +104,12 @@ class Confined:
             if self.ended:
                 return Outcome(None, "was not checked")
             server = self.server = self.server or JsonProcess(SERVE, quiet=True, variables={"OMP_NUM_THREADS": "1"})
-        watch = threading.Timer(self.limits.seconds + 30, server.process.kill)  # where the server does not fork
+        watch = threading.Timer(self.limits.seconds + 30, server.process.kill)  # for a server that does not fork
         watch.start()
         try:
             server.send(request)
             said = server.receive()
-        except ValueError:  # its pipe is closed, or what it wrote is no JSON
+        except ValueError:  # its pipe is closed, or what it wrote is not JSON
             said = None
         finally:
             watch.cancel()
@@ -120,7 +120,7 @@ class Confined:
         return Outcome(said.get("answer"), str(said.get("reason", "")), float(said.get("processor_seconds", 0.0)))
 
     def end(self) -> None:
-        """End the server, also from another thread: a check that is under way is killed, and none follows."""
+        """End the server. A running check is killed, and no other starts. May be called from any thread."""
         self.ended = True
         self._end_server()
 
@@ -143,7 +143,7 @@ class Confined:
 
 
 def grade(path: Path, target: str) -> Report:
-    """The report on one learner's file. Raises UserError for an unknown target or no such file."""
+    """The report on one learner's file. Raises UserError for an unknown target or a missing file."""
     find_target(target)
     if not path.is_file():
         raise UserError(f"{path}: no such file")
@@ -155,7 +155,7 @@ def grade(path: Path, target: str) -> Report:
 
 
 def copy_beside(path: Path, folder: Path) -> Path:
-    """Copy a file, and what lies beside it and may be imported or read, into a folder. Raises OSError."""
+    """Copy a file, and the files beside it that it may import or read, into a folder. Raises OSError."""
     copy = folder / path.name
     shutil.copyfile(path, copy)
     others = (other for other in sorted(path.parent.glob("*")) if other.name != path.name and other.is_file())
@@ -167,7 +167,7 @@ def copy_beside(path: Path, folder: Path) -> Path:
 
 
 def serve() -> None:
-    """The server: a request a line on stdin, an outcome a line on stdout."""
+    """The server: reads one request per line from stdin, writes one outcome per line to stdout."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     silence(1)
     for line in sys.stdin:
@@ -176,27 +176,30 @@ def serve() -> None:
         if FORKS:
             outcome = forked(request, limits)
         else:
-            silence(0)  # the file would read the next request
+            silence(0)  # otherwise the file could read the next request
             outcome = inside(request, limits, lambda: None)
         answers.write(json.dumps(outcome) + "\n")
         answers.flush()
-    os._exit(0)  # without searching all of torch for garbage
+    os._exit(0)  # skips the garbage collection of all of torch
 
 
 def silence(*streams: int) -> None:
-    """Lead streams of this process nowhere."""
+    """Connect streams of this process (file descriptors) to the null device."""
     null = os.open(os.devnull, os.O_RDWR)
     for stream in streams:
         os.dup2(null, stream)
 
 
 def inside(request: Request, limits: Limits, loaded: Callable[[], object]) -> dict[str, Any]:
-    """Check a file in this process: what may be done is limited, and whatever it raises is the reason."""
+    """Check a file in this process, under the limits; an error that it raises becomes its report.
+
+    `loaded` is called when the file has run. Returns {"answer": the report} or {"reason": why there is none}.
+    """
     path, target, clock = Path(request["path"]), request["target"], Clock(limits.processor_seconds)
     os.chdir(path.parent)
     os.environ.update(HOME=str(path.parent), TMPDIR=str(path.parent))
     sys.argv, sys.dont_write_bytecode = [str(path)], True
-    sys.path.append(str(path.parent))  # last: a learner's torch.py is not torch
+    sys.path.append(str(path.parent))  # last: a learner's torch.py does not replace torch
     limit_resources(limits)
     sys.addaudithook(guard(str(path.parent)))
     try:
@@ -238,22 +241,22 @@ def what_it_raised(error: BaseException, path: Path) -> str:
 
 
 def limit_resources(limits: Limits) -> None:
-    """Limits that the operating system keeps: memory, processor time, size of files. Windows has none of them."""
+    """Set the limits that the operating system enforces: memory, processor time, file size. Windows has none."""
     try:
         import resource
     except ImportError:
         return
     most = {resource.RLIMIT_CPU: limits.processor_seconds, resource.RLIMIT_FSIZE: 2**24, resource.RLIMIT_CORE: 0}
-    with suppress(OSError):  # Linux only; elsewhere the limit is not kept anyway
+    with suppress(OSError):  # Linux only; other systems do not enforce it anyway
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
         most[resource.RLIMIT_AS] = pages * resource.getpagesize() + limits.memory
     for what, number in most.items():
         with suppress(ValueError, OSError):
-            resource.setrlimit(what, (number, number + (what == resource.RLIMIT_CPU)))  # killed a second later
+            resource.setrlimit(what, (number, number + (what == resource.RLIMIT_CPU)))  # SIGXCPU, then SIGKILL
 
 
 def guard(folder: str) -> Callable[[str, tuple[Any, ...]], None]:
-    """An audit hook that refuses what a checked file has no need to do; Python cannot take it out again."""
+    """An audit hook that raises PermissionError for what no checked file needs. Python cannot remove audit hooks."""
     root = os.path.realpath(folder) + os.sep
 
     def refuse(event: str, arguments: tuple[Any, ...]) -> None:
@@ -274,7 +277,7 @@ def guard(folder: str) -> Callable[[str, tuple[Any, ...]], None]:
 
 
 def forked(request: Request, limits: Limits) -> dict[str, Any]:
-    """Check a file in a fork; wait for its answer, and kill what is left of it."""
+    """Check a file in a fork: wait for its answer, then kill its process group."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -286,7 +289,7 @@ def forked(request: Request, limits: Limits) -> dict[str, Any]:
         if not reason:
             wait_for_the_end(child)
     finally:
-        for kill in (os.killpg, os.kill):  # its group, and itself, if it has not made one yet
+        for kill in (os.killpg, os.kill):  # its group; the fork alone, if it has no group yet
             with suppress(ProcessLookupError, PermissionError):
                 kill(child, signal.SIGKILL)
         _, status, used = os.wait4(child, 0)
@@ -303,18 +306,18 @@ def forked(request: Request, limits: Limits) -> dict[str, Any]:
 
 
 def wait_for_the_end(child: int) -> None:
-    """Give a fork that has said its last word a moment to end, so that its exit code is its own."""
+    """Wait up to 2 seconds for a fork that has answered to end by itself, so that its exit code is its own."""
     deadline = time.monotonic() + 2
     while time.monotonic() < deadline and not os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
         time.sleep(0.001)
 
 
 def become(request: Request, limits: Limits, writing: int) -> NoReturn:
-    """Be the fork: no terminal, no stdin, nothing printed; the answer goes into the pipe."""
+    """What the fork does: leave the terminal, use no standard stream, check, write the answer into the pipe."""
     os.setsid()
     silence(0, 1, 2)
     try:
-        with os.fdopen(writing, "w", buffering=1, encoding="utf-8") as pipe:  # a line leaves at its end
+        with os.fdopen(writing, "w", buffering=1, encoding="utf-8") as pipe:  # line-buffered
             answer = inside(request, limits, lambda: pipe.write("loaded\n"))
             json.dump(answer, pipe)
     finally:
@@ -322,14 +325,14 @@ def become(request: Request, limits: Limits, writing: int) -> NoReturn:
 
 
 def listen(reading: int, limits: Limits) -> tuple[bytes, str]:
-    """What a fork says until it ends, and why it was not heard to the end, if so."""
+    """(What a fork writes until it ends, the reason why reading stopped before that, or "")."""
     text, deadline = b"", time.monotonic() + limits.seconds
     while len(text) <= LONGEST_ANSWER:
         ready, _, _ = select.select([reading, sys.stdin], [], [], max(0.0, deadline - time.monotonic()))
         if not ready:
             return text, f"took longer than {limits.seconds} s"
         if reading not in ready:
-            return text, "stopped"  # the parent has closed its end
+            return text, "stopped"  # the parent process has closed its end of our stdin
         piece = os.read(reading, 65536)
         if not piece:
             return text, ""
@@ -338,7 +341,7 @@ def listen(reading: int, limits: Limits) -> tuple[bytes, str]:
 
 
 def how_it_ended(code: int, limits: Limits) -> str:
-    """The end of a fork that gave no answer: its exit code, or minus the number of a signal."""
+    """Why a fork gave no answer. `code`: its exit code, or minus the number of the signal that ended it."""
     if code == -signal.SIGXCPU:
         return f"took more than {limits.processor_seconds} s of processor time"
     if code == -signal.SIGKILL:

@@ -1,4 +1,4 @@
-"""A kind for minigpt also continues a text: with a cache, in chunks, it must give what it gives at once.
+"""Checks a kind for minigpt with its cache: a text in chunks must give the same outputs as the text at once.
 
 B batch, H heads, T positions of a chunk, S all positions so far, D model width, d width of a head.
 """
@@ -25,7 +25,7 @@ RECALL = (CACHE[0], "what recall gives for the new positions must be what weight
 
 
 def check_continued(thing: Attention, report: Report) -> None:
-    """Turn the report on a kind that is right at once into "wrong", if it is not when it continues a text.
+    """Check a kind that is right for a whole text in chunks with its cache; the report becomes "wrong" if they differ.
 
     Raises what the learner's code raises.
     """
@@ -53,6 +53,6 @@ def misplaced(thing: Attention, x: Tensor) -> bool:
 
 
 def width(thing: Attention) -> int:
-    """D: the input width of any layer, or any number for a kind without layers."""
+    """The model width D: that of the first linear layer; 6 for a kind without layers, which takes any."""
     layers = [module for module in thing.modules() if isinstance(module, torch.nn.Linear)]
     return layers[0].in_features if layers else 6

@@ -1,4 +1,4 @@
-"""The activation of an MLP, measured from outside: which constants it has, where its form is known.
+"""Measures the constants of an MLP's activation from its outputs, where the form of the activation is known.
 
 GELU and its tanh form are from arXiv 1606.08415.
 
@@ -19,7 +19,7 @@ from minigpt.grading.target import Probe
 
 Curve = Callable[[Tensor, Tensor], Tensor]  # hidden layer (B, T, W) and constants (n,) -> activations (B, T, W)
 STEPS = 30
-CURVES: dict[str, tuple[Curve, tuple[float, ...]]] = {  # with the constants that are right
+CURVES: dict[str, tuple[Curve, tuple[float, ...]]] = {  # form: (curve, its right constants)
     "0.5 x (1 + tanh({:.6g} (x + {:.6g} x^3)))": (
         lambda x, c: 0.5 * x * (1 + torch.tanh(c[0] * (x + c[1] * x**3))),
         ((2 / torch.pi) ** 0.5, 0.044715),
@@ -30,7 +30,7 @@ CURVES: dict[str, tuple[Curve, tuple[float, ...]]] = {  # with the constants tha
 
 
 def measured_curve(reading: Reading) -> str:
-    """The constants of an MLP's activation and the right ones; "" where it has none of the known forms."""
+    """A sentence: the constants of an MLP's activation, and the right ones; "" if its form is unknown."""
     given = reading.binding.parameters
     if reading.target.name != "mlp" or not {"up", "down"} <= set(given) or "gate" in given:
         return ""
@@ -56,7 +56,7 @@ def explains(reading: Reading, number: int, curve: Curve, constants: Tensor) -> 
 
 
 def fitted(reading: Reading, number: int, curve: Curve, constants: Tensor) -> Tensor:
-    """The constants (n,) with which the output for a probe comes nearest to the answer's, by Gauss and Newton."""
+    """The constants (n,) with which the output for a probe is nearest to the answer's (Gauss-Newton)."""
     probe, theirs, small = reading.outputs.probes[number], reading.outputs[number], 1e-6
     assert isinstance(theirs, Tensor)
 

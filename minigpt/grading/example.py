@@ -1,7 +1,7 @@
 """The smallest input that shows a bug: three tokens, the answer's numbers and the right ones side by side.
 
-A function is called with these tokens itself. Of a module with its own widths, the step that differs first is shown on
-a model so small that it can be calculated by hand, computed with the bug that was named.
+A function is called with these three tokens. A module has widths of its own; so the reference with the named bug shows
+the first step that differs, in a model that is small enough to calculate by hand.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from minigpt.grading.outputs import equal
 from minigpt.grading.target import Knobs, Probe, Steps, Target
 
 IN_WORDS = {"mixed": "weighted values", "merged": "joined heads", "products": "products of query and key"}
-WIDEST = 6  # numbers of a row that are shown
+WIDEST = 6  # the most numbers of a row that are shown
 
 
 def rows(x: Tensor) -> list[str]:
@@ -26,7 +26,7 @@ def rows(x: Tensor) -> list[str]:
 
 
 def number(value: float) -> str:
-    """A number in eight places."""
+    """A number in eight characters."""
     return f"{value:8.4f}" if abs(value) < 1e5 else f"{value:8.0e}"
 
 
@@ -41,7 +41,7 @@ def beside(title: str, theirs: Tensor, right: Tensor) -> str:
 
 
 def flat(x: Tensor) -> Tensor:
-    """The first matrix of a tensor with any number of axes before it."""
+    """The first matrix (T, n) of a tensor (..., T, n)."""
     x = x.detach().double()
     while x.dim() > 2:
         x = x[0]
@@ -49,7 +49,7 @@ def flat(x: Tensor) -> Tensor:
 
 
 def inputs_text(probe: Probe) -> str:
-    """The inputs, one a line."""
+    """The inputs, one per line."""
     return "\n".join(
         f"{name} = {[[round(v, 4) for v in row] for row in flat(x).tolist()]}" for name, x in probe.inputs.items()
     )
@@ -84,7 +84,7 @@ def show_steps(target: Target, knobs: Knobs) -> str:
 
 
 def first_difference(right: Steps, wrong: Steps, probe: Probe) -> str:
-    """The name of the first step that differs and can be shown."""
+    """The name of the first step that differs and can be shown; "" if there is none."""
     for name, step in wrong.items():
         if name in right and step.dim() >= 2 and not equal(step, right[name], probe):
             return name
@@ -94,7 +94,7 @@ def first_difference(right: Steps, wrong: Steps, probe: Probe) -> str:
 def show_output(
     run: Callable[[Probe], Tensor], target: Target, expected: Callable[[Probe], Tensor], probe: Probe
 ) -> str:
-    """The output for the first three tokens of a probe, where nothing smaller is known."""
+    """The output for the first three tokens of a probe, for a target without a tiny example; "" if it is right."""
     lengths = {x.shape[1] for x in probe.inputs.values()}
     cut = {length: 3 if length == max(lengths) else 2 for length in lengths}  # fewer queries than keys: 2 of 3
     lost = probe.name.startswith("the loss")

@@ -1,7 +1,7 @@
-"""The exercises: a file each, in which the learner writes what is marked "write me". No solution ships.
+"""The exercises: one file each, in which the learner writes what is marked "write me". No solutions are included.
 
-A template is `exercises/NAME.txt`: the file, and below the line `---- hint` the hint, which stands in the learner's
-file with its letters moved by 13 places, so that nobody reads it by accident.
+A template is `exercises/NAME.txt`: the learner's file, and below the line `---- hint` the hint. The learner's file
+holds the hint in rot13, so that nobody reads it by accident.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from minigpt.system.errors import UserError
 
-EXERCISES = {  # in order: the name, which is that of the file, and what the check takes it as
+EXERCISES = {  # in order: the name, also of the file, and the target that it is checked as
     "running_mean_loop": "running_mean",
     "running_mean_matrix": "running_mean",
     "running_mean_softmax": "running_mean",
@@ -32,26 +32,26 @@ LARGEST = 1_000_000  # bytes of a learner's file
 
 
 def target_of(exercise: str) -> str:
-    """What the check takes an exercise as. Raises UserError for a name that is none."""
+    """The target that an exercise is checked as. Raises UserError for an unknown exercise."""
     if exercise not in EXERCISES:
         raise UserError(f"{exercise!r} is no exercise; there are: {', '.join(EXERCISES)}")
     return EXERCISES[exercise]
 
 
 def template(exercise: str) -> str:
-    """The learner's file, without the lines that say how to go on."""
+    """The learner's file, without the commands and the hint at its end."""
     target_of(exercise)
     return (TEMPLATES / f"{exercise}.txt").read_text(encoding="utf-8").partition(FOLD)[0].rstrip() + "\n"
 
 
 def hint(exercise: str) -> str:
-    """What helps someone who is stuck."""
+    """The hint, as plain text."""
     target_of(exercise)
     return (TEMPLATES / f"{exercise}.txt").read_text(encoding="utf-8").partition(FOLD)[2].strip()
 
 
 def exercise_file(exercise: str) -> str:
-    """The file as it is handed out: the template, how to check and train it, and the hint behind its fold."""
+    """The file as it is handed out: the template, how to check and train it, and the hint in rot13."""
     kind = f"model.{'position' if exercise == 'rotary' else 'attention'}=my_{exercise}"
     folded = "\n".join(f"#   {line}" for line in codecs.encode(hint(exercise), "rot13").splitlines())
     return (

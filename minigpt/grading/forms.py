@@ -1,5 +1,5 @@
-"""The ways to read a parameter: as one role, or as several joined ones (query, key and value in one matrix, in any of
-the usual orders)."""
+"""The ways to read a parameter: as one role, or as several roles that are joined in it (query, key and value in one
+matrix, in any of the usual orders)."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Part = tuple[str, Tensor, Tensor | None]
 
 @dataclass
 class Unit:
-    """A weight (rows, columns), seen as what a linear layer has, with its bias (rows)."""
+    """A weight (rows, columns) and its bias (rows), as in a linear layer; a bare parameter may have more axes."""
 
     name: str
     weight: Tensor | None
     bias: Tensor | None
     oriented: bool
-    """Whether rows are outputs for sure, as in nn.Linear."""
+    """Whether the rows are certainly the outputs, as in nn.Linear."""
     parameters: tuple[nn.Parameter, ...]
 
 
@@ -35,7 +35,7 @@ class Unit:
 class Form:
     """One reading of a unit."""
 
-    given: tuple[Part, ...] | Callable[[], tuple[Part, ...]]  # or what takes them from a matrix: few are asked for
+    given: tuple[Part, ...] | Callable[[], tuple[Part, ...]]  # or a function that makes them: few are needed
     how: str
     score: float
     fault: tuple[str, str] | None = None  # a sentence and its fix: this reading is a bug by itself
@@ -43,12 +43,12 @@ class Form:
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
-        """Role, weight (*out, *into), bias (*out)."""
+        """(role, weight (*out, *into), bias (*out) or None) for each role."""
         return self.given() if callable(self.given) else self.given
 
     @cached_property
     def turns(self) -> bool:
-        """Whether it reads a matrix, which others of the same file turn in the same way."""
+        """Whether the form reads a matrix. In one file usually all matrices are transposed, or none is."""
         return bool(self.taken) or any(w.dim() > 1 and not role.endswith("_bias") for role, w, _ in self.parts)
 
     @cached_property
@@ -59,7 +59,7 @@ class Form:
 
 @lru_cache(maxsize=4096)
 def score(name: str, role: Role) -> float:
-    """How much a parameter's name sounds like a role."""
+    """How well a parameter's name fits a role."""
     spaced = re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()
     words = re.split(r"[^a-z0-9]+", spaced)
     for rank, word in enumerate(role.words):
@@ -69,7 +69,7 @@ def score(name: str, role: Role) -> float:
 
 
 def forms(unit: Unit, roles: Sequence[Role], sizes: Sizes) -> list[Form]:
-    """All readings of a unit."""
+    """All forms of a unit."""
     assert unit.weight is not None
     found: list[Form] = []
     weight = unit.weight
@@ -80,7 +80,7 @@ def forms(unit: Unit, roles: Sequence[Role], sizes: Sizes) -> list[Form]:
             if not role.into:
                 part = (role.name, weight, unit.bias)
                 found.append(Form((part,), f"{unit.name} = {role.name}", score(unit.name, role)))
-                if len(roles) == 1 and unit.bias is None:  # a norm alone, whose bias has a name of its own
+                if len(roles) == 1 and unit.bias is None:  # a single norm, whose bias is a unit of its own
                     bias = (f"{role.name}_bias", weight, None)
                     found.append(Form((bias,), f"{unit.name} = bias of {role.name}", -0.5))
             elif unit.bias is None:
@@ -120,7 +120,7 @@ def take(unit: Unit, matrix: Tensor, role: Role, rows: Tensor, sizes: Sizes) -> 
 
 def taken(unit: Unit, matrix: Tensor, turned: str, roles: Sequence[Role], rows: Sequence[Tensor], sizes: Sizes,
           score: float, how: str = "") -> Form:  # fmt: skip
-    """A form of roles that are taken from a matrix, each from its rows, when their numbers are asked for."""
+    """A form of roles that are rows of one matrix; the rows are copied only when `parts` is first used."""
     names = tuple(role.name for role in roles)
 
     def parts() -> tuple[Part, ...]:
@@ -154,7 +154,7 @@ def matrix_forms(unit: Unit, matrix: Tensor, turned: str, roles: Sequence[Role],
 def bilinear(unit: Unit, matrix: Tensor, turned: str, roles: Sequence[Role], sizes: Sizes) -> Iterator[Form]:
     """A matrix (D, D) that stands for query and key together: the scores are x A x^T, A = Wq^T Wk.
 
-    Not where its name says that it is one of the two: then the other one is missing.
+    Not for a matrix with the name of a query or a key: there the other one is missing.
     """
     if matrix.shape == (sizes["D"], sizes["D"]) and not any(score(unit.name, role) for role in roles):
         alone = torch.eye(sizes["D"], dtype=matrix.dtype)  # (D, D)
@@ -163,7 +163,7 @@ def bilinear(unit: Unit, matrix: Tensor, turned: str, roles: Sequence[Role], siz
 
 
 def side_by_side(unit: Unit, matrix: Tensor, turned: str, roles: Sequence[Role], sizes: Sizes) -> Iterator[Form]:
-    """Two roles in one matrix that reads one vector behind the other, (D, H d + W); its bias is added once."""
+    """Two roles in one matrix (D, H d + W) whose input is two joined vectors; its bias is added once."""
     for first, second in permutations(roles, 2):
         n = first.columns(sizes)
         alike = first.rows(sizes) == second.rows(sizes) == matrix.shape[0]
@@ -240,7 +240,7 @@ def faulty_forms(unit: Unit, matrix: Tensor, turned: str, roles: Sequence[Role],
 
 
 def stacked_forms(unit: Unit, matrix: Tensor, turned: str, roles: Sequence[Role], sizes: Sizes) -> Iterator[Form]:
-    """A matrix for each head, (copies, rows, columns): roles one of whose axes counts the copies."""
+    """A matrix for each head, (copies, rows, columns), as a role of as many heads, or as several joined roles."""
     copies, rows, columns = matrix.shape
     fitting = []
     for role in roles:
@@ -269,7 +269,7 @@ def stacked_forms(unit: Unit, matrix: Tensor, turned: str, roles: Sequence[Role]
 
 
 def bare_forms(unit: Unit, weight: Tensor, roles: Sequence[Role], sizes: Sizes) -> Iterator[Form]:
-    """A bare parameter of three or four axes, in any order of them; the first of four counts joined roles."""
+    """A bare parameter of three axes in any order, or of three or four axes, one of which counts joined roles."""
     if weight.dim() == 3:
         for role in roles:
             shape = role.shape(sizes)

@@ -1,7 +1,7 @@
-"""One check from beginning to end: call, bind, accept or name, measure, and say it.
+"""One check from beginning to end: call the answer, bind its parameters, accept it or name its bug, measure, report.
 
-Each step is taken only where the one before found nothing. A name is given only for an exact equality; a parameter
-that matters and finds no place makes the verdict "cannot tell", never "wrong".
+A bug is named only where the answer equals the reference with this bug; it is measured only where no name was found. A
+parameter that changes the output and fits no role makes the verdict "cannot tell", never "wrong".
 """
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ def grade_answer(answer: Answer, target: Target) -> Report:
 
 
 def several(report: Report) -> bool:
-    """Whether an answer has several bugs: it is simpler if it is right as something else."""
+    """Whether a report names several bugs. That the answer is right as another target is then more likely."""
     return report.verdict == "wrong" and len(report.names) > 1
 
 
 def as_another(answer: Answer, target: Target, report: Report) -> Report:
-    """The report on an answer of which nothing could be said: where it is right as a related target, that is said."""
+    """The report on an answer as a related target, if it is right as that; else the report that is given."""
     here = isinstance(answer.thing, nn.Module) and target.roles and not right_so_far(report)
     try:
         return next((found for other in related(target) if here and (found := as_related(answer, target, other))),
@@ -92,7 +92,7 @@ def as_another(answer: Answer, target: Target, report: Report) -> Report:
 
 
 def as_related(answer: Answer, target: Target, other: Target) -> Report | None:
-    """The report on an answer that is right as another target, or would be without its cache; None on any other."""
+    """The report on an answer that is right as another target, at least without its cache; None on any other."""
     with suppress(Exception):  # the learner's code: anything
         if not in_double(partial(right_as, answer, other)):
             return None
@@ -109,7 +109,7 @@ def as_related(answer: Answer, target: Target, other: Target) -> Report | None:
 
 
 def held_against(answer: Answer, target: Target) -> Iterator[Attempt]:
-    """An answer held against everything that may have been meant, up to the first as which it is right."""
+    """Compare an answer with every target that may be meant, up to the first as which it is right."""
     for one in meant(answer.thing, target, answer.numbers):
         attempt = as_wide(answer, one, grade_as(answer, one))
         yield attempt
@@ -118,7 +118,7 @@ def held_against(answer: Answer, target: Target) -> Iterator[Attempt]:
 
 
 def as_wide(answer: Answer, target: Target, attempt: Attempt) -> Attempt:
-    """The same for a function that raises where values are not as wide as keys: what it does where they are."""
+    """The attempt; for a function that raises only if values are not as wide as keys, an attempt with equal widths."""
     names = attempt.report.names
     if "e" not in target.sizes or target.roles or not names or not names[0].startswith("it raises"):
         return attempt
@@ -130,7 +130,7 @@ def as_wide(answer: Answer, target: Target, attempt: Attempt) -> Attempt:
 
 
 def grade_as(answer: Answer, target: Target) -> Attempt:
-    """An answer held against this very target."""
+    """Compare an answer with this one target."""
     report = Report("cannot tell", str(target), str(answer.path or ""), how=[answer.how])
     attempt = Attempt(answer, target, report, Budget(SINGLES, answer.clock))
     try:
@@ -143,7 +143,7 @@ def grade_as(answer: Answer, target: Target) -> Attempt:
 
 
 def with_two(attempt: Attempt) -> Report | None:
-    """The report on a cache without a name, where it has two bugs at once; None where that is not found."""
+    """Search a cache whose bug has no name for two bugs at once. Returns the new report; None if nothing is found."""
     if not attempt.report.measured or not attempt.target.options.cache or attempt.answer.clock.ends_naming:
         return None
     found = in_double(partial(find_two, attempt.natural, attempt.alone))
@@ -156,10 +156,10 @@ def with_two(attempt: Attempt) -> Report | None:
 
 
 def in_double(do: Callable[[], T]) -> T:
-    """What is done in float64, without gradients, in one thread: tensors are small."""
+    """Call `do` with float64 as the default type, without gradients, in one thread: tensors are small."""
     default, threads = torch.get_default_dtype(), torch.get_num_threads()
     torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)  # others would only wait for each other
+    torch.set_num_threads(1)  # several would only wait for each other
     try:
         with torch.no_grad():
             return do()
@@ -169,7 +169,7 @@ def in_double(do: Callable[[], T]) -> T:
 
 
 def judge(attempt: Attempt) -> None:
-    """Fill in the report."""
+    """Check an answer as one target, and fill in the report."""
     thing, report = attempt.thing, attempt.report
     if isinstance(thing, nn.Module):
         thing.eval()
@@ -202,7 +202,7 @@ def judge(attempt: Attempt) -> None:
         report.verdict, report.names, report.fixes = "wrong", [ONE_SEQUENCE.sentence], [ONE_SEQUENCE.fix]
         report.how.append(attempt.calls[0].how)
         return
-    soon = not attempt.target.options.cache  # many caches are right as something else than was announced
+    soon = not attempt.target.options.cache  # related targets come first: many caches are right as one
     if found := find(attempt.natural, attempt.alone, two=soon):
         say(attempt, found)
     elif other := unannounced(attempt):
@@ -213,19 +213,19 @@ def judge(attempt: Attempt) -> None:
 
 
 def say(attempt: Attempt, found: Found) -> None:
-    """Fill in what was found: bugs, or conventions that were looked for among them."""
+    """Fill in the report on what was found: bugs, or conventions (harmless bugs)."""
     found = settled(as_many_queries_only(attempt.thing, found))
     if mask := never_masked(attempt, found):
         attempt.report.verdict = "cannot tell"
         attempt.report.names = [
-            f"it takes a mask as `{mask}`, and no way was found to give it one; without it, there is none"
+            f"it takes a mask as `{mask}`, and no way was found to give it one; without one, nothing is masked"
         ]
         return
     (wrong if found.bugs or found.reading.binding.faults else right)(attempt, found)
 
 
 def never_handed_over(attempt: Attempt) -> bool:
-    """Whether a cache is an argument, and no way was found to make one: then nothing can be said of it."""
+    """Whether a cache is an argument, and no way was found to make one. The report then says this."""
     name = cache_argument(parameters_of(attempt.thing))
     if not attempt.target.options.cache or not name or any(call.protocol != "kept" for call in attempt.calls):
         return False
@@ -239,16 +239,16 @@ def never_handed_over(attempt: Attempt) -> bool:
 
 
 def never_masked(attempt: Attempt, found: Found) -> str:
-    """The argument for a mask that no call could give, where nothing but the mask is missing; "" otherwise."""
+    """The argument for a mask, if no call could pass one and the missing mask is the only bug; "" otherwise."""
     masks = [entry.name for entry in parameters_of(attempt.thing) if is_mask(entry)]
     missing = [bug.knobs for bug in found.bugs] == [{"mask": "none"}] and not attempt.target.options.full
     return masks[0] if masks and missing and not any(call.masked for call in attempt.calls) else ""
 
 
 def raised(attempt: Attempt) -> None:
-    """It cannot be called: an answer in the file is wrong then; one that was built here cannot be told."""
+    """The report where every call raises: "wrong"; "cannot tell" if the check had to guess how to build or call it."""
     report = attempt.report
-    bare = bool(attempt.target.roles) and not isinstance(attempt.thing, nn.Module)  # where are its parameters?
+    bare = bool(attempt.target.roles) and not isinstance(attempt.thing, nn.Module)  # its parameters were not found
     ours = attempt.answer.how.startswith("built") or "with matrices" in attempt.answer.how
     guessed = ours or not attempt.plain or bare
     report.verdict = "cannot tell" if guessed else "wrong"
@@ -258,7 +258,10 @@ def raised(attempt: Attempt) -> None:
 
 
 def check_here(thing: Any, announced: str) -> Report:
-    """Check something in this process; a module is copied first, so that its parameters stay."""
+    """Check something in this process; a module is copied first, so that its parameters do not change.
+
+    Raises UserError for an object that cannot be checked, or cannot be copied.
+    """
     target = find_target(announced)
     path = source_of(thing)
     if isinstance(thing, type):
@@ -274,7 +277,7 @@ def check_here(thing: Any, announced: str) -> Report:
     answer.float32 = any(parameter.dtype != torch.float64 for parameter in thing.parameters())
     try:
         answer.thing = copy.deepcopy(thing)
-    except Exception:  # it keeps tensors of an earlier pass
+    except Exception:  # the module keeps tensors of an earlier pass
         raise UserError(f"{type(thing).__name__} cannot be copied: build a fresh one for the check") from None
     return grade_answer(answer, target)
 

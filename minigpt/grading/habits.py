@@ -1,5 +1,5 @@
-"""What an answer may do beside its numbers: drop at random in evaluation mode, write into its input, remember calls,
-compute something else in training.
+"""Bugs that the outputs alone do not show: dropout in evaluation mode, writing into the input, state that earlier calls
+leave behind, another computation in training mode or in float32, a parameter without a gradient.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SINGLE = Bug(
 
 
 def wrong_in_float32(thing: Any, call: Call, reading: Reading) -> bool | None:
-    """Whether the output is another one in float32, far beyond rounding; None where it cannot be computed."""
+    """Whether the output in float32 differs by far more than rounding; None if it cannot be computed."""
     probe, expected = reading.outputs.probes[0], reading.outputs[0]
     assert isinstance(expected, Tensor)
     default = torch.get_default_dtype()
@@ -67,7 +67,7 @@ def drops(thing: Any, call: Call, probe: Probe) -> Bug | None:
 
 
 def habits(thing: Any, call: Call, reading: Reading) -> list[Bug]:
-    """The bugs of this sort that the answer has."""
+    """REMEMBERS or WRITES, if the answer has this bug; else []."""
     probe, first = reading.outputs.probes[0], reading.outputs[0]
     assert isinstance(first, Tensor)
     if probe.chunks:
@@ -92,7 +92,7 @@ def writes(thing: Any, call: Call, probe: Probe) -> bool:
 
 
 class Undropped(TorchFunctionMode):
-    """Nothing is dropped; what dropout was given in training is kept."""
+    """Turns dropout off, and keeps in `given` the tensors that it would change in training mode."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,7 +117,10 @@ class Undropped(TorchFunctionMode):
 
 
 def in_training(thing: Any, call: Call, reading: Reading, knobs: Knobs) -> Bug | None:
-    """What is wrong in training mode, where nothing is dropped; None where nothing is. Raises what cannot be told."""
+    """The bug of an answer in training mode with dropout turned off; None if it has none.
+
+    Raises ValueError if the answer draws other random numbers, and what the learner's code raises.
+    """
     number = next(n for n in reading.order() if reading.length(n) > 1 and not reading.outputs.probes[n].chunks)
     probe, expected = reading.outputs.probes[number], reading.outputs[number]
     assert isinstance(expected, Tensor)
@@ -137,7 +140,7 @@ def in_training(thing: Any, call: Call, reading: Reading, knobs: Knobs) -> Bug |
 
 
 def without_gradient(thing: Any, call: Call, reading: Reading) -> list[Bug]:
-    """The bug of a module whose output changes with a matrix, while no gradient reaches it."""
+    """The bug of a module in which no gradient reaches a matrix that changes the output; [] if there is none."""
     probe = reading.outputs.probes[0]
     if not isinstance(thing, nn.Module) or isinstance(thing, Closed) or probe.chunks:
         return []

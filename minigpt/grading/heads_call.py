@@ -1,4 +1,4 @@
-"""How a function of given heads is called: in which layout, and what of its results is the output.
+"""How a function of given heads is called: in which layout, and which of its results are the output.
 
 B batch, T query positions, S key positions, H heads, d width of a head, N = B H.
 """
@@ -33,16 +33,16 @@ LAYOUTS = ("(B, H, T, d)", "(B, T, H, d)", "(H, T, d)", "(T, H, d)", "(N, T, d)"
 TABLES = re.compile(r"(?i)freq|cos|sin\b|sin_|_sin|cis|rope|angle|table|theta|phase")  # in names of arguments
 TABLE = "made by a function of the file"
 ENDS = ("end", "n", "length", "num_positions", "positions", "t", "size", "seqlen", "max_position")
-ALONE = ("(N, T, d)", "(T, d)")  # a head is a sequence of its own: for what is the same in every head
+ALONE = ("(N, T, d)", "(T, d)")  # each head is a sequence of its own: only for what treats all heads alike
 
 
 def has_heads(target: Target) -> bool:
-    """Whether a target's inputs are heads already."""
+    """Whether a target's inputs are split into heads already."""
     return "given" in target.sizes
 
 
 def given_calls(thing: Any, target: Target) -> Iterator[Call]:
-    """Every way to call a function of given heads, the plainest first. Raises CannotCall."""
+    """Every way to call a function of given heads, the simplest first. Raises CannotCall."""
     listed = parameters_of(thing)
     needed = needed_tensors(thing)
     one = target.takes == ("query", "key") and len(needed) == 1
@@ -64,7 +64,7 @@ def needed_tensors(thing: Any) -> list[inspect.Parameter]:
 
 
 def made_tables(thing: Any, names: list[str], T: int, d: int) -> dict[str, Any]:
-    """Tables of angles, made by a function of the same file from a number of positions and the width of a head."""
+    """Tables of angles, from a function of the same file that takes T and d. Raises TypeError if none fits."""
     known = {name: d for axis in "Dd" for name in ARGUMENTS[axis]} | dict.fromkeys((*ARGUMENTS["T"], *ENDS), T)
     for maker in vars(sys.modules[thing.__module__]).values():
         if not inspect.isfunction(maker) or maker is thing or maker.__module__ != thing.__module__:
@@ -81,7 +81,7 @@ def made_tables(thing: Any, names: list[str], T: int, d: int) -> dict[str, Any]:
 
 def given_call(inputs: Mapping[str, str], fixed: Mapping[str, Any], mask: tuple[str, str, str] | None, layout: str,
                target: Target) -> Call:  # fmt: skip
-    """A call with everything decided."""
+    """The call with these inputs, other arguments, mask and layout."""
 
     def run(thing: Any, probe: Probe) -> Tensor:
         query, key, *_ = probe.inputs.values()
@@ -110,7 +110,7 @@ def given_call(inputs: Mapping[str, str], fixed: Mapping[str, Any], mask: tuple[
 
 def called(thing: Any, given: Mapping[str, Tensor], more: Mapping[str, Any], layout: str,
            sizes: tuple[int, int]) -> list[Tensor]:  # fmt: skip
-    """The tensors that come back for inputs (B, T, H, d), in the same layout."""
+    """The tensors (B, T, H, d) that the answer returns for inputs (B, T, H, d), which it takes in `layout`."""
     B, H = sizes
     if layout in ("(H, T, d)", "(T, H, d)", "(T, d)"):  # one sequence at a time, or one head of it
         heads = [slice(h, h + 1) for h in range(H)] if layout == "(T, d)" else [slice(None)]
@@ -125,7 +125,7 @@ def called(thing: Any, given: Mapping[str, Tensor], more: Mapping[str, Any], lay
 
 
 def tensors(found: Any) -> list[Tensor]:
-    """The tensors among what was returned."""
+    """The tensors among what was returned. Raises TypeError if there is none."""
     if isinstance(found, Tensor):
         return [found.detach()]
     values = list(found.values()) if isinstance(found, Mapping) else found

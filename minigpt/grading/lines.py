@@ -1,8 +1,8 @@
 """The line of the learner's file nearest to the first wrong number.
 
 Every result of a torch function is recorded with the line of the learner's file that computed it, and compared with the
-steps of the reference as a bag of numbers: in any shape and order. Where a bug has a name, its first wrong step is
-known, and so the line is the one whose result is that step. Without a name it is the line after the last right step.
+steps of the reference as a bag of numbers: shape and order do not count. Where a bug has a name, its first wrong step
+is known; the line is the one whose result is that step. Without a name it is the line after the last right step.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from torch.overrides import TorchFunctionMode
 
 from minigpt.grading.target import Steps
 
-MOST = 3000  # results that are kept
-HIDDEN = -1e4  # a hidden score, whatever it was filled with
+MOST = 3000  # the most results that are kept
+HIDDEN = -1e4  # stands for every hidden score, whatever it was filled with
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Result:
 
 
 def bag(x: Tensor) -> Tensor:
-    """The numbers of a tensor in order of size; hidden scores are all the same."""
+    """The numbers of a tensor, sorted (n,); every hidden score becomes the same number."""
     flat = x.detach().double().flatten().nan_to_num(nan=12345.678, neginf=HIDDEN)
     return flat.clamp(min=HIDDEN).sort().values
 
@@ -66,7 +66,7 @@ class Recorder(TorchFunctionMode):
 
 
 class Float32(TorchFunctionMode):
-    """Notices results of less precision than float64."""
+    """Notices results with less precision than float64: then `seen` is True."""
 
     seen = False
 
@@ -89,7 +89,7 @@ def uses_float32(run: Callable[[], Any]) -> bool:
 
 
 def line_in(frame: FrameType | None, path: str) -> int:
-    """The line of a file that is being run, innermost first; 0 if there is none."""
+    """The line of a file that is running, in the innermost frame of the file; 0 if there is none."""
     while frame is not None:
         if frame.f_code.co_filename == path:
             return frame.f_lineno
@@ -114,7 +114,7 @@ def record(path: Path, run: Callable[[], Any]) -> list[Result]:
 
 
 def locate(results: list[Result], right: Steps, wrong: Steps | None) -> Place:
-    """Where the first wrong number is computed. `wrong`: the steps with the bug, where it has a name."""
+    """Where the first wrong number is computed, or line 0. `wrong`: the steps with the bug, if it has a name."""
     if wrong is not None and (place := first_wrong(results, right, wrong)):
         return place
     good = [bag(piece) for step in right.values() for piece in pieces(step)]
@@ -127,7 +127,7 @@ def locate(results: list[Result], right: Steps, wrong: Steps | None) -> Place:
 
 
 def first_wrong(results: list[Result], right: Steps, wrong: Steps) -> Place | None:
-    """The line whose result is the first step that the bug changes."""
+    """The line whose result is the first step that the bug changes; None if no result is."""
     for name, step in wrong.items():
         if name in right and identical(step, right[name]):
             continue
@@ -145,7 +145,7 @@ def first_wrong(results: list[Result], right: Steps, wrong: Steps) -> Place | No
 
 
 def pieces(step: Tensor) -> list[Tensor]:
-    """A step as a whole, and what a loop over heads or sequences computes of it first."""
+    """A step as a whole, and the parts that a loop over heads or sequences computes first."""
     found = [step]
     if step.dim() == 4:
         found += [step[:, 0], step[0, 0]]
@@ -161,7 +161,7 @@ def identical(first: Tensor, second: Tensor) -> bool:
 
 
 def source_line(path: Path, number: int) -> str:
-    """What stands on a line of a file, or of a notebook's cell."""
+    """The text of a line of a file, or of a notebook's cell."""
     return linecache.getline(str(path), number).strip()
 
 

@@ -1,7 +1,8 @@
-"""The learner's file: it is run once, in float64, and what it offers for checking is found.
+"""Runs the learner's file once, in float64, and finds in it what is checked.
 
-Surest first: a name that says so (`attention = MyAttention(48, 6)`), an `nn.Module` at module level, a function, a kind
-for minigpt, and last a class, which is built by a small table of usual names of arguments. The report says which.
+In this order: a usual name (`attention = MyAttention(48, 6)`), an `nn.Module` at module level, a function if the target
+has no parameters, a class (a kind for minigpt, for example), a function, lines at the top level. A class is built with
+a table of the usual names of arguments. The report says what was checked.
 """
 
 from __future__ import annotations
@@ -49,10 +50,10 @@ ORDER = (
     "G",
     "d",
     "W",
-)  # what arguments of unknown names are given, in this order: MyAttention(48, 6)
-WIDTHS = (60, 56, 48, 72)  # that are tried for a kind which fails with the target's
-FIRST = 70  # the width of the first input of a module that makes its parameters then
-FLOAT32 = "__float32__"  # among the names of a file: whether it made numbers in float32 when it was run
+)  # the sizes for arguments with unknown names, in this order: MyAttention(48, 6)
+WIDTHS = (60, 56, 48, 72)  # widths D that are tried for a kind that fails with the target's
+FIRST = 70  # width D of the first input of a lazy module, which makes its parameters then
+FLOAT32 = "__float32__"  # a key among the names of a file: whether running it made float32 tensors
 
 
 @dataclass
@@ -64,15 +65,15 @@ class Answer:
     """How it was built, for the report."""
     path: Path | None = None
     guessed: bool = False
-    """Whether a value was given to an argument whose name says nothing: then it is only wrong if a bug has a name."""
+    """Whether an argument with an unknown name got a guessed size: then it is only wrong if its bug has a name."""
     others: tuple[Callable[[], Answer], ...] = ()
-    """Other ways to build it, for where this one cannot be called."""
+    """Other ways to build it, if it cannot be called when it is built in this way."""
     float32: bool = False
-    """Whether it was built with numbers in float32, as tables of angles often are."""
+    """Whether float32 tensors were made when it was built; tables of angles often are."""
     clock: Clock = field(default_factory=Clock)
-    """How long its check has taken; begins when it is built, where nothing else is said."""
+    """The processor time of its check; by default it starts when the answer is built."""
     kept: dict[tuple[object, ...], Any] = field(default_factory=dict)
-    """What was found out about its parameters, which holds for other targets too."""
+    """Cached facts about its parameters, which hold for other targets too."""
 
     @property
     def numbers(self) -> Mapping[str, int]:
@@ -82,10 +83,10 @@ class Answer:
 
 
 def run_file(path: Path) -> dict[str, Any]:
-    """The names that a learner's file defines. Whatever it raises goes through: see `confined`.
+    """The names that a learner's file defines, and FLOAT32. Raises whatever the file raises: `confined` catches it.
 
-    Its own text is compiled each time: bytecode kept from a check before would be used again where a file was changed
-    within the same second without becoming longer.
+    The source is compiled each time: Python would use the cached bytecode of an earlier check if the file was changed
+    within the same second and kept its length.
     """
     name = f"learner_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -110,14 +111,14 @@ def own(value: Any, names: dict[str, Any]) -> bool:
 
 
 def find_answer(names: dict[str, Any], target: Target, path: Path | None = None) -> Answer:
-    """What the file offers for this target. Raises UserError where there is nothing."""
+    """What the file defines for this target. Raises UserError if there is nothing."""
     answer = offered(names, target, path)
     answer.float32 |= bool(names.get(FLOAT32))
     return answer
 
 
 def offered(names: dict[str, Any], target: Target, path: Path | None) -> Answer:
-    """The surest of what the file defines. Raises UserError where there is nothing."""
+    """The first in the order of the module's docstring. Raises UserError if there is nothing."""
     wanted = (*FUNCTIONS.get(target.name, ()), target.name, *ANNOUNCED)
     for name in wanted:
         thing = names.get(name)
@@ -154,12 +155,12 @@ def offered(names: dict[str, Any], target: Target, path: Path | None) -> Answer:
 
 
 def named_like(name: str, target: Target) -> bool:
-    """Whether a function's name is one that the target's answers have."""
+    """Whether a function's name is a usual one for the target."""
     return name in (*FUNCTIONS.get(target.name, ()), *ANNOUNCED) or target.name.split("_")[-1] in name.lower()
 
 
 def layer(thing: nn.Module) -> bool:
-    """Whether a module is one of torch's own that computes a part only: a script has them at its top level."""
+    """Whether a module is a single layer of torch, as a script has them at its top level: not a whole answer."""
     return isinstance(thing, (nn.Linear, nn.Embedding, nn.Dropout, nn.LayerNorm, nn.Softmax, nn.ReLU, nn.GELU))
 
 
@@ -167,7 +168,7 @@ def made_by_function(functions: Mapping[str, Any], classes: list[type[nn.Module]
                      path: Path | None) -> Answer | None:  # fmt: skip
     """The module that a function with the target's name makes, `def block(D=32, H=4): return nn.Sequential(...)`.
 
-    Only where no class has that name, and every argument of the function has a default.
+    None if a class has that name, or if an argument of the function has no default.
     """
     word = target.name.replace("_", "")
     if any(word in kind.__name__.lower() for kind in classes):
@@ -183,7 +184,7 @@ def made_by_function(functions: Mapping[str, Any], classes: list[type[nn.Module]
 
 
 def with_matrices(function: Callable[..., Any], target: Target) -> nn.Module | None:
-    """The function as a module that holds the matrices which it reads or is given; None where it has none."""
+    """The function as a module that holds the matrices which it reads or takes; None if it has none."""
     if target.name == "norm":
         return given_vectors(function)
     read = partial(given_by_file, function, target)
@@ -195,7 +196,7 @@ def choose_function(functions: Mapping[str, Any], wanted: tuple[str, ...], targe
     for name in wanted:
         if name in functions:
             return name
-    least = 1 if target.name == "rotary" else len(target.takes)  # one of query and key, or both
+    least = 1 if target.name == "rotary" else len(target.takes)  # takes one of query and key, or both
     fitting = [name for name, thing in functions.items() if not name.startswith("_")
                and len(inspect.signature(thing).parameters) >= least]  # fmt: skip
     whole = [name for name in fitting if target.name == "multi_head" and re.search("(?i)multi|mha", name)]  # not a head
@@ -204,7 +205,7 @@ def choose_function(functions: Mapping[str, Any], wanted: tuple[str, ...], targe
 
 
 def choose_class(classes: list[type[nn.Module]], target: Target) -> type[nn.Module]:
-    """The class to build: a name like the target's, else an attention; of a block or a model the last whole."""
+    """The class to build: one named like the target, else the last attention; for a block or a model see `wholes`."""
     words = target.name.replace("_", "")
     for kind in classes:
         if words in kind.__name__.lower().replace("_", ""):
@@ -217,7 +218,7 @@ def choose_class(classes: list[type[nn.Module]], target: Target) -> type[nn.Modu
 
 
 def wholes(classes: list[type[nn.Module]]) -> list[type[nn.Module]]:
-    """The classes whose names do not stand in the source of another one."""
+    """The classes that the source of no other class mentions."""
     texts = dict[type[nn.Module], str]()
     for kind in classes:
         with suppress(OSError, TypeError):
@@ -227,9 +228,9 @@ def wholes(classes: list[type[nn.Module]]) -> list[type[nn.Module]]:
 
 
 def build(kind: type[nn.Module], target: Target, path: Path | None) -> Answer:
-    """An instance of a class, by the names of its constructor's arguments. Raises UserError where one is unknown.
+    """An instance of a class, built by the names of its constructor's arguments. Raises UserError for an unknown name.
 
-    If it cannot be called, it is built with another config, with the numbers of the file itself, or with other sizes.
+    `Answer.others` builds it with another config, with the numbers of the file itself, or with other sizes.
     """
     if issubclass(kind, Attention):
         with_default = partial(build_kind, kind, target, path)
@@ -257,7 +258,7 @@ def build(kind: type[nn.Module], target: Target, path: Path | None) -> Answer:
 
 
 def first_built(kind: type[nn.Module], ways: list[Callable[[], Answer]]) -> Answer:
-    """The first instance of a class that can be made, with the other ways to make one. Raises what the first raises."""
+    """The first instance of a class that can be made, with the other ways to make one. Raises the first error."""
     errors = list[Exception]()
     for number, way in enumerate(ways):
         try:
@@ -275,7 +276,7 @@ def first_built(kind: type[nn.Module], ways: list[Callable[[], Answer]]) -> Answ
 
 
 def resized(target: Target) -> list[Target]:
-    """The target with other sizes, for answers that cannot have its own: heads of an even quarter, powers of two."""
+    """The target with other sizes, for answers that cannot have its own: d / 4 even, or D and d powers of two."""
     if "H" not in target.sizes or target.sizes["H"] == 1 or not target.roles:
         return []
     shared = target.sizes["G"] < target.sizes["H"]
@@ -284,15 +285,15 @@ def resized(target: Target) -> list[Target]:
 
 
 def as_shown(kind: type[nn.Module], path: Path | None, text: str, make: Callable[[], Any]) -> Answer:
-    """A module built as a line of its file builds it, `MyAttention(48, 6)` below `__main__`."""
+    """A module built as a line of its file builds it, `MyAttention(48, 6)` under `__main__`."""
     return finished(make, f"built: {text}, as the file does", path)
 
 
 def instance(kind: Callable[..., nn.Module], given: dict[str, Any], path: Path | None, guessed: bool = False,
              tried: bool = False) -> Answer:  # fmt: skip
-    """A module made with these arguments, in float64; called, if it makes its parameters at its first call.
+    """A module made with these arguments, in float64; a lazy one is called once, which makes its parameters.
 
-    `tried`: with sizes that are not the check's; like one whose sizes were guessed, it is only wrong by name.
+    `tried`: the sizes are not the check's. As with guessed sizes, the answer is only wrong if its bug has a name.
     """
     shown = ", ".join(f"{name}={'Config(...)' if is_config(value) else value}" for name, value in given.items())
     by = "by the order of its arguments" if guessed else "by the names of its arguments" if given else "as it is"
@@ -300,7 +301,7 @@ def instance(kind: Callable[..., nn.Module], given: dict[str, Any], path: Path |
 
 
 def finished(make: Callable[[], Any], how: str, path: Path | None, guessed: bool = False) -> Answer:
-    """What is made, complete; and whether it made numbers in float32 for that."""
+    """The answer that `make` builds, with all parameters. Raises UserError for an object that cannot be called."""
     watch = Float32()
     with watch:
         made = as_module(in_float64(make))
@@ -311,14 +312,14 @@ def finished(make: Callable[[], Any], how: str, path: Path | None, guessed: bool
 
 
 def complete(module: nn.Module) -> None:
-    """Call a module that makes its parameters when it is first called."""
+    """Call a lazy module once: it makes its parameters in its first call."""
     if any(isinstance(one, UninitializedParameter) for one in module.parameters()) or not [*module.parameters()]:
         with suppress(Exception):  # the learner's code: anything
             in_float64(lambda: module(torch.randn(2, 3, FIRST)))  # (2, 3, D)
 
 
 def in_float64(make: Callable[[], Any]) -> Any:
-    """What is made while float64 is the type of new tensors."""
+    """Call `make` while float64 is the default type of new tensors."""
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
@@ -347,7 +348,7 @@ def build_kind(kind: type[Attention], target: Target, path: Path | None) -> Answ
         return kind(config, ModelConfig(n_embd=D, block_size=CONTEXT, position=chosen, attention=config))
 
     width = sizes["D"]
-    for D in (sizes["D"], *WIDTHS):  # a kind that fixes its number of heads does not go with every width
+    for D in (sizes["D"], *WIDTHS):  # a kind with a fixed number of heads does not fit every width
         with suppress(Exception):  # the learner's code: anything
             made(D).eval()(torch.randn(2, 3, D))  # (2, 3, D)
             width = D
@@ -358,8 +359,8 @@ def build_kind(kind: type[Attention], target: Target, path: Path | None) -> Answ
 def constructor_values(kind: Callable[..., Any], target: Target, number: int = 0) -> tuple[dict[str, Any], bool]:
     """A value for each argument of a constructor, and whether one was guessed from the order of the arguments.
 
-    `number` chooses among configs, where it takes one. Raises UserError for arguments without a default that are not
-    known, where there are several of them.
+    `number` chooses among the configs, for an argument that takes one. Raises UserError for unknown arguments without a
+    default whose values cannot be guessed.
     """
     values, unknown, known = dict[str, Any](), list[str](), set[str]()
     listed = inspect.signature(kind).parameters
@@ -392,7 +393,7 @@ def constructor_values(kind: Callable[..., Any], target: Target, number: int = 0
 
 
 def matrix_shape(parameter: Tensor) -> tuple[int, ...]:
-    """The shape without axes of one element at its end, as a convolution of width one has: (rows, columns)."""
+    """The shape (rows, columns): axes of length 1 at the end, as a convolution of width one has, are left out."""
     shape = tuple(parameter.shape)
     while len(shape) > 2 and shape[-1] == 1:
         shape = shape[:-1]

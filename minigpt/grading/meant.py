@@ -1,7 +1,7 @@
-"""What was announced, and what may have been meant: for some names the answer itself says which.
+"""The target that was announced (`--as`), and the targets that the answer fits: some names are ambiguous.
 
-`attention_weights` of a module are those of x; `linear_attention` of a function has its queries given. A dot product of
-query, key and value is `attend`, where it is right as that.
+For `attention_weights` and `linear_attention`, a module takes x; a function takes queries, keys and, for the latter,
+values. A `dot_product` of query, key and value may be `attend`.
 """
 
 from __future__ import annotations
@@ -33,15 +33,13 @@ from minigpt.grading.targets.given import given, products, products_reference, t
 from minigpt.grading.targets.pairs import scores
 from minigpt.system.errors import UserError
 
-SCALED = (
-    "it takes query, key and value and divides by sqrt(d), as `attend`; the rung `dot_product` leaves them unscaled"
-)
+SCALED = "it takes query, key and value and divides by sqrt(d), as `attend`; `dot_product` does not divide the products"
 
 
 NOT_CAUSAL = re.compile(r"(?i)\bbi-?dire[ck]?[ct]?[ct]ion|\b(not|non|un)[ -]?causal|\bno causal|\bencoder\b|"
                         r"\b(no|without( an?y?)?)( attention)? mask|\bunmasked|\bcross[- ]attention|\bvalid_?len|"
                         r"\bkey_padding_mask\s*[:=,)]")  # fmt: skip
-KEYS = re.compile(r"(?i)^k|key|_k$|schl|cl[eé]s?$|clave|chiav")  # in the name of an argument: the keys
+KEYS = re.compile(r"(?i)^k|key|_k$|schl|cl[eé]s?$|clave|chiav")  # names of arguments that hold the keys
 AS_MANY_TEXT = re.compile(r"(?i)\bmust (both )?(be )?(equal|the same|match)|\b(same|equal) (sequence )?length|"
                           r"\bsame number of|\bas many (queries|keys)|\bself[- ]attention|\bsame shape|"
                           r"\b(all|each)( of them| three)? (are|is|have|has)( the)?( shape)? ?[(\[]")  # fmt: skip
@@ -49,10 +47,10 @@ ONE_SHAPE = re.compile(r"(?i)\bq\w*\s*,\s*k\w*\s*(,|,? and)\s*v\w*\s*:\s*[(\[]")
 
 
 def meant(thing: Any, target: Target, numbers: Mapping[str, int] | None = None) -> list[Target]:
-    """The targets that an answer is held against, the announced one first.
+    """The targets that an answer is compared with, the likeliest first.
 
-    `numbers` are those that a module without parameters was built with. Where the source says that all positions see
-    each other, it may be that.
+    `numbers`: the arguments that a module without parameters was built with. If the source says that all positions see
+    each other, the same targets without a mask come last.
     """
     found = [resized(one, numbers or {}) for one in read_as(thing, target)]
     if not says_full(thing) or target.options.full or target.options.cache or target.options.window:
@@ -79,7 +77,7 @@ def text_of(thing: Any) -> str:
 
 
 def resized(target: Target, numbers: Mapping[str, int]) -> Target:
-    """The target of given tensors with the width of a head that a module without parameters was built for."""
+    """A target of given heads, with the width d for which a module without parameters was built (`numbers`)."""
     by = {axis: next((numbers[name] for name in names if name in numbers), 0) for axis, names in ARGUMENTS.items()}
     d = by["d"] or (by["D"] // by["H"] if by["H"] else by["D"])
     if "d" not in target.sizes or target.roles or d < 2:
@@ -89,7 +87,7 @@ def resized(target: Target, numbers: Mapping[str, int]) -> Target:
 
 
 def read_as(thing: Any, target: Target) -> list[Target]:
-    """The targets that the arguments of an answer speak for."""
+    """The targets that the arguments of an answer fit, the likeliest first."""
     if target.function and not isinstance(thing, nn.Module):
         return [target.function]
     if target.module and isinstance(thing, nn.Module) and any(True for _ in thing.parameters()):
@@ -105,7 +103,7 @@ def read_as(thing: Any, target: Target) -> list[Target]:
 
 
 def of_given_heads(thing: Any, target: Target) -> list[Target]:
-    """What an answer without parameters may be, where its queries, keys and values are given, or only turned."""
+    """The targets of an answer without parameters that takes queries, keys and values, or rotates tensors; or []."""
     if not target.roles or (isinstance(thing, nn.Module) and any(True for _ in thing.parameters())):
         return []
     names = [entry.name.lower() for entry in needed_tensors(thing)]
@@ -125,7 +123,7 @@ def best(reports: list[Report]) -> Report:
 
     def rank(report: Report) -> tuple[object, ...]:
         wrong = report.verdict == "wrong"
-        raises = wrong and report.names[0].startswith("it raises")  # it was not read so
+        raises = wrong and report.names[0].startswith("it raises")  # it is not called in this way
         untold = report.verdict == "cannot tell"
         return not report.verdict.startswith("right"), untold, raises, report.measured, len(report.names)
 
@@ -149,7 +147,7 @@ ONE_SEQUENCE = Bug({}, "it is right for one sequence (T, D), but wrong for a bat
 
 
 def unannounced(attempt: Attempt) -> str:
-    """The name of a target that the answer is right for: the same for all positions, without a mask."""
+    """The name of the same target without a mask ("full"), if the answer is right for it; "" otherwise."""
     target = attempt.target
     if not target.roles or target.options != Options():
         return ""
@@ -166,12 +164,12 @@ def unannounced(attempt: Attempt) -> str:
 
 
 AS_MANY = Convention({"mask": "corner"}, "it is written for as many queries as keys; with fewer, as with a cache, "
-                     "query t would be taken for the first positions")  # fmt: skip
+                     "query t would be taken for position t")  # fmt: skip
 
 
 def as_many_queries_only(thing: Any, found: Found) -> Found:
-    """A function that never asks how many keys there are is not wrong where they are more than the queries, and one
-    whose text says that they are as many neither."""
+    """A mask that is wrong only for fewer queries than keys is a convention, no bug, if the function never reads the
+    number of keys, or if its source says that there are as many queries as keys."""
     left = [bug for bug in found.bugs if bug.knobs != AS_MANY.knobs]
     if len(left) == len(found.bugs) or found.reading.target.takes[0] != "query":
         return found
@@ -181,15 +179,15 @@ def as_many_queries_only(thing: Any, found: Found) -> Found:
 
 
 def of_one_shape(thing: Any, found: Found) -> bool:
-    """Whether the source of a function gives queries, keys and values one shape, and it took no values of another."""
+    """Whether the source gives queries, keys and values one shape, and the function raised for other values."""
     sizes = found.reading.sizes
-    wide = "given" not in sizes and sizes.get("e") == sizes.get("d")  # as no target has them at first
+    wide = "given" not in sizes and sizes.get("e") == sizes.get("d")  # `as_wide` in grade.py makes them equal
     return wide and ONE_SHAPE.search(text_of(thing)) is not None
 
 
 def asks_for_keys(thing: Any) -> bool:
-    """Whether the source of a function asks for the size of anything but its first argument; True where it is not
-    known, or asks for none."""
+    """Whether the source of a function reads the shape, size or length of anything but its first argument; True if the
+    source is not known, or reads none."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(thing)))
     except (OSError, TypeError, SyntaxError):
@@ -204,7 +202,7 @@ def asks_for_keys(thing: Any) -> bool:
 
 
 def one_sequence(attempt: Attempt) -> list[Reading]:
-    """The reading of a function that takes one sequence (T, D) at a time, where it also took a batch."""
+    """The reading in which a function that also takes a batch gets one sequence (T, D) at a time; [] if it cannot."""
     target, taken = attempt.target, {call.layout for call in attempt.calls}
     if target.roles or has_heads(target) or "(T, D)" in taken:
         return []
@@ -226,7 +224,7 @@ MOVED = Convention({}, "it is not the usual rotation, as where positions start e
 
 
 def by_products(attempt: Attempt) -> Found | None:
-    """A rotation alone that is right up to what no product of a query and a key shows."""
+    """Accept a `rotary` answer if the products of its rotated queries and keys are right; None if they are not."""
     if attempt.target.name != "rotary":
         return None
     target = replace(attempt.target, reference=products_reference, bugs=[])
@@ -248,10 +246,10 @@ def by_products(attempt: Attempt) -> Found | None:
 
 
 def run_products(run: Callable[[Any, Probe], Tensor], thing: Any, probe: Probe) -> Tensor:
-    """The products of what a rotation returns: (B, H, T, T)."""
+    """The products (B, H, T, T) of the rotated queries and keys that an answer returns."""
     return products(run(thing, probe))
 
 
 def sizes_of(turned: Tensor) -> Tensor:
-    """The sizes of all features of each head, in order."""
+    """The absolute values of the features of each head, sorted: (B, T, 2 H, d)."""
     return turned.abs().sort(dim=-1).values

@@ -1,8 +1,8 @@
-"""What can be measured from outside, where no sentence fits: the weights themselves, and from them who sees whom, what
-the rows sum to, and what the scores are multiplied by.
+"""Measures a wrong answer from its outputs, where no known bug fits: the attention weights, and from them which token
+sees which, the sums of the rows, and the factor of the scores.
 
-The weights of a mean and of `attend` are its output for unit vectors. Those of a module are found by undoing the output
-projection and dividing by the values; that needs the way of the values to be right, and no more tokens than features.
+The weights of a mean and of `attend` are the output for unit vectors. The weights of a module follow from its output by
+the inverses of the output projection and of the values; both must be right, and there are at most d tokens.
 
 B batch, H heads, T tokens, D model width, d width of a head.
 """
@@ -29,7 +29,7 @@ AT_ONCE = "right at once"
 
 
 def measure(reading: Reading) -> list[str]:
-    """Facts about an answer that is wrong and has no name; none if nothing can be said for sure."""
+    """Sentences about a wrong answer whose bug has no name; [] if nothing is certain."""
     number = middle(reading)
     theirs = reading.outputs[number]
     if late := chunks_differ(reading, number):
@@ -55,7 +55,7 @@ def measure(reading: Reading) -> list[str]:
 
 
 def chunks_differ(reading: Reading, number: int) -> str:
-    """Where chunks with a cache begin to differ, of an answer that is right at once; "" for any other."""
+    """A sentence: where the outputs in chunks differ first, if those at once are right; "" otherwise."""
     chunked = [n for n in reading.order() if reading.outputs.probes[n].chunks]
     if not chunked or not reading.agrees({}, number):
         return ""
@@ -71,7 +71,7 @@ def chunks_differ(reading: Reading, number: int) -> str:
 
 
 def facts_in_chunks(reading: Reading) -> list[str]:
-    """What is wrong with the weights of an answer that is given its input in chunks, where they can be measured."""
+    """Sentences: what is wrong with the weights of an answer in chunks; [] if they cannot be measured."""
     number = next(n for n in reading.order() if reading.outputs.probes[n].chunks)
     probe, theirs = reading.outputs.probes[number], reading.outputs[number]
     whole = replace(probe, chunks=())
@@ -83,7 +83,7 @@ def facts_in_chunks(reading: Reading) -> list[str]:
 
 
 def depends(reading: Reading, number: int) -> str:
-    """Which token's output changes with which other one, where it never must; "" if none does."""
+    """A sentence: which output changes with another token or sequence, but must not; "" if none does."""
     alone = reading.target.name in ALONE
     for b, s, moved in moves(reading, number):
         if alone and (row := moved[b].nonzero()).numel():
@@ -98,7 +98,7 @@ def depends(reading: Reading, number: int) -> str:
 
 
 def sees_later(reading: Reading, number: int) -> str:
-    """Which output changes with a later token; "" if none does, or every token may be seen."""
+    """A sentence: which output changes with a later token; "" if none does, or the target has no mask."""
     for b, s, moved in moves(reading, number) if not reading.target.options.full else ():
         if bool(moved[b, :s].any()):
             return (
@@ -108,7 +108,7 @@ def sees_later(reading: Reading, number: int) -> str:
 
 
 def moves(reading: Reading, number: int) -> Iterator[tuple[int, int, Tensor]]:
-    """For token s of sequence b: which other outputs (B, T) change when it does. Only of an answer that is given x."""
+    """Yields (b, s, which other outputs (B, T) change with token s of sequence b); nothing if there are more inputs."""
     probe, before = reading.outputs.probes[number], reading.outputs[number]
     if tuple(probe.inputs) != ("x",) or isinstance(before, Exception):
         return
@@ -125,14 +125,14 @@ def moves(reading: Reading, number: int) -> Iterator[tuple[int, int, Tensor]]:
 
 
 def middle(reading: Reading) -> int:
-    """The shortest probe with several tokens and all at once."""
+    """The number of the shortest probe with several tokens that is not given in chunks."""
     probes = reading.outputs.probes
     fitting = [n for n in reading.order() if reading.length(n) > 1 and not probes[n].optional and not probes[n].chunks]
     return fitting[0]
 
 
 def measured_weights(reading: Reading, probe: Probe, right: Steps) -> Tensor | None:
-    """The weights that the answer must have used; None where that cannot be said."""
+    """The weights that the answer used; None if they cannot be measured."""
     names, theirs = reading.target.takes, reading.outputs.run(probe)
     if names == ("query", "key"):
         return theirs
@@ -149,7 +149,7 @@ def measured_weights(reading: Reading, probe: Probe, right: Steps) -> Tensor | N
 
 
 def weights_of_module(reading: Reading, theirs: Tensor, right: Steps) -> Tensor | None:
-    """The weights (B, H, T, T) of a module with heads whose values and output projection are right."""
+    """The weights (B, H, T, T) of a module whose values and output projection are right; None for any other."""
     parameters = reading.binding.parameters
     if not {"query", "key", "value", "output"} <= set(parameters):
         return None
@@ -166,7 +166,7 @@ def weights_of_module(reading: Reading, theirs: Tensor, right: Steps) -> Tensor 
 
 
 def mixed_of_module(reading: Reading, theirs: Tensor, right: Steps) -> Tensor | None:
-    """What each head returns (B, H, T, d), from the output (B, T, D): the projection is undone."""
+    """The outputs of the heads (B, H, T, d), from `theirs` (B, T, D) by inverting the projection, or None."""
     parameters = reading.binding.parameters
     matrix = parameters["output"].flatten(1)  # (D, H d)
     if matrix.shape[0] < matrix.shape[1] or theirs.shape != right["output"].shape:
@@ -177,7 +177,7 @@ def mixed_of_module(reading: Reading, theirs: Tensor, right: Steps) -> Tensor | 
 
 
 def head_order(reading: Reading) -> tuple[int, ...]:
-    """Which head stands where in what the projection reads, if every one is a right one; () if not, or in order."""
+    """The order in which the projection reads the heads; () if it is the usual one, or if a head is wrong."""
     parameters, number = reading.binding.parameters, middle(reading)
     theirs, probe = reading.outputs[number], reading.outputs.probes[number]
     if "output" not in parameters or isinstance(theirs, Exception):
@@ -196,7 +196,7 @@ def head_order(reading: Reading) -> tuple[int, ...]:
 
 
 def order_bug(order: tuple[int, ...]) -> Bug:
-    """What an order of the heads means: another one is learned as well; a head that is left out is wrong."""
+    """The bug for an order of the heads: a permutation is harmless, since it can be learned; a missing head is not."""
     shown = ", ".join(str(h + 1) for h in order)
     if len(set(order)) == len(order):
         sentence = f"the heads are joined in the order {shown}: the same up to the order of the projection's columns"
@@ -207,12 +207,12 @@ def order_bug(order: tuple[int, ...]) -> Bug:
 
 
 def fits(found: Tensor, expected: Tensor) -> bool:
-    """Whether a measurement explains what was measured."""
+    """Whether two tensors are equal up to rounding: then a measurement explains the output."""
     return found.shape == expected.shape and torch.allclose(found, expected, rtol=1e-7, atol=1e-9)
 
 
 def weight_facts(weights: Tensor, expected: Tensor, products: Tensor | None) -> list[str]:
-    """What is wrong with weights (..., T, S)."""
+    """Sentences: what is wrong with weights (..., T, S); [] if nothing is found."""
     facts, sums = [], weights.sum(dim=-1)
     leaking = ((weights.abs() > SMALL) & (expected.abs() < SMALL)).nonzero()
     blind = ((weights.abs() < SMALL) & (expected.abs() > 1e-3)).nonzero()
@@ -236,9 +236,9 @@ def weight_facts(weights: Tensor, expected: Tensor, products: Tensor | None) -> 
 
 
 def filled(weights: Tensor, right: Steps) -> list[float]:
-    """What stands where hidden scores should be -inf, or what is added to them: likely numbers, from the weights.
+    """Likely numbers that the mask puts in the place of hidden scores, or adds to them, instead of -inf.
 
-    weights (..., T, S). The logarithms of a row's weights are its scores, up to one number.
+    They follow from the weights (..., T, S): the logarithms of a row of weights are its scores plus a constant.
     """
     scores, masked = right.get("scores"), right.get("masked scores")
     if scores is None or masked is None or scores.numel() != weights.numel():
@@ -246,7 +246,7 @@ def filled(weights: Tensor, right: Steps) -> list[float]:
     scores, hidden = scores.view_as(weights), masked.view_as(weights) == -torch.inf  # (..., T, S)
     logs = weights.clamp(min=1e-300).log() - scores  # (..., T, S)
     seen = logs.diagonal(dim1=-2, dim2=-1)[..., None]  # (..., T, 1)
-    if float(weights.diagonal(dim1=-2, dim2=-1)[..., 0].max()) == 0:  # all weight is the future's
+    if float(weights.diagonal(dim1=-2, dim2=-1)[..., 0].max()) == 0:  # all weight is on later tokens
         return [10.0**n for n in range(3, 9)]
     added = (logs - seen)[hidden]
     instead = (logs + scores - seen)[hidden]
@@ -255,7 +255,7 @@ def filled(weights: Tensor, right: Steps) -> list[float]:
 
 
 def fill_bugs(reading: Reading) -> list[Bug]:
-    """The bugs of a mask that is filled with a number which hides too little, as far as the weights show it."""
+    """The bugs of a mask whose number does not hide the scores fully, for the numbers that the weights show."""
     number = middle(reading)
     theirs, probe = reading.outputs[number], reading.outputs.probes[number]
     if isinstance(theirs, Exception) or not theirs.isfinite().all() or reading.target.options.full:
@@ -268,7 +268,7 @@ def fill_bugs(reading: Reading) -> list[Bug]:
     bugs = list[Bug]()
     for value in filled(weights, right) if weights is not None else []:
         d = reading.sizes["d"] ** 0.5
-        before = float(f"{value * d:.7g}")  # where it is filled in before the scores are divided
+        before = float(f"{value * d:.7g}")  # if the scores are divided after the mask
         ways: list[tuple[float, Knobs]] = [(value, {}), (before, {"scale_at": "after_mask"})]
         for number_, more in sorted(ways, key=lambda way: len(f"{way[0]:g}")):
             for how, words in (("fill", "become"), ("add", "get only")):
@@ -279,7 +279,7 @@ def fill_bugs(reading: Reading) -> list[Bug]:
 
 
 def by_measuring(natural: Sequence[Sequence[Reading]]) -> Found | None:
-    """What only a measurement can name: right heads in another order, one of them twice, what a mask is filled with."""
+    """A bug that needs a measurement: heads in another order or used twice, the number in a mask. None if not found."""
     for reading in [reading for readings in natural for reading in readings if not missing_bugs(reading)]:
         order = head_order(reading)
         for bug in [order_bug(order)] if order else fill_bugs(reading):
@@ -290,9 +290,9 @@ def by_measuring(natural: Sequence[Sequence[Reading]]) -> Found | None:
 
 
 def turning(reading: Reading, weights: Tensor, right: Steps) -> str:
-    """By how much each pair of features turns from a position to the next; "" if that does not explain the weights.
+    """A sentence: by which angle each pair of features is rotated per position; "" if no angles explain the weights.
 
-    The logarithms of weights (B, H, T, T) on neighbours are linear in the cosines and sines of these angles.
+    The logarithms of the weights (B, H, T, T) of neighbours are linear in the cosines and sines of these angles.
     """
     d, T = reading.sizes["d"], weights.shape[-1]
     query, key = right["query"], right["key"].repeat_interleave(reading.sizes["H"] // reading.sizes["G"], dim=1)
@@ -306,7 +306,7 @@ def turning(reading: Reading, weights: Tensor, right: Steps) -> str:
         one, two = (
             (logs.diagonal(-far, -2, -1) - logs.diagonal(0, -2, -1)[..., far:] + own[..., far:]).flatten()
             for far in (1, 2)
-        )  # what the neighbours' scores, and those two places apart, must be
+        )  # the scores of tokens one and two positions apart, from the weights
         near, next_ = (products.diagonal(-far, 2, 3).mT.flatten(0, 2) for far in (1, 2))  # (N, n) each
         found = torch.linalg.lstsq(torch.cat((near.real, -near.imag), dim=-1), one[:, None]).solution[:, 0]  # (2 n,)
         angles = torch.atan2(*found.chunk(2)[::-1])  # (n,)
@@ -316,17 +316,17 @@ def turning(reading: Reading, weights: Tensor, right: Steps) -> str:
 
 
 def said_of_angles(angles: Tensor, expected: Tensor, d: int) -> str:
-    """The measured angles (n,) beside the right ones, and the base that they have, if it is one."""
+    """A sentence: the measured angles (n,) in radians, the right ones, and the base, if the angles have one."""
     theirs, ours = (", ".join(f"{value:.4g}" for value in row[:4].tolist()) for row in (angles, expected))
     more = ", ..." if len(angles) > 4 else ""
     base = float(angles[1]) ** (-d / 2) if len(angles) > 1 and angles[1] > 0 else 0.0
     regular = base > 0 and fits(base ** (-2 * torch.arange(len(angles), dtype=angles.dtype) / d), angles)
     which = f": the base is {base:.6g} instead of 10000" if regular else ""
-    return f"measured: the pairs turn by {theirs}{more} a position, expected {ours}{more}{which}"
+    return f"measured: the pairs are rotated by {theirs}{more} per position, expected {ours}{more}{which}"
 
 
 def scale_of(weights: Tensor, expected: Tensor, products: Tensor) -> float:
-    """What the products must have been multiplied by, from the logarithms of the weights; 0.0 if by no one number."""
+    """The factor of the products, from the logarithms of the weights; 0.0 if there is no single factor."""
     seen = expected > SMALL
     if not bool((weights[seen] > 0).all()) or weights.shape != products.shape:
         return 0.0

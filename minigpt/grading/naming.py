@@ -1,7 +1,7 @@
-"""Is it right, and if not, what is wrong: by exact equality with the reference under some setting of its knobs.
+"""Decides whether an answer is right, or which bug it has, by exact equality with the reference under some knobs.
 
-Nothing is ever named because it is near. An answer is right where it equals the reference on every probe; a bug is
-named where the answer equals the reference with that bug on every probe; two bugs at once likewise.
+An approximate match names nothing. An answer is right if it equals the reference on every probe. A bug is named if the
+answer equals the reference with that bug on every probe; two bugs at once are named in the same way.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from minigpt.grading.clock import Budget
 from minigpt.grading.outputs import Expected, Outputs, equal, text_of
 from minigpt.grading.target import Bug, Convention, Knobs, Sizes, Target, fill
 
-LARGEST_LOOSE = 100.0  # inputs times more than this leave nothing of float32's precision in a softmax
-LIKELY = 2  # readings of which every convention is tried with every bug, before the others
-SINGLES, PAIRS = 5_000, 5_000  # evaluations of the reference, so that a name does not depend on the machine's load
+LARGEST_LOOSE = 100.0  # inputs with a larger factor: float32 has no precision left in the softmax
+LIKELY = 2  # so many first readings are tried with every convention and bug before the others
+SINGLES, PAIRS = 5_000, 5_000  # budgets in evaluations of the reference: independent of the machine's load
 
 
 @dataclass(eq=False)
@@ -32,20 +32,20 @@ class Reading:
     budget: Budget
     loose: bool = False
     silent: dict[str, bool] = field(default_factory=dict)
-    """Which settings change nothing where there is one token, by the text of their knobs; shared by all readings."""
+    """Whether a setting changes nothing for one token, by the text of its knobs; shared by all readings."""
     shown: dict[str, Knobs] = field(default_factory=dict)
-    """What one token shows of two conventions at once, by the text of their knobs; shared by all readings."""
+    """The fewest knobs that compute the same for one token, by the text of all knobs; shared by all readings."""
     even: bool = False
     """Whether inputs with fewer queries than keys are left out."""
     at_once: bool = False
     """Whether inputs in chunks are left out."""
     compared: list[int] = field(default_factory=list, init=False)
-    """The probes that are compared; found out once."""
+    """The numbers of the probes that are compared; computed once."""
     masked: bool = False
-    """Whether the mask comes from outside; nothing can be wrong with it then, but that it is not used."""
+    """Whether the check passes the mask: then the only possible mask bug is that the answer does not use it."""
 
     def order(self) -> list[int]:
-        """The probes from the shortest to the largest: the first ones tell most readings apart for little."""
+        """The numbers of the probes, from shortest to largest: the first ones rule out most readings cheaply."""
         return self.outputs.order
 
     def length(self, number: int) -> int:
@@ -53,7 +53,7 @@ class Reading:
         return next(iter(self.outputs.probes[number].inputs.values())).shape[1]
 
     def usable(self) -> list[int]:
-        """The probes that are compared."""
+        """The numbers of the probes that are compared."""
         if not self.compared:
             self.compared += [
                 number
@@ -65,14 +65,14 @@ class Reading:
         return self.compared
 
     def takes_no_fewer(self) -> bool:
-        """Whether an input with fewer queries than keys raises, or gives another shape: then none of them is asked."""
+        """Whether fewer queries than keys raise or give another shape: then no probe with fewer queries is compared."""
         if self.outputs.no_fewer is None:
             optional = [number for number, probe in enumerate(self.outputs.probes) if probe.optional]
             self.outputs.no_fewer = any(not self.has_shape(number) for number in optional)
         return self.outputs.no_fewer
 
     def has_shape(self, number: int) -> bool:
-        """Whether the answer's output for a probe has the right one's shape."""
+        """Whether the answer's output for a probe has the shape of the right output."""
         theirs, right = self.outputs[number], self.expected.output(number, self.binding, {})
         return not isinstance(theirs, Exception) and right is not None and theirs.shape == right.shape
 
@@ -85,9 +85,9 @@ class Reading:
         return equal(self.outputs[number], expected, self.outputs.probes[number], self.loose)
 
     def is_silent(self, setting: Knobs, base: Knobs, shortest: int) -> bool:
-        """Whether a setting changes nothing for the shortest probe, besides what the base does.
+        """Whether a setting, added to the base, changes nothing in the output for the shortest probe.
 
-        With one token every weight is 1: bugs on the way of the weights are silent there, those of the values are not.
+        With one token every weight is 1: bugs in the weights do not show there, bugs in the values do.
         """
         key, merged = text_of(setting), merge(base, setting)
         if key not in self.silent and merged is not None and self.has_roles_for(base, shortest):
@@ -95,7 +95,7 @@ class Reading:
         return self.silent.get(key, False)
 
     def unlikely(self, knobs: Knobs, conventions: Sequence[Convention]) -> tuple[bool, bool]:
-        """What sorts the likelier conventions before the others: missing roles, a difference with one token."""
+        """Sort key of conventions, the likelier first: (a role is missing, the output for one token differs)."""
         return not self.has_roles_for(knobs, self.usable()[0]), not self.right_for_one_token(knobs, conventions)
 
     def has_roles_for(self, knobs: Knobs, number: int) -> bool:
@@ -103,7 +103,7 @@ class Reading:
         return self.expected.output(number, self.binding, knobs, alone=True) is not None
 
     def shows(self, knobs: Knobs, conventions: Sequence[Convention], shortest: int) -> Knobs:
-        """The fewest of two conventions that compute the same as both for the shortest probe."""
+        """The knobs of none, one or both of two conventions: the fewest that equal both on the shortest probe."""
         if self.is_silent(knobs, {}, shortest):
             return {}
         key = text_of(knobs)
@@ -118,7 +118,7 @@ class Reading:
         return one is not None and other is not None and equal(other, one, self.outputs.probes[number])
 
     def right_for_one_token(self, knobs: Knobs, conventions: Sequence[Convention] = ()) -> bool:
-        """Whether the answer equals the reference with these knobs, those of the conventions, on the shortest probe."""
+        """Whether the answer equals the reference with these knobs of these conventions on the shortest probe."""
         shortest = self.usable()[0]
         shown = self.shows(knobs, conventions, shortest)
         key = self.looks(shown, text_of(shown))
@@ -127,30 +127,30 @@ class Reading:
         return self.outputs.told[key]
 
     def looks(self, shown: Knobs, text: str) -> tuple[object, ...]:
-        """What two readings have in common that the shortest probe does not tell apart; `text` is that of the knobs."""
+        """A key, equal for readings that the shortest probe cannot distinguish; `text` is `text_of(shown)`."""
         return self.expected.number, self.loose, text, self.expected.alike(self.binding, shown, text)
 
     def equals(self, knobs: Knobs) -> bool:
         """Whether the answer equals the reference with these knobs on every probe."""
         first, *others = self.usable()
-        order = [others[0], first, *others[1:]] if others else [first]  # one token alone tells few bugs apart
+        order = [others[0], first, *others[1:]] if others else [first]  # one token distinguishes few bugs
         return not self.budget.over and all(self.agrees(knobs, number) for number in order)
 
 
 @dataclass
 class Found:
-    """What an answer turned out to be."""
+    """The result for an answer: the reading, and the knobs with their bugs and conventions."""
 
     reading: Reading
     knobs: Knobs
     bugs: list[Bug] = field(default_factory=list)
     conventions: list[Convention] = field(default_factory=list)
     either: list[Bug] = field(default_factory=list)
-    """Other bugs that the sizes of this answer cannot tell from the first."""
+    """Other bugs that give the same numbers as the first one with the sizes of this answer."""
 
 
 def settled(found: Found) -> Found:
-    """The same with the harmless bugs among its conventions."""
+    """A copy of `found` in which the harmless bugs are moved to the conventions."""
     notes = [Convention(bug.knobs, fill(bug.sentence, found.reading.sizes)) for bug in found.bugs if bug.harmless]
     left = [bug for bug in found.bugs if not bug.harmless]
     return replace(found, bugs=left, conventions=[*found.conventions, *notes], either=found.either if left else [])
@@ -164,7 +164,7 @@ def merge(first: Knobs, second: Knobs) -> Knobs | None:
 
 
 def bases(target: Target) -> Iterator[tuple[Knobs, list[Convention]]]:
-    """No convention, each one, and each two of them."""
+    """Yields the knobs of no convention, of each one, and of each pair, with the conventions themselves."""
     yield {}, []
     for convention in target.conventions:
         yield convention.knobs, [convention]
@@ -174,7 +174,7 @@ def bases(target: Target) -> Iterator[tuple[Knobs, list[Convention]]]:
 
 
 def missing_bugs(reading: Reading) -> list[Bug]:
-    """What the roles that nothing fills mean."""
+    """The bugs that missing roles mean."""
     return [bug for bug in lacking(reading) if isinstance(bug, Bug)]
 
 
@@ -184,7 +184,7 @@ def lacking(reading: Reading) -> list[Bug | Convention]:
 
 
 def accept(readings: Sequence[Reading]) -> Found | None:
-    """The first reading under which the answer is right, or right in another convention."""
+    """The first reading under which the answer is right, or right in another convention; None if there is none."""
     if not readings:
         return None
     whole = [reading for reading in readings if not missing_bugs(reading) and not reading.binding.faults]
@@ -194,7 +194,7 @@ def accept(readings: Sequence[Reading]) -> Found | None:
     for number, group in enumerate(groups.values()):
         for knobs, conventions in bases(readings[0].target):
             if (number and len(conventions) > 1) or group[0].budget.over:
-                break  # unlikely sizes: no two conventions at once
+                break  # unlikely sizes: pairs of conventions are not tried
             for reading in right_for_one_token(group, knobs, conventions):
                 if reading.equals(knobs):
                     without = [entry for entry in lacking(reading) if isinstance(entry, Convention)]
@@ -203,7 +203,7 @@ def accept(readings: Sequence[Reading]) -> Found | None:
 
 
 def right_for_one_token(group: Sequence[Reading], knobs: Knobs, conventions: Sequence[Convention]) -> list[Reading]:
-    """The readings of some sizes that are right for the shortest probe: one is asked for all that look the same."""
+    """The readings that are right for the shortest probe; those that it cannot distinguish share one result."""
     shown = group[0].shows(knobs, conventions, group[0].usable()[0])
     text, right = text_of(shown), dict[tuple[object, ...], bool]()
     chosen = []
@@ -216,9 +216,9 @@ def right_for_one_token(group: Sequence[Reading], knobs: Knobs, conventions: Seq
 
 
 def name_one(readings: Sequence[Reading]) -> Found | None:
-    """The first reading under which the answer has one bug (beside those of the reading itself).
+    """The first reading under which the answer has one bug (besides those that its missing roles mean), or None.
 
-    Every reading without a convention, then the likeliest under every convention, and then the others.
+    The order: every reading without a convention, the first LIKELY readings with every convention, then the others.
     """
     if not readings or readings[0].budget.over:
         return None
@@ -230,7 +230,7 @@ def name_one(readings: Sequence[Reading]) -> Found | None:
     ]  # fmt: skip
     left = readings[0].budget.left
     for some in tried:
-        readings[0].budget.left = left  # shared by all
+        readings[0].budget.left = left  # one budget, shared by all readings
         for (knobs, conventions), reading in some:
             own = missing_bugs(reading)
             if (own or reading.binding.faults) and reading.equals(knobs):
@@ -242,7 +242,7 @@ def name_one(readings: Sequence[Reading]) -> Found | None:
 
 
 def name_in(reading: Reading, base: Knobs) -> list[tuple[Bug, Knobs]]:
-    """All bugs that the answer equals in this reading, with their settings."""
+    """All bugs with which the reference equals the answer in this reading, with their settings."""
     found, shortest = [], reading.usable()[0]
     if reading.budget.over:
         return []
@@ -261,10 +261,10 @@ def name_in(reading: Reading, base: Knobs) -> list[tuple[Bug, Knobs]]:
 
 
 def name_two(reading: Reading) -> Found | None:
-    """Two bugs at once, in the likeliest reading.
+    """Two bugs at once, in the likeliest reading; None if no pair fits.
 
-    With one token every weight is 1, so the shortest probe tells bugs on the way of the values from bugs on the way of
-    the weights, and no full product is needed.
+    With one token every weight is 1, so the shortest probe separates bugs in the values from bugs in the weights, and
+    not every pair must be tried.
     """
     if found := pair_in(reading):
         knobs, bugs = found
@@ -273,7 +273,7 @@ def name_two(reading: Reading) -> Found | None:
 
 
 def pair_in(reading: Reading) -> tuple[Knobs, list[Bug]] | None:
-    """The first pair of bugs that the answer equals in this reading, the more common ones first."""
+    """The first pair of bugs with which the reference equals the answer; the more common pairs are tried first."""
     order = reading.usable()
     if len(order) < 2:
         return None
@@ -283,7 +283,7 @@ def pair_in(reading: Reading) -> tuple[Knobs, list[Bug]] | None:
         (silent if reading.agrees(setting, order[0]) else loud).append((rank, bug, setting))
     pairs = [*combinations(silent, 2)] if plain else [*product(silent, loud), *combinations(loud, 2)]
     conventions = [convention.knobs for convention in reading.target.conventions]
-    reading.budget.left = PAIRS // 4 if reading.target.takes == ("ids",) else PAIRS  # a model takes long
+    reading.budget.left = PAIRS // 4 if reading.target.takes == ("ids",) else PAIRS  # a model is slow
     for (_, first, one), (_, second, other) in sorted(pairs, key=lambda pair: pair[0][0] + pair[1][0]):
         both = None if first is second else merge(one, other)
         if both is not None and both not in conventions and reading.agrees(both, order[1]) and reading.equals(both):
@@ -297,7 +297,7 @@ Ranked = tuple[int, Bug, Knobs]
 
 
 def ranked(bugs: Sequence[Bug]) -> Iterator[Ranked]:
-    """Bugs with their places among those that set the same knobs: the more common ones come first in every list."""
+    """Yields (rank, bug, setting). The rank is the place among bugs of the same knobs, which list common ones first."""
     counted: dict[tuple[str, ...], int] = {}
     for bug in bugs:
         for extra, setting in enumerate(bug.settings()[:2]):

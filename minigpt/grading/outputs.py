@@ -1,7 +1,7 @@
-"""What an answer returns, and what the reference returns: each computed once, and whether they are equal.
+"""The outputs of an answer and of the reference, each computed once, and their comparison.
 
-A search for a bug asks for the same output of the reference again and again: for every way to call an answer, and for
-every reading of its parameters that differs only in what one token does not show.
+A search for a bug needs the same output of the reference many times: for every way to call an answer, and for readings
+of its parameters that give the same output for one token.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from torch import Tensor
 from minigpt.grading.bind import NUMBERS, Binding
 from minigpt.grading.target import Knobs, Probe, Sizes, Target
 
-STRICT, LOOSE = 1e-11, 3e-6  # float64; float32 somewhere inside
-MOST_NUMBERS = 10_000_000  # that are kept of the reference's outputs: 80 MB
-CANNOT = (RuntimeError, KeyError, IndexError, ValueError)  # knobs that need another shape, or a missing role
+STRICT, LOOSE = 1e-11, 3e-6  # relative tolerances: all in float64; float32 somewhere inside
+MOST_NUMBERS = 10_000_000  # of the reference's outputs that are kept at most: 80 MB
+CANNOT = (RuntimeError, KeyError, IndexError, ValueError)  # the knobs do not fit the shapes, or a role is missing
 
 
 def tolerance(probe: Probe, loose: bool) -> float:
-    """The largest relative difference. Errors of the scores grow with the square of the inputs."""
+    """The largest allowed relative difference. Errors of the scores grow with the square of the inputs."""
     return LOOSE * max(1.0, probe.size**2) if loose else STRICT * max(1.0, probe.size**2 / 10)
 
 
 def equal(answer: Tensor | Exception, expected: Tensor, probe: Probe, loose: bool = False) -> bool:
-    """Whether two outputs agree, with NaN and infinities in the same places."""
+    """Whether two outputs agree up to the tolerance, with NaN and infinities in the same places."""
     if isinstance(answer, Exception) or answer.shape != expected.shape:
         return False
     if not expected.numel():
@@ -36,12 +36,12 @@ def equal(answer: Tensor | Exception, expected: Tensor, probe: Probe, loose: boo
     answer = answer.to(expected.dtype)
     largest, far = float(expected.abs().max()), float((answer - expected).abs().max())
     if math.isfinite(largest):
-        return far <= tolerance(probe, loose) * max(largest, 1e-300)  # not where `answer` has NaN or inf
+        return far <= tolerance(probe, loose) * max(largest, 1e-300)  # False if `answer` has NaN or inf
     return equal_where_finite(answer, expected, probe, loose)
 
 
 def equal_where_finite(answer: Tensor, expected: Tensor, probe: Probe, loose: bool) -> bool:
-    """Whether two outputs agree of which one has NaN or infinities."""
+    """Whether two outputs agree, if `expected` has NaN or infinities."""
     finite = expected.isfinite()
     if not torch.equal(finite, answer.isfinite()):
         return False
@@ -51,7 +51,7 @@ def equal_where_finite(answer: Tensor, expected: Tensor, probe: Probe, loose: bo
 
 
 def text_of(knobs: Knobs) -> str:
-    """The same text for the same knobs, in whatever order."""
+    """A text for a setting of the knobs; the order of the knobs does not matter."""
     return repr(sorted(knobs.items(), key=str)) if len(knobs) > 1 else repr([*knobs.items()])
 
 
@@ -65,9 +65,9 @@ class Outputs:
     """Whether the answer was built with tables in float32."""
     kept: dict[int, Tensor | Exception] = field(default_factory=dict)
     told: dict[tuple[object, ...], bool] = field(default_factory=dict)
-    """Whether the shortest probe's is right, by how it was read."""
+    """Whether the output for the shortest probe is right, by the key `Reading.looks`."""
     no_fewer: bool | None = None
-    """Whether it takes no fewer queries than keys; None where that was not asked yet."""
+    """Whether the answer cannot take fewer queries than keys; None if that was not tried yet."""
     order: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -77,13 +77,13 @@ class Outputs:
         if number not in self.kept:
             try:
                 self.kept[number] = self.run(self.probes[number])
-            except Exception as error:  # the learner's code: anything
+            except Exception as error:  # the learner's code may raise anything
                 self.kept[number] = error
         return self.kept[number]
 
 
 def in_order(probes: Sequence[Probe]) -> list[int]:
-    """The probes from the shortest to the largest: the first ones tell most readings apart for little."""
+    """The numbers of the probes, from shortest to largest: the first ones rule out most readings cheaply."""
     lengths = [next(iter(probe.inputs.values())).shape[1] for probe in probes]
     keys = [(bool(probe.chunks), probe.size != 1, probe.size, T) for probe, T in zip(probes, lengths)]
     return sorted(range(len(keys)), key=keys.__getitem__)
@@ -91,29 +91,29 @@ def in_order(probes: Sequence[Probe]) -> list[int]:
 
 @dataclass(eq=False)
 class Expected:
-    """What the reference returns for each probe, binding and setting of the knobs; None where it cannot."""
+    """The outputs of the reference for each probe, binding and setting of the knobs; None where it raises."""
 
     target: Target
     sizes: Sizes
     probes: Sequence[Probe]
     many: bool = False
-    """Whether there are so many bindings that it pays to ask which of them the shortest probe tells apart."""
+    """Whether there are many bindings: then those that the shortest probe cannot distinguish share one output."""
     kept: dict[tuple[object, ...], Tensor | None] = field(default_factory=dict)
     numbers: int = 0
     """How many numbers are kept."""
     number: int = field(default_factory=lambda: next(NUMBERS))
-    """Its own, as long as Python runs."""
+    """A number of its own, unique in this Python process."""
     shown: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = field(default_factory=dict)
-    """Which parameters the shortest probe shows, with each setting."""
+    """The parameters that change the output for the shortest probe, by setting and parameter names."""
     shortest: int = 0
 
     def __post_init__(self) -> None:
         self.shortest = in_order(self.probes)[0]
 
     def output(self, number: int, binding: Binding, knobs: Knobs, alone: bool = False) -> Tensor | None:
-        """The output for a probe; of bindings that the shortest probe does not tell apart, that of the first.
+        """The output for a probe, None if the reference raises; see `many` for bindings that share one output.
 
-        `alone`: of one binding, so that it does not pay to find out which others compute the same.
+        `alone`: the output is needed for one binding only, so bindings that compute the same are not searched for.
         """
         text = text_of(knobs)
         key: tuple[object, ...] = (number, text, binding.number)
@@ -130,9 +130,9 @@ class Expected:
         return found
 
     def alike(self, binding: Binding, knobs: Knobs, text: str) -> tuple[object, ...]:
-        """What two bindings have in common that the shortest probe does not tell apart, with a setting and its text.
+        """A key, equal for bindings that the shortest probe cannot distinguish with these knobs, whose text is `text`.
 
-        With one token every weight is 1, so that the parameters of queries and keys do not count.
+        With one token every weight is 1, so the parameters of queries and keys do not change the output.
         """
         if not self.many:
             return (binding.number,)
@@ -144,14 +144,14 @@ class Expected:
         return binding.tensors(self.shown[key])
 
     def compute(self, number: int, parameters: dict[str, Tensor], knobs: Knobs) -> Tensor | None:
-        """The output for a probe."""
+        """The output for a probe; None if the reference raises one of CANNOT."""
         try:
             return self.target.output(self.probes[number], parameters, self.sizes, knobs)
         except CANNOT:
             return None
 
     def counting(self, before: Tensor | None, parameters: dict[str, Tensor], knobs: Knobs) -> tuple[str, ...]:
-        """The parameters with which the output for the shortest probe, `before`, changes, and perhaps some more."""
+        """The parameters that change the output for the shortest probe, `before`, and perhaps some more."""
 
         def change(names: set[str]) -> bool:
             other = parameters | {name: 1.3 * parameters[name].flip(0) + 0.4 for name in names}
@@ -160,7 +160,7 @@ class Expected:
                 return before is not after
             return not equal(after, before, self.probes[self.shortest])
 
-        for known in dict.fromkeys(self.shown.values()):  # most settings show the same
+        for known in dict.fromkeys(self.shown.values()):  # most settings have the same
             if set(known) <= set(parameters) and not change(set(parameters) - set(known)):
                 return known
         stems: dict[str, set[str]] = {}  # all blocks at once

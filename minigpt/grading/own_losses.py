@@ -1,7 +1,7 @@
-"""The losses that a model has beside its forward: a method `loss(ids)`, a `training_step(batch)`, a function of its
-file that takes the model, and forward itself where a flag asks for a loss.
+"""Checks the additional losses of a model: a method `loss(ids)`, a `training_step(batch)`, a function of its file that
+takes the model, and a flag of forward that asks for a loss.
 
-Each is called, and held against the cross entropy of the model's own logits, right and with every known bug. So it does
+Each is called and compared with the cross entropy of the model's own logits, right and with every known bug. So it does
 not matter here whether the logits are right.
 
 B batch, T positions, V vocabulary.
@@ -47,8 +47,8 @@ SAID = {"sum": "sum|total", "none": "per_|each|losses|token_loss|unreduced", "pe
         "bits": "bit|bp[bc]", "minus": "likelihood|log_?prob"}  # fmt: skip
 LENGTHS = (11, 5)
 FORWARD = "forward is right"
-SO_FAR = (AT_ONCE, FORWARD)  # in a sentence: nothing else is to be looked for
-CLOSE = 2e-6  # a loss may be computed in float32
+SO_FAR = (AT_ONCE, FORWARD)  # a sentence with one of these: no other target is tried
+CLOSE = 2e-6  # relative tolerance: a loss may be computed in float32
 BATCHES: Mapping[str, Callable[[Tensor, Tensor], Any]] = {
     "pair": lambda ids, targets: (ids, targets),
     "ids": lambda ids, targets: ids,
@@ -58,7 +58,7 @@ BATCHES: Mapping[str, Callable[[Tensor, Tensor], Any]] = {
 }  # fmt: skip
 
 
-Case = tuple[Tensor, Tensor, Tensor, Tensor]  # logits (B, T, V), ids (B, T), targets (B, T), and the loss that it gives
+Case = tuple[Tensor, Tensor, Tensor, Tensor]  # logits (B, T, V), ids (B, T), targets (B, T), the learner's loss
 RIGHT = Bug({}, "", "")
 
 
@@ -68,33 +68,33 @@ class Asked:
 
     name: str
     find: Callable[[nn.Module], Callable[..., Any]]
-    """What is called, for the model or a copy of it."""
+    """Returns the function to call, given the model or a copy of it."""
     given: Mapping[str, str]
     """What each argument gets: "ids", "targets", "logits", "model", "zero", or a key of BATCHES."""
     sure: bool
-    """Whether its name says that it is the model's own loss."""
+    """Whether the name says that it is the model's own loss."""
     more: Mapping[str, Any]
-    """All its arguments by name, with their default values."""
+    """All arguments of the function by name, with their default values."""
 
     @property
     def text(self) -> str:
-        """For the report."""
+        """The call as the report shows it."""
         if self.more.get(self.name) is True:  # a flag of forward
             return f"forward({next(iter(self.given))}, {self.name}=True)"
         return f"{self.name}({', '.join(self.given)})"
 
     @property
     def shifts(self) -> bool:
-        """Whether there are no targets: they are the ids, shifted by one."""
+        """Whether no targets are passed: then the targets are the ids, shifted by one."""
         return not {"targets", "pair", "dict"} & set(self.given.values())
 
     @property
     def batch(self) -> bool:
-        """Whether it is given a batch, of which nothing says how it is used."""
+        """Whether an argument is a batch: its name does not say which part of the batch is the target."""
         return bool(set(BATCHES) & set(self.given.values()) - {"ids"}) or "batch" in " ".join(self.given).lower()
 
     def target(self) -> Target:
-        """What is asked of it."""
+        """The target `loss` for these arguments."""
         name = next((name for name, what in self.given.items() if what == "targets"), "labels").lower()
         share = next((value for key, value in self.more.items() if SMOOTHS.search(key)), 0.0)
         pad = any(PADS.search(key) and (value is inspect.Parameter.empty or value == 0)
@@ -103,7 +103,7 @@ class Asked:
         return loss_target(Options(), names, pad, share if isinstance(share, float) else 0.0)
 
     def value(self, model: nn.Module, logits: Tensor, ids: Tensor, targets: Tensor) -> Tensor:
-        """The loss for these ids (B, T): a number, or (N). The model stays as it is."""
+        """The learner's loss for logits (B, T, V), ids and targets (B, T): a scalar, or (N,). `model` is copied."""
         model = copy.deepcopy(model)
         known: dict[str, Any] = {"targets": targets, "logits": logits.clone(), "model": model, "zero": 0}
         given = {name: known[what] if what in known else BATCHES[what](ids, targets)
@@ -118,12 +118,12 @@ class Asked:
 
 
 def right_so_far(report: Report) -> bool:
-    """Whether a part of an answer is right for sure, so that it need not be read as something else."""
+    """Whether a part of an answer is certainly right, so that no other target needs to be tried."""
     return any(words in " ".join(report.names) for words in SO_FAR)
 
 
 def judge_losses(attempt: Attempt, reading: Reading) -> None:
-    """What is to be said of the losses that a model has beside its forward goes into the report."""
+    """Checks the additional losses of a model, and writes the result into the report."""
     model, done, failed = attempt.thing, set[str](), dict[str, None]()
     if not is_model(attempt.target) or not isinstance(model, nn.Module):
         return
@@ -146,7 +146,7 @@ def judge_losses(attempt: Attempt, reading: Reading) -> None:
 
 
 def all_asked(attempt: Attempt) -> Iterator[Asked]:
-    """The ways to ask for a loss; for each name the likeliest first."""
+    """Yields the ways to ask a model for a loss, for each name the likeliest first."""
     model = attempt.thing
     forward = inspect.signature(model.forward).parameters
     for flag in [name for name, entry in forward.items() if entry.default is False and "loss" in name.lower()]:
@@ -175,7 +175,7 @@ def method(name: str, model: nn.Module) -> Any:
 
 
 def always(function: Callable[..., Any], model: nn.Module) -> Callable[..., Any]:
-    """A function, whatever the model."""
+    """The function itself; the model is not used."""
     return function
 
 
@@ -188,7 +188,7 @@ def methods(model: nn.Module) -> list[str]:
 
 
 def ways(function: Callable[..., Any]) -> list[dict[str, str]]:
-    """What the arguments of a function may get; [] where one of them is not known."""
+    """The values to pass to a function, as in `Asked.given`; [] if the meaning of an argument is not known."""
     listed = [entry for entry in inspect.signature(function).parameters.values()
               if entry.kind not in (entry.VAR_KEYWORD, entry.VAR_POSITIONAL)]  # fmt: skip
     given = dict[str, str]()
@@ -207,7 +207,7 @@ def ways(function: Callable[..., Any]) -> list[dict[str, str]]:
 
 
 def meaning(name: str, taken: list[str]) -> str:
-    """What an argument gets, by its name and what those before it got; "" where that is not known."""
+    """The value to pass for an argument, by its name and the values before it (`taken`); "" if not known."""
     if name in MODELS or "model" in name:
         return "model"
     if re.search("logit|pred|score|output|^out$", name):
@@ -226,15 +226,15 @@ def meaning(name: str, taken: list[str]) -> str:
 
 
 def cases_of(asked: Asked, model: nn.Module, reading: Reading) -> list[Case]:
-    """What it gives for two lengths, with the model's own logits; [] where it gives no loss."""
+    """The learner's loss for two lengths, with the model's own logits; [] if it returns no loss."""
     return [case for T in LENGTHS for case in case_of(asked, model, reading, 2, min(T, reading.sizes["C"]))]
 
 
 def case_of(asked: Asked, model: nn.Module, reading: Reading, B: int, T: int) -> list[Case]:
-    """What it gives for B sequences of T ids; [] where it gives no loss."""
+    """The learner's loss for B sequences of T ids; [] if it returns no loss."""
     V = reading.sizes["V"]
     ids, targets = draw(V, B, T, T + 1), draw(V, B, T, T + 2)  # (B, T) each
-    with suppress(Exception):  # the learner's code: anything
+    with suppress(Exception):  # the learner's code may raise anything
         logits = reading.outputs.run(Probe(f"T = {T}", {"ids": ids}))  # (B, T, V)
         value = asked.value(model, logits, ids.clone(), targets.clone())
         return [(logits, ids, targets, value)] if logits.shape == (B, T, V) else []
@@ -242,7 +242,7 @@ def case_of(asked: Asked, model: nn.Module, reading: Reading, B: int, T: int) ->
 
 
 def judged(asked: Asked, cases: list[Case]) -> Bug | None:
-    """The bug that it has; RIGHT where it has none, None where nothing explains what it gives."""
+    """The bug of a loss; RIGHT if it has none, None if no known bug gives its values."""
     target, open_ = asked.target(), asked.batch and not asked.shifts
     own = replace(asked, given={"ids": "ids"}).target()
     rights = [{}, *(one.knobs for one in target.conventions)]
@@ -259,7 +259,7 @@ def judged(asked: Asked, cases: list[Case]) -> Bug | None:
 
 
 def equals(cases: list[Case], knobs: Knobs, shifts: bool) -> bool:
-    """Whether what it gives is the loss with these knobs, for all lengths."""
+    """Whether the learner's loss equals the reference loss with these knobs, for all lengths."""
     for logits, ids, targets, value in cases:
         expected = loss(logits, ids, None if shifts else targets, knobs)  # a number, or (N)
         if expected.shape != value.shape or not torch.allclose(value, expected, rtol=CLOSE, atol=1e-9):
@@ -268,19 +268,19 @@ def equals(cases: list[Case], knobs: Knobs, shifts: bool) -> bool:
 
 
 def unexplained(attempt: Attempt, asked: Asked, cases: list[Case]) -> None:
-    """It gives a number that nothing explains: then what is right so far cannot be called right."""
+    """Reports a loss that no known bug explains: if it is the model's own, "right" becomes "cannot tell"."""
     logits, ids, targets, value = cases[-1]
     right = loss(logits, ids, None if asked.shifts else targets, {})
     if not asked.sure or value.dim() or not attempt.report.verdict.startswith("right"):
         attempt.report.unchecked.append(f"`{asked.text}`")
         return
     attempt.report.verdict = "cannot tell"
-    attempt.report.names = [f"{FORWARD}, but what `{asked.text}` gives is not known: {value:.4f}, where the "
-                            f"mean cross entropy of the next tokens is {right:.4f}"]  # fmt: skip
+    attempt.report.names = [f"{FORWARD}, but no known mistake explains `{asked.text}`: it gives {value:.4f}, "
+                            f"where the mean cross entropy of the next tokens is {right:.4f}"]  # fmt: skip
 
 
 def wrong_loss(attempt: Attempt, asked: Asked, bug: Bug, cases: list[Case]) -> None:
-    """A bug with a name: alone, or beside those of forward."""
+    """Reports a named bug of a loss: alone, or after the bugs of forward."""
     report, sizes = attempt.report, {"V": cases[0][0].shape[-1]}
     sentence, fix = f"in `{asked.text}`: {fill(bug.sentence, sizes)}", fill(bug.fix, sizes)
     if report.verdict == "wrong":
@@ -293,7 +293,7 @@ def wrong_loss(attempt: Attempt, asked: Asked, bug: Bug, cases: list[Case]) -> N
     shown = f"for {ids.shape[0]} sequences of {ids.shape[1]} ids, `{asked.text}` gives"
     report.example = beside(shown, value.reshape(1, -1), right.reshape(1, 1))
     if attempt.answer.path is not None:
-        with suppress(Exception):  # a line is a help; the verdict stands without it
+        with suppress(Exception):  # the line is optional: the verdict stands without it
             results = record(attempt.answer.path, lambda: asked.value(attempt.thing, logits, ids, targets))
             place = locate(results, {"loss": right}, {"loss": value})
             report.line, report.code = place.line, source_line(attempt.answer.path, place.line)

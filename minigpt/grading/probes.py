@@ -1,9 +1,9 @@
-"""The inputs on which a learner's answer is compared with the right one.
+"""The inputs on which a learner's answer is compared with the reference.
 
-What they are like decides which bugs can be seen and told apart: sizes that differ from each other and from 3 (queries,
-keys, values), no power of two as number of heads (three ALiBi slopes would be one), T <= d where weights are read from
-outside, lengths 11, 5 and 1, a batch of at least 2, random biases, and inputs times 8 to 1000, since what
-leaks through a fill of -100, -1e3, -1e4 or -1e5 shows only where the scores are that large.
+The following choices decide which bugs can be seen and distinguished: sizes that differ from each other and from 3
+(queries, keys, values), no power of two as number of heads (three formulas for ALiBi slopes would agree), T <= d where
+weights are measured from outside, lengths 11, 5 and 1, a batch of at least 2, random biases, and inputs times 8 to
+1000: a leak through a fill of -100, -1e3, -1e4 or -1e5 shows only if the scores are that large.
 
 B batch, T query positions, S key positions, D model width, d width of a head.
 """
@@ -29,21 +29,21 @@ def numbers(*shape: int, seed: int) -> Tensor:
 
 
 def sequence_probes(sizes: Sizes, scales: tuple[float, ...] = SCALES) -> list[Probe]:
-    """Inputs x (B, T, D): three lengths, then the longest one multiplied."""
+    """Inputs x (B, T, D): three lengths, then the longest one times each of `scales`."""
     probes = [Probe(tokens(T), {"x": numbers(BATCH, T, sizes["D"], seed=10 + T)}) for T in LENGTHS]
     x = probes[0].inputs["x"]  # (B, 11, D)
     return probes + [Probe(f"inputs times {scale:g}", {"x": x * scale}, scale) for scale in scales]
 
 
 def cache_probes(sizes: Sizes) -> list[Probe]:
-    """The same, and x given in chunks, as when decoding with a cache."""
+    """The probes of `sequence_probes`, and x (B, T, D) in chunks, as in decoding with a cache."""
     chunked = [Probe(f"chunks of {'+'.join(map(str, CHUNKS))} tokens", probe.inputs, probe.size, CHUNKS)
                for probe in sequence_probes(sizes) if probe.inputs["x"].shape[1] == sum(CHUNKS)]  # fmt: skip
     return [chunked[0], *sequence_probes(sizes), *chunked[1:]]
 
 
 def pair_probes(sizes: Sizes, names: tuple[str, ...]) -> list[Probe]:
-    """Inputs query (B, T, d), key (B, S, d) and value (B, S, e), as `names` asks for them; T = S, and then T < S."""
+    """Inputs query (B, T, d), key (B, S, d) and value (B, S, e), those in `names`; T = S, and then T < S."""
 
     def inputs(T: int, S: int, scale: float = 1.0) -> Mapping[str, Tensor]:
         shapes = {"query": (T, sizes["d"]), "key": (S, sizes["d"]), "value": (S, sizes["e"])}

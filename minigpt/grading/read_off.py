@@ -1,6 +1,6 @@
-"""What can be read off a module before it is compared: its blocks, its activation, its norms, a gate, post-norm.
+"""Reads properties of a module before it is compared: its blocks, its activation, its norms, a gate, post-norm.
 
-Each of these is a convention, and so many at once would be looked for in vain.
+Otherwise each property would be one more convention to try, and there would be too many combinations.
 
 D model width, W width of the MLP's hidden layer.
 """
@@ -28,15 +28,15 @@ from minigpt.grading.targets import block, gpt, mlp
 from minigpt.grading.targets.norm import normalised
 from minigpt.grading.targets.score_bugs import FILL
 
-FEWEST = 4  # matrices in a block: query, key and value joined, an output projection, two of an MLP
-LEAST_HIDDEN, MOST_HIDDEN, ENOUGH = 5, 1e8, -1e4  # what may stand for -inf and can be told from it; what is enough
+FEWEST = 4  # the fewest matrices in a block: query, key and value joined, an output projection, two of an MLP
+LEAST_HIDDEN, MOST_HIDDEN, ENOUGH = 5, 1e8, -1e4  # fills from -MOST_HIDDEN to -5 are tried; -1e4 or less hides
 GEMMA = "the weight of the norms is kept around zero: 1 + weight multiplies, as in Gemma"
-MOST_VALUES, LONGEST = 3, 12  # numbers of a file that are tried; letters of a text that may be one
+MOST_VALUES, LONGEST = 3, 12  # numbers of a file that are tried; length of a string that may be one
 EPSILONS = ("eps", "epsilon", "variance_epsilon")
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
-    """The blocks in order; one that is used in several layers stands there several times. None found: []."""
+    """The blocks of a model in order; a block that is used in several layers is listed several times. [] if none."""
 
     def wide(module: nn.Module | None) -> bool:
         return module is not None and sum(p.dim() >= 2 for p in module.parameters()) >= FEWEST
@@ -56,7 +56,10 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
 
 
 def settle(thing: Any, target: Target, settled: list[Convention]) -> Target:
-    """The target with the conventions that can be read off a module: its activation, its norms, their epsilon."""
+    """The target with the conventions that can be read from a module: its activation, its norms, their epsilon.
+
+    They are also appended to `settled`.
+    """
     if not isinstance(thing, nn.Module) or target.name not in ("block", "gpt", "mlp", "norm"):
         return target
     if target.name != "norm" and gated(thing):
@@ -96,7 +99,7 @@ def settle(thing: Any, target: Target, settled: list[Convention]) -> Target:
 
 
 def scales_tokens(model: nn.Module) -> bool:
-    """Whether the first block is given token embeddings times sqrt(D), plus the same for all ids of a position."""
+    """Whether the first block reads token embeddings times sqrt(D), plus a term that depends on the position only."""
     blocks, tables = blocks_of(model), [one for one in model.modules() if isinstance(one, nn.Embedding)]
     given = list[Tensor]()
     if not blocks or not tables:
@@ -107,7 +110,7 @@ def scales_tokens(model: nn.Module) -> bool:
     try:
         model(ids)
         model(ids.flip(1))
-    except Exception:  # the learner's code: anything
+    except Exception:  # the learner's code may raise anything
         return False
     finally:
         hook.remove()
@@ -118,7 +121,7 @@ def scales_tokens(model: nn.Module) -> bool:
 
 
 def kept_sines(thing: nn.Module) -> list[str]:
-    """The sort of sines and cosines that a module keeps as a table of positions; [] where it keeps none."""
+    """The kind of the table of sines and cosines that a module keeps for positions, in a list; [] if it keeps none."""
     kept = [value for inner in thing.modules() for value in (*inner._buffers.values(), *vars(inner).values())]
     tables = [value.squeeze().double() for value in kept if isinstance(value, Tensor) and value.is_floating_point()]
     return [
@@ -132,7 +135,7 @@ def kept_sines(thing: nn.Module) -> list[str]:
 
 
 def activation(thing: nn.Module) -> str:
-    """The activation of a module, as its layers or the source of its classes say; "gelu" where they do not."""
+    """The activation of a module, from its layers or the source of its classes; "gelu" if they do not say it."""
     parts = [inner for inner in thing.modules() if not type(inner).__module__.startswith("torch.")]
     text = "".join(source(type(inner)) for inner in parts)
     kinds = {type(inner) for inner in thing.modules()}
@@ -146,9 +149,9 @@ def activation(thing: nn.Module) -> str:
 
 
 def with_hidden_values(thing: Any, target: Target) -> Target:
-    """The target with what its file fills in for hidden scores, where that is large but not infinite.
+    """The target with the finite numbers that the answer's file may use to hide scores.
 
-    -10000, as BERT has it, hides every score that occurs; less than that is a bug, which these knobs name.
+    -10000, as in BERT, hides every score that occurs: a convention. A number nearer to zero is a bug.
     """
     if target.takes == ("ids",) or target.options.full or not any("fill" in bug.knobs for bug in target.bugs):
         return target
@@ -169,7 +172,7 @@ def with_hidden_values(thing: Any, target: Target) -> Target:
 
 
 def hidden_values(thing: Any) -> list[float]:
-    """The numbers from -1e8 to -5 that stand in the file of an answer; the usual ones where it cannot be read."""
+    """The numbers from -1e8 to -5 in the file of an answer; -1e4 and -1e5 if it cannot be read."""
     thing = getattr(thing, "function", thing)
     module = sys.modules.get(getattr(thing, "__module__", "") or "")
     try:
@@ -192,7 +195,7 @@ def hidden_values(thing: Any) -> list[float]:
 
 
 def number_of(node: ast.AST) -> float:
-    """The number that an expression of numbers has, -2**15 or "-1e5"; 0.0 for any other."""
+    """The value of an expression of constants, such as -2**15 or "-1e5"; 0.0 for any other expression."""
     plain = (ast.Constant, ast.UnaryOp, ast.USub, ast.BinOp, ast.Pow, ast.Mult, ast.Add, ast.Sub)
     if not isinstance(node, ast.expr) or not all(isinstance(part, plain) for part in ast.walk(node)):
         return 0.0
@@ -206,7 +209,7 @@ def number_of(node: ast.AST) -> float:
 
 
 def gate(thing: nn.Module) -> str:
-    """The activation of a gate, as the source says: SiLU where it names it or nothing; x.sigmoid() may be its own."""
+    """The activation of a gate, from the source: SiLU if it names SiLU, a sigmoid (perhaps part of SiLU) or nothing."""
     parts = [inner for inner in thing.modules() if not type(inner).__module__.startswith("torch.")]
     text = "".join([source(type(inner)) for inner in parts] + [repr(thing)]).lower()
     if re.search("silu|swish|sigmoid", text):
@@ -224,26 +227,26 @@ def source(kind: type) -> str:
 
 def assume(reference: Reference, assumed: Knobs, probe: Probe, parameters: Parameters, sizes: Sizes,
            knobs: Knobs) -> Steps:  # fmt: skip
-    """The reference with some knobs set, unless they are given."""
+    """The reference with the `assumed` knobs, where `knobs` does not set them."""
     return reference(probe, parameters, sizes, {**assumed, **knobs})
 
 
 def epsilons(norm: nn.Module) -> list[float]:
-    """The epsilon that a norm keeps; RMSNorm's None is that of the type."""
+    """The epsilons that a norm stores; for the None of nn.RMSNorm, the machine epsilon of float64."""
     if isinstance(norm, nn.RMSNorm) and norm.eps is None:
         return [torch.finfo(torch.float64).eps]
     return [value for name in EPSILONS if isinstance(value := getattr(norm, name, None), float)]
 
 
 def norm_behaviour(norm: nn.Module) -> tuple[str, float]:
-    """What a norm of the file's own computes, ("rms", 1e-6), or ("", 0.0) where it is none that is known."""
+    """What a norm that the learner wrote computes, such as ("rms", 1e-6); ("", 0.0) if it is no known norm."""
     vectors = [one.detach() for one in norm.parameters()]
     if type(norm).__module__.startswith("torch.") or not vectors or any(one.dim() != 1 for one in vectors):
         return "", 0.0
     x = 0.01 * numbers(1, 4, len(vectors[0]), seed=5)  # (1, 4, D): small, so that epsilon counts
     try:
         y = norm(x)
-    except Exception:  # the learner's code: anything
+    except Exception:  # the learner's code may raise anything
         return "", 0.0
     for kind, eps in product(("layer", "rms"), (1e-5, 1e-6, 1e-8, 1e-12)):
         flat = normalised(x, kind, eps)  # (1, 4, D)
@@ -256,7 +259,7 @@ def norm_behaviour(norm: nn.Module) -> tuple[str, float]:
 
 
 def gated(thing: nn.Module) -> bool:
-    """Whether the MLP of a module has two matrices (W, D) and one (D, W), or these joined, also with an attention's."""
+    """Whether the MLP has two matrices (W, D) and one (D, W); the two may be joined, also with an attention's."""
     first = (blocks_of(thing) or [thing])[0]
     shapes = [shape for shape in matrices(first) if len(shape) == 2]
     apart = any(n != m and shapes.count((n, m)) == 2 and shapes.count((m, n)) == 1 for n, m in shapes)

@@ -1,7 +1,7 @@
 """The ways to read an answer: every call that returns something, with every binding of its parameters.
 
-Which of them a bug is looked for in is decided from outside: does a later token change an earlier row, does a sequence
-of the batch change another one?
+Bugs are searched for in some of them only. Measurements from outside choose these: does a later token change an earlier
+row, does one sequence of the batch change another?
 """
 
 from __future__ import annotations
@@ -38,31 +38,31 @@ MANY = 8  # bindings
 
 @dataclass
 class Attempt:
-    """An answer with everything that has been found out about it."""
+    """An answer, and everything that is known about it so far."""
 
     answer: Answer
     target: Target
     report: Report
     budget: Budget
-    """What the search for a reading that is right may take."""
+    """The budget of the search for a reading that is right."""
     errors: list[str] = field(default_factory=list)
     plain: bool = False
-    """Whether a call raised that gives nothing but the target's inputs: that is the answer's own fault."""
+    """Whether a call with nothing but the target's inputs raised: that error is the answer's own."""
     readings: list[Reading] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     silent: dict[str, bool] = field(default_factory=dict)
-    """Which settings of the knobs one token cannot show; found out once."""
+    """Which settings of the knobs change nothing for one token; computed once."""
     shown: dict[str, Knobs] = field(default_factory=dict)
-    """What one token shows of two conventions at once; found out once."""
+    """The fewest knobs of two conventions that compute the same for one token; computed once."""
     agreeing: list[Reading] = field(default_factory=list)
-    """Of a block or a model: the readings that are right for one token."""
+    """For a block or a model: the readings that are right for one token."""
     right: bool = False
-    """Whether one of them is right for every probe."""
+    """Whether one of `agreeing` is right for every probe."""
     homeless: list[str] = field(default_factory=list)
     natural: list[list[Reading]] = field(default_factory=list)
-    """The readings in which a bug is looked for, by call."""
+    """The readings in which bugs are searched for, by call."""
     alone: list[Reading] = field(default_factory=list)
-    """Those of one sequence at a time."""
+    """The readings with one sequence at a time."""
 
     @property
     def thing(self) -> Any:
@@ -71,10 +71,10 @@ class Attempt:
 
 
 def find_readings(attempt: Attempt) -> None:
-    """Every call that returns something, with every binding of its parameters."""
+    """Fills `attempt.readings`: every call that returns something, with every binding. Raises CannotCall."""
     thing, attempt.target = attempt.thing, prepared(attempt.thing, attempt.target)
     target = attempt.target
-    called: dict[object, list[tuple[Call, Outputs]]] = {}  # what an answer returns depends on D alone
+    called: dict[object, list[tuple[Call, Outputs]]] = {}  # of the sizes, only D changes an answer's output
     for sizes in model_sizes(thing, target) if is_model(target) else possible_sizes(thing, target):
         attempt.answer.clock.look()
         if "W" in target.sizes and "H" in target.sizes and decided(attempt, sizes):
@@ -111,10 +111,10 @@ def calls_of(thing: Any, target: Target, sizes: Sizes) -> Iterable[Call]:
 
 
 def decided(attempt: Attempt, sizes: Sizes) -> bool:
-    """Whether a block or a model needs no look with these sizes.
+    """Whether a block or a model need not be read with these sizes.
 
-    Its parameters have many readings, and one token tells the wrong ones from the right one, but for the heads: other
-    numbers of heads are tried where the module does not say how many it has.
+    Its parameters have many readings. One token distinguishes the right one from the wrong ones, but not the number of
+    heads: other numbers of heads are tried if the module does not say how many it has.
     """
     named = attribute(attempt.thing, "H") if isinstance(attempt.thing, nn.Module) else []
     tried = any(reading.sizes["H"] in named for reading in attempt.readings)
@@ -123,10 +123,10 @@ def decided(attempt: Attempt, sizes: Sizes) -> bool:
 
 
 def working_calls(attempt: Attempt, listed: Iterable[Call], probes: Sequence[Probe]) -> list[tuple[Call, Outputs]]:
-    """The calls that return something for the first probe; other layouts only where the first cannot be used."""
+    """The calls that return something for the first probe; most other layouts only if the first one fails."""
     working: list[tuple[Call, Outputs]] = []
     for call in listed:
-        if working and call.protocol == "token":  # only what takes nothing else: a text token by token hides positions
+        if working and call.protocol == "token":  # only if nothing else works: token by token, positions are hidden
             continue
         outputs = Outputs(runner(attempt, call), probes, attempt.answer.float32 and has_tables(attempt.target))
         first = outputs[0]
@@ -139,12 +139,12 @@ def working_calls(attempt: Attempt, listed: Iterable[Call], probes: Sequence[Pro
 
 
 def has_tables(target: Target) -> bool:
-    """Whether an answer may multiply with a table of its own, like sines and cosines; a mask's numbers are exact."""
+    """Whether an answer may multiply by a table such as sines and cosines. (A mask's numbers are exact in float32.)"""
     return is_model(target) or target.name == "rotary" or target.options.rotary or target.options.alibi
 
 
 def runner(attempt: Attempt, call: Call) -> Any:
-    """Runs the answer; a cache gets a fresh copy for every probe."""
+    """A function that runs the answer on a probe; an answer with a cache is copied for every probe."""
 
     def run(probe: Probe) -> Tensor:
         thing = attempt.thing
@@ -157,12 +157,12 @@ def runner(attempt: Attempt, call: Call) -> Any:
 
 
 def find_bindings(attempt: Attempt, sizes: Sizes, outputs: Outputs) -> list[Binding]:
-    """The ways to give the parameters roles in which every parameter that matters has one."""
+    """The ways to assign roles to the parameters so that every parameter that changes the output has one."""
     if not isinstance(attempt.thing, nn.Module) or not attempt.target.roles:
         return [Binding({}, [], (), ())]
     target, kept = attempt.target, attempt.answer.kept
 
-    def used(unit: Unit) -> bool:  # which depends on these sizes alone: a model is read with many
+    def used(unit: Unit) -> bool:  # depends on D and V only: a model is read with many sizes
         key = ("used", sizes["D"], sizes.get("V", 0), *map(id, unit.parameters))
         if key not in kept:
             kept[key] = matters(unit, outputs)
@@ -173,7 +173,7 @@ def find_bindings(attempt: Attempt, sizes: Sizes, outputs: Outputs) -> list[Bind
         return [binding for binding in listed if all(role in target.without for role in binding.missing)]
     named = tuple((axis, size) for axis, size in sizes.items() if axis != "window")
     key = ("bindings", target.roles, named, *target.without)
-    if key not in kept:  # the same with positions or without
+    if key not in kept:  # the same with or without positions
         kept[key] = ways_to_bind(attempt, sizes, used)
     found, homeless = kept[key]
     attempt.homeless += homeless
@@ -182,7 +182,7 @@ def find_bindings(attempt: Attempt, sizes: Sizes, outputs: Outputs) -> list[Bind
 
 
 def ways_to_bind(attempt: Attempt, sizes: Sizes, used: Callable[[Unit], bool]) -> tuple[list[Binding], list[str]]:
-    """The ways to give the parameters of a module roles, and those that find no place."""
+    """The ways to assign roles to the parameters of a module, and the parameters that fit no role, in words."""
     target, copies = attempt.target, [sizes[axis] for axis in ("H", "G") if axis in sizes]
     found, homeless = list[Binding](), list[str]()
     for units in units_of(attempt.thing, copies):
@@ -202,7 +202,7 @@ def matters(unit: Unit, outputs: Outputs) -> bool:
         parameter.copy_(parameter * 1.5 + 0.37 * torch.rand_like(parameter))
     try:
         after = outputs.run(outputs.probes[0])
-    except Exception:  # the learner's code: anything
+    except Exception:  # the learner's code may raise anything
         return True
     finally:
         for parameter, old in zip(unit.parameters, saved):
@@ -218,7 +218,7 @@ def describe(unit: Unit) -> str:
 
 
 def loosened(readings: Sequence[Reading]) -> list[Reading]:
-    """The same readings for answers that compute something in float32; none for the others."""
+    """Copies with the tolerance of float32, of the readings whose answers compute something in float32."""
     watched: dict[int, bool] = {}
     for reading in readings:
         outputs = reading.outputs
@@ -231,10 +231,10 @@ def loosened(readings: Sequence[Reading]) -> list[Reading]:
 
 
 def natural_readings(attempt: Attempt) -> list[list[Reading]]:
-    """The readings in which a bug is looked for, by call: the likeliest bindings of each.
+    """The readings in which bugs are searched for, by call: the likeliest bindings of each.
 
-    The first sizes come first. With one token all bugs on the way of the weights are invisible, so that the bindings
-    that are right there are likely.
+    The first sizes come first. With one token bugs in the weights do not show, so the bindings that are right there
+    are likely.
     """
     found = []
     for call in natural_calls(attempt):
@@ -254,16 +254,16 @@ def natural_readings(attempt: Attempt) -> list[list[Reading]]:
 
 
 def natural_calls(attempt: Attempt) -> list[Call]:
-    """The calls in which the answer may have been meant to be used, the likeliest first.
+    """The calls that the learner may have intended, the likeliest first.
 
-    Where sequences of the batch change each other, the first axis may be the sequence. Where the mask comes from
-    outside, its meaning may be the one with which no later token changes an earlier row.
+    If sequences of the batch change each other, the first axis may be the position. If the check passes the mask, its
+    meaning may be the one with which no later token changes an earlier row.
     """
     outputs = {call: reading.outputs for reading, call in zip(attempt.readings, attempt.calls)}
     calls = [call for call in outputs if mixes_positions(outputs[call])] or list(outputs)
     apart = [call for call in calls if not mixes(outputs[call])]
     layout = (apart or calls)[0].layout
-    here = [call for call in calls if call.layout == layout or has_heads(attempt.target)]  # heads: either is likely
+    here = [call for call in calls if call.layout == layout or has_heads(attempt.target)]  # with heads, any is likely
     meanings = {
         (call.layout, call.mask): call for call in reversed(here)
     }  # the first shape of each meaning that can be called
@@ -287,14 +287,14 @@ def changed(outputs: Outputs, change: Callable[[Tensor], Tensor]) -> Tensor | No
     probe, before = outputs.probes[0], outputs[0]
     try:
         after = outputs.run(Probe(probe.name, {n: change(x) for n, x in probe.inputs.items()}, 1.0, probe.chunks))
-    except Exception:  # the learner's code: anything
+    except Exception:  # the learner's code may raise anything
         return None
     assert isinstance(before, Tensor)
     return after if after.shape == before.shape and after.dim() > 1 else None
 
 
 def mixes_positions(outputs: Outputs) -> bool:
-    """Whether a position changes the output of another one, in the first probe; no head does."""
+    """Whether one position changes the output of another, in the first probe; one head never changes another."""
     before = outputs[0]
     assert isinstance(before, Tensor)
     first = changed(outputs, lambda x: torch.cat((x[:, :1].flip(0), x[:, 1:]), dim=1))

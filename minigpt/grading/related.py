@@ -1,6 +1,6 @@
-"""Right as something else than was announced: the same with positions, with shared key heads, with one head.
+"""Tries other targets than the one that the learner named: with positions, with shared key heads, with one head.
 
-An answer is looked at as each of these only where nothing was found under the target that was announced.
+They are tried only if nothing was found for the named target.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ POSITIONS = ("", ",rotary", ",alibi")
 
 
 def related(target: Target) -> Iterator[Target]:
-    """The targets that may have been meant, the likeliest first."""
+    """Yields the other targets that the learner may have meant, the likeliest first."""
     for position in POSITIONS:
         for name in NAMES.get(target.name, (target.name,)):
             if (name == target.name and not position) or (position and (target.options.rotary or target.options.alibi)):
@@ -35,7 +35,7 @@ def related(target: Target) -> Iterator[Target]:
 
 
 def right_as(answer: Answer, target: Target) -> str:
-    """ "right" where an answer is right as this target, "at once" where it is so without a cache, else ""."""
+    """ "right" if an answer is right for this target, "at once" if it is right only without chunks, else ""."""
     attempt = Attempt(answer, target, Report("cannot tell", str(target)), Budget(SINGLES, answer.clock))
     try:
         find_readings(attempt)

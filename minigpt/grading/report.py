@@ -1,4 +1,4 @@
-"""What a check says: one of four verdicts, never mixed, and always how the learner's answer was built and called."""
+"""The result of a check: exactly one of four verdicts, and how the learner's answer was built and called."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ class Report:
     line: int = 0
     """The line of the learner's file nearest to the first wrong number; 0: not known."""
     code: str = ""
-    """What stands on that line."""
+    """The code on that line."""
     step: str = ""
-    """What is wrong there first: "scores", "weights"."""
+    """The first intermediate result that is wrong: "scores", "weights"."""
     example: str = ""
-    """Theirs and the right ones side by side on a small input."""
+    """The numbers of the answer and the right ones side by side, for a small input."""
     how: list[str] = field(default_factory=list)
     """How the answer was built, called, and which parameter was taken for what."""
     notes: list[str] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
     measured: bool = False
-    """Whether the sentences are measurements from outside rather than names."""
+    """Whether the sentences in `names` are measurements of the output, not named bugs."""
 
     @property
     def exit_code(self) -> int:
-        """0 where the answer is right, 2 where it is wrong or cannot be told."""
+        """0 if the answer is right, 2 if it is wrong or the check cannot tell."""
         return 0 if self.verdict.startswith("right") else 2
 
     def to_json(self) -> dict[str, Any]:
-        """For JSON."""
+        """The report as a dict of JSON values."""
         return asdict(self)
 
     @staticmethod

@@ -1,7 +1,7 @@
-"""A script as an answer: lines at the top level of a file, from a made input `x` to `out`, as one function of x.
+"""A script as an answer: the top-level lines of a file, from an input `x` that it creates to `out`, as a function of x.
 
-Layers that the lines before it make are its parameters. The lines after x = torch.randn(B, T, C) run again for every
-input, where B, T and C are the sizes of that input.
+Layers that earlier lines create are its parameters. The lines after x = torch.randn(B, T, C) run again for every
+input; B, T and C are then the sizes of that input.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ RUNS = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.If)
 
 
 class Script(nn.Module):
-    """The lines of a script as a module: x (B, T, D) -> the last tensor that they name."""
+    """The lines of a script as a module: x (B, T, D) -> the last tensor that they assign."""
 
     def __init__(self, names: Mapping[str, Any], lines: list[ast.stmt], sizes: list[str], entry: str, last: str):
         super().__init__()
@@ -35,7 +35,7 @@ class Script(nn.Module):
 
 
 def script(names: Mapping[str, Any], text: str) -> Script | None:
-    """The script of a file; None where no line makes an input, or none behind it names a tensor with its positions."""
+    """The script of a file; None if no line creates an input, or no later line assigns a tensor like it."""
     body = ast.parse(text).body
     for number, line in enumerate(body):
         if not isinstance(line, ast.Assign) or not isinstance(line.targets[0], ast.Name):
@@ -60,7 +60,7 @@ def script(names: Mapping[str, Any], text: str) -> Script | None:
 
 
 def makes_layer(line: ast.stmt, names: Mapping[str, Any]) -> bool:
-    """Whether a line makes a layer or runs only as a program, below `__main__`."""
+    """Whether a line creates a layer, or is an `if __name__ == "__main__"` block."""
     if isinstance(line, ast.Assign):
         named = [one.id for target in line.targets for one in ast.walk(target) if isinstance(one, ast.Name)]
         return any(isinstance(names.get(name), nn.Module) for name in named)

@@ -1,6 +1,6 @@
-"""Where a bug is looked for, and in which order: the likeliest calls and readings first, two bugs at once last.
+"""The order of the search for bugs: the likeliest calls and readings first, two bugs at once last.
 
-Each search has a budget; and none begins when the clock of the check says that it is too late for names.
+Each search has a budget. No search begins after the clock of the check has ended the time for naming bugs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Natural = Sequence[Sequence[Reading]]  # readings by call
 
 
 def find(natural: Natural, alone: Sequence[Reading], two: bool) -> Found | None:
-    """One bug under any call, or one that is measured; two at once. Too late for bugs: only what is harmless."""
+    """One bug under any call, one bug by measuring, or two at once. After the time for naming: harmless bugs only."""
     for readings in natural:
         if found := name_one(readings) or name_one(loosened(readings[:2])):
             return found
@@ -29,7 +29,7 @@ def find(natural: Natural, alone: Sequence[Reading], two: bool) -> Found | None:
 
 
 def find_harmless(natural: Natural) -> Found | None:
-    """Conventions among the bugs: with them, the answer is right. This is a verdict, and no name."""
+    """The harmless bugs, with which the answer is right: they decide the verdict, and name no mistake."""
     for readings in [readings for readings in natural if readings]:
         first = readings[0]
         bugs = [bug for bug in first.target.bugs if bug.harmless or bug.knobs == AS_MANY.knobs]
@@ -42,15 +42,12 @@ def find_harmless(natural: Natural) -> Found | None:
 
 
 def find_two(natural: Natural, alone: Sequence[Reading]) -> Found | None:
-    """Two bugs under the likeliest call; or one that is seen with as many queries as keys, or in one sequence.
-
-    Of a mask that we gave, nothing can be wrong.
-    """
+    """Two bugs under the likeliest call; else one bug with as many queries as keys, or with one sequence at a time."""
     return name_two(natural[0][0]) or name_one(with_as_many_queries(natural[0])) or name_one(alone)
 
 
 def with_as_many_queries(readings: Sequence[Reading]) -> list[Reading]:
-    """The readings without the inputs that have fewer queries than keys; [] where there are none."""
+    """The readings without the inputs that have fewer queries than keys; [] if there are no such inputs."""
     optional = any(probe.optional for reading in readings for probe in reading.outputs.probes)
     budget = replace(readings[0].budget, left=SINGLES)
     return [replace(reading, even=True, budget=budget) for reading in readings if optional]

@@ -1,4 +1,4 @@
-"""What is shown of a wrong answer: the smallest input on which it is wrong, and the line of the first wrong number."""
+"""What the report shows of a wrong answer: the smallest input with the bug, and the line of the first wrong number."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from minigpt.grading.target import Knobs, Probe
 
 
 def example(attempt: Attempt, found: Found) -> str:
-    """The smallest input that shows it."""
+    """The smallest input that shows the bug, as text; "" if none can be made."""
     reading = found.reading
-    with suppress(Exception, TimeIsUp):  # an example is a help; the verdict stands without it
+    with suppress(Exception, TimeIsUp):  # the example is optional: the verdict stands without it
         if not attempt.target.roles:
             return show_function(attempt.target, reading.outputs.run) or outputs_of(reading)
         if shown := show_steps(attempt.target, found.knobs):
@@ -28,7 +28,7 @@ def example(attempt: Attempt, found: Found) -> str:
 
 
 def usual(found: Found | None) -> Knobs:
-    """What is right with the conventions of an answer."""
+    """The knobs of the conventions of an answer: with them the reference is right."""
     return {name: value for one in found.conventions for name, value in one.knobs.items()} if found else {}
 
 
@@ -44,11 +44,11 @@ def outputs_of(reading: Reading, base: Knobs | None = None) -> str:
 
 
 def place(attempt: Attempt, reading: Reading, found: Found | None) -> None:
-    """The line of the first wrong number."""
+    """Writes the line of the first wrong number into the report."""
     path = attempt.answer.path
     if path is None:
         return
-    with suppress(Exception, TimeIsUp):  # a line is a help; the verdict stands without it
+    with suppress(Exception, TimeIsUp):  # the line is optional: the verdict stands without it
         shown = first_that_differs(reading, usual(found))
         probe = reading.outputs.probes[shown]
         results = record(path, lambda: reading.outputs.run(probe))
@@ -61,7 +61,7 @@ def place(attempt: Attempt, reading: Reading, found: Found | None) -> None:
 
 
 def first_that_differs(reading: Reading, base: Knobs) -> int:
-    """The smallest probe on which the answer is wrong."""
+    """The number of the smallest probe, with more than one query, on which the answer is wrong; else 0."""
     for number in reading.usable():
         if reading.length(number) > 1 and not reading.agrees(base, number):
             return number

@@ -1,7 +1,7 @@
-"""How a learner's file itself builds a class: `attention = MyAttention(48, 6)`, or a line below `__main__`.
+"""Finds how a learner's file builds its own classes: `attention = MyAttention(48, 6)`, or a line below `__main__`.
 
-A line that is not run when the file is read is made here, if nothing but numbers, dicts and the file's own names stand
-in it: then no size has to be guessed.
+A call that does not run when the file is loaded is run here, if it contains only numbers, dicts and names of the file.
+Then no size has to be guessed.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ BUILDERS = ("dict", "SimpleNamespace", "Namespace")
 
 @dataclass(frozen=True)
 class Example:
-    """A call of a class that stands in its file."""
+    """A call of a class in the file that defines the class."""
 
     text: str
     make: Callable[[], Any]
     numbers: Mapping[str, int]
-    """The whole numbers that it gives, by the names of the arguments, or by the keys of a dict."""
+    """The integers that the call passes, by the names of the arguments, or by the keys of a dict."""
 
 
 def examples(kind: type) -> list[Example]:
-    """The calls of a class in the file that defines it, the last first; [] where there are none that can be made."""
+    """The calls of a class in the file that defines it, the last first; [] if none can be run."""
     module = sys.modules.get(kind.__module__)
     try:
         tree = ast.parse(inspect.getsource(module)) if module else None
@@ -44,13 +44,13 @@ def examples(kind: type) -> list[Example]:
             if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == kind.__name__:
                 found += [example for example in [example_of(kind, call, dict(names))] if example]
         if isinstance(statement, ast.Assign) and plain(statement.value, names):
-            with suppress(Exception):  # the learner's code: anything
+            with suppress(Exception):  # the learner's code may raise anything
                 exec(compile(ast.Module([statement], []), "<example>", "exec"), names)
     return found[::-1]
 
 
 def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements of a file outside of functions and classes, and of functions without arguments that run it."""
+    """Yields the statements outside of functions and classes, and those in functions without arguments (`main`)."""
     for statement in body:
         runs = isinstance(statement, ast.FunctionDef) and not statement.args.args
         if isinstance(statement, (ast.If, ast.With, ast.For, ast.FunctionDef)):
@@ -72,7 +72,7 @@ def plain(value: ast.expr, names: Mapping[str, Any]) -> bool:
 
 
 def example_of(kind: type, call: ast.Call, names: dict[str, Any]) -> Example | None:
-    """A call as an example; None where its arguments cannot be made here, or do not fit."""
+    """A call as an example; None if its arguments cannot be computed here, or do not fit."""
     if not plain(call, names):
         return None
     positional = ast.Tuple([*call.args], ast.Load())
@@ -81,7 +81,7 @@ def example_of(kind: type, call: ast.Call, names: dict[str, Any]) -> Example | N
     try:
         given, more = eval(compile(whole, "<example>", "eval"), names)
         bound = inspect.signature(kind).bind(*given, **more)
-    except Exception:  # a name that is not there, or the learner's code: anything
+    except Exception:  # an unknown name, or the learner's code, which may raise anything
         return None
     numbers = dict[str, int]()
     for name, value in bound.arguments.items():

@@ -1,4 +1,4 @@
-"""How wide a learner's module is, and how many heads it has: from its attributes and the shapes of its parameters.
+"""Finds the widths and the number of heads of a learner's module, from its attributes and the shapes of parameters.
 
 D model width, H query heads, G key heads, d width of a head.
 """
@@ -18,13 +18,13 @@ from minigpt.grading.arguments import ARGUMENTS, axis_of
 from minigpt.grading.load import matrix_shape, resized
 from minigpt.grading.target import Sizes, Target
 
-MOST_HEADS = 10  # numbers of heads that are tried where none is announced
+MOST_HEADS = 10  # numbers of heads that are tried at most
 
 
 def attribute(module: nn.Module, axis: str) -> list[int]:
-    """The whole numbers that a module, one inside it, or an object that one keeps has under the names of a size.
+    """The integers that a module, its submodules and their config objects store under the names of a size.
 
-    The usual names come first, then those whose words say it.
+    The usual names come first, then names with a word for the size. For H and G without any: those of `of_file`.
     """
     found, others = dict[int, None](), dict[int, None]()
     for inner in module.modules():
@@ -39,7 +39,7 @@ def attribute(module: nn.Module, axis: str) -> list[int]:
 
 
 def of_file(module: nn.Module, axis: str) -> list[int]:
-    """The whole numbers that the file of a module's class keeps at its top level under the names of a size."""
+    """The integers that the file of a module's class defines at its top level under the names of a size."""
     place = type(module).__module__
     names = {} if place.split(".")[0] in ("torch", "minigpt") else vars(sys.modules.get(place, module))
     kept = [names.get(name) for name in ARGUMENTS[axis] if len(name) > 1]
@@ -47,13 +47,13 @@ def of_file(module: nn.Module, axis: str) -> list[int]:
 
 
 def fields_of(holder: Any) -> dict[str, Any]:
-    """What a module, a dict, a named tuple or any other object keeps by name."""
+    """The values that a module, a dict, a named tuple or any other object stores, by name."""
     kept = holder if isinstance(holder, dict) else getattr(holder, "_asdict", lambda: vars(holder))()
     return {name: value for name, value in kept.items() if isinstance(name, str)}
 
 
 def configs(module: nn.Module) -> list[Any]:
-    """What a module keeps that may be a config, whatever its name: a dict, or an object with fields of its own."""
+    """The attributes of a module that may be configs, whatever their names: dicts, and objects with own fields."""
     kept = [value for key, value in vars(module).items() if not key.startswith("_")]
     others = [value for value in kept if not isinstance(value, (nn.Module, Tensor)) and not callable(value)]
     return [value for value in others if isinstance(value, dict) or hasattr(value, "__dict__") or is_named(value)]
@@ -65,7 +65,7 @@ def is_named(value: Any) -> bool:
 
 
 def possible_sizes(thing: Any, target: Target) -> Iterator[Sizes]:
-    """The sizes that fit a module, the likeliest first; a function is given the target's own."""
+    """Yields the sizes that fit a module, the likeliest first; for a function, the sizes of the target."""
     if not isinstance(thing, nn.Module) or not target.roles:
         yield target.sizes
         return
@@ -86,7 +86,7 @@ def possible_sizes(thing: Any, target: Target) -> Iterator[Sizes]:
 def matrices(module: nn.Module) -> list[tuple[int, ...]]:
     """The shapes of the parameters with two axes or more; a convolution of width one counts as a matrix.
 
-    Of a bare parameter of three axes, one of which counts two or three matrices, those are the matrices.
+    A parameter with three axes, one of them of size 2 or 3, counts as that many matrices, too.
     """
     shapes = [matrix_shape(parameter) for parameter in module.parameters() if parameter.dim() >= 2]
     few = [(shape, n) for shape in shapes if len(shape) == 3 for n in shape if n in (2, 3)]
@@ -94,7 +94,7 @@ def matrices(module: nn.Module) -> list[tuple[int, ...]]:
 
 
 def widths(module: nn.Module, target: Target) -> list[int]:
-    """Candidates for D: what linear layers read first, then any axis of a parameter."""
+    """Candidates for D: the attributes, the input width of the first linear layer, then any axis of a parameter."""
     layers = [inner.in_features for inner in module.modules() if isinstance(inner, nn.Linear)]
     shapes = [size for shape in matrices(module) for size in shape]
     named = [value for value in attribute(module, "D") if value in shapes]
@@ -110,7 +110,7 @@ def heads(module: nn.Module, target: Target, D: int) -> list[int]:
     ours = [one.sizes["H"] for one in (target, *resized(target)) if one.sizes.get("D") == D]  # if it was built here
     lists = [len(inner) for inner in module.modules() if isinstance(inner, (nn.ModuleList, nn.ParameterList))]
     bare = [parameter.shape[0] for parameter in module.parameters() if parameter.dim() == 3 and D in parameter.shape]
-    four = [shape for shape in matrices(module) if len(shape) == 4 and D in shape]  # two axes may count the heads
+    four = [shape for shape in matrices(module) if len(shape) == 4 and D in shape]  # two axes together may be the heads
     bare += [m * n for shape in four for m, n in combinations([size for size in shape if size != D], 2)]
     kept = [value for inner in module.modules() for value in vars(inner).values() if type(value) is int]
     divisors = [H for H in range(2, D) if D % H == 0]
@@ -122,7 +122,7 @@ def heads(module: nn.Module, target: Target, D: int) -> list[int]:
 
 
 def head_widths(module: nn.Module, target: Target, D: int, H: int) -> list[int]:
-    """Candidates for d: what the module keeps, then those that D / H and the axes of its matrices speak for most."""
+    """Candidates for d: the attributes, then the widths with the most votes by D / H and the axes of the matrices."""
     votes: Counter[int] = Counter([D // H] if D % H == 0 else [])
     for shape in matrices(module):
         if D not in shape:
@@ -143,7 +143,7 @@ def head_widths(module: nn.Module, target: Target, D: int, H: int) -> list[int]:
 
 
 def unequal_widths(module: nn.Module, D: int, H: int) -> Iterator[tuple[int, int]]:
-    """The widths (d, e) of heads whose values are as wide as e, not d: two matrices have d, one or two have e."""
+    """Yields widths (d, e) of heads whose values have width e, not d: two matrices have d, one or two have e."""
     widths: Counter[int] = Counter()
     for others in (list(shape) for shape in matrices(module) if D in shape):
         others.remove(D)
@@ -156,12 +156,12 @@ def unequal_widths(module: nn.Module, D: int, H: int) -> Iterator[tuple[int, int
 
 
 def hidden_widths(module: nn.Module, D: int) -> list[int]:
-    """Candidates for W, the width of an MLP's hidden layer: the other axes of matrices that have one of D."""
+    """Candidates for W, the width of an MLP's hidden layer: the other axes of matrices with an axis of size D."""
     shapes = [shape[-2:] for shape in matrices(module)]
     others = [n if m == D else m for m, n in shapes if D in (m, n)]
     halves = [W // 2 for W in others if W % 2 == 0 and (D, W // 2) in shapes]  # a gate joined to the hidden layer
     both = [W for W in others if W != D and (W, D) in shapes and (D, W) in shapes]  # into the hidden layer, and back
-    joined = Counter(W for n in others for W in (n - 3 * D, (n - 3 * D) // 2, n - D) if W > 0)  # with an attention's
+    joined = Counter(W for n in others for W in (n - 3 * D, (n - 3 * D) // 2, n - D) if W > 0)  # plus an attention's
     twice = [W for W, times in joined.most_common() if times > 1]
     return list(dict.fromkeys([*halves, *both]))[:3] or list(dict.fromkeys([*others[:2], *twice[:2], *others]))[:4]
 
@@ -169,7 +169,7 @@ def hidden_widths(module: nn.Module, D: int) -> list[int]:
 def key_heads(module: nn.Module, target: Target, H: int) -> list[int]:
     """Candidates for G."""
     named = [G for G in attribute(module, "G") if H % G == 0]
-    if target.name != "grouped_query":  # a block may share its keys, where it says so
+    if target.name != "grouped_query":  # a block may share key heads, if an attribute says so
         return named[:1] or [H] if "W" in target.sizes else [H]
     divisors = [G for G in range(1, H + 1) if H % G == 0]
     return list(dict.fromkeys([*named, *(H // G for G in named), *divisors]))[:MOST_HEADS]

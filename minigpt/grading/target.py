@@ -1,8 +1,8 @@
-"""What a target is: what a learner was asked to write, as one reference with knobs, and the bugs that it can have.
+"""A target: what a learner was asked to write, as one reference with knobs, and the bugs that it can have.
 
-The reference is a plain function in float64. It computes the right result with no knobs; every knob turns one thing
+The reference is a plain function in float64. It computes the right result with no knobs; every knob makes one thing
 wrong. A `Bug` is a setting of the knobs with a sentence: if the learner's numbers equal those of the reference with
-these knobs on every probe, the sentence is true. A `Convention` is the same for a setting that is right too.
+these knobs on every probe, the sentence is true. A `Convention` is a setting that is right, too.
 
     SCALE = Bug({"scale": "D"}, "you divide by sqrt(D) = sqrt({D}), the width of the model, instead of sqrt(d)", "...")
 
@@ -24,21 +24,21 @@ from minigpt.system.errors import UserError
 
 Knobs = Mapping[str, Any]
 Sizes = Mapping[str, int]
-Steps = dict[str, Tensor]  # every intermediate by its name, in order; the last one is the output
+Steps = dict[str, Tensor]  # every intermediate result by its name, in order; the last one is the output
 Parameters = Mapping[str, Tensor]  # by role: "query" (*out, *into) and, if there is one, "query_bias" (*out)
 
 
 @dataclass(frozen=True)
 class Role:
-    """A matrix that a target needs, (*out, *into), with an optional bias (*out); or a vector, where `into` is ()."""
+    """A matrix that a target needs, (*out, *into), with an optional bias (*out); a vector if `into` is ()."""
 
     name: str
     out: tuple[str, ...]
     into: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
-    """Pieces of names that learners give it, the surest first; they order the search and decide nothing."""
+    """Parts of the names that learners use, the surest first; they only order the search."""
     needed: bool = True
-    """False: a right answer may be without it; the reference then finds no such entry in its parameters."""
+    """False: a right answer may lack this parameter; the reference then gets no entry for it."""
 
     def shape(self, sizes: Sizes) -> tuple[int, ...]:
         """(*out, *into) as numbers."""
@@ -67,11 +67,10 @@ class Bug:
     forms: tuple[Knobs, ...] = ()
     """Other settings for which the same sentence is true: hidden by -1e9 rather than -inf, for example."""
     equal: str = ""
-    """Not empty: bugs with the same word are equal in principle, on every input; either sentence is true."""
+    """Not empty: bugs with the same word give the same output on every input, so either sentence is true."""
     harmless: bool = False
-    """True: it is a convention, which the sentence names: with other parameters the right answer computes the same, or
-    published models have it so.
-    Unlike a `Convention` it is looked for only where nothing else was found."""
+    """True: the sentence names a convention: with other parameters the right answer computes the same, or published
+    models do so. Unlike a `Convention`, it is tried only if nothing else was found."""
 
     def settings(self) -> tuple[Knobs, ...]:
         """All settings of the knobs that this sentence describes."""
@@ -79,7 +78,7 @@ class Bug:
 
 
 def alike(knob: str, sentences: Mapping[str, str], fix: str) -> list[Bug]:
-    """A bug for each wrong value of one knob, which are all put right in the same way."""
+    """A bug for each wrong value of one knob; all have the same fix."""
     return [Bug({knob: value}, sentence, fix) for value, sentence in sentences.items()]
 
 
@@ -93,20 +92,20 @@ class Convention:
 
 @dataclass(frozen=True)
 class Probe:
-    """One input of a target. `size` is what it was multiplied by, which sets the tolerance."""
+    """One input of a target. `size` is the factor that it was multiplied by; the tolerance depends on it."""
 
     name: str
     inputs: Mapping[str, Tensor]
     size: float = 1.0
     chunks: tuple[int, ...] = ()
-    """Lengths in which a cache is given the input, one after the other; () is all at once."""
+    """The lengths of the chunks in which the input is passed, with a cache; (): all at once."""
     optional: bool = False
     """True: a learner's answer may raise here (fewer queries than keys); that is a note and no bug."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What is announced beside the target's name, as in `multi_head,rotary,window=4`."""
+    """The options that follow the name of a target, as in `multi_head,rotary,window=4`."""
 
     rotary: bool = False
     alibi: bool = False
@@ -125,32 +124,32 @@ Reference = Callable[[Probe, Parameters, Sizes, Knobs], Steps]
 
 @dataclass(frozen=True)
 class Target:
-    """What is to be written."""
+    """What a learner is asked to write."""
 
     name: str
     right: str
-    """What a right one computes, in a sentence."""
+    """What a right answer computes, in a sentence."""
     takes: tuple[str, ...]
     """The inputs by name: ("x",), ("query", "key", "value"), ("ids",)."""
     reference: Reference
     probes: Callable[[Sizes], Sequence[Probe]]
     sizes: Sizes
-    """The sizes that are used where the check may choose them."""
+    """The sizes that the check uses if it may choose them."""
     bugs: Sequence[Bug]
     conventions: Sequence[Convention] = ()
     roles: tuple[Role, ...] = ()
     """Empty: a plain function, which has no parameters."""
     options: Options = field(default_factory=Options)
     without: Mapping[str, Bug | Convention] = field(default_factory=dict)
-    """What a missing role means, for the reference can do without it: "output" is the projection that was left out."""
+    """What a missing role means, for roles that the reference can do without: "output": no output projection."""
     tiny: Callable[[], tuple[Sizes, Parameters, Probe]] | None = None
     """Three tokens with numbers for a calculation by hand, to show a bug on."""
     settled: Sequence[Convention] = ()
     """Conventions that were read off the answer: the reference has them already, and the report says so."""
     module: Target | None = None
-    """What is asked of a module with parameters instead of a function: of x."""
+    """The target of x that is used if the answer is a module with parameters instead of a function."""
     function: Target | None = None
-    """What is asked of a plain function instead of a module: on given queries, keys and values."""
+    """The target of queries, keys and values that is used if the answer is a plain function instead of a module."""
 
     def __str__(self) -> str:
         return f"{self.name}{self.options}"
@@ -188,7 +187,7 @@ def read_options(words: Sequence[str]) -> Options:
 
 
 def only(name: str, options: Options, *known: str) -> None:
-    """Raises UserError where a target was announced with an option that it does not have."""
+    """Raises UserError if `options` has an option that the target does not know."""
     given = [word for word in ("rotary", "alibi", "window", "cache", "full") if getattr(options, word)]
     if unknown := [word for word in given if word not in known]:
         raise UserError(f"{name} has no option {unknown[0]}; it has {', '.join(known) or 'none'}")

@@ -1,4 +1,4 @@
-"""What the report says once it is known: right, wrong with a name, wrong without one, or that the time was up."""
+"""Writes the verdict into the report: right, wrong with a named bug, wrong without a name, or out of time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PARTS = {"gpt": "block or --as multi_head", "block": "multi_head or --as mlp"}  
 
 
 def say_how(attempt: Attempt, reading: Reading) -> None:
-    """How it was called and read."""
+    """Reports how the answer was called and read."""
     call = call_of(attempt, reading)
     shown = {"D": "the width", "H": "heads", "G": "key heads", "d": "the width of a head"}
     sizes = [f"{axis} = {reading.sizes[axis]} ({words})" for axis, words in shown.items() if axis in reading.sizes]
@@ -54,7 +54,7 @@ def say_how(attempt: Attempt, reading: Reading) -> None:
 
 
 def right(attempt: Attempt, found: Found) -> None:
-    """Equal on every probe: right, unless a habit spoils it."""
+    """Reports an answer that equals the reference on every probe: right, unless a check of `habits.py` finds a bug."""
     report, call = attempt.report, call_of(attempt, found.reading)
     say_how(attempt, found.reading)
     spoiled = habits(attempt.thing, call, found.reading)
@@ -78,13 +78,13 @@ def right(attempt: Attempt, found: Found) -> None:
 
 
 def trained(attempt: Attempt, found: Found) -> list[Bug]:
-    """What is wrong in training mode; the report says if that could not be told, or was not asked."""
+    """The bug in training mode, if any; the report says if training mode was not checked."""
     report, thing = attempt.report, attempt.thing
     if not isinstance(thing, nn.Module) or not attempt.target.roles:
         return []
     try:
         bug = in_training(thing, call_of(attempt, found.reading), found.reading, found.knobs)
-    except Exception:  # the learner's code: anything
+    except Exception:  # the learner's code may raise anything
         return []
     finally:
         thing.eval()
@@ -93,7 +93,7 @@ def trained(attempt: Attempt, found: Found) -> list[Bug]:
 
 
 def hidden_scales(found: Found) -> list[str]:
-    """Wrong scales that are equal to the right one with these very sizes: such as sqrt(H) where d = H."""
+    """A note on a wrong scale that equals the right one for exactly these sizes, such as sqrt(H) where d = H."""
     same = list[str]()
     reading = replace(found.reading, budget=Budget(SINGLES, found.reading.budget.clock))
     for bug in reading.target.bugs:
@@ -107,7 +107,7 @@ def hidden_scales(found: Found) -> list[str]:
 
 
 def wrong(attempt: Attempt, found: Found) -> None:
-    """A bug with a name."""
+    """Reports one or more named bugs."""
     report, reading = attempt.report, found.reading
     sizes = reading.sizes
     say_how(attempt, reading)
@@ -127,7 +127,7 @@ def wrong(attempt: Attempt, found: Found) -> None:
 
 
 def never_used(attempt: Attempt, reading: Reading) -> str:
-    """What to say where a parameter without effect stands for the output projection, though its name says otherwise."""
+    """The sentence on a parameter without effect that was read as the output projection against its name; else ""."""
     taken = [entry.partition(" = ")[0] for entry in reading.binding.how if entry.partition(" = ")[2] == "output"]
     for name in taken:
         likeliest = max(attempt.target.roles, key=lambda role: score(name, role))
@@ -137,14 +137,14 @@ def never_used(attempt: Attempt, reading: Reading) -> str:
 
 
 def unnamed(attempt: Attempt, readings: Sequence[Reading]) -> None:
-    """Wrong, and no sentence fits: what can be measured from outside is said."""
+    """Reports a wrong answer that no known bug explains, with what can be measured from outside."""
     report, reading = attempt.report, readings[0]
     say_how(attempt, reading)
     if attempt.homeless and not reading.binding.how:
         report.names = unplaced(attempt)
         return
     report.verdict, report.measured = "wrong", True
-    with suppress(Exception, TimeIsUp):  # a measurement is a help; the verdict stands without it
+    with suppress(Exception, TimeIsUp):  # the measurement is optional: the verdict stands without it
         report.names = measure(reading)
     if not report.names:
         report.names = [NO_NAME]
@@ -155,20 +155,20 @@ def unnamed(attempt: Attempt, readings: Sequence[Reading]) -> None:
 
 
 def unplaced(attempt: Attempt) -> list[str]:
-    """Why nothing can be said: parameters without a place."""
+    """Why the check cannot tell: some parameters fit no role."""
     listed = ", ".join(dict.fromkeys(attempt.homeless)) or "its parameters"
     return [f"no way was found to read {listed} as {', '.join(role.name for role in attempt.target.roles)}"]
 
 
 def out_of_time(report: Report, clock: Clock) -> Report:
-    """The report on an answer of which it is not certain that it is wrong."""
-    names = [f"after {clock.used:.1f} s of processor time it was not certain whether it is right: in none of the "
-             "conventions that were tried until then"]  # fmt: skip
+    """The report if the time ended before it was certain that the answer is right or wrong."""
+    names = [f"after {clock.used:.1f} s of processor time it was not certain whether it is right: it equals none of "
+             "the conventions that were tried in that time"]  # fmt: skip
     return Report("cannot tell", report.target, report.file, names, how=report.how[:1], notes=report.notes)
 
 
 def search_ended(report: Report, clock: Clock) -> None:
-    """Say that an answer is wrong, and that its name was looked for as long as there was time."""
+    """Reports that an answer is wrong, and that the time ended before the mistake was named."""
     parts = PARTS.get(report.target.partition(",")[0])
     more = f"; its parts can be checked alone, with --as {parts}" if parts else ""
     report.names = [name for name in report.names if name != NO_NAME] or [NOT_RIGHT]

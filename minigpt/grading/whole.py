@@ -1,7 +1,7 @@
 """A whole model: where its blocks are, how wide they are, how it is called, and which parameter plays which role.
 
-The parameters of one block are bound like those of any module, and the same way is taken for all; what lies outside of
-the blocks are embeddings, the final norm and the head.
+The parameters of one block get roles like those of any module, in the same way for all blocks. The parameters outside
+of the blocks are embeddings, the final norm and the head.
 
 B batch, T positions, C longest context, V vocabulary, D model width, L layers, W width of the MLP's hidden layer.
 """
@@ -30,8 +30,8 @@ from minigpt.grading.target import Knobs, Probe, Role, Sizes, Target
 from minigpt.grading.targets import block, gpt, mlp
 from minigpt.grading.targets.loss import PADS, SMOOTHS, loss_target
 
-MOST_INNER, MOST = 24, 60  # bindings of one block; of a whole model
-MOST_LIKELY, FEW = 12, 3  # that are right for one token; where none is
+MOST_INNER, MOST = 24, 60  # the most bindings of one block; of a whole model
+MOST_LIKELY, FEW = 12, 3  # the most that are kept: if some are right for one token; if none is
 GIVEN = re.compile(
     r"(?i)^(targ(et)?s?|labels?|y|ys|yb|y_true|tgts?|trg|gold|truth|ground_truth|expected|want(ed)?|nxt|"
     r"(next|target|label|gold|shifted)_?(ids|tokens?|token_ids|idx|seq)?|ziele?|cibles?|objetivos?)$"
@@ -54,7 +54,7 @@ def outer_units(model: nn.Module, blocks: Sequence[nn.Module]) -> list[Unit]:
 
 
 def targets_argument(model: Any) -> str:
-    """The argument that takes the next tokens; "" if there is none. An unknown name is one where it makes a loss."""
+    """The argument that takes the next tokens; "" if none. An unknown name counts if it leads to a loss."""
     listed = parameters_of(model)[1:]
     if found := [entry.name for entry in listed if GIVEN.search(entry.name)]:
         return found[0]
@@ -66,7 +66,7 @@ def targets_argument(model: Any) -> str:
 
 
 def prepared(thing: Any, target: Target) -> Target:
-    """The target for this very answer: with the loss that it has, and the conventions that can be read off it."""
+    """The target, adapted to this answer: to its loss, and to the conventions that can be read from it."""
     if is_model(target) and isinstance(thing, nn.Module):
         name = targets_argument(thing)
         mode = loss_mode(thing, name)
@@ -76,7 +76,7 @@ def prepared(thing: Any, target: Target) -> Target:
     if target.name == "loss":
         listed = [entry.name.lower() for entry in parameters_of(thing)]
         more = {entry.name: entry.default for entry in parameters_of(thing)[2:]}
-        if isinstance(thing, nn.Module):  # what its constructor takes, with the values that it keeps
+        if isinstance(thing, nn.Module):  # arguments of its constructor, with stored values
             made = inspect.signature(type(thing)).parameters.values()
             more |= {entry.name: getattr(thing, entry.name, entry.default) for entry in made}
         smoothing = next((value for name, value in more.items() if SMOOTHS.search(name)), 0.0)
@@ -86,13 +86,13 @@ def prepared(thing: Any, target: Target) -> Target:
 
 
 def loss_mode(model: Any, name: str) -> int:
-    """Whether a model returns a loss, and what it takes for it: tried with three tokens."""
+    """How a model returns a loss, tried with three tokens: gpt.NO_LOSS, TARGETS, OWN or ONLY."""
     ids = torch.zeros(2, 3, dtype=torch.long)  # (2, 3)
     first = parameters_of(model)[0].name
     for given in ({name: ids}, {}) if name else ({},):
         try:
             floats = tensors(model(**{first: ids, **given}))
-        except Exception:  # the learner's code: anything
+        except Exception:  # the learner's code may raise anything
             continue
         scalars, others = [x for x in floats if x.dim() < 2], [x for x in floats if x.dim() >= 2]
         if scalars:
@@ -102,26 +102,26 @@ def loss_mode(model: Any, name: str) -> int:
 
 
 def gives_logits(model: Any, first: str) -> bool:
-    """Whether a model returns logits where it is given nothing but ids."""
-    with suppress(Exception):  # the learner's code: anything
+    """Whether a model returns logits for ids alone."""
+    with suppress(Exception):  # the learner's code may raise anything
         return any(x.dim() >= 2 for x in tensors(model(**{first: torch.zeros(2, 3, dtype=torch.long)})))
     return False
 
 
 def shifts(model: Any, name: str) -> bool:
-    """Whether the loss takes labels as the ids themselves: seen from its value for two sequences."""
+    """Whether the loss takes the ids as labels and shifts them itself, judged by its value for two sequences."""
     ids = torch.tensor([[0, 1, 1, 0], [1, 0, 1, 1]])  # (B, 4)
     try:
         found = tensors(model(**{parameters_of(model)[0].name: ids, name: ids}))
         logits, loss = next(x for x in found if x.dim() >= 2), next(x for x in found if x.dim() < 2)
         logits = logits.view(2, 4, -1)  # (B, 4, V)
-    except Exception:  # the learner's code: anything
+    except Exception:  # the learner's code may raise anything
         return False
     return bool((loss - F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())).abs() < 1e-9)
 
 
 def tensors(result: Any) -> list[Tensor]:
-    """The tensors of numbers in what a model returned: one, a tuple, a mapping or an object with fields."""
+    """The floating-point tensors in what a model returned: one, a tuple, a mapping or an object with fields."""
     if isinstance(result, Tensor):
         return [result] if result.is_floating_point() else []
     if isinstance(result, Mapping):
@@ -134,7 +134,7 @@ def tensors(result: Any) -> list[Tensor]:
 
 
 def model_sizes(model: Any, target: Target) -> Iterator[Sizes]:
-    """The sizes that fit a model, the likeliest first."""
+    """Yields the sizes that fit a model, the likeliest first. Raises CannotCall for a function, or without blocks."""
     if not isinstance(model, nn.Module):
         raise CannotCall("a whole model as a function of its weights is not read: make it an nn.Module")
     blocks = blocks_of(model)
@@ -176,14 +176,14 @@ def only_last(model: Any, first: str, given: str) -> bool:
     ids = torch.zeros(2, 3, dtype=torch.long)  # (2, 3)
     try:
         without, with_targets = (tensors(model(**{first: ids, **more}))[0] for more in ({}, {given: ids}))
-    except Exception:  # the learner's code: anything
+    except Exception:  # the learner's code may raise anything
         return False
     return without.numel() * 3 == with_targets.numel()
 
 
 def model_call(first: str, given: tuple[str, bool], fixed: Mapping[str, Any], mask: tuple[str, str, str] | None,
                V: int, note: str) -> Call:  # fmt: skip
-    """A call with everything decided. `given` is the name of the targets, and whether they are always passed."""
+    """A call of a model with ids as `first`; `given`: the name of the targets, and whether they are always passed."""
     name, always = given
 
     def run(model: Any, probe: Probe) -> Tensor:
@@ -208,7 +208,10 @@ def model_call(first: str, given: tuple[str, bool], fixed: Mapping[str, Any], ma
 
 
 def the_logits(found: list[Tensor], B: int, T: int, V: int) -> Tensor:
-    """The logits (B, T, V) among what a model returned; (B T, V) is unflattened, (B, V) is one position."""
+    """The logits (B, T, V) among what a model returned; (B T, V) is unflattened, (B, V) is one position.
+
+    Raises TypeError if there are none.
+    """
     logits = next((x for x in found if x.dim() >= 2), None)
     if logits is None:
         raise TypeError("no logits were returned, expected (B, T, V)")
@@ -218,7 +221,7 @@ def the_logits(found: list[Tensor], B: int, T: int, V: int) -> Tensor:
 
 
 def the_loss(found: list[Tensor], B: int, T: int, V: int) -> Tensor:
-    """The loss among what a model returned: a number, or one for every pair (N)."""
+    """The loss among what a model returned: a scalar, or one for every pair (N,). Raises TypeError."""
     losses = [x for x in found if x.numel() == 1] or [x for x in found if x.numel() in (B * T, B * (T - 1))]
     if not losses:
         raise TypeError("no loss was returned")
@@ -227,7 +230,7 @@ def the_loss(found: list[Tensor], B: int, T: int, V: int) -> Tensor:
 
 
 def model_bindings(model: nn.Module, target: Target, sizes: Sizes, matters: Callable[[Unit], bool]) -> list[Binding]:
-    """The ways to give all parameters of a model their roles."""
+    """The ways to assign roles to all parameters of a model."""
     blocks = blocks_of(model)
     outer = outer_units(model, blocks)
     around = bindings(outer, gpt.OUTER, sizes, {unit.name for unit in outer if not matters(unit)})
@@ -248,9 +251,9 @@ def model_bindings(model: nn.Module, target: Target, sizes: Sizes, matters: Call
 
 def likely(expected: Expected, found: Sequence[Binding],
            working: Sequence[tuple[Call, Outputs]]) -> list[tuple[Binding, Call, Outputs]]:  # fmt: skip
-    """Of all bindings and calls, those that are right for the shortest probe in some convention; none: [].
+    """The bindings and calls that are right for the shortest probe in some convention; [] if there are none.
 
-    A block has many parameters, and so many bindings; one token tells most of them apart for little.
+    A block has many parameters, and so many bindings; one token distinguishes most of them at little cost.
     """
     probes, shortest = expected.probes, expected.shortest
     kept: dict[tuple[int, int], tuple[Binding, Call, Outputs]] = {}
@@ -267,7 +270,7 @@ def likely(expected: Expected, found: Sequence[Binding],
 
 
 def told_apart(expected: Expected, binding: Binding, number: int) -> list[Knobs]:
-    """The single conventions that differ on a probe, as far as one binding shows it."""
+    """The knobs of no and of single conventions whose outputs for a probe differ, with this binding."""
     seen, chosen = list[Tensor | None](), list[Knobs]()
     for knobs, conventions in bases(expected.target):
         if len(conventions) > 1:
@@ -282,7 +285,7 @@ def told_apart(expected: Expected, binding: Binding, number: int) -> list[Knobs]
 
 def inner_bindings(blocks: Sequence[nn.Module], roles: Sequence[Role], sizes: Sizes,
                    matters: Callable[[Unit], bool]) -> list[Binding]:  # fmt: skip
-    """The ways to bind the parameters of a block, the same way for all; "query" of block 2 becomes "query.2"."""
+    """The ways to assign roles in the blocks, the same way in all; "query" of block 2 becomes "query.2"."""
     readings = [units_of(module, [sizes["H"]]) for module in blocks]  # a list of units for each reading, by block
     found = []
     for number in range(min(map(len, readings))):

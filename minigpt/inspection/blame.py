@@ -1,4 +1,4 @@
-"""Whose mistake is it? An error that comes from a plugin names the line of the plugin, and what called it:
+"""Finds the plugin that caused an error: its line, and the function that called it:
 
 mine.py:14 in scores (called by SoftmaxAttention.weights, layer 1): RuntimeError: The size of tensor a (5) must ...
 """
@@ -23,12 +23,12 @@ from minigpt.system.plugin import PLUGINS, is_frame_of_plugin, line_of, of_plugi
 
 Calls = list[tuple[FrameType, int]]  # the calls that led to an error, outermost first, and the lines they executed
 
-SIGNATURE = re.compile(r"([\w.]+)\(\) (?:takes|missing|got)")  # how Python begins, where arguments do not fit
-LONGEST = 400  # characters of an error's own words
+SIGNATURE = re.compile(r"([\w.]+)\(\) (?:takes|missing|got)")  # Python's message if the arguments do not fit
+LONGEST = 400  # characters of an error's own message
 
 
 def blame(error: BaseException) -> str | None:
-    """An error as a line that names the plugin from which it comes; None where no plugin has a part in it."""
+    """An error as one line that names the plugin that caused it; None if no plugin is involved."""
     for find in (_in_signature, _in_code, _in_object):
         for one in _errors(error):
             calls = list(walk_tb(one.__traceback__))
@@ -41,7 +41,7 @@ def blame(error: BaseException) -> str | None:
 
 
 def _errors(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and those that led to it."""
+    """Yields an error and the errors that led to it."""
     while error is not None:
         yield error
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
@@ -51,7 +51,7 @@ Found = tuple[str, Calls]  # where in the plugin, and the calls before it
 
 
 def _in_signature(error: BaseException, calls: Calls) -> Found | None:
-    """A function of a plugin that takes other arguments than those it was called with."""
+    """Finds a plugin's function that was called with arguments that it does not take."""
     match = SIGNATURE.match(str(error))
     if match is None or not isinstance(error, TypeError):
         return None
@@ -65,7 +65,7 @@ def _in_signature(error: BaseException, calls: Calls) -> Found | None:
 
 
 def _in_code(error: BaseException, calls: Calls) -> Found | None:
-    """The line of a plugin that was executed."""
+    """Finds the innermost call in a plugin, and its line."""
     for place in reversed(range(len(calls))):
         frame, line = calls[place]
         if is_frame_of_plugin(frame):
@@ -76,9 +76,9 @@ def _in_code(error: BaseException, calls: Calls) -> Found | None:
 
 
 def _in_object(error: BaseException, calls: Calls) -> Found | None:
-    """A class of a plugin in what the innermost call of minigpt works on: what it has returned may not fit.
+    """Finds a plugin's class among the objects of the innermost call of minigpt: its result may not fit there.
 
-    Of a check, that is the model that is checked.
+    If that call is a check, the objects are those of the model that is checked.
     """
     for frame in (frame for frame, _ in reversed(calls) if _is_ours(frame)):
         owner = frame.f_locals.get("self")
@@ -100,12 +100,12 @@ def _class_line(cls: type) -> str:
 
 
 def _context(called: Calls) -> str:
-    """Which call of minigpt led there, by a name that is not private, and in which layer."""
+    """The call of minigpt that led there, by a name that is not private, and the layer."""
     codes = [frame.f_code for frame, _ in called if _is_ours(frame) and not _looks(frame)]
     codes = [code for code in codes if not code.co_name.startswith("_") or code.co_name.endswith("__")]
     names = [
         f"called by {getattr(code, 'co_qualname', code.co_name)}" for code in codes[-1:]
-    ]  # Python 3.10: the last word
+    ]  # Python 3.10: the last part of the name
     layers = [found for frame, _ in called if (found := _layer(frame, called)) is not None]
     words = ", ".join([*names, *(layer_name(layer) for layer in layers[-1:])])
     return f" ({words})" if words else ""
@@ -117,7 +117,7 @@ def _is_ours(frame: FrameType) -> bool:
 
 
 def _looks(frame: FrameType) -> bool:
-    """Whether a call of minigpt only looks at what others compute, or waits for it."""
+    """Whether a call of minigpt only observes what other code computes, or waits for it."""
     return frame.f_globals["__name__"].startswith(("minigpt.inspection.", "minigpt.checks.", "minigpt.system.waiting"))
 
 

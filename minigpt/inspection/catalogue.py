@@ -1,7 +1,7 @@
-"""All kinds of attention as a tree: which one is which other one, with which option; as text, a table and a picture.
+"""All kinds of attention as a tree: which kind equals which other, with which option; as text, a table and a picture.
 
-The tree is read from the files of the kinds: what each opens with, and its edges (`attention/edge.py`). A kind hangs on
-the first of its edges; the others are listed beside it.
+The tree is made from the files of the kinds: their module docstrings and their edges (`attention/edge.py`). The first
+edge of a kind gives its place in the tree; its other edges are listed beside it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COLOURS = {  # of a family, in a light and a dark theme
 
 
 def text_of(kind: type[Attention]) -> str:
-    """What the file of a kind opens with."""
+    """The module docstring of a kind's file."""
     return inspect.getdoc(sys.modules[kind.__module__]) or ""
 
 
@@ -39,12 +39,12 @@ def idea(kind: type[Attention]) -> str:
 
 
 def papers(kind: type[Attention]) -> list[str]:
-    """The arXiv ids that the file of a kind names before its first class, in order."""
+    """The arXiv ids in the module docstring of a kind's file, in order."""
     return list(dict.fromkeys(PAPER.findall(text_of(kind))))
 
 
 def children(steps: list[Step]) -> dict[str, list[Step]]:
-    """The tree: for each kind the edges on which others hang; under '' the kinds without an edge."""
+    """The tree: for each kind, the edges of its children. Each kind is a child by its first edge."""
     tree: dict[str, list[Step]] = {}
     seen = set()
     for step in steps:
@@ -55,14 +55,14 @@ def children(steps: list[Step]) -> dict[str, list[Step]]:
 
 
 def walk(tree: dict[str, list[Step]], kind: str, depth: int = 0) -> Iterator[tuple[int, Step]]:
-    """The edges below a kind, each with its depth, in the order in which the tree is drawn."""
+    """Yields the edges below a kind, each with its depth, in the order in which the tree is drawn."""
     for step in tree.get(kind, []):
         yield depth + 1, step
         yield from walk(tree, step.kind, depth + 1)
 
 
 def rows() -> list[tuple[int, str, str]]:
-    """(depth, kind, which edge it hangs on and where else it equals a kind), in the order of the tree."""
+    """(depth, kind, its first edge and its other edges in words), in the order of the tree."""
     steps = all_steps()
     tree, found = children(steps), list[tuple[int, str, str]]()
     hung = {step.kind for step in steps}
@@ -76,7 +76,7 @@ def rows() -> list[tuple[int, str, str]]:
 
 
 def sign(step: Step) -> str:
-    """Equal, or near."""
+    """ "=" for an identity, "~" for a limit."""
     return "~" if step.is_limit else "="
 
 
@@ -100,7 +100,7 @@ def as_markdown() -> str:
 
 
 def as_svg(theme: Theme) -> str:
-    """The tree as a picture: a row for each kind, in the colour of its family, with the edge that it hangs on."""
+    """The tree as a picture: a row for each kind, in the colour of its family, with its first edge."""
     top, row, indent, dark = 70, 22, 18, theme is THEMES["dark"]
     found = rows()
     parts = open_svg(top + row * len(found) + 16, "Kinds of attention: what each one is, with which option", theme)
@@ -129,7 +129,10 @@ def shortened(text: str, length: int) -> str:
 
 
 def describe(name: str) -> str:
-    """One kind: what its file opens with, its options, its laws, its edges as measured now, the way from the mean."""
+    """One kind: its module docstring, options, laws, edges as measured now, and the path from the running mean.
+
+    Raises UserError for an unknown kind.
+    """
     if name not in Attention.kinds:
         raise UserError(f"no kind {name!r} (known: {', '.join(Attention.kinds)})")
     kind, steps = Attention.kinds[name], all_steps()

@@ -26,7 +26,7 @@ from minigpt.system.waiting import progress
 
 LENGTH, CHANGES = 64, 12  # positions in the test, and how many of them are changed
 ORDINARY, LARGE = 1.0, 1e4  # scale of the inputs; the scores grow with its square
-SMALLER = (0.1, 0.01, 0.001)  # times LARGE, where LARGE leaves no numbers
+SMALLER = (0.1, 0.01, 0.001)  # factors for LARGE, if LARGE gives NaN or infinity
 TOLERANCE = 1e-9  # relative to the largest output: above rounding in float64, far below any leak
 WRONG_MASK = "its mask is missing, transposed, aligned to the wrong corner, or fills with a small number such as -5"
 PRODUCTS = ("infinity * 0", "0 * infinity", "-infinity * 0", "0 * -infinity")  # NaN of a mask that multiplies
@@ -45,7 +45,7 @@ class LeakError(UserError):
 def check_causal(model: GPT) -> list[str]:
     """Raises LeakError with the layer, the positions and the likely cause. The model is not changed.
 
-    Returns a line for each attention that leaves no numbers where scores are very large, with where that begins.
+    Returns a note for each attention that gives NaN or infinity for very large scores, with the first such operation.
     """
     noise, notes = torch.Generator().manual_seed(0), list[str]()
     T, D = min(model.config.block_size, LENGTH), model.config.n_embd
@@ -62,7 +62,7 @@ def check_causal(model: GPT) -> list[str]:
 
 
 def _probes(scale: float, T: int, D: int, changed: Tensor, noise: torch.Generator) -> Tensor:
-    """The same random tokens P times, each time but the first with one of them changed: (P, T, D)."""
+    """The same random tokens P times, all but the first time with one token changed: (P, T, D)."""
     x = scale * torch.randn(1, T, D, dtype=torch.float64, generator=noise)  # (1, T, D)
     x = x.repeat(1 + len(changed), 1, 1)  # (P, T, D)
     for probe, t in enumerate(changed, start=1):
@@ -84,13 +84,13 @@ def _with_noise(attention: Attention, noise: torch.Generator) -> Attention:
 
 
 class _Probe:
-    """One attention, and what is found about it."""
+    """The check of one attention."""
 
     def __init__(self, name: str, attention: Attention, noisy: Attention):
         self.name, self.attention, self.noisy, self.advice = name, attention, noisy, ""
 
     def look(self, x: Tensor, past: Past, changed: Tensor, scale: float) -> list[str]:
-        """Judge what it makes of the probes x (P, T, D). Raises LeakError; returns notes."""
+        """Checks the outputs for the probes x (P, T, D), and returns notes. Raises LeakError, UserError."""
         out = self.run(self.noisy, x, past)  # (P, T, D)
         if out.isfinite().all():
             self.judge(out, x, past, changed, scale)
@@ -113,7 +113,7 @@ class _Probe:
         return [f"{self.name} makes {what} of very large scores{self.advice}; training goes on"]
 
     def run(self, attention: Attention, x: Tensor, past: Past) -> Tensor:
-        """What the attention makes of x (P, T, D): (P, T, D). Raises UserError where only float64 is at fault."""
+        """The output of the attention for x (P, T, D): (P, T, D). Raises UserError if it fails in float64 only."""
         try:
             return attention(x, past)
         except RuntimeError as error:
@@ -132,7 +132,7 @@ class _Probe:
         return f"NaN ({first.found})" if first.found else "infinity", first.kind
 
     def judge(self, out: Tensor, x: Tensor, past: Past, changed: Tensor, scale: float) -> None:
-        """Raises LeakError where out (P, T, D) has moved before the token that was changed."""
+        """Raises LeakError if out (P, T, D) changed before the changed token, UserError if equal passes differ."""
         moved = (out[1:] - out[0]).abs().amax(-1)  # (P - 1, T)
         early = torch.arange(out.shape[1]) < changed[:, None]  # (P - 1, T)
         leaks = early & (moved > TOLERANCE * out.abs().max())  # (P - 1, T)
@@ -165,18 +165,18 @@ class _Probe:
         )
 
     def rows_mix(self, out: Tensor, x: Tensor, past: Past, row: int) -> bool:
-        """Whether this row of x (P, T, D), as the others make it, differs between the probes and equal rows."""
+        """Whether the output for this row of x (P, T, D) depends on the other rows of the batch."""
         same, others = x[:1].expand_as(x), x.clone()  # (P, T, D) each
         others[row] = x[0]
         moved = self.run(self.noisy, others, past)[row] - self.run(self.noisy, same, past)[row]  # (T, D)
         return bool(moved.abs().max() > TOLERANCE * out.abs().max())
 
     def where(self, x: Tensor, past: Past) -> str:
-        """The likely cause of a leak: the mask, if there is a weight on the future, else what runs over positions."""
+        """The likely cause of a leak: the mask, if a weight falls on the future, else an operation over positions."""
         over = "a mean, norm, softmax, sort, shift or convolution over positions"
         try:
             weights = self.noisy.weights(*self.noisy.qkv(x, past)[:2])  # (P, H, T, T)
-        except Exception:  # a kind with a forward of its own need not have any
+        except Exception:  # a kind with its own forward may have no weights
             return f"its mask, or {over}"
         if bool((weights.triu(1) != 0).any()):
             return WRONG_MASK
@@ -185,7 +185,7 @@ class _Probe:
 
 @torch.no_grad()
 def idle_positions(model: GPT) -> list[str]:
-    """A line for each kind that leaves its position out, or has no use for it, such as rotary in an average."""
+    """A line for each kind that leaves its position out, or does not use it, such as rotary in an average."""
     idle, left_out = dict[tuple[str, str], set[str]](), list[str]()
     noise = torch.Generator().manual_seed(0)
     pasts = chain([Past() for _ in model.blocks])

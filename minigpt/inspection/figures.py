@@ -1,4 +1,4 @@
-"""Figures for a light and a dark page: bars, one attention map, and a story as several readers read it, as SVG.
+"""SVG figures for a light and a dark page: bars, one attention map, and a text coloured by its improbable characters.
 
 Each is drawn once for each theme; a page chooses by `<picture>` with `prefers-color-scheme`.
 """
@@ -65,8 +65,8 @@ def bars_svg(values: Mapping[str, float], title: str, mark: tuple[str, float], t
 def map_svg(weights: Tensor, labels: Sequence[str], title: str, theme: Theme) -> str:
     """Weights (T, S) of one head: a row for each query, a column for each key, both with their tokens.
 
-    The darker a cell the larger its weight; the largest is opaque where it is above one. Negative ones have a colour of
-    their own.
+    The more opaque a cell, the larger its weight. A weight of 1 is opaque, or the largest weight if it is above 1.
+    Negative weights have another colour.
     """
     left, top, cell, most = 160, 66, 17, max(1.0, float(weights.abs().max()))
     T, S = weights.shape
@@ -129,7 +129,7 @@ def broken(text: str, line: int) -> list[tuple[int, int]]:
 
 
 def open_svg(height: float, title: str, theme: Theme) -> list[str]:
-    """The first parts of a figure: its size, ground and title."""
+    """The first parts of a figure: its size, background and title."""
     size = f'width="{WIDTH}" height="{height:.0f}" viewBox="0 0 {WIDTH} {height:.0f}"'
     return [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="system-ui,sans-serif" font-size="13" role="img">',

@@ -1,4 +1,4 @@
-"""Where NaN comes from: the first operation that makes it of numbers, what it was given, and the line of code.
+"""Where NaN comes from: the first operation that makes NaN from numbers, its operands, and the line of code.
 
 with FirstNaN() as first:
     attention(x)
@@ -19,7 +19,7 @@ TORCH = Path(torch.__file__).parent
 
 
 class FirstNaN(TorchFunctionMode):
-    """Looks at every operation inside the `with`; slow, and it changes nothing."""
+    """Observes every operation inside the `with`; it is slow, and changes nothing."""
 
     found = ""  # the operation and its line
     kind = ""  # "0 / 0", "infinity * 0", ... or the operation's name
@@ -35,14 +35,14 @@ class FirstNaN(TorchFunctionMode):
 
 
 def is_nan(value: Any) -> bool:
-    """Whether a tensor, or one of several, has a NaN in it."""
+    """Whether a tensor, or one of several, contains NaN."""
     if isinstance(value, (tuple, list)):
         return any(map(is_nan, value))
     return isinstance(value, Tensor) and value.is_floating_point() and bool(value.isnan().any())
 
 
 def explain(name: str, args: tuple[Any, ...], out: Any) -> str:
-    """What was computed where the first NaN stands, as "0 / 0", or the operation's name."""
+    """The operation at the first NaN with its operands, such as "0 / 0", or only its name."""
     sign = next((sign for word, sign in (("div", "/"), ("mul", "*"), ("sub", "-"), ("add", "+")) if word in name), "")
     if sign and "mat" not in name and len(args) >= 2 and isinstance(out, Tensor):
         first, second = (torch.as_tensor(arg).to(out).expand_as(out)[out.isnan()][0].item() for arg in args[:2])

@@ -24,7 +24,7 @@ from minigpt.model.gpt import chain
 
 ROUNDING = 1e-9  # what an identity may be off in float64, relative to the largest number
 B, T, D, LAYERS = 2, 11, 16, 2
-ZERO = 1e-4  # what is smaller is noise about a zero, as the gradient of a constant that is added to all keys
+ZERO = 1e-4  # smaller values are noise around zero, as in the gradient of a constant that is added to all keys
 STIR = 0.3  # the size of the noise on every parameter, so that no zero hides what it multiplies
 
 
@@ -37,7 +37,7 @@ class Step:
 
     @property
     def is_limit(self) -> bool:
-        """Whether the kinds come near one another only."""
+        """Whether the kinds are only approximately equal."""
         return self.edge.error > 0
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ def all_steps() -> list[Step]:
 
 
 def positions_of(step: Step) -> list[str]:
-    """The positions under which an edge is to hold: those that both ends use alike, but for its exceptions."""
+    """The positions with which an edge must hold: both ends use them, or neither does; without its exceptions."""
     ends = [Attention.kinds[name] for name in (step.kind, step.edge.to)]
     names = []
     for name, position in Position.kinds.items():
@@ -65,7 +65,7 @@ def positions_of(step: Step) -> list[str]:
 def gap(step: Step, position: str = "none", fast: bool = False) -> float:
     """How far the two ends of an edge are apart, values and gradients, relative to the largest number of each.
 
-    Two layers of each kind, the upper one after the lower, so that kinds that read the layer below do so.
+    Each end has two layers, one after the other, for kinds that read the layer below.
     """
     edge = step.edge
     mine = layers({"kind": step.kind, **edge.mine}, position, seed=1)
@@ -134,7 +134,7 @@ def far(ours: Tensor, theirs: Tensor) -> float:
 
 
 def path(steps: Iterable[Step], start: str, end: str) -> list[Step]:
-    """The shortest way of edges, each in either direction, from one kind to another; empty where there is none."""
+    """The shortest path of edges, each in either direction, from one kind to another; empty if there is none."""
     ways: dict[str, list[Step]] = {start: []}
     queue, steps = deque([start]), list(steps)
     while queue:
@@ -148,6 +148,6 @@ def path(steps: Iterable[Step], start: str, end: str) -> list[Step]:
 
 
 def family(kind: type[Attention]) -> str:
-    """The folder that a kind stands in; the file of a plugin's."""
+    """The folder of a kind's file; for a plugin's kind, the name of the file."""
     parts = kind.__module__.split(".")
     return parts[2] if parts[:2] == ["minigpt", "attention"] else parts[-1]

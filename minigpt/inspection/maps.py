@@ -1,7 +1,7 @@
 """Attention maps of many heads as one picture: SVG without any extra; PNG and PDF by matplotlib (the extra `plot`).
 
-Labels keep their size, whatever is drawn: where the tokens of a text have no room at an axis, its words are named, or
-every second word, and so on. Each map says what its rows sum to, unless that is 1.
+Labels always have the same size: if the tokens of a text do not fit at an axis, its words are shown, or every second
+word, and so on. Each map says what its rows sum to, unless that is 1.
 
 T query positions, S key positions.
 """
@@ -28,9 +28,9 @@ MOST_MAPS = 256  # of one picture
 COLUMNS = 4  # maps beside each other
 DPI = 120  # of a PNG
 LONGEST_WORD = 12  # characters of a label
-WIDTH, GAP, TITLE, LINE = 960, 16, 34, 13  # of an SVG, in pixels: LINE is the room of a label
+WIDTH, GAP, TITLE, LINE = 960, 16, 34, 13  # of an SVG, in pixels: LINE is the room for a label
 
-Label = tuple[float, str]  # a place on an axis, in tokens, and what stands there
+Label = tuple[float, str]  # a place on an axis, in tokens, and the text there
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Map:
 
     @property
     def signed(self) -> bool:
-        """Whether weights below zero are to be expected."""
+        """Whether there may be weights below zero."""
         return not self.kind.weights_nonnegative or bool((self.weights < 0).any())
 
 
@@ -83,7 +83,7 @@ def shortened(text: str) -> str:
 
 
 def rows_of(maps: Sequence[Map]) -> list[list[Map]]:
-    """The rows of a picture: each layer begins a new one. Raises UserError for more maps than can be looked at."""
+    """The rows of a picture: each layer begins a new one. Raises UserError for more than MOST_MAPS maps."""
     if len(maps) > MOST_MAPS:
         how = "choose by --layer 3, --head 4, or both; in Python layer=2, head=3"
         raise UserError(f"{len(maps)} maps: too many for one picture (at most {MOST_MAPS}): {how}")
@@ -97,7 +97,7 @@ def rows_of(maps: Sequence[Map]) -> list[list[Map]]:
 def maps_svg(maps: Sequence[Map], tokens: Sequence[str]) -> str:
     """The maps of a text as SVG, on a white ground: the more opaque a cell the larger its weight, with a scale below.
 
-    Raises UserError for more maps than can be looked at.
+    Raises UserError for more than MOST_MAPS maps.
     """
     rows, most = rows_of(maps), max(1.0, *(float(one.weights.abs().max()) for one in maps))
     columns = max(map(len, rows))
@@ -178,7 +178,7 @@ class Picture:
 def write_maps(maps: Sequence[Map], tokens: Sequence[str], path: Path) -> None:
     """Write the maps to a file whose ending says how: .svg, or .png and .pdf through matplotlib.
 
-    Raises UserError for another ending, without a folder, without matplotlib, and for more maps than can be looked at.
+    Raises UserError for another ending, a missing folder, without matplotlib, and for more than MOST_MAPS maps.
     """
     form = path.suffix.lower().lstrip(".")
     if form not in ("svg", "png", "pdf"):

@@ -1,6 +1,6 @@
 """Pictures: loss curves as SVG; an attention map as text, or as a small PNG without labels.
 
-matplotlib, the optional extra `plot`, is imported only here (`plotting`), by what draws PNG and PDF.
+matplotlib, the optional extra `plot`, is imported only here (`plotting`), to draw PNG and PDF.
 """
 
 from __future__ import annotations
@@ -116,9 +116,9 @@ def heat_map(weights: Tensor, labels: Sequence[str], columns: int | None = None)
 
 
 def small_png(weights: Tensor, most: float = 1.0) -> str:
-    """Weights (T, T) as a PNG in base64, a pixel a weight: the more opaque the larger, blue above zero, orange below.
+    """Weights (T, T) as a PNG in base64, a pixel for each weight: more opaque is larger, blue above zero, orange below.
 
-    A weight of `most` is opaque, or the largest where that is above it.
+    A weight of `most` is opaque, or the largest weight if that is above `most`.
     Written by hand: a page must not depend on an extra, and pillow would be a dependency for these nine lines.
     """
     most = max(most, float(weights.abs().max()))

@@ -1,8 +1,8 @@
 """Counts the lines of code that a reader needs to follow x through an attention layer to its output.
 
-The rule: make one layer of a kind with a position, in plain form, and call it once as in training. All lines count of
-every function of `minigpt` that runs meanwhile, also lines that did not run, but not docstrings, comments and blank
-lines. A statement that is broken over several lines counts for each of them. Functions that read configs are left out.
+The rule: make one layer of a kind with a position, in plain form, and call it once as in training. Every function of
+`minigpt` that runs during this counts with all its lines, also those that did not run, but without docstrings, comments
+and blank lines. A statement over several lines counts once for each line. Functions that read configs are left out.
 """
 
 from __future__ import annotations

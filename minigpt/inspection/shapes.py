@@ -1,7 +1,8 @@
-"""Does each method of an attention return what the contract says (`attention/base.py`), and each norm, MLP and block?
+"""Checks that each method of an attention returns the shapes of the contract (`attention/base.py`), and so each norm,
+MLP and block.
 
-A short text is read, and again with a cache. What comes out of each method is compared with what went in, so a wrong
-shape is named where it arises, and not where it first does not fit.
+The model reads a short text without a cache and with one. The shapes of each method's results are compared with those
+of its arguments, so the error names the method that returns a wrong shape, not the one that fails because of it.
 
 B batch, H query heads, G key heads, T query positions, S key positions, D model width, d and e widths of heads.
 """
@@ -27,41 +28,41 @@ from minigpt.system.counting import layer_name, part_name
 from minigpt.system.errors import UserError
 from minigpt.system.plugin import line_of, of_plugin
 
-B, T = 2, 5  # of the text; no other size should be as small by accident
+B, T = 2, 5  # of the text: chosen so that no other size is equal by accident
 
 Sizes = tuple[int | None, ...]  # of each dimension; None is any
 Expected = tuple[tuple[str, Sizes], ...]  # the names of the dimensions, and the sizes, of each tensor
 
 
 def of_qkv(x: Tensor, past: Past) -> Expected:
-    """What comes before x may stand in key and value too, if it is not the cache that keeps it."""
+    """The shapes of query, key and value; with a cache, key and value may also hold earlier positions."""
     T = None if past.keeps else x.shape[1]
     kept = (x.shape[0], None, T, None)
     return ("(B, H, T, d)", (x.shape[0], None, x.shape[1], None)), ("(B, G, T, d)", kept), ("(B, G, T, e)", kept)
 
 
 def of_weights(query: Tensor, key: Tensor) -> Expected:
-    """One row for all batch elements is broadcast."""
+    """The shape of scores and weights; B may be 1, which is broadcast over the batch."""
     return (("(B, H, T, S)", (None, None, query.shape[2], key.shape[2])),)
 
 
 def of_mix(query: Tensor, *others: Any) -> Expected:
-    """So also of `recall`."""
+    """The shape that `mix` and `recall` return."""
     return (("(B, H, T, e)", (query.shape[0], None, query.shape[2], None)),)
 
 
 def of_normalise(scores: Tensor) -> Expected:
-    """As the scores."""
+    """The shape that `normalise` returns: that of the scores."""
     return (("(B, H, T, S)", tuple(scores.shape)),)
 
 
 def of_output(mixed: Tensor, x: Tensor) -> Expected:
-    """As what the layer was given."""
+    """The shape that `output` returns: that of the layer's input."""
     return (("(B, T, D)", tuple(x.shape)),)
 
 
 def of_forward(x: Tensor, past: Past | None = None) -> Expected:
-    """As what the layer was given."""
+    """The shape that `forward` returns: that of its input."""
     return (("(B, T, D)", tuple(x.shape)),)
 
 
@@ -93,7 +94,7 @@ def _watched(model: GPT) -> Iterator[tuple[nn.Module, str, Callable[..., Any]]]:
 
 
 def _checked(part: nn.Module, whose: str, name: str, expect: Callable[..., Expected]) -> Callable[..., Any]:
-    """A method, in its plain form, whose results are looked at."""
+    """A method in its plain form, which also checks the shapes of its results."""
     plain = getattr(type(part), name)
 
     def method(*arguments: Any, **named: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A pre-norm block: h = x + attention(norm1(x)), then h + mlp(norm2(h)); the attention and the MLP in it count too.
+"""A pre-norm block: h = x + attention(norm1(x)), then h + mlp(norm2(h)); its attention and its MLP are checked too.
 
 Pre-norm is GPT-2's order; see "On Layer Normalization in the Transformer Architecture" (arXiv 2002.04745).
 
@@ -37,7 +37,7 @@ Formula = Callable[[Tensor, Part, Part, Part, Part], tuple[Tensor, Tensor]]
 
 
 def then(h: Tensor, rest: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-    """h, and what the second half makes of it."""
+    """h, and what the second half of a block computes from it: (B, T, D) each."""
     return h, rest(h)
 
 
@@ -76,13 +76,13 @@ FORMULAS: dict[str, Formula] = {  # x, attention, MLP, norm 1, norm 2, each (B, 
 
 @cache
 def names_in(number: str) -> list[tuple[str, str]]:
-    """The names of an attention's parameters, and what they are called in a model's block: "query", "query.2"."""
+    """Pairs of a parameter's name in an attention and in block `number` of a model: ("query", "query.2")."""
     roles = [role.name for role in heads.ROLES]
     return [*((role, role + number) for role in roles), *((f"{role}_bias", f"{role}{number}_bias") for role in roles)]
 
 
 def layer(x: Tensor, parameters: Parameters, sizes: Sizes, knobs: Knobs, options: Options, number: str = "") -> Steps:
-    """x (B, T, D) -> every step of one block to its output (B, T, D). `number` ends the names of its parameters."""
+    """x (B, T, D) -> every step of one block to its output (B, T, D). `number` (".2") ends its parameters' names."""
     steps = Steps()
     own = {name: parameters[key] for name, key in names_in(number) if key in parameters}
 
@@ -124,7 +124,7 @@ BOTH = f"{FIRST}; {SECOND}"
 
 
 def formula_bugs() -> list[Bug]:
-    """What goes wrong in how the parts are put together."""
+    """What goes wrong in the order of attention, MLP, norms and residuals."""
 
     def bug(formula: str, sentence: str, fix: str = BOTH, *forms: Knobs) -> Bug:
         return Bug({"formula": formula}, sentence, fix, forms)
@@ -188,11 +188,11 @@ def missing_norm_bugs() -> list[Bug]:
 
 
 def said_of(bugs: list[Bug], where: str) -> list[Bug]:
-    """The same bugs, with the place before their sentence."""
+    """The same bugs, with the place `where` before their sentences."""
     return [replace(bug, sentence=f"{where}: {bug.sentence}") for bug in bugs]
 
 
-UNSEEN: dict[str, tuple[object, ...]] = {  # no score is large where the input is normed; and each block gets a batch
+UNSEEN: dict[str, tuple[object, ...]] = {  # the input is normed, so no score is large; each block gets a batch
     "fill": (-100.0, -1e3, -1e4, -1e9, 1e-9, -1e-9),
     "softmax": ("naive",),
     "hide": ("after_renormalised",),
@@ -201,13 +201,13 @@ UNSEEN: dict[str, tuple[object, ...]] = {  # no score is large where the input i
 
 
 def attention_bugs(options: Options) -> list[Bug]:
-    """The bugs of many heads that can be seen in a block."""
+    """The bugs of multi-head attention that can be seen in a block."""
     listed = head_bugs.all_bugs(options, many=True, grouped=False)
     return [bug for bug in listed if not any(bug.knobs.get(knob) in values for knob, values in UNSEEN.items())]
 
 
 def inner_bugs(options: Options, where: str) -> list[Bug]:
-    """All that can be wrong in one block; `where` stands before the sentences, as in "in every block"."""
+    """All bugs of one block; `where`, such as "in every block", is put before their sentences."""
     place = f"{where}, " if where else ""
     parts = [*formula_bugs(), *missing_norm_bugs(), *norm_bugs()]
     return [
@@ -218,7 +218,7 @@ def inner_bugs(options: Options, where: str) -> list[Bug]:
 
 
 def conventions(options: Options) -> list[Convention]:
-    """What may be otherwise in a block."""
+    """The conventions of a block."""
     positions = [*(ROTARY_CONVENTIONS if options.rotary else []), *(ALIBI_CONVENTIONS if options.alibi else [])]
     return [POST, PARALLEL, *feed_forward.activation_conventions(), *norm_conventions(), *positions]
 
@@ -238,7 +238,7 @@ SIZES = {"B": 2, "T": 11, "D": 70, "H": 5, "G": 5, "d": 14, "e": 14, "W": 280, "
 
 
 def without() -> dict[str, Bug]:
-    """What a missing role means."""
+    """The bug that each missing role means."""
     return {
         role: replace(bug, sentence=f"in the attention: {bug.sentence}")
         for role, bug in head_bugs.without(many=True).items()
@@ -247,9 +247,9 @@ def without() -> dict[str, Bug]:
 
 
 def probes(sizes: Sizes) -> list[Probe]:
-    """Three lengths, two sizes, and tokens whose features are all equal."""
+    """Inputs x (B, T, D): three lengths, two scales, and tokens whose features are all equal."""
     level = numbers(2, 5, 1, seed=3).expand(2, 5, sizes["D"])  # (B, T, D)
-    flat = Probe("tokens whose features are all equal", {"x": level}, 30.0)  # x - mean is rounding, times 1/sqrt(eps)
+    flat = Probe("tokens whose features are all equal", {"x": level}, 30.0)  # x - mean is rounding error / sqrt(eps)
     return [*sequence_probes(sizes, (0.01, 8.0)), flat]
 
 

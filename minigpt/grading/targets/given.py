@@ -1,6 +1,6 @@
-"""Functions of given heads: attention of query, key and value that are split already, and the rotation of rotary alone.
+"""Functions of given heads: attention of query, key and value that are already split into heads, and rotary alone.
 
-In the probes and in the outputs the heads are the third axis; the call arranges them as the answer takes them.
+In the probes and in the outputs the heads are the third axis; the call permutes the axes to what the answer takes.
 
 B batch, T query positions, S key positions, H query heads, G key heads, d width of a query and a key, e of a value.
 """
@@ -79,7 +79,7 @@ def heads_bugs(options: Options, grouped: bool) -> list[Bug]:
     shared = [bug for bug in grouped_bugs() if bug.knobs.get("scale") != "D/G"] if grouped else []
     values = [bug for bug in value_bugs() if bug.knobs != {"value": "query"} or not grouped]
     softmaxes = softmax_bugs()
-    if options.window:  # every row hides something, and -inf / -inf is NaN as in other bugs
+    if options.window:  # all rows hide keys: -inf / -inf is NaN, as in other bugs
         softmaxes = [replace(bug, knobs=bug.forms[0]) if bug.knobs == {"softmax": "sum"} else bug for bug in softmaxes]
     exchanged = [] if options.alibi or options.window or options.rotary else [exchange_bug()]
     return [
@@ -137,13 +137,13 @@ def products_reference(probe: Probe, parameters: Parameters, sizes: Sizes, knobs
 
 
 def turned_bugs() -> list[Bug]:
-    """The bugs of rotary that can be seen where the heads are given, and so the width of the model is not known."""
+    """The bugs of rotary that a function of given heads can have: it does not know the width of the model."""
     left = [bug for bug in rotary_bugs() if bug.knobs.get("rotates") != "over all heads"]
     return [bug for bug in left if bug.knobs.get("frequencies") != "2i/D"]
 
 
 def turning_bugs() -> list[Bug]:
-    """The bugs of a rotation alone: unlike in an attention, what is turned alike everywhere is seen."""
+    """The bugs of a rotation alone: unlike in an attention, an equal rotation of all positions can be seen."""
     left = [bug for bug in turned_bugs() if bug.knobs.get("rotates") not in ("none", "values too")]
     nothing = Bug({"rotates": "none"}, "nothing is rotated", "rotate by the angles of the positions (T, d)")
     heads = Bug({"position": "head"}, "the heads are taken for the positions: head h is rotated by h times the angles",
@@ -170,12 +170,12 @@ def turning(options: Options, d: int = 14) -> Target:
 
 
 def attend(options: Options) -> Target:
-    """attend(query, key, value) of one head; of several where the positions are to act in it."""
+    """The target attend(query, key, value): one head, or with rotary or ALiBi several heads."""
     return heads_given("attend", options) if options.alibi or options.rotary else pairs.attend(options)
 
 
 def given(target: Target) -> Target | None:
-    """What is asked of a function of given heads instead of a module of x; None where there is no such thing."""
+    """The target for a function of given heads instead of a module of x; None if there is no such target."""
     if target.options.cache or target.name not in ("multi_head", "grouped_query"):
         return None
     return heads_given(target.name, target.options, target.name == "grouped_query")

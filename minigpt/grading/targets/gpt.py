@@ -1,7 +1,7 @@
 """A whole small GPT: token and position embeddings, pre-norm blocks, a final norm, a head; and the loss, if it has one.
 
-ids (B, T) -> logits (B, T, V), and the mean cross entropy of the next tokens. How the loss is asked for differs: with
-targets that hold the next tokens (nanoGPT), or from the ids alone; `gpt` is told which by `sizes["loss"]`.
+ids (B, T) -> logits (B, T, V), and the mean cross entropy of the next tokens. Models take the loss from
+targets that hold the next tokens (nanoGPT), or from the ids alone; `sizes["loss"]` says which.
 
 B batch, T positions, C longest context, V vocabulary, D model width, L layers.
 """
@@ -36,11 +36,11 @@ from minigpt.grading.targets.loss import LOSS_BUGS, OWN_LOSS_BUGS, loss
 from minigpt.grading.targets.norm import norm
 from minigpt.grading.targets.rotation import ROTARY_CONVENTIONS
 
-NO_LOSS, TARGETS, OWN, ONLY = 0, 1, 2, 3  # sizes["loss"]: none; of given targets; of the ids; of targets, no logits
+NO_LOSS, TARGETS, OWN, ONLY = 0, 1, 2, 3  # sizes["loss"]: none; from targets; from the ids; from targets, no logits
 
 
 def sinusoids(T: int, D: int, kind: str) -> Tensor:
-    """The first Transformer's positions (T, D): sine and cosine by turns, or one half each (arXiv 1706.03762)."""
+    """The first Transformer's positions (T, D): sines and cosines alternate, or fill half each (arXiv 1706.03762)."""
     angles = torch.arange(T)[:, None].double() / 10000 ** (torch.arange(0, D, 2) / D)  # (T, D / 2)
     if kind == "sines by turns":
         return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)[:, :D]
@@ -48,7 +48,7 @@ def sinusoids(T: int, D: int, kind: str) -> Tensor:
 
 
 def positions(ids: Tensor, parameters: Parameters, sizes: Sizes, kind: str, row: str) -> Tensor | float:
-    """What is added to the embeddings of ids (B, T): (T, D), (B, T, D) or nothing."""
+    """The positions that are added to the embeddings of ids (B, T): (T, D), (B, T, D) or 0.0."""
     if kind == "none":
         return 0.0
     B, T = ids.shape
@@ -71,7 +71,7 @@ def positions(ids: Tensor, parameters: Parameters, sizes: Sizes, kind: str, row:
 
 
 def embed(ids: Tensor, parameters: Parameters, sizes: Sizes, knobs: Knobs, options: Options) -> Steps:
-    """ids (B, T) -> the token embeddings, and with positions what the first block reads (B, T, D)."""
+    """ids (B, T) -> the token embeddings, and their sum with the positions, which the first block reads: (B, T, D)."""
     table, root = parameters["token"], math.sqrt(sizes["D"])
     factor = {"as it is": 1.0, "sqrt(D)": root, "divided": 1 / root}[knobs.get("tokens", "as it is")]
     tokens = table[ids] * factor  # (B, T, D)
@@ -93,7 +93,7 @@ def embed(ids: Tensor, parameters: Parameters, sizes: Sizes, knobs: Knobs, optio
 
 def stack(x: Tensor, later: Tensor | None, parameters: Parameters, sizes: Sizes, knobs: Knobs,
           options: Options) -> Steps:  # fmt: skip
-    """x (B, T, D) -> what each block returns (B, T, D), the last one last; `later` are positions for every block."""
+    """x (B, T, D) -> all steps of the blocks, in order; `later` (B, T, D) is added to the input of every block."""
     steps, L, how = Steps(), sizes["L"], knobs.get("stack", "in order")
     orders: dict[str, list[int]] = {
         "reversed": list(range(L))[::-1],
@@ -152,7 +152,7 @@ def reference(probe: Probe, parameters: Parameters, sizes: Sizes, knobs: Knobs, 
 
 
 def show(logits: Tensor, sizes: Sizes, knobs: Knobs) -> Tensor:
-    """logits (B, T, V), as they are returned."""
+    """logits (B, T, V) -> what the model returns: the logits, or what a knob makes of them."""
     ways: dict[str, Callable[[], Tensor]] = {
         "last": lambda: logits[:, -1:],
         "first": lambda: logits[:, :1],
@@ -208,7 +208,7 @@ def embedding_bugs() -> list[Bug]:
 
 
 def no_position_bug() -> Bug:
-    """Where positions are embedded."""
+    """No positions, in a model that must embed them."""
     return Bug({"positions": "none"}, "no position is added to the token embeddings: the model cannot tell the order "
                "of the tokens but by its mask", SUM)  # fmt: skip
 
@@ -265,7 +265,10 @@ NOT_A_NUMBER: tuple[Knobs, ...] = (
 
 
 def block_bugs(options: Options) -> list[Bug]:
-    """What goes wrong in every block. What leaves a row NaN in the first block leaves nothing else in the next."""
+    """What goes wrong in every block.
+
+    Bugs that make one row NaN in the first block make all rows NaN in the next: they are joined into one bug.
+    """
     found = [
         Bug(NOT_A_NUMBER[0], "in every block, in the attention: nothing but NaN comes out: the mask hides whole rows "
             "(it is inverted, or hides the diagonal), or infinities get into the weights",
@@ -296,14 +299,14 @@ def layer_roles(L: int) -> tuple[Role, ...]:
 
 
 def draw(V: int, B: int, T: int, seed: int) -> Tensor:
-    """Ids (B, T); the first two are 0 and V - 1."""
+    """Random ids (B, T); the first one is 0 and the last one V - 1."""
     ids = torch.randint(V, (B, T), generator=torch.Generator().manual_seed(seed))  # (B, T)
     ids.view(-1)[0], ids.view(-1)[-1] = 0, V - 1
     return ids
 
 
 def probes(sizes: Sizes) -> list[Probe]:
-    """Three lengths; and the loss of two, where there is one."""
+    """Ids of three lengths; and two inputs for the loss, if the model has one."""
     V, lengths = sizes["V"], list(dict.fromkeys(min(T, sizes["C"]) for T in (11, 5, 1)))
     found = [] if sizes["loss"] == ONLY else [Probe(f"T = {T}", {"ids": draw(V, 2, T, T)}) for T in lengths]
     for T in [T for T in lengths if T > 1] if sizes["loss"] else []:
@@ -313,7 +316,7 @@ def probes(sizes: Sizes) -> list[Probe]:
 
 
 def conventions(options: Options) -> list[Convention]:
-    """What may be otherwise in a GPT."""
+    """The conventions of a GPT."""
     sines = [
         Convention({"positions": "sines by turns"}, "the positions are sines and cosines, as in the first Transformer"),
         Convention({"positions": "sines in halves"}, "the positions are sines, then cosines"),
@@ -335,7 +338,7 @@ INSIDE = Convention({}, "labels are the ids themselves, and the loss shifts them
 
 
 def gpt(options: Options, mode: int = TARGETS) -> Target:
-    """ids (B, T) -> logits (B, T, V), or logits and loss."""
+    """ids (B, T) -> logits (B, T, V), or logits and loss; `mode` is NO_LOSS, TARGETS, OWN or ONLY."""
     only("gpt", options, "rotary", "alibi")
     turned = options.rotary or options.alibi
     early = [bug for bug in embedding_bugs() if not turned or "tokens" in bug.knobs]

@@ -1,4 +1,4 @@
-"""What goes wrong in a module with heads: splitting and joining them, projections, sharing of keys, the cache.
+"""What goes wrong in a module with heads: splitting and joining them, projections, shared key heads, the cache.
 
 B batch, T query positions, S key positions, D model width, H query heads, G key heads, d width of a head.
 """
@@ -27,11 +27,11 @@ SPLIT = "x.view(B, T, H, d).transpose(1, 2): (B, H, T, d)"
 JOIN = "mixed.transpose(1, 2).reshape(B, T, H * d)"
 SHARE = "key.repeat_interleave(H // G, dim=1)"
 FUSED = ("(3, B, H, T, d)", "(B, 3, H, T, d)", "(B, H, T, 3 d)", "(3, B, T, H, d)")
-Kept = tuple[Tensor, ...]  # key and value of the past, (B, G, S, d) each; for some bugs a place () to write at
+Kept = tuple[Tensor, ...]  # past key and value, (B, G, S, d) each; for some bugs also the write position ()
 
 
 def fused(flat: dict[str, Tensor], H: int, shape: str) -> tuple[Tensor, Tensor, Tensor]:
-    """query, key and value (B, T, H d), computed as one, that were taken apart in a wrong way: (B, H, T, d) each."""
+    """query, key and value (B, T, H d) -> (B, H, T, d) each, from a joined projection that is split wrongly."""
     joined = torch.cat(tuple(flat.values()), dim=2)  # (B, T, 3 H d)
     B, T, d = *joined.shape[:2], joined.shape[2] // 3 // H
     if shape == "(3, B, H, T, d)":
@@ -46,7 +46,7 @@ def fused(flat: dict[str, Tensor], H: int, shape: str) -> tuple[Tensor, Tensor, 
 
 
 def append(key: Tensor, value: Tensor, past: Kept | None, knobs: Knobs) -> tuple[Tensor, Tensor, Kept]:
-    """Keys and values to attend to, and what is kept of them, (B, G, S, d) each."""
+    """The keys and values to attend to, and those that the cache keeps: (B, G, S, d) each."""
     how = knobs.get("cache", "right")
     if how in PLACES:
         return written(key, value, past, how)
@@ -87,7 +87,7 @@ PLACES = ("counts calls", "counts the last")
 
 
 def written(key: Tensor, value: Tensor, past: Kept | None, how: str) -> tuple[Tensor, Tensor, Kept]:
-    """As `append`, where a call writes at a place that is counted wrongly, over what stands there."""
+    """As `append`, for a cache that counts its write position wrongly and overwrites old keys and values."""
     T, place = key.shape[2], int(past[2]) if past else 0
     new = [key, value]  # (B, G, T, d) each
     if past:
@@ -122,20 +122,20 @@ def rotated(
 def turned_once(
     query: Tensor, key: Tensor, value: Tensor, start: int, D: int, knobs: tuple[tuple[str, object], ...]
 ) -> tuple[Tensor, ...]:
-    """query, key and value (B, H, T, d), rotated; hundreds of settings of the other knobs rotate the same."""
+    """query, key and value (B, H, T, d), rotated. Cached: hundreds of settings of other knobs need the same."""
     given = {name: dict(value) if isinstance(value, tuple) else value for name, value in knobs}
     return rotate(query, key, value, start, {"D": D}, given)
 
 
 def rotated_again(keys: Tensor, sizes: Sizes, knobs: Knobs) -> Tensor:
-    """Keys (B, G, S, d) of past and present, which some rotate (again) after they are joined."""
+    """Keys (B, G, S, d) of past and present; some bugs rotate them (again) after they are joined."""
     if knobs.get("rotates") not in ("keys later", "keys again", "past again"):
         return keys
     return turn(keys, range(keys.shape[2]), sizes, knobs)
 
 
 def split_bugs(grouped: bool) -> list[Bug]:
-    """Between (B, T, D) and (B, H, T, d)."""
+    """What goes wrong between (B, T, D) and (B, H, T, d)."""
     one = "{0} alone are split with view(B, H, T, d), which mixes positions and heads"
     joins = {
         "turned": "transpose(2, 3): (B, H, d, T)",
@@ -168,13 +168,13 @@ def split_bugs(grouped: bool) -> list[Bug]:
 
 
 def turned(what: str, *roles: str) -> Bug:
-    """Square matrices that are used transposed, which is right as well: they are learned."""
+    """Square matrices that are used transposed. This is right, too: they are learned."""
     sentence = f"{what} used transposed, x @ W where nn.Linear computes x @ W.T: the same, since W is learned"
     return Bug({"transposed": roles}, sentence, "x @ W.T, or nn.Linear", harmless=True)
 
 
 def projection_bugs(many: bool, grouped: bool) -> list[Bug]:
-    """The matrices; those of keys and values are square only where all heads have their own."""
+    """What goes wrong with the matrices; those of keys and values are square only if each query head has its own."""
     own = [
         turned("the matrices of query, key and value are", "query", "key", "value"),
         turned("the matrix of the keys is", "key"),
@@ -218,7 +218,7 @@ def projection_bugs(many: bool, grouped: bool) -> list[Bug]:
 
 
 def grouped_bugs() -> list[Bug]:
-    """Query heads that share heads of keys and values."""
+    """What goes wrong where query heads share heads of keys and values."""
     return [
         Bug({"share": "first"}, "all query heads use the first head of keys and values", SHARE),
         Bug({"share_keys": "first"}, "all query heads use the first head of the keys (each its own of the values)",
@@ -250,7 +250,7 @@ def grouped_bugs() -> list[Bug]:
 
 
 def window_bugs() -> list[Bug]:
-    """A sliding window."""
+    """What goes wrong with a sliding window."""
     near = "(distance >= 0) & (distance < window): the token itself counts"
     return [
         Bug({"mask": "no_window"}, "there is no window: all of the past is seen", near),
@@ -284,7 +284,7 @@ PLACE_SENTENCES = {
 
 
 def cache_bugs(options: Options) -> list[Bug]:
-    """Decoding in chunks."""
+    """What goes wrong in decoding in chunks, with a cache."""
     keep = "key = torch.cat((past_key, key), dim=2), and keep that"
     offset = "the first new position is the number of positions in the cache"
     rotary = [
@@ -328,7 +328,7 @@ def all_bugs(options: Options, many: bool, grouped: bool) -> list[Bug]:
     width = ("H", "H whole") if not many else ()
     scales = [bug for bug in scale_bugs() if bug.knobs.get("scale") not in width]
     scores = [*scales, *compare_bugs(), *softmax_bugs(), *projection_bugs(many, grouped)]
-    if options.window:  # every row hides something, and -inf / -inf is NaN as in other bugs
+    if options.window:  # all rows hide keys: -inf / -inf is NaN, as in other bugs
         scores = [replace(bug, knobs=bug.forms[0]) if bug.knobs == {"softmax": "sum"} else bug for bug in scores]
     masks = [] if options.full else mask_bugs()
     return [
@@ -344,7 +344,7 @@ def all_bugs(options: Options, many: bool, grouped: bool) -> list[Bug]:
 
 
 def without(many: bool) -> dict[str, Bug | Convention]:
-    """What it means that a module has no matrix for a role. A single head may leave the projection to others."""
+    """What it means that a module has no matrix for a role. A single head may have no output projection."""
     project = "self.output = nn.Linear(H * d, D), and return self.output(joined)"
     return {
         "output": Bug({}, "there is no output projection: the heads are joined and returned as they are", project)

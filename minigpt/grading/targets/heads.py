@@ -27,7 +27,7 @@ Kept = head_bugs.Kept
 
 
 def project(x: Tensor, parameters: Parameters, role: str, knobs: Knobs) -> Tensor:
-    """x (B, T, D) -> (B, T, rows) by a role's matrix; a role that nothing fills leaves x as it is."""
+    """x (B, T, D) -> (B, T, rows) by the matrix of a role; x itself if the role is missing."""
     if role not in parameters:
         return x
     weight, bias = parameters[role], parameters.get(f"{role}_bias")
@@ -49,7 +49,7 @@ def linear(x: Tensor, matrix: Tensor, bias: Tensor | None, transposed: bool, act
 def heads_of(
     x: Tensor, weight: Tensor, bias: Tensor | None, transposed: bool, activated: bool, versions: tuple[int, ...]
 ) -> Tensor:
-    """x (B, T, D) -> queries, keys or values (B, T, n d); hundreds of settings of the other knobs read the same."""
+    """x (B, T, D) -> queries, keys or values (B, T, n d). Cached: hundreds of settings of other knobs need the same."""
     return linear(x, weight.flatten(0, 1), bias, transposed, activated)
 
 
@@ -86,7 +86,7 @@ def join(mixed: Tensor, how: str) -> Tensor:
 
 @lru_cache(maxsize=1024)
 def share(x: Tensor, H: int, how: str) -> Tensor:
-    """Heads of keys or values (B, G, S, d) for H heads of queries: (B, H, S, d)."""
+    """Repeats the heads of keys or values (B, G, S, d) for H query heads: (B, H, S, d)."""
     B, G, S, d = x.shape
     if how == "tile":
         return x.repeat(1, H // G, 1, 1)
@@ -174,7 +174,7 @@ def finish(merged: Tensor, x: Tensor, parameters: Parameters, knobs: Knobs) -> T
 
 
 def reference(probe: Probe, parameters: Parameters, sizes: Sizes, knobs: Knobs, options: Options) -> Steps:
-    """x (B, T, D) -> every step to the output (B, T, D); in chunks, the outputs of all of them."""
+    """x (B, T, D) -> every step to the output (B, T, D); for a probe in chunks, the joined outputs of all chunks."""
     x, given = probe.inputs["x"], (parameters, sizes, knobs, options)  # (B, T, D)
     if knobs.get("batch") == "joined":
         steps, _ = layer(x.reshape(1, -1, x.shape[2]), 0, None, given)
@@ -190,7 +190,7 @@ def reference(probe: Probe, parameters: Parameters, sizes: Sizes, knobs: Knobs, 
 
 
 def tiny(H: int, G: int, options: Options) -> tuple[Sizes, Parameters, Probe]:
-    """Three tokens of 2 H features; small whole numbers for the matrices."""
+    """Three tokens of H d features, d = 2 or with rotary 4; the matrices hold small integers."""
     d = 4 if options.rotary else 2
     sizes = {"B": 1, "T": 3, "D": H * d, "H": H, "G": G, "d": d, "e": d}
     D, parameters = sizes["D"], dict[str, Tensor]()

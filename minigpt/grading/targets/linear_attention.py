@@ -33,7 +33,7 @@ from minigpt.grading.target import (
 )
 from minigpt.grading.targets.linear_chunks import chunk_bugs, seen_by
 
-SCALES = (0.3, 2.0)  # elu(x) + 1 loses its digits where x is far below zero
+SCALES = (0.3, 2.0)  # elu(x) + 1 loses precision where x is far below zero
 EPSILONS = (1e-10, 1e-9, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3)
 SHIFTED: dict[str, Callable[[Tensor], Tensor]] = {
     f"relu + {eps:g}": partial(lambda eps, x: x.relu() + eps, eps) for eps in (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1)
@@ -64,7 +64,7 @@ def project(x: Tensor, parameters: Parameters, name: str) -> Tensor:
 
 
 def carried(x: Tensor, knobs: Knobs, kind: str) -> Tensor:
-    """Running sums over the positions (dim 2); not set back to zero between sequences where the knob says so."""
+    """Running sums over the positions (dim 2); the knob `carry` does not reset them between sequences."""
     sums = x.cumsum(dim=2)  # (B, H, T, ...)
     if knobs.get("carry") in ("both", kind):
         sums = sums + sums[:, :, -1:].cumsum(dim=0) - sums[:, :, -1:]  # (B, H, T, ...)
@@ -260,7 +260,7 @@ STATE_BUGS = [
         "start with zeros for every sequence"),
 ]  # fmt: skip
 
-SQUARE_BUGS = [  # where keys and values are as wide as each other
+SQUARE_BUGS = [  # where keys and values have the same width
     Bug({"value": "key"}, "the keys are summed up where the values should be", "outer(phi(k_t), v_t)"),
     Bug({"value": "query"}, "the queries are summed up where the values should be", "outer(phi(k_t), v_t)"),
     Bug({"outer": "transposed"}, "the state is transposed: outer(v, k) instead of outer(k, v), so queries are compared "
@@ -309,7 +309,7 @@ def tiny() -> tuple[Sizes, Parameters, Probe]:
 
 
 def tiny_module() -> tuple[Sizes, Parameters, Probe]:
-    """The same where queries, keys and values are x."""
+    """Three tokens of two features, for a module in which queries, keys and values are x."""
     eye = torch.eye(2, dtype=torch.float64)[None]  # (1, 2, 2)
     x = torch.tensor([[[1.0, 0.0], [0.0, 2.0], [1.0, -1.0]]], dtype=torch.float64)  # (1, 3, 2)
     sizes = {"B": 1, "T": 3, "D": 2, "H": 1, "G": 1, "d": 2, "e": 2}
@@ -317,7 +317,7 @@ def tiny_module() -> tuple[Sizes, Parameters, Probe]:
 
 
 def function_probes(sizes: Sizes) -> list[Probe]:
-    """Queries, keys and values of three lengths and two more sizes."""
+    """Queries, keys and values of three lengths and two more scales."""
     names = ("query", "key", "value")
     probes = [probe for probe in pair_probes(sizes, names) if probe.size == 1 and not probe.optional]
     more = [

@@ -1,6 +1,6 @@
-"""Linear attention that goes through the positions in chunks: which keys a query takes in, and what goes wrong there.
+"""Linear attention that processes the positions in chunks: which keys count for a query, and what goes wrong there.
 
-Inside a chunk are products with a mask; what lies before it is in a state ("Gated Linear Attention", arXiv 2312.06635).
+Keys inside the chunk count by masked products, earlier keys by a state ("Gated Linear Attention", arXiv 2312.06635).
 
 T query positions, S key positions.
 """
@@ -23,7 +23,7 @@ SENTENCES = {
 
 
 def seen_by(kind: str, T: int) -> Tensor:
-    """How often a query takes in a key (T, S), in chunks too: "read late 4" has chunks of 4 tokens."""
+    """How often each key counts for each query: (T, S). The kind "read late 4" has chunks of 4 tokens."""
     name, _, size = kind.rpartition(" ")
     if name not in SENTENCES:
         return allowed(kind, T, T, 0).double()
@@ -33,7 +33,7 @@ def seen_by(kind: str, T: int) -> Tensor:
 
 
 def chunk_bugs() -> list[Bug]:
-    """What goes wrong, each for the usual lengths of a chunk; 16 is more than all inputs have."""
+    """What goes wrong, for the usual lengths of a chunk; 16 is more than the length of any input."""
     fix = "read the state first, add tril(products) @ value inside the chunk, and update the state then"
     return [
         Bug(

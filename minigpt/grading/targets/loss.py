@@ -20,7 +20,7 @@ from minigpt.grading.target import Bug, Convention, Knobs, Options, Parameters, 
 
 
 def align(logits: Tensor, ids: Tensor, targets: Tensor | None, how: str) -> tuple[Tensor, Tensor]:
-    """logits (B, T, V) and the tokens that they are compared with (B, T), or one position less of both.
+    """logits (B, T, V) and the tokens that they are compared with (B, T), or fewer positions of both.
 
     Given targets hold the next tokens already; without them, they are the ids, shifted by one.
     """
@@ -41,7 +41,7 @@ def align(logits: Tensor, ids: Tensor, targets: Tensor | None, how: str) -> tupl
 
 
 def loss(logits: Tensor, ids: Tensor, targets: Tensor | None, knobs: Knobs) -> Tensor:
-    """logits (B, T, V) -> the loss, a single number; or (N), where it is not averaged."""
+    """logits (B, T, V) -> the loss, a scalar; or (N,) if it is not averaged."""
     shifted = "same" if targets is not None else "shifted"
     rows, y = align(logits, ids, targets, knobs.get("align", shifted))  # (B, T, V), (B, T)
     B, T, V = rows.shape
@@ -72,7 +72,7 @@ def loss(logits: Tensor, ids: Tensor, targets: Tensor | None, knobs: Knobs) -> T
 
 
 def reduce(each: Tensor, wanted: Tensor, B: int, T: int, how: str) -> Tensor:
-    """The losses of all pairs (N) -> one number."""
+    """The losses of all pairs (N,) -> a scalar; for "none" (N,)."""
     ways: dict[str, Callable[[], Tensor]] = {
         "sum": lambda: each.sum(),
         "over T": lambda: each.sum() / T,
@@ -143,7 +143,7 @@ OWN_LOSS_BUGS = [
     *(bug for bug in common_bugs(SHIFT) if bug.knobs != {"align": "last"}),
 ]  # fmt: skip
 
-IDS = ("ids", "tokens", "token_ids", "input_ids", "idx", "x", "text")  # names of what is not shifted yet
+IDS = ("ids", "tokens", "token_ids", "input_ids", "idx", "x", "text")  # argument names of ids that are not shifted yet
 NEXT_TOKENS = ("targets", "target", "y", "tgt", "trg", "next_ids", "next_tokens", "targ")
 SHIFTED = Convention(
     {"align": "shifted"}, "it is given the ids themselves and shifts them by one, as Hugging Face's models do"
@@ -151,7 +151,7 @@ SHIFTED = Convention(
 
 
 def reference(probe: Probe, parameters: Parameters, sizes: Sizes, knobs: Knobs) -> Steps:
-    """logits (B, T, V) and targets (B, T) -> the loss, a single number. sizes["own"]: the targets are the ids."""
+    """logits (B, T, V) and targets (B, T) -> the loss, a scalar. sizes["own"]: the targets are the ids."""
     logits, targets = probe.inputs["logits"], probe.inputs["targets"]  # (B, T, V), (B, T)
     return {"loss": loss(logits, targets, None if sizes["own"] else targets, knobs)}
 
@@ -183,7 +183,7 @@ PAD_BUGS = [
 
 
 def padded(bugs: list[Bug]) -> list[Bug]:
-    """The bugs of a loss that takes the token of the padding as an argument."""
+    """The bugs of a loss that takes the padding token as an argument."""
     return [*PAD_BUGS, *(bug for bug in bugs if bug.knobs != {"reduce": "no zeros"})]
 
 
@@ -197,7 +197,7 @@ def loss_target(options: Options, names: Sequence[str] = NEXT_TOKENS, pad: bool 
                 smoothing: float = 0.0) -> Target:  # fmt: skip
     """loss(logits, targets). The arguments' names may say whether the targets are the ids, or hold the next tokens.
 
-    pad: it takes the token of the padding as an argument too. smoothing: the default of an argument for that.
+    `pad`: it also takes the padding token as an argument. `smoothing`: the default of its argument for label smoothing.
     """
     only("loss", options)
     own, strict = (any(name in names for name in known) for known in (IDS, NEXT_TOKENS))

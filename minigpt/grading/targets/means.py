@@ -63,7 +63,7 @@ def reference(probe: Probe, parameters: Parameters, sizes: Sizes, knobs: Knobs) 
         weights = hidden.softmax(dim=0)  # (T, T)
     if "decay" in knobs:
         weights = decaying(T, knobs["decay"])
-    if "empty" in knobs:  # rows that see nobody: 0/0 above, here what the learner made of them
+    if "empty" in knobs:  # rows that see no position: 0/0 above, here the number that replaces it
         weights = weights.nan_to_num(nan=knobs["empty"](T))
     if "transposed" in knobs:
         weights = weights.mT
@@ -74,7 +74,7 @@ def reference(probe: Probe, parameters: Parameters, sizes: Sizes, knobs: Knobs) 
 
 
 def decaying(T: int, kind: str) -> Tensor:
-    """Means that forget: (T, T). m_t = (m_{t-1} + x_t) / 2, starting from x_0 or from zero."""
+    """Weights (T, T) of an exponential moving average: m_t = (m_{t-1} + x_t) / 2, starting from x_0 or from zero."""
     weights, row = [], torch.zeros(T, dtype=torch.float64)  # T of (T,)
     for t in range(T):
         new = torch.zeros(T, dtype=torch.float64).index_fill(0, torch.tensor([t]), 1.0)  # (T,)
@@ -84,7 +84,7 @@ def decaying(T: int, kind: str) -> Tensor:
 
 
 def running_total(x: Tensor, reset: bool) -> Tensor:
-    """Sums over t; without a reset, each sequence goes on from the sum of the one before: (B, T, D)."""
+    """Sums over t; without a reset, each sequence continues with the sum of the one before: (B, T, D)."""
     sums = x.cumsum(dim=1)  # (B, T, D)
     carried = sums[:, -1:].cumsum(dim=0) - sums[:, -1:]  # (B, 1, D)
     return sums if reset else sums + carried
@@ -116,12 +116,12 @@ AFTER: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def zero(T: int) -> float:
-    """A row that sees nobody becomes zero."""
+    """The weights of a row that sees no position: zero."""
     return 0.0
 
 
 def even(T: int) -> float:
-    """A row that sees nobody becomes the mean of all, as when every score is -1e9."""
+    """The weights of a row that sees no position: 1 / T, the mean of all, as if every score is -1e9."""
     return 1.0 / T
 
 
@@ -129,7 +129,7 @@ EMPTY = ({"empty": zero}, {"empty": even})
 
 
 def empty(knobs: Knobs) -> tuple[Knobs, ...]:
-    """The forms of a bug that leaves a row without anybody: not a number, zero, or the mean of all."""
+    """Other forms of a bug whose rows see no position: instead of NaN, zero or the mean of all."""
     return tuple({**knobs, **form} for form in EMPTY)
 
 

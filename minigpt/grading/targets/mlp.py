@@ -113,7 +113,7 @@ TANH = "gelu(x) is about 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))"
 
 
 def activation_bugs() -> list[Bug]:
-    """What goes wrong between the two linear layers: also inside a block."""
+    """What goes wrong between the two linear layers, in an MLP alone and in a block."""
     return [
         *alike("activation", OTHERS, GELU),
         Bug({"activation": "erf without root"}, "in GELU, erf(x) stands where erf(x / sqrt(2)) is needed", EXACT),
@@ -158,7 +158,7 @@ def gate_conventions() -> list[Convention]:
 
 
 def outer_bugs() -> list[Bug]:
-    """What the MLP alone may do beside."""
+    """What else goes wrong in an MLP that is an answer by itself."""
     return [
         Bug({"after": "residual"}, "x is added inside the MLP: the residual belongs to the block, which would add it "
             "twice", "return the second linear layer's output alone"),

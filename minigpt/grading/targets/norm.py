@@ -31,7 +31,7 @@ EPSILON = 1e-5  # nn.LayerNorm's
 
 
 def norm(x: Tensor, parameters: Parameters, name: str, knobs: Knobs, layer: str = "") -> Tensor:
-    """x (B, T, D) -> normed (B, T, D). A knob with the norm's own name says which one is used, or "none"."""
+    """x (B, T, D) -> normed (B, T, D). A knob with the norm's own name says which norm's weight is used, or "none"."""
     used = knobs.get(name, name)
     if used == "none":
         return x
@@ -44,7 +44,7 @@ def norm(x: Tensor, parameters: Parameters, name: str, knobs: Knobs, layer: str 
 
 
 def normalised(x: Tensor, kind: str, eps: float) -> Tensor:
-    """x (B, T, D) with mean 0 and variance 1 over the features, or what else was made of it."""
+    """x (B, T, D) with mean 0 and variance 1 over the features, or normed in another way (`kind`)."""
     if kind == "layer" and eps > 0:
         return F.layer_norm(x, x.shape[-1:], eps=eps)
     axes: dict[str, int | tuple[int, ...]] = {"positions": 1, "both": (1, 2), "batch": 0}
@@ -148,7 +148,7 @@ def reference(probe: Probe, parameters: Parameters, sizes: Sizes, knobs: Knobs) 
 
 
 def probes(sizes: Sizes) -> list[Probe]:
-    """Three lengths, smaller and larger numbers, and tokens whose features are all equal, or all zero."""
+    """Inputs x (B, T, D): three lengths, smaller and larger numbers, and tokens whose features are all zero."""
     x = numbers(BATCH, 5, sizes["D"], seed=3)  # (B, 5, D)
     x[0, 1], x[1, 2] = 0.0, 0.0
     return [*sequence_probes(sizes, scales=(0.01, 100.0)), Probe("tokens of zeros", {"x": x})]

@@ -29,7 +29,7 @@ NO_MODEL = ("D", "D whole", "H", "H whole", "3 D", "3 d", "2 d")  # scales that 
 
 
 def reference(probe: Probe, parameters: Parameters, sizes: Sizes, knobs: Knobs, options: Options, ends: str) -> Steps:
-    """query (B, T, d), key (B, S, d), value (B, S, e), or x (B, T, D) for all -> weights (B, T, S) or (B, T, e)."""
+    """query (B, T, d), key (B, S, d), value (B, S, e), or x (B, T, D) for all -> weights (B, T, S), or (B, T, e)."""
     given = probe.inputs
     query = given.get("query", given.get("x"))  # (B, T, d)
     key, value = given.get("key", query), given.get("value", given.get("x"))  # (B, S, d), (B, S, e)
@@ -55,7 +55,7 @@ def pair_bugs(options: Options) -> list[Bug]:
 
 
 def value_bugs() -> list[Bug]:
-    """What can go wrong behind the weights."""
+    """What can go wrong after the weights."""
     mean = "weights @ value"
     return [
         Bug({"transposed": True}, "the weights are used transposed: key s collects instead of query t", mean),
@@ -134,7 +134,7 @@ def dot_bugs() -> list[Bug]:
 
 
 def dot_product(options: Options) -> Target:
-    """attend to x itself: (B, T, D) -> (B, T, D)."""
+    """attend(x), where x is query, key and value: (B, T, D) -> (B, T, D)."""
     only("dot_product", options, "full", "window")
     return Target(
         "dot_product",

@@ -19,7 +19,7 @@ BASE = 10_000.0
 
 @cache
 def frequencies(kind: str, d: int, D: int) -> Tensor:
-    """How far each pair turns a position: (n,). Right is base^(-2i/d)."""
+    """The angle of each pair per position, in radians: (n,). Right is base^(-2i/d)."""
     i = torch.arange(d // 2, dtype=torch.float64)  # (n,)
     kinds: dict[str, Callable[[], Tensor]] = {
         "2i/d": lambda: BASE ** (-2 * i / d),
@@ -48,7 +48,7 @@ def frequencies(kind: str, d: int, D: int) -> Tensor:
 
 
 def partner(x: Tensor, kind: str) -> Tensor:
-    """What is multiplied by the sine: the other feature of each pair, with a minus for the first: like x."""
+    """The factor of the sine, in the shape of x: the other feature of each pair, with a minus for the first."""
     even, odd, half = x[..., 0::2], x[..., 1::2], x.shape[-1] // 2
     first, second = x[..., :half], x[..., half:]
     kinds: dict[str, Callable[[], Tensor]] = {
@@ -73,7 +73,7 @@ OVERWRITTEN = {"overwritten": "", "halves overwritten": "halves "}
 
 @cache
 def tables(positions: range, kind: str, d: int, D: int, backwards: bool, table: str) -> tuple[Tensor, Tensor]:
-    """The cosines and sines of all angles, (T, d) each: each pair's twice, as neighbours or as halves."""
+    """The cosines and sines of all angles, (T, d) each: each pair has two equal columns, as neighbours or as halves."""
     theta = torch.tensor(positions, dtype=torch.float64)[:, None] * frequencies(kind, d, D)  # (T, n)
     theta = -theta if backwards else theta
     theta = theta.repeat_interleave(2, dim=-1) if table == "neighbours" else torch.cat((theta, theta), dim=-1)  # (T, d)
@@ -81,8 +81,8 @@ def tables(positions: range, kind: str, d: int, D: int, backwards: bool, table: 
 
 
 def turn(x: Tensor, positions: range, sizes: Sizes, knobs: Knobs, backwards: bool = False) -> Tensor:
-    """Rotate x (..., T, d) by its T positions."""
-    if share := knobs.get("share_of_d"):  # the first d / share features of a head, as if they were all
+    """Rotate x (..., T, d) by its T positions. Raises RuntimeError if d is too small for `share_of_d`."""
+    if share := knobs.get("share_of_d"):  # only the first d / share features of a head are rotated
         n = x.shape[-1] // share // 2 * 2  # whole pairs
         if not n:
             raise RuntimeError("a head is too narrow for a share of its features")
@@ -99,7 +99,7 @@ def turn(x: Tensor, positions: range, sizes: Sizes, knobs: Knobs, backwards: boo
         return x * cos
     if pair == "added":
         return x + sin
-    if pair in OVERWRITTEN:  # the second feature of a pair reads the first one when it is turned already
+    if pair in OVERWRITTEN:  # the second feature of a pair reads the rotated first one
         once = x * cos + partner(x, f"{OVERWRITTEN[pair]}first only") * sin  # (..., T, d)
         return once + partner(once, f"{OVERWRITTEN[pair]}second only") * sin
     turned = x * cos + partner(x, pair) * sin  # (..., T, d)
@@ -131,7 +131,7 @@ def rotate(query: Tensor, key: Tensor, value: Tensor, start: int, sizes: Sizes, 
 
 
 def by_something_else(query: Tensor, key: Tensor, what: str, sizes: Sizes, knobs: Knobs) -> tuple[Tensor, ...]:
-    """Rotated by the number of the head or of the sequence in the batch: (B, H, T, d)."""
+    """query and key (B, H, T, d), rotated by the index of the head or of the sequence instead of the position."""
     axis = {"head": 1, "batch": 0}[what]
     turned = []
     for x in (query, key):
@@ -250,7 +250,7 @@ ROTARY_CONVENTIONS = [
 
 
 def slopes(kind: str, H: int) -> Tensor:
-    """A slope for every head: (H,). Right is 2^(-8h/H), h = 1, ..., H."""
+    """The slope of every head: (H,). Right is 2^(-8h/H), h = 1, ..., H."""
     h = torch.arange(1, H + 1, dtype=torch.float64)
     near = 2 ** (H.bit_length() - 1)  # the largest power of two up to H
     kinds: dict[str, Callable[[], Tensor]] = {

@@ -9,11 +9,11 @@ import torch
 from minigpt.grading.target import Bug, Knobs
 
 DIVIDE = "divide the scores by sqrt(d): query @ key.mT / d**0.5"
-BIG = -1e9  # what hides a score as well as -inf does
+BIG = -1e9  # hides a score as well as -inf does
 
 
 def emptied(**knobs: object) -> tuple[Knobs, ...]:
-    """The forms of a bug that leaves rows without a key: NaN with -inf, other numbers with -1e9 or a kernel's zero."""
+    """Other forms of a bug whose rows see no key: instead of NaN, numbers from a fill of -1e9, or a kernel's zeros."""
     return (
         {**knobs, "fill": BIG},
         {**knobs, "fill": BIG, "hide": "add"},
@@ -72,18 +72,18 @@ TRIL = "torch.ones(T, T).tril(): row t has ones up to column t"
 
 
 def early(value: float) -> tuple[Knobs, ...]:
-    """Filled before the scores are scaled."""
+    """The form of a bug in which scores are filled before they are scaled."""
     return ({"fill": value, "scale_at": "after_mask"},)
 
 
 def leak_forms(value: float) -> tuple[Knobs, ...]:
-    """Filled or added, before the scale or after it. (Added, -1 is the same as adding 1 to what is seen.)"""
+    """The forms of a fill: filled or added, before the scale or after it. (Adding -1 equals +1 on what is seen.)"""
     early: Knobs = {"fill": value, "scale_at": "after_mask"}
     return (early,) if value == -1 else (early, {"fill": value, "hide": "add"}, {**early, "hide": "add"})
 
 
 def mask_bugs() -> list[Bug]:
-    """The causal mask."""
+    """What goes wrong with the causal mask."""
     leaks = {-1.0: "-1", -10.0: "-10", -100.0: "-100", -1e3: "-1000"}
     return [
         Bug({"mask": "none"}, "there is no causal mask: every position sees the tokens after it", FILL),
@@ -127,7 +127,7 @@ def mask_bugs() -> list[Bug]:
 
 
 def corner_bugs() -> list[Bug]:
-    """The mask where there are fewer queries than keys."""
+    """What goes wrong with the mask if there are fewer queries than keys."""
     lower = "torch.ones(T, S).tril(S - T): the last query sees all keys"
     return [
         Bug({"mask": "corner"}, "with fewer queries than keys the mask is aligned to the upper left corner: query t "
@@ -144,7 +144,7 @@ SOFTMAX = "scores.softmax(dim=-1): over the keys"
 
 
 def softmax_bugs() -> list[Bug]:
-    """The normaliser."""
+    """What goes wrong with the softmax."""
     return [
         Bug({"softmax": "query"}, "the softmax goes over the queries, not the keys: columns sum to one, rows do not",
             SOFTMAX, ({"softmax": "query", "fill": BIG}, {"softmax": "naive_query"}, {"softmax": "stable_query"})),
@@ -178,7 +178,7 @@ def softmax_bugs() -> list[Bug]:
 
 
 def online_bug() -> Bug:
-    """Of a softmax that goes through the keys in blocks ("Online normalizer calculation", arXiv 1805.02867)."""
+    """An online softmax, which goes through the keys in blocks ("Online normalizer calculation", arXiv 1805.02867)."""
     first, *others = [f"online {width}{both}" for both in ("", " both") for width in (1, 2, 3, 4, 5, 8)]
     return Bug({"softmax": first}, "the online softmax does not rescale: where the running maximum grows, what was "
                "summed up so far must shrink", "total *= exp(old_max - new_max), for outputs and normaliser",
@@ -186,14 +186,14 @@ def online_bug() -> Bug:
 
 
 def head_score_bugs() -> list[Bug]:
-    """Where there are several heads."""
+    """What goes wrong with the scores of several heads."""
     mask = Bug({"mask": "heads"}, "the mask is laid over heads and keys instead of queries and keys: head h sees the "
                "keys 0 to h", "a mask (T, S) for scores (B, H, T, S)", ({"mask": "heads", "fill": BIG},))  # fmt: skip
     return [head_softmax_bug(), summed_scores_bug(), mask]
 
 
 def summed_scores_bug() -> Bug:
-    """Scores that are added up."""
+    """Scores that are summed over the heads."""
     return Bug(
         {"compare": "over heads"},
         "the scores are summed over the heads: all heads have the same weights",
@@ -203,7 +203,7 @@ def summed_scores_bug() -> Bug:
 
 
 def head_softmax_bug() -> Bug:
-    """Weights of the wrong axis."""
+    """A softmax over the axis of the heads."""
     return Bug(
         {"softmax": "head"},
         "the softmax goes over the heads (dim=1), not the keys",
@@ -217,7 +217,7 @@ def head_softmax_bug() -> Bug:
 
 
 def compare_bugs() -> list[Bug]:
-    """What is multiplied with what. Queries and keys changed round are a bug only where they are given."""
+    """Wrong products of queries and keys. Exchanging them is a bug only if both are arguments: `exchange_bug`."""
     product = "query @ key.mT: (..., T, d) @ (..., d, S)"
     return [
         Bug({"compare": "qq"}, "the scores are query @ query^T: the keys are not used", product),
@@ -240,7 +240,7 @@ def compare_bugs() -> list[Bug]:
 
 
 def exchange_bug() -> Bug:
-    """Where query and key are arguments."""
+    """Exchanged queries and keys, in a function with both as arguments."""
     return Bug(
         {"compare": "kq_late"},
         "the scores are key @ query^T: rows belong to keys; a row must belong to a query",

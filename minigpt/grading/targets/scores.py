@@ -58,7 +58,7 @@ def factor(kind: str, d: int, D: int, H: int, G: int, B: int, T: int, S: int) ->
 
 
 def distances(T: int, S: int) -> Tensor:
-    """How far key s lies behind query t, which stands at S - T + t: (T, S)."""
+    """The distance from query t, at position S - T + t, back to key s: (T, S)."""
     return torch.arange(S - T, S)[:, None] - torch.arange(S)  # (T, S)
 
 
@@ -102,7 +102,7 @@ def allowed(kind: str, T: int, S: int, window: int) -> Tensor:
         "window_future": lambda: (far <= 0) & (far > -window),
         "half_window": lambda: (far >= 0) & (far <= window // 2),
     }
-    if kind.startswith("sinks"):  # the first n keys are always seen, "early" also from before them
+    if kind.startswith("sinks"):  # all later queries see the first n keys; with "early", earlier ones too
         sinks = s < int(kind.split()[1])  # (S,)
         return (far >= 0) & (near | sinks) | (sinks & everyone & kind.endswith("early"))
     return masks[kind]()
@@ -159,13 +159,13 @@ def normalise(scores: Tensor, knobs: Knobs) -> Tensor:
 
 
 def columns_of_exponentials(scores: Tensor) -> Tensor:
-    """exp of scores (B, H, T, S) less the largest of each row, divided by the sums of the columns."""
+    """exp of scores (B, H, T, S) minus the largest of each row, divided by the sums of the columns."""
     grown = (scores - scores.amax(dim=-1, keepdim=True)).exp()  # (B, H, T, S)
     return grown / grown.sum(dim=-2, keepdim=True)
 
 
 def not_rescaled(scores: Tensor, width: int, both: bool) -> Tensor:
-    """An online softmax over blocks of `width` keys, (B, H, T, S), in which what was summed up is never rescaled."""
+    """An online softmax over blocks of `width` keys, (B, H, T, S), that never rescales its sums."""
     blocks = scores.split(width, dim=-1)
     largest = torch.stack([block.amax(dim=-1) for block in blocks], dim=-1).cummax(dim=-1).values  # (B, H, T, blocks)
     near = largest.repeat_interleave(width, dim=-1)[..., : scores.shape[-1]]  # (B, H, T, S)
