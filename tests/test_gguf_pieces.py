@@ -95,7 +95,7 @@ def test_ends_and_special_tokens_are_those_of_the_file() -> None:
         ({"ggml.token_type": ["1"] * len(TOKENS)}, "expected a number for each token"),
         ({"ggml.tokens": [*TOKENS[:-1], "the"]}, "two of them are equal"),
         ({"ggml.tokens": [*TOKENS[:-2], "ß?", "<sep>"]}, "has a character that is no piece"),
-        ({"ggml.tokens": [*TOKENS[:-1], SIGN + "x"]}, "is found in a text before all else, with a space"),
+        ({"ggml.tokens": [*TOKENS[:-1], SIGN + "x"]}, "is a user-defined token with a space"),
         ({"ggml.precompiled_charsmap": [1]}, "changes the text"),
         ({"ggml.remove_extra_whitespaces": True}, "changes the text"),
         ({"ggml.bos_token_id": 9999}, "must be ids from 0"),

@@ -80,10 +80,10 @@ def test_a_model_is_downloaded_once_and_a_broken_connection_is_made_again(
     assert not [path for _, path, _ in server.asked if "/resolve/" in path or "/content/" in path]
     server.status = 500
     said = well(script("import_hf.py", "some/model", cwd=tmp_path, **known))
-    assert "500 Internal Server Error" in said and "; until then, the one in the cache is taken\n" in said
+    assert "500 Internal Server Error" in said and "; until then, the copy in the cache is used\n" in said
     server.asked.clear()
     said = well(script("import_hf.py", "some/model", cwd=tmp_path, **known, HF_HUB_OFFLINE="1"))
-    assert "some/model: only the cache is looked into, HF_HUB_OFFLINE is set\n" in said and not server.asked
+    assert "some/model: only the cache is used, HF_HUB_OFFLINE is set\n" in said and not server.asked
     well(script("import_hf.py", "some/model", cwd=tmp_path, **known | {"HF_ENDPOINT": "http://127.0.0.1:9"}))
     (tmp_path / "cache/hub/models--some--model/snapshots").joinpath("c" * 40, SHARD).unlink()
     ended = script("import_hf.py", "some/model", cwd=tmp_path, **known, HF_HUB_OFFLINE="1")

@@ -1,4 +1,4 @@
-"""Weights in and out: the formats of other programs. A folder of Hugging Face's becomes a run, and a run one."""
+"""Import and export of weights: a Hugging Face folder or a GGUF file becomes a run, and a run becomes either."""
 
 from minigpt.hub import families
 from minigpt.hub.family import FAMILIES, Family, NoCounterpart, Rule

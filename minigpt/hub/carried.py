@@ -1,13 +1,13 @@
-"""minigpt's own source files, as many as a model needs, in one flat folder: they run where minigpt is not installed.
+"""The source files of minigpt that a model needs, copied into one flat folder: they run without minigpt.
 
-transformers copies the file that a model's `auto_map` names, and what that file imports from beside it, to a folder of
-its own. So a file's path becomes its name, and what it imports becomes relative:
+transformers copies the file that a model's `auto_map` names, and the files beside it that it imports, to a folder of
+its own. So a file's path becomes its name, and its imports become relative:
 
     minigpt/attention/base.py                      ->  minigpt_attention_base.py
     from minigpt.attention import Attention        ->  from .minigpt_attention_base import Attention
 
-The file that opens the package (`minigpt/attention/__init__.py`), which imports every kind, is passed over: its names
-are imported from where they are made.
+The `__init__.py` of a package (`minigpt/attention/__init__.py`) imports every kind, so it is not copied: its names are
+imported from the files that define them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ENTRY_FILE = "modeling_minigpt"
 
 
 def carried_files(config: ModelConfig) -> dict[str, str]:
-    """The files that a model of this config needs: {name: source}. Raises UserError for a kind that has no file."""
+    """The files that a model of this config needs: {name: source}. Raises UserError for a kind without a file."""
     sources: dict[str, str] = {}
     waiting = [ENTRY, *sorted({kind.__module__ for kind in kinds_in(config)})]
     while waiting:
@@ -64,12 +64,12 @@ def flat_name(module: str) -> str:
 
 
 def is_ours(module: str) -> bool:
-    """Whether a module is carried: a part of minigpt, or a plugin."""
+    """Whether a module is copied: it is a part of minigpt, or a plugin."""
     return module == "minigpt" or module.startswith("minigpt.") or module in PLUGINS
 
 
 def source_of(module: str) -> str:
-    """The source of a module, as it was when it was loaded. Raises UserError for a class that was made elsewhere."""
+    """The source of a module; a plugin's is as it was when it was loaded. Raises UserError for any other module."""
     if module in PLUGINS:
         return code_of(PLUGINS[module]).decode("utf-8")
     if not is_ours(module):
@@ -95,7 +95,7 @@ def made_relative(module: str) -> tuple[str, list[str]]:
 
 
 def relative_import(node: ast.Import | ast.ImportFrom, module: str, needed: list[str]) -> Iterator[str]:
-    """The lines that take the place of an import of ours; none for one of another package. Adds to `needed`."""
+    """The lines that replace an import; none if it is not of minigpt or a plugin. Adds the modules to `needed`."""
     if isinstance(node, ast.Import):
         if any(is_ours(alias.name) for alias in node.names):
             where = f"{PLUGINS[module]}:{node.lineno}" if module in PLUGINS else module
@@ -113,7 +113,7 @@ def relative_import(node: ast.Import | ast.ImportFrom, module: str, needed: list
 
 @cache
 def where_made(module: str, name: str) -> tuple[str, str]:
-    """The module in which a name is made that `module` offers: through packages; (module, "") if it is a module."""
+    """The module that defines `name`, imported from `module`, and the name; (name's module, "") if it is a module."""
     if module in PLUGINS or not is_package(module):
         return module, name
     for node in ast.parse(source_of(module)).body:
@@ -125,7 +125,7 @@ def where_made(module: str, name: str) -> tuple[str, str]:
 
 
 def is_package(module: str) -> bool:
-    """Whether a module of minigpt is a folder."""
+    """Whether a module of minigpt is a package. Raises UserError if there is no such module."""
     spec = importlib.util.find_spec(module)
     if spec is None:
         raise UserError(f"--remote-code: there is no module {module}")

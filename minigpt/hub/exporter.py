@@ -1,10 +1,10 @@
-"""A run as a folder that Hugging Face's transformers loads: equal logits, equal ids.
+"""Writes a run as a folder that Hugging Face's transformers loads: equal logits, equal ids.
 
     config.json  model.safetensors  generation_config.json      the model
     tokenizer.json  tokenizer_config.json                       its tokenizer
     README.md                                                   what it is
 
-With `remote_code` the folder carries minigpt's own code, and any model goes.
+With `remote_code`, the folder contains minigpt's own code, and any model can be exported.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ORDER = (  # families that can express fewer models first
     "gpt2", "llama", "mistral", "qwen2", "qwen3", "olmo2", "gpt_neox", "gptj", "phi", "mpt", "bloom",
     "gemma", "gemma2", "gemma3_text",
 )  # fmt: skip
-LAST = 1000  # a family that does not come near comes after those that do
+LAST = 1000  # stands for all options: a family that cannot express a model at all comes last
 CONFIG_CLASS, MODEL_CLASS = "MinigptConfig", "MinigptForCausalLM"  # of modeling_minigpt.py
 
 Files = dict[str, str | Writer]
@@ -42,7 +42,7 @@ Json = dict[str, Any]
 
 
 def export_run(run: Run, out: Path, remote_code: bool = False, say: Say = silent) -> None:
-    """Write the folder `out`. Raises UserError for what cannot be exported, and OSError; then `out` is as it was."""
+    """Write the folder `out`. Raises UserError if it cannot be exported, and OSError: `out` is unchanged then."""
     check_out(out, run.folder.resolve().name)
     done = "replaced" if out.is_dir() and any(out.iterdir()) else "wrote"
     files: Files = dict(tokenizer_files(run.tokenizer, run.config.model.block_size))
@@ -63,7 +63,7 @@ def export_run(run: Run, out: Path, remote_code: bool = False, say: Say = silent
 def expressed(model: ModelConfig, vocab_size: int, names: Sequence[str] = ORDER) -> tuple[Family, Json]:
     """The first of these families that can express a model, and its config.json.
 
-    Raises UserError with all options that have no counterpart in the family that comes nearest.
+    Raises UserError, which lists the options without a counterpart in the family that comes nearest.
     """
     found: list[list[NoCounterpart]] = []
     for name in names:
@@ -81,7 +81,7 @@ def expressed(model: ModelConfig, vocab_size: int, names: Sequence[str] = ORDER)
 
 
 def as_family(run: Run, family: Family, config: Json) -> Files:
-    """The model as one of transformers'."""
+    """The files of the model as one of transformers' own classes."""
     tensors = to_theirs(family.rules(run.config.model), tensors_of(run.model))
     return {
         "config.json": as_json(config | ends(run) | before_text(run)),
@@ -91,7 +91,7 @@ def as_family(run: Run, family: Family, config: Json) -> Files:
 
 
 def with_code(run: Run) -> Files:
-    """The model with minigpt's own code beside it."""
+    """The files of the model with minigpt's own code."""
     model = run.config.model
     config = {
         "model_type": "minigpt",
@@ -108,7 +108,7 @@ def with_code(run: Run) -> Files:
         "minigpt": to_python(model),
     }
     config |= ends(run) | before_text(run)
-    tensors = [*run.model.named_parameters(), *run.model.named_buffers()]  # a tied head comes once, as the tokens
+    tensors = [*run.model.named_parameters(), *run.model.named_buffers()]  # a tied head is listed once, as the tokens
     named = [(f"model.{name}", tensor.detach()) for name, tensor in tensors]
     return {
         **carried_files(model),
@@ -119,14 +119,14 @@ def with_code(run: Run) -> Files:
 
 
 def ends(run: Run) -> Json:
-    """Where a text begins and ends: null where there is nothing, since transformers has defaults of its own."""
+    """The ids that begin and end a text; null if there are none, because transformers has defaults of its own."""
     found = list(run.tokenizer.ends)
     end = None if not found else found[0] if len(found) == 1 else found
     return {"bos_token_id": run.tokenizer.begin_of_text, "eos_token_id": end}
 
 
 def before_text(run: Run) -> Json:
-    """What stands before each text of a built-in language, and so before a prompt: for a run made of the export."""
+    """The key for the line end before each text of a built-in language: a run imported from the export reads it."""
     return {BEFORE_TEXT: "\n"} if run.tells() else {}
 
 
@@ -136,9 +136,9 @@ def as_json(values: Json) -> str:
 
 
 def weights(tensors: Iterable[tuple[str, Tensor]]) -> Writer:
-    """Writes model.safetensors."""
+    """A function that writes model.safetensors."""
 
     def write(path: Path) -> None:
-        write_tensors(dict(tensors), path, {"format": "pt"})  # transformers asks whose tensors these are
+        write_tensors(dict(tensors), path, {"format": "pt"})  # transformers needs this entry
 
     return write

@@ -1,8 +1,9 @@
-"""A family of models elsewhere: what its config.json says in minigpt's options, and where its tensors are here.
+"""A family of Hugging Face models: its config.json in minigpt's options, and minigpt's names of its tensors.
 
-One table of names serves both directions. To read a folder, `read_config` gives the shape of the model, and each
-`Rule` turns one tensor of theirs into one or several of ours; to write one, the same rules are read backwards. A
-config is written by `write` and proved by reading it again: an option that does not come back has no counterpart.
+One table of names serves both directions; `theirs` is Hugging Face's side, `ours` is minigpt's. To read a folder,
+`read_config` gives the options of the model, and each `Rule` converts one tensor of theirs to one or several of ours.
+To write a folder, the same rules are applied backwards. `write` makes the config.json, which is then read again: an
+option that does not come back has no counterpart in the family.
 """
 
 from __future__ import annotations
@@ -44,16 +45,16 @@ class Rule:
     transposed: bool = False
 
     def shape(self, ours: Sequence[Sequence[int]]) -> tuple[int, ...]:
-        """The shape of theirs, of the shapes of ours: all rows, one after another."""
+        """The shape of their tensor: ours, concatenated along dimension 0, and transposed if `transposed`."""
         found = (sum(shape[0] for shape in ours), *ours[0][1:])
         return found[::-1] if self.transposed else found
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a family's table: a module of theirs, modules of ours, and how the numbers of one lie in the others.
+    """A row of a family's table: a module of theirs, the modules of ours, and the layout that converts their tensors.
 
-    In the names of a row of a layer, `{}` is the layer's number.
+    In the names of modules within a layer, `{}` stands for the layer's number.
     """
 
     theirs: str
@@ -61,7 +62,7 @@ class Row:
     layout: Layout = SAME
 
     def rules(self, there: set[str], layer: int = 0) -> Iterator[Rule]:
-        """The rules of the parameters of this module that the model has: `there`."""
+        """The rules for the parameters of this module; `there` has the names of all parameters of our model."""
         for parameter in ("weight", "bias"):
             ours = tuple(f"{name.format(layer)}.{parameter}" for name in self.ours)
             if ours[0] in there:
@@ -70,24 +71,24 @@ class Row:
 
 
 def row(theirs: str, *ours: str, layout: Layout = SAME) -> Row:
-    """The row of a module of theirs."""
+    """A `Row`, with the modules of ours as separate arguments."""
     return Row(theirs, ours, layout)
 
 
 class Family:
-    """One family. A subclass with a `model_type` is entered into FAMILIES."""
+    """One family. A subclass with a `model_type` is added to FAMILIES."""
 
     model_type: ClassVar[str] = ""
     architecture: ClassVar[str] = ""
     """The class of transformers that config.json names."""
     prefix: ClassVar[str] = "model."
-    """What the names of all tensors but the head's begin with; a folder of the bare model is without it."""
+    """The prefix of the names of all tensors except the head's. A folder of a model without its head lacks it."""
     head: ClassVar[str] = "lm_head"
     embeddings: ClassVar[str] = "model.embed_tokens"
     renamed: ClassVar[dict[str, str]] = {}
-    """Names of modules that some files have -> those of the rules."""
+    """Other names that some files have for modules -> the names in the rules."""
     buffers: ClassVar[str] = r".*\.rotary_emb\.inv_freq"
-    """A pattern of tensors that hold no weights: they are made again from the config."""
+    """A regular expression for tensors that hold no weights and are not read: the config determines them."""
 
     def __init_subclass__(cls) -> None:
         if cls.model_type:
@@ -98,19 +99,19 @@ class Family:
         raise TypeError(f"{type(self).__name__} must define read(keys)")
 
     def write(self, model: Spelled) -> dict[str, Any]:
-        """The keys of a config.json for a model, as near as the family comes; what does not come back is refused."""
+        """The keys of the config.json that comes nearest to a model. `nearest` reads it again and compares."""
         raise TypeError(f"{type(self).__name__} must define write(model)")
 
     def model_rows(self) -> list[Row]:
-        """The rows of what a model has once."""
+        """The rows for the modules outside the layers."""
         raise TypeError(f"{type(self).__name__} must define model_rows()")
 
     def layer_rows(self, attention: Spelled, model: Spelled) -> list[Row]:
-        """The rows of what a layer with this attention has."""
+        """The rows for the modules of a layer with this attention."""
         raise TypeError(f"{type(self).__name__} must define layer_rows(attention, model)")
 
     def read_config(self, theirs: Mapping[str, Any]) -> ModelConfig:
-        """The model of a config.json. Raises UserError, which names the key that has no counterpart here."""
+        """The model's options from a config.json. Raises UserError, which names the key that has no counterpart."""
         keys = Keys(theirs, self.model_type)
         keys.must("model_type", self.model_type)
         keys.whole("vocab_size")
@@ -133,7 +134,7 @@ class Family:
     def nearest(self, model: ModelConfig, vocab_size: int) -> tuple[dict[str, Any], list[NoCounterpart]]:
         """The config.json that comes nearest to a model, and every option that this family cannot express.
 
-        Raises NoCounterpart where none comes near.
+        Raises NoCounterpart if the family has no config.json that comes near.
         """
         ours = spell_out(model)
         theirs = {
@@ -145,7 +146,7 @@ class Family:
         }
         try:
             theirs |= self.write(ours)
-        except KeyError as error:  # a norm or a block of one's own
+        except KeyError as error:  # the model's norm or block, such as a plugin's, lacks this option
             raise NoCounterpart(error.args[0], f"{self.model_type} has this option, and this model has not") from None
         try:
             back = spell_out(self.read_config(theirs))
@@ -156,7 +157,7 @@ class Family:
         return theirs, [NoCounterpart(at, f"{show(mine)} {what} (there: {show(other)})") for at, mine, other in odd]
 
     def rules(self, model: ModelConfig) -> list[Rule]:
-        """The rules for every tensor of a model, each tensor in one of them."""
+        """The rules for all tensors of a model; each tensor of ours is in exactly one rule."""
         there, spelled = set(tensors_of(outline(model, 1))), spell_out(model)
         found = [rule for row in self.model_rows() for rule in row.rules(there)]
         for layer, attention in enumerate(spelled["attention"]):
@@ -171,7 +172,7 @@ FAMILIES: dict[str, Family] = {}
 
 
 def to_ours(rules: list[Rule], read: Callable[[str], Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Our tensors by name, made from theirs, of which one at a time is read."""
+    """Our tensors by name, made from theirs, which are read one at a time."""
     for rule in rules:
         tensors = rule.inward([read(rule.theirs)])
         for name, tensor in zip(rule.ours, tensors, strict=True):

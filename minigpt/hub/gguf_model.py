@@ -1,7 +1,7 @@
-"""A GGUF file (llama.cpp, ollama) as what a folder of Hugging Face's holds: a config, tensors by name, a tokenizer.
+"""A GGUF file (llama.cpp, ollama) in the form of a Hugging Face folder: a config, tensors by name, a tokenizer.
 
-The metadata are written as the keys of a config.json, and the tensors get Hugging Face's names and layouts, so that the
-same tables read both. Quantised numbers are made float32 by the `gguf` library, one tensor at a time.
+The metadata become the keys of a config.json, and the tensors get Hugging Face's names and layouts, so that the same
+tables read both formats. The `gguf` library dequantises the tensors to float32, one at a time.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ from minigpt.text.ranked import Ranked
 
 Json = dict[str, Any]
 
-OFF = {"rope.scaling.type": "none", "expert_count": 0, "expert_used_count": 0}  # values that change nothing
-NOTHING = ("vocab_size",)  # the number of tokens says it
-OURS = {"minigpt.before_text": BEFORE_TEXT}  # our own key, which other readers pass over
-SPECIAL, WHOLE = 3, 4  # types of tokens: control, and found in a text before all else
-BEGINS = ("llama-bpe", "llama3", "llama-v3", "falcon3")  # vocabularies of which llama.cpp begins a text with a token
+OFF = {"rope.scaling.type": "none", "expert_count": 0, "expert_used_count": 0}  # values without effect
+NOTHING = ("vocab_size",)  # keys that repeat something else: here the number of tokens
+OURS = {"minigpt.before_text": BEFORE_TEXT}  # minigpt's own key, which other programs ignore
+SPECIAL, WHOLE = 3, 4  # token types: control, and matched in a text before any other step
+BEGINS = ("llama-bpe", "llama3", "llama-v3", "falcon3")  # split patterns for which llama.cpp begins a text with a token
 
 
 @dataclass(frozen=True)
 class GGUF:
-    """A GGUF file, by its header."""
+    """A GGUF file whose header was read."""
 
     header: Header
     config: Json
-    """The keys of a config.json that says the same."""
+    """The metadata as the keys of a config.json."""
     stored: dict[str, str]
-    """Hugging Face's name of each tensor -> the file's."""
+    """Hugging Face's name of each tensor -> its name in the file."""
 
     @property
     def places(self) -> dict[str, Place]:
-        """The tensors as they will be once they are read."""
+        """The tensors by Hugging Face's names, with the shapes and the dtype that `read` returns."""
         found = {}
         for name, own in self.stored.items():
             shape = self.turn(name, torch.empty(self.header.tensors[own].shape, device="meta")).shape
@@ -62,7 +62,7 @@ class GGUF:
         return found
 
     def turn(self, name: str, tensor: Tensor) -> Tensor:
-        """A tensor in Hugging Face's layout."""
+        """A tensor in Hugging Face's layout. Raises CheckpointError for a shape that is not made of heads."""
         known = KNOWN[BY_FAMILY[self.config["model_type"]]]
         if not re.fullmatch(known.turned, name):
             return tensor
@@ -81,7 +81,7 @@ class GGUF:
         return self.turn(place.name, dequantised(self.header, self.stored[place.name]))
 
     def tokenizer(self) -> Ranked | HuggingFace:
-        """Its vocabulary. Raises UserError for one that is neither of bytes nor of SentencePiece's pieces."""
+        """The tokenizer. Raises UserError for a vocabulary that is neither byte-level nor SentencePiece's."""
         values = {key.removeprefix("tokenizer."): value for key, value in self.header.values.items()}
         known: dict[Any, Callable[[Json], Ranked | HuggingFace]] = {"gpt2": of_bytes, "llama": of_pieces}
         if (model := values.get("ggml.model")) not in known:
@@ -95,7 +95,7 @@ class GGUF:
 
 
 def of_bytes(values: Json) -> Ranked:
-    """A byte-level vocabulary, of the keys `ggml.*`."""
+    """The tokenizer of a byte-level vocabulary, from the keys `ggml.*`. Raises UserError."""
     tokens, split = values["ggml.tokens"], values.get("ggml.pre", "gpt-2")
     types = values.get("ggml.token_type", [1] * len(tokens))
     if not has_form(types, [int]) or len(types) != len(tokens):
@@ -114,7 +114,10 @@ def of_bytes(values: Json) -> Ranked:
 
 
 def of_pieces(values: Json) -> HuggingFace:
-    """A vocabulary of SentencePiece, of the keys `ggml.*`. llama.cpp begins its texts with the token 1 by default."""
+    """The tokenizer of a SentencePiece vocabulary, from the keys `ggml.*`. Raises UserError.
+
+    By default, llama.cpp begins a text with the token 1.
+    """
     begin = values.get("ggml.bos_token_id", 1) if values.get("ggml.add_bos_token", True) else None
     text = json.dumps(steps_of_pieces(values), ensure_ascii=False, separators=(",", ":"))
     ends = ends_of({"ggml.eos_token_id": 2} | values)
@@ -122,13 +125,13 @@ def of_pieces(values: Json) -> HuggingFace:
 
 
 def ends_of(values: Json) -> list[Any]:
-    """The ids after which nothing more is written."""
+    """The ids at which generation stops."""
     found = dict.fromkeys(values.get(f"ggml.{name}_token_id") for name in ("eos", "eot", "eom"))
     return [id for id in found if id is not None]
 
 
 def open_gguf(path: Path) -> GGUF:
-    """A GGUF file. Raises UserError for a model that has no counterpart here, CheckpointError, and OSError."""
+    """Open a GGUF file. Raises UserError for a model without a counterpart, CheckpointError if damaged, and OSError."""
     check_plain(path)
     header = read_header(path)
     name = header.values.get("general.architecture")
@@ -146,7 +149,7 @@ def open_gguf(path: Path) -> GGUF:
 
 
 def read_stretch(header: Header, config: Json) -> Json:
-    """`rope_scaling` of the tensor that Llama 3.1's files have for it. Raises UserError, and CheckpointError."""
+    """`rope_scaling`, from the tensor that Llama 3.1's files have instead. Raises UserError, and CheckpointError."""
     width: Any = config.get("head_dim")
     base: Any = config.get("rope_theta", 10_000.0)
     if config["model_type"] != "llama" or not has_form([width, base], (int, float)) or base <= 0:
@@ -160,7 +163,7 @@ def read_stretch(header: Header, config: Json) -> Json:
 
 
 def renamed(name: str, names: dict[str, str], path: Path) -> str:
-    """Hugging Face's name of a tensor. Raises UserError for one that has none."""
+    """Hugging Face's name of a tensor, from its name in the file. Raises UserError if it has none."""
     own, _, parameter = name.rpartition(".")
     layer = re.match(r"blk\.(\d{1,5})\.", own)
     pattern = re.sub(r"^blk\.\d+\.", "blk.{}.", own)
@@ -170,7 +173,7 @@ def renamed(name: str, names: dict[str, str], path: Path) -> str:
 
 
 def read_metadata(header: Header, name: str) -> Json:
-    """The keys of a config.json, from those of one architecture. Raises UserError for one that is not known."""
+    """The keys of a config.json, from those of the architecture `name`. Raises UserError for an unknown key."""
     known, values = KNOWN[name], header.values
     tokens = values.get("tokenizer.ggml.tokens")
     if not has_form(tokens, [str]) or not tokens:
@@ -199,12 +202,12 @@ def read_metadata(header: Header, name: str) -> Json:
 
 
 def plain(value: Any) -> Any:
-    """A number as it was meant: float32 has 1e-5 as 9.9999997e-06."""
+    """A float32 value as its shortest decimal: 1e-5, not 9.9999997e-06."""
     return float(str(np.float32(value))) if isinstance(value, float) else value
 
 
 def stored_type(header: Header, name: str) -> Any:
-    """The type of a tensor, in the library's words. Raises CheckpointError unless its numbers are in the file."""
+    """The ggml type of a tensor. Raises UserError for an unknown one, CheckpointError if its data is cut short."""
     gguf = library()
     try:
         kind = gguf.GGMLQuantizationType(header.tensors[name].type)
@@ -216,7 +219,7 @@ def stored_type(header: Header, name: str) -> Any:
 
 
 def dequantised(header: Header, name: str) -> Tensor:
-    """The numbers of a tensor, float32."""
+    """A tensor in float32. Raises UserError for a type that the library cannot dequantise, and CheckpointError."""
     gguf, kind = library(), stored_type(header, name)
     raw = read_numbers(header, name, *gguf.GGML_QUANT_SIZES[kind])  # (rows, bytes of a row)
     try:

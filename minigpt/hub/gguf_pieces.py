@@ -1,10 +1,10 @@
-"""A SentencePiece vocabulary of a GGUF file (`tokenizer.ggml.model: llama`), as a tokenizer.json.
+"""Converts a SentencePiece vocabulary of a GGUF file (`tokenizer.ggml.model: llama`) to a tokenizer.json.
 
-Llama 2, Mistral and TinyLlama have one. The file has a score for each piece: of all neighbours whose union is a piece,
-those with the best score are merged, the first of them where two are equal (sentencepiece's `bpe` models). A
-tokenizer.json has an ordered list of merges instead. They are found again: every way to put a piece together from two
-others, the best score first. Which of two ways to the same piece comes first makes no difference: no text was found in
-which both lie side by side and share a part.
+Llama 2, Mistral and TinyLlama have such a vocabulary. The file has a score for each piece. Of all neighbours whose
+union is a piece, sentencepiece's `bpe` models merge the two whose union has the best score, and the first two if scores
+are equal. A tokenizer.json has an ordered list of merges instead, which is computed here: every way to make a piece
+from two others, sorted by the score of the piece, best first. The order of two ways to make the same piece makes no
+difference: no text was found in which both stand side by side and share a part.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from minigpt.system.strict_json import has_form
 from minigpt.system.waiting import progress
 from minigpt.text.hf_steps import SPACE
 
-NORMAL, UNKNOWN, CONTROL, OWN, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # types of pieces
+NORMAL, UNKNOWN, CONTROL, OWN, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # types of pieces; OWN: user-defined
 
 Json = dict[str, Any]
 
 
 def steps_of_pieces(values: Mapping[str, Any]) -> Json:
-    """The tokenizer.json of the keys `ggml.*`. Raises UserError for what is not read."""
+    """The values of a tokenizer.json, from the keys `ggml.*`. Raises UserError for a vocabulary that is not read."""
     tokens, scores, types = (values.get(f"ggml.{name}") for name in ("tokens", "scores", "token_type"))
     if not (has_form([scores, types], ([float], [int])) and len(scores) == len(types) == len(tokens)):  # type: ignore[arg-type]
         raise UserError("tokenizer.ggml.scores and token_type: expected a number for each token")
@@ -40,9 +40,7 @@ def steps_of_pieces(values: Mapping[str, Any]) -> Json:
             f"tokenizer.ggml.tokens: the piece {odd[:40]!r} has a character that is no piece: it is not read"
         )
     if odd := next((token for token, id in ids.items() if types[id] == OWN and SPACE in token), None):
-        raise UserError(
-            f"tokenizer.ggml.tokens: {odd[:40]!r} is found in a text before all else, with a space: not read"
-        )
+        raise UserError(f"tokenizer.ggml.tokens: {odd[:40]!r} is a user-defined token with a space: it is not read")
     lead = [{"type": "Prepend", "prepend": SPACE}] if values.get("ggml.add_space_prefix", True) else []
     signs = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
     added = [added_piece(token, id, types[id]) for token, id in ids.items() if types[id] in (UNKNOWN, CONTROL, OWN)]
@@ -67,5 +65,5 @@ def merges_of(pieces: Mapping[str, float]) -> list[tuple[str, str]]:
 
 
 def added_piece(token: str, id: int, kind: int) -> Json:
-    """A piece that no merge makes: a special token, or one that is found in a text before all else."""
+    """A piece that no merge makes: a special token, or one that is matched in a text before any other step."""
     return {"id": id, "content": token, "special": kind != OWN, "normalized": kind == OWN}

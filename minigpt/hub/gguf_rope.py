@@ -1,7 +1,7 @@
-"""Llama 3.1's stretched positions in a GGUF file: the tensor `rope_freqs` in place of the rule's numbers.
+"""Llama 3.1's RoPE scaling in a GGUF file: the tensor `rope_freqs` instead of the parameters of the scaling rule.
 
-It holds by what each pair's speed is divided (llama.cpp, convert_hf_to_gguf.py). The numbers of the rule are found
-again among the published ones: a tensor that none of them gives is refused.
+The tensor holds the divisor of each pair's frequency (llama.cpp, convert_hf_to_gguf.py). The published parameters are
+tried in turn; a tensor that none of them produces is refused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ TOLERANCE = 1e-5  # relative: the file has float32
 
 
 def stretch_of(factors: Tensor, base: float) -> dict[str, Any]:
-    """`rope_scaling` of a config.json, for the tensor (n,) of n pairs. Raises UserError where no published one fits."""
+    """`rope_scaling` of a config.json, from the divisors (n,) of n pairs; `base` is `rope_theta`.
+
+    Raises UserError if no published factor fits.
+    """
     frequencies = angles(1, 1, 2 * factors.numel(), base, factors.device)[0]  # (n,)
     for factor in PUBLISHED:
         rule = Llama3.Config(factor=factor)

@@ -1,6 +1,6 @@
 """A tokenizer as the vocabulary of a GGUF file: tokens, their types, merges, and the name of a split pattern.
 
-llama.cpp reads byte-level vocabularies by their merges. `char` and `byte` have none, so they have no counterpart.
+llama.cpp needs the merges of a byte-level vocabulary. `char` and `byte` have none, so they have no counterpart.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from minigpt.text.ranked import Ranked
 from minigpt.text.split_patterns import CL100K, LLAMA3, OF_GGUF
 from minigpt.text.tokenizer import BPE, Public, Tokenizer
 
-NORMAL, UNUSED = 1, 5  # types of tokens, besides SPECIAL and WHOLE
+NORMAL, UNUSED = 1, 5  # token types, besides SPECIAL and WHOLE
 NAMES = {"bpe": "gpt-2", "gpt2": "gpt-2", "cl100k_base": "dbrx", "o200k_base": "gpt-4o"}  # tokenizer.ggml.pre
 
 Json = dict[str, Any]
@@ -59,7 +59,7 @@ Found = tuple[list[Any], list[str], str, list[int]]  # tokens (None: an id witho
 
 
 def of_pieces(tokenizer: BPE | Public) -> Found:
-    """A vocabulary that tiktoken runs: its merges follow from its ranks."""
+    """The vocabulary of a tokenizer that tiktoken runs: its merges are computed from its ranks."""
     ranks, letters = ranks_of(tokenizer), letters_of_bytes()
     spelled = {piece: "".join(letters[byte] for byte in piece) for piece in ranks}
     tokens: list[Any] = [None] * tokenizer.vocab_size
@@ -72,7 +72,7 @@ def of_pieces(tokenizer: BPE | Public) -> Found:
 
 
 def of_file(tokenizer: HuggingFace) -> Found:
-    """The vocabulary of a tokenizer.json of bytes. Raises UserError for steps that GGUF has no name for."""
+    """The vocabulary of a byte-level tokenizer.json. Raises UserError for steps that GGUF has no name for."""
     program = read_steps(tokenizer.text, tokenizer.vocab_size).program
     model, split = program["model"], split_name(program)
     if split is None or program["normalizer"] or model["type"] != "BPE" or model["byte_fallback"]:
@@ -87,7 +87,7 @@ def of_file(tokenizer: HuggingFace) -> Found:
 
 
 def split_name(program: Json) -> str | None:
-    """What llama.cpp calls the way in which a tokenizer.json splits a text; None where it has no name."""
+    """llama.cpp's name for the way in which a tokenizer.json splits a text; None if there is none."""
     words = (program["pre_tokenizer"] or {}).get("pretokenizers", [])
     kinds = [step["type"] for step in words]
     by_letters = bool(words) and words[-1]["type"] == "ByteLevel" and not words[-1]["add_prefix_space"]
@@ -96,6 +96,6 @@ def split_name(program: Json) -> str | None:
         return "smollm" if one_by_one else "gpt-2" if len(words) == 1 else None
     if by_letters and kinds == ["Split", "ByteLevel"] and not words[-1]["use_regex"]:
         pattern = words[0]["pattern"].get("Regex")
-        pattern = LLAMA3 if pattern == CL100K else pattern  # the same words
+        pattern = LLAMA3 if pattern == CL100K else pattern  # both split a text into the same words
         return next((name for name, known in OF_GGUF.items() if known == pattern), None)
     return None

@@ -1,6 +1,6 @@
-"""A run as a GGUF file, which llama.cpp and ollama read, with its vocabulary.
+"""Writes a run as a GGUF file for llama.cpp and ollama, with its vocabulary.
 
-The tables are those that read such files (`gguf_model.py`), backwards. What a file would say is read again before
+The tables that read such files (`gguf_architectures.py`) are used backwards. The metadata are read again before
 anything is written: an option that does not come back has no counterpart.
 """
 
@@ -33,16 +33,16 @@ from minigpt.system.waiting import interruptible, progress
 Weights = Literal["float32", "float16", "q8_0"]
 TYPES = {"float32": "F32", "float16": "F16", "q8_0": "Q8_0"}  # names of ggml's types
 FILE_TYPES = {"float32": "ALL_F32", "float16": "MOSTLY_F16", "q8_0": "MOSTLY_Q8_0"}
-LAYER = r"\[\d+\]"  # in the name of an option: of which layer it is
+LAYER = r"\[\d+\]"  # the number of the layer in the name of an option
 assert set(TYPES) == set(get_args(Weights))
 
 Json = dict[str, Any]
 
 
 def check_file(path: Path) -> None:
-    """Raises UserError unless nothing is there: a GGUF file may be a model that exists nowhere else.
+    """Raises UserError unless `path` is free, its folder exists, and the package gguf is installed.
 
-    And unless the package that writes it is installed: then nothing has been written, a folder beside it neither.
+    An existing file is never replaced: it may be the only copy of a model. Callers check before they write anything.
     """
     library()
     if path.is_symlink():
@@ -54,7 +54,7 @@ def check_file(path: Path) -> None:
 
 
 def export_gguf(run: Run, path: Path, weights: Weights = "float32") -> None:
-    """Write the file. Raises UserError for what has no counterpart, and OSError; then nothing has changed."""
+    """Write a run as a GGUF file, or leave none: raises UserError for options without a counterpart, and OSError."""
     check_file(path)
     gguf, model = library(), run.config.model
     family, config, words = counterparts(run)
@@ -84,7 +84,7 @@ def export_gguf(run: Run, path: Path, weights: Weights = "float32") -> None:
 
 
 def counterparts(run: Run) -> tuple[Family, Json, Json]:
-    """The family, its config.json, and the vocabulary. Raises UserError with all that has no counterpart."""
+    """The family, its config.json, and the vocabulary. Raises UserError, which lists all without a counterpart."""
     troubles = list[str]()
     words: Json = {}
     try:
@@ -101,7 +101,7 @@ def counterparts(run: Run) -> tuple[Family, Json, Json]:
 
 
 def metadata(config: Json, name: str) -> Json:
-    """The keys of an architecture, from those of a config.json."""
+    """The metadata of the architecture `name`, from the keys of a config.json."""
     said = flat(config)
     keys = {key: value for key, theirs in KNOWN[name].keys.items() if (value := said.get(theirs)) is not None}
     if "head_dim" in config:
@@ -110,7 +110,7 @@ def metadata(config: Json, name: str) -> Json:
 
 
 def check_read_again(values: Json, model: ModelConfig, family: Family) -> None:
-    """Raises UserError, with all options that a GGUF file of this family cannot say."""
+    """Raises UserError, which lists all options that a GGUF file of this family cannot express."""
     name = BY_FAMILY[family.model_type]
     headless = model.tied_head or "output" not in KNOWN[name].names
     head = {} if headless else {"output.weight": Stored("output.weight", (), 0, 0)}
@@ -134,13 +134,13 @@ def named(name: str, tensor: Tensor, known: Architecture, config: Json) -> tuple
 
 
 def add_value(writer: Any, key: str, value: Any) -> None:
-    """One key: a number, a text, or a list."""
+    """Add one key: a number, a string, or a list."""
     add = {bool: writer.add_bool, str: writer.add_string, list: writer.add_array, float: writer.add_float32}
     add.get(type(value), writer.add_uint32)(key, value)
 
 
 def add_tensor(writer: Any, name: str, tensor: Tensor, weights: Weights) -> None:
-    """One tensor. Vectors stay float32, and so do rows that are not made of blocks of 32, which q8_0 needs."""
+    """Add one tensor. Vectors stay float32, and so do rows that cannot be divided into blocks of 32, as q8_0 needs."""
     gguf, numbers = library(), tensor.contiguous().numpy()  # as torch has them: (rows, columns), or (n,)
     kind = gguf.GGMLQuantizationType[TYPES[weights]]
     block = gguf.GGML_QUANT_SIZES[kind][0]

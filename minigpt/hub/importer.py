@@ -1,4 +1,4 @@
-"""A folder of Hugging Face's, or a file, becomes a run."""
+"""Makes a run from a Hugging Face folder or a GGUF file."""
 
 from __future__ import annotations
 
@@ -30,28 +30,31 @@ from minigpt.system.memory import free_memory
 from minigpt.text.tokenizer import Tokenizer
 from minigpt.training.memory import NUMBER, outline, sampling_parts
 
-OURS = "minigpt"  # the model_type of a folder with our own code
-TABLE = "position.table.weight"  # of learned positions: as many rows as the context has places
+OURS = "minigpt"  # the model_type of a folder that was exported with --remote-code
+TABLE = "position.table.weight"  # learned positions: a row for each position of the context
 
 
 def import_from(source: str, name: str, block_size: int | None, say: Say) -> Path:
-    """Make a run of a folder, of a GGUF file, or of a name on the Hub, as `import_folder` does. `name` may be empty."""
+    """Make a run from a folder, a GGUF file, or a name on the Hub, as `import_folder` does, and return its folder.
+
+    If `name` is empty, the run is named after the source.
+    """
     if name:
         check_name(name, "a run")
     return open_source(located(source, say), block_size, say).make_run(name or name_of(source), say)
 
 
 def import_folder(path: Path, name: str, block_size: int | None, say: Say) -> Path:
-    """Make a run of a folder, or of a GGUF file: its place. `block_size` shortens the context; by default it is theirs.
+    """Make a run from a folder or a GGUF file, and return the run's folder.
 
-    Raises UserError for a folder that minigpt has no counterpart of, CheckpointError for weights that must not be
-    read, and OSError. Nothing is left behind then.
+    `block_size` shortens the context; None keeps that of the model. Raises UserError for a model that has no
+    counterpart in minigpt, CheckpointError for weights that are refused, and OSError. No run is left behind then.
     """
     return open_source(path, block_size, say).make_run(name, say)
 
 
 def located(source: str, say: Say) -> Path:
-    """The folder or the file that a word of a user means: a path, a name on the Hub, or a package. Raises UserError."""
+    """The folder or file of a source: a path, a name on the Hub, or a package in PACKAGES. Raises UserError."""
     if not source.strip():
         raise UserError("the source is empty: give a folder, a GGUF file, or a name on the Hub")
     path = packaged(source) or (fetch(source, say) if looks_like_a_name(source) else Path(source))
@@ -65,7 +68,7 @@ def located(source: str, say: Say) -> Path:
 
 
 def neighbours(path: Path) -> list[str]:
-    """What stands in the folder in which a path was expected, as the path is written."""
+    """The paths beside a path that does not exist, to suggest one of them."""
     try:
         return [str(path.with_name(entry.name)) for entry in path.parent.iterdir()]
     except OSError:
@@ -73,13 +76,13 @@ def neighbours(path: Path) -> list[str]:
 
 
 def name_of(source: str) -> str:
-    """The name of a run of a source, where none is given."""
+    """The default name of a run: the last part of its source, with hyphens for unusual characters."""
     return re.sub(r"[^\w.-]+", "-", Path(source).resolve().name.removesuffix(".gguf")).strip("-.") or "imported"
 
 
 @dataclass(frozen=True)
 class Source:
-    """A folder or a GGUF file by its headers: it has been checked, and no weights have been read."""
+    """A folder or a GGUF file that was checked by its headers, before its weights are read."""
 
     path: Path
     folder: Folder | GGUF
@@ -91,28 +94,28 @@ class Source:
 
     @property
     def config(self) -> RunConfig:
-        """The config of a run of it."""
+        """The config of a run made from this source."""
         return config_of(self.model, self.tokenizer, self.folder.config.get(BEFORE_TEXT) == "\n")
 
     def origin(self) -> dict[str, Any]:
-        """Where its weights come from, for the record of a run; reads all files once."""
+        """Where the weights come from, for origin.json. Reads all files once, for their SHA-256 sums."""
         sums = self.folder.sums()
         return {"from": str(self.path.absolute()), "model_type": self.family.model_type, "sha256": sums}
 
     def make_run(self, name: str, say: Say) -> Path:
-        """Read the weights, and make a run of them: its folder. Raises CheckpointError, and OSError."""
+        """Read the weights, make a run, and return its folder. Raises CheckpointError, and OSError."""
         numbers = sum(math.prod(place.shape) for place in self.places.values())
         say(f"{self.path}: {self.family.model_type}, {numbers:,} numbers in {len(self.places):,} tensors")
         read = to_ours(self.rules, lambda name: self.folder.read(self.places[name]))
         return make_run(name, self.config, self.tokenizer, fitted(read, self.model), self.origin(), say)
 
     def made_before(self) -> Path | None:
-        """The newest run in runs/ that was made of the same files in the same way; None if there is none."""
+        """The newest run in runs/ that was made from the same files with the same config; None if there is none."""
         return made_before(self.config, self.tokenizer, self.origin)
 
 
 def open_source(path: Path, block_size: int | None, say: Say) -> Source:
-    """Look at a folder or a GGUF file, as `import_folder` does before it reads the weights. Raises what it raises."""
+    """Check a folder or a GGUF file before its weights are read. Raises the same errors as `import_folder`."""
     folder = open_gguf(path) if path.is_file() else open_folder(path)
     family = family_of(folder.config, path)
     try:
@@ -149,14 +152,14 @@ def family_of(config: dict[str, Any], path: Path) -> Family:
 
 
 def named(places: dict[str, Place], family: Family, tied: bool) -> dict[str, Place]:
-    """The tensors by the names of the whole model, without those that hold no weights of their own."""
+    """The tensors by their names in the whole model, without buffers and a tied head, which hold no own weights."""
     full = {full_name(name, places, family): place for name, place in places.items()}
     copy = {f"{family.head}.weight"} if tied else set()
     return {n: place for n, place in full.items() if n not in copy and not re.fullmatch(family.buffers, n)}
 
 
 def full_name(name: str, places: dict[str, Place], family: Family) -> str:
-    """The name of a tensor in the whole model; a folder of the model without its head leaves out the prefix."""
+    """The name of a tensor in the whole model; the names in a folder of a model without its head lack the prefix."""
     module, _, parameter = name.rpartition(".")
     name = f"{family.renamed.get(module, module)}.{parameter}"
     bare = not any(other.startswith(family.prefix) for other in places)
@@ -164,13 +167,13 @@ def full_name(name: str, places: dict[str, Place], family: Family) -> str:
 
 
 def shapes(rules: list[Rule], model: ModelConfig, vocab_size: int) -> dict[str, tuple[int, ...]]:
-    """The shape that each of their tensors must have."""
+    """The shape that each of their tensors must have, by name."""
     empty = tensors_of(outline(model, vocab_size))
     return {rule.theirs: rule.shape([empty[name].shape for name in rule.ours]) for rule in rules}
 
 
 def check_memory(model: ModelConfig, vocab_size: int) -> None:
-    """Raises UserError for weights that do not fit into memory, once and their largest tensor twice."""
+    """Raises UserError if the weights with a second copy of the largest tensor, or sampling, do not fit into memory."""
     sizes = [NUMBER * tensor.numel() for tensor in tensors_of(outline(model, vocab_size)).values()]
     needed, free = sum(sizes) + max(sizes), free_memory()
     if free is not None and needed > free:
@@ -182,18 +185,18 @@ def check_memory(model: ModelConfig, vocab_size: int) -> None:
 
 
 def check_tied(places: dict[str, Place], family: Family) -> None:
-    """Raises CheckpointError where a head that is the embeddings' by the config has other numbers in the weights."""
+    """Raises CheckpointError if the weights have a head that differs from the embeddings, although it is tied."""
     head = places.get(f"{family.head}.weight")
     if head is None:
         return
     (tokens,) = (place for n, place in places.items() if full_name(n, places, family) == f"{family.embeddings}.weight")
     if not torch.equal(read_tensor(head), read_tensor(tokens)):
-        what = "not the numbers of the embeddings, and tie_word_embeddings of config.json says that it has them"
+        what = "not equal to the embeddings, and by config.json the head is tied to them (tie_word_embeddings)"
         raise CheckpointError(f"{head.file}: {head.name}: {what}")
 
 
 def shortened(model: ModelConfig, block_size: int | None) -> ModelConfig:
-    """The model with a shorter context. Raises UserError for a longer one, which it was not made for."""
+    """The model with a shorter context. Raises UserError for a longer one, for which it was not trained."""
     if block_size is None:
         return model
     if not 1 <= block_size <= model.block_size:
@@ -202,6 +205,6 @@ def shortened(model: ModelConfig, block_size: int | None) -> ModelConfig:
 
 
 def fitted(tensors: Iterator[tuple[str, Tensor]], model: ModelConfig) -> Iterator[tuple[str, Tensor]]:
-    """The tensors, the table of learned positions as long as the context."""
+    """The tensors, with the table of learned positions cut to the length of the context."""
     for name, tensor in tensors:
         yield name, tensor[: model.block_size].clone() if name == TABLE else tensor

@@ -1,4 +1,4 @@
-"""The keys of a config.json, each read once and strictly: what is not known is refused by name, never passed over.
+"""Reads the keys of a config.json strictly: an unknown key is refused by its name, never ignored.
 
 A config.json may be untrusted, and a key that is not read can change what the model computes.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 from minigpt.system.errors import UserError
 
-# Keys that change no logit: names and records, what training and generation read, special tokens.
+# Keys that change no logit: names and records, options of training and generation, special tokens.
 NO_EFFECT = """
 _name_or_path architectures attn_implementation _attn_implementation _attn_implementation_autoset auto_map
 cache_implementation dtype torch_dtype transformers_version model_type name_or_path transformers.js_config
@@ -28,37 +28,37 @@ typical_p repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repe
 num_return_sequences output_scores return_dict_in_generate forced_bos_token_id forced_eos_token_id
 remove_invalid_values exponential_decay_length_penalty suppress_tokens begin_suppress_tokens
 """
-# Our own key: what stands before each text in the training, a line end; so a prompt follows one.
+# minigpt's own key: the string before each training text, a line end. It is put before a prompt as well.
 BEFORE_TEXT = "minigpt_before_text"
 WITHOUT_EFFECT = frozenset(NO_EFFECT.split())
-# Keys that every model here must be without: each would change what is computed.
+# Keys that must be missing or off: each changes what is computed, and minigpt has no counterpart of it.
 MUST_BE_OFF = (
     "add_cross_attention", "cross_attention_hidden_size", "is_encoder_decoder", "pruned_heads", "quantization_config",
     "compression_config", "num_local_experts", "num_experts", "lora", "sparse_attention",
 )  # fmt: skip
 REQUIRED = object()
-LARGEST = 1 << 24  # of a whole number in a config.json: no width, vocabulary or context is larger
+LARGEST = 1 << 24  # the largest whole number in a config.json: no width, vocabulary or context is larger
 
 
 def show(value: Any) -> str:
-    """A value as its file has it, shortened."""
+    """A value as JSON, shortened for a message."""
     text = json.dumps(value)
     return text if len(text) <= 60 else f"{text[:50]}... ({len(text)} characters)"
 
 
 class Keys:
-    """The keys of one config.json or of a group within it. Every method raises UserError, which names the key."""
+    """The keys of a config.json, or of a group (a nested object). Every method raises UserError that names the key."""
 
     def __init__(self, values: Mapping[str, Any], family: str, within: str = ""):
         self.values, self.family, self.within = values, family, within
         self.left = set(values)
 
     def wrong(self, key: str, what: str) -> UserError:
-        """The error of a key: what was found, and what is expected."""
+        """A UserError that names the key; `what` says what was found and what is expected."""
         return UserError(f"config.json: {self.within}{key}: {what}")
 
     def take(self, key: str, default: Any = None) -> Any:
-        """The value of a key, as it is; null and a key that is missing are the default."""
+        """The value of a key, unchecked; the default if the key is null or missing."""
         self.left.discard(key)
         value = self.values.get(key)
         if value is None and default is REQUIRED:
@@ -87,28 +87,28 @@ class Keys:
         return bool(value)
 
     def choice(self, key: str, choices: Mapping[str, str], default: str) -> str:
-        """What one of several words means here."""
+        """The word of a key, translated by `choices`: config.json's word -> minigpt's."""
         value = self.take(key, default)
         if not isinstance(value, str) or value not in choices:
             raise self.wrong(key, f"{show(value)} has no counterpart in minigpt (known: {', '.join(choices)})")
         return choices[value]
 
     def must(self, key: str, *allowed: Any) -> None:
-        """A key that has no counterpart: only these values of it, or none, compute what minigpt computes."""
+        """Check a key that has no counterpart: it must have one of the `allowed` values, be null, or be missing."""
         value = self.take(key)
         if value is not None and not any(type(value) is type(one) and value == one for one in allowed):
             known = " or ".join([*map(show, allowed), "null"])
             raise self.wrong(key, f"{show(value)} has no counterpart in minigpt (known: {known})")
 
     def group(self, key: str) -> Keys:
-        """The keys of a group within; an empty one where it is missing."""
+        """The keys of a nested group; none if the group is missing."""
         value = self.take(key, {})
         if not isinstance(value, dict):
             raise self.wrong(key, f"expected a group of keys, found {show(value)}")
         return Keys(value, self.family, f"{self.within}{key}.")
 
     def same(self, key: str, value: Any) -> None:
-        """A second name of what another key says: it must say the same."""
+        """Check a key that is a second name of another one: it must have the same value, be null, or be missing."""
         found = self.take(key)
         if found is not None and found != value:
             raise self.wrong(key, f"{show(found)}, and another key says {show(value)}")

@@ -1,8 +1,8 @@
-"""How the numbers of one tensor lie in another: each layout can be read in both directions.
+"""Layouts: conversions between Hugging Face's tensors (`theirs`) and minigpt's (`ours`), in both directions.
 
-Hugging Face's models keep what is three matrices here in one, transpose matrices, pair the features of rotary
-positions in another order, and store a norm's scale less one. A layout turns a list of their tensors into a list of
-ours (`inward`) and back (`outward`). All act on rows, the first dimension, so a bias is treated like its matrix.
+Some of Hugging Face's models store query, key and value in one matrix, transpose matrices, pair the features of rotary
+positions in another order, or store a norm's scale minus one. A layout converts a list of their tensors to a list of
+ours (`inward`) and back (`outward`). All act on rows, dimension 0, so a bias is treated like its matrix.
 
 H query heads, G key heads, d width of a head, r how many of its features are rotated, D model width.
 """
@@ -20,15 +20,15 @@ Tensors = list[Tensor]
 
 @dataclass(frozen=True)
 class Layout:
-    """A change of layout and its inverse, from tensors to tensors. By default nothing changes."""
+    """A conversion of a list of tensors, and its inverse. The default changes nothing."""
 
     inward: Callable[[Tensors], Tensors] = list
     outward: Callable[[Tensors], Tensors] = list
     transposed: bool = False
-    """Whether columns are rows in theirs; apart from that theirs has all rows of ours, in any order."""
+    """Whether theirs is transposed. Apart from that, theirs has the rows of ours, in any order."""
 
     def then(self, other: Layout) -> Layout:
-        """This layout, and on what it gives another one."""
+        """Two layouts in sequence: inward, this one first, then `other`."""
         return Layout(
             lambda theirs: other.inward(self.inward(theirs)),
             lambda ours: self.outward(other.outward(ours)),
@@ -40,7 +40,7 @@ SAME = Layout()
 
 
 def one(inward: Callable[[Tensor], Tensor], outward: Callable[[Tensor], Tensor], transposed: bool = False) -> Layout:
-    """A layout of a single tensor."""
+    """A layout that converts each tensor by itself."""
     return Layout(
         lambda theirs: [inward(tensor) for tensor in theirs], lambda ours: [outward(t) for t in ours], transposed
     )
@@ -51,9 +51,9 @@ ONE_PLUS = one(lambda scale: 1 + scale, lambda scale: scale - 1)  # Gemma's norm
 
 
 def halves(width: int, rotated: int) -> Layout:
-    """Rows of heads (H d, ...) in which feature i is paired with i + r/2; here 2i is paired with 2i + 1.
+    """The rows of heads (H d, ...). Theirs pair feature i with i + r/2 for rotary positions; ours pair 2i with 2i + 1.
 
-    Only the first r features of a head are rotated; the others keep their places.
+    `width` is d. Only the first r (`rotated`) features of a head are rotated; the order of the others is the same.
     """
     if not rotated:
         return SAME
@@ -67,12 +67,12 @@ def halves(width: int, rotated: int) -> Layout:
 
 
 def fused(*sizes: int) -> Layout:
-    """One tensor whose rows are those of several, one after another, of these sizes."""
+    """Theirs is the concatenation of ours along dimension 0; `sizes` are the numbers of rows of ours."""
     return Layout(lambda theirs: list(theirs[0].split(sizes)), lambda ours: [torch.cat(ours)])
 
 
 def fused_by_head(width: int, parts: int = 3) -> Layout:
-    """One tensor in which each head has its rows of all parts side by side: (H, 3, d) in place of (3, H, d)."""
+    """Theirs is one tensor with the parts of each head side by side: rows (H, 3, d) instead of (3, H, d)."""
 
     def split(theirs: Tensors) -> Tensors:
         heads = theirs[0].unflatten(0, (-1, parts, width))  # (H, 3, d, ...)
@@ -86,7 +86,7 @@ def fused_by_head(width: int, parts: int = 3) -> Layout:
 
 
 def each(*layouts: Layout) -> Layout:
-    """A layout for each of several tensors."""
+    """Applies one layout to each of several tensors."""
     return Layout(
         lambda theirs: [layout.inward([tensor])[0] for layout, tensor in zip(layouts, theirs, strict=True)],
         lambda ours: [layout.outward([tensor])[0] for layout, tensor in zip(layouts, ours, strict=True)],

@@ -1,8 +1,8 @@
-"""Weights from elsewhere as an ordinary run folder, at step 0: sampled, looked into and compared like any other.
+"""Makes an ordinary run folder, at step 0, from imported weights: it is sampled, inspected and compared like any other.
 
 runs/gpt2/
     config.yaml  tokenizer.json  environment.json      as in every run; data.source is `pretrained`
-    origin.json                                        where the weights come from, and the sums of what was read
+    origin.json                                        where the weights come from, and SHA-256 sums of the files
     checkpoints/step-000000/                           the weights, without an optimizer's state
 """
 
@@ -33,7 +33,7 @@ from minigpt.text.tokenizer import Tokenizer
 from minigpt.training.memory import outline
 
 ORIGIN = "origin.json"
-NOT_TRAINED = "not trained here"  # what the record of such a run says of its checks
+NOT_TRAINED = "not trained here"  # in the record of such a run, in place of the checks before training
 
 
 def make_run(
@@ -44,15 +44,15 @@ def make_run(
     origin: Mapping[str, Any],
     say: Say,
 ) -> Path:
-    """Make the folder runs/NAME (or NAME-2, ...) of a config and of tensors, which have our names and are float32.
+    """Make the folder runs/NAME (or NAME-2, ...) from a config and float32 tensors by minigpt's names, and return it.
 
-    `origin` says where they come from. The folder appears whole, or not at all. Raises UserError for a name that is
-    none, CheckpointError for tensors that do not fit the model or are no numbers, and OSError.
+    `origin` says where the tensors come from. The folder is made whole, or not at all. Raises UserError for an invalid
+    name, CheckpointError for tensors that do not fit the model or are not finite, and OSError.
     """
     check_name(name, "a run")
     RUNS.mkdir(parents=True, exist_ok=True)
     with written_beside(RUNS / name) as beside:
-        empty = outline(config.model, tokenizer.vocab_size)  # shapes without numbers
+        empty = outline(config.model, tokenizer.vocab_size)  # shapes without values
         run = Run(beside.path, config, tokenizer, empty, 0, [])
         read = dict(checked(tensors))
         checkpoint.check_fit(empty, read, f"the model {name}")
@@ -66,14 +66,17 @@ def make_run(
 
 
 def config_of(model: ModelConfig, tokenizer: Tokenizer, on_lines: bool) -> RunConfig:
-    """The config of such a run: it has no text here. `on_lines`: it was trained on texts that stand on a line each."""
-    windows: Literal["documents", "random"] = "documents" if on_lines else "random"  # what `Run.tells` asks
+    """The config of an imported run, which has no text. `on_lines`: it was trained on texts of one line each."""
+    windows: Literal["documents", "random"] = "documents" if on_lines else "random"  # `Run.tells` reads this
     data = DataConfig(source=PRETRAINED, tokenizer=type(tokenizer).Config(), windows=windows)
     return RunConfig(data=data, model=model)
 
 
 def made_before(config: RunConfig, tokenizer: Tokenizer, origin: Callable[[], Mapping[str, Any]]) -> Path | None:
-    """The newest run in runs/ with this config, tokenizer and origin, which is asked for if the others are equal."""
+    """The newest run in runs/ with this config, tokenizer and origin; None if there is none.
+
+    `origin` reads all files, so it is called only if a run has the same config and tokenizer.
+    """
     text = to_yaml(config).encode()
     found = [path.parent for path in RUNS.glob(f"*/{ORIGIN}") if not (path.is_symlink() or path.parent.is_symlink())]
     found = [path for path in found if is_file_with(path / CONFIG, text)]
@@ -89,7 +92,7 @@ def is_file_with(path: Path, contents: bytes) -> bool:
 
 
 def checked(tensors: Iterable[tuple[str, Tensor]]) -> Iterable[tuple[str, Tensor]]:
-    """The same tensors. Raises CheckpointError for one that is not of numbers."""
+    """The same tensors. Raises CheckpointError for one that is not float32 or not finite."""
     for name, tensor in tensors:
         if tensor.dtype != torch.float32 or not tensor.isfinite().all():
             raise CheckpointError(f"{name}: expected float32 numbers, found {tensor.dtype}, NaN or infinity")

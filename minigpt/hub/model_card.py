@@ -45,7 +45,7 @@ def model_card(run: Run, remote_code: bool, architecture: str) -> str:
     about = {"library_name": "transformers", "pipeline_tag": "text-generation", "tags": tags}
     facts = run.facts() | {"vocabulary": f"{run.tokenizer.vocab_size:,} ids ({run.tokenizer.kind})"}
     table = "".join(f"| {what} | {value} |\n" for what, value in facts.items())
-    prompt = "\nMia was a shy fox." if run.tells() else "The"  # a built-in text follows a line end
+    prompt = "\nMia was a shy fox." if run.tells() else "The"  # the built-in texts follow a line end
     consent = ", trust_remote_code=True" if remote_code else ""
     load = PLAIN.format(consent=consent, prompt=prompt, reader=tokenizer_class(run, architecture))
     notes = (CARRIED if remote_code else "") + (
@@ -72,12 +72,12 @@ def beginning(run: Run) -> str:
 
 
 def last_part(path: Any) -> str:
-    """The last part of a path or a name from a record, which may say anything."""
+    """The last part of a path or a name from a record, which is untrusted."""
     return Path(str(path)).name[:100].replace("`", "'")
 
 
 def recorded(path: Path) -> dict[str, Any]:
-    """What a record of a run says; nothing, where it cannot be read."""
+    """The values of a JSON record of a run; empty if it cannot be read."""
     try:
         values = parse_json(read_start(path, MAX_CHANGES))
     except (OSError, ValueError, RecursionError):
@@ -86,13 +86,13 @@ def recorded(path: Path) -> dict[str, Any]:
 
 
 def tokenizer_class(run: Run, architecture: str) -> str:
-    """The class that reads the tokenizer: in a folder of a Qwen 2, AutoTokenizer splits texts as Qwen 2 always."""
+    """The class that reads the tokenizer. In a Qwen 2 folder, AutoTokenizer always uses Qwen 2's split pattern."""
     strange = architecture == "Qwen2ForCausalLM" and not is_published(run.tokenizer)
     return "PreTrainedTokenizerFast" if strange else "AutoTokenizer"
 
 
 def recipe(run: Run) -> dict[str, Any]:
-    """The config of the run, but for the folder of its text: of a path, its last part stays."""
+    """The config of the run; of the path of its text, only the last part is kept."""
     config: dict[str, Any] = to_python(run.config)
     source = config["data"]["source"]
     if isinstance(source, str):

@@ -1,9 +1,9 @@
-"""minigpt's models as models of Hugging Face's transformers: what `export_hf.py --remote-code` puts beside the weights.
+"""minigpt's models as models of Hugging Face's transformers: `export_hf.py --remote-code` copies this file.
 
     AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
 
-It computes by the textbook's forms. `generate` has no cache: every token is computed from the whole context, which
-moves on by half its size when it is full, as in minigpt.
+It uses the textbook implementations, not the fast ones. `generate` has no cache: every token is computed from the whole
+context, which moves on by half its size when it is full, as in minigpt.
 
 B batch, T positions, V vocabulary.
 """
@@ -45,11 +45,11 @@ class MinigptForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
         with torch.device("cpu"):  # transformers would make it on the meta device, where constants have no values
             self.model = GPT(from_dict(ModelConfig, config.minigpt), config.vocab_size)
         for module in self.modules():
-            module._non_persistent_buffers_set.clear()  # constants are saved and loaded too
+            module._non_persistent_buffers_set.clear()  # these constants are saved and loaded too
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
-        """A GPT has set its weights itself."""
+        """Does nothing: the constructor of GPT has initialised the weights."""
 
     def get_input_embeddings(self) -> nn.Module:
         """The embeddings of the tokens."""
@@ -70,9 +70,9 @@ class MinigptForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None, **others: Any
     ) -> CausalLMOutput:
-        """The logits (B, T, V) of ids (B, T), and with labels (B, T), -100 where there is none, the mean loss.
+        """The logits (B, T, V) of ids (B, T), and with labels (B, T), the mean loss.
 
-        Raises ValueError for padding: the model reads every token that it is given.
+        Labels are shifted here, and -100 is ignored. Raises ValueError for padding: the model reads every token.
         """
         if attention_mask is not None and not attention_mask.all():
             raise ValueError("the texts of a batch must be of one length: minigpt's models know no padding")

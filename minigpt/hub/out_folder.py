@@ -1,7 +1,8 @@
-"""The folder of an export: whole or not there, and never in the place of something else.
+"""Writes the folder of an export: whole or not at all, and only over an earlier export of the same run.
 
-It is written beside its place and renamed. `minigpt_export.json` says of which run it is, and lists its files with
-their SHA-256 sums; a folder that holds anything else, a file that was changed, or another run is not replaced.
+The folder is written under another name beside its final path, and then renamed. `minigpt_export.json` names the run,
+and lists the files with their SHA-256 sums. A folder with other files, a changed file, or the export of another run is
+not replaced.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ Writer = Callable[[Path], None]  # writes one file
 
 
 def check_out(out: Path, run: str) -> None:
-    """Raises UserError unless an export of a run may be written there.
+    """Raises UserError unless an export of a run may be written to `out`.
 
-    Nothing may be there, an empty folder, or an earlier export of that run, as it was written.
+    It may if `out` does not exist, is an empty folder, or is an unchanged earlier export of the same run.
     """
     refuse_links(out)
     if not os.path.lexists(out):
@@ -51,7 +52,7 @@ def check_out(out: Path, run: str) -> None:
 
 
 def listed(out: Path) -> tuple[str, dict[str, str]]:
-    """What the list of an export says: the run, and its files with their sums; nothing, where it is no such list."""
+    """The content of minigpt_export.json: the run, and its files with their SHA-256 sums; ("", {}) if it is invalid."""
     try:
         values = parse_json(read_start(out / LIST, MAX_LIST))
     except (OSError, ValueError, RecursionError):
@@ -62,7 +63,7 @@ def listed(out: Path) -> tuple[str, dict[str, str]]:
 
 
 def write_folder(out: Path, files: Mapping[str, str | Writer], run: str) -> None:
-    """Write all files, each a text or a function that writes it. Raises OSError; then `out` is as it was."""
+    """Write all files, each a text or a function that writes it. After a UserError or OSError, `out` is unchanged."""
     check_out(out, run)
     place = out.absolute()
     with written_beside(place) as beside:

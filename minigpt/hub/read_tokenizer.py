@@ -1,4 +1,4 @@
-"""The tokenizer of a stranger's folder: tokenizer.json, and what the files beside it say of texts' begin and end."""
+"""Reads the tokenizer of an untrusted folder: tokenizer.json, and the ids that begin and end a text."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def read_tokenizer(folder: Path, config: Mapping[str, Any], vocab_size: int) -> 
 
 
 def begin_of_text(steps: Any) -> int | None:
-    """The id that the steps put in front of a text, by a template (`<s> $A`); None where they put none."""
+    """The id that a template (`<s> $A`) puts in front of a text; None if there is none."""
     for one in templates(steps.get("post_processor") if isinstance(steps, dict) else None):
         first = one["single"][0] if has_form(one.get("single"), [{str: {str: str | int}}]) and one["single"] else {}
         name = first.get("SpecialToken", {}).get("id")
@@ -62,7 +62,7 @@ def begin_of_text(steps: Any) -> int | None:
 
 
 def templates(processor: Any) -> Iterator[dict[str, Any]]:
-    """The templates among the last steps of a tokenizer, which may be a list."""
+    """The templates of a post-processor, which is one step or a sequence of steps."""
     if not isinstance(processor, dict):
         return
     if processor.get("type") == "TemplateProcessing":
@@ -74,7 +74,7 @@ def templates(processor: Any) -> Iterator[dict[str, Any]]:
 
 
 def said_ends(folder: Path, config: Mapping[str, Any]) -> list[int]:
-    """The ids after which a model writes nothing more: those of generation_config.json, or of config.json."""
+    """The ids at which generation stops: those of generation_config.json, or of config.json. Raises UserError."""
     path = folder / GENERATION
     said = read_json(path, MAX_SETTINGS) if path.exists() else {}
     found = said.get("eos_token_id", config.get("eos_token_id"))
@@ -85,7 +85,7 @@ def said_ends(folder: Path, config: Mapping[str, Any]) -> list[int]:
 
 
 def odd_ends(folder: Path, config: Mapping[str, Any], tokenizer: Tokenizer) -> str:
-    """What is to be said of the ends of texts; empty where there is nothing."""
+    """A note about end-of-text ids that are out of range or missing; an empty string if all is well."""
     left = [id for id in said_ends(folder, config) if id not in tokenizer.ends]
     if left:
         ids = f"the model has the ids 0 to {tokenizer.vocab_size - 1:,}"
@@ -96,7 +96,7 @@ def odd_ends(folder: Path, config: Mapping[str, Any], tokenizer: Tokenizer) -> s
 
 
 def chat_template(folder: Path) -> str | None:
-    """The template of a chat, which is kept and never run."""
+    """The chat template of a folder, or None. It is kept for an export, and never run."""
     if (folder / TEMPLATE).exists():
         check_plain(folder / TEMPLATE)
         return read_start(folder / TEMPLATE, MAX_SETTINGS).decode("utf-8", "replace")

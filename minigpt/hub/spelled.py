@@ -1,8 +1,8 @@
-"""A model's options with nothing left unsaid: models that compute the same have equal dictionaries.
+"""A model's options with every default filled in: models that compute the same have equal dictionaries.
 
-An option may be null and mean another one (`head_dim`: the width divided by the heads), a kind may be a case of
-another (many heads: as many key heads as heads), and a list of attentions is repeated over the layers. To compare a
-model with what a family's config.json can say, all of that is filled in.
+A null option stands for a default (`head_dim`: the model's width divided by the number of heads). A kind may be a
+special case of another (multi-head is grouped-query with as many key heads as query heads). A list of attentions is
+repeated over the layers. All of this is written out, to compare a model with what a family's config.json can express.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from minigpt.training.memory import outline
 Spelled = dict[str, Any]
 NONE = {"kind": "none"}
 OF_HEADS = {"head_dim", "qkv_bias", "project_bias", "scaled", "score_scale", "qk_norm", "qk_norm_epsilon"}
-GROUPED = ("single_head", "multi_head")  # cases of grouped_query
+GROUPED = ("single_head", "multi_head")  # special cases of grouped_query
 
 
 def spell_out(model: ModelConfig) -> Spelled:
-    """The options of a model as plain values, each with what it means, `attention` as a list of all layers.
+    """The options of a model as plain values without nulls for defaults; `attention` is a list with one for each layer.
 
-    Left out is what changes no logit: dropout.
+    Dropout is left out, because it changes no logit.
     """
     spelled: Spelled = to_python(model)
     del spelled["dropout"]
@@ -40,7 +40,7 @@ def spell_out(model: ModelConfig) -> Spelled:
 
 
 def spell_attention(model: ModelConfig, layer: int) -> Spelled:
-    """The attention of one layer."""
+    """The options of the attention of one layer, with every default filled in."""
     config = model.layer_attention(layer)
     spelled: Spelled = to_python(config)
     position = getattr(config, "position", None) or model.position
@@ -64,7 +64,7 @@ def spell_attention(model: ModelConfig, layer: int) -> Spelled:
 
 
 def differences(ours: Any, theirs: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Where two models differ: (option, ours, theirs), first the kinds, whose options belong to them."""
+    """The differences of two models: (option, ours, theirs). Where kinds differ, their options are not compared."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         if ours.get("kind") != theirs.get("kind"):
             yield path, ours["kind"], theirs["kind"]

@@ -1,12 +1,13 @@
-"""A tokenizer of ours as the files from which `transformers.AutoTokenizer` reads an equal one.
+"""Writes a tokenizer as the files from which `transformers.AutoTokenizer` reads an equal one.
 
-    tokenizer.json           the steps: split the text, look pieces up, merge; run by Hugging Face's `tokenizers`
+    tokenizer.json           the steps: split the text, look up pieces, merge; run by Hugging Face's `tokenizers`
     tokenizer_config.json    which class reads it, the context, the token that ends a text
 
-Equal means: the same ids for every text. So special tokens are plain text there too (`split_special_tokens`), and a
-character that a `char` tokenizer does not know is an error there too. A stretch of more than 2,000 characters without
-the end of a word, which `Tiktoken.encode` splits anywhere, may get other ids there. A vocabulary that came with a model
-goes back as it came: there the name of a special token in a text is the token, as templates of chats need it.
+Equal means: the same ids for every text. So the exported tokenizer, too, reads special tokens as plain text
+(`split_special_tokens`), and raises an error for a character that a `char` tokenizer does not know. One exception: a
+stretch of more than 2,000 characters without the end of a word may get other ids, because `Tiktoken.encode` splits it
+anywhere. A vocabulary that came with a model is exported unchanged: in it, the name of a special token in a text is the
+token, as chat templates need it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from minigpt.text.ranked import Ranked
 from minigpt.text.split_patterns import CHARACTERS, CL100K, GPT4O, OF_GGUF
 from minigpt.text.tokenizer import BPE, Byte, Char, Public, Tiktoken, Tokenizer, byte_letters
 
-WORDS = {"cl100k_base": CL100K, "o200k_base": GPT4O}  # how a text is split into words, where not as in GPT-2
+WORDS = {"cl100k_base": CL100K, "o200k_base": GPT4O}  # the split patterns that are not GPT-2's
 
 Json = dict[str, Any]
 
@@ -46,12 +47,12 @@ def tokenizer_files(tokenizer: Tokenizer, block_size: int) -> dict[str, str]:
 
 
 def is_published(tokenizer: Tokenizer) -> bool:
-    """Whether it came with a model: its special tokens, and its template of a chat, are left as they were there."""
+    """Whether a tokenizer came with a model: its special tokens and its chat template are exported unchanged."""
     return isinstance(tokenizer, (HuggingFace, Ranked))
 
 
 def steps_of(tokenizer: Tokenizer) -> str:
-    """The text of tokenizer.json."""
+    """The text of tokenizer.json. Raises UserError for a kind without a counterpart."""
     if isinstance(tokenizer, HuggingFace):
         return tokenizer.text
     added = [added_token(name, id, special=True) for name, id in tokenizer.special_tokens.items()]
@@ -78,7 +79,7 @@ def as_text(values: Json) -> str:
 
 
 def of_characters(tokenizer: Char) -> Json:
-    """A word is a character. `WordLevel` raises an error for one that is not in the vocabulary if it has no <unk>."""
+    """Each word is one character. Without <unk>, `WordLevel` raises an error for one that the vocabulary lacks."""
     vocabulary = {character: id for id, character in enumerate(tokenizer.alphabet)}
     return {
         "pre_tokenizer": split(CHARACTERS),
@@ -111,12 +112,12 @@ def of_pieces(tokenizer: BPE | Public) -> Json:
         "decoder": byte_level(use_regex=False),
         "model": bpe_model(
             vocabulary | dict(tokenizer.special_tokens), merges
-        ),  # all ids: added ones would be numbered on
+        ),  # special tokens too: otherwise they would get consecutive ids
     }
 
 
 def of_merges(tokenizer: Ranked) -> Json:
-    """The vocabulary and the merges as they came. A byte that the vocabulary lacks is dropped there, in silence."""
+    """The vocabulary and the merges, unchanged. transformers silently drops a byte that the vocabulary lacks."""
     vocabulary = {token: id for id, token in enumerate(tokenizer.tokens)}
     words = [split(OF_GGUF[tokenizer.split]), byte_level(use_regex=False)]
     steps = {
@@ -152,7 +153,7 @@ def byte_level(use_regex: bool) -> Json:
 
 
 def bpe_model(vocabulary: Mapping[str, int], merges: list[str]) -> Json:
-    """`ignore_merges`: a word that is in the vocabulary is one piece, as in tiktoken."""
+    """A BPE model. `ignore_merges`: a word that is in the vocabulary is one piece, as in tiktoken."""
     return {
         "type": "BPE",
         "dropout": None,
@@ -173,13 +174,13 @@ def letters_of_bytes() -> dict[int, str]:
 
 
 def added_token(name: str, id: int, special: bool) -> Json:
-    """A token that is found in a text before all else, as tokenizer.json lists it."""
+    """An entry of `added_tokens`: a token that is matched in a text before any other step."""
     plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {"id": id, "content": name, **plain, "special": special}
 
 
 def ranks_of(tokenizer: Tiktoken) -> dict[bytes, int]:
-    """The pieces of a vocabulary and their ranks, which are their ids, in order."""
+    """The pieces of a vocabulary -> their ranks, which are their ids, in order."""
     pieces = sorted(tokenizer.encoding.token_byte_values(), key=tokenizer.encoding.encode_single_token)
     return {piece: tokenizer.encoding.encode_single_token(piece) for piece in pieces}
 
@@ -187,10 +188,10 @@ def ranks_of(tokenizer: Tiktoken) -> dict[bytes, int]:
 def merges_of(ranks: Mapping[bytes, int]) -> list[tuple[bytes, bytes]]:
     """The merges of byte-pair encoding, in order, from the ranks of the pieces.
 
-    tiktoken merges the neighbours whose union has the lowest rank. What is merged inside a piece does not depend on
-    what is around it, since no merge goes across its border. So each piece comes from the same two parts every time:
+    tiktoken merges the neighbours whose union has the lowest rank. The merges inside a piece do not depend on the text
+    around it, because no merge crosses the border of the piece. So a piece is always merged from the same two parts:
     those that are left when its bytes are merged by the ranks below its own. A piece of which more than two parts are
-    left is never merged, and occurs as a whole word only.
+    left is never merged, and occurs only as a whole word.
     """
     merges = []
     for piece, rank in progress(ranks.items(), "writing the merges", len(ranks), "pieces"):

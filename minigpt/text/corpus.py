@@ -3,7 +3,7 @@
 A corpus contains text, not ids (`ids.py` makes them). Opening a corpus checks all of its files, so that a mistake
 in the last one is reported before the first one is tokenized. The files are read again in pieces when they are needed:
 a folder, or a file, may be larger than memory. The text is not changed, and its line ends are kept; only a byte-order
-mark is removed, and the description says so. What a folder has that cannot be used is passed over, and reported.
+mark is removed, and the description says so. Files of a folder that cannot be used are passed over, and reported.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from minigpt.text.formats import LINES, SUFFIXES, TABLE, TEXT, suffixes_of
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("MINIGPT_DATA") or ROOT / "data")  # downloads, and the cache of `ids.py`
-WHOLE = 4  # bytes of memory for a byte of a text that is tokenized as a whole, at least: pieces, text, bytes, ids
+WHOLE = 4  # bytes of memory, at least, for each byte of a text that is tokenized as a whole: pieces, text, bytes, ids
 NAMES = (Stories.name, *Task.kinds, "shakespeare")
 PRETRAINED = "pretrained"  # the source of a run whose weights were trained elsewhere: it has no text
 DEFAULT = StoriesConfig()
@@ -58,19 +58,19 @@ class Corpus:
     digest: str
     """SHA-256 of the SHA-256 of every document, in order: equal for equal contents, whatever the paths."""
     pieces: Callable[..., Iterator[Iterable[str]]]
-    """`pieces(skip=0)` reads the documents in order but the first `skip`, each in pieces of about a mebibyte; none is
-    empty. Raises UserError if a file has changed since."""
+    """`pieces(skip=0)` yields the documents in order, without the first `skip`, each in pieces of about a mebibyte; no
+    document is empty. Raises UserError if a file has changed since."""
     language: Language | None = None
     """The built-in language of the documents. Its last `validation` documents are for validation."""
     largest: int = 0
     """Bytes of the largest document."""
     characters: int = 0
-    """Of all documents together; 0 where nobody has counted."""
+    """Characters of all documents together; 0 if they were not counted."""
 
     def documents(self, skip: int = 0) -> Iterator[str]:
-        """Reads the documents in order but the first `skip`, each as a whole.
+        """Yields the documents in order, without the first `skip`, each as a whole.
 
-        Raises UserError for one that does not fit into memory.
+        Raises UserError for a document that does not fit into memory.
         """
         needed, free = WHOLE * self.largest, free_memory()
         if free is not None and needed > free:
@@ -86,8 +86,9 @@ def open_corpus(
     """The corpus of a name (`stories`, with options `told`; a task; `shakespeare`), or of a file, folder or glob.
 
     A relative path is looked up in the current directory, then in the repository. `field` has the text in JSON Lines
-    and Parquet. Of several files those that are empty, damaged, binary, not UTF-8, or must not be read are passed over,
-    and so are bad lines; with `refuse` the first raises UserError. Raises UserError and OSError where nothing is left.
+    and Parquet. Among several files, those that are empty, damaged, binary, not UTF-8, or not permitted to be read are
+    passed over, and so are bad lines; with `refuse`, the first one raises UserError. Raises UserError and OSError if
+    nothing is left.
     """
     if language := language_of(source, told):
         return _built_in(language)
@@ -127,7 +128,7 @@ def _built_in(language: Language) -> Corpus:
 
 
 def _from_files(source: str, paths: Sequence[Path], left_out: list[str], field: str, refuse: bool) -> Corpus:
-    """The documents of files. What cannot be used is told and left out; with `refuse`, the first raises UserError."""
+    """The documents of files. What cannot be used is reported and left out; with `refuse`, it raises UserError."""
     contents, bad, lines = dict[Path, Found](), list(left_out), 0
     for path, found in look_at_all(paths, field, source, DATA / "cache"):
         if isinstance(found, str):
@@ -193,9 +194,9 @@ def _nothing(source: str, paths: Sequence[Path], bad: Sequence[str]) -> NoReturn
 
 
 def _tell(what: str, lines: Sequence[str], count: int | None = None) -> None:
-    """Print the first of many lines, and how many there are; of the processes of torchrun, the first one prints.
+    """Print the first of many lines, and the number of the others. Under torchrun, only the first process prints.
 
-    Without `count` all are there, and the others are counted by reason.
+    `count` is the number of all, if `lines` has only the first ones; without it, the others are counted by reason.
     """
     if lines and os.environ.get("RANK", "0") == "0":
         reasons = Counter(map(_reason, lines[SHOWN:])).most_common() if count is None else []
@@ -212,7 +213,7 @@ def _reason(line: str) -> str:
 
 
 def find_texts(source: str) -> tuple[list[Path], list[str]]:
-    """The files of a path or glob, sorted, and what is left out. Raises UserError if there are none."""
+    """The files of a path or glob, sorted, and a line for each that is left out. Raises UserError if there are none."""
     name = Path(os.path.expanduser(source))  # `~ada/x` is not changed where there is no user ada
     bases = dict.fromkeys((Path.cwd(), ROOT))
     for base in bases:
@@ -234,7 +235,7 @@ def find_texts(source: str) -> tuple[list[Path], list[str]]:
 
 
 def _once(paths: Iterable[Path]) -> tuple[list[Path], list[str]]:
-    """Plain files, each once although links lead to it by several names, and what is left out."""
+    """The plain files among paths, each once even if links give it several names, and a line for each left out."""
     files, left_out = dict[str, Path](), list[str]()
     for path in paths:
         place = os.path.realpath(path)
@@ -246,9 +247,9 @@ def _once(paths: Iterable[Path]) -> tuple[list[Path], list[str]]:
 
 
 def _texts_in(folder: Path) -> tuple[list[Path], list[str]]:
-    """The text files in a folder and its subfolders, without hidden ones; and the links, pipes and sockets among them.
+    """The text files in a folder and its subfolders, without hidden ones, and a line for each that is left out.
 
-    Raises OSError if a folder cannot be listed.
+    Links, pipes and sockets are left out. Raises UserError without text files, OSError if a folder cannot be listed.
     """
     named = sorted(path for path in _walk(folder) if path.name.lower().endswith(SUFFIXES) or path.is_dir())
     files = [path for path in named if path.is_file() and not path.is_symlink()]
@@ -297,7 +298,7 @@ def shakespeare() -> Path:
 
 
 def download(url: str, path: Path, size: int, sha256: str, timeout: float = 10) -> None:
-    """Download a file of known size and checksum, with its progress shown. It is renamed to `path` only if it is right.
+    """Download a file of known size and checksum, with its progress shown. It is renamed to `path` only if both match.
 
     Raises UserError if the network fails, does not answer for `timeout` seconds, or sends another file.
     """
@@ -322,7 +323,7 @@ def download(url: str, path: Path, size: int, sha256: str, timeout: float = 10) 
 
 
 def _fetch(url: str, size: int, timeout: float) -> Iterator[bytes]:
-    """What a server sends, at most one byte more than `size`: an answer without an end must not fill the disk."""
+    """The bytes that a server sends, at most `size` + 1: an endless answer must not fill the disk."""
     try:
         with interruptible(lambda: urllib.request.urlopen(url, timeout=timeout), f"asking {url}") as response:
             left = size + 1

@@ -1,6 +1,6 @@
 """Documents -> pieces of about a mebibyte, whose ids are those of the whole document, and blocks of such pieces.
 
-Where a document can be cut depends on the tokenizer. One that is defined elsewhere gets whole documents.
+Where a document can be cut depends on the tokenizer. A tokenizer of a plugin gets whole documents.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from minigpt.text.hf_tokenizer import HuggingFace
 from minigpt.text.ranked import Ranked
 from minigpt.text.tokenizer import LONGEST, Byte, Char, Ids, Tiktoken, Tokenizer, parts
 
-STEP = 1 << 20  # characters that are added to a text until it can be cut
-BLOCK = 10**6  # characters of a block, at least: a piece is one
+STEP = 1 << 20  # characters that are added at a time until a text can be cut
+BLOCK = 10**6  # characters of a block, at least: a piece of STEP characters is a block by itself
 
-Cut = Callable[[str], int]  # the last place where a text that goes on can be cut; 0: nowhere yet
+Cut = Callable[[str], int]  # a text -> the last index where it can be cut if more text follows; 0: nowhere yet
 
 
 class Piece(NamedTuple):
@@ -31,7 +31,7 @@ class Piece(NamedTuple):
 
 
 def place_to_cut(tokenizer: Tokenizer) -> Cut | None:
-    """Where a tokenizer's texts can be cut; None: nowhere. A class that replaces `encode` does not inherit this."""
+    """The function that says where a text can be cut; None: nowhere, as for subclasses that replace `encode`."""
     encode = type(tokenizer).encode
     if encode in (Char.encode, Byte.encode):
         return len
@@ -43,7 +43,7 @@ def place_to_cut(tokenizer: Tokenizer) -> Cut | None:
 
 
 def last_part(text: str) -> int:
-    """Where the last of the `parts` of a text begins that could be another one if the text went on."""
+    """The start of the first of the `parts` of a text that could change if more text followed."""
     start = 0
     for part in parts(text):
         if start + LONGEST >= len(text):  # it could be longer, and its end is found by the character behind it
@@ -53,7 +53,7 @@ def last_part(text: str) -> int:
 
 
 def cut_up(document: Iterable[str], cut: Cut) -> Iterator[str]:
-    """A document in pieces -> the same in other pieces, cut where `cut` allows it."""
+    """A document in pieces -> the same document in other pieces, cut where `cut` allows it."""
     held = ""
     for piece in document:
         for start in range(0, len(piece), STEP):
@@ -66,7 +66,7 @@ def cut_up(document: Iterable[str], cut: Cut) -> Iterator[str]:
 
 
 def blocks(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
-    """Pieces in order, together at least BLOCK characters, but for the last block."""
+    """Group pieces in order into blocks of at least BLOCK characters; the last block may be shorter."""
     block, size = list[Piece](), 0
     for piece in pieces:
         block.append(piece)

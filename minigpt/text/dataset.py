@@ -5,8 +5,9 @@ next run starts at once. Batch number n is a pure function of (seed, n). The win
 target of their split exactly once.
 
 N ids of the corpus   B windows of a batch   T ids of a window (`block_size`)   W windows of a split
-y[:, t] is the id that follows x[:, t] in the text, or IGNORED where the window is longer than the text. Of the texts of
-a task only the answers are targets, all others are IGNORED; T is then the length of the longest text in the batch.
+y[:, t] is the id that follows x[:, t] in the text, or IGNORED where the window is longer than the text. In the texts of
+a task, only the answers are targets and all other positions are IGNORED; T is then the length of the longest text in
+the batch.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class DataConfig(Options):
     field: str = "text"
     """The field of JSON Lines, and the column of Parquet, that has the text. Each line and each row is a document."""
     bad_files: Literal["pass_over", "refuse"] = "pass_over"
-    """What becomes of files in a folder, and of lines of JSON Lines, that cannot be used. `pass_over`: they are
+    """What to do with files in a folder, and with lines of JSON Lines, that cannot be used. `pass_over`: they are
     counted and left out, and the first are named. `refuse`: the first is an error."""
     tokenizer: Tokenizer.Config = Char.Config()
     """How text becomes ids."""
@@ -55,17 +56,17 @@ class DataConfig(Options):
     """The stories of the source `stories`."""
     validation: Annotated[float, Range(0, 1, open_low=True, open_high=True)] | Annotated[int, Range(2, MOST)] = 0.1
     """How much of the text, at its end, is for validation: a fraction of its tokens (0.1), or a number of tokens
-    (100_000), which keeps evaluations short whatever the size of the text. It begins with a document if one begins
-    near: within 1 % of the text, or of that number. 1 would mean all, or one, and is refused. For the stories, see
+    (100_000), which keeps evaluations short for a text of any size. It begins with a document if one begins near:
+    within 1 % of the text, or of that number. 1 is refused, because it could mean all or one. For the stories, see
     `stories.validation`."""
     windows: Literal["random", "shuffled", "documents", "packed"] = "random"
     """Where windows start. `random`: anywhere. `shuffled`: side by side in a random order, each once in an epoch; every
     epoch has another offset and another order. `documents`: at the start of a document, then side by side up to its
-    end, so that no window contains text of two documents; what a document leaves empty is padding. `packed`: documents
-    in a random order, another one in every epoch, one after another, so that no window has padding."""
+    end, so that no window contains text of two documents; the rest of the last one is padding. `packed`: documents are
+    joined in a random order, another one in every epoch, and the windows are side by side, without padding."""
     attend: Literal["window", "document"] = "window"
-    """What a token sees of its window in training: all that came before it, or its own document alone, whose first
-    token is at position 0. An evaluation then reads windows as with `documents`, which have no other text."""
+    """What a token attends to in training. `window`: all earlier tokens of its window. `document`: only those of its
+    own document, whose first token is at position 0; an evaluation then uses windows as with `documents`."""
 
     @property
     def divides(self) -> bool:
@@ -82,7 +83,7 @@ class DataConfig(Options):
         return open_corpus(self.source, self.stories, self.field, self.bad_files == "refuse")
 
     def mistakes(self) -> Iterator[Mistake]:
-        """An empty path would mean the current directory; half a text of a task asks what nobody can know."""
+        """Refuses an empty path, which would mean the current directory, and windows that cut the texts of a task."""
         if isinstance(self.source, str) and not self.source.strip():
             yield "source", f"expected a name ({', '.join(corpora.NAMES)}) or a path, found an empty text"
         if isinstance(self.language, Task) and self.windows != "documents":
@@ -111,12 +112,12 @@ class Dataset:
                 raise UserError(f"data.source: {what}, and {need}: {hint}")
         self._check_documents(corpus)
         aligned = config.windows == "documents" or config.attend == "document"
-        # Made when they are first asked for: those of a large text take 8 bytes a window, or a document, and more.
+        # Computed on first use: for a large text they take 8 bytes a window, or a document, and more.
         self._windows = lru_cache(lambda split: self._cover(self.splits[split], aligned))
         self._packed = lru_cache(lambda split: Packed(self.splits[split], self.document_starts, block_size))
 
     def _check_documents(self, corpus: Corpus) -> None:
-        """Raises UserError where packing or dividing a text would do nothing, because training has one document."""
+        """Raises UserError if packing or dividing a text would do nothing, because training has one document."""
         one = int((self.document_starts < self.splits["train"].stop).sum()) <= 1
         what = f"{corpus.source} has a single document to train on"
         files = "make each document a file, or a line of JSON Lines"
@@ -126,7 +127,7 @@ class Dataset:
             raise UserError(f"data.attend: {what}, which every window is within: leave it out, or {files}")
 
     def _cut(self, corpus: Corpus) -> int:
-        """The index of the first id for validation: that of the first new story, or by the fraction of another text."""
+        """The index of the first id for validation: of the first validation story, or by `data.validation`."""
         config, language = self.config, corpus.language
         if language is None:
             return _cut(len(self.ids), self.document_starts, config.validation, corpus.source)
@@ -139,7 +140,7 @@ class Dataset:
         return int(self.document_starts[-language.config.validation])
 
     def _answers(self, corpus: Corpus, language: Language) -> npt.NDArray[np.bool_] | None:
-        """Which ids are asked of a model, (N,); None: all. Raises UserError if a text is longer than a window."""
+        """Which ids are answers, (N,) bool; None: all are targets. Raises UserError if a text does not fit a window."""
         texts = list(corpus.documents())
         if language.answers(texts[0]) is None:
             return None
@@ -170,9 +171,9 @@ class Dataset:
         return self._gather(starts[pick], stops[pick])
 
     def begins(self, split: Split, n: int, batch_size: int, seed: int, rows: slice = ALL) -> torch.Tensor | None:
-        """Which tokens of batch number n begin a document, or a window, for `within_documents`: (B,T), true or false.
+        """Which tokens of batch number n begin a document, or a window, for `within_documents`: (B,T) bool.
 
-        None where a token sees its whole window (`data.attend`).
+        None if a token attends to its whole window (`data.attend`).
         """
         if not self.config.divides:
             return None
@@ -183,7 +184,7 @@ class Dataset:
         return torch.from_numpy(begins)
 
     def _places(self, split: Split, n: int, batch_size: int, seed: int, rows: slice) -> Numbers:
-        """Where in the corpus the ids of batch number n are, (B,T+1), for windows that are full."""
+        """The indices in the corpus of the ids of batch number n, (B,T+1), for windows without padding."""
         where, numbers = self.splits[split], n * batch_size + np.arange(batch_size)[rows]  # (B,)
         if self.config.windows == "packed":
             return self._packed(split).places(numbers, seed)
@@ -246,7 +247,7 @@ class Dataset:
 def _cut(length: int, document_starts: Numbers, validation: float, source: str) -> int:
     """The index of the first id for validation (see `DataConfig.validation`).
 
-    Raises UserError where a number of ids leaves none for training.
+    Raises UserError if a number of ids leaves none for training.
     """
     counted = validation > 1
     cut = length - int(validation) if counted else int(length * (1 - validation))

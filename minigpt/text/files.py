@@ -1,7 +1,7 @@
-"""Files of text: looked through before the first one is tokenized, and read again when they are needed.
+"""Files of text: all are checked before the first one is tokenized, and read again when they are needed.
 
-Small texts are looked through at every start. Of large ones it is remembered what was found, for as long as a file's
-size, its times of change and its place on the disk are the same: the next start does not read them.
+Small texts are checked at every start. For large texts, the results are saved and used as long as a file's size, its
+times of change and its place on the disk are the same: the next start does not read the file.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from minigpt.system.folder import SHOWN, one_at_a_time, write_whole
 from minigpt.system.waiting import progress
 from minigpt.text.formats import Document, PackageMissing, Raw, documents
 
-REMEMBERED = 256 << 20  # bytes of all files together, from which on it is remembered what was found in them
-SETTLED = 2.0  # seconds after its last change before a file is remembered: clocks of file systems are coarse
-OF_THE_FILE = (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ELOOP, errno.EIO)  # others are this machine's
+REMEMBERED = 256 << 20  # bytes of all files together, from which on the results of the check are saved
+SETTLED = 2.0  # seconds after a file's last change before its result is saved: clocks of file systems are coarse
+OF_THE_FILE = (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ELOOP, errno.EIO)  # other errors concern the machine
 
 
 class Found(NamedTuple):
-    """What is in a file."""
+    """The result of checking a file."""
 
     size: int
-    """Its bytes."""
+    """Bytes of the file."""
     sha256: str
     documents: int
-    """Those that are not empty."""
+    """How many documents are not empty."""
     characters: int
     bytes: int
-    """Of the documents, as UTF-8."""
+    """Bytes of the documents as UTF-8."""
     largest: int
     """Bytes of the largest document."""
     bad: int
     """How many lines or rows cannot be used."""
     notes: list[str]
-    """The first of them, and why."""
+    """The first of these lines or rows, each with the reason."""
 
 
 class BadFile(UserError):
@@ -50,11 +50,11 @@ class BadFile(UserError):
 
 
 class Changed(UserError):
-    """A file is not what it was when it was looked through."""
+    """A file has changed since it was checked."""
 
 
 def look(path: Path, field: str) -> Found:
-    """Read a file and check that it is text. Raises UserError (BadFile where the file is to blame), and OSError."""
+    """Read a file and check that it is text. Raises BadFile, PackageMissing (both are UserErrors), and OSError."""
     notes = list[str]()
     found = characters = total = largest = bad = 0
 
@@ -87,14 +87,14 @@ def look(path: Path, field: str) -> Found:
 
 
 def read_again(path: Path, field: str, found: Found, skip: int = 0) -> Iterator[Document]:
-    """The documents of a file but the first `skip`. Raises UserError if the file is another one than was looked at."""
+    """The documents of a file without the first `skip`. Raises UserError, Changed if the file differs from `found`."""
     with path.open("rb") as file:
         raw = Raw(file)
 
         def same(pieces: Iterator[str]) -> Iterator[str]:
             try:
                 yield from pieces
-            except UserError:  # not the bytes that were checked
+            except UserError:  # perhaps the file has changed
                 check()
                 raise
 
@@ -113,13 +113,14 @@ def read_again(path: Path, field: str, found: Found, skip: int = 0) -> Iterator[
         check()
 
 
-# -------------------------------------------------------------------------------------- what is remembered
+# -------------------------------------------------------------------------------------- saved results
 
 
 def look_at_all(paths: Sequence[Path], field: str, name: str, cache: Path) -> Iterator[tuple[Path, Found | str]]:
-    """What is in each file, or why it cannot be used. Raises UserError and OSError where no file is to blame.
+    """Each file with what is in it, or with the reason why it cannot be used.
 
-    In `cache` it is remembered of large texts. Of several processes that look at one text, one does, and others wait.
+    The folder `cache` keeps the results for large texts. If several processes check one text, one of them does it and
+    the others wait. Raises UserError and OSError for errors that do not concern a single file among several.
     """
     sizes = [os.path.getsize(path) for path in paths if path.exists()]
     if sum(sizes) < REMEMBERED:
@@ -159,16 +160,16 @@ def _look(paths: Sequence[Path], name: str, look: Callable[[Path], Found]) -> It
 
 
 def stamp(path: Path) -> list[int]:
-    """Size, times of change in nanoseconds, and place of a file: one that was written to has another.
+    """Size, times of change (mtime and ctime in nanoseconds), inode and device of a file: a write changes them.
 
-    `touch` and `cp -p` can set the first time back, but not the second.
+    `touch` and `cp -p` can set mtime back, but not ctime.
     """
     found = path.stat()
     return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev]
 
 
 def _recall(record: Path) -> dict[str, tuple[list[int], Found]]:
-    """What was found in files, with their stamps."""
+    """The saved results: path -> (stamp, what was found); empty if there are none."""
     try:
         values = json.loads(record.read_text("utf-8"))
         return {path: (seen, Found(*found)) for path, (seen, found) in values.items()}

@@ -1,7 +1,7 @@
 """A file -> documents: plain text, JSON Lines and Parquet, each also compressed with gzip (.gz) or Zstandard (.zst).
 
-A text file is one document; a line of JSON Lines and a row of Parquet are one each. Files are read as streams, and what
-is read at once is bounded: neither a large file nor one that expands to much more than its size fills the memory.
+A text file is one document, and so is each line of JSON Lines and each row of Parquet. Files are read as streams, in
+parts of bounded size: neither a large file nor one that expands to much more than its size fills the memory.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from minigpt.system.waiting import progress
 
 CHUNK = 1 << 20  # bytes of a file that are read at a time
 LONGEST = 16 << 20  # bytes of a line of JSON Lines, or of a document in Parquet: a longer one is a bad line
-VALUES = 1 << 28  # bytes that a batch of rows may take if each were as long as all of its row group together
+VALUES = 1 << 28  # bytes of a batch of rows if each row were as long as its whole row group: limits the rows of a batch
 TEXT, LINES, TABLE = (".txt", ".text", ".md"), (".jsonl", ".ndjson"), (".parquet",)
 PACKED = ("", ".gz", ".zst")
 SUFFIXES = tuple(f"{suffix}{packed}" for suffix in (*TEXT, *LINES, *TABLE) for packed in PACKED)
 
 Document = Iterator[str]  # in pieces
-Complain = Callable[[str], None]  # is told of each bad line or row, which is then left out
+Complain = Callable[[str], None]  # called with a message for each bad line or row, which is left out
 
 
 class Raw(io.RawIOBase):
     """The bytes of an open file, up to the size that it had when it was opened, with their SHA-256.
 
-    System files of size 0, such as /proc/kmsg, may never end.
+    Without this limit, reading might never end: system files such as /proc/kmsg have size 0.
     """
 
     def __init__(self, file: BinaryIO, name: str = ""):
-        """With a name, it is shown how far it is read."""
+        """With a name, a progress bar is shown."""
         self.file, self.size = file, os.fstat(file.fileno()).st_size
         self._sha256, self._rest = hashlib.sha256(), b""
         starts = range(0, self.size, CHUNK)
@@ -65,7 +65,7 @@ class Raw(io.RawIOBase):
         return len(found)
 
     def sha256(self) -> str:
-        """That of the whole file; what was not read is read now."""
+        """The SHA-256 of the whole file; the rest of the file is read first."""
         self._rest = b""
         for chunk in self._chunks:
             self._sha256.update(chunk)
@@ -73,14 +73,14 @@ class Raw(io.RawIOBase):
 
 
 def suffixes_of(path: Path) -> tuple[str, str]:
-    """What a file's name says of its contents and of its compression: one of TEXT, LINES or TABLE, and of PACKED."""
+    """The format and the compression, by a file's name: one of TEXT, LINES or TABLE, and one of PACKED."""
     packed = path.suffix.lower() if path.suffix.lower() in PACKED else ""
     inner = (path.with_suffix("") if packed else path).suffix.lower()
     return (inner if inner in (*LINES, *TABLE) else TEXT[0]), packed
 
 
 def documents(raw: Raw, path: Path, field: str, complain: Complain) -> Iterator[Document]:
-    """The documents of a file, in order; that of a text file may be empty, others are not.
+    """The documents of a file, in order. The document of a text file may be empty; others are not.
 
     Bad lines and rows are left out. Raises UserError for a file that is bad as a whole, or whose package is missing.
     """
@@ -101,7 +101,7 @@ def documents(raw: Raw, path: Path, field: str, complain: Complain) -> Iterator[
 
 @contextmanager
 def _damage(path: Path) -> Iterator[None]:
-    """What a library says of a damaged file, as a UserError."""
+    """Turns the errors of libraries for a damaged file into a UserError."""
     try:
         yield
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -113,7 +113,7 @@ def _damage(path: Path) -> Iterator[None]:
 
 
 class PackageMissing(UserError):
-    """A file that is not bad cannot be read."""
+    """A file cannot be read because a package is missing; the file itself may be good."""
 
 
 def _package(name: str, path: Path) -> Any:
@@ -125,7 +125,7 @@ def _package(name: str, path: Path) -> Any:
 
 
 class _Native(io.RawIOBase):
-    """A stream of pyarrow as one of Python."""
+    """A stream of pyarrow as a stream of Python."""
 
     def __init__(self, stream: Any):
         self._stream = stream
@@ -142,7 +142,7 @@ class _Native(io.RawIOBase):
 
 
 def _unpacked(raw: Raw, packed: str, path: Path) -> BinaryIO:
-    """What a compressed file contains, as a stream. A damaged or truncated one raises an error where it is read."""
+    """The decompressed contents of a file, as a stream. Reading a damaged or truncated file raises an error."""
     if packed == ".gz":
         return io.BufferedReader(gzip.GzipFile(fileobj=raw, mode="rb"), CHUNK)
     arrow = _package("pyarrow", path)
@@ -195,7 +195,7 @@ def decode_text(raw: bytes, name: str, start: int = 0, first_line: int = 1) -> s
 
 
 def _lines(stream: BinaryIO, path: Path, field: str, complain: Complain) -> Iterator[Document]:
-    """The texts of a field of JSON Lines; empty lines and empty texts are none."""
+    """The texts of a field of JSON Lines; empty lines and empty texts are left out."""
     for number in count(1):
         line = stream.readline(LONGEST + 1)
         if not line:
@@ -244,7 +244,7 @@ def _checked(text: Any, field: str) -> str:
 
 
 def _rows(file: Any, path: Path, field: str, complain: Complain) -> Iterator[Document]:
-    """The texts of a column of a Parquet file, a batch of rows at a time; empty texts are none."""
+    """The texts of a column of a Parquet file, a batch of rows at a time; empty texts are left out."""
     parquet, arrow = _package("pyarrow.parquet", path), _package("pyarrow", path)
     try:
         table = parquet.ParquetFile(file, pre_buffer=False, buffer_size=CHUNK)
@@ -262,7 +262,7 @@ def _rows(file: Any, path: Path, field: str, complain: Complain) -> Iterator[Doc
 
 
 def _at_once(table: Any, group: int, field: str) -> int:
-    """How many rows of a row group are read at once: many rows may be one long text of the group's dictionary."""
+    """How many rows of a row group are read at once: many rows may share a long text of the group's dictionary."""
     paths = [table.schema.column(i).path for i in range(len(table.schema))]
     column = next(i for i, path in enumerate(paths) if path == field or path.startswith(f"{field}."))
     size: int = table.metadata.row_group(group).column(column).total_uncompressed_size
@@ -270,7 +270,7 @@ def _at_once(table: Any, group: int, field: str) -> int:
 
 
 def _cell(value: Any, field: str, place: str, complain: Complain) -> str:
-    """The text of a row; empty where it has none."""
+    """The text of a row; empty if the row is bad or has none."""
     try:
         text = _checked(value.as_py(), field)
         if len(text) > LONGEST:

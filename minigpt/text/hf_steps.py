@@ -1,9 +1,9 @@
-"""The steps of a tokenizer.json: which of them are run here, and what bytes each token stands for.
+"""The steps of an untrusted tokenizer.json: which of them are run, and what bytes each token stands for.
 
-Such a file is a program from a stranger: normalise the text, split it into words, merge their characters or bytes. It
-is read into new values, made of known steps and known options only. A step that hides or changes text (lower case,
-removed spaces, dropout) is refused by name, and so is a split pattern that is not in `split_patterns.py`. What does
-not act on a plain text (templates, truncation, padding, decoders) is left out.
+Such a file is a program: normalise the text, split it into words, merge their characters or bytes. It is copied into
+new values, with known steps and known options only. A step that hides or changes text (lower case, removed spaces,
+dropout) is refused by name, and so is a split pattern that is not in `split_patterns.py`. Steps that do not act on a
+plain text (templates, truncation, padding, decoders) are left out.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ FILE = {"added_tokens": [{"id": int, "content": str, "special": bool}], "model":
 
 @dataclass(frozen=True)
 class Steps:
-    """What is run of a tokenizer.json."""
+    """The steps of a tokenizer.json that are run."""
 
     program: Json
-    """The values of a tokenizer.json with these steps alone. It puts nothing in front of a text."""
+    """The values of a tokenizer.json with these steps only. It puts nothing in front of a text."""
     special: dict[str, int]
     """The special tokens: name -> id."""
     pieces: list[bytes]
     """(V,): the bytes of each id; U+FFFD for an id that is not used."""
     leads: str
-    """When a space is put in front of a text: `never`, `always`, or where it is `missing`."""
+    """When a space is put in front of a text: `never`, `always`, or if it is `missing`."""
     leads_again: str
-    """The same for what follows a special token."""
+    """When a space is put in front of the text after a special token: one of the same words."""
 
 
 def read_steps(text: str, vocab_size: int) -> Steps:
-    """The steps of the text of a tokenizer.json. Raises UserError for one that is not run here."""
+    """The steps of a tokenizer.json, given as text. Raises UserError for a step that is not run here."""
     if len(text) > LARGEST:
         raise UserError(f"larger than {LARGEST:,} characters: this is not a tokenizer.json")
     try:
@@ -52,7 +52,7 @@ def read_steps(text: str, vocab_size: int) -> Steps:
     if not has_form(values, FILE):
         raise UserError('not a tokenizer.json: it needs "added_tokens", and a "model" with a "vocab"')
     model = read_model(values["model"])
-    # a model may lack the last rows of its tokenizer's special tokens, such as Gemma 3's text models <image_soft_token>
+    # a model may have no rows for its tokenizer's last special tokens: Gemma 3's text models lack <image_soft_token>
     added = [one for one in values["added_tokens"] if one["id"] < vocab_size or not one["special"]]
     check_ids(model["vocab"], added, vocab_size)
     normalizers = [read_normalizer(one) for one in listed(values, "normalizer", "normalizers")]
@@ -67,7 +67,7 @@ def read_steps(text: str, vocab_size: int) -> Steps:
 
 
 def read_model(model: Json) -> Json:
-    """A model that merges pairs, or looks whole words up."""
+    """The values of a model that merges pairs (BPE), or looks up whole words (WordLevel). Raises UserError."""
     if model["type"] not in ("BPE", "WordLevel"):
         raise UserError(f"the model {model['type'][:40]!r} is not run here, only BPE")
     for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
@@ -79,7 +79,7 @@ def read_model(model: Json) -> Json:
     known = {"type": model["type"], "vocab": vocabulary, "unk_token": unknown if unknown in vocabulary else None}
     if (
         model["type"] == "WordLevel"
-    ):  # which token an unknown word becomes does not matter: its bytes are not the word's
+    ):  # any token may stand for an unknown word: its bytes differ, so `encode` raises an error
         return known | {"unk_token": next(iter(vocabulary))}
     merges = model.get("merges")
     if not (has_form(merges, [str]) or has_form(merges, [(str, str)])):
@@ -90,7 +90,7 @@ def read_model(model: Json) -> Json:
 
 
 def check_ids(vocabulary: dict[str, int], added: list[Json], vocab_size: int) -> None:
-    """Raises UserError unless every id is a row of the model, and has one token."""
+    """Raises UserError unless every id is a row of the model, and belongs to one token."""
     if any(not 0 < len(one["content"]) <= LONGEST_NAME for one in added):
         raise UserError(f"an added token must have 1 to {LONGEST_NAME} characters")
     names = vocabulary | {one["content"]: one["id"] for one in added}
@@ -103,13 +103,13 @@ def check_ids(vocabulary: dict[str, int], added: list[Json], vocab_size: int) ->
 
 
 def read_added(one: Json) -> Json:
-    """A token that is found in the text before all else."""
+    """The values of a token that is matched in a text before any other step."""
     flags = {name: bool(one.get(name)) for name in ("single_word", "lstrip", "rstrip", "normalized")}
     return {"id": one["id"], "content": one["content"], "special": one["special"]} | flags
 
 
 def listed(values: Json, name: str, plural: str) -> list[Json]:
-    """The steps of one sort, in order."""
+    """The steps under a name, in order: there is one step, or a sequence of them. Raises UserError."""
     step = values.get(name)
     steps = step.get(plural) if isinstance(step, dict) and step.get("type") == "Sequence" else [step] if step else []
     if not has_form(steps, [{"type": str}]):
@@ -119,7 +119,7 @@ def listed(values: Json, name: str, plural: str) -> list[Json]:
 
 
 def read_normalizer(step: Json) -> Json:
-    """A step before the text is split: composed characters, and SentencePiece's signs for spaces."""
+    """The values of a normalizer: NFC, or SentencePiece's signs for spaces. Raises UserError for any other."""
     kind, sign = step["type"], {"Prepend": step.get("prepend"), "Replace": step.get("content")}.get(step["type"])
     if kind == "NFC":
         return {"type": kind}
@@ -131,7 +131,7 @@ def read_normalizer(step: Json) -> Json:
 
 
 def read_split(step: Json) -> Json:
-    """A step that splits a text into words."""
+    """The values of a step that splits a text into words. Raises UserError for an unknown one."""
     kind = step["type"]
     if kind == "Digits":
         return {"type": kind, "individual_digits": bool(step.get("individual_digits"))}
@@ -149,7 +149,7 @@ def read_split(step: Json) -> Json:
 
 
 def read_pattern(step: Json) -> Json:
-    """A split at a text, or by a pattern that is known."""
+    """The values of a split at a fixed string, or by a known pattern. Raises UserError for any other."""
     pattern: Any = step.get("pattern")
     if step.get("invert") or not (has_form(pattern, {"Regex": str}) or has_form(pattern, {"String": str})):
         raise UserError("the pre_tokenizer 'Split' must have a pattern, and invert must be false")
@@ -161,7 +161,7 @@ def read_pattern(step: Json) -> Json:
 
 
 def writing(steps: list[Json]) -> str:
-    """How a vocabulary writes a text: as `bytes`, with signs for `spaces`, or as plain `characters`."""
+    """How tokens write a text: as `bytes`, with signs for `spaces`, or as plain `characters`. Raises UserError."""
     if any(step["type"] == "ByteLevel" for step in steps):
         return "bytes"
     if any(step["type"] in ("Metaspace", "Replace") for step in steps):
@@ -172,7 +172,7 @@ def writing(steps: list[Json]) -> str:
 
 
 def take_lead(normalizers: list[Json], words: list[Json]) -> tuple[str, str]:
-    """Take the step that puts a space in front of a text out of a program: when it does, and after special tokens."""
+    """Remove the steps that put a space in front of a text; returns `leads` and `leads_again`. Raises UserError."""
     leads = "never", "never"
     for step in list(normalizers):
         if step["type"] == "Prepend":
@@ -189,7 +189,7 @@ def take_lead(normalizers: list[Json], words: list[Json]) -> tuple[str, str]:
 
 
 def bytes_of(model: Json, added: list[Json], how: str, vocab_size: int) -> list[bytes]:
-    """(V,): the bytes of each id, as the vocabulary writes them; an added token is written as it is."""
+    """(V,): the bytes of each id; `how` is that of `writing`, and an added token is its own text."""
     letters, pieces = byte_letters(), ["\N{REPLACEMENT CHARACTER}".encode()] * vocab_size
     fallback = {f"<0x{byte:02X}>": bytes([byte]) for byte in range(256)} if model.get("byte_fallback") else {}
     try:

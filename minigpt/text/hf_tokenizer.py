@@ -24,7 +24,7 @@ from minigpt.text.seams import last_seam, whole_parts
 from minigpt.text.tokenizer import Ids, Tokenizer, locate, split_at, utf8
 
 PART = 1 << 16  # characters that are encoded at once: `tokenizers` needs some 160 bytes for each
-LONGEST_PART = 1 << 20  # where no word ends
+LONGEST_PART = 1 << 20  # characters of a part in which no word ends
 
 
 class HuggingFace(Tokenizer, kind="hf"):
@@ -65,15 +65,15 @@ class HuggingFace(Tokenizer, kind="hf"):
         return self._encode(text, self._steps.leads)
 
     def encode_rest(self, text: str) -> Ids:
-        """The same for what follows a `cut`: no space is put in front of it."""
+        """The ids (N,) of a text that follows a `cut`: no space is put in front of it. Raises UserError."""
         return self._encode(text, "never")
 
     def cut(self, text: str) -> int:
-        """The last place where a text that goes on can be cut; 0: nowhere yet."""
+        """The last index where a text can be cut if more text follows; 0: nowhere yet."""
         return last_seam(text, self._ids, LONGEST_PART)
 
     def encode_marked(self, text: str) -> Ids:
-        """The same where the name of a special token stands for the token."""
+        """The ids (N,) of a text in which the name of a special token stands for the token. Raises UserError."""
         ids = list[int]()
         for n, section in enumerate(split_at(self.special_tokens, text)):
             leads = self._steps.leads_again if n else self._steps.leads
@@ -114,7 +114,7 @@ class HuggingFace(Tokenizer, kind="hf"):
 
 
 def check_arguments(vocab_size: Any, begin_of_text: Any, ends: Any, chat_template: Any) -> None:
-    """Raises UserError unless these are a number of ids, ids among them, and a text."""
+    """Raises UserError unless these are a number of ids, ids below that number, and a text or None."""
     if not (has_form([vocab_size, chat_template], (int, str | None)) and 0 < vocab_size <= MOST_IDS):
         raise UserError(f"vocab_size must be a number up to {MOST_IDS:,}, and chat_template a text")
     if not (has_form(ends, [int]) and has_form(begin_of_text, int | None)):
@@ -125,7 +125,7 @@ def check_arguments(vocab_size: Any, begin_of_text: Any, ends: Any, chat_templat
 
 
 def run_by_library(program: Json) -> Any:
-    """`tokenizers.Tokenizer` of a tokenizer.json, in which the names of special tokens are plain text."""
+    """A `tokenizers.Tokenizer`, which reads the names of special tokens as plain text. Raises UserError."""
     try:
         tokenizers = importlib.import_module("tokenizers")
     except ImportError:

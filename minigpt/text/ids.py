@@ -34,13 +34,13 @@ FORMAT = 2  # of the files in data/cache: increase it when their contents change
 DECIDING = [Path(__file__).with_name(f"{name}.py") for name in ("tokenizer", "seams", "split_patterns", "hf_steps")]
 STARTS = "starts.bin"  # little-endian: the index of each document's first id (int64)
 MANIFEST = "meta.json"  # types, sizes and SHA-256; files that do not match it are not used
-STAMPS = "stamps.json"  # of files that have matched it
+STAMPS = "stamps.json"  # the stamps of files that have matched the manifest
 
 Ids = npt.NDArray[Any] | Shards
 
 
 def ids_on_disk(corpus: Corpus, tokenizer: Tokenizer) -> tuple[Ids, Numbers]:
-    """The ids (N,), mapped into memory, and where each document starts; made once for a text and a tokenizer.
+    """The ids (N,), mapped into memory, and each document's start (documents,); made once for a text and tokenizer.
 
     They are in data/cache, in a folder whose name is a hash of the text and the tokenizer. Files with a wrong checksum
     are made again. Of several processes, one makes them and the others wait; if it is killed, another one goes on from
@@ -50,7 +50,7 @@ def ids_on_disk(corpus: Corpus, tokenizer: Tokenizer) -> tuple[Ids, Numbers]:
     folder, dtype = cache / key, np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4")
     if not _verifies(folder, dtype):
         cache.mkdir(parents=True, exist_ok=True)
-        mine = f"{key}.{os.getuid() if hasattr(os, 'getuid') else 0}"  # others cannot write into folders of mine
+        mine = f"{key}.{os.getuid() if hasattr(os, 'getuid') else 0}"  # per user: others cannot write into it
         with one_at_a_time(cache / f"{mine}.lock", f"another process tokenizes {corpus.source}"):
             if not _verifies(folder, dtype):
                 _make(cache / f"{mine}.part", folder, corpus, tokenizer, dtype)
@@ -62,7 +62,7 @@ def ids_on_disk(corpus: Corpus, tokenizer: Tokenizer) -> tuple[Ids, Numbers]:
 
 
 def _key(corpus: Corpus, tokenizer: Tokenizer) -> str:
-    """A hash of the text, the tokenizer, the file of its class, and the files of ours that decide what ids are."""
+    """A hash of the text, the tokenizer, the file of its class, and minigpt's files that determine the ids."""
     code = b"".join(path.read_bytes() for path in DECIDING)
     with suppress(OSError, TypeError):  # a class that was defined in a notebook has no file
         code += Path(inspect.getfile(type(tokenizer))).read_bytes()
@@ -73,7 +73,7 @@ def _key(corpus: Corpus, tokenizer: Tokenizer) -> str:
 def _verifies(folder: Path, dtype: np.dtype[Any]) -> bool:
     """Whether the files exist and match their manifest.
 
-    Large ones are read once; after that it is enough that none has been written to since.
+    Large files are read once; after that, it is enough that their stamps have not changed.
     """
     try:
         manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
@@ -95,7 +95,7 @@ def _verifies(folder: Path, dtype: np.dtype[Any]) -> bool:
 
 
 def _stamped(folder: Path) -> Any:
-    """The stamps of the files when they were read; None where they were not."""
+    """The stamps of the files when they were read; None if they were not."""
     try:
         return json.loads((folder / STAMPS).read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -103,9 +103,9 @@ def _stamped(folder: Path) -> Any:
 
 
 def _make(part: Path, folder: Path, corpus: Corpus, tokenizer: Tokenizer, dtype: np.dtype[Any]) -> None:
-    """Tokenize the corpus into `part`, or go on there, and rename it to `folder`.
+    """Tokenize the corpus into the folder `part`, after the shards that are complete there, and rename it to `folder`.
 
-    After an error, or a signal, it is kept if it has a complete shard.
+    After an error, or a signal, `part` is kept if it has a complete shard.
     """
     part.mkdir(exist_ok=True)
     try:

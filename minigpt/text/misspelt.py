@@ -1,4 +1,4 @@
-"""Words in a prompt that look like a special token and are none: they are plain text, which is easily overlooked."""
+"""Finds words in a prompt that look like special tokens but are plain text, which is easily overlooked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOOKS = re.compile(r"<\|[^\s<>|]{1,40}\|>|</?\w{1,40}>")
 
 
 def misspelt(text: str, names: Collection[str]) -> list[str]:
-    """A line for each word between special tokens that looks like one; `names` are theirs."""
+    """A note for each word of a text that looks like a special token and is not one of `names`."""
     words = dict.fromkeys(word for section in split_at(names, text)[::2] for word in LOOKS.findall(section))
     lines = []
     for word in words:

@@ -1,5 +1,5 @@
-"""The order in which training goes through a text: random numbers, shuffled windows and packed documents, all of them
-functions of a seed and a number.
+"""The order in which training reads a text: random numbers, shuffled windows and packed documents, all of them pure
+functions of a seed and the number of a batch or an epoch.
 
 B windows of a batch   T ids of a window   D documents of a split   W windows of an epoch
 """
@@ -13,12 +13,12 @@ import numpy.typing as npt
 
 from minigpt.text.ids import Numbers
 
-COUNTED = 1 << 22  # windows of an epoch from which on their order is computed, not kept: 10 s and 0.8 GB for 50 million
+COUNTED = 1 << 22  # windows of an epoch from which on the order is not stored: 10 s and 0.8 GB for 50 million
 ROUNDS = 6
 
 
 def draws(seed: int, n: int, count: int, series: int = 0) -> npt.NDArray[np.uint64]:
-    """Random numbers (count,) that depend only on (seed, n) and on which of several series of them is asked for.
+    """Random numbers (count,) that depend only on (seed, n, series).
 
     Philox is a counter-based generator without a state ("Parallel Random Numbers: As Easy as 1, 2, 3", Salmon et al.
     2011): the seed is its key and n is part of its counter, so that any batch can be computed directly.
@@ -35,19 +35,22 @@ def epoch_order(seed: int, epoch: int, count: int, series: int = 0) -> tuple[Num
 
 
 def window_order(seed: int, epoch: int, count: int, series: int = 0) -> tuple[Numbers | Counted, int]:
-    """The same to be indexed by arrays; from COUNTED on it is another order, which takes no time and no memory."""
+    """As `epoch_order`, but from COUNTED on, the order is a `Counted`, which is another order and takes no memory.
+
+    Both forms are indexed by arrays.
+    """
     if count < COUNTED:
         return epoch_order(seed, epoch, count, series)
     return Counted(count, draws(seed, epoch, 1 + ROUNDS, series)[1:]), int(draws(seed, epoch, 1, series)[0])
 
 
 class Counted:
-    """A random order of range(count), of which each number is computed where it is asked for.
+    """A random order of range(count), of which each number is computed when it is indexed.
 
-    The number's two halves take turns: one is added, scrambled, to the other (M. Luby, C. Rackoff, "How to Construct
-    Pseudorandom Permutations from Pseudorandom Functions", 1988), which can be undone, so that no number comes twice.
-    What falls outside the range goes through it again until it is inside (J. Black, P. Rogaway, "Ciphers with
-    Arbitrary Finite Domains", 2002).
+    It is a Feistel network on the bits of a number: in each round, one half is scrambled and XORed to the other half
+    (M. Luby, C. Rackoff, "How to Construct Pseudorandom Permutations from Pseudorandom Functions", 1988). Each round
+    can be undone, so that no number comes twice. A result outside the range goes through all rounds again until it is
+    inside (J. Black, P. Rogaway, "Ciphers with Arbitrary Finite Domains", 2002).
     """
 
     def __init__(self, count: int, keys: npt.NDArray[np.uint64]):
@@ -56,7 +59,7 @@ class Counted:
         self.bits = np.uint64(max(1, -(-(count - 1).bit_length() // 2)))  # of half a number
 
     def __getitem__(self, numbers: Numbers) -> Numbers:
-        """The numbers at these places of the order; the shape is kept."""
+        """The numbers of the order at these indices; the result has the same shape."""
         found = np.asarray(numbers).astype(np.uint64)
         outside = np.ones(found.shape, np.bool_)
         while outside.any():
@@ -65,7 +68,7 @@ class Counted:
         return found.astype(np.int64)
 
     def _turn(self, numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-        """One pass through all rounds, for numbers of twice `bits`."""
+        """One pass through all rounds, for numbers of 2 * `bits` bits."""
         mask = (np.uint64(1) << self.bits) - np.uint64(1)
         left, right = numbers >> self.bits, numbers & mask
         for key in self.keys:
@@ -74,7 +77,7 @@ class Counted:
 
 
 def _scramble(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Numbers that look random: SplitMix64 ("Fast Splittable Pseudorandom Number Generators", 2014)."""
+    """A hash of each number, by SplitMix64 ("Fast Splittable Pseudorandom Number Generators", 2014)."""
     numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return numbers ^ (numbers >> np.uint64(31))
@@ -83,9 +86,9 @@ def _scramble(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 class Packed:
     """The documents of a split, one after another, cut into full windows: no padding.
 
-    In each epoch the documents are in another order, and so are the windows, because the parts of a long document would
-    come one after another otherwise. A document that does not end with its window goes on in the next one. Every id is
-    an input once an epoch, but for the last ones of the order, at most T, which fill no window.
+    In each epoch the documents are in another order, and so are the windows: otherwise the parts of a long document
+    would come one after another. A document that does not end with its window continues in the next one. Every id is an
+    input once an epoch, except the last ones of the order, at most T, which do not fill a window.
 
     This is simple, and every window is full. Best-fit packing ("Fewer Truncations Improve Language Modeling", arXiv
     2404.10830) cuts fewer documents, and leaves a little padding.
@@ -99,7 +102,7 @@ class Packed:
         self.known: dict[tuple[int, int], Numbers] = {}
 
     def places(self, numbers: Numbers, seed: int) -> Numbers:
-        """Where in the corpus the ids of windows are: (B,) -> (B, T+1). Windows are counted from the first epoch on."""
+        """The indices in the corpus of windows' ids: (B,) -> (B, T+1). Windows are counted from the first epoch on."""
         epochs, nth = np.divmod(numbers, self.count)  # (B,) each
         places = np.empty((len(numbers), self.T + 1), np.int64)  # (B, T+1)
         for epoch in np.unique(epochs):
@@ -109,7 +112,7 @@ class Packed:
         return places
 
     def in_order(self, seed: int, epoch: int, at: Numbers) -> Numbers:
-        """Where in the corpus the ids are that stand at these places of the order of an epoch; the shape is kept."""
+        """The indices in the corpus of the ids at positions `at` of an epoch's joined documents; the shape is kept."""
         order, _ = epoch_order(seed, epoch, len(self.starts))  # (D,)
         if (seed, epoch) not in self.known:
             self.known = dict([*self.known.items()][-1:]) | {(seed, epoch): np.cumsum(self.lengths[order])}

@@ -38,9 +38,10 @@ class Ranked(Tokenizer, kind="ranked"):
         ends: list[int],
         chat_template: str | None,
     ):
-        """The tokens (V,) and merges have a letter for each byte, as GPT-2's; `split` is as in `tokenizer.ggml.pre`.
+        """The V tokens and the merges have a letter for each byte, as GPT-2's; `split` is as in `tokenizer.ggml.pre`.
 
-        The tokens `special` and `whole` are written as they are; the latter are found in a text before all else.
+        `special` and `whole` are the ids of tokens that are plain text instead; the `whole` ones are matched in a text
+        before any other step.
         `chat_template` is kept for an export, and never run. Raises UserError.
         """
         if not (has_form(tokens, [str]) and has_form(merges, [str]) and has_form([special, whole], [[int]])):
@@ -83,7 +84,7 @@ class Ranked(Tokenizer, kind="ranked"):
         return whole_parts(text, self._encoding.encode_ordinary, LONGEST, LONGEST_PART)
 
     def cut(self, text: str) -> int:
-        """The last place where a text that goes on can be cut; 0: nowhere yet. No name of a whole token is cut."""
+        """The last index where a text can be cut if more text follows; 0: nowhere yet. No whole token is cut."""
         at = last_seam(text, self._encoding.encode_ordinary, LONGEST_PART)
         around = [text.find(name, max(0, at - len(name) + 1), at + len(name) - 1) for name in self._whole]
         return min([at, *(start for start in around if start >= 0)])
@@ -99,7 +100,7 @@ class Ranked(Tokenizer, kind="ranked"):
 
 
 def bytes_of(tokens: list[str], as_it_is: set[int]) -> list[bytes]:
-    """(V,): the bytes of each token, which has a letter for each byte unless it is written as it is."""
+    """(V,): the bytes of each token, which has a letter for each byte, or is plain text (the ids `as_it_is`)."""
     letters = byte_letters()
     try:
         return [
@@ -113,9 +114,9 @@ def bytes_of(tokens: list[str], as_it_is: set[int]) -> list[bytes]:
 
 
 def ranks_of(merges: list[str], ids: dict[bytes, int]) -> dict[bytes, int]:
-    """The pieces that can be made, in the order of merging: the 256 bytes, then the union of each pair.
+    """The pieces that merges can make -> their ranks: the 256 bytes, then the union of each pair, in order.
 
-    Raises UserError for a pair that is not made of two tokens, or whose union is no token.
+    Raises UserError for a pair that is not made of two tokens, or whose union is not a token.
     """
     letters, ranks = byte_letters(), {bytes([byte]): byte for byte in range(256)}
     for merge in merges:

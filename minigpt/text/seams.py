@@ -1,7 +1,7 @@
 """Where a text can be cut so that the ids of its parts are those of the whole, for any vocabulary.
 
-A library that tokenizes needs memory in proportion to the text, and does not react to signals. Most vocabularies have
-no token that reaches across the end of a word; here it is tried at each cut.
+A library that tokenizes needs memory in proportion to the text, and does not react to signals: a long text is encoded
+in parts. Most vocabularies have no token that crosses the end of a word; this is checked at each cut.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import re
 from collections.abc import Callable, Iterator
 
 WORD_END = re.compile(r"(?<=\w)(?=\W)")
-SEAM = 64  # characters on each side of a cut that are looked at
+SEAM = 64  # characters on each side of a cut that are encoded to check it
 NEAR = 1 << 12  # characters at the end of a text in which a cut is looked for first
 
 
 def whole_parts(text: str, ids: Callable[[str], list[int]], size: int, longest: int) -> Iterator[str]:
-    """Parts of a text, of about `size` characters, between which no token reaches: `ids` are the same on both sides.
+    """Parts of a text, of about `size` characters, so that no token crosses a cut: `ids` encodes both sides alike.
 
     A part that has reached `longest` characters without such a place is cut anywhere.
     """
@@ -34,7 +34,7 @@ def whole_parts(text: str, ids: Callable[[str], list[int]], size: int, longest: 
 
 
 def last_seam(text: str, ids: Callable[[str], list[int]], longest: int) -> int:
-    """The last place where a text that goes on can be cut so that no token reaches across; 0: nowhere yet.
+    """The last index where a text can be cut, if more text follows, and no token crosses; 0: nowhere yet.
 
     A text of more than `longest` characters without such a place is cut anywhere.
     """

@@ -1,6 +1,6 @@
 """A text's ids in files of a bounded size, written one after the other, and read as one array.
 
-A shard is complete with its seal, which says where the next one begins: a stop, however hard, costs at most a shard.
+A shard is complete when its seal is written, which says where the next one begins: SIGKILL costs at most one shard.
 
 N ids   S shards
 """
@@ -26,22 +26,22 @@ from minigpt.text.cuts import BLOCK, Piece, blocks, cut_up, place_to_cut
 from minigpt.text.tokenizer import Tokenizer
 from minigpt.text.workers import encoded, processes_for
 
-SHARD = 1 << 28  # characters of a shard, at least; a block more, at most
-OPEN = 128  # shards that are mapped at the same time: a process may open some 1,000 files, or 256
+SHARD = 1 << 28  # characters of a shard: at least this many, and at most one block more
+OPEN = 128  # shards that are mapped at the same time: a process may open about 1,000 files, or only 256
 
 Numbers = npt.NDArray[np.int64]
 
 
 class Seal(NamedTuple):
-    """What is known of a shard that is complete, and of those before it."""
+    """The record of a complete shard; the shards before it are complete, too."""
 
     last: tuple[int, int]
-    """The document of its last piece, and the number of the piece in it."""
+    """The number of the document of its last piece, and the number of the piece in this document."""
     ids: int
     starts: int
     """How many documents begin in it."""
     sha256: tuple[str, str]
-    """Of its ids, and of its starts."""
+    """The sums of its file of ids, and of its file of starts."""
 
 
 def ids_name(shard: int) -> str:
@@ -60,7 +60,7 @@ def seal_name(shard: int) -> str:
 
 
 def sealed(folder: Path) -> list[Seal]:
-    """The shards that are complete, from the first one on. What follows a damaged one does not count."""
+    """The shards that are complete, from the first one on. The list ends before a damaged one."""
     seals = list[Seal]()
     try:
         while True:
@@ -76,9 +76,9 @@ def sealed(folder: Path) -> list[Seal]:
 def write_shards(
     folder: Path, corpus: Corpus, tokenizer: Tokenizer, dtype: np.dtype[Any], processes: int | None = None
 ) -> list[Seal]:
-    """Tokenize a text into a folder, and go on where it has complete shards. Raises UserError and OSError.
+    """Tokenize a text into a folder, after the shards that are complete there. Raises UserError and OSError.
 
-    `processes`: how many tokenize; None: as many as are worth it. The ids are the same for any number.
+    `processes`: how many tokenize; None: as `processes_for` says. The ids are the same for any number.
     """
     seals = sealed(folder)
     cut, last = place_to_cut(tokenizer), seals[-1].last if seals else None
@@ -127,7 +127,7 @@ class _Shard:
     def add(self, block: Sequence[Piece], ids: Numbers, counts: Sequence[int]) -> None:
         """Write the ids (N,) of a block; `counts` are those of its pieces.
 
-        A document begins with begin_of_text, and all but the first with end_of_text before it.
+        begin_of_text is put in front of each document, and end_of_text between two, if the tokenizer has them.
         """
         places, marks = list[int](), list[int]()
         for piece, place in zip(block, np.cumsum([0, *counts]).tolist()):
@@ -144,7 +144,7 @@ class _Shard:
         self.last = block[-1].document, block[-1].n
 
     def seal(self) -> Seal:
-        """Say of a shard whose ids are on the disk that it is complete."""
+        """Write the seal, which says that the shard is complete. Its ids must be on the disk."""
         assert self.last
         starts = np.array(self.starts, "<i8").tobytes()
         write_whole(self.folder / starts_name(self.number), starts)
@@ -155,7 +155,7 @@ class _Shard:
 
 
 def join_starts(folder: Path, seals: Sequence[Seal]) -> str:
-    """Make starts.bin of the shards' own starts, which are removed with the seals; returns its SHA-256."""
+    """Join the shards' starts into starts.bin, and remove them and the seals; returns the SHA-256 of starts.bin."""
     digest, before = hashlib.sha256(), 0
     with (folder / "starts.bin").open("wb") as file:
         for shard, seal in enumerate(seals):
@@ -175,7 +175,7 @@ class Shards:
     """The ids (N,) of several files, to be indexed like one array. At most OPEN files are open."""
 
     def __init__(self, folder: Path, sizes: Sequence[int], dtype: np.dtype[Any]):
-        """`sizes` (S,): the ids of each file."""
+        """`sizes` (S,): the number of ids of each file."""
         self.folder, self.dtype = folder, dtype
         self.bounds = np.cumsum([0, *sizes])  # (S + 1,)
         self._open = lru_cache(maxsize=OPEN)(self._map)
@@ -230,7 +230,7 @@ class Shards:
         return np.concatenate(parts)
 
     def _gather(self, places: Numbers, out: npt.NDArray[Any]) -> None:
-        """Write the ids at some places (n,) into `out` (n,); they are mostly of one shard."""
+        """Write the ids at indices (n,) into `out` (n,); mostly, all of them are in one shard."""
         if not len(places):
             return
         first, last = np.searchsorted(self.bounds, [places.min(), places.max()], side="right") - 1
@@ -244,9 +244,9 @@ class Shards:
 
 
 def check_size(ids: npt.NDArray[Any] | Shards) -> None:
-    """Raises OSError for mapped ids (N,) whose file was truncated: to read beyond its end would be a SIGBUS.
+    """Raises OSError for mapped ids (N,) whose file was truncated: reading beyond its end would raise SIGBUS.
 
-    Shards are checked where they are read.
+    Shards are checked when they are read.
     """
     mapped = None if isinstance(ids, Shards) else ids.base
     memory: Any = getattr(mapped, "base", None)  # the open file, also if another one has its name now

@@ -1,12 +1,12 @@
 """Split patterns: how published vocabularies cut a text into words before they merge bytes.
 
-A pattern is a program that a stranger could write so that it never ends, so only the patterns below are run. They come
-from the models' own tokenizer.json files; llama.cpp names them in `tokenizer.ggml.pre` (src/llama-vocab.cpp).
+An untrusted pattern could run without end, so only the patterns below are run. They come from the models' own
+tokenizer.json files; llama.cpp names them in `tokenizer.ggml.pre` (src/llama-vocab.cpp).
 """
 
 from __future__ import annotations
 
-END = r"\s+(?!\S)|\s+"  # the spaces before a word, but for the last of them, which belongs to the word
+END = r"\s+(?!\S)|\s+"  # the spaces before a word, except the last one, which belongs to the word
 LETTER, LOWER, UPPER = r"[^\r\n\p{L}\p{N}]?", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]", r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
 SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"  # English contractions
 
@@ -18,11 +18,11 @@ GPT4O = (
     rf"{LETTER}{UPPER}*{LOWER}+{SHORT}?|{LETTER}{UPPER}+{LOWER}*{SHORT}?"
     rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|\s*[\r\n]+|{END}"
 )
-CL100K = LLAMA3.replace(SHORT, r"'(?i:[sdmt]|ll|ve|re)")  # GPT-4's own: the same words
+CL100K = LLAMA3.replace(SHORT, r"'(?i:[sdmt]|ll|ve|re)")  # GPT-4's own: it splits into the same words
 CHARACTERS = r"[\s\S]"  # each character by itself
 BLOOM = " ?[^(\\s|[.,!?…。，、।۔،])]+"  # noqa: RUF001  the commas and full stops of other scripts
 
-# Digits one by one, and GPT-2's pattern on what is between them: there spaces before a digit end a stretch too.
+# Digits one by one, and GPT-2's pattern for the text between them: so spaces before a digit end such a text, too.
 SMOLLM = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?![^\s\p{N}])|\s+"
 
 KNOWN = frozenset({GPT2, LLAMA3, QWEN2, TEKKEN, GPT4O, CL100K, SMOLLM, CHARACTERS, BLOOM})

@@ -50,9 +50,9 @@ class Tokenizer(Component):
     """
 
     vocab_size: int
-    begin_of_text: int | None = None  # the id in front of a text, where the model's own tokenizer puts one there
+    begin_of_text: int | None = None  # the id in front of a text, if the model's own tokenizer puts one there
     end_of_text: int | None = None  # the id between two documents, if the vocabulary has one
-    ends: Sequence[int] = ()  # the ids after which nothing more is written
+    ends: Sequence[int] = ()  # the ids at which generation stops
     special_tokens: Mapping[str, int] = MappingProxyType({})  # their names -> their ids
 
     def __init__(self) -> None:
@@ -145,7 +145,7 @@ class Tokenizer(Component):
 
 
 def split_at(names: Iterable[str], text: str) -> list[str]:
-    """What stands between names in a text, and the names: an odd number of texts, every second one a name."""
+    """Split a text at names: an odd number of strings, of which every second one is a name."""
     longest_first = sorted(names, key=len, reverse=True)
     return re.split(f"({'|'.join(map(re.escape, longest_first))})", text) if longest_first else [text]
 
@@ -242,7 +242,7 @@ END = r"(?<=[^\W_])(?=[\s.,;:!?\u2026\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f]
 def parts(text: str, longest: int = LONGEST) -> Iterator[str]:
     """Split a text at the ends of words into parts of at most `longest` characters, so that no piece is split.
 
-    Only a stretch without a word's end that is longer than that, such as DNA or spaces, is split anywhere.
+    Only a longer stretch without the end of a word, such as DNA or spaces, is split anywhere.
     """
     some = rf".{{1,{longest}}}"
     for part in re.finditer(rf"(?s){some}(?:\Z|{END})|{some}(?<=[^\W\d_])(?=\W)|{some}", text):

@@ -1,6 +1,6 @@
-"""Several processes tokenize blocks of text; their ids come back in the order of the blocks.
+"""A pool of worker processes that tokenize blocks of text; their ids come back in the order of the blocks.
 
-A process is told the tokenizer as JSON. It imports no torch: it starts in a fraction of a second and stays small.
+A worker receives the tokenizer as JSON. It does not import torch: it starts in a fraction of a second and stays small.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from minigpt.text.tokenizer import Byte, Char, Ids, Tokenizer
 
 WORTHWHILE = 16 << 20  # characters of a text for which processes are started
 LENGTH = struct.Struct("<Q")  # in front of each message
-# `import minigpt` imports all of it, torch too: here the package is only a name for its folder.
+# `import minigpt` would import torch, so an empty module with the path of the package takes its place.
 STATEMENT = f"""{IGNORE_SIGINT}
 import types
 sys.modules["minigpt"] = package = types.ModuleType("minigpt")
@@ -39,9 +39,9 @@ Encoded = tuple[list[Piece], Ids, list[int]]  # a block, its ids (N,), and how m
 
 
 def processes_for(tokenizer: Tokenizer, characters: int) -> int:
-    """How many processes tokenize a text: one a core, or none beside this one.
+    """How many worker processes tokenize a text: one for each core, or 0, if this process does it.
 
-    None for short texts, for characters and bytes, which are ids faster than they are sent, and for kinds of a plugin.
+    0 for short texts, for `char` and `byte`, which take less time than sending the text, and for kinds of a plugin.
     """
     kind = type(tokenizer)
     if (
@@ -55,7 +55,7 @@ def processes_for(tokenizer: Tokenizer, characters: int) -> int:
 
 
 def encoded(blocks: Iterable[list[Piece]], tokenizer: Tokenizer, processes: int) -> Generator[Encoded, None, None]:
-    """The ids of blocks, in order. At most two blocks a process are in memory. Raises UserError.
+    """The ids of blocks, in order. At most two blocks for each process are in memory. Raises UserError.
 
     The processes have ended when the generator has ended, or is closed.
     """
@@ -88,14 +88,14 @@ def encoded(blocks: Iterable[list[Piece]], tokenizer: Tokenizer, processes: int)
             yield done, *future.result()
     finally:
         for worker in workers:
-            worker.process.kill()  # a thread that waits for it goes on
+            worker.process.kill()  # so that a thread that waits for it continues
         executor.shutdown(cancel_futures=True)
         for worker in workers:
             worker.end()
 
 
 class Worker:
-    """A process that tokenizes. It has a session of its own: Ctrl-C is for this process, which ends it."""
+    """A worker process. It has its own session: Ctrl-C reaches only the main process, which ends the worker."""
 
     def __init__(self, tokenizer: Tokenizer):
         pipe = subprocess.PIPE
@@ -147,7 +147,7 @@ def read(stream: IO[bytes]) -> bytes:
 
 
 def serve() -> None:
-    """Answer until stdin ends: for each block the numbers of ids and the ids, or the text of a UserError."""
+    """Answer until stdin ends: for each block, how many ids each piece has and the ids, or a UserError's message."""
     source, answers = sys.stdin.buffer, sys.stdout.buffer
     with suppress(EOFError, BrokenPipeError):
         tokenizer, mistake = None, ""

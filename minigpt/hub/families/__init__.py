@@ -1,4 +1,4 @@
-"""The families, a file for those that came of one: importing this enters them into `FAMILIES`."""
+"""The families of models, one file for related ones. Importing this package adds them to `FAMILIES`."""
 
 from importlib import import_module
 from pkgutil import iter_modules

@@ -1,7 +1,7 @@
 """Positions as a bias: BLOOM (arXiv 2211.05100) and MPT (Mosaic's, 2023), both with ALiBi (arXiv 2108.12409).
 
-BLOOM norms the embeddings, and keeps query, key and value of each head side by side; its tanh GELU has 0.79788456 where
-the others have sqrt(2/pi). MPT has no constants at all.
+BLOOM has a norm after the embeddings, and keeps query, key and value of each head side by side in one matrix; its tanh
+GELU has 0.79788456 where other models have sqrt(2/pi). MPT has no biases.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from minigpt.hub.layouts import fused, fused_by_head
 from minigpt.hub.spelled import Spelled
 
 ALIBI = {"kind": "alibi", "slopes": "bloom"}
-CONTEXT = 2048  # of BLOOM, whose config.json may not say it
+CONTEXT = 2048  # of BLOOM, if its config.json does not have it
 
 
 class BLOOM(Family):
@@ -30,9 +30,9 @@ class BLOOM(Family):
         keys.must("apply_residual_connection_post_layernorm", False)
         keys.must("n_inner", 4 * D)
         for key in ("slow_but_exact", "attention_softmax_in_fp32", "masked_softmax_fusion", "bias_dropout_fusion"):
-            keys.take(key)  # the same numbers in another order
+            keys.take(key)  # no effect: the same values, computed in another order
         for key in ("skip_bias_add", "skip_bias_add_qkv", "offset_alibi"):
-            keys.take(key)  # of the program that trained it
+            keys.take(key)  # no effect: keys of the program that trained it
         return {
             "n_layer": n_layer,
             "n_embd": D,
@@ -46,7 +46,7 @@ class BLOOM(Family):
         }
 
     def either(self, keys: Keys, name: str, other: str, default: int) -> int:
-        """A number with two names."""
+        """The value of a key with two names. Raises UserError if both are there and differ."""
         found = keys.whole(name, keys.whole(other, default))
         keys.same(other, found)
         return int(found)
@@ -104,8 +104,8 @@ class MPT(Family):
         keys.must("no_bias", True)
         keys.must("logit_scale")
         keys.must("norm_type", "low_precision_layernorm", "layernorm")
-        keys.take("embedding_fraction")  # scales gradients
-        keys.take("learned_pos_emb")  # with ALiBi there are none
+        keys.take("embedding_fraction")  # no effect: it scales gradients
+        keys.take("learned_pos_emb")  # no effect: with ALiBi there are none
         return {
             "n_layer": keys.whole("n_layers", 24),
             "n_embd": D,

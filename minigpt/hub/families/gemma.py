@@ -1,9 +1,9 @@
 """Gemma (arXiv 2403.08295), Gemma 2 (arXiv 2408.00118) and the text models of Gemma 3 (arXiv 2503.19786).
 
-New against Llama: GeGLU by tanh, embeddings scaled by sqrt(D), and norms that multiply by 1 + w. Here w + 1 is stored,
-which rounds in float32; written back, a norm's weight may differ in its last bits. Gemma 2 norms before and after each
-part, caps scores and logits, and has a window in every second layer; Gemma 3 norms queries and keys in place of the
-cap, and its layers with a window have rotary positions of their own.
+Differences from Llama: GeGLU with the tanh form of GELU, embeddings scaled by sqrt(D), and norms that multiply by
+1 + w. minigpt stores 1 + w, which rounds in float32: after an export, a norm's weight may differ in its last bits.
+Gemma 2 has norms before and after attention and MLP, caps scores and logits, and has a window in every second layer.
+Gemma 3 has norms of queries and keys instead of the caps, and its layers with a window have their own rotary positions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from minigpt.hub.keys import Keys
 from minigpt.hub.layouts import ONE_PLUS
 from minigpt.hub.spelled import Spelled
 
-TANH_GELU = {"gelu_pytorch_tanh": "geglu_tanh", "gelu": "geglu_tanh"}  # "gelu" in the files of Gemma means this, too
+TANH_GELU = {"gelu_pytorch_tanh": "geglu_tanh", "gelu": "geglu_tanh"}  # "gelu" in Gemma's files means tanh, too
 
 
 class Gemma(Llama):
@@ -61,14 +61,14 @@ class Gemma2(Gemma):
     model_type = "gemma2"
     architecture = "Gemma2ForCausalLM"
     caps: ClassVar[tuple[float | None, float | None]] = (30.0, 50.0)
-    """Of logits and of scores, where a config.json does not have the key."""
+    """The caps of logits and of scores, for a config.json without the keys."""
 
     def read(self, keys: Keys) -> dict[str, Any]:
         cap = self.read_cap(keys, "final_logit_softcapping", self.caps[0])
         return super().read(keys) | {"block": "sandwich", "head_cap": cap}
 
     def read_cap(self, keys: Keys, key: str, default: float | None) -> float | None:
-        """A cap: null is none, and a missing key is the family's own."""
+        """A cap: a null key means none, and a missing key means the family's default."""
         return default if key not in keys.values else keys.number(key, None)
 
     def read_gate(self, keys: Keys) -> str:
@@ -90,17 +90,17 @@ class Gemma2(Gemma):
         return [near if name == "sliding_attention" else attention for name in types]
 
     def pattern(self, keys: Keys, n_layer: int) -> list[str]:
-        """Which layers have a window where a config.json does not say it."""
+        """Which layers have a window, for a config.json without `layer_types`."""
         return ["full_attention" if layer % 2 else "sliding_attention" for layer in range(n_layer)]
 
     def read_near(self, keys: Keys, width: int) -> dict[str, Any]:
-        """What layers with a window have of their own beside it."""
+        """The other options that differ in layers with a window."""
         return {}
 
     def write_attention(self, model: Spelled) -> dict[str, Any]:
         first = model["attention"][0]
         scale = first.get("score_scale", 1.0) ** -2
-        # transformers up to 5.20 takes a kernel without caps by default, and says nothing
+        # by default, transformers up to 5.20 silently uses a kernel without the cap
         capped = {"_attn_implementation": "eager"} if first.get("cap") else {}
         return {
             **super().write_attention(model),
@@ -122,7 +122,7 @@ class Gemma2(Gemma):
 
 
 class Gemma3(Gemma2):
-    """The text models of Gemma 3: five layers with a window and positions of their own, then one without."""
+    """The text models of Gemma 3: five layers with a window and their own positions, then one layer without."""
 
     model_type = "gemma3_text"
     architecture = "Gemma3ForCausalLM"

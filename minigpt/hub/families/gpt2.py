@@ -1,4 +1,4 @@
-"""GPT-2: "Language Models are Unsupervised Multitask Learners". As shipped, with the tanh form of GELU."""
+"""GPT-2: "Language Models are Unsupervised Multitask Learners". The released models use the tanh form of GELU."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class GPT2(Family):
         D, n_head, n_layer = keys.whole("n_embd", 768), keys.whole("n_head", 12), keys.whole("n_layer", 12)
         block_size = keys.whole("n_positions", 1024)
         keys.same("n_ctx", block_size)
-        keys.take("reorder_and_upcast_attn")  # the same scores in another order
+        keys.take("reorder_and_upcast_attn")  # no effect: the same scores, computed in another order
         scale = (D / n_head) ** -0.5 if keys.flag("scale_attn_weights", True) else 1.0
         fall = keys.flag("scale_attn_by_inverse_layer_idx", False)
         scales = [scale / (layer + 1) for layer in range(min(n_layer, 1000))] if fall else [scale]

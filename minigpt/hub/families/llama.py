@@ -1,6 +1,6 @@
-"""Llama ("LLaMA", arXiv 2302.13971) and those that came of it: Llama 2 and 3, SmolLM2, TinyLlama; Mistral; Qwen 2, 3.
+"""Llama ("LLaMA", arXiv 2302.13971) and its successors: Llama 2 and 3, SmolLM2, TinyLlama; Mistral; Qwen 2, 3.
 
-Norms before each part (RMSNorm), rotary positions whose features are paired half with half, grouped queries, SwiGLU.
+RMSNorm before attention and MLP, rotary positions that pair feature i with i + d/2, grouped-query attention, SwiGLU.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ GATE_NAMES = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_pytorch_tan
 
 
 class Llama(Family):
-    """Llama itself; a family that came of it says what is its own."""
+    """Llama itself. Subclasses define what differs."""
 
     model_type = "llama"
     architecture = "LlamaForCausalLM"
-    epsilon: ClassVar[float] = 1e-6  # of norms, where a config.json says nothing
+    epsilon: ClassVar[float] = 1e-6  # of norms, if a config.json does not have it
     context: ClassVar[int] = 2048
     tied: ClassVar[bool] = False
 
     def read(self, keys: Keys) -> dict[str, Any]:
         keys.must("rope_interleaved", False)
-        keys.take("is_llama_config")  # of the program that trained SmolLM
+        keys.take("is_llama_config")  # no effect: a key of the program that trained SmolLM
         D, n_head = keys.whole("hidden_size", 4096), keys.whole("num_attention_heads", 32)
         d = keys.whole("head_dim", max(1, D // n_head))
         epsilon = keys.number("rms_norm_eps", self.epsilon)
@@ -54,7 +54,7 @@ class Llama(Family):
         }
 
     def read_position(self, keys: Keys, width: int) -> dict[str, Any]:
-        """How the model is told where a token is."""
+        """`model.position`."""
         return read_rotary(keys, width)
 
     def read_gate(self, keys: Keys) -> str:
@@ -62,16 +62,16 @@ class Llama(Family):
         return keys.choice("hidden_act", GATES, "silu")
 
     def read_attention(self, keys: Keys, epsilon: float) -> dict[str, Any]:
-        """The options of the attention of every layer that a family has of its own."""
+        """The options of every layer's attention that differ between families."""
         bias = keys.flag("attention_bias", False)
         return {"qkv_bias": bias, "project_bias": bias}
 
     def read_mlp_bias(self, keys: Keys) -> bool:
-        """Whether the MLP adds constants."""
+        """Whether the MLP has biases."""
         return keys.flag("mlp_bias", False)
 
     def read_layers(self, keys: Keys, attention: dict[str, Any], n_layer: int) -> Any:
-        """The attention of every layer."""
+        """`model.attention`: one for all layers, or a list with one for each."""
         return attention
 
     def write(self, model: Spelled) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class Llama(Family):
         }
 
     def write_attention(self, model: Spelled) -> dict[str, Any]:
-        """The keys of the options that a family has of its own."""
+        """The keys that differ between families."""
         return {"attention_bias": model["attention"][0].get("qkv_bias", False), "mlp_bias": model["bias"]}
 
     def model_rows(self) -> list[Row]:
@@ -145,12 +145,12 @@ class Mistral(Llama):
 
 
 def windowed(window: int | None) -> dict[str, Any]:
-    """What a window adds to an attention."""
+    """The options that a window adds to an attention."""
     return {} if window is None else {"kind": "sliding_window", "window": window}
 
 
 class Qwen2(Llama):
-    """Qwen 2 and 2.5 (arXiv 2407.10671): constants for query, key and value alone; a window in the upper layers."""
+    """Qwen 2 and 2.5 (arXiv 2407.10671): biases for query, key and value only; a window in the upper layers."""
 
     model_type = "qwen2"
     architecture = "Qwen2ForCausalLM"
@@ -176,12 +176,12 @@ class Qwen2(Llama):
         return write_layer_types(model) | self.write_use(model)
 
     def write_use(self, model: Spelled) -> dict[str, Any]:
-        """Whether a window is used at all; without the key, this family has none."""
+        """The key that says whether any layer has a window; by default none has."""
         return {"use_sliding_window": any("window" in attention for attention in model["attention"])}
 
 
 def read_layer_types(keys: Keys, n_layer: int, default: list[str]) -> list[str]:
-    """Which layers have a window, one word a layer."""
+    """Which layers have a window: one of two words for each layer. Raises UserError."""
     types = keys.take("layer_types", default)
     known = ("full_attention", "sliding_attention")
     if not isinstance(types, list) or len(types) != n_layer or not all(name in known for name in types):
@@ -199,7 +199,7 @@ def write_layer_types(model: Spelled) -> dict[str, Any]:
 
 
 class Qwen3(Qwen2):
-    """Qwen 3 (arXiv 2505.09388): queries and keys are normed head by head."""
+    """Qwen 3 (arXiv 2505.09388): RMSNorm for the queries and keys of each head."""
 
     model_type = "qwen3"
     architecture = "Qwen3ForCausalLM"

@@ -1,7 +1,7 @@
-"""Attention and MLP side by side: GPT-NeoX (arXiv 2204.06745), of which Pythia is made, GPT-J, and Phi.
+"""Attention and MLP in parallel: GPT-NeoX (arXiv 2204.06745) with Pythia, GPT-J, and Phi.
 
 NeoX keeps query, key and value of each head side by side in one matrix, and rotates a quarter of a head's features.
-GPT-J and Phi have one norm for both parts, and constants in the head; GPT-J pairs neighbouring features, as here.
+GPT-J and Phi have one norm for attention and MLP, and a bias in the head. GPT-J pairs neighbouring features, as here.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class GPTJ(Family):
 
 
 def share_of(rotated: int, width: int) -> float:
-    """The fraction of a head's features that rotates so many of them, although `width` times it may round down."""
+    """The fraction of a head's features that are rotated: int(share * width) == rotated, in spite of rounding."""
     share = rotated / width
     return share if int(share * width) == rotated else math.nextafter(share, 1.0)
 

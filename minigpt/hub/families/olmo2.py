@@ -1,5 +1,5 @@
-"""OLMo 2 (arXiv 2501.00656). New against Llama: the norms come after each part, and queries and keys are normed over
-all heads at once."""
+"""OLMo 2 (arXiv 2501.00656). Differences from Llama: the norms come after attention and after the MLP, and the norms of
+queries and keys act on all heads at once."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a config.json says of rotary positions, in minigpt's options and back.
+"""Converts the keys of rotary positions in a config.json to minigpt's options, and back.
 
-Old files have `rope_theta` and `rope_scaling`, newer ones a group `rope_parameters` with both. Frequencies that depend
-on the length of the text (`dynamic`, `longrope`) have no counterpart.
+Old files have `rope_theta` and `rope_scaling`; newer files have a group `rope_parameters` with both. Frequencies that
+depend on the length of the text (`dynamic`, `longrope`) have no counterpart.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from minigpt.hub.keys import REQUIRED, Keys, show
 from minigpt.hub.spelled import Spelled
 
-TURNS = {  # how files call the numbers of a rule -> minigpt's names
+TURNS = {  # scaling rule: {name of a parameter in a config.json: minigpt's name}
     "linear": {},
     "llama3": {"low_freq_factor": "low", "high_freq_factor": "high"},
     "yarn": {"beta_fast": "beta_fast", "beta_slow": "beta_slow", "attention_factor": "attention_factor"},
@@ -20,10 +20,10 @@ TURNS = {  # how files call the numbers of a rule -> minigpt's names
 
 
 def read_rotary(keys: Keys, width: int, base: float = 10_000.0, share: float = 1.0, layers: str = "") -> dict[str, Any]:
-    """`model.position` for heads of `width` features; `base` and `share` are those of a file that says nothing.
+    """`model.position` for heads of `width` features; `base` and `share` are the defaults for missing keys.
 
-    `layers` names the kind of layers where `rope_parameters` has a group for each. Raises UserError for an odd number
-    of rotated features: elsewhere they are paired half with half.
+    `layers` names the kind of layers (`full_attention`) if `rope_parameters` has a group for each. Raises UserError for
+    an odd number of rotated features: Hugging Face's models pair the first half of them with the second.
     """
     context = keys.whole("max_position_embeddings", 2048)
     new = keys.group("rope_parameters")
@@ -41,7 +41,7 @@ def read_rotary(keys: Keys, width: int, base: float = 10_000.0, share: float = 1
 
 
 def read_stretch(group: Keys, context: int) -> Any:
-    """`position.stretch`: how frequencies are lowered for texts longer than those of the first training."""
+    """`position.stretch`: the RoPE scaling, which lowers frequencies for contexts longer than that of pretraining."""
     name = group.take("rope_type", group.take("type", "default"))
     group.same("type", name)
     if name == "default":
@@ -78,12 +78,12 @@ def read_lengths(group: Keys, yarn: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_rotary(position: Spelled) -> dict[str, Any]:
-    """The keys of rotary positions; what is no rotary position does not come back, and is refused."""
+    """The keys of rotary positions. For any other position, reading them again differs, and the model is refused."""
     return {"rope_theta": position.get("base", 10_000.0), "rope_scaling": write_stretch(position.get("stretch") or {})}
 
 
 def write_stretch(stretch: Spelled) -> dict[str, Any] | None:
-    """`rope_scaling`, null where nothing is stretched."""
+    """`rope_scaling`; None without scaling."""
     if stretch.get("kind", "none") == "none":
         return None
     names = {ours: theirs for theirs, ours in TURNS.get(stretch["kind"], {}).items()}
@@ -92,6 +92,6 @@ def write_stretch(stretch: Spelled) -> dict[str, Any] | None:
 
 
 def rotated_features(attention: Spelled) -> int:
-    """How many features of a head an attention rotates."""
+    """The number of features of a head that rotary positions rotate; 0 for any other position."""
     position = attention["position"]
     return int(attention["head_dim"] * position["share"]) if position["kind"] == "rotary" else 0
