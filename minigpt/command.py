@@ -1,7 +1,7 @@
-"""What the scripts share: plugins, and how an end of any kind becomes an exit code and one clear line.
+"""What the scripts share: they load plugins, and turn every error and signal into an exit code and one line on stderr.
 
-0 done; 1 a bug of ours; 2 a mistake in the input or in a plugin; 3 the loss diverged; 4 a checkpoint refused;
-5 input/output; 129 a closed terminal (SIGHUP); 130 Ctrl-C (SIGINT); 141 a closed pipe (SIGPIPE); 143 SIGTERM.
+0 done; 1 a bug in minigpt; 2 a mistake in the input or in a plugin; 3 the loss diverged; 4 a checkpoint was refused;
+5 an input/output error; 129 a closed terminal (SIGHUP); 130 Ctrl-C (SIGINT); 141 a closed pipe (SIGPIPE); 143 SIGTERM.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 atexit.register(gc.freeze)  # saves 0.3 s at exit, in which Python would search all of torch for garbage
 NO_MEMORY = re.compile("can't allocate memory|out of memory", re.IGNORECASE)  # torch's words, in a RuntimeError
 
-SWAPS = " Anything like model.attention=average_softmax swaps that in the (last) run."  # swap.py
+SWAPS = " Arguments such as model.attention=average_softmax swap parts of the (last) run."  # swap.py
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's, but a mistake is reported in one line, without the usage."""
+    """An ArgumentParser that reports a mistake in one line, without the usage."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {message} (--help lists the options)")
@@ -50,7 +50,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser(description: str) -> argparse.ArgumentParser:
-    """A parser with what every script understands."""
+    """A parser with the options of every script: --plugin and --debug."""
     made = Parser(description=description, allow_abbrev=False)
     made.add_argument(
         "--plugin", action="append", default=[], type=Path, metavar="FILE", help="a Python file with kinds of your own"
@@ -60,16 +60,16 @@ def parser(description: str) -> argparse.ArgumentParser:
 
 
 def a_path(text: str) -> Path:
-    """A path of an option; "" is none: it would be the folder that one is in."""
+    """The path in an option. Raises ArgumentTypeError for "", which would be the current folder."""
     if not text:
         raise argparse.ArgumentTypeError("expected a path, found nothing")
     return Path(text)
 
 
 def execute(main: Callable[[argparse.Namespace], None], arguments: argparse.Namespace) -> int:
-    """Load the plugins, run `main`, and answer with an exit code. Anything wrong is one line on stderr."""
+    """Load the plugins, run `main`, and return the exit code. An error is one line on stderr."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # in any terminal: what its encoding lacks is escaped
+        sys.stdout.reconfigure(errors="backslashreplace")  # escapes characters that the encoding lacks
     try:
         receive_signals()
         for path in arguments.plugin:
@@ -89,7 +89,7 @@ def execute(main: Callable[[argparse.Namespace], None], arguments: argparse.Name
 
 
 def finish(line: str) -> None:
-    """Print a last line on stderr; signals and streams that fail print nothing more while Python exits."""
+    """Print the last line on stderr. After it, a signal or a stream that fails prints nothing while Python exits."""
     for signum in ENDING:
         if signal.getsignal(signum) is not signal.SIG_IGN:
             signal.signal(signum, signal.SIG_DFL)
@@ -102,7 +102,7 @@ def finish(line: str) -> None:
 
 
 def _explain(error: BaseException) -> tuple[int, str]:
-    """The exit code of an end, and its line."""
+    """The exit code for an error or a signal, and the line to print."""
     if isinstance(error, Terminated):
         return 128 + error.signum, "stopped"
     if isinstance(error, KeyboardInterrupt):
@@ -130,7 +130,7 @@ def _explain(error: BaseException) -> tuple[int, str]:
 
 
 def resuming(run: Path) -> str:
-    """The command that goes on with a run, with as many processes as there are, on as many machines."""
+    """The command that resumes a run, with the present number of processes and machines."""
     world = distributed.started()[1]
     here = os.environ.get("LOCAL_WORLD_SIZE", "")  # torchrun's: the processes of this machine
     each = int(here) if re.fullmatch("[1-9][0-9]{0,4}", here) and world % int(here) == 0 else world
@@ -140,13 +140,13 @@ def resuming(run: Path) -> str:
 
 
 def add_special(made: argparse.ArgumentParser) -> None:
-    """The option of the commands that read a prompt."""
+    """Add --special, an option of the commands that read a prompt."""
     help = "<|endoftext|> and the like are tokens, not plain text"
     made.add_argument("--special", action="store_true", help=help)
 
 
 def special(run: Run, arguments: argparse.Namespace, prompt: str | None = None) -> None:
-    """After --special, a run reads the names of special tokens as tokens. Says which words only look like one.
+    """With --special, a run reads the names of special tokens as tokens. Prints the words that only look like one.
 
     Raises UserError for a run without special tokens.
     """
@@ -154,7 +154,7 @@ def special(run: Run, arguments: argparse.Namespace, prompt: str | None = None) 
         return
     if not run.tokenizer.special_tokens:
         raise UserError(f"--special: the tokenizer of {run.folder}, {run.tokenizer.kind}, has no special tokens")
-    from minigpt.text.misspelt import misspelt  # it is loaded where there is a run, and not with every command
+    from minigpt.text.misspelt import misspelt  # imported here: most commands do not need it
 
     for line in misspelt(arguments.prompt if prompt is None else prompt, run.tokenizer.special_tokens):
         complain(line)
@@ -162,24 +162,24 @@ def special(run: Run, arguments: argparse.Namespace, prompt: str | None = None) 
 
 
 def effect(option: str, given: bool, other: str, there: bool) -> None:
-    """Raises UserError for an option that has no effect without another one, which is not there."""
+    """Raises UserError if `option` is given, and `other`, without which it has no effect, is not there."""
     if given and not there:
         raise UserError(f"{option} has no effect without {other}: give {other} as well, or leave it out")
 
 
 def one_permission(arguments: argparse.Namespace) -> None:
-    """Raises UserError for --allow-leak beside --skip-checks, which asks nothing that could be allowed."""
+    """Raises UserError for --allow-leak together with --skip-checks: without checks, nothing has to be allowed."""
     if arguments.allow_leak and arguments.skip_checks:
         raise UserError("--allow-leak and --skip-checks: give one of them; unchecked, a model may see the future too")
 
 
 def is_override(argument: str | None) -> bool:
-    """Whether what follows an option is `group.key=value`, not the option's own value (the path /a=b/runs/tiny)."""
+    """Whether the word after an option is `group.key=value`, and not the option's value, such as /a=b/runs/tiny."""
     return argument is not None and bool(re.match(r"\w+(\.\w+)*=", argument)) and not Path(argument).exists()
 
 
 def parse(made: argparse.ArgumentParser) -> argparse.Namespace:
-    """The arguments of a command that opens a run; what is like `model.attention=average_softmax` is `overrides`."""
+    """The arguments of a command that opens a run; `overrides` has those like `model.attention=average_softmax`."""
     arguments, overrides = made.parse_known_args()
     no_leftovers(made, overrides, "model.attention=average_softmax")
     arguments.overrides = overrides

@@ -1,13 +1,13 @@
 """How every script begins, before the seconds that importing torch takes. The scripts import this first.
 
-Ctrl-C is one line and exit code 130 from here on. A stream that was closed, as by `>&-`, leads nowhere: the next file
-that is opened would get its number, and what is printed would land in that file.
+From here on, Ctrl-C prints one line and exits with code 130. A standard stream that was closed, as by `>&-`, is opened
+on the null device: otherwise the next file that is opened would get its number, and printed text would go into it.
 """
 
 import os
 import sys
 
-# not from signal, which imports ten modules itself: in that time, Ctrl-C would be a traceback
+# not from signal, which imports ten modules itself: meanwhile, Ctrl-C would print a traceback
 from _signal import SIGINT, default_int_handler, getsignal, signal  # type: ignore[import-not-found]
 
 

@@ -7,8 +7,8 @@ python scripts/check.py --exercise rotary my/rotary.py        # an exercise (pyt
 python scripts/check.py my                                    # all exercises in a folder
 python scripts/check.py class --csv class.csv                 # a folder of such folders: a table
 
-The file is best ended with a line like `attention = MyAttention(48, 6)`, so that nothing has to be guessed. The exit
-code is 0 if everything is right, else 2.
+End the file with a line like `attention = MyAttention(48, 6)`, so that nothing has to be guessed. The exit code
+is 0 if everything is right, else 2.
 """
 
 import begin  # noqa: F401  before the imports that take seconds

@@ -3,7 +3,7 @@
 python scripts/compare.py --config ladder.yaml                            # the rungs of the ladder
 python scripts/compare.py --config ladder.yaml compare.match=parameters   # the same with equal parameters
 python scripts/compare.py --config positions.yaml                         # how a model is told where a token is
-python scripts/compare.py --config ladder.yaml --figures paper            # SVG, PDF and LaTeX; finished runs stay
+python scripts/compare.py --config ladder.yaml --figures paper            # SVG, PDF and LaTeX; trains only missing runs
 
 If it was stopped, the same command continues.
 """

@@ -1,4 +1,4 @@
-"""Look into a trained model: one HTML page on which it reads a text, with all its weights and the steps to them.
+"""Look into a trained model: one HTML page shows how it reads a text, with all attention weights and their computation.
 
 python scripts/explore.py --prompt "Mia was a shy fox. She met Tom." --open
 python scripts/explore.py --run runs/tiny --prompt "Mia was a shy fox." --out page.html

@@ -1,4 +1,4 @@
-"""A run as a folder that Hugging Face's transformers loads, with its tokenizer.
+"""Write a run as a folder that Hugging Face's transformers loads, with its tokenizer, or as a GGUF file.
 
 python scripts/export_hf.py --out my-model                        the newest run, as a GPT-2, a Llama, ...
 python scripts/export_hf.py --out my-model --remote-code          any run, with minigpt's own code

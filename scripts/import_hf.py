@@ -1,4 +1,4 @@
-"""Make a run of a model from elsewhere: a folder of Hugging Face's (config.json, safetensors, tokenizer.json), or GGUF.
+"""Import a model as a run: a Hugging Face folder (config.json, safetensors, tokenizer.json), or a GGUF file.
 
 python scripts/import_hf.py models/SmolLM2-135M --name smol
 python scripts/import_hf.py HuggingFaceTB/SmolLM2-135M          # from the Hub, or its cache

@@ -33,7 +33,7 @@ FORM = {
 
 
 def main(arguments: argparse.Namespace) -> None:
-    """Draw each picture once a theme."""
+    """Draw each picture in each theme."""
     found = read_results(arguments.comparison / "results.json")
     run = load(newest_run(arguments.run), "cpu", overrides=arguments.overrides)
     maps, labels = run.attention(arguments.prompt), run.labels(arguments.prompt)

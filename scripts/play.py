@@ -1,7 +1,7 @@
-"""Play with trained models in the browser: write, look at the probabilities, change the model, see what it loses.
+"""Play with trained models in the browser: write, look at the probabilities, change the model, see its loss.
 
 python scripts/play.py                                   # the newest run
-python scripts/play.py --run runs/tiny --run runs/mine   # two runs side by side, with the same dice
+python scripts/play.py --run runs/tiny --run runs/mine   # two runs side by side, with the same random draws
 python scripts/play.py --run tiny --run tiny model.attention=average_softmax    # a run, and another attention in it
 """
 
@@ -36,7 +36,7 @@ def main(arguments: argparse.Namespace) -> None:
     folders = [newest_run(name).resolve() for name in names]
     runs = [load(folder) for folder in folders[:-1]]
     same = folders[0] == folders[-1] and runs and not arguments.overrides  # the same run twice is loaded once
-    runs.append(runs[0] if same else load(folders[-1], overrides=arguments.overrides))  # a swap is one in the last run
+    runs.append(runs[0] if same else load(folders[-1], overrides=arguments.overrides))  # a swap is made in the last run
     for run in runs:
         command.special(run, arguments, "")  # the page has the prompt
     use_threads_to_sample(max(sum(count_parameters(run.model).values()) for run in runs))

@@ -37,7 +37,7 @@ def main(arguments: argparse.Namespace) -> None:
     run = load(newest_run(arguments.run), arguments.device, fast=not arguments.plain, overrides=arguments.overrides)
     command.special(run, arguments, prompt)
     given = {name: getattr(arguments, name) for name in hints(DecodingConfig) if getattr(arguments, name) is not None}
-    if arguments.weights not in (None, "float32"):  # only on the command line: a config cannot make us open a text
+    if arguments.weights not in (None, "float32"):  # not from a config, which must not make this command open a text
         complain(loss_change(run, arguments.weights))
     use_threads_to_sample(sum(count_parameters(run.model).values()))
     shown = printable if sys.stdout.isatty() else str  # a file gets the raw text

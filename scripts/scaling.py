@@ -1,4 +1,4 @@
-"""How it grows: train kinds of attention at several sizes, fit a power law, and predict the size that was held out.
+"""Train kinds of attention at several sizes, fit a power law, and predict the loss of the size that was held out.
 
 python scripts/scaling.py                                                     # configs/scaling.yaml
 python scripts/scaling.py --name three scaling.hold_out=2 scaling.seeds="[1, 2, 3, 4]"

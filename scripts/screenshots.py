@@ -30,7 +30,7 @@ STORY = (
     "Ivan was a wild fox. He met Jack. He found two pale limes. "
     "Jack ate one, so Ivan had one pale lime. So Jack fed him."
 )
-WIDTH, HEIGHT, SHARE, QUALITY = 1280, 1080, 0.75, 0.6  # of the window; of its picture
+WIDTH, HEIGHT, SHARE, QUALITY = 1280, 1080, 0.75, 0.6  # pixels of the window; scale and quality of its picture
 NAMES = "chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 AS_WEBP = """async ([png, share, quality]) => {
     const image = new Image();
@@ -46,7 +46,7 @@ AS_WEBP = """async ([png, share, quality]) => {
 
 
 def main(arguments: argparse.Namespace) -> None:
-    """Take a picture of the explorer once a theme."""
+    """Take a picture of the explorer in each theme."""
     arguments.out.mkdir(parents=True, exist_ok=True)
     run = load(newest_run(arguments.run), "cpu")
     with tempfile.TemporaryDirectory() as folder:
@@ -59,7 +59,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 def photograph(address: str, theme: str) -> bytes:
-    """What a window shows of a page, in WebP. Raises UserError where there is no browser."""
+    """A screenshot of a page in WebP. Raises UserError if there is no browser."""
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:

@@ -1,4 +1,4 @@
-"""Another attention in a model that is there: one table and one page of what each swap costs.
+"""Another attention in a trained model: one table and one page of how much loss each swap costs.
 
 python scripts/swap.py --run tiny
 python scripts/swap.py --run smollm2 --text my.txt                                  # a run without a text of its own
@@ -51,7 +51,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 def check_effects(overrides: list[str], steps: int) -> None:
-    """Raises UserError for an option of the training where nothing is trained, and for a second number of steps."""
+    """Raises UserError for a training option without --steps, and for training.max_steps, which --steps sets."""
     for key in (override.partition("=")[0] for override in overrides):
         if key == "training.max_steps":
             raise UserError("training.max_steps: --steps says how many; give that")
@@ -60,7 +60,7 @@ def check_effects(overrides: list[str], steps: int) -> None:
 
 
 if __name__ == "__main__":
-    parser = command.parser("Measure what another attention costs in a model that is there.")
+    parser = command.parser("Measure how much loss another attention costs in a trained model.")
     parser.add_argument("--run", default="", metavar="RUN", help="folder or name of a run (default: the newest)")
     parser.add_argument("--text", default="", metavar="FILE", help="the text to read (default: the run's own)")
     parser.add_argument("--config", default="swaps.yaml", metavar="FILE", help="the rows (default: configs/swaps.yaml)")

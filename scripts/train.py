@@ -4,7 +4,7 @@ python scripts/train.py --config tiny.yaml                                  # a 
 python scripts/train.py --config tiny.yaml model.attention=average_softmax  # swap the attention
 python scripts/train.py --resume                                            # go on with the newest run
 python scripts/train.py --from-run tiny data.source=my.txt                  # a new run, with the weights of one
-python scripts/train.py --from-hf smollm2 data.source=my.txt                # with those of a model from elsewhere
+python scripts/train.py --from-hf smollm2 data.source=my.txt                # with those of an imported model
 python scripts/train.py --config tiny.yaml --profile                        # where a step's time goes
 python scripts/train.py --config tiny.yaml --plain                          # no kernels: the textbook's forms only
 """
@@ -61,7 +61,7 @@ def main(arguments: argparse.Namespace) -> None:
         raise UserError("give --config FILE to start a run (try --config tiny.yaml), or --resume to go on with one")
     trainer.fit()
     verdict = trainer.verdict()
-    distributed.wait_for_all()  # one that left earlier would take with it what it is still sending
+    distributed.wait_for_all()  # a process that exits earlier could lose data that it is still sending
     if distributed.rank() > 0:
         return
     folder, history = trainer.run.folder, trainer.history
@@ -71,7 +71,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 def start_from(arguments: argparse.Namespace) -> Trainer:
-    """A new run that starts with the weights of one that is there, or of a model from elsewhere, which becomes one."""
+    """Make the trainer of a new run that starts with the weights of another run, or of a model, which is imported."""
     if arguments.from_hf is not None:
         source, settings = imported(arguments)
     else:
@@ -83,9 +83,9 @@ def start_from(arguments: argparse.Namespace) -> Trainer:
 
 
 def imported(arguments: argparse.Namespace) -> tuple[Opened, RunConfig]:
-    """A run of a model from elsewhere, and the config of the training, which is checked before the weights are read.
+    """Import a model as a run; returns the run, and the training's config, which is checked before weights are read.
 
-    A run that was made of the same files before is taken again.
+    A run that was made from the same files before is used again.
     """
     if "RANK" in os.environ:
         raise UserError("--from-hf: import it first (scripts/import_hf.py), then give --from-run to all processes")
@@ -117,7 +117,7 @@ def profile(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser = command.parser("Train a model from a config; anything after it like training.max_steps=50 overrides it.")
+    parser = command.parser("Train a model from a config. Arguments such as training.max_steps=50 override the config.")
     parser.add_argument("--config", help="a YAML file, looked up as given and then in configs/")
     parser.add_argument("--name", default="", help="name of the run (default: the config's); numbered when taken")
     parser.add_argument(

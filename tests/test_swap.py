@@ -203,7 +203,7 @@ def test_what_is_shown_of_a_swapped_run_says_so(home: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("data.source=other.txt", "data.source=other.txt: of a run that is there, options of the model can be swapped"),
+        ("data.source=other.txt", "data.source=other.txt: only options of the model can be swapped in a run"),
         ("training.max_steps=5", "train.py --from-run"),
         ("model.attention=averag", "unknown kind 'averag'"),
         ("model.attention={kind: multi_head, n_head: 5, head_dim: null}", "5 heads do not divide n_embd, 24"),

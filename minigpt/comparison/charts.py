@@ -17,15 +17,15 @@ from minigpt.inspection.pictures import log_ticks, ticks
 Summary = Mapping[str, Any]
 Point = tuple[float, float]
 
-BROAD, NARROW = 820, 358  # pixels: of the page, and of a phone of 390 pixels without the page's margins
+BROAD, NARROW = 820, 358  # widths in pixels: of the page; of a phone, 390 less the page's margins
 HEIGHT, LEFT, TOP, BOTTOM, ROW = 380, 56, 14, 44, 17
-LONGEST = 26  # characters of a variant's name in a chart; tables have the whole
-LEAST = 1e-4  # nats above the floor: what is nearer to it is drawn here
+LONGEST = 26  # characters of a variant's name in a chart; tables show the whole name
+LEAST = 1e-4  # nats above the floor; a smaller value is drawn at this one
 
 
 @dataclass(frozen=True)
 class Ink:
-    """The colours of a chart. Further curves use those of the first ones again, dashed."""
+    """The colours of a chart. Where there are more curves than colours, the colours repeat with dashed lines."""
 
     ink: str
     soft: str
@@ -51,7 +51,7 @@ PAPER = Ink(
 
 @dataclass(frozen=True)
 class Curve:
-    """What is compared, by step, of one variant: the mean over its seeds, and the lowest and highest of them."""
+    """The compared loss of one variant by step: the mean over its seeds, and the lowest and the highest of them."""
 
     name: str
     points: Sequence[Point]
@@ -60,21 +60,21 @@ class Curve:
 
 @dataclass(frozen=True)
 class Curves:
-    """The curves of all variants that are possible."""
+    """The curves of all variants but those whose loss is below the floor, which is impossible."""
 
     title: str
     curves: Sequence[Curve]
-    forgetful: float | None  # the forgetful reader's height above the floor
+    forgetful: float | None  # the forgetful reader's loss above the floor
     logs: bool  # whether the axis is logarithmic
 
     @property
     def values(self) -> list[float]:
-        """All heights that are drawn."""
+        """All losses that are drawn."""
         found = [y for curve in self.curves for _, low, high in curve.spread for y in (low, high)]
         return [self.drawn(y) for y in found] + ([] if self.forgetful is None else [self.forgetful])
 
     def drawn(self, y: float) -> float:
-        """Where a value is drawn: on a logarithmic axis, at least at LEAST."""
+        """The value that is drawn for `y`: on a logarithmic axis, at least LEAST."""
         return max(y, LEAST) if self.logs else y
 
 
@@ -97,7 +97,7 @@ def shortened(name: str) -> str:
 
 @dataclass(frozen=True)
 class Frame:
-    """Where steps and values lie in a picture."""
+    """Converts steps and values to pixels."""
 
     steps: Sequence[float]  # the ticks of both axes
     marks: Sequence[float]
@@ -116,7 +116,7 @@ class Frame:
 
 
 def curves_svg(found: Curves, width: int, ink: Ink) -> str:
-    """The curves as SVG, `width` pixels wide, each named at its right, or below where that leaves no room."""
+    """The curves as SVG, `width` pixels wide, with names at the right, or below in a narrow chart."""
     below = width < 2 * NARROW
     lowest, highest = min(found.values), max(found.values)
     frame = Frame(
@@ -154,7 +154,7 @@ def _axes(frame: Frame, ink: Ink) -> Iterator[str]:
 
 
 def _curve(curve: Curve, found: Curves, frame: Frame, ink: Ink, place: int) -> Iterator[str]:
-    """The spread as a band and the mean as a line; of a single evaluation, a bar and a dot."""
+    """The spread as a band and the mean as a line; for a single evaluation, a bar and a dot."""
     points = [(frame.x(step), frame.y(found.drawn(value))) for step, value in curve.points]
     edges = [(frame.x(step), frame.y(found.drawn(low)), frame.y(found.drawn(high))) for step, low, high in curve.spread]
     if len(points) == 1:
@@ -185,7 +185,7 @@ def _names_at_ends(names: Sequence[tuple[str, float]], found: Curves, frame: Fra
 
 
 def _key_below(names: Sequence[tuple[str, float]], frame: Frame, ink: Ink) -> Iterator[str]:
-    """A line for each name, with a piece of its curve."""
+    """The legend: a row for each name, with a piece of its curve."""
     forgetful = f'stroke="{ink.ink}" stroke-dasharray="2 4"'
     for row, (name, _) in enumerate(names):
         y = frame.bottom + BOTTOM + ROW * row + 8
@@ -200,7 +200,7 @@ def _key_below(names: Sequence[tuple[str, float]], frame: Frame, ink: Ink) -> It
 def differences_svg(rows: Sequence[Mapping[str, Any]], width: int, ink: Ink) -> str:
     """A forest plot: for each variant, the difference to the baseline as a dot and its confidence interval as a bar.
 
-    `rows` are those of variants that have a difference. A name stands at the left of its bar, or above where the
+    `rows` are the rows of a summary that have a difference. A name stands at the left of its bar, or above where the
     picture is narrow.
     """
     above = width < 2 * NARROW

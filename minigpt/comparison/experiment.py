@@ -1,7 +1,7 @@
 """Runs a whole comparison: measures the variants' speed, says how long it will take, trains them, writes the page.
 
-An experiment that was stopped continues. A run is trained again only if its result is missing or damaged, or if its
-config or a plugin has changed.
+The same command continues an experiment that was stopped. A run is trained again only if its result is missing or
+damaged, or if its config or a plugin has changed.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Experiment:
     say: Say = say
     speeds: dict[str, dict[str, Any]] = field(default_factory=dict)  # of each variant, by name
     share: int | None = None  # bytes of memory that each worker may use; None: unknown
-    skip_checks: bool = False  # the models are trained unchecked
-    tuning: dict[str, Any] | None = None  # the trials of `compare.tune`, and what was taken
+    skip_checks: bool = False  # train the models without checks
+    tuning: dict[str, Any] | None = None  # the trials of `compare.tune`, and the values taken
 
     def run(self, command: str) -> dict[str, Any]:
         """Do the runs that are left, write results.json, results.csv and page.html, and return the results.
@@ -81,7 +81,7 @@ class Experiment:
         return summary
 
     def train(self) -> tuple[list[str], list[str]]:
-        """Do the runs that are left. Returns what a reader of the results has to know, and a line for each failed run.
+        """Do the runs that are left. Returns notes for the reader of the results, and a line for each failed run.
 
         Raises UserError before any run if a variant cannot be trained.
         """
@@ -106,7 +106,7 @@ class Experiment:
         return notes, failures
 
     def edits(self) -> list[str]:
-        """A line for each plugin that was edited since it was loaded: it is not what ran."""
+        """A line for each plugin whose file was edited after it was loaded: the runs used the earlier version."""
         ran = "while the runs were under way; the results are those of the plugin as it was at the start"
         again = "the same command trains again with what it is now"
         return [f"{path} was edited {ran}, and {again}" for path in self.plugins if was_edited(path)]
@@ -124,7 +124,7 @@ class Experiment:
         return [job for job, result, _ in self.results(every) if result is None]
 
     def results(self, every: Sequence[Job] | None = None) -> Iterator[tuple[Job, dict[str, Any] | None, str]]:
-        """Each run, its result, and why that cannot be used; see `load_result`. `every`: these, not all runs."""
+        """Each run of `every` (None: all runs), its result or None, and why there is none (see `load_result`)."""
         every = self.jobs() if every is None else every
         for job in progress(every, "reading the results", len(every), "runs"):
             yield job, *load_result(job.folder, job.key)
@@ -169,7 +169,7 @@ class Experiment:
         return replace(config, training=replace(config.training, max_steps=steps))
 
     def seconds(self, job: Job) -> float:
-        """About how long a run will take."""
+        """About how many seconds a run takes."""
         speed, training = self.speeds[job.variant], job.config.training
         curve = -(-training.max_steps // training.eval_every) * speed["curve"]
         return float(training.max_steps * speed["step"] + curve + speed["whole"] + OVERHEAD)
@@ -185,7 +185,7 @@ class Experiment:
     # ---- the trials and the runs ----
 
     def tune(self, pool: WorkerPool) -> list[str]:
-        """Try the values of `compare.tune`, and give each variant the one that suits it. Returns notes on these."""
+        """Try the values of `compare.tune`, and give each variant the best one. Returns notes for the reader."""
         tune = self.comparison.settings.tune
         if tune is None:
             return []
@@ -202,7 +202,7 @@ class Experiment:
         return notes
 
     def do(self, pool: WorkerPool, every: Sequence[Job], what: str = "runs") -> list[str]:
-        """Do all of these runs that are left. Returns a line for each run that failed."""
+        """Do those runs of `every` that have no result yet. Returns a line for each run that failed."""
         self.say_what_is_reused(every)
         left, total = self.unfinished(every), len(every)
         if not left:

@@ -1,9 +1,9 @@
 """Files for papers and slides: `compare.py --figures DIR` writes the charts as SVG and PDF, and the tables as LaTeX.
 
 DIR/
-    curves.svg  curves.pdf              what is compared, by step, with the spread over the seeds
+    curves.svg  curves.pdf              the compared loss by step, with the spread over the seeds
     differences.svg  differences.pdf    to the baseline, with 95 % confidence intervals
-    table.tex  accuracy.tex             a tabular each, without packages: \\input{table.tex}
+    table.tex  accuracy.tex             a tabular each, which needs no package: \\input{table.tex}
 
 The PDF files are drawn by matplotlib (the extra `plot`), from the numbers that the SVG files show.
 """
@@ -31,7 +31,7 @@ LATEX = {
 
 
 def write_figures(summary: Summary, folder: Path, say: Say) -> None:
-    """Write all files; without matplotlib those but the PDF, and say so. Raises OSError."""
+    """Write all files. Without matplotlib, write no PDF, and say so. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = [row for row in summary["variants"] if row["difference"]]
     charts: dict[str, tuple[Callable[[], str], Callable[[Any], None]]] = {}
@@ -56,7 +56,7 @@ def write_figures(summary: Summary, folder: Path, say: Say) -> None:
 
 
 def write_pdf(path: Path, plot: Callable[[Any], None], height: float) -> None:
-    """Let `plot` draw into axes 6.5 inches wide, as the text of a page is, and write them as PDF."""
+    """Let `plot` draw into axes of 6.5 (the text width of a page) by `height` inches, and write them as PDF."""
     pyplot = plotting()
     with pyplot.rc_context({"pdf.fonttype": 42, "font.size": 9, "text.parse_math": False}):
         figure, axes = pyplot.subplots(figsize=(6.5, height), layout="constrained")
@@ -70,7 +70,7 @@ def write_pdf(path: Path, plot: Callable[[Any], None], height: float) -> None:
 
 
 def plot_curves(found: Curves, axes: Any) -> None:
-    """The curves with their bands; of a single evaluation, dots with bars."""
+    """Draw the curves with their bands; for a single evaluation, dots with bars."""
     for place, curve in enumerate(found.curves):
         steps, means = zip(*((step, found.drawn(value)) for step, value in curve.points))
         lows, highs = ([found.drawn(values[side]) for values in curve.spread] for side in (1, 2))
@@ -112,7 +112,7 @@ def plot_differences(rows: Sequence[Mapping[str, Any]], axes: Any) -> None:
 
 
 def table_of(summary: Summary) -> Iterator[list[str]]:
-    """The rows of table.tex: loss, difference to the baseline with its interval, parameters; a line for each reader."""
+    """The rows of table.tex: loss, difference to the baseline with its interval, parameters. Titles first."""
     above = summary["metric"] == "above"
     yield ["variant", "above the floor" if above else "loss", "difference (95 % interval)", "parameters"]
     for row in summary["variants"]:
@@ -128,7 +128,7 @@ def table_of(summary: Summary) -> Iterator[list[str]]:
 
 
 def accuracy_of(summary: Summary) -> Iterator[list[str]]:
-    """The rows of accuracy.tex: what is predicted of each name."""
+    """The rows of accuracy.tex: the accuracy of each variant for each name. Titles first."""
     yield ["variant", *summary["names"]]
     for row in rows_of(summary):
         yield [row["variant"], *(number(row["accuracy"].get(name), ".3f") for name in summary["names"])]
@@ -145,6 +145,6 @@ def tabular(rows: Iterator[list[str]]) -> str:
 
 
 def latex(text: str) -> str:
-    """A text as LaTeX prints it: no character of it is a command. A sign before a number is a minus, in math."""
+    """A text with its special characters escaped. A plus or minus before a number is set in math mode."""
     found = "".join(LATEX.get(character, character) for character in one_line(text))
     return re.sub(r"(?<![\w.])([+]|-\{\})(?=\d)", lambda sign: f"${sign[1][0]}$", found)

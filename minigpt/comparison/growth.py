@@ -1,11 +1,12 @@
-"""The summary of an experiment over sizes: losses, power laws, what they predict, and whether a gain survives.
+"""The summary of an experiment over sizes: losses, power laws, predictions, and whether a gain stays at larger sizes.
 
 `summarise` puts everything into one dict, which is written to results.json. The table, the CSV file, the chart and the
 page only show what is in it.
 
 The gain of a kind over the baseline at a size is a ratio of losses above the floor, or a difference of losses where no
-floor is known. Its trend is, for each seed, the slope of a line through the gains by the logarithm of the size; the
-interval is Student's over the seeds. With ratios the slope is the difference of the two exponents, paired by seed.
+floor is known. The trend of a gain is computed for each seed: the slope of the least-squares line through the gains
+(of ratios, the logarithms) over the logarithm of the size. Its interval is Student's t interval over the seeds. With
+ratios, the slope is the difference of the two exponents, paired by seed.
 """
 
 from __future__ import annotations
@@ -64,12 +65,12 @@ def summarise(
 
 
 def kinds_of(scaling: Scaling) -> list[str]:
-    """The kinds in their order."""
+    """The kinds in the order of the config."""
     return list(dict.fromkeys(point.kind for point in scaling.points.values()))
 
 
 def _row(kind: str, scaling: Scaling, losses: Mapping[str, Mapping[int, float]], floor: float | None) -> dict[str, Any]:
-    """A kind: its points, its law and what that predicts."""
+    """The row of a kind: its points, its power law, and what the law predicts."""
     mine = [(variant, point) for variant, point in scaling.points.items() if point.kind == kind]
     points = [_point(point, losses[variant]) for variant, point in mine]
     seen = [p for p in points if not p["held_out"] and p["mean"] is not None]
@@ -93,7 +94,7 @@ def _point(point: Point, losses: Mapping[int, float]) -> dict[str, Any]:
 
 
 def _law(law: PowerLaw | str) -> dict[str, Any]:
-    """A law as JSON: `trouble` alone where none could be fitted."""
+    """A power law as a dict for JSON; it has only `trouble` where no law could be fitted."""
     if isinstance(law, str):
         return {"trouble": law}
     kept = {key: value for key, value in vars(law).items() if key not in ("covariance", "alpha", "E")}
@@ -101,7 +102,7 @@ def _law(law: PowerLaw | str) -> dict[str, Any]:
 
 
 def _trend(row: Mapping[str, Any], base: Mapping[str, Any], metric: str) -> dict[str, Any] | None:
-    """The gain over the baseline at each size, paired by seed, and its slope by the size; None: too few pairs."""
+    """The gain over the baseline at each size, paired by seed, and its slope; a slope of None: too few pairs."""
     gains: dict[str, list[tuple[float, float]]] = {}
     sizes = []
     for mine, theirs in zip(row["points"], base["points"]):
@@ -138,7 +139,7 @@ def _troubles(job: Job, result: Result) -> str:
 
 
 def _epochs(scaling: Scaling, data: DataConfig) -> list[str]:
-    """A note on sizes that see a text more than once: repeated text is worth less (arXiv 2305.16264)."""
+    """A note on each size that sees every text more than 4 times: repeated text is worth less (arXiv 2305.16264)."""
     language = data.language
     if language is None:
         return []
@@ -154,7 +155,7 @@ def _epochs(scaling: Scaling, data: DataConfig) -> list[str]:
 
 
 def _unit(data: DataConfig) -> str:
-    """What a loss is measured in: only the characters that are asked count."""
+    """The unit of a loss. Where a language asks questions, only the characters of the answers count."""
     asked = None if data.language is None else data.language.question(0)
     if asked is None:
         return "nats a character"
@@ -187,7 +188,7 @@ def between(found: Interval | Mapping[str, float], form: str = ".2f") -> str:
 
 
 def lines(summary: Mapping[str, Any]) -> list[list[str]]:
-    """The table: a row for each kind with its loss at every size, its exponent, and prediction and truth."""
+    """The table: a row for each kind with its loss at every size, its exponent, and its prediction."""
     points = summary["kinds"][0]["points"]
     sizes = [point["size"] + (" (held out)" if point["held_out"] else "") for point in points]
     rows = [["kind", *sizes, "exponent (95 %)", "predicted for the largest"]]
@@ -201,7 +202,7 @@ def lines(summary: Mapping[str, Any]) -> list[list[str]]:
 
 
 def sentences(summary: Mapping[str, Any]) -> list[str]:
-    """What was found, one sentence each: the laws, the predictions, the gains."""
+    """The findings, one sentence each: the laws, the predictions, the gains."""
     found = []
     for row in summary["kinds"]:
         found.append(law_in_words(row, summary))
@@ -225,7 +226,7 @@ def law_in_words(row: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
 
 
 def prediction_in_words(kind: str, point: Mapping[str, Any]) -> str:
-    """What was predicted of a size that the fit did not see, and what came; "" where nothing was."""
+    """The predicted and the measured loss of a held-out size, as a sentence; "" where there is no prediction."""
     told = point["predicted"]
     if told is None or told["held"] is None:
         return ""
@@ -237,7 +238,7 @@ def prediction_in_words(kind: str, point: Mapping[str, Any]) -> str:
 
 
 def trend_in_words(row: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
-    """Whether the gain over the baseline survives, as a sentence."""
+    """How the gain over the baseline changes with the size, as a sentence."""
     trend, base, kind = row["trend"], summary["baseline"], row["kind"]
     ends = [size for size in trend["sizes"] if size["gain"] and size["gain"]["low"] is not None]
     if not ends or trend["slope"] is None:

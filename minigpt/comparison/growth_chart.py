@@ -1,7 +1,7 @@
 """The chart of an experiment over sizes: losses and fitted power laws on two logarithmic axes, as SVG.
 
-A dot is the mean over the seeds, its bar their lowest and highest. A ring is a size that the fit did not see; the broad
-bar beside it is where the fit expected it.
+A dot is the mean over the seeds; its bar goes from the lowest seed to the highest. A ring is a held-out size, which the
+fit did not see; the broad bar behind it is the interval that the fit predicts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from minigpt.inspection.figures import THEMES
 from minigpt.inspection.pictures import log_ticks
 
 LEFT = 56
-STEPS = 24  # pieces of a drawn law
+STEPS = 24  # line segments of a drawn law
 COLOURS = {
     "light": ("#2563eb", "#c2410c", "#15803d", "#7e22ce", "#be123c", "#0e7490", "#a16207", "#475569"),
     "dark": ("#7aa7ff", "#fb923c", "#4ade80", "#c4a0ff", "#fb7185", "#22d3ee", "#facc15", "#a8b3c2"),
@@ -26,10 +26,10 @@ COLOURS = {
 
 @dataclass(frozen=True)
 class Frame:
-    """Where parameters and losses lie in the picture; both axes are logarithmic."""
+    """Converts parameters and losses to pixels; both axes are logarithmic."""
 
-    across: Sequence[float]  # the ticks
-    up: Sequence[float]
+    across: Sequence[float]  # ticks of the horizontal axis
+    up: Sequence[float]  # ticks of the vertical axis
     left_end: float
     right_end: float
     right: float
@@ -70,7 +70,7 @@ def growth_svg(summary: Mapping[str, Any], width: int, ink: Ink) -> str:
 
 
 def _levels(heights: Sequence[float]) -> list[float]:
-    """The ticks of the losses: 1, 2, 5 times powers of ten, or finer steps where these would be fewer than three."""
+    """The ticks of the losses: 1, 2, 5 times powers of ten, or equal steps if highest / lowest <= 4."""
     low, high = min(heights), max(heights)
     if high / low > 4:
         return log_ticks(low, high)
@@ -95,7 +95,7 @@ def _axes(frame: Frame, summary: Mapping[str, Any], ink: Ink) -> Iterator[str]:
 
 
 def _kind(row: Mapping[str, Any], points: Sequence[Mapping[str, Any]], frame: Frame, colour: str) -> Iterator[str]:
-    """The law as a line, dashed where it extrapolates; the points; what was predicted."""
+    """The law as a line, dashed where it extrapolates; the points; the predictions."""
     law, seen = row["law"], [point["parameters"] for point in points if not point["held_out"]]
     if not law["trouble"] and seen:
         for first, last, dash in ((seen[0], seen[-1], ""), (seen[-1], points[-1]["parameters"], "5 4")):

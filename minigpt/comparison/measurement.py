@@ -54,7 +54,7 @@ Send = Callable[[dict[str, Any]], None]  # sends an answer to the process that a
 
 
 def prepare(config: RunConfig, share: int | None = None) -> tuple[Dataset, Dataset, Tokenizer, GPT, Optimizer]:
-    """The dataset; the same text in windows that start where stories start; tokenizer, model and optimizer.
+    """The dataset; the same text in windows that start where documents start; tokenizer, model and optimizer.
 
     Raises UserError if they need more memory than `share` bytes.
     """
@@ -65,10 +65,11 @@ def prepare(config: RunConfig, share: int | None = None) -> tuple[Dataset, Datas
 
 
 def try_out(config: RunConfig, allow_leak: bool, share: int | None = None, skip_checks: bool = False) -> dict[str, Any]:
-    """Check the model, train for a few steps, and return the times of a step and of evaluations, and notes.
+    """Check the model and train it for a few steps. Returns `notes`, and the seconds of a training `step`, of an
+    evaluation for the `curve`, and of one over the `whole` validation split.
 
-    Raises LeakError for a model that sees the future, unless `allow_leak`, and LawError for a kind that breaks a law;
-    neither where `skip_checks`.
+    Raises UserError as `prepare` does; LeakError for a model that sees the future, unless `allow_leak`; LawError for a
+    kind that breaks a law. With `skip_checks`, the model is not checked, and the last two are not raised.
     """
     dataset, aligned, _, model, optimizer = prepare(config, share)
     notes = idle_positions(model)
@@ -88,7 +89,7 @@ def try_out(config: RunConfig, allow_leak: bool, share: int | None = None, skip_
 
 
 def perform(config: RunConfig, folder: Path, send: Send, share: int | None = None) -> dict[str, Any]:
-    """Train one run and measure it. The result is a run folder as train.py makes it: sample.py --run FOLDER works."""
+    """Train one run, measure it, and return its result. `folder` becomes a run: sample.py --run FOLDER works."""
     began = perf_counter()
     dataset, aligned, tokenizer, model, optimizer = prepare(config, share)
     sealed = furnish(folder, config, tokenizer)
@@ -134,7 +135,7 @@ def perform(config: RunConfig, folder: Path, send: Send, share: int | None = Non
 
 
 def furnish(folder: Path, config: RunConfig, tokenizer: Tokenizer) -> dict[str, str]:
-    """Write down what is run, without the metrics of an unfinished run; returns the SHA-256 sums for its checkpoint."""
+    """Write config and tokenizer, and remove the metrics of an unfinished run. Returns the sums for its checkpoint."""
     write_whole(folder / CONFIG, to_yaml(config))
     tokenizer.save(folder / TOKENIZER)
     (folder / METRICS).unlink(missing_ok=True)
@@ -142,7 +143,7 @@ def furnish(folder: Path, config: RunConfig, tokenizer: Tokenizer) -> dict[str, 
 
 
 def draw_curves(folder: Path, windows: int) -> None:
-    """Draw the losses of a run; those of validation are over the first so many windows."""
+    """Draw the losses of a run; the validation losses are those of the first `windows` windows."""
     title = f"{folder.name}: loss in nats (validation: the first {windows} windows)"
     write_whole(folder / "loss.svg", loss_curves(folder / METRICS, title))
 
@@ -150,7 +151,8 @@ def draw_curves(folder: Path, windows: int) -> None:
 def _characters(dataset: Dataset, tokenizer: Tokenizer, targets: int) -> int:
     """How many characters the first `targets` ids of the validation split stand for.
 
-    A loss per character can be compared between tokenizers. Tokens around a text are predicted, but are no characters.
+    A loss per character can be compared between tokenizers. The tokens that begin and end
+    a text are targets too, but stand for no characters.
     """
     check_size(dataset.ids)
     first = dataset.splits["val"].start + 1
@@ -187,13 +189,13 @@ def read_example(model: GPT, config: RunConfig, tokenizer: Tokenizer) -> dict[st
 
 
 def _note(weights: Tensor) -> str:
-    """What the picture of a map (T, T) does not say: what rows sum to, and what is opaque, where that is not 1."""
+    """The caption of a map (T, T): the sums of its rows, and the weight that has full colour, where these are not 1."""
     most = float(weights.abs().max())
     return "; ".join(filter(None, (sums(weights), f"full colour: {most:.2g}" if most > 1.001 else "")))
 
 
 def _of_answers(corpus: Corpus, text: str, probabilities: list[float]) -> list[float | None]:
-    """The probabilities of the characters after the first that are asked, rounded; None for the others."""
+    """The probabilities of the characters after the first, rounded; None for a character outside the answers."""
     asked = range(len(text))[(corpus.language and corpus.language.answers(text)) or slice(None)]
     return [round(p, 5) if place in asked else None for place, p in enumerate(probabilities, 1)]
 

@@ -16,7 +16,7 @@ from minigpt.inspection.maps import axis_labels
 from minigpt.inspection.pictures import visible
 from minigpt.system.counting import layer_name
 
-CELL, ROOM = 10, 24  # of a map: pixels of a letter in full size; labels that a small one has room for
+CELL, ROOM = 10, 24  # of a map: pixels of a letter in full size; the most labels of a small map
 SHOWN = 340  # pixels of a small map
 LINE = 64  # characters of the example story in one row
 
@@ -97,7 +97,7 @@ def _table(rows: Sequence[Sequence[str]], name: str, classes: Mapping[int, str] 
 
 
 def _wide(what: str) -> str:
-    """The beginning of what may be wider than the screen: it scrolls, by keyboard too."""
+    """The opening tag of a region that scrolls, by keyboard too, where its content is wider than the screen."""
     return f'<div class="wide" tabindex="0" role="region" aria-label="{what}">'
 
 
@@ -147,7 +147,7 @@ def _trials(summary: Summary) -> Iterator[str]:
 def _curves(summary: Summary) -> Iterator[str]:
     """The compared loss by step, on the first validation windows, with the spread of the seeds.
 
-    One curve for each variant that is possible.
+    One curve for each variant, but for those whose loss is below the floor, which is impossible.
     """
     found = curves_of(summary)
     if found is not None:
@@ -207,7 +207,7 @@ def _letter(letter: str, takes: str, probability: float | None) -> str:
 
 
 def _attention(summary: Summary) -> Iterator[str]:
-    """The attention maps of every layer and head for that story."""
+    """The attention maps of every layer and head for the example story."""
     if not summary["example"]:
         return
     yield "<h2>Attention in that story</h2>"
@@ -225,7 +225,7 @@ def _attention(summary: Summary) -> Iterator[str]:
 
 
 def _maps(look: Mapping[str, Any]) -> Iterator[str]:
-    """The maps of one variant, each with the name of its head, and what its picture does not say."""
+    """The maps of one variant, each with the name of its head and its caption."""
     tokens, notes = look.get("tokens") or [], look.get("notes") or [[""] * len(heads) for heads in look["attention"]]
     for layer, (pictures, said) in enumerate(zip(look["attention"], notes)):
         for head, (picture, note) in enumerate(zip(pictures, said)):
@@ -236,10 +236,13 @@ def _maps(look: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _map(picture: str, tokens: Sequence[str], label: str) -> str:
-    """A map with its words, and in full size with its letters. `tokens` may be unknown: then it has no labels."""
+    """A map. A small one has some tokens as labels, a full-size one the first letter of each token.
+
+    Without `tokens`, it has no labels.
+    """
     side = CELL * max(len(tokens), 1)
     words = axis_labels(tokens, ROOM)
-    size = 11 * side / SHOWN  # of the words in a small map: 11 pixels where it is shown
+    size = 11 * side / SHOWN  # font size of the labels in a small map: 11 pixels on the screen
     edge = round(max(15, 1.2 * size + 0.62 * size * max((len(name) for _, name in words), default=0)))
     whole = edge + side
     parts = [f'<svg viewBox="0 0 {whole} {whole}" style="--full:{whole}px" role="img" aria-label="{label}">']

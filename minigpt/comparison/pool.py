@@ -2,7 +2,7 @@
 
 A worker is a process that executes `worker.main`. It reads a task from each line of its stdin and writes its answers to
 stdout, as JSON. If a worker dies, only the run that it was doing is lost: the next task gets a new worker. The first
-line has the code of the plugins as it was loaded at the start: all workers run the same, also when a file is edited.
+line has the code of the plugins as it was loaded at the start: all workers run the same code, even if a file is edited.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Answer = dict[str, Any]
 OnAnswer = Callable[[Task, Answer], None]
 
 MAIN = "from minigpt.comparison.worker import main; main()"
-RETRY = 1.0  # seconds until a run that another experiment is doing is asked for again
+RETRY = 1.0  # seconds to wait before asking again for a run that another experiment is doing
 
 
 class WorkerPool:
@@ -49,7 +49,7 @@ class WorkerPool:
     def work(self, tasks: Sequence[Task], on_answer: OnAnswer) -> list[Answer]:
         """Do all tasks and return the last answer to each: its event is done, refused or failed.
 
-        `on_answer` is called with every answer, also with those about a step.
+        `on_answer` is called with every answer, also with the answers about a step.
         """
         waiting, answers = deque(enumerate(tasks)), dict[int, Answer]()
         with ThreadPoolExecutor(min(self.size, max(1, len(tasks)))) as executor:

@@ -1,8 +1,9 @@
 """Fits a power law to losses by size, L(N) = E + A N^-alpha (arXiv 2001.08361, 2203.15556), or says why there is none.
 
 E is the floor where it is known, and is fitted where it is not. The fit is least squares in logarithms: of L - E where
-E is known, of L where it is not. Intervals are Student's, from the scatter of the sizes around the curve: the noise of
-the seeds widens them, and so does a curve that is no power law. A bootstrap over five sizes would be too narrow.
+E is known, of L where it is not. Intervals are Student's t intervals, from the scatter of the sizes around the curve:
+the noise of the seeds widens them, and so do losses that follow no power law. A bootstrap over five sizes would give
+intervals that are too narrow.
 
 n sizes   p constants: log A, alpha, and E where it is fitted
 """
@@ -19,8 +20,8 @@ import numpy.typing as npt
 from minigpt.comparison.statistics import CONFIDENCE, t_quantile
 
 Numbers = npt.NDArray[np.float64]
-LEAST_SHARE = 0.97  # of the variance of the logarithms: a curve that explains less of it is not called a law
-STEEPER = 2.5  # two parts of one power law do not differ by such a factor
+LEAST_SHARE = 0.97  # a curve that explains less of the variance of the logarithms is not called a law
+STEEPER = 2.5  # the exponents of two parts of one power law do not differ by more than this factor
 GRID = np.geomspace(0.01, 4.0, 60)  # of alpha, where E is fitted
 
 
@@ -38,24 +39,24 @@ class Interval:
 
 @dataclass(frozen=True)
 class PowerLaw:
-    """A fitted power law. `trouble` says why it is none; then its numbers are not to be believed."""
+    """A fitted power law. If `trouble` is not empty, it says why the losses follow none: ignore the numbers."""
 
     log_A: float
     alpha: Interval
-    E: Interval  # of one point where E is known
+    E: Interval  # low = value = high where E is known
     known: bool  # whether E is known
-    scatter: float  # of the logarithms around the curve, with n - p degrees of freedom
+    scatter: float  # standard deviation of the logarithms around the curve, n - p degrees of freedom
     share: float  # of the variance of the logarithms that the curve explains
     degrees: int  # n - p
     covariance: Numbers  # (p, p)
     trouble: str = ""
 
     def at(self, N: float) -> float:
-        """The loss of the curve at a size."""
+        """The loss of the curve at size N."""
         return self.E.value + math.exp(self.log_A - self.alpha.value * math.log(N))
 
     def predict(self, N: float) -> Interval:
-        """What a new size would have, with the interval of a new measurement (not only of the curve)."""
+        """The predicted loss at size N, with the interval of a new measurement (not only of the curve)."""
         fitted = self.at(N)
         slope = _slopes(np.array([N]), self.log_A, self.alpha.value, self.E.value, self.known)[0]  # (p,)
         spread = math.sqrt(float(slope @ self.covariance @ slope) + self.scatter**2)
@@ -65,7 +66,10 @@ class PowerLaw:
 
 
 def fit(sizes: Sequence[float], losses: Sequence[float], floor: float | None) -> PowerLaw | str:
-    """The power law of these sizes, which grow, and losses; or one line that says why none can be fitted."""
+    """The power law of these losses at these ascending sizes, or one line that says why none can be fitted.
+
+    `floor` is E; None: E is fitted too.
+    """
     N, L = np.array(sizes, dtype=np.float64), np.array(losses, dtype=np.float64)  # (n,) each
     constants = 2 if floor is not None else 3
     if len(N) < constants + 2:
@@ -104,7 +108,7 @@ def _known(N: Numbers, L: Numbers, floor: float) -> tuple[float, float, float]:
 
 
 def _free(N: Numbers, L: Numbers) -> tuple[float, float, float]:
-    """E, log A and alpha where E is fitted: for each alpha of a grid, the best E and A; then finer grids around it."""
+    """E, log A and alpha where E is fitted: the alpha of a grid with the least error, then of finer grids around it."""
     grid = GRID
     for _ in range(5):
         tried = [(_given(N, L, alpha), alpha) for alpha in grid]
@@ -114,9 +118,10 @@ def _free(N: Numbers, L: Numbers) -> tuple[float, float, float]:
 
 
 def _given(N: Numbers, L: Numbers, alpha: float) -> tuple[float, float, float]:
-    """The squared error of log L, E and log A for one alpha: relative errors first, then those of the logarithms.
+    """The squared error of log L for one alpha, and the E and log A that minimise it, with E >= 0 and A > 0.
 
-    E is not below zero and A is above it; where that is not the least squares, E is zero.
+    First the least squares of relative errors, then Gauss-Newton steps on log L. E is zero where the first would make E
+    negative or A not positive.
     """
     fall = N**-alpha  # (n,)
     E, A = np.linalg.lstsq(np.stack([1 / L, fall / L], axis=1), np.ones_like(L), rcond=None)[0]
@@ -134,7 +139,7 @@ def _given(N: Numbers, L: Numbers, alpha: float) -> tuple[float, float, float]:
 
 
 def _slopes(N: Numbers, log_A: float, alpha: float, E: float, known: bool) -> Numbers:
-    """How the curve's logarithm changes with log A, alpha and, where it is fitted, E: (n, p)."""
+    """The derivatives (n, p) of the fitted logarithm (see above) by log A, alpha and, where it is fitted, E."""
     above = np.exp(log_A - alpha * np.log(N))  # (n,)
     share = np.ones_like(N) if known else above / (E + above)  # (n,)
     columns = [share, -np.log(N) * share] + ([] if known else [1 / (E + above)])
@@ -149,7 +154,7 @@ def local_exponents(N: Numbers, L: Numbers, E: float) -> list[float]:
 
 
 def _trouble(law: PowerLaw, N: Numbers, L: Numbers) -> str:
-    """Why this is no power law; "" if nothing speaks against one."""
+    """Why the losses follow no power law; "" if every check passes."""
     if law.alpha.low <= 0 and law.share > 0.5:
         span = f"{law.alpha.low:.2f} to {law.alpha.high:.2f}"
         return f"no power law shown: these sizes do not determine an exponent ({span})"
@@ -174,5 +179,5 @@ def _trouble(law: PowerLaw, N: Numbers, L: Numbers) -> str:
 
 
 def loose(law: PowerLaw) -> bool:
-    """Whether a fitted E is hardly determined: its interval is wider than a quarter of it."""
+    """Whether the sizes hardly determine a fitted E: its interval is wider than a quarter of its value."""
     return not law.known and law.E.high - law.E.low > 0.25 * max(law.E.value, 1e-9)

@@ -2,7 +2,7 @@
 
 runs/compare/ladder/
     results.json  results.csv  page.html                   written by experiment.py from the results of all runs
-    tuning/one-head-0.003-seed-101/                        a trial, if `compare.tune` asks for them: as a run
+    tuning/one-head-0.003-seed-101/                        a trial of `compare.tune`: a folder like a run's
     one-head-seed-1/                                       a run folder as train.py makes it
         result.json                                        the result of this run, with its SHA-256
 """
@@ -36,11 +36,11 @@ class Job:
     config: RunConfig
     key: str
     folder: Path
-    value: float | None = None  # of the option that is tuned, in a trial
+    value: float | None = None  # in a trial: of the option that is tuned
 
     @property
     def who(self) -> str:
-        """What is run, as text."""
+        """The variant, the value and the seed as text."""
         tried = "" if self.value is None else f" with {self.value:g}"
         return f"{self.variant}{tried}, seed {self.seed}"
 
@@ -120,12 +120,12 @@ def load_result(folder: Path, key: str) -> tuple[dict[str, Any] | None, str]:
 
 
 def is_finished(job: Job) -> bool:
-    """Whether a run has a result, of whatever config."""
+    """Whether a run has a result, even one of another config."""
     return _sealed_result(job.folder)[0] is not None
 
 
 def differences(job: Job, free: Collection[str] = ()) -> dict[str, tuple[Any, Any]]:
-    """The keys in which the config of a finished run differs from what it would be now: (then, now), None without.
+    """The keys in which the config of a finished run differs from the job's: {key: (then, now)}; None: no such key.
 
     Empty if the run has not finished. Keys in `free` are not compared.
     """
@@ -147,7 +147,7 @@ def _leaves(values: Any, path: str = "") -> dict[str, Any]:
 
 
 def _sealed_result(folder: Path) -> tuple[dict[str, Any] | None, str]:
-    """The result in a run's folder, of whatever config, or None and why there is none, as `load_result`."""
+    """The result in a run's folder, even of another config, or None and the reason, as `load_result` returns it."""
     try:
         sealed = parse_json(read_start(folder / RESULT, MAX_RESULT))
         text, sha256 = sealed["result"], sealed["sha256"]
@@ -161,5 +161,5 @@ def _sealed_result(folder: Path) -> tuple[dict[str, Any] | None, str]:
     except (ValueError, KeyError, TypeError, AttributeError):
         return None, "its result is damaged"
     if not is_result(result):
-        return None, "its result is not what a run finds"
+        return None, "its result is malformed"
     return result, ""

@@ -7,8 +7,8 @@
       mean: {model.attention: average_softmax}
     data: ...      model: ...      training: ...           # as for train.py; the same for all
 
-A kind is a name and the config keys in which it differs, as a variant of a comparison is. Each kind at each size is a
-variant of a comparison, so the runs, their pairs and their results are those of one.
+A kind is a name and the config keys in which it differs, like a variant of a comparison (`variants.py`). Each kind at
+each size becomes one variant, so runs, pairs and results work as in a comparison.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from minigpt.training.memory import outline
 GROUPS = ("scaling", "sizes", "kinds")
 BUDGET = ("tokens", "tokens_per_parameter")
 ONE_THREAD = "every run has one thread; scaling.processes sets how many runs train at the same time"
-DECIDED = {  # keys that an experiment sets for each run, and what they follow
+DECIDED = {  # {key that an experiment sets for each run: the key that decides it}
     "model.n_embd": "sizes.n_embd",
     "model.n_layer": "sizes.n_layer",
     "training.max_steps": "scaling.tokens",
@@ -68,10 +68,10 @@ class ScalingConfig(Options):
     baseline: str = ""
     """The kind with which all others are compared."""
     seeds: tuple[Seed, ...] = (1, 2, 3)
-    """Every kind is trained once with each at every size."""
+    """Every kind is trained once with each seed at every size."""
     tokens_per_parameter: Positive | None = None
     """How many positions a size is trained on, for each of the baseline's parameters in its blocks (arXiv 2203.15556
-    takes about 20); all kinds of a size see as many."""
+    takes about 20); all kinds of a size see the same number."""
     tokens: Annotated[int, Range(1, MOST)] | None = None
     """How many positions every size is trained on; give this or tokens_per_parameter."""
     hold_out: Natural = 1
@@ -94,14 +94,14 @@ class ScalingConfig(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class SizesConfig(Options):
-    """The sizes, from the smallest to the largest. A list has a number for each; a single number is that of all."""
+    """The sizes, from the smallest to the largest. A list has a number for each size; one number is for all sizes."""
 
     n_embd: tuple[Size, ...]
-    """The widths."""
+    """The width of each size."""
     n_layer: Size | tuple[Size, ...] = 2
-    """The layers."""
+    """The number of layers."""
     n_head: Size | tuple[Size, ...] = 1
-    """The heads of every kind that has heads and does not say how many."""
+    """The number of heads of every kind that has heads and does not set n_head itself."""
 
     def mistakes(self) -> Iterator[Mistake]:
         for name in ("n_layer", "n_head"):
@@ -146,7 +146,7 @@ def blocks_of(config: RunConfig) -> int:
 
 
 def load_scaling(file: str, overrides: Sequence[str] = (), name: str = "") -> Scaling:
-    """Read an experiment over sizes. The overrides `group.key=value` change what it says. Raises UserError."""
+    """Read an experiment over sizes. The overrides `group.key=value` change its keys. Raises UserError."""
     name = name or Path(file).stem
     check_name(name, "an experiment")
     mistakes: list[Mistake] = []
@@ -173,8 +173,8 @@ def load_scaling(file: str, overrides: Sequence[str] = (), name: str = "") -> Sc
 def refuse_other_settings(scaling: Scaling, every: Sequence[Job], trials: Sequence[Job] = ()) -> None:
     """Raises UserError if the folder has finished runs with other settings, which would be trained again.
 
-    More kinds, sizes and seeds only add runs. What trials choose is not compared, but which trials there were: others
-    may choose something else, for which finished runs would be trained again.
+    More kinds, sizes and seeds only add runs. The value that trials chose is not compared. The trials themselves are:
+    other trials may choose another value, for which finished runs would be trained again.
     """
     free = () if scaling.options.tune is None else (scaling.options.tune.key,)
     changed = {job.who: found for job in trials if (found := differences(job))}
@@ -189,7 +189,7 @@ def refuse_other_settings(scaling: Scaling, every: Sequence[Job], trials: Sequen
 
 
 def other_trials(run: Job, trials: Sequence[Job]) -> dict[str, tuple[str, str]]:
-    """Of a finished run, the trials that its folder has, and those that it would have now, where these are others."""
+    """Where a finished run would now have other trials than in its folder: {"scaling.tune": (then, now)}."""
     asked = {trial.folder.name for trial in trials if trial.variant == run.variant}
     if not asked or not is_finished(run):
         return {}
@@ -206,7 +206,7 @@ def other_trials(run: Job, trials: Sequence[Job]) -> dict[str, tuple[str, str]]:
 
 
 def refuse_fewer_kinds(scaling: Scaling) -> None:
-    """Raises UserError if the folder has a page of kinds that are not among those given, which would be replaced."""
+    """Raises UserError if the folder has a page with kinds that are not given now: the new page would lose them."""
     try:
         there = parse_json((scaling.folder / "results.json").read_bytes())
     except (OSError, ValueError):
@@ -220,13 +220,13 @@ def refuse_fewer_kinds(scaling: Scaling) -> None:
 
 
 def _follows(key: str, options: ScalingConfig) -> str:
-    """Which key of the experiment sets this one of a run, in brackets; "" for none."""
+    """In brackets, the key of the experiment that sets a key of a run; "" if no key does."""
     by = "scaling.tokens_per_parameter" if options.tokens is None else "scaling.tokens"
     return f" (from {by})" if key == "training.max_steps" else ""
 
 
 def _one_budget(tree: Node, given: Sequence[str]) -> None:
-    """A budget on the command line takes the place of the other one in the file."""
+    """Remove the other budget of the file if the command line gives one: tokens or tokens_per_parameter."""
     node = tree.value.get("scaling")
     for name, other in (BUDGET, BUDGET[::-1]):
         if f"scaling.{name}" in given and f"scaling.{other}" not in given and node.value[name].value is not None:
@@ -234,7 +234,7 @@ def _one_budget(tree: Node, given: Sequence[str]) -> None:
 
 
 def _decided(tree: Node) -> Iterator[Mistake]:
-    """The keys that are given although the experiment sets them."""
+    """A mistake for each key that is given although the experiment sets it."""
     for key, by in DECIDED.items():
         group, name = key.split(".")
         node = tree.value.get(group)
@@ -247,7 +247,7 @@ def _configs(tree: Node, kinds: Node, sizes: SizesConfig) -> dict[str, list[RunC
     if not isinstance(kinds.value, dict) or not kinds.value:
         raise ConfigError([(kinds.where, "kinds: expected `name: {group.key: value, ...}`, one a line")])
     mistakes, found = list[Mistake](), dict[str, list[RunConfig]]()
-    seen = dict[Mistake, list[tuple[str, int]]]()  # the kinds and widths that have a mistake
+    seen = dict[Mistake, list[tuple[str, int]]]()  # each mistake, and the kinds and widths that have it
     for name, changes in kinds.value.items():
         where = kinds.keys[name]
         if slug(name) in map(slug, found) or not slug(name):
@@ -287,7 +287,7 @@ def _config(tree: Node, changes: Node, where: str, size: tuple[int, int, int]) -
 
 
 def _once(seen: Mapping[Mistake, Sequence[tuple[str, int]]], kinds: int, sizes: int) -> Iterator[Mistake]:
-    """Each mistake once, with the first kind and width that has it, as far as not all have."""
+    """Each mistake once. Unless all have it, its text begins with the first kind (and width) that has it."""
     for (where, what), those in seen.items():
         name, n_embd = those[0]
         if len(those) == kinds * sizes:
@@ -299,7 +299,7 @@ def _once(seen: Mapping[Mistake, Sequence[tuple[str, int]]], kinds: int, sizes: 
 
 
 def _unknown(node: Node, before: str, known: Sequence[str]) -> Iterator[Mistake]:
-    """The keys whose first part is not known, and where an option of that name is."""
+    """A mistake for each key whose first part is not known, with the place of an option of that name."""
     schemas = {"scaling": ScalingConfig, "sizes": SizesConfig} | dict(hints(RunConfig))
     for key in node.value:
         if (first := key.split(".")[0]) in known:
@@ -310,7 +310,7 @@ def _unknown(node: Node, before: str, known: Sequence[str]) -> Iterator[Mistake]
 
 
 def _put_heads(tree: Node, n_head: int, where: str) -> None:
-    """Set the heads of each attention that has heads and does not say how many."""
+    """Set n_head of each attention that has heads and does not set n_head itself."""
     model = tree.value["model"]
     attention = model.value.get("attention") or Node("multi_head", where, {})
     every = [as_mapping(node) for node in (attention.value if isinstance(attention.value, list) else [attention])]

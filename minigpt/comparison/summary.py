@@ -35,7 +35,7 @@ def summarise(
 ) -> dict[str, Any]:
     """All results of a comparison: the content of results.json.
 
-    `notes`: what a reader of them has to know. `tuning`: the trials, if there were any.
+    `notes`: lines for the reader of the results. `tuning`: the trials, if there were any.
     """
     by_variant = {name: [r for job, r in results if job.variant == name] for name in comparison.variants}
     metric = "above" if all(r.get("above") is not None for _, r in results if r["status"] == "done") else "loss"
@@ -109,14 +109,14 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _mean_curve(curves: Sequence[Sequence[Sequence[float]]], metric: str) -> list[list[float]]:
-    """[step, training loss, what is compared] at each evaluation, averaged over the seeds."""
+    """[step, training loss, compared loss] at each evaluation, averaged over the seeds."""
     compared = -1 if metric == "above" else 2  # [step, training loss, loss] and, if known, above the floor
     chosen = [[(*point[:2], point[compared]) for point in curve] for curve in curves]
     return [[math.fsum(column) / len(column) for column in zip(*points)] for points in zip(*chosen)]
 
 
 def _spread(curves: Sequence[Sequence[Sequence[float]]], metric: str) -> list[list[float]]:
-    """[step, lowest, highest of what is compared] at each evaluation, over the seeds."""
+    """[step, lowest, highest compared loss over the seeds] at each evaluation."""
     compared = -1 if metric == "above" else 2
     chosen = [[(point[0], point[compared]) for point in curve] for curve in curves]
     return [[at[0][0], min(y for _, y in at), max(y for _, y in at)] for at in zip(*chosen)]
@@ -234,7 +234,7 @@ def marked(row: Mapping[str, Any]) -> str:
 
 
 def table(summary: Mapping[str, Any]) -> str:
-    """The text for the terminal: what was equal, the main table, accuracy by name, and the sentences."""
+    """The text for the terminal: what was equal, the main table, accuracy by name, trials, and the sentences."""
     parts = [one_line(summary["held_equal"]), "", *aligned(lines(summary))]
     if summary["names"]:
         parts += ["", "accuracy by what must be remembered (free: probability of all characters that are possible):"]
@@ -250,7 +250,7 @@ def table(summary: Mapping[str, Any]) -> str:
 
 
 def tried(summary: Mapping[str, Any]) -> list[list[str]]:
-    """The cells of the table of trials: titles, and for each variant its losses and what was taken."""
+    """The cells of the table of trials: titles, and for each variant its losses and the value taken."""
     tuning = summary["tuning"]
     body = [[row["variant"], *map(number, row["losses"]), number(row["taken"], "g")] for row in tuning["variants"]]
     return [["variant", *(f"{value:g}" for value in tuning["values"]), "taken"], *body]

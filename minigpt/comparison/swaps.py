@@ -1,13 +1,13 @@
-"""Another attention in a model that is there: what does each swap cost, without training and after some steps?
+"""Another attention in a trained model: how much loss does each swap cost, without training and after some steps?
 
     python scripts/swap.py --run tiny
 
 runs/swap/tiny/
-    results.json        every measurement, by what was measured: one that is there is not made again
+    results.json        every measurement, by a hash of its settings: none is made twice
     page.html
 
 A row of the table is a run's model with a part swapped (`runs/swap.py`). The validation text is read in pieces, each
-from an empty context; all rows read the same pieces, so the difference of two rows is one of pairs.
+from an empty context. All rows read the same pieces, so the difference of two rows is computed over pairs.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class RowConfig(Options):
     """A row of the table."""
 
     name: str = ""
-    """What it is called."""
+    """The name of the row."""
     swap: tuple[str, ...] = ()
     """What is swapped in the model, such as [model.attention=average_softmax]."""
 
@@ -77,11 +77,11 @@ class SwapsConfig(Options):
     rows: tuple[RowConfig, ...] = ()
     """The swaps."""
     pieces: Annotated[int, Range(2, 10_000)] = 8
-    """How many pieces of the validation text are read; their spread gives the interval."""
+    """How many pieces of the validation text are read; the spread of their losses gives the interval."""
     length: Annotated[int, Range(2, 2**20)] = 512
     """Tokens of a piece, at most the context; a text of a built-in language is a piece of its own."""
     training_length: Annotated[int, Range(2, 2**20)] = 256
-    """The same of a window in training."""
+    """Tokens of a window in training, at most the context."""
     training: TrainingConfig = TrainingConfig()
     """How a model is trained for --steps."""
 
@@ -112,7 +112,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over all tokens, with its 95 % confidence interval: pieces are what was drawn at random."""
+    """A mean over all tokens, with its 95 % confidence interval; the pieces are the random sample."""
 
     mean: float
     low: float
@@ -120,8 +120,8 @@ class Estimate:
 
 
 def estimate(values: Sequence[float], tokens: Sequence[int]) -> Estimate:
-    """The mean of what pieces have, weighted by their tokens, with Student's interval (a ratio estimate: Cochran,
-    "Sampling Techniques", 1977, 6.3). Two pieces or more."""
+    """The mean of the pieces' values, weighted by their tokens, with Student's t interval (a ratio estimate: Cochran,
+    "Sampling Techniques", 1977, 6.3). It needs two pieces or more."""
     n, total = len(values), sum(tokens)
     mean = math.fsum(a * t for a, t in zip(values, tokens)) / total
     variance = math.fsum((t * n / total * (a - mean)) ** 2 for a, t in zip(values, tokens)) / (n - 1)
@@ -135,8 +135,8 @@ class Row:
 
     name: str
     swap: Sequence[str]
-    config: RunConfig | None = None  # None: this run cannot have it
-    trouble: str = ""  # why there is nothing to measure
+    config: RunConfig | None = None  # None: not possible for this run, or no change
+    trouble: str = ""  # why `config` is None
     moved: Moved | None = None  # which weights stayed
     measured: Measured | None = None
     tuned: Measured | None = None
@@ -153,10 +153,10 @@ class Swaps:
     say: Say
     name: str = ""
     rows: list[Row] = field(default_factory=list)
-    known: dict[str, Any] = field(default_factory=dict)  # the measurements that are there
+    known: dict[str, Any] = field(default_factory=dict)  # the measurements in results.json
 
     def __post_init__(self) -> None:
-        """Open the text, and find what is known already. Raises UserError and OSError."""
+        """Open the text, and read the measurements that are made already. Raises UserError and OSError."""
         self.name = self.name or self.source.folder.resolve().name
         check_name(self.name, "an experiment")
         self.folder = RUNS / "swap" / self.name
@@ -194,25 +194,25 @@ class Swaps:
     # ---- what is known ----
 
     def key(self, config: RunConfig, steps: int) -> str:
-        """A hash of all that a measurement depends on."""
+        """A hash of everything that a measurement depends on."""
         tuning = [to_python(self.training(steps)), self.train_data.block_size] if steps else []
         parts = [self.weights["sha256"], self.source.tokenizer.fingerprint, self.corpus.digest, to_python(config.model)]
         parts += [to_python(self.data.config), self.data.block_size, self.settings.pieces, tuning]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
     def training(self, steps: int) -> TrainingConfig:
-        """How a row is trained."""
+        """The training options, with `steps` steps."""
         return replace(self.settings.training, max_steps=steps)
 
     def recall(self) -> None:
-        """Put what is known into the rows."""
+        """Put the measurements of results.json into the rows."""
         for row in self.rows:
             if row.config is not None:
                 row.measured, row.tuned = (self.found(row.config, steps) for steps in (0, self.steps))
                 row.tuned = row.tuned if self.steps else None
 
     def found(self, config: RunConfig, steps: int) -> Measured | None:
-        """A measurement that is there."""
+        """The measurement of a config in results.json; None: there is none, or it is malformed."""
         known = self.known.get(self.key(config, steps))
         if known is None or not 2 <= len(known["losses"]) == len(known["tokens"]) or min(known["tokens"]) < 1:
             return None
@@ -221,7 +221,7 @@ class Swaps:
     # ---- measuring ----
 
     def check_memory(self) -> None:
-        """Raises UserError where it does not fit, before anything is computed."""
+        """Raises UserError if a row does not fit into memory, before anything is computed."""
         device, size = choose_device(self.settings.training.device), self.source.tokenizer.vocab_size
         for row in self.rows:
             if row.config is not None:
@@ -235,7 +235,10 @@ class Swaps:
                     check_device(parts, f"training it ({row.name})", short, size, device)
 
     def run(self, only: Sequence[str] = ()) -> None:
-        """Measure the rows that are asked for and not known, and write each result as soon as it is there."""
+        """Measure the rows `only` (empty: all rows) that are not measured yet, and write each result at once.
+
+        The unchanged model is always measured. Raises UserError.
+        """
         names = [row.name for row in self.rows]
         for name in only:
             if name not in names:
@@ -248,7 +251,7 @@ class Swaps:
                 self.measure(row, f"{number} of {len(self.rows)}: {row.name}", tune=not only or row.name in only)
 
     def measure(self, row: Row, who: str, tune: bool) -> None:
-        """Measure a row, if that is not known, and say what came of it."""
+        """Measure a row, if it is not measured yet, and print the result."""
         if row.config is None:
             return self.say(f"{who}: {row.trouble}")
         model: GPT | None = None
@@ -272,7 +275,7 @@ class Swaps:
         self.say(f"{who}, after {self.steps} steps: {self.result(row.tuned)}")
 
     def model(self, row: Row) -> GPT:
-        """The model of a row."""
+        """The model of a row, with those weights of the run that fit."""
         assert row.config is not None
         model = build_model(row.config, self.source.tokenizer)
         move(model, self.source.saved.model, self.source.outline())
@@ -312,7 +315,7 @@ class Swaps:
 
 
 def difference(ours: Measured, theirs: Measured) -> Estimate:
-    """Ours minus theirs over the same pieces."""
+    """The mean of ours - theirs over the same pieces."""
     return estimate([a - b for a, b in zip(ours.losses, theirs.losses, strict=True)], ours.tokens)
 
 

@@ -1,4 +1,4 @@
-"""The page of swaps: one HTML file with the table, the differences as a chart, and how to look at each model."""
+"""The page of swaps: one HTML file with the table, the differences as a chart, and commands that open each model."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def page(swaps: Swaps, command: str) -> str:
         "weights": f"SHA-256 {swaps.weights['sha256'][:12]}",
     }
     body = [
-        '<div class="row apart"><h1>Another attention in a model that is there</h1>',
+        '<div class="row apart"><h1>Another attention in a trained model</h1>',
         '<button id="theme" type="button"></button></div>',
         '<ul class="facts">' + "".join(f"<li>{k} <b>{escape(v)}</b></li>" for k, v in facts.items()) + "</ul>",
         f'<p class="soft">Made by <code>{escape(command)}</code></p>',

@@ -5,7 +5,8 @@ have the same number of them. The rule: of the values whose trials all have a lo
 validation loss is taken; of equal ones, the smallest. A trial is a run like any other, with a folder and a result.
 
 Trials on a built-in language are trained and judged on other texts of it than the runs, and only on the sizes that are
-trained: what is taken must not know what the runs are measured on. A text of your own has one validation split.
+trained: the choice must not depend on the texts that the runs are measured on. A text of your own has one validation
+split, which both use.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from minigpt.languages.tasks import Task
 from minigpt.text.dataset import DataConfig
 
 TRIALS = "tuning"  # the folder of the trials, in that of the comparison
-OTHER = 1_000_000  # a trial's texts have the seed of the runs' texts and this
+OTHER = 1_000_000  # added to the seed of the runs' texts, for the texts of the trials
 RULE = (
     "the lowest mean validation loss over these seeds, which the runs do not have, on other texts of a built-in"
     " language and on the sizes that are trained; of equals the smallest value"
@@ -49,7 +50,7 @@ def trials(
 
 
 def other_texts(data: DataConfig, later: int) -> DataConfig:
-    """The same built-in language with other texts, all of sizes that are trained; a text of your own stays itself."""
+    """The same built-in language with other texts, all of sizes that are trained; a text of your own is unchanged."""
     language = data.language
     if isinstance(language, Task):
         config = language.config
@@ -58,7 +59,7 @@ def other_texts(data: DataConfig, later: int) -> DataConfig:
 
 
 def losses_of(found: Sequence[tuple[Job, Mapping[str, Any] | None]]) -> dict[str, dict[float, float | None]]:
-    """For each variant and value, the mean loss of its trials; None if one of them has none."""
+    """For each variant and value, the mean loss of its trials; None if a trial has no loss."""
     every: dict[str, dict[float, list[float | None]]] = {}
     for job, result in found:
         assert job.value is not None
@@ -73,13 +74,13 @@ def _mean(losses: Sequence[float | None]) -> float | None:
 
 
 def best(losses: Mapping[float, float | None]) -> float | None:
-    """The value that the rule takes; None if no value has a loss."""
+    """The value that the rule (see above) takes; None if no value has a loss."""
     known = [(loss, value) for value, loss in losses.items() if loss is not None]
     return min(known)[1] if known else None
 
 
 def tuned(comparison: Comparison, taken: Mapping[str, float | None]) -> Comparison:
-    """The comparison with the value that was taken for each variant; where there is none, its config stays."""
+    """The comparison with the value that was taken for each variant; None leaves the config of a variant unchanged."""
     tune, variants = comparison.settings.tune, dict(comparison.variants)
     for name, value in taken.items():
         if tune is not None and value is not None:
@@ -88,7 +89,7 @@ def tuned(comparison: Comparison, taken: Mapping[str, float | None]) -> Comparis
 
 
 def notes_on(losses: Mapping[str, Mapping[float, float | None]], key: str) -> list[str]:
-    """What a reader has to know: a variant without a value, and values at the edge of those that were tried."""
+    """Notes for the reader: on a variant without a value, and on a value at the edge of those that were tried."""
     found = []
     for name, tried in losses.items():
         value = best(tried)
@@ -101,7 +102,7 @@ def notes_on(losses: Mapping[str, Mapping[float, float | None]], key: str) -> li
 
 
 def summary_of(comparison: Comparison, losses: Mapping[str, Mapping[float, float | None]]) -> dict[str, Any] | None:
-    """What results.json says of the trials; None if there were none."""
+    """The trials as a dict for results.json; None if there were none."""
     tune = comparison.settings.tune
     if tune is None:
         return None

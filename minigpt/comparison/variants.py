@@ -35,11 +35,11 @@ class TuneConfig(Options):
     """An option that is chosen for each variant before its runs (`tuning.py`)."""
 
     key: str = "training.optimizer.learning_rate"
-    """The option."""
+    """The option, as a key of the config."""
     values: tuple[Positive, ...] = (0.001, 0.003, 0.01)
-    """Every variant is tried with each."""
+    """The values of the option; every variant is tried with each of them."""
     seeds: tuple[Seed, ...] = (101,)
-    """The seeds of the trials; those of the runs are others."""
+    """The seeds of the trials; a seed of the runs must not be among them."""
 
     def mistakes(self) -> Iterator[Mistake]:
         if len(set(self.values)) < max(2, len(self.values)):
@@ -55,7 +55,7 @@ class CompareConfig(Options):
     baseline: str = ""
     """The variant with which all others are compared."""
     seeds: tuple[Seed, ...] = (1, 2, 3)
-    """Every variant is trained once with each. A confidence interval needs two; more seeds make it narrower."""
+    """Every variant is trained once with each seed. A confidence interval needs two; more seeds make it narrower."""
     match: Literal["steps", "parameters", "seconds"] = "steps"
     """What is equal for all variants: steps; steps and parameters (model.mlp.width is changed); or training time."""
     seconds: Positive | None = None
@@ -146,7 +146,7 @@ def _variants(tree: Node, node: Node, mistakes: list[Mistake]) -> tuple[dict[str
 def _untunable(
     settings: CompareConfig, node: Node, variants: Mapping[str, RunConfig], keys: Sequence[str]
 ) -> Iterator[Mistake]:
-    """Why the option of `compare.tune` cannot be set to one of its values in a variant."""
+    """The mistakes of `compare.tune`: an option that a variant sets, or a value that a variant cannot have."""
     if settings.tune is None:
         return
     if settings.tune.key in keys:

@@ -50,7 +50,7 @@ def do(task: dict[str, Any], send: Send) -> dict[str, Any]:
         result, _ = load_result(folder, task["key"])
         if result is None:
             (folder / RESULT).unlink(missing_ok=True)
-            shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)  # those of an unfinished run, or of another config
+            shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)  # of an unfinished run, or of another config
             who = {"variant": task["variant"], "seed": task["seed"], "key": task["key"], "code": code_digest()}
             who["checks"] = SKIPPED if task.get("skip_checks") else "passed"
             result = who | {"config": to_python(config)} | perform(config, folder, send, task.get("share"))
@@ -59,11 +59,11 @@ def do(task: dict[str, Any], send: Send) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Load the plugins and answer tasks. When stdin ends, exit at once: the process that asked has ended."""
+    """Load the plugins and answer tasks. When stdin ends, exit at once: the process that sent the tasks has ended."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a plugin prints goes to stderr
     torch.set_num_threads(1)
-    code_digest()  # of what was imported now, whatever is edited later
+    code_digest()  # cached now: files that are edited later do not change it
     for path, code in json.loads(sys.stdin.readline() or "[]"):
         load_plugin(Path(path), code.encode("latin-1"))
 

@@ -28,7 +28,7 @@ from minigpt.training.optimizer import Optimizer
 from minigpt.training.parallel import InStep
 from minigpt.training.sharding import is_sharded
 
-LAYERS = 2  # at least, of a model that is checked in place of one in shards
+LAYERS = 2  # the fewest layers of the whole model that is checked in place of a sharded one
 
 _learn_from_pieces: list[Any] = [Tokenizer, Char, BPE]  # what they learn does not depend on where texts are cut
 
@@ -51,7 +51,7 @@ class RunConfig(Options):
         if self.data.divides and self.training.compile:
             yield (
                 "training.compile",
-                "documents of other lengths in every batch: leave it out with data.attend: document",
+                "every batch has documents of other lengths: leave it out with data.attend: document",
             )
 
 
@@ -63,16 +63,16 @@ def open_text(config: DataConfig) -> tuple[Corpus, Tokenizer]:
 
 
 def _texts_to_fit(kind: Any, corpus: Corpus) -> Iterator[str]:
-    """What a tokenizer learns from: whole documents, or pieces of them where it learns the same from those."""
+    """The texts that a tokenizer learns from: documents, or pieces of them if it learns the same from pieces."""
     if kind.fit.__func__ not in [one.fit.__func__ for one in _learn_from_pieces]:
         return corpus.documents()
     return (text for document in corpus.pieces() for text in cut_up(document, last_part))
 
 
 def vocabulary_of(config: DataConfig) -> int:
-    """How many ids the tokenizer of a config has; the text is read only where they depend on it. Raises UserError.
+    """The vocabulary size of a config's tokenizer; the text is read only if the size depends on it. Raises UserError.
 
-    Learning pieces may end with fewer than were asked for.
+    A tokenizer that learns its pieces may end with fewer than the config asks for.
     """
     known = getattr(config.tokenizer, "vocab_size", None) or getattr(config.tokenizer.component, "vocab_size", None)
     return int(known) if isinstance(known, int) else open_text(config)[1].vocab_size
@@ -93,11 +93,10 @@ def assemble(
     free: int | None = None,
     weights: Callable[[GPT], None] | None = None,
 ) -> tuple[Dataset, GPT, Optimizer]:
-    """Dataset, model and optimizer, on the config's device; `weights` puts those of a run into the fresh model.
+    """Make dataset, model and optimizer on the config's device; `weights` copies a run's weights into the new model.
 
-    Raises UserError where `training.lora` has no such weights to adapt, where the device is not there, where the memory
-    is too small, and where a method of an attention returns another shape than it should; `purpose` and `free` are
-    those of `check_training`.
+    `purpose` and `free` are passed to `check_training`. Raises UserError if there is `training.lora` without `weights`,
+    if the device is missing or its memory is too small, and if a method of an attention returns a wrong shape.
     """
     settings, device = config.training, choose_device(config.training.device)
     if settings.lora is not None and weights is None:
@@ -120,14 +119,14 @@ def assemble(
 
 
 def writer(model: GPT, weights: Weights, fast: bool) -> GPT:
-    """The model as text is written with it: a copy for that, or the model itself, which all processes must call."""
+    """The model for writing text: a fast copy, or the model itself. If it is sharded, all processes must call it."""
     if is_sharded(model):
         return cast(GPT, InStep(model))
     return prepare(model, weights) if fast else model
 
 
 def whole_model(model: GPT, config: RunConfig) -> GPT:
-    """The model, or, if it is in shards, a fresh whole one of its first layers: each kind of layer is among them."""
+    """The model; if it is sharded, a new whole model of its first layers, which has every kind of layer."""
     if not is_sharded(model):
         return model
     period = len(config.model.attention) if isinstance(config.model.attention, tuple) else 1

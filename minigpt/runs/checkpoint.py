@@ -1,16 +1,15 @@
-"""Checkpoints: a run's weights, optimizer and step on disk, whole or not there at all.
+"""Checkpoints: a run's weights, optimizer state and step on disk; each is complete or absent.
 
     checkpoints/step-000500/
         model.safetensors  optimizer.safetensors  state.json  manifest.json
     checkpoints/step-001000/
         shard-00001-model-00001-of-00002.safetensors ...  state.json  manifest.json
 
-The second one was saved by a sharded training, where each process writes its slices of the tensors: `slices.py` and
-`shards.py`. Whoever reads a checkpoint gets whole tensors from both.
+The second one was saved by a sharded training: each process writes its slices of the tensors (`slices.py` and
+`shards.py`). A reader gets whole tensors from both.
 
-A checkpoint is written beside its place, synced, sealed with a manifest of sizes and SHA-256 sums, and renamed into
-place. The newest one that verifies is the one that is used. There is no pickle, so reading a
-checkpoint runs no code.
+A checkpoint is written into a temporary folder, synced, sealed with a manifest of sizes and SHA-256 sums, and renamed
+to its final name. The newest checkpoint that verifies is used. Reading one runs no code: there is no pickle.
 
 The manifest also holds the SHA-256 sums of the run's own files that decide what the weights mean (`seal` in run.py).
 
@@ -40,7 +39,7 @@ from minigpt.system.waiting import interruptible, progress
 from minigpt.training.lora import LoRAConfig, merged
 from minigpt.training.sharding import put
 
-FORMAT = 3  # 2 had no sums of the run's own files, 1 rotary pairs half a head apart
+FORMAT = 3  # 2 had no sums of the run's own files; 1 had rotary pairs half a head apart
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 SHARD = re.compile(r"shard-\d{5}-model-0000([12])-of-0000[12]\.safetensors")  # 1: weights, 2: the optimizer's state
 WRITING, REMOVING = ".writing-", ".removing-"  # folders that a save or a prune has not finished
@@ -72,7 +71,7 @@ def save(
 ) -> Path:
     """Write a checkpoint into `folder`; when this returns, it is on disk and verifies.
 
-    Raises OSError, after which the folder is as before; FileExistsError where this step is there already, and whole.
+    Raises OSError, after which the folder is as before; FileExistsError if this step has a complete checkpoint already.
     """
     return save_tensors(folder, step, tensors_of(model), optimizer, state, seal)
 
@@ -97,11 +96,11 @@ def save_tensors(
 
 
 def begin(folder: Path, step: int) -> Path:
-    """Make a folder to write a checkpoint into, beside its place in `folder`. Raises OSError, as `save` does."""
+    """Make the temporary folder of a checkpoint in `folder`. Raises OSError, as `save` does."""
     _refuse_link(folder)
     folder.mkdir(exist_ok=True)  # not its parents: a run's folder that was removed is not created again
     sync(folder.parent)
-    if _loads(final := folder / f"step-{step:06d}"):  # one that does not load is skipped, and may be replaced
+    if _loads(final := folder / f"step-{step:06d}"):  # one that does not load may be replaced
         raise FileExistsError(f"{final} is there already, and whole")
     sweep(folder)
     beside = folder / f"{WRITING}{step:06d}-{os.getpid()}"
@@ -110,12 +109,12 @@ def begin(folder: Path, step: int) -> Path:
 
 
 def sum_of(path: Path) -> dict[str, Any]:
-    """What a manifest says of a file."""
+    """The size and the SHA-256 of a file, for a manifest."""
     return {"size": path.stat().st_size, "sha256": sha256_of(path)}
 
 
 def weights_sum(path: Path) -> str:
-    """A SHA-256 by which the weights of a checkpoint are known: that of its manifest where they are in shards."""
+    """A SHA-256 that identifies the weights of a checkpoint: of model.safetensors, or, for shards, of the manifest."""
     whole = path / FILES[0]
     return sha256_of(whole if whole.is_file() else path / "manifest.json")
 
@@ -128,9 +127,9 @@ def finish(
     state: Mapping[str, Any],
     seal: Mapping[str, str],
 ) -> Path:
-    """Seal the tensors that were written into a folder beside, by the sums of their files, and rename it into place.
+    """Seal the temporary folder `beside`, whose tensor files have these `sums`; rename it, and return its final path.
 
-    Raises CheckpointError where the files do not have these tensors as a whole, and OSError.
+    Raises CheckpointError if the files lack rows of `tensors`, and OSError.
     """
     folder, final = beside.parent, beside.parent / f"step-{step:06d}"
     (beside / FILES[2]).write_text(json.dumps({**state, "step": step}, allow_nan=False), encoding="utf-8")
@@ -161,7 +160,7 @@ def _check_written(path: Path, names: Iterable[str], tensors: Mapping[str, Tenso
 
 
 def _refuse_link(folder: Path) -> None:
-    """Raises CheckpointError for a link, through which another run's checkpoints would be replaced and removed."""
+    """Raises CheckpointError for a link: saving would replace and remove the checkpoints of another run."""
     if folder.is_symlink():
         raise CheckpointError(f"{folder}: a symbolic link; the checkpoints of a run lie in its own folder")
 
@@ -181,7 +180,7 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def write_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
-    """Write a safetensors file, which others may read as any file. Raises OSError."""
+    """Write a safetensors file with the permissions of an ordinary new file. Raises OSError."""
     try:
         plain = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
         interruptible(lambda: save_file(plain, path, metadata), f"writing {path.name}")
@@ -191,16 +190,16 @@ def write_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str,
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints of a folder, newest first, verified or not. Raises CheckpointError where it is a link."""
+    """The checkpoints of a folder, newest first, not verified. Raises CheckpointError if it is a link."""
     _refuse_link(folder)
     found = [path for path in folder.iterdir() if re.fullmatch(r"step-\d{6,12}", path.name)] if folder.is_dir() else []
     return sorted(found, key=lambda path: int(path.name[5:]), reverse=True)
 
 
 def verify(path: Path) -> tuple[list[str], dict[str, str]]:
-    """The names of a checkpoint's files, and the sums of the run's own.
+    """Verify a checkpoint; returns the names of its files, and the SHA-256 sums of the run's own files.
 
-    Raises CheckpointError unless every file is there, plain, and what the manifest says it is, and OSError.
+    Raises CheckpointError unless every file is there, is a plain file and is as the manifest says; and OSError.
     """
     if path.is_symlink() or not path.is_dir():
         raise CheckpointError(f"{path}: not a checkpoint folder")
@@ -228,14 +227,14 @@ def verify(path: Path) -> tuple[list[str], dict[str, str]]:
 
 
 def _is_complete(names: set[str]) -> bool:
-    """Whether these are the files of a checkpoint: whole tensors, or shards; that no slice is missing is seen later."""
+    """Whether a checkpoint can have these files: whole tensors, or shards. `load` finds a missing slice."""
     return names == set(FILES) or (
         FILES[2] in names and len(names) > 1 and all(SHARD.fullmatch(name) for name in names - {FILES[2]})
     )
 
 
 def _tensor_files(path: Path, names: Iterable[str]) -> tuple[list[Path], list[Path]]:
-    """Where the weights are, and where the optimizer's state is."""
+    """The files with the weights, and the files with the optimizer's state."""
     shards = {name: found[1] for name in sorted(names) if (found := SHARD.fullmatch(name))}
     if not shards:
         return [path / FILES[0]], [path / FILES[1]]
@@ -259,9 +258,9 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def load(path: Path, values: bool = True) -> Checkpoint:
-    """Read one checkpoint onto the CPU. Raises CheckpointError unless it verifies and its weights are numbers.
+    """Read one checkpoint onto the CPU. Raises CheckpointError unless it verifies and its weights are finite.
 
-    With `values` false, its tensors are on the meta device: everything is checked, a slice at a time, and none is kept.
+    With `values` false, its tensors are on the meta device: all values are checked, a slice at a time, and not kept.
     """
     try:
         names, seal = verify(path)
@@ -269,7 +268,7 @@ def load(path: Path, values: bool = True) -> Checkpoint:
         model, optimizer = (_read(table) if values else slices.outline(table) for table in (weights, memory))
         state = _read_json(path / FILES[2])
         _check_numbers(path, model.items() if values else slices.each(weights))
-    except FileNotFoundError as error:  # pruned meanwhile
+    except FileNotFoundError as error:  # `prune` removed it meanwhile
         raise CheckpointError(f"{path}: it was removed while it was read ({error})") from None
     except OSError as error:  # no permission, or a disk that fails
         raise CheckpointError(f"{error.filename or path}: cannot be read ({error.strerror})") from None
@@ -288,7 +287,7 @@ def _read(table: slices.Table) -> dict[str, Tensor]:
 
 
 def _check_numbers(path: Path, tensors: Iterable[tuple[str, Tensor]]) -> None:
-    """Raises CheckpointError where a weight is no number."""
+    """Raises CheckpointError if a weight is NaN or infinite."""
     for key, tensor in tensors:
         if not tensor.isfinite().all():
             raise CheckpointError(f"{path}: {key}: holds NaN or infinity")
@@ -301,10 +300,10 @@ def accept(saved: Checkpoint) -> None:
 def newest(
     folder: Path, fits: Callable[[Checkpoint], None] = accept, values: bool = True
 ) -> tuple[Checkpoint, list[str]]:
-    """The newest checkpoint that verifies, and which newer ones were skipped: a few lines, and how many more.
+    """The newest checkpoint that verifies, and a few lines that say which newer ones were skipped.
 
-    `values` is as for `load`. `fits` may refuse one by a CheckpointError, and it is skipped too. Raises CheckpointError
-    when there is none.
+    `values` is as for `load`. `fits` raises CheckpointError for a checkpoint that must be skipped too. Raises
+    CheckpointError if no checkpoint is left.
     """
     seen: list[Path] | None = None
     while seen != (seen := checkpoints(folder)):  # again if they changed meanwhile: a training may be running
@@ -320,7 +319,7 @@ def newest(
 
 
 def prune(folder: Path, keep: int) -> None:
-    """Remove all but the newest `keep` good checkpoints, each by one rename first, so that none is ever half there."""
+    """Remove all but the newest `keep` good checkpoints. Each is renamed before it is deleted: none is ever partial."""
     good = 0
     for path in checkpoints(folder):
         if good < keep:
@@ -340,7 +339,7 @@ def _loads(path: Path) -> bool:
 
 
 def without_adapters(saved: Checkpoint, lora: LoRAConfig | None) -> Checkpoint:
-    """The same with the adapters of `training.lora`, if there are any, merged. Raises CheckpointError."""
+    """The checkpoint with the adapters of `training.lora`, if any, merged into the weights. Raises CheckpointError."""
     if lora is None:
         return saved
     try:
@@ -359,9 +358,9 @@ def fill(model: nn.Module, tensors: Mapping[str, Tensor], name: str | Path) -> N
 
 
 def check_fit(model: nn.Module, tensors: Mapping[str, Tensor], name: str | Path) -> None:
-    """Raises CheckpointError for a saved tensor that is missing, unknown or misshapen.
+    """Raises CheckpointError for a saved tensor that is missing, unknown, or of another shape or dtype.
 
-    The model may be on the meta device: then a config that is not the checkpoint's takes no memory.
+    The model may be on the meta device, so that the check takes no memory.
     """
     own = tensors_of(model)
     if odd := sorted(own.keys() ^ tensors.keys()):

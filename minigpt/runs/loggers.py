@@ -4,9 +4,9 @@
     tensorboard --logdir runs                  # reads runs/tiny/tensorboard/
     trackio show --project minigpt             # reads trackio's own folder, TRACKIO_DIR
 
-Both write files on this machine and send nothing. They get the lines of metrics.jsonl, and a resumed run goes on in the
-same log: TensorBoard drops what was logged after the checkpoint, trackio keeps it. A logger that fails is left out from
-there on, and a line says so; the training goes on.
+Both write files on this machine and send nothing. They get the lines of metrics.jsonl, and a resumed run continues the
+same log: TensorBoard drops what was logged after the checkpoint, trackio keeps it. If a logger fails, a warning is
+printed, and the training goes on without it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class TensorBoard:
 
 
 class Trackio:
-    """A run of the project `minigpt` in trackio's local database, named after the folder and where it lies."""
+    """A run of the project `minigpt` in trackio's local database, named after the folder and a hash of its path."""
 
     def __init__(self, folder: Path, step: int):
         trackio: Any = importlib.import_module("trackio")
@@ -92,7 +92,7 @@ def check_loggers(names: Sequence[str] | None) -> None:
 
 
 class Loggers:
-    """The loggers of a run, which has done `step` steps; none of them can stop it."""
+    """The loggers of a run that has done `step` steps. An error in a logger does not stop the training."""
 
     def __init__(self, names: Sequence[str] | None, folder: Path, step: int, say: Say):
         self.say, self.open = say, dict[str, Logger]()

@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 
 
 def train(config: str | Path, *overrides: str, name: str = "", plugins: Sequence[str | Path] = ()) -> Run:
-    """Train a model from a config, a path or a name in `configs/`, and return the run, ready to write.
+    """Train a model from a config (a path or a name in `configs/`), and return the run, ready to write.
 
-    `name` is that of the folder in `runs/` (default: the config's), numbered when it is taken. Plugins that were loaded
-    before are recorded with those given here. Raises UserError, LeakError, LawError, Diverged, Stopped and OSError.
+    `name`: the folder in `runs/` (default: the config's name); if it exists, a number is added. Plugins that were
+    loaded before are recorded with those given here. Raises UserError, LeakError, LawError, Diverged, Stopped and
+    OSError.
     """
     from minigpt.runs import start  # what only a training needs is not loaded with the package
 
@@ -45,11 +46,11 @@ def fine_tune(
     name: str = "",
     plugins: Sequence[str | Path] = (),
 ) -> Run:
-    """Train a new run that starts with the weights of one, a path or a name in `runs/`, and return it, ready to write.
+    """Train a new run that starts with the weights of another, and return it, ready to write text.
 
-    It has that run's tokenizer, and its model but for what is swapped; text and training are those of `config`, or
-    else of the run, with overrides. `name` is that of the new folder (default: `tiny-tuned` for `tiny`). Raises what
-    `train` raises, and CheckpointError.
+    The other run, `folder` (a path, or a name in `runs/`), also gives tokenizer and model. Text and training are those
+    of `config`, or else of that run. Overrides change them, and the model. `name`: the new folder (default:
+    `tiny-tuned` for `tiny`). Raises what `train` raises, and CheckpointError.
     """
     from minigpt.runs import start
 
@@ -59,7 +60,7 @@ def fine_tune(
 
 
 def resume(folder: str | Path = "", *overrides: str, plugins: Sequence[str | Path] = ()) -> Run:
-    """Go on with a run, a path or a name in `runs/` (default: the newest), where it stopped; overrides may change it.
+    """Resume a run (a path, or a name in `runs/`; default: the newest) from its last good checkpoint, with overrides.
 
     Raises what `train` raises, and CheckpointError.
     """
@@ -70,14 +71,14 @@ def resume(folder: str | Path = "", *overrides: str, plugins: Sequence[str | Pat
 
 
 def _loaded(plugins: Sequence[str | Path]) -> list[Path]:
-    """The files of all plugins that are loaded, those given here among them."""
+    """Load these plugins; returns the files of all plugins that are loaded."""
     for plugin in plugins:
         load_plugin(plugin)
     return list(PLUGINS.values())
 
 
 def _finished(trainer: Trainer) -> Run:
-    """Train to the end, and say what came of it."""
+    """Train to the end, print the verdict, and return the run."""
     trainer.fit()
     trainer.say(f"verdict: {trainer.verdict()}")
     if trainer.run.config.training.lora is not None:

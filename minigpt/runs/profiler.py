@@ -85,7 +85,7 @@ class Profiler:
         self.current, self.since = (part, direction), now
 
     def timed(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function, whose time counts for the part, forward and backward."""
+        """`function`, wrapped so that its time, forward and backward, counts for the part."""
 
         def call(*arguments: Any, **options: Any) -> Any:
             outside, direction = self.current
@@ -107,7 +107,7 @@ class Profiler:
         self.switch(PROFILING, self.current[1])
         while waiting:
             node = waiting.pop()
-            if node is None or node in self.assigned or not node.next_functions:  # a parameter's own runs with its user
+            if node is None or node in self.assigned or not node.next_functions:  # parameters' nodes have none
                 continue
             self.assigned.add(node)
             node.register_prehook(lambda gradients: self.enter_backward(part))
@@ -139,7 +139,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 @contextmanager
 def attached(profiler: Profiler, model: GPT, dataset: Dataset, optimizer: Optimizer) -> Iterator[None]:
-    """Let the profiler time the steps inside the `with`. Afterwards everything is as it was."""
+    """Let the profiler time the steps inside the `with`. Afterwards, all methods are restored."""
     with ExitStack() as stack:
         for thing, method, part in places(model, dataset, optimizer):
             stack.enter_context(replaced(thing, method, profiler.timed(part, getattr(thing, method))))
@@ -150,7 +150,7 @@ def attached(profiler: Profiler, model: GPT, dataset: Dataset, optimizer: Optimi
 
 
 def places(model: GPT, dataset: Dataset, optimizer: Optimizer) -> Iterator[tuple[Any, str, str]]:
-    """Where a part begins and ends: (thing, method, part)."""
+    """The methods that are timed: (object, method, part)."""
     yield from ((dataset, "batch", BATCH), (optimizer, "step", OPTIMIZER))
     yield from ((nn.utils, "clip_grad_norm_", CLIPPING), (loop, "next_token_loss", LOSS))
     yield from ((model, "forward", STREAM), (model.tokens, "forward", TOKENS), (model, "logits", HEAD))
@@ -164,7 +164,7 @@ def places(model: GPT, dataset: Dataset, optimizer: Optimizer) -> Iterator[tuple
             yield from ((module.position, method, POSITION) for method in acts)
         elif isinstance(module, MLP):
             yield module, "forward", MLPS
-        elif words[-1].endswith("norm") and "attention" not in words:  # those of queries and keys are attention's
+        elif words[-1].endswith("norm") and "attention" not in words:  # norms of queries and keys belong to attention
             yield module, "forward", NORMS
 
 
@@ -183,7 +183,7 @@ class Profile:
 
 
 def take_profile(model: GPT, dataset: Dataset, optimizer: Optimizer, config: TrainingConfig, steps: int) -> Profile:
-    """Warm up, then take `steps` steps with the profiler, each followed by one without. The model is trained by them.
+    """Warm up, then take `steps` steps with the profiler, each followed by one without. These steps train the model.
 
     Raises Diverged.
     """

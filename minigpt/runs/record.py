@@ -5,9 +5,9 @@ runs/tiny/
     plugins/                                           a copy of the user's own files, for the record
     changes.jsonl                                      a line for each resume that changed something
 
-A checkpoint holds the SHA-256 sums of config, tokenizer and plugins (`seal` in run.py), and is refused with any others.
-So before such a file is replaced on purpose, its new sum is written to changes.jsonl: after a crash between the two,
-the run can still be loaded as it was before.
+A checkpoint holds the SHA-256 sums of config, tokenizer and plugins (`seal` in run.py), and is refused if the files
+have other sums. So before minigpt replaces such a file, it writes the new sum to changes.jsonl: after a crash between
+the two, the run can still be loaded with the old file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_METRICS = 1 << 30  # bytes: the lines of four million steps
 
 
 def make_folder(name: str, say: Say) -> Path:
-    """A new folder runs/NAME, or, where that is taken, runs/NAME-2, NAME-3, ..., which is said."""
+    """Make a new folder runs/NAME; if it exists, runs/NAME-2, NAME-3, ..., and print a note."""
     RUNS.mkdir(parents=True, exist_ok=True)
     number = 1
     while True:
@@ -53,9 +53,9 @@ def make_folder(name: str, say: Say) -> Path:
 def record_run(
     run: Run, plugins: Sequence[Path], checks: str, weights: Mapping[str, Any] | None = None
 ) -> dict[str, str]:
-    """Write down what is run, in full, whether it was checked, and where its first weights are from, if from a run.
+    """Write config, tokenizer, plugins and environment.json of a new run; returns the SHA-256 sums for its checkpoints.
 
-    Returns the SHA-256 sums for its checkpoints.
+    `checks`: whether the model was checked. `weights`: the run that its first weights are from, if any.
     """
     write_whole(run.folder / CONFIG, to_yaml(run.config))
     run.tokenizer.save(run.folder / TOKENIZER)
@@ -78,9 +78,9 @@ def record_run(
 
 
 def record_changes(run: Run, plugins: Sequence[Path], changes: Sequence[Change], say: Say) -> dict[str, str]:
-    """Write down what a resumed run changes; returns the SHA-256 sums for its checkpoints.
+    """Record what a resumed run changes; returns the SHA-256 sums for its checkpoints.
 
-    Says which plugins were edited; the former version of each is kept beside it.
+    Prints which plugins were edited, and keeps the former version of each beside the new one.
     """
     before, wanted = seal(run.folder), {CONFIG: to_yaml(run.config).encode()}
     wanted |= {f"{PLUGINS}/{plugin.name}": code_of(plugin) for plugin in plugins}
@@ -105,7 +105,7 @@ def announce(folder: Path, line: dict[str, Any]) -> None:
     """Add a line to changes.jsonl; when this returns, it is on disk."""
     with (folder / CHANGES).open("a+b") as file:
         file.seek(max(0, file.tell() - 1))
-        cut = file.read(1) not in (b"", b"\n")  # the last line, by a full disk or a crash
+        cut = file.read(1) not in (b"", b"\n")  # the last line is cut off, after a full disk or a crash
         file.write(b"\n" * cut + json.dumps(line).encode() + b"\n")
         file.flush()
         fsync(file.fileno(), CHANGES)
@@ -130,7 +130,7 @@ def changed(old: Any, new: Any, path: str = "") -> Iterator[Change]:
 
 
 def cut_metrics(path: Path, step: int, say: Say) -> None:
-    """Drop the lines after a checkpoint, which are written again; say which of those before it are missing.
+    """Drop the lines after step `step`: training writes them again. Print how many lines before it are missing.
 
     Raises UserError for a file that is too large to be the metrics of a run, before it is read.
     """

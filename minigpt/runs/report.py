@@ -1,4 +1,4 @@
-"""What a training prints and logs: a progress bar on a terminal, plain lines elsewhere, and its files."""
+"""What a training prints and logs: a progress bar on a terminal, plain lines elsewhere, and its log files."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from minigpt.training.loop import History
 from minigpt.training.records import Record
 
 LINES = 20  # plain lines in a whole run
-BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}, {rate_fmt}{postfix}]"  # without tqdm's own idea of what is left
-LINE, LONGEST_LINE = {"step": int, "train/loss": float}, 1 << 16  # of metrics.jsonl; it has other numbers too
+BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}, {rate_fmt}{postfix}]"  # without tqdm's estimate of the time left
+LINE, LONGEST_LINE = {"step": int, "train/loss": float}, 1 << 16  # of metrics.jsonl: required keys, most bytes
 
 Say = Callable[[str], None]  # prints a line
 
 
 def say(text: str) -> None:
-    """Print a line. Raises BrokenPipeError where the reader has left.
+    """Print a line. Raises BrokenPipeError if the reader of stdout has closed it.
 
     A stdout that cannot be written to (a full disk, a closed terminal) is reported once on stderr, and not used again.
     """
@@ -49,7 +49,7 @@ def silent(text: str) -> None:
 
 
 class Log:
-    """Text appended to a file, each piece whole or not at all.
+    """Appends texts to a file, each completely or not at all.
 
     A full disk is reported once, and the training goes on without these lines. Raises OSError only when the file cannot
     be opened at all.
@@ -102,7 +102,7 @@ class Reporter:
     def __init__(self, start: int, steps: int, eval_every: int, prints: bool = True):
         self.prints, self.steps, self.eval_every, self.val_loss = prints, steps, eval_every, float("nan")
         self.evaluations: list[float] = []  # the seconds of each
-        self.reader_left = False  # whether the reader of stdout has left
+        self.reader_left = False  # whether the reader of stdout has closed it
         self.recent: deque[Record] = deque(maxlen=20)
         self.began, self.start = perf_counter(), start
         self.bar = bar(prints, total=steps, initial=start, unit="step", bar_format=BAR)
@@ -141,7 +141,7 @@ class Reporter:
             )
 
     def left(self, step: int) -> str:
-        """What is to come after a step: seconds, and evaluations as long as nobody knows how many seconds one takes."""
+        """The time left after a step, as text: seconds, and evaluations until the first one has been timed."""
         if step == self.steps:
             return "0 s left"
         to_come = -(-self.steps // self.eval_every) - step // self.eval_every  # there is one after the last step too
@@ -152,14 +152,14 @@ class Reporter:
 
     @contextlib.contextmanager
     def timing_an_evaluation(self) -> Iterator[None]:
-        """Note how long an evaluation takes, for what `left` says; one that was stopped does not count."""
+        """Time an evaluation, for `left`; an evaluation that raises does not count."""
         began = perf_counter()
         yield
         self.evaluations.append(perf_counter() - began)
 
     def evaluated(self, step: int, since: int, train_loss: float, val_loss: float, height: str) -> None:
-        """Show the mean training loss since the evaluation before, at step `since` (0: there was none), the exact
-        validation loss, and how far above the best possible one it is ("": not known)."""
+        """Show the mean training loss since the last evaluation, at step `since` (0: there was none), the exact
+        validation loss, and `height`, how far it is above the best possible loss ("": not known)."""
         self.val_loss = val_loss
         known = f" ({height})" if height else ""
         trained = f"training loss {train_loss:.4f} since step {since}"
@@ -171,7 +171,7 @@ class Reporter:
 
 
 def metrics_of(record: Record, history: History) -> dict[str, float]:
-    """What a line of metrics.jsonl says of a step, without its evaluation."""
+    """The line of metrics.jsonl for a step, without its evaluation."""
     return {
         "step": record.step,
         "train/loss": record.loss,

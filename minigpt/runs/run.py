@@ -3,7 +3,7 @@
 run = minigpt.load("runs/tiny")
 run.generate("Mia was a shy fox.")      # text
 run.attention("Mia was a shy fox.")     # one (H, T, T) a layer
-run.explore("Mia was a shy fox.")       # a page with all weights and the steps to them
+run.explore("Mia was a shy fox.")       # a page with all attention weights and their computation
 
 run = minigpt.load("runs/tiny", overrides=["model.attention=average_softmax"])     # another attention in that model
 """
@@ -54,13 +54,13 @@ CONFIG, TOKENIZER, METRICS, CHANGES = "config.yaml", "tokenizer.json", "metrics.
 ENVIRONMENT = "environment.json"
 CHECKPOINTS, PLUGINS = "checkpoints", "plugins"
 SKIPPED = "skipped"  # what the record of a run says of its checks, after --skip-checks
-MAX_CHANGES = 1 << 22  # bytes of changes.jsonl and environment.json that are looked at
+MAX_CHANGES = 1 << 22  # bytes of changes.jsonl and environment.json that are read
 MAX_SEALED = 1 << 25  # bytes of a config, a tokenizer or a plugin
 
 
 @dataclass(repr=False)
 class Run:
-    """A trained model with all that belongs to it."""
+    """A trained model with its folder, config and tokenizer."""
 
     folder: Path
     config: RunConfig
@@ -69,7 +69,7 @@ class Run:
     step: int
     notes: list[str]
     overrides: tuple[str, ...] = ()  # what was swapped in the model
-    marked: bool = False  # whether the name of a special token in a prompt is the token
+    marked: bool = False  # whether names of special tokens in a prompt are read as tokens
 
     @property
     def name(self) -> str:
@@ -88,13 +88,13 @@ class Run:
         return f"<table>{rows}</table>\n{curves}"
 
     def facts(self) -> dict[str, str]:
-        """What a reader wants to know first: {what: value}."""
+        """The most important facts: {name: value}."""
         model, last = self.config.model, self._last_losses()
         kinds = ", ".join(dict.fromkeys(attention.kind for attention in self.model.attentions()))
         size = f"{sum(count_parameters(self.model).values()):,}"
         shape = f"{model.n_layer} layers of {model.n_embd}, context {model.block_size}"
         found = {"step": f"{self.step:,}", "attention": kinds, "shape": shape, "parameters": size}
-        return found if self.overrides else found | last  # a loss is that of the model as it was trained
+        return found if self.overrides else found | last  # the loss is not that of a swapped model
 
     def _last_losses(self) -> dict[str, str]:
         """The newest validation loss, if there is one."""
@@ -106,7 +106,7 @@ class Run:
         return {"validation loss": f"{lines[-1]['val/loss']:.4f}{known}"}
 
     def prompt_ids(self, prompt: str) -> Tensor:
-        """The ids of a prompt, (1, n); "" is a line end. Raises UserError."""
+        """The ids of a prompt, (1, n); "" is read as a line end. Raises UserError."""
         encode = self.tokenizer.encode_marked if self.marked else self.tokenizer.encode
         try:
             ids = encode(prompt or "\n").tolist()
@@ -117,7 +117,7 @@ class Run:
         return torch.tensor([ids], device=self.model.device)  # (1, n)
 
     def context_ids(self, prompt: str) -> Tensor:
-        """The ids to continue, (1, n): a built-in text follows a line end, others the begin-of-text token, if any."""
+        """The ids to continue, (1, n): after a line end (built-in language) or the begin-of-text token, if any."""
         ids, begin = self.prompt_ids(prompt), self.tokenizer.begin_of_text  # (1, n)
         if self.tells() and prompt and not prompt.startswith("\n"):
             ids = torch.cat((self.prompt_ids(""), ids), dim=1)  # (1, n + 1)
@@ -127,14 +127,14 @@ class Run:
         return ids
 
     def tells(self) -> bool:
-        """Whether the model learned a built-in language, one text on each line; `windows` says it of an import."""
+        """Whether the model learned a built-in language, one text on each line; `windows` says so for an import."""
         data = self.config.data
         return data.language is not None or (data.source == PRETRAINED and data.windows == "documents")
 
     def stream(self, prompt: str = "", use_cache: bool = True, **options: Any) -> Iterator[str]:
-        """The continuation of a prompt, piece by piece, never half a character. Without a prompt, a task asks itself.
+        """Yield the continuation of a prompt in pieces of whole characters. Without a prompt, a task makes a question.
 
-        It ends with the vocabulary's end-of-text token, if it has one. `options` are those of SamplingConfig
+        It ends at the end-of-text token, if the vocabulary has one. `options` are those of SamplingConfig
         (temperature, top_k, max_tokens, stop, seed, ...); the run's own are the defaults. Raises UserError.
         """
         config = replace(self.config.sampling, **options)
@@ -155,9 +155,9 @@ class Run:
         return prompt + "".join(self.stream(prompt, **options))
 
     def loss_with(self, weights: Weights) -> tuple[float, float]:
-        """The validation loss in nats a token with float32 weights, and with these: over the same 20,000 tokens or so.
+        """The validation loss in nats a token, with float32 weights and with `weights`: same tokens, about 20,000.
 
-        Raises UserError when the text has been removed.
+        Raises UserError if the text has been removed.
         """
         data, T = self.config.data, self.config.model.block_size
         dataset = Dataset(data, data.open(), self.tokenizer, T)
@@ -168,10 +168,10 @@ class Run:
         return plain, other
 
     def attention(self, text: str) -> list[Tensor]:
-        """Who attends to whom in a text that fits into the context: one (H, T, T) a layer. Raises UserError.
+        """The attention weights of a text that fits into the context: one (H, T, T) a layer. Raises UserError.
 
-        The text is read as `stream` reads a prompt: one of a built-in language has the line end before it in front.
-        `labels` has the T tokens.
+        The text is read as `stream` reads a prompt: for a built-in language, a line end is put in front. `labels`
+        returns the T tokens.
         """
         ids = self.context_ids(text)  # (1, T)
         if ids.shape[1] > self.config.model.block_size:
@@ -188,10 +188,10 @@ class Run:
         return maps
 
     def explore(self, text: str, out: str | Path | None = None, made_by: str = "") -> Page:
-        """A page on which the model reads a text, with all its weights and the steps to them; a notebook shows it.
+        """A page that shows how the model reads a text: all attention weights and their computation. Notebooks show it.
 
-        It is saved in the run's folder (explorer.html; see `place_of`), or as `out`. Raises UserError, also over a file
-        that is no such page. `made_by` stands below the page: a command.
+        It is saved as `out` (default: explorer.html in the run's folder, see `place_of`). `made_by`: the command that
+        is shown below the page. Raises UserError, also if `out` is a file of another kind.
         """
         if not text:
             raise UserError("the text is empty: give a text to look at")
@@ -211,9 +211,9 @@ class Run:
         return [self.tokenizer.token_bytes(id).decode("utf-8", "replace") for id in ids]
 
     def show_attention(self, text: str, layer: int | None = None, head: int | None = None) -> Picture:
-        """The maps of `attention` as a picture, which a notebook shows; `layer` and `head`, indices, choose from them.
+        """The maps of `attention` as a picture, which a notebook shows; `layer` and `head`, from 0, select maps.
 
-        The picture names them from 1: `show_attention(text, 2, 3)` is layer 3, head 4. Raises UserError.
+        The picture counts from 1: `show_attention(text, 2, 3)` is layer 3, head 4. Raises UserError.
         """
         return Picture(maps_svg(self.maps(text, layer, head), self.labels(text)))
 
@@ -231,7 +231,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Opened:
-    """A run as it lies in its folder; no model is made of it yet."""
+    """The contents of a run's folder, before a model is made."""
 
     folder: Path
     config: RunConfig
@@ -244,15 +244,15 @@ class Opened:
         return outline(self.config.model, self.tokenizer.vocab_size)
 
     def origin(self) -> dict[str, Any]:
-        """Which weights these are, for the record of a run that starts with them."""
+        """The run, step and SHA-256 of the weights, for the record of a run that starts with them."""
         sha256 = checkpoint.weights_sum(self.saved.path)
         return {"run": str(self.folder.resolve()), "step": self.saved.state["step"], "sha256": sha256}
 
 
 def open_run(folder: Path) -> Opened:
-    """What is in a run's folder: its newest good checkpoint, which fits the config, and what is to be said of it.
+    """Read a run's folder: config, tokenizer, newest good checkpoint, and notes, which are printed on stderr too.
 
-    Raises UserError for what is not a run, CheckpointError when no checkpoint can be used.
+    Raises UserError if the folder is not a run, CheckpointError if no checkpoint can be used.
     """
     check_run(folder)
     saved, notes = open_checkpoint(folder)
@@ -268,13 +268,13 @@ def open_run(folder: Path) -> Opened:
 
 
 def load(folder: str | Path, device: str = "auto", fast: bool = True, overrides: Sequence[str] = ()) -> Run:
-    """The run in a folder, with the weights of its newest good checkpoint, ready to write.
+    """Load the run in a folder, with the weights of its newest good checkpoint, ready to write text.
 
-    `fast` false computes by the textbook's forms only, and so does a run whose config says so. `overrides` swap parts
-    of the model, as in ["model.attention=average_softmax"] (swap.py). Says on stderr which newer checkpoints were
-    skipped, that the model was not checked before training, and which weights a swap kept; `notes` holds that too. A
-    run trained with a plugin needs that plugin first (`load_plugin`, or its class defined in the notebook). Raises
-    UserError for what is not a run, CheckpointError when no checkpoint can be used.
+    With `fast` or the config's `training.fast` false, it computes by the textbook's forms only. `overrides` swap parts
+    of the model, as in ["model.attention=average_softmax"] (swap.py). Prints on stderr, and keeps in `notes`, which
+    newer checkpoints were skipped, which weights a swap kept, and whether the model was trained unchecked. If the run
+    needs a plugin, load it first (`load_plugin`, or define its class in the notebook). Raises UserError if the folder
+    is not a run, CheckpointError if no checkpoint can be used.
     """
     use_threads()  # no more than this process has CPUs; in a notebook torch does not know of a cgroup's quota
     opened = open_run(Path(folder))
@@ -299,9 +299,9 @@ def check_run(folder: Path) -> None:
 
 
 def open_checkpoint(folder: Path, values: bool = True) -> tuple[Checkpoint, list[str]]:
-    """The newest checkpoint of a run that is whole and belongs to the files beside it, and what was skipped.
+    """The newest good checkpoint that belongs to the run's present files, and lines on newer ones that were skipped.
 
-    `values` is as for `checkpoint.load`. Raises CheckpointError when no checkpoint can be used.
+    `values` is as for `checkpoint.load`. Raises CheckpointError if no checkpoint can be used.
     """
     found, changes = seal(folder), list(read_changes(folder))
 
@@ -310,7 +310,7 @@ def open_checkpoint(folder: Path, values: bool = True) -> tuple[Checkpoint, list
             later = [files.get(name) for step, files in changes if step >= saved.state["step"]]
             if name not in found or found[name] not in [saved.seal.get(name), *later]:
                 what = "not what it was" if name in found else "missing"
-                hint = "put back the one it had; a config is changed by overrides to --resume"
+                hint = "put the former file back; a config is changed by overrides to --resume"
                 raise CheckpointError(f"{folder / name}: {what} when {saved.path.name} was saved: {hint}")
 
     return checkpoint.newest(folder / CHECKPOINTS, fits, values)
@@ -330,7 +330,7 @@ def seal(folder: Path) -> dict[str, str]:
 
 
 def read_changes(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """From which step on a run had other files, and their sums; damaged lines of changes.jsonl are left out."""
+    """Each change of a run's files: its step and {file: SHA-256}. Damaged lines of changes.jsonl are left out."""
     raw = read_start(folder / CHANGES, MAX_CHANGES) if (folder / CHANGES).is_file() else b""
     for text in raw.split(b"\n"):
         with suppress(ValueError, RecursionError):
@@ -340,7 +340,7 @@ def read_changes(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def was_skipped(folder: Path) -> bool:
-    """Whether a run, or a part of it, was trained with --skip-checks. A damaged record says nothing."""
+    """Whether a run, or a part of it, was trained with --skip-checks. A damaged record counts as no."""
     names = [name for name in (ENVIRONMENT, CHANGES) if (folder / name).is_file()]
     texts = [read_start(folder / ENVIRONMENT, MAX_CHANGES)] if ENVIRONMENT in names else []
     texts += read_start(folder / CHANGES, MAX_CHANGES).split(b"\n") if CHANGES in names else []
@@ -387,7 +387,7 @@ def newest_run(name: str = "") -> Path:
 def _has_checkpoints(run: Path) -> bool:
     try:
         return bool(checkpoint.checkpoints(run / CHECKPOINTS))
-    except (CheckpointError, OSError):  # not a folder of ours
+    except (CheckpointError, OSError):  # not the folder of a run
         return False
 
 

@@ -1,7 +1,8 @@
 """How a training saves: a small checkpoint at once, a large one while training goes on.
 
-A large one is copied into memory, and a thread writes the copy. There is one at a time: the next save waits for it, and
-so does the end of the training, whatever ends it. Where there is no room for the copy, training waits.
+A large checkpoint is copied into CPU memory, and a thread writes the copy. Only one is written at a time: the next save
+waits for it, and so does the end of the training, even after an error. If there is no memory for the copy, training
+waits until the checkpoint is written.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ Tensors = Mapping[str, Tensor]
 
 
 class Saver:
-    """Writes the checkpoints of one training. Where the model is in shards, every process has one, and all save."""
+    """Writes the checkpoints of one training. If the model is sharded, every process has a Saver, and all save."""
 
     def __init__(self, sharded: bool):
         self.sharded = sharded
-        self.group = dist.new_group(backend="gloo") if sharded else None  # training goes on in the other one
+        self.group = dist.new_group(backend="gloo") if sharded else None  # the training uses another group meanwhile
         self.thread: threading.Thread | None = None
         self.errors: list[BaseException] = []
 
     @property
     def failed(self) -> bool:
-        """Whether the save under way has failed; `wait` says how."""
+        """Whether the save in the background has failed; `wait` raises its error."""
         return bool(self.errors)
 
     def save(
@@ -51,9 +52,9 @@ class Saver:
         seal: Mapping[str, str],
         keep: int,
     ) -> None:
-        """Save, now or from now on, and then remove all but the newest `keep` checkpoints.
+        """Save, at once or in the background, and then remove all but the newest `keep` checkpoints.
 
-        Raises OSError, also of the save before, which says what is needed and what is free.
+        Raises OSError, also for the previous save; it says how many bytes are needed and how many are free.
         """
         self.wait()
         size = sum(local(tensor).nbytes for tensor in (*model.values(), *optimizer.values()))
@@ -80,7 +81,7 @@ class Saver:
         state: Mapping[str, Any],
         seal: Mapping[str, str],
     ) -> Path:
-        """Write one checkpoint. Raises OSError, which says what is needed and what is free."""
+        """Write one checkpoint. Raises OSError, which says how many bytes are needed and how many are free."""
         try:
             if self.sharded:
                 return shards.save(folder, step, model, optimizer, state, seal, self.group)
@@ -94,7 +95,7 @@ class Saver:
             raise OSError(f"{what} ({error})") from error
 
     def wait(self) -> None:
-        """Wait until what is being written is on disk. Raises what its thread has raised."""
+        """Wait until the checkpoint in the background is on disk. Raises the error of its thread."""
         if self.thread is not None:
             for _ in progress(self._seconds(self.thread), "waiting until the checkpoint is written"):
                 pass
@@ -103,7 +104,7 @@ class Saver:
             raise self.errors.pop()
 
     def close(self) -> None:
-        """Wait, and say what would be raised: the training ends by another error."""
+        """Wait, and print an OSError as a warning: raised, it would hide the error that ends the training."""
         try:
             self.wait()
         except ConnectionError:  # every process notices, and the training's own error says so
@@ -112,7 +113,7 @@ class Saver:
             complain(f"warning: {error}")
 
     def _in_background(self, call: Callable[[], None]) -> None:
-        """Keep what a call raises for `wait`."""
+        """Run a call, and keep its error for `wait`."""
         try:
             with in_background():
                 call()
@@ -121,14 +122,14 @@ class Saver:
 
     @staticmethod
     def _seconds(thread: threading.Thread) -> Iterator[None]:
-        """Something each second until a thread has ended."""
+        """Yield once a second until a thread has ended."""
         while thread.is_alive():
             thread.join(1.0)
             yield
 
 
 def _has_room(size: int) -> bool:
-    """Whether the processes of this machine could take so many bytes each. Where the system does not say: yes."""
+    """Whether each process of this machine could take `size` bytes more. True if the system does not say."""
     free = free_memory()
     return free is None or free >= size * int(os.environ.get("LOCAL_WORLD_SIZE", 1))
 

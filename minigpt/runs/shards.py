@@ -1,9 +1,9 @@
 """Checkpoints of a sharded training: each process writes its slices, and reads those that it needs.
 
-torch.distributed.checkpoint plans who writes and reads what; its Hugging Face format has plain safetensors files and no
-pickle (`slices.py`). The first process seals them, so a checkpoint is whole or not there at all, as every checkpoint.
-No process holds more than its share, and any number of processes may resume, also from a checkpoint in whole tensors.
-The processes may be on several machines that share the folder.
+torch.distributed.checkpoint plans which process writes and reads which slice; its Hugging Face format has plain
+safetensors files and no pickle (`slices.py`). The first process seals the files, so a checkpoint is complete or absent.
+No process holds more than its shard. Any number of processes may resume, also from a checkpoint with whole tensors. The
+processes may be on several machines that share the folder.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def save(
     seal: Mapping[str, str],
     group: dist.ProcessGroup | None = None,
 ) -> Path:
-    """`checkpoint.save_tensors` by all processes of a group together; every one has the same names.
+    """`checkpoint.save_tensors` by all processes of a group together; tensors have the same names in all.
 
-    When this returns, in any of them, the checkpoint is on disk and verifies. Raises OSError in all of them where one
-    could not write, after which the folder is as before; ConnectionError where another has ended.
+    When this returns in any process, the checkpoint is on disk and verifies. Raises OSError in all processes if one of
+    them could not write, and the folder is as before; ConnectionError if another process has ended.
     """
     tensors = {**model, **optimizer}
     first, own = dist.get_rank(group) == 0, f"shard-{dist.get_rank(group) + 1:05d}-*"
@@ -57,7 +57,7 @@ def save(
 
 
 def _write(tensors: dict[str, Tensor], files: dict[str, int], folder: Path, group: dist.ProcessGroup | None) -> None:
-    """Write each process's slices, and of what every process has whole one copy; `files` numbers each tensor's file."""
+    """Write each process's slices, and one copy of a tensor that all hold whole; `files`: {tensor: file number}."""
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
     from torch.distributed.checkpoint.state_dict_saver import save as save_together
@@ -72,7 +72,7 @@ def _write(tensors: dict[str, Tensor], files: dict[str, int], folder: Path, grou
 
 
 def _by_all(call: Callable[[], Result], group: dist.ProcessGroup | None) -> list[Result]:
-    """What a call returns in each process. Raises OSError in all of them where it raises one, or ValueError, in one."""
+    """What a call returns in each process. If it raises OSError or ValueError in one, raises OSError in all of them."""
     answers: list[Any] = [None] * dist.get_world_size(group)
     try:
         answer: tuple[str, Result | None] = "", call()
@@ -98,7 +98,7 @@ def fill(model: nn.Module, optimizer: Optimizer, saved: Checkpoint) -> None:
     forms = saved.optimizer.items()
     optimizer.load_state(
         {name: torch.zeros((), dtype=form.dtype).expand(form.shape) for name, form in forms}
-    )  # one number
+    )  # each takes the memory of one number
     with reaching_others(surely=False), heartbeat("reading the slices of this process"):
         reader = HuggingFaceStorageReader(str(saved.path))
         load_together({**checkpoint.tensors_of(model), **optimizer.state()}, storage_reader=reader)

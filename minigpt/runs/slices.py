@@ -1,12 +1,12 @@
-"""Tensors in safetensors files, whole or in slices; what the headers say is checked before a tensor is made.
+"""Tensors in safetensors files, whole or in slices; the headers are checked before a tensor is made.
 
     shard-00001-model-00001-of-00002.safetensors    weights: the rows that the first process has written
-    shard-00001-model-00002-of-00002.safetensors    the same of the optimizer's state
-    shard-00002-model-...                           the second process's
+    shard-00001-model-00002-of-00002.safetensors    optimizer's state: the rows that the first process has written
+    shard-00002-model-...                           the rows that the second process has written
 
 A sharded training writes these: each process writes its rows of every tensor, a slice. Names and contents are the
-Hugging Face format of torch.distributed.checkpoint: ordinary safetensors files, each with the place of its slices in
-the whole tensors in its metadata (`DCP_SHARDING_INFO`). Reading them needs neither torch.distributed nor a second
+Hugging Face format of torch.distributed.checkpoint: ordinary safetensors files, whose metadata (`DCP_SHARDING_INFO`)
+says where each slice begins in its whole tensor. Reading them needs neither torch.distributed nor a second
 process. A file without that metadata has whole tensors.
 """
 
@@ -28,7 +28,7 @@ from minigpt.system.folder import read_start
 from minigpt.system.strict_json import has_form, parse_json
 
 PLACES = "DCP_SHARDING_INFO"  # in a file's metadata: {name: {"saved_offsets": [first row, 0, ...]}}
-FIRST: dict[str, Any] = {"saved_offsets": []}  # where that metadata is not there: whole tensors
+FIRST: dict[str, Any] = {"saved_offsets": []}  # of a file without that metadata: whole tensors
 MAX_HEADER_BYTES = 1 << 22  # enough for the names of 40,000 tensors
 TYPES = {
     "F64": torch.float64,
@@ -47,7 +47,7 @@ TYPES = {
 
 @dataclass(frozen=True)
 class Slice:
-    """Rows of a tensor, all other dimensions whole; a tensor without dimensions has one row."""
+    """Consecutive rows of a tensor, all other dimensions whole; a tensor without dimensions counts as one row."""
 
     file: Path
     start: int  # the first row
@@ -56,12 +56,12 @@ class Slice:
 
     @property
     def end(self) -> int:
-        """The first row behind the slice."""
+        """The first row after the slice."""
         return self.start + (self.shape[0] if self.shape else 1)
 
     @property
     def form(self) -> tuple[object, ...]:
-        """What all slices of a tensor have in common."""
+        """What all slices of a tensor have in common: number of dimensions, shape of a row, dtype."""
         return len(self.shape), self.shape[1:], self.dtype
 
 
@@ -69,9 +69,9 @@ Table = Mapping[str, Sequence[Slice]]  # for each tensor the slices that make it
 
 
 def slices_of(paths: Sequence[Path]) -> dict[str, list[Slice]]:
-    """What some files hold, by their headers: tensors of which every row is there once.
+    """The slices of each tensor in some files, from their headers; every row must be there exactly once.
 
-    Raises ValueError, one line that names the file, for a header that cannot be so, and OSError.
+    Raises ValueError, one line that names the file, for an invalid header, and OSError.
     """
     found: dict[str, list[Slice]] = defaultdict(list)
     for path in paths:
@@ -89,7 +89,7 @@ def check_header(path: Path) -> None:
 
 @contextmanager
 def _strictly(path: Path) -> Iterator[None]:
-    """Make a ValueError that names the file of what safetensors raises where it opens or reads one."""
+    """Turn an error of safetensors into a ValueError that names the file."""
     try:
         yield
     except (SafetensorError, ValueError, TypeError, RuntimeError) as error:
@@ -116,7 +116,7 @@ def _slices_in(path: Path) -> Iterator[tuple[str, Slice]]:
 
 
 def _in_order(name: str, parts: list[Slice]) -> list[Slice]:
-    """The slices of one tensor by their rows. Raises ValueError where rows are missing, twice or of two kinds."""
+    """The slices of one tensor by their rows. Raises ValueError if rows are missing, repeated or unlike."""
     parts = sorted([part for part in parts if part.end > part.start] or parts[:1], key=lambda part: part.start)
     row = 0
     for part in parts:
@@ -152,7 +152,7 @@ def read(table: Table) -> dict[str, Tensor]:
     tensors = outline(table)
     for name, part, values in _read_slices(table):
         if len(table[name]) == 1:
-            tensors[name] = values  # (rows, ...): as it lies in the file
+            tensors[name] = values  # (rows, ...): the whole tensor
             continue
         if tensors[name].is_meta:
             tensors[name] = torch.empty_like(tensors[name], device="cpu")  # (all rows, ...)
@@ -167,7 +167,7 @@ def each(table: Table) -> Iterator[tuple[str, Tensor]]:
 
 
 def _read_slices(table: Table) -> Iterator[tuple[str, Slice, Tensor]]:
-    """The same with the slices themselves, file by file: no more than one is open."""
+    """Each slice of a table with its tensor's name and its values, file by file: at most one file is open."""
     by_file: dict[Path, list[tuple[str, Slice]]] = defaultdict(list)
     for name, parts in table.items():
         for part in parts:

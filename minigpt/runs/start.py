@@ -44,7 +44,7 @@ from minigpt.training.parallel import FSDP
 from minigpt.training.sharding import is_sharded
 
 STATE = {"seconds": float, "tokens": int, "losses": [float], "evaluations": [(int, float, float)], "data": str}
-FIXED = ("training.optimizer", "training.optimizer.kind")  # and all of data, model and training.lora
+FIXED = ("training.optimizer", "training.optimizer.kind")  # on resuming; so are all of data, model and training.lora
 
 
 def start(
@@ -58,9 +58,9 @@ def start(
 ) -> Trainer:
     """Prepare a new run: read the text, build the model, check it (`before_training.py`), and make its folder.
 
-    With a `source`, the run has that one's tokenizer, and starts with those of its weights that fit. Raises UserError
-    for options that cannot be used, LeakError for a model that sees the future, LawError for a kind that breaks a law,
-    and OSError.
+    With a `source`, the new run has that run's tokenizer, and starts with those of its weights that fit. Raises
+    UserError for options that cannot be used, LeakError for a model that sees the future, LawError for a kind that
+    breaks a law, and OSError.
     """
     began, say = perf_counter(), say if distributed.rank() == 0 else silent
     check_name(name, "a run")
@@ -93,15 +93,15 @@ def resume(
     """Continue a run from its newest good checkpoint.
 
     Overrides may change `training` and `sampling`, and the changes are listed and recorded. They may not change
-    `model`, the tokenizer, the adapters or the kind of the optimizer; the text only with `allow_data_change`. Raises
-    UserError, LeakError and LawError (a plugin may have been edited), CheckpointError, and OSError.
+    `model`, the tokenizer, the adapters or the kind of the optimizer, and the text only with `allow_data_change`.
+    Raises UserError, LeakError and LawError (a plugin may have been edited), CheckpointError, and OSError.
     """
     say = say if distributed.rank() == 0 else silent
     check_run(folder)
     lock = Lock(folder) if distributed.rank() == 0 else None
     config, changes = _changed_config(folder, overrides, allow_data_change, say)
     shared = distributed.started()[1] > 1 and isinstance(config.training.parallel, FSDP.Config)
-    saved, notes = open_checkpoint(folder, values=not shared)  # of shards, each process reads its own later
+    saved, notes = open_checkpoint(folder, values=not shared)  # sharded: each process reads its slices later
     for note in notes:
         say(note)
     check_loggers(config.training.loggers)
@@ -111,7 +111,7 @@ def resume(
     checkpoint.check_fit(outline(config.model, tokenizer.vocab_size), plain.model, saved.path)
     _check_left(config, saved, folder)
     corpus = config.data.open()
-    weights = (lambda model: None) if config.training.lora else None  # they come with the rest
+    weights = (lambda model: None) if config.training.lora else None  # `_restore` copies them later
     trainer = _make(config, tokenizer, corpus, folder, say, weights)
     checks = _check(trainer, allow_leak, skip_checks)
     if checks != "passed":
@@ -144,7 +144,7 @@ def _changed_config(
 
 
 def _changed_text(trainer: Trainer, saved: Checkpoint, allow_data_change: bool) -> list[Change]:
-    """A line for a run's record where its text is another now. Raises UserError where that is not allowed."""
+    """The change for a run's record if its text has changed, or []. Raises UserError if that is not allowed."""
     if saved.state["data"] == trainer.data:
         return []
     what = f"the text of {trainer.run.config.data.source} is not the one that {trainer.run.folder} was trained on"
@@ -155,7 +155,7 @@ def _changed_text(trainer: Trainer, saved: Checkpoint, allow_data_change: bool) 
 
 
 def _check_left(config: RunConfig, saved: Checkpoint, folder: Path) -> None:
-    """Raises UserError where there is nothing left to do."""
+    """Raises UserError if the run has no steps left."""
     left = config.training.max_steps - saved.state["step"]
     if left < 0 or (left == 0 and not saved.state["losses"]):  # losses: the last evaluation was stopped
         raise UserError(
@@ -172,7 +172,7 @@ def _make(
     say: Say,
     weights: Callable[[GPT], None] | None = None,
 ) -> Trainer:
-    """Put a trainer together; the config of its run has the number of threads in place of `auto`."""
+    """Make the trainer of a run. In its config, the number of threads replaces `auto`."""
     config = replace(config, training=with_threads(config.training))
     distributed.start(config.training.device)
     processes = distributed.world()
@@ -192,7 +192,7 @@ def _make(
 
 
 def _take_weights(model: GPT, source: Opened, say: Say) -> None:
-    """Put those weights of a run that fit into a fresh model. Raises UserError where none does."""
+    """Copy those weights of a run that fit into a new model. Raises UserError if none fits."""
     moved = move(model, source.saved.model, source.outline())
     if not (moved.kept or moved.repeated):
         raise UserError(f"--from-run: no weight of {source.folder} fits this model: leave model.n_embd as it is")
@@ -202,7 +202,7 @@ def _take_weights(model: GPT, source: Opened, say: Say) -> None:
 
 
 def _check(trainer: Trainer, allow_leak: bool, skip_checks: bool) -> str:
-    """Check the model before its first step, and say what is noteworthy; returns what the run's record says of it."""
+    """Check the model before its first step, and print the notes. Returns the result of the checks for the record."""
     if skip_checks:
         trainer.say("note: the model is not checked before its first step (--skip-checks)")
         return SKIPPED
@@ -214,14 +214,14 @@ def _check(trainer: Trainer, allow_leak: bool, skip_checks: bool) -> str:
 
 def check_state(saved: Checkpoint) -> None:
     """Raises CheckpointError unless a checkpoint has what `Trainer.state` writes."""
-    if "data" not in saved.state and not saved.optimizer:  # of a comparison
+    if "data" not in saved.state and not saved.optimizer:  # a run of a comparison
         raise CheckpointError(f"{saved.path}: saved without the optimizer's state, it cannot be trained further")
     if not has_form(saved.state, STATE):
         raise CheckpointError(f"{saved.path / 'state.json'}: not the state of a training")
 
 
 def _restore(trainer: Trainer, saved: Checkpoint) -> None:
-    """Put what a checkpoint holds into a trainer."""
+    """Copy weights, optimizer state and history from a checkpoint into a trainer. Raises CheckpointError."""
     state = saved.state
     if distributed.largest(state["step"]) != -distributed.largest(-state["step"]):
         raise CheckpointError(f"{saved.path}: another process cannot read it, or finds a newer one: start them again")

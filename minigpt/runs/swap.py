@@ -1,9 +1,10 @@
-"""Another attention in a model that is there: a run's config with other `model` options, and the weights that fit it.
+"""Another attention in a trained model: a run's config with other `model` options, and the weights that fit it.
 
     python scripts/sample.py --run tiny model.attention=average_softmax
 
-A weight of the same name and shape stays. What is new starts as in a new model of that config with the run's seed.
-Heads of keys and values that become more are repeated, which changes nothing: each query head reads what it read.
+A weight with the same name and shape is kept. Any other weight starts as in a new model of that config with the run's
+seed. Where there are more key and value heads than before, each old one is repeated. That changes no output: each query
+head reads the same keys and values as before.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from minigpt.runs.assemble import RunConfig
 from minigpt.runs.checkpoint import tensors_of
 from minigpt.system.errors import ConfigError, Mistake, UserError
 
-LAYERS = 1000  # the most that a model may have
-EVERY = "model.attention."  # an option of it is set in each kind of a list
+LAYERS = 1000  # the most layers that a model may have
+EVERY = "model.attention."  # an option that begins so is set in each kind of a list
 WITH_HEADS = re.compile(r"blocks\.(\d+)\.attention\.(key|value|key_norm)\.(weight|bias)")
 
 
@@ -37,24 +38,24 @@ WITH_HEADS = re.compile(r"blocks\.(\d+)\.attention\.(key|value|key_norm)\.(weigh
 def swapped(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
     """A run's config with other options of the model, such as `model.attention=average_softmax`.
 
-    Where a kind is replaced, what the new kind can be told too is as it was, but for what the override says: of
-    `model.attention={kind: sliding_window, window: 64}` the number of heads is the run's. An option of the attention
-    is set in every kind of a list. Raises ConfigError, and UserError for what is not an option of the model.
+    A new kind keeps the values of those options that the old kind has too, unless the override sets them: with
+    `model.attention={kind: sliding_window, window: 64}`, the number of heads stays. In a list of attention kinds, an
+    option is set in each of them. Raises ConfigError, and UserError for an override that is not of the model.
     """
     for argument in overrides:
         if not argument.startswith("model."):
             raise UserError(
-                f"{argument}: of a run that is there, options of the model can be swapped, as in "
+                f"{argument}: only options of the model can be swapped in a run, as in "
                 "model.attention=average_softmax; a new run has its own text and training: train.py --from-run"
             )
     return _merged(config, from_python(to_python(config), "the run's config"), overrides, [])
 
 
 def continued(config: RunConfig, file: str | Path | None, overrides: Sequence[str]) -> RunConfig:
-    """The config of a new run with the weights of another: its tokenizer, and its model but for what is swapped.
+    """The config of a new run that starts with the weights of another, and has its tokenizer and its model.
 
-    Text, training and sampling are those of `file`, a path or a name in `configs/`; without one, the run's. `overrides`
-    may change them, and the model as in `swapped`. Raises ConfigError, and UserError for another tokenizer.
+    Text, training and sampling are those of `file` (a path, or a name in `configs/`), or, without it, of the other run.
+    `overrides` may change them, and the model as in `swapped`. Raises ConfigError, and UserError for another tokenizer.
     """
     tree, mistakes = from_python(to_python(config), "the run's config"), list[Mistake]()
     if file is not None:
@@ -71,12 +72,12 @@ def continued(config: RunConfig, file: str | Path | None, overrides: Sequence[st
 
 
 def tuned_name(folder: Path) -> str:
-    """The name of a run that starts with the weights of one, where none is given."""
+    """The default name of a run that starts with the weights of the run in `folder`."""
     return f"{folder.resolve().name}-tuned"
 
 
 def _merged(config: RunConfig, tree: Node, overrides: Sequence[str], mistakes: list[Mistake]) -> RunConfig:
-    """The config of a tree with overrides. What its model does not say is as in the run's config."""
+    """The config of a tree with overrides. Model options that it does not set are the run's."""
     for argument in overrides:
         try:
             _override(tree, argument, mistakes)
@@ -101,7 +102,7 @@ def _override(tree: Node, argument: str, mistakes: list[Mistake]) -> None:
 
 
 def _with_former(new: Node, former: Node, hint: object) -> Node:
-    """A kind, or a list of them, with the options that it does not name as in the former one."""
+    """A kind, or a list of kinds, in which options that are not set have the values of the former kind."""
     family = next((part for part in getattr(hint, "__args__", (hint,)) if hasattr(part, "component")), None)
     if family is None:
         return new
@@ -115,7 +116,7 @@ def _with_former(new: Node, former: Node, hint: object) -> Node:
 
 
 def _with_options(new: Node, former: Node, kinds: Mapping[str, type]) -> Node:
-    """The options of one kind, those that are not given as in the former kind, if it has them too."""
+    """The options of one kind. An option that is not set has the value of the former kind, if both have it."""
     new = as_mapping(new)
     if not isinstance(new.value, dict):
         return new
@@ -132,7 +133,7 @@ def _with_options(new: Node, former: Node, kinds: Mapping[str, type]) -> Node:
 
 @dataclass(frozen=True)
 class Moved:
-    """What became of a run's tensors in another model: {name: how many numbers}."""
+    """Tensors by {name: how many numbers}: kept, repeated or fresh in the new model, and dropped from the run."""
 
     kept: Mapping[str, int]
     repeated: Mapping[str, int]
@@ -140,14 +141,14 @@ class Moved:
     dropped: Mapping[str, int]
 
     def lines(self) -> list[str]:
-        """A line for each, with the names."""
+        """A line for each of the four, with the names of the tensors."""
         parts = {"kept": self.kept, "repeated": self.repeated, "fresh": self.fresh, "dropped": self.dropped}
         return [f"{what}: {_listed(found)}" for what, found in parts.items() if found or what != "repeated"]
 
 
 @torch.no_grad()
 def move(model: GPT, saved: Mapping[str, Tensor], former: GPT) -> Moved:
-    """Copy what fits of a run's tensors into a model. `former` is the run's model; it may be on the meta device."""
+    """Copy those tensors of a run that fit into a model. `former` is the run's model; it may be on the meta device."""
     parts: dict[str, dict[str, int]] = {"kept": {}, "repeated": {}, "fresh": {}}
     for name, tensor in tensors_of(model).items():
         if name in saved and saved[name].shape == tensor.shape:
@@ -164,8 +165,8 @@ def move(model: GPT, saved: Mapping[str, Tensor], former: GPT) -> Moved:
 
 
 def _repeated(name: str, saved: Mapping[str, Tensor], former: GPT, model: GPT) -> Tensor | None:
-    """A tensor that the run's determine exactly: each head of keys and values for those that take its place, and the
-    head of the model where it was the token embeddings; None for others."""
+    """A tensor that follows exactly from the run's tensors: keys or values with each head repeated, or the head of the
+    model, if it was tied to the token embeddings. None for any other tensor."""
     if name == "head.weight":
         return saved.get("tokens.weight")
     found = WITH_HEADS.fullmatch(name)
@@ -182,7 +183,7 @@ def _repeated(name: str, saved: Mapping[str, Tensor], former: GPT, model: GPT) -
 
 
 def _listed(found: Mapping[str, int]) -> str:
-    """How many tensors and numbers, and their names, one of all blocks once: `layers 1 to 4: attention.key.weight`."""
+    """The count of tensors and numbers, and the names, once for all blocks: `layers 1-4: attention.key.weight`."""
     if not found:
         return "nothing"
     layers: dict[str, list[int]] = {}

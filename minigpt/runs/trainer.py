@@ -63,7 +63,7 @@ KEEP = 2  # checkpoints
 
 @dataclass
 class Trainer:
-    """A run, and what trains it."""
+    """A run with the dataset and the optimizer that train it."""
 
     run: Run
     dataset: Dataset
@@ -83,7 +83,7 @@ class Trainer:
     def fit(self) -> None:
         """Train to the end, or to a signal, and leave a folder that can be sampled from and resumed.
 
-        Raises Stopped after SIGINT, SIGTERM, SIGHUP, and when the reader of stdout has left; Diverged; and OSError.
+        Raises Stopped after SIGINT, SIGTERM, SIGHUP, and when the reader has closed stdout; Diverged; and OSError.
         """
         with self.lock or nullcontext():
             self.take_steps()
@@ -195,14 +195,14 @@ class Trainer:
         return 0 if self.expected is None else len(self.expected.ideal)
 
     def warn_of_the_impossible(self) -> None:
-        """At the first validation loss that is below the floor by more than chance, say so."""
+        """Print a warning at the first validation loss that is further below the floor than chance explains."""
         if self.expected is not None:
             *before, last = (loss - self.expected.floor for _, _, loss in self.history.evaluations)
             if is_impossible(last, self.targets) and not any(is_impossible(above, self.targets) for above in before):
                 self.say(f"warning: step {self.history.step}: {explain_impossible(last)}")
 
     def sample(self) -> None:
-        """Write a sample to the screen and to samples.txt; a signal leaves it out."""
+        """Write a sample to the screen and to samples.txt; after a signal, write none."""
         sharded, first = is_sharded(self.run.model), distributed.rank() == 0
         if not (first or sharded):
             return
@@ -239,7 +239,7 @@ class Trainer:
 
     @property
     def saves(self) -> bool:
-        """Whether this process takes part in a save: of a model in shards, all do."""
+        """Whether this process takes part in a save: the first one, or, for a sharded model, all."""
         return distributed.rank() == 0 or self.saver.sharded
 
     def tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -275,9 +275,9 @@ class Trainer:
             self.say(f"warning: the state could not be kept for inspection: {error}")
 
     def verdict(self) -> str:
-        """What the validation losses say, and, where the floor is known, what the model remembers.
+        """The verdict on the validation losses, and, where the floor is known, what the model remembers.
 
-        Every process must ask for it, because a model in shards computes in all of them; the first one is told.
+        Every process must call this, because a sharded model computes in all of them; only the first gets the text.
         """
         if distributed.rank() > 0 and not is_sharded(self.run.model):
             return ""
