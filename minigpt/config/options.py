@@ -69,9 +69,9 @@ class Options:
     """
 
     without: ClassVar[tuple[str, ...]] = ()
-    """Options of the parent that would do nothing here. They are unknown, and keep their defaults."""
+    """Options of the parent class that have no effect here. They are unknown keys, and keep their defaults."""
     renamed: ClassVar[dict[str, str]] = {}
-    """What options of earlier versions are called now; they are unknown, and the message says so."""
+    """{name in an earlier version: name now}. An old name is an unknown key, and the message gives the new name."""
 
     def __post_init__(self) -> None:
         found = [*_without_effect(self), *_field_mistakes(type(self), vars(self))] or list(self.mistakes())
@@ -122,7 +122,7 @@ class Component:
             cls.kinds[kind] = cls
 
 
-READ: dict[type[Options], Mapping[str, Any]] = {}  # what `hints` has returned: to read annotations takes a millisecond
+READ: dict[type[Options], Mapping[str, Any]] = {}  # results of `hints`: reading annotations takes a millisecond
 
 
 def hints(schema: type[Options]) -> Mapping[str, Any]:
@@ -183,7 +183,7 @@ def _show(value: Any) -> str:
 
 
 def _without_effect(options: Options) -> Iterator[Mistake]:
-    """Values given to options that a class is without."""
+    """The mistakes for options in `without` that were given a value."""
     for field in fields(options):
         if field.name in options.without and getattr(options, field.name) != field.default:
             yield field.name, "this kind has no such option"
@@ -200,7 +200,7 @@ INVALID = object()  # `_convert` returns it for a value whose mistake it has add
 
 
 def build(schema: type[Schema], node: Node, found: Sequence[Mistake] = ()) -> Schema:
-    """Convert a tree to a dataclass. Raises ConfigError with the mistakes `found` before and every one in the tree."""
+    """Convert a tree to a dataclass. Raises ConfigError with the mistakes in `found` and all in the tree."""
     mistakes = list(found)
     config = _convert(schema, node, "", mistakes)
     if mistakes:

@@ -1,8 +1,9 @@
-"""What a deep model allocates, from shallow ones of the same layers.
+"""What a deep model allocates, computed from shallow models with the same layers.
 
-A step of a deep model does what a step of a shallow one does, with more layers in between: in the forward pass, in the
-backward pass, wherever parameters are looped over. Two shallow models show where and what that is, and a third one
-must be what follows from them. Then the log of the deep model is written down event by event, and its peak is exact.
+A step of a deep model allocates what a step of a shallow one does, and more for each further layer: in the forward
+pass, in the backward pass, and in every loop over parameters. The logs of two shallow models show what a layer adds,
+and where. The log of a third one checks this: it must be as predicted from the two. Then the log of the deep model is
+predicted event by event, and its peak is exact.
 """
 
 from __future__ import annotations
@@ -20,16 +21,17 @@ from minigpt.model.gpt import GPT
 class Event:
     """Some bytes are allocated, or freed."""
 
-    key: Hashable  # what is equal for the same operation in each layer, and at each depth
-    part: str  # of the model, or of what it computes
-    bytes: int  # freed: below 0
+    key: Hashable  # equal for the same operation in each layer and at each depth
+    part: str  # the part that has the bytes, such as weights or activations
+    bytes: int  # negative if they are freed
 
 
 def depths(model: GPT, adapted: Iterable[str] = ()) -> tuple[int, int, int] | None:
-    """How many layers three shallow models have whose layers begin as those of a model do; None: it is shallow itself.
+    """The numbers of layers of three shallow models that have the first layers of `model`; None: it is shallow itself.
 
-    Layers are alike if their modules, parameters and options are, and which of their modules get adapters (`adapted`,
-    by name); they may repeat after some, and the first may differ.
+    Two layers are alike if their modules, parameters and options are equal and the same modules get adapters
+    (`adapted`: their names). Layers may repeat with a period, such as three of one kind and one of another; the first
+    layer may differ.
     """
     options = [model.config.layer_attention(layer) for layer in range(len(model.blocks))]
     adapters: list[set[str]] = [set() for _ in options]
@@ -45,15 +47,15 @@ def depths(model: GPT, adapted: Iterable[str] = ()) -> tuple[int, int, int] | No
 
 
 def signature(module: nn.Module) -> list[Hashable]:
-    """The kinds of the modules within one, what they say of their options, and the shapes of its parameters."""
+    """The types and `extra_repr` of a module's submodules, and the shapes and dtypes of its parameters, by name."""
     kinds = [(name, type(each), each.extra_repr()) for name, each in module.named_modules()]
     return [*kinds, *((name, each.shape, each.dtype) for name, each in module.named_parameters())]
 
 
 def deepened(logs: list[list[Event]], times: int) -> list[Event] | None:
-    """The log of a model that has as many layers more than the first of three as `times` the second has.
+    """The log of a model with n + `times` * p layers, from `logs` of models with n, n + p and n + 2 p layers.
 
-    None if the second log is not the first with insertions, or the third not the first with these twice.
+    None if the second log is not the first with insertions, or the third not the first with these insertions twice.
     """
     short, long, longer = logs
     for enough in ENOUGH:
@@ -63,15 +65,16 @@ def deepened(logs: list[list[Event]], times: int) -> list[Event] | None:
     return None
 
 
-ENOUGH = (1 << 60, 64, 32, 16, 8)  # events; the third log says which is right
-Places = list[tuple[int, int, int]]  # where in the short log, where in the long one, how many events
+ENOUGH = (1 << 60, 64, 32, 16, 8)  # events, tried in this order; the third log shows which is right
+Places = list[tuple[int, int, int]]  # index in the short log, index in the long log, number of events
 
 
 def insertions(short: list[Event], long: list[Event], enough: int) -> Places | None:
-    """Where a log has more than a shorter one. None: elsewhere they differ as well.
+    """Where `long` has events that `short` does not have. None if the logs differ in other ways too.
 
-    An insertion is the shortest after which `enough` events are the same, or the one after which the most are.
-    Of a layer that is inserted among equal ones the place is not unique: it is such that events have equal sizes.
+    Each insertion is the shortest after which `enough` events agree, or else the one after which the most agree. For a
+    layer that is inserted among equal layers, several places are possible: the one where events have equal sizes is
+    taken.
     """
     a, b = [event.key for event in short], [event.key for event in long]
     found, i, j, before = Places(), 0, 0, 0
@@ -96,13 +99,13 @@ def insertions(short: list[Event], long: list[Event], enough: int) -> Places | N
 
 
 def common(a: list[Hashable], i: int, b: list[Hashable], j: int) -> int:
-    """How many are the same from a[i] and b[j] on."""
+    """The length of the common beginning of a[i:] and b[j:]."""
     pairs = zip(islice(a, i, None), islice(b, j, None))
     return next((count for count, (x, y) in enumerate(pairs) if x != y), min(len(a) - i, len(b) - j))
 
 
 def with_insertions(short: list[Event], long: list[Event], places: Places, times: int) -> list[Event]:
-    """`short` with each insertion so many times; what is of another size in `long` grows with each."""
+    """`short` with each insertion `times` times; where a size in `long` differs, `times` the difference is added."""
     made, i, j = list[Event](), 0, 0
 
     def upto(end: int) -> None:

@@ -1,8 +1,8 @@
 """A training step on tensors that have shapes and no values: what it allocates and computes, without the memory.
 
-The step is the real one, with the real model and optimizer, on torch's fake tensors. They are fake CPU tensors: a torch
-without CUDA cannot have fake ones of a GPU. What a step keeps does not depend on the device, but for the forms that are
-chosen for a CPU alone, which are left out where the plan is for a GPU.
+The step is the real one, with the real model and optimizer, on torch's fake tensors. They are fake CPU tensors, because
+torch without CUDA cannot make fake GPU tensors. What a step keeps does not depend on the device, except for the faster
+implementations that are chosen only on a CPU; these are left out if the plan is for a GPU.
 
 B windows at a time, T positions of a window, V vocabulary.
 """
@@ -70,30 +70,30 @@ class Step:
     peak: int  # bytes at the moment when the most are allocated
     parts: dict[str, int]  # these bytes by PARTS
     flops: float  # a token, forward and backward
-    forward_flops: float
+    forward_flops: float  # a token, forward alone
 
 
 class Values(TorchFunctionMode):
-    """Answers for what a fake tensor does not have, a value: one, so that losses and norms are numbers."""
+    """Reading the value of a fake tensor, which has none, gives 1, so that losses and norms are numbers."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return READ[func] if func in READ else func(*args, **(kwargs or {}))
 
 
 class Living(TorchDispatchMode):
-    """Keeps a log of the storages that begin and end, whoever holds them.
+    """Keeps a log of all storages: when each is allocated, and when it is freed.
 
-    A view has the storage of its base, so each storage counts once, with the size that it has when an operation returns
-    it, and until it is freed.
+    A view shares the storage of its base, so each storage counts once: from when an operation returns it, with the size
+    that it has then, until it is freed.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.numbers: dict[int, int] = {}  # storage that is alive -> its number: an address is used again
-        self.elements: list[int] = []  # by number: of its first tensor
+        self.numbers: dict[int, int] = {}  # address of a live storage -> its number; addresses are used again
+        self.elements: list[int] = []  # by number: the elements of its first tensor
         self.names: list[Hashable] = []  # by number: the operation that made it, and its shape
-        self.log: list[tuple[int, int]] = []  # number, bytes from now on; 0: it is freed
-        self.begin = self.end = 0  # the peak is looked for between these places of the log
+        self.log: list[tuple[int, int]] = []  # number, bytes from now on; 0 bytes: it is freed
+        self.begin = self.end = 0  # the peak is searched between these indices of the log
 
     def note(self, tensor: Tensor, name: str) -> None:
         storage = local(tensor).untyped_storage()
@@ -110,7 +110,7 @@ class Living(TorchDispatchMode):
         self.log.append((self.numbers.pop(key), 0))
 
     def resized(self) -> Callable[[torch.UntypedStorage, int], Any]:
-        """`resize_` of storages, with a log: `fully_shard` has a block's parameters so, only while it computes."""
+        """`resize_` that is logged: `fully_shard` resizes the storages of a block's parameters while it computes."""
 
         def resize(storage: torch.UntypedStorage, size: int) -> Any:
             if storage._cdata in self.numbers:
@@ -124,14 +124,14 @@ class Living(TorchDispatchMode):
         return self.numbers[local(tensor).untyped_storage()._cdata]
 
     def events(self, part: Callable[[int], str]) -> list[Event]:
-        """What is there at the beginning, by part, and the log from there on; `part` of the number of a storage."""
+        """The bytes at the beginning, by part, then the log from there on; `part` maps the number of a storage."""
         alive = dict(self.log[: self.begin])
         there = Counter[str]()
         for number, size in alive.items():
             there[part(number)] += size
         made = [Event("there", each, there[each]) for each in PARTS]
         for frees, some in groupby(self.log[self.begin : self.end], lambda entry: entry[1] == 0):
-            freed = Counter[str]()  # one after another: together, because their order may be any
+            freed = Counter[str]()  # consecutive frees are added up, because their order may vary
             for number, size in some:
                 change = size - alive.get(number, 0)
                 alive[number] = size
@@ -147,13 +147,13 @@ class Living(TorchDispatchMode):
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor):
                 self.note(leaf, str(func))
-        if func is torch.ops.aten._safe_softmax.default:  # while it runs, it also has a mask of the rows without a key
+        if func is torch.ops.aten._safe_softmax.default:  # it also allocates a mask of the rows without a key
             self.note(torch.empty(args[0].shape, dtype=torch.bool), str(func))
         return result
 
 
 class InBuckets(nn.Module):
-    """Allocates what torch's DDP does: room for all gradients, as long as a training lasts.
+    """Allocates what torch's DDP does: buckets for all gradients, as long as a training lasts.
 
     A gradient moves there once it is complete; before the last micro-batch, gradients are added up elsewhere.
     """
@@ -171,14 +171,14 @@ class InBuckets(nn.Module):
         return self.loss_of(*arguments)
 
     def move(self, own: Tensor, parameter: Tensor) -> None:
-        """Put the gradient of a parameter into its own place."""
+        """Move the gradient of a parameter into its place in the buckets."""
         assert parameter.grad is not None
         self.note(parameter.grad)
         parameter.grad = own if self.moves else parameter.grad
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """As torch's DDP has it: inside, gradients stay where they are."""
+        """As in torch's DDP: inside the `with`, gradients are not moved to the buckets."""
         self.moves = False
         yield
         self.moves = True
@@ -186,12 +186,12 @@ class InBuckets(nn.Module):
 
 @contextmanager
 def fake(gpu: bool, ranks: int = 1) -> Iterator[None]:
-    """Inside, new tensors have no values, and nothing is initialised; what is kept for later is forgotten after it.
+    """Inside the `with`, new tensors have no values and nothing is initialised; cached tables are dropped at its end.
 
-    This process is then the first of `ranks` that exchange nothing, whether or not torchrun has started it.
+    This process acts as the first of `ranks` that exchange nothing, whether or not torchrun has started it.
     """
     with ExitStack() as stack:
-        stack.callback(table.cache_clear)  # else a real model would be given angles without values
+        stack.callback(table.cache_clear)  # else a real model would get cached angles without values
         table.cache_clear()
         if gpu:
             stack.enter_context(patch("minigpt.fast.kernels.explicit_is_faster", lambda query, key: False))
@@ -209,7 +209,7 @@ def fake(gpu: bool, ranks: int = 1) -> Iterator[None]:
 
 @contextmanager
 def alone_of(ranks: int) -> Iterator[None]:
-    """A process group in which nobody else is, and nothing is sent. Raises UserError inside a real one."""
+    """A fake process group of `ranks`, in which nothing is sent. Raises UserError inside a real process group."""
     if dist.is_initialized():
         raise UserError("a step in shards cannot be simulated by one of the processes of torchrun")
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
@@ -234,9 +234,9 @@ def bytes_by_part(
 ) -> dict[str, int]:
     """The bytes at the peak of two steps and an evaluation, with all that stays after the first step, by PARTS.
 
-    `rows` are the windows of a step that a process has, of `ranks` that train together as `training.parallel` says.
-    Two micro-batches stand for any number: from the second on, there are gradients to add to. Raises what the model
-    raises, as for a plugin that computes with values while it is made.
+    `rows` are the windows of a step in one process; `ranks` processes train together as `training.parallel` says. Two
+    micro-batches stand for any larger number: from the second on, there are gradients to add to. Raises what the model
+    raises, such as a plugin whose constructor needs values.
     """
     size = min(training.micro_batch_size or rows, rows)
     windows = {size, evaluated_at_once(size, config.block_size)}
@@ -258,10 +258,10 @@ def bytes_by_part(
 
 
 def of_each(measure: Callable[[int], Measured], few: Sequence[int]) -> list[Measured] | None:
-    """What is measured of models of so many layers; None where a plugin refuses to have so few, or an odd number."""
+    """`measure(n)` for each number of layers n; None if one raises, such as a plugin that refuses so few layers."""
     try:
         return [measure(n) for n in few]
-    except Exception:  # what the whole model raises is told
+    except Exception:  # the whole model is measured instead, and its error is shown
         return None
 
 
@@ -272,7 +272,7 @@ def shallow_depths(config: ModelConfig, vocab_size: int, training: TrainingConfi
 
 
 def repeats(config: ModelConfig, few: Sequence[int]) -> int:
-    """How many times a model has more than the first of a few shallow ones what the second has more."""
+    """How many periods of layers the model has more than the first shallow one; the second shallow one has one more."""
     return (config.n_layer - few[0]) // (few[1] - few[0])
 
 
@@ -308,7 +308,7 @@ def allocations(
         model = build(config, vocab_size, training)
         if shared:
             shard(model, torch.device("cpu"))
-        living.begin = len(living.log)  # a model in shards was never whole
+        living.begin = len(living.log)  # the log of making the model does not count: a model in shards is never whole
         optimizer: Optimizer = training.optimizer.component(training.optimizer, model)
         forward = recomputing(model) if training.checkpoint_activations else model
         loss_of: nn.Module = BatchLoss(model, forward, mixed_precision(training, model))
@@ -336,8 +336,8 @@ def evaluate_once(model: GPT, x: Tensor, training: TrainingConfig) -> None:
 
 
 def operations(config: ModelConfig, vocab_size: int, training: TrainingConfig, gpu: bool) -> tuple[float, float]:
-    """Operations a token, forward and backward, and forward alone. They are counted apart: the counter takes some
-    operations to pieces, which keeps more in memory.
+    """Operations a token, forward and backward, and forward alone. They are counted in another run than memory, because
+    the counter splits some operations into parts, which keeps more in memory.
     """
     few = shallow_depths(config, vocab_size, training)
     counts = of_each(lambda n: counted(replace(config, n_layer=n), vocab_size, training, gpu), few) if few else None

@@ -1,7 +1,7 @@
-"""A training that cannot fit is refused before it begins, with what would fit.
+"""Refuses a training that does not fit into memory before it begins, and says what would fit.
 
-Most trainings are far from the limit, which a sum says at once. From an eighth of the memory on, a step is simulated
-(`fake.py`), which takes seconds.
+Most trainings are far below the limit, which a sum shows at once. If the sum is an eighth of the memory or more, a step
+is simulated (`fake.py`), which takes seconds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from minigpt.training import distributed
 from minigpt.training.loop import TrainingConfig
 from minigpt.training.memory import ACTIVATIONS, WEIGHTS, check_device, check_memory, free_on, training_parts
 
-NEAR = 8  # the sum leaves out what only the step itself shows: a step took 2 to 5 times as much
+NEAR = 8  # a step is simulated if NEAR times the sum exceeds the memory: real steps took 2 to 5 times the sum
 DEEP = 256  # layers; the simulation of more takes minutes
 
 
@@ -29,7 +29,7 @@ def check_training(
     purpose: str = "training",
     free: int | None = None,
 ) -> None:
-    """Raises UserError for a training of `rows` windows a process that does not fit, with what would.
+    """Raises UserError if a training of `rows` windows in each process does not fit; the message says what would fit.
 
     `purpose` and `free` are those of `check_device`.
     """
@@ -78,7 +78,7 @@ def advice(
     device: torch.device,
     there: int | None,
 ) -> str:
-    """What would fit into the bytes that are there, as the end of a sentence; nothing where that is not known."""
+    """The end of a message: what would fit into `there` bytes; empty if that is not known."""
     from minigpt.planning.remedies import MOST_RANKS, in_words, remedies
 
     gpu, processes = device.type == "cuda", distributed.world()

@@ -1,4 +1,4 @@
-"""What devices there are to plan for: their memory, and how fast they multiply matrices at best.
+"""The devices that a plan can be for: their memory, and the peak speed of their matrix products.
 
 The figures are those of the makers' data sheets: dense products in bfloat16 with sums in float32 (float16 where the
 device has no bfloat16), without sparsity.
@@ -13,7 +13,7 @@ from minigpt.system.errors import UserError
 from minigpt.system.memory import free_memory
 
 GB, GIB = 10**9, 2**30
-CONTEXT = GIB  # bytes of a GPU that its driver, its libraries and what the allocator cannot use take, about
+CONTEXT = GIB  # bytes of a GPU, about, that tensors cannot have: its driver, libraries, what the allocator cannot use
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Device:
 
     @property
     def usable(self) -> int:
-        """The bytes that tensors can have."""
+        """The bytes that are left for tensors."""
         return self.memory - CONTEXT if self.is_gpu else self.memory
 
 
@@ -54,7 +54,7 @@ BYTES = {"GB": GB, "GiB": GIB, "MB": 10**6, "MiB": 2**20}
 
 
 def read_hardware(text: str) -> tuple[int, Device]:
-    """`8xH100` or `H100` -> how many, and which. Raises UserError."""
+    """`8xH100` or `H100` -> (number of devices, Device). Raises UserError for an unknown device."""
     found = re.fullmatch(r"(?:([1-9][0-9]{0,4})x)?([\w.-]{1,20})", text)
     if not found or found[2].lower() not in DEVICES:
         names = ", ".join(device.name for device in DEVICES.values())
@@ -63,7 +63,7 @@ def read_hardware(text: str) -> tuple[int, Device]:
 
 
 def read_memory(text: str) -> Device:
-    """`24GB` -> a GPU of that much memory, whose speed is not known. Raises UserError."""
+    """`24GB` -> a GPU of that much memory, whose speed is not known. Raises UserError for 1 GiB or less."""
     found = re.fullmatch(r"([0-9]{1,7}(?:\.[0-9]{1,3})?) ?(GB|GiB|MB|MiB)", text)
     size = int(float(found[1]) * BYTES[found[2]]) if found else 0
     if size <= CONTEXT:

@@ -1,7 +1,7 @@
 """What a training will cost: parameters, operations, memory by part, time, and the largest micro-batch that fits.
 
-Memory is counted on fake tensors (`fake.py`). Time is operations divided by what the devices reach: their best, times
-the share of it that trainings usually reach (model FLOPs utilisation, "PaLM", arXiv 2204.02311, section 4.1).
+Memory is counted on fake tensors (`fake.py`). Time is operations divided by the speed of the devices: their peak,
+times the share of it that trainings usually reach (model FLOPs utilisation, "PaLM", arXiv 2204.02311, section 4.1).
 
 B windows at a time, T positions of a window, N parameters.
 """
@@ -23,7 +23,7 @@ from minigpt.training.memory import NUMBER, outline
 from minigpt.training.parallel import FSDP
 
 OPTIMAL = 20  # tokens a parameter, about: "Training Compute-Optimal Large Language Models" (arXiv 2203.15556)
-MFU = 0.4  # of a GPU's best; nanoGPT's GPT-2 reaches about 0.4 to 0.5 on A100s
+MFU = 0.4  # share of a GPU's peak speed; nanoGPT's GPT-2 reaches about 0.4 to 0.5 on A100s
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,14 @@ class Plan:
     tokens: int  # of the whole training
     optimal: int  # tokens at which this model would be compute-optimal, about
     flops: float  # a token, forward and backward
-    forward: float  # of it
-    attention: float  # of the forward pass: what grows with the context, at the full context
+    forward: float  # the part of `flops` in the forward pass
+    attention: float  # the part of `forward` that grows with the context, at the full context
     rows: int  # windows of a step on one device
-    micro_batch: int  # of them at a time
-    step: Step  # what a step with them takes on one device
+    micro_batch: int  # windows at a time
+    step: Step  # what a step with this micro-batch takes on one device
     saved: int  # bytes of a checkpoint that one process writes: weights, and the optimizer's state
     most: int | None  # the largest micro-batch that fits; None: not even one window does
-    remedies: list[str]  # what would fit, if this does not
+    remedies: list[str]  # options with which the training would fit, if it does not
     again: bool  # whether each block's forward pass is computed twice
     shared: bool  # whether the devices share the model
     devices: int
@@ -49,17 +49,17 @@ class Plan:
 
     @property
     def fits(self) -> bool:
-        """Whether the config as it is fits into a device."""
+        """Whether the training fits into a device with the config unchanged."""
         return self.step.peak <= self.device.usable
 
     def seconds(self, mfu: float) -> float | None:
-        """How long the training takes; None where the speed of the device is not known."""
+        """How long the training takes; None if the speed of the device is not known. `mfu`: share of its peak speed."""
         flops = self.flops + self.forward * self.again  # a token
         return self.tokens * flops / (self.devices * self.device.flops * mfu) if self.device.flops else None
 
 
 def make_plan(config: ModelConfig, vocab_size: int, training: TrainingConfig, device: Device, devices: int = 1) -> Plan:
-    """The plan of a training as its config says it, each of `devices` with a process of its own.
+    """The plan of the training that the configs describe, on `devices` devices with one process each.
 
     Raises UserError for adapters that the model cannot have, and for more devices than a batch has windows.
     """
@@ -96,8 +96,9 @@ def make_plan(config: ModelConfig, vocab_size: int, training: TrainingConfig, de
 def peaks_by_ranks(
     config: ModelConfig, vocab_size: int, training: TrainingConfig, gpu: bool, counts: Sequence[int]
 ) -> Iterator[tuple[int, int, int]]:
-    """The bytes at the peak of each of so many processes that share the model (fsdp), with the config's micro-batch: as
-    activations are kept, and as they are computed again. Raises UserError for more processes than a batch has windows.
+    """For each number of processes that share the model (fsdp): that number, and the peak bytes of each process with
+    activations kept and with activations computed again, at the config's micro-batch. Raises UserError for more
+    processes than a batch has windows.
     """
     distributed.check_rows(training.batch_size, max(counts, default=1))
     shared = replace(training, parallel=FSDP.Config())
@@ -111,7 +112,7 @@ def peaks_by_ranks(
 
 
 def saved_bytes(model: GPT, training: TrainingConfig, moments: int, processes: int) -> int:
-    """The bytes of a checkpoint that each of so many processes writes; `moments` are those of the optimizer there."""
+    """The bytes of a checkpoint that each process writes; `moments`: the bytes of its optimizer's state."""
     whole = sum({id(tensor): tensor.nbytes for tensor in model.state_dict(keep_vars=True).values()}.values())
     adapters = NUMBER * adapter_parameters(model, training.lora) if training.lora else 0
     return -(-(whole + adapters) // processes) + moments

@@ -1,6 +1,6 @@
-"""What fits; and where a training as it is configured does not, what would.
+"""The largest micro-batch that fits into memory, and what to change when a training does not fit.
 
-Smaller micro-batches, activations that are computed again, processes that share the model.
+What can be changed: smaller micro-batches, activations that are computed again, processes that share the model.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from minigpt.training.loop import TrainingConfig
 from minigpt.training.memory import WEIGHTS, training_parts
 from minigpt.training.parallel import FSDP
 
-MOST_RANKS = 64  # processes that are tried
+MOST_RANKS = 64  # the largest number of processes that is tried
 
 
 def largest_that_fits(
@@ -28,7 +28,7 @@ def largest_that_fits(
 ) -> int | None:
     """The largest micro-batch of at most `rows` windows whose step takes at most `usable` bytes; None: not even one.
 
-    The peak is nearly a straight line in the micro-batch, so the line through the two nearest points gives the next
+    The peak is nearly linear in the micro-batch, so the line through the two nearest points gives the next
     guess; above a hundred windows the answer is within 1 % of the largest.
     """
     peaks = {size: step.peak for size, step in (known or {}).items()}
@@ -40,7 +40,7 @@ def largest_that_fits(
         return peaks[size]
 
     def guess() -> int:
-        """Where the line through the two points nearest to the limit meets it."""
+        """The micro-batch at which the line through the two points nearest to the limit reaches the limit."""
         a, b = sorted(sorted(peaks, key=lambda size: abs(peaks[size] - usable))[:2])
         slope = (peaks[b] - peaks[a]) / (b - a)  # bytes a window
         return a + int((usable - peaks[a]) / slope) if slope > 0 else rows
@@ -68,7 +68,7 @@ def remedies(
 ) -> list[str]:
     """The options with which a step takes at most `usable` bytes on each of `ranks` devices, the mildest first.
 
-    `most_ranks`: up to so many devices may share the model.
+    `most_ranks`: the largest number of devices that may share the model.
     """
 
     weights = training_parts(config, vocab_size, 1, 1, training.lora)[WEIGHTS]

@@ -13,7 +13,7 @@ DAY, HOUR = 86_400, 3600
 
 
 def as_text(plan: Plan, mfu: float, price: float | None = None) -> str:
-    """What a person reads. `price` is that of one device for an hour; the sum has its currency."""
+    """The plan as text. `price` is the price of one device for an hour; the total has the same currency."""
     total = sum(plan.parameters.values())
     lines = [
         row("parameters", f"{total:,}: " + ", ".join(f"{part} {count:,}" for part, count in plan.parameters.items())),
@@ -42,7 +42,7 @@ def row(what: str, said: str) -> str:
 
 
 def memory(plan: Plan) -> str:
-    """The peak, and what it is of."""
+    """The text of the row `memory`: the peak, with which settings, and the memory that there is."""
     windows = "1 window" if plan.micro_batch == 1 else f"{plan.micro_batch:,} windows"
     each = "each of " if plan.devices > 1 else ""
     where = f"of {size(plan.device.usable)} on {each}{named(plan)}" if plan.device.is_gpu else "on this machine"
@@ -51,7 +51,7 @@ def memory(plan: Plan) -> str:
 
 
 def saving(plan: Plan) -> Iterator[str]:
-    """What a checkpoint takes beside the training; nothing for a small one, for which training waits."""
+    """The lines of the row `saving`: the memory for a checkpoint; none for a small one, for which training waits."""
     if plan.saved >= LARGE:
         each = " in each process" if plan.shared else " in the first process" if plan.devices > 1 else ""
         yield f"{size(plan.saved)} more for the copy{each} of a checkpoint that is written while training goes on,"
@@ -59,7 +59,7 @@ def saving(plan: Plan) -> Iterator[str]:
 
 
 def fits(plan: Plan) -> str:
-    """Whether it fits, and what would."""
+    """The text of the row `fits`: whether the training fits, and what would fit."""
     if plan.most is None:
         return f"no, not even one window at a time; what would: {in_words(plan.remedies)}"
     if plan.most == plan.rows:
@@ -76,7 +76,7 @@ def by_ranks(peaks: Iterable[tuple[int, int, int]]) -> Iterator[str]:
 
 
 def named(plan: Plan) -> str:
-    """Such as `8 H100`."""
+    """The devices in words, such as `8 H100`."""
     return f"{plan.devices} {plan.device.name}"
 
 
@@ -94,7 +94,7 @@ def scaled(number: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time in its natural unit."""
+    """A time in minutes, hours or days."""
     if seconds >= 2 * DAY:
         return f"{seconds / DAY:,.1f} days"
     return f"{seconds / HOUR:.1f} hours" if seconds >= HOUR else f"{seconds / 60:.0f} minutes"

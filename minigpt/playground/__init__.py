@@ -1,1 +1,1 @@
-"""The playground: one's own runs in the browser, on this computer; every number is computed by the model, in Python."""
+"""The playground: your own runs in the browser, on this computer; every number is computed by the model, in Python."""

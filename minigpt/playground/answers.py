@@ -1,7 +1,8 @@
-"""What the page asks, and what is answered: JSON values in, JSON values out. Nothing here knows of HTTP.
+"""Answers the questions of the page: JSON values in, JSON values out. Only `server.py` deals with HTTP.
 
-A question holds all that its answer depends on (the run, the ids, the settings, the edits), so two browsers share no
-state. All models compute in one thread, a token or a batch in turn, so a long measurement does not stop the writing.
+A question is one request of the page. It holds all that its answer depends on (the run, the ids, the settings, the
+edits), so two browsers share no state. All models compute in one thread, which does the jobs in turn, one token or one
+batch at a time, so text is also generated during a long measurement.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from minigpt.system.waiting import QUIET_SECONDS
 from minigpt.text.corpus import language_of
 from minigpt.training.memory import check_device, map_parts
 
-LONGEST, AT_ONCE = 8192, 2000  # tokens of a text, and of one writing
+LONGEST, AT_ONCE = 8192, 2000  # tokens of a text, and of one answer to `write`
 SMALL = 3_000_000  # parameters: such a model is measured after every edit, within a second or two
 PAGES = 4  # explorer pages that are kept
 BEGINNINGS = {"stories": "Mia was a shy fox. She met Tom."}
@@ -56,7 +57,7 @@ Lines = Iterator[dict[str, Any]]
 
 
 class Malformed(Exception):
-    """A question that the page does not ask."""
+    """A question that the page never sends."""
 
 
 class Worker:
@@ -75,7 +76,7 @@ class Worker:
         return done.result()
 
     def close(self, seconds: float) -> bool:
-        """Run no job after the one under way; whether that ended in time."""
+        """Run no job after the current one; returns whether that ended within `seconds`."""
         self.ending.set()
         self.jobs.put((bool, Future()))
         self.thread.join(seconds)
@@ -92,7 +93,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class Seat:
-    """A run with all that answers for it."""
+    """A run, and the objects that answer questions about it."""
 
     run: Run
     player: Player
@@ -100,7 +101,7 @@ class Seat:
 
 
 class Playground:
-    """Answers for the runs that were opened; one given twice is there twice, and loaded once."""
+    """Answers questions about the opened runs. A run that is given twice is shown twice, and loaded once."""
 
     def __init__(self, runs: list[Run]):
         self.turn = Worker()
@@ -109,17 +110,17 @@ class Playground:
         self.pages: OrderedDict[str, str] = OrderedDict()
 
     def close(self) -> bool:
-        """Compute no more; false where a model is still within one call after two seconds."""
+        """Stop computing; false if a model is still within one call after two seconds."""
         return self.turn.close(QUIET_SECONDS)
 
     def page(self, name: str) -> str | None:
-        """An explorer page that was made, by its name, which nobody can guess."""
+        """The HTML of an explorer page by its name, which nobody can guess; None for an unknown name."""
         return self.pages.get(name)
 
     def answer(self, name: str, asked: Any) -> dict[str, Any] | Lines:
-        """The answer to a question: a value, or lines of values as they are made.
+        """The answer to a question: a value, or an iterator that yields values as they are computed.
 
-        Raises Malformed for what the page never asks, and UserError for what a person may have typed.
+        Raises Malformed for a question that the page never sends, and UserError for a mistake in what a person typed.
         """
         if name not in FORMS or not isinstance(asked, dict) or not has_form(asked, FORMS[name]):
             raise Malformed
@@ -140,7 +141,7 @@ class Playground:
         }
 
     def _encode(self, seat: Seat, text: str, begins: bool) -> dict[str, Any]:
-        """The ids of a text, as a beginning or as what follows; one that is too long is refused."""
+        """The ids of a text, at the beginning (`begins`) or within another. Raises UserError if it is too long."""
         ids = (
             (seat.run.context_ids(text) if begins else seat.run.prompt_ids(text))[0].tolist() if text or begins else []
         )
@@ -149,7 +150,7 @@ class Playground:
         return {"ids": ids}
 
     def _read(self, seat: Seat, ids: list[int], edits: dict[str, Any]) -> dict[str, Any]:
-        """Every token as text, and how surprising it is; where the model is edited, also how surprising it was."""
+        """Every token as text, its surprise, and the mean loss with the edits and without them."""
         changed, tokenizer = edits_of(edits, seat), seat.run.tokenizer
         found = self.turn(lambda: seat.player.surprises(ids, changed))
         before = found if changed == Edits() else self.turn(lambda: seat.player.surprises(ids, Edits()))
@@ -164,7 +165,7 @@ class Playground:
     def _look(
         self, seat: Seat, ids: list[int], edits: dict[str, Any], at: int, begun: int, settings: dict[str, Any]
     ) -> dict[str, Any]:
-        """The line of the token at a position of the text, or of the next one."""
+        """The line of probabilities for the token at position `at` of the text, or for the next token."""
         if not 0 < at <= len(ids):
             raise Malformed
         changed, config = edits_of(edits, seat), settings_of(settings)
@@ -180,7 +181,7 @@ class Playground:
     def _write(
         self, seat: Seat, ids: list[int], edits: dict[str, Any], begun: int, settings: dict[str, Any], tokens: int
     ) -> Lines:
-        """Continue the text, a line for each token."""
+        """Continue the text; yields one value for each token."""
         if not (0 < begun <= len(ids) and 0 < tokens <= AT_ONCE):
             raise Malformed
         changed, config = edits_of(edits, seat), settings_of(settings)
@@ -211,7 +212,7 @@ class Playground:
         yield {"ended": "" if tokens else f"at most {LONGEST:,} tokens are kept here: begin again"}
 
     def _explore(self, seat: Seat, ids: list[int]) -> dict[str, Any]:
-        """The name of a new page of the explorer, on the model as it was trained, for the end of a text that fits."""
+        """Make an explorer page of the unedited model and the end of the text that fits; returns the page's name."""
         run = seat.run
         config, size, device = run.config.model, run.tokenizer.vocab_size, run.model.device
         seen = torch.tensor([ids[window_start(len(ids), config.block_size) :]], device=device)  # (1, n)
@@ -229,7 +230,7 @@ class Playground:
 
 
 def introduced(seat: Seat) -> dict[str, Any]:
-    """What the page must know of a run."""
+    """The data of a run for the page, as JSON values."""
     run, config, data = seat.run, seat.run.config.model, seat.run.config.data
     kinds = dict.fromkeys(config.layer_attention(layer).component.kind for layer in range(config.n_layer))
     parameters, sampling = sum(count_parameters(run.model).values()), run.config.sampling
@@ -258,7 +259,7 @@ def introduced(seat: Seat) -> dict[str, Any]:
 
 
 def beginning(run: Run) -> str:
-    """A text to begin with: a story's first sentences, a task's question, nothing where the run reads another text."""
+    """A text to begin with: a story's first sentences, a task's question, else the empty text."""
     language = language_of(run.config.data.source, run.config.data.stories)
     text = BEGINNINGS.get(language.name, "") if language else ""
     if isinstance(language, Task) and (question := language.question(run.config.sampling.seed)):
@@ -271,16 +272,16 @@ def beginning(run: Run) -> str:
 
 
 def settings_of(values: dict[str, Any]) -> SamplingConfig:
-    """How is drawn. Raises UserError for a value that no slider has."""
+    """The sampling settings of a question. Raises UserError for a value that no slider has."""
     if set(values) != set(SETTINGS):
         raise Malformed
     return replace(SamplingConfig(), **values)
 
 
 def edits_of(values: dict[str, Any], seat: Seat) -> Edits:
-    """The edits of a question; a scale without a layer is that of all layers that have one.
+    """The edits of a question; a scale without a layer is for all layers whose scores can be scaled.
 
-    Raises UserError for one that is not possible.
+    Raises UserError for an edit that is not possible.
     """
     if set(values) != set(EDITS):
         raise Malformed

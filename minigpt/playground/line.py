@@ -1,8 +1,8 @@
-"""The line of probabilities, and the die that falls on it.
+"""Inverse-CDF sampling as a picture: the line of probabilities, and the die, a random point of the line.
 
-Every token of the vocabulary lies on the line, in the order of ids, as long as it is likely; the token under the die is
-taken (`next_token` in model/sampling.py). The die of a turn depends on the seed and on the turn alone, so a setting
-moves the line and not the die, and a token put in by hand leaves all later dice where they were.
+Every token of the vocabulary has a segment of the line, in the order of ids, as long as its probability; the token
+under the die is chosen (`next_token` in model/sampling.py). The die of a turn depends only on the seed and the turn. So
+a setting moves the segments and not the die, and a token that is put in by hand does not change later dice.
 
 V vocabulary.
 """
@@ -19,14 +19,14 @@ from minigpt.model.sampling import SamplingConfig, next_token, probabilities
 from minigpt.seeing.document import shown
 from minigpt.text.tokenizer import Tokenizer
 
-ON_THE_LINE, LIKELIEST = 40, 12  # how many tokens are named on the line, and listed
+ON_THE_LINE, LIKELIEST = 40, 12  # how many tokens have a name on the line, and are listed below it
 AS_TRAINED = SamplingConfig(temperature=1.0)  # no filter
 
 
 def die(seed: int, turn: int) -> torch.Generator:
-    """What token number `turn` is drawn with; the first that is written is number 0.
+    """The random generator for token number `turn`; the first token that is written is number 0.
 
-    It is the generator of `Run.stream` for this seed after so many tokens, so both write the same text.
+    It is in the state of the generator of `Run.stream` after `turn` tokens with this seed, so both write the same text.
     """
     generator = torch.Generator().manual_seed(seed)
     torch.rand(turn, dtype=torch.float64, generator=generator)  # a number for each earlier token
@@ -40,7 +40,7 @@ def line(
     """The line for logits (V,), as JSON values; without a turn there is no die. `also` is a token to list in any case.
 
     `segments` are [id, token, where it begins, where it ends] on a line of length 1; `likeliest` are [id, token, its
-    probability, that without settings].
+    probability, its probability without settings]; `left` is the number of tokens that can be drawn.
     """
     rows = logits[None].float().cpu()  # (1, V)
     own = probabilities(rows, AS_TRAINED)[0]  # (V,)

@@ -1,7 +1,7 @@
 """The validation loss of a run, with and without edits, and how well it predicts what must be remembered.
 
-The numbers are those of training/floor.py, over the beginning of the validation split or all of it, batch by batch:
-what is known so far can be shown, and it can be stopped.
+The numbers are those of training/floor.py, over the beginning of the validation split or all of it. They are computed
+batch by batch, so that the score so far can be shown, and a measurement can be stopped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from minigpt.seeing.edits import Edits, edited
 from minigpt.text.dataset import Dataset
 from minigpt.training.floor import Expected, Predictions, expectations, joined, predict_batches, score
 
-BATCH = 2048  # tokens at once: a model of 124M parameters takes seconds for them
+BATCH = 2048  # tokens at a time: a model of 124M parameters takes seconds for one batch
 BEGINNING = 20_000  # tokens of the validation split that are measured unless all are asked for
 
 Result = TypeVar("Result")
@@ -25,22 +25,22 @@ Turn = Callable[[Callable[[], Result]], Result]  # runs a job when the model is 
 
 @dataclass(frozen=True)
 class Text:
-    """The validation text of a run, and what its ideal reader expects."""
+    """The validation text of a run, and what the ideal reader predicts for it, if there is one."""
 
     dataset: Dataset
     expected: Expected | None
 
 
 class Measure:
-    """What is measured of one run; the text is opened at the first measurement."""
+    """Measures one run; the text is opened at the first measurement."""
 
     def __init__(self, run: Run):
         self.run, self.lock = run, threading.Lock()
         self.text: Text | None = None
-        self.as_trained: dict[bool, dict[str, Any]] = {}  # whether all of the text was measured: the last answer
+        self.as_trained: dict[bool, dict[str, Any]] = {}  # whole text or its beginning -> the last answer without edits
 
     def opened(self) -> Text:
-        """The text. Raises UserError and OSError where it has been removed."""
+        """The text. Raises UserError or OSError if it has been removed."""
         with self.lock:
             if self.text is None:
                 config, tokenizer = self.run.config, self.run.tokenizer
@@ -50,7 +50,7 @@ class Measure:
             return self.text
 
     def measured(self, edits: Edits, whole: bool, turn: Turn[Any]) -> Iterator[dict[str, Any]]:
-        """After each batch: how far it is, and the score so far, as JSON values. Edges are cut in single texts only."""
+        """Yields the progress and the score so far after each batch, as JSON values. Cut edges do not count here."""
         if edits == Edits() and whole in self.as_trained:
             yield self.as_trained[whole]
             return

@@ -1,7 +1,7 @@
-"""A run as it is played with: texts are read and written by its model, with edits.
+"""A run in the playground: its model reads and writes texts, with edits.
 
-A text is a list of ids. Each token is predicted from the context in which sampling sees it (`window_start`), so that
-what is shown of a text that was written is what it was written with.
+A text is a list of ids. Each token is predicted from the context that sampling uses for it (`window_start`), so the
+probabilities shown for a text are those with which it was written.
 
 n tokens   T context   D model width   V vocabulary
 """
@@ -22,12 +22,12 @@ from minigpt.runs.run import Run
 from minigpt.seeing.edits import Edits, edited, possible, writes_with_cache
 from minigpt.system.errors import UserError
 
-KEPT = 8  # texts whose reading is kept, so that looking at another position or setting costs next to nothing
-ROWS = 64  # positions whose logits are made at once: (64, V)
+KEPT = 8  # texts whose hidden states are kept, so that showing another position or setting takes little time
+ROWS = 64  # positions whose logits are computed at a time: (64, V)
 
 
 class Player:
-    """A run, its model prepared for writing, and the last readings."""
+    """A run, its model prepared for writing, and the hidden states of the last texts."""
 
     def __init__(self, run: Run):
         self.run = run
@@ -37,7 +37,7 @@ class Player:
         self.readings: OrderedDict[tuple[Edits, tuple[int, ...]], Tensor] = OrderedDict()
 
     def hidden(self, ids: Sequence[int], start: int, edits: Edits) -> Tensor:
-        """What the head reads after each token of the context that begins at `start`, (n, D). Raises UserError."""
+        """The last hidden states of the context that begins at `start`, (n, D). Raises UserError if they overflow."""
         T = self.model.config.block_size
         context, moved = tuple(ids[start : start + T]), in_context(edits, start)
         if (moved, context) not in self.readings:
@@ -53,7 +53,7 @@ class Player:
 
     @torch.inference_mode()
     def logits(self, ids: Sequence[int], n: int, edits: Edits) -> Tensor:
-        """The scores of the token after the first n of a text: (V,)."""
+        """The logits of the token after the first n of a text: (V,)."""
         start = window_start(n, self.model.config.block_size)
         return self.model.logits(self.hidden(ids, start, edits)[n - 1 - start])
 
@@ -74,7 +74,7 @@ class Player:
     def write(
         self, ids: Sequence[int], turn: int, config: SamplingConfig, edits: Edits
     ) -> Iterator[tuple[int, Tensor]]:
-        """Continue a text without end: each token, and the logits (V,) it was drawn from. `turn` is that of its die."""
+        """Continue a text without end: yields each token and its logits (V,). `turn` is the number of the first die."""
         T, generator = self.model.config.block_size, die(config.seed, turn)
         text = torch.tensor([list(ids)], device=self.model.device)  # (1, n)
         found = reading(self.model, text, writes_with_cache(self.model, edits))
@@ -87,7 +87,7 @@ class Player:
             yield int(chosen), logits[0]
 
     def ended(self, written: Sequence[int]) -> bool:
-        """Whether what was written ends the text, or contains the text before which the run's sampling ends."""
+        """Whether the last token ends the text, or the written tokens contain the stop text of the run's sampling."""
         if written and written[-1] in self.run.tokenizer.ends:
             return True
         if not self.stop:
@@ -96,6 +96,6 @@ class Player:
 
 
 def in_context(edits: Edits, start: int) -> Edits:
-    """Edits in positions of a text as edits in positions of the context that begins at `start`."""
+    """The edits with positions of the context that begins at `start`, in place of positions of the text."""
     moved = ((layer, query - start, key - start) for layer, query, key in edits.cut)
     return replace(edits, cut=frozenset(cut for cut in moved if cut[2] >= 0)) if edits.cut else edits

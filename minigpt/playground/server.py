@@ -1,9 +1,9 @@
-"""The server of the page: for this computer and this page alone, whatever else knocks.
+"""The HTTP server of the page. It answers this computer and this page only.
 
-It listens on 127.0.0.1 only. A question is answered if it is addressed to this server by name (a page elsewhere whose
-name is made to point here, DNS rebinding, sends another Host), comes from this page (Origin), and carries the token
-that is in the fragment of the page's address, which browsers send to nobody. It is JSON of at most 64 KB. No address
-names a file: the page's files are read at the start. All refusals are constant.
+It listens on 127.0.0.1 only. A question (a POST request) is answered if its Host is this server (a foreign name that is
+made to point here, DNS rebinding, sends another Host), if its Origin is this page, and if it carries the token from the
+fragment of the page's address, which browsers send to nobody. It must be JSON of at most 64 KB. No address names a
+file: the page's files are read at the start. All refusals are constant.
 """
 
 from __future__ import annotations
@@ -76,12 +76,12 @@ class Server(socketserver.ThreadingTCPServer):
         return f"http://{HERE}:{self.port}/#{self.token}"
 
     def entrance(self) -> str:
-        """An address that leads to the page once: other users of the computer see what a browser is started with."""
+        """An address that opens the page once: other users of the computer can see a browser's command line."""
         self.entrances.add(code := secrets.token_urlsafe(32))
         return f"http://{HERE}:{self.port}/open/{code}"
 
     def leads_in(self, code: str) -> bool:
-        """Whether a code is that of an entrance, which is then closed."""
+        """Whether a code is that of an entrance; it is then used up."""
         try:
             self.entrances.remove(code)
         except KeyError:
@@ -89,7 +89,7 @@ class Server(socketserver.ThreadingTCPServer):
         return True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is none; nothing else comes here."""
+        """Do nothing: only errors of clients that went away come here."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -100,7 +100,7 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version, server_version, sys_version = "HTTP/1.0", "minigpt", ""
 
     def handle(self) -> None:
-        """Answer, unless the request takes too long to come: a slow client keeps its own thread for so long only."""
+        """Answer, unless the request takes longer than PATIENCE: a slow client keeps its thread no longer than that."""
         slow = threading.Timer(PATIENCE, self._hang_up)
         slow.daemon = True
         slow.start()
@@ -114,7 +114,7 @@ class Handler(BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
 
     def do_GET(self) -> None:
-        """The page and its files."""
+        """Answer a GET request: the page, its files, and explorer pages."""
         self.arrived()
         if self.headers.get_all("Host", []) not in [[name] for name in self.server.names]:
             self.refuse(403)
@@ -129,7 +129,7 @@ class Handler(BaseHTTPRequestHandler):
             self.refuse(404)
 
     def do_POST(self) -> None:
-        """A question."""
+        """Answer a POST request: a question."""
         if (code := self.objection()) or not self.path.startswith("/api/"):
             self.arrived()
             return self.refuse(code or 404)
@@ -143,7 +143,7 @@ class Handler(BaseHTTPRequestHandler):
             self.server.free.release()
 
     def objection(self) -> int:
-        """The code of the refusal of a question, from its headers alone; 0 if there is none."""
+        """The status code with which a question is refused for its headers; 0 if it is not refused."""
         once = {name: self.headers.get_all(name, []) for name in ("Host", "Origin", TOKEN, "Content-Type")}
         length = self.headers.get_all("Content-Length", [])
         own = [[f"http://{name}"] for name in self.server.names]
@@ -158,7 +158,7 @@ class Handler(BaseHTTPRequestHandler):
         return 413 if len(length[0]) > 9 or int(length[0]) > LARGEST else 0
 
     def answer(self, name: str, body: bytes) -> None:
-        """One value, or lines of values; a mistake in a text is said in words, everything else by its code."""
+        """Send one value, or lines of values. A UserError is sent as text, any other error as a status code."""
         try:
             found = self.server.playground.answer(name, parse_json(body))
             if isinstance(found, Iterator):
@@ -174,7 +174,7 @@ class Handler(BaseHTTPRequestHandler):
         self.reply(code, "application/json", encoded(value))
 
     def stream(self, lines: Iterator[dict[str, Any]]) -> None:
-        """A line of JSON for each value, as it is made; the last says if something went wrong."""
+        """Send each value as a line of JSON as it is computed; after an error, the last line is the error."""
         self.head(200, "application/x-ndjson", None)
         try:
             for value in lines:
@@ -189,26 +189,26 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(encoded({"error": REFUSALS[500]}))
 
     def explain(self, error: Exception) -> None:
-        """Say on the terminal what no page is told."""
+        """Print an error on the terminal; the page is not told its text."""
         complain(one_line(f"{type(error).__name__}: {error}"))
 
     def refuse(self, code: int) -> None:
-        """A constant answer."""
+        """Send the constant answer for a status code."""
         self.reply(code, "application/json", encoded({"error": REFUSALS[code]}))
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """The same for what http.server itself refuses: it would repeat what was asked."""
+        """Refuse what http.server itself refuses: its own answer would repeat the request."""
         self.arrived()
         self.request_version = "HTTP/1.0"
         self.refuse(405 if code == 501 else 400)
 
     def reply(self, code: int, kind: str, body: bytes, policy: str = POLICY) -> None:
-        """A whole answer."""
+        """Send a complete answer."""
         self.head(code, kind, len(body), policy)
         self.wfile.write(body)
 
     def head(self, code: int, kind: str, length: int | None, policy: str = POLICY, location: str = "") -> None:
-        """The head of an answer."""
+        """Send the status and the headers of an answer."""
         self.send_response(code)
         self.send_header("Content-Type", f"{kind}; charset=utf-8")
         if length is not None:
@@ -224,7 +224,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: the terminal is for what its user should know."""
+        """Print nothing: the terminal is for what its user should know."""
 
 
 def encoded(value: Any) -> bytes:

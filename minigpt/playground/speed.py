@@ -1,4 +1,4 @@
-"""How much processor time the playground takes for a token and for a slider: over real HTTP, the client included."""
+"""The processor time of the playground for a token and for a step of a slider: over real HTTP, client included."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A trained model looked at in a browser: one HTML file, made from the model, a tokenizer and a text."""
+"""Shows a trained model in a browser: one HTML file, made from the model, a tokenizer and a text."""

@@ -1,4 +1,4 @@
-"""One HTML file out of assets: no address in it points outside, and its policy allows only what the file itself holds.
+"""Builds one HTML file from assets: it loads nothing from outside, and its policy allows only its own script and style.
 
 The policy names the SHA-256 of the script and of the style sheet, so nothing else in the page can run, whatever a model
 or a person wrote into it (Content Security Policy Level 3, W3C).
@@ -21,7 +21,7 @@ from minigpt.system.folder import read_start, write_whole
 from minigpt.text.tokenizer import Tokenizer
 
 ASSETS = Path(__file__).with_name("assets")
-MARK = '<meta name="generator" content="minigpt">'  # by which a page of minigpt is known
+MARK = '<meta name="generator" content="minigpt">'  # marks a page as made by minigpt
 
 
 def asset(name: str) -> str:
@@ -37,7 +37,7 @@ def document(
     data: Mapping[str, Any],
     connect: str = "'none'",
 ) -> str:
-    """A whole page.
+    """A complete HTML page.
 
     `styles` and `scripts` are texts, joined in order. `data`: {id: a JSON value}, which the script finds by `dataOf`.
     `connect` is the policy's connect-src: where the script may send requests, 'none' for a file.
@@ -66,7 +66,7 @@ def embedded(value: Any) -> str:
 
 
 def shown(tokenizer: Tokenizer, id: int) -> str:
-    """A token as text; the bytes of a token that is no whole character as ⟨e280⟩, in hexadecimal."""
+    """A token as text. If its bytes are not whole characters, they are shown in hexadecimal: ⟨e280⟩."""
     raw = tokenizer.token_bytes(id)
     try:
         return raw.decode("utf-8")
@@ -75,21 +75,21 @@ def shown(tokenizer: Tokenizer, id: int) -> str:
 
 
 def write_page(path: Path, html: str) -> Path:
-    """Write a page, and return where. Raises UserError as `check_place` does, and OSError."""
+    """Write a page, and return its path. Raises UserError as `check_place` does, and OSError."""
     check_place(path)
     write_whole(path, html)
     return path
 
 
 def place_of(folder: Path, name: str, overrides: Sequence[str]) -> Path:
-    """Where a page of a run goes: explorer.html, or, after a swap, explorer-attention-linear.html."""
+    """The path of a run's page: explorer.html, or, after a swap, explorer-attention-linear.html."""
     swapped = re.sub(r"[^\w.]+", "-", "".join(f" {one.removeprefix('model.')}" for one in overrides))
     stem, dot, ending = name.rpartition(".")
     return folder / f"{stem}{swapped[:100].rstrip('-')}{dot}{ending}"
 
 
 def check_place(path: Path) -> None:
-    """Raises UserError where a page cannot go: its folder is missing, or a file is there that is no page of minigpt."""
+    """Raises UserError if its folder is missing, or if something is there that is not a page of minigpt."""
     if not path.parent.is_dir():
         raise UserError(f"{path}: there is no folder {path.parent}: make it first")
     if path.is_dir():

@@ -1,10 +1,10 @@
-"""Edits of a trained model, made from outside and taken back: what does a head do? Switch it off and see.
+"""Temporary edits of a trained model. What does a head do? Switch it off and see.
 
     with edited(model, Edits(heads_off=frozenset({(2, 3)}))):     # layer 3, head 4: layers and heads count from 0 here
         model(ids)
 
-Whatever attends: the values are mixed by the explicit weights, `weights @ value`, so that an edit of the weights is one
-of the output. An edit that cannot act is refused; `possible` says which can.
+In an edited layer of any kind, the values are mixed by the explicit weights, `weights @ value`, so an edit of the
+weights changes the output. An edit that can have no effect is refused; `possible` says which edits have one.
 
 B batch, H heads, T query positions, S key positions, e width of a value.
 """
@@ -34,22 +34,22 @@ PROBED = 16  # positions of the text on which `possible` tries the edits
 
 @dataclass(frozen=True)
 class Edits:
-    """What is changed. Layers, heads and positions count from 0; positions are those of the pass."""
+    """What is changed. Layers, heads and positions count from 0; positions are those of the forward pass."""
 
     heads_off: frozenset[tuple[int, int]] = frozenset()
-    """(layer, head): what the head hands on is zero."""
+    """(layer, head): the output of the head is zero."""
     running_mean: frozenset[int] = frozenset()
-    """The layers in which every position weighs itself and all before it alike."""
+    """The layers in which every position gives equal weight to itself and to all earlier positions."""
     scale: Mapping[int | Literal["all"], float] = field(default_factory=dict)
-    """{layer or "all": what its scores are multiplied by, with their bias}: 0 weighs alike what the mask allows."""
+    """{layer or "all": the factor of its scores, bias included}: with 0, all unmasked positions get equal weight."""
     cut: frozenset[tuple[int, int, int]] = frozenset()
-    """(layer, query, key): no head lets this query see this key. A query that could see no other hands on zero."""
+    """(layer, query, key): in no head does this query see this key. A query without another key has an output of 0."""
 
     def __hash__(self) -> int:
         return hash((self.heads_off, self.running_mean, frozenset(self.scale.items()), self.cut))
 
     def factor(self, layer: int) -> float:
-        """What the scores of a layer are multiplied by; a running mean has none."""
+        """The factor of the scores of a layer: 1 for a running mean, which has no scores."""
         return 1.0 if layer in self.running_mean else self.scale.get(layer, self.scale.get("all", 1.0))
 
     def layers(self, n_layer: int) -> list[int]:
@@ -58,7 +58,7 @@ class Edits:
         return [layer for layer in range(n_layer) if layer in named or self.factor(layer) != 1]
 
     def check(self, n_layer: int) -> None:
-        """Raises UserError for a layer that is not there, and for what contradicts itself."""
+        """Raises UserError for a layer that does not exist, and for edits that are wrong or contradict one another."""
         layers = [layer for layer, *_ in (*self.heads_off, *self.cut)] + [*self.running_mean, *self.scale]
         for layer in layers:
             if layer != "all" and not 0 <= layer < n_layer:
@@ -80,8 +80,8 @@ class Edits:
 def edited(model: GPT, edits: Edits) -> Iterator[GPT]:
     """The model with the edits, inside the `with`; afterwards it is unchanged, also after an error.
 
-    It may write with a cache where `writes_with_cache` says so, and raises UserError where it may not. A pass raises
-    UserError for a head that is not there and a scale that acts on nothing.
+    The model can write text with a cache if `writes_with_cache` is true; otherwise it raises UserError. A forward pass
+    raises UserError for a head that does not exist, and for a scale where no scores are normalised.
     """
     edits.check(len(model.blocks))
     attentions = model.attentions()
@@ -93,19 +93,19 @@ def edited(model: GPT, edits: Edits) -> Iterator[GPT]:
 
 
 def keeps_keys(attention: Attention) -> bool:
-    """Whether its plain form mixes the keys and values of all positions, with a cache and without one."""
+    """Whether the kind mixes the keys and values of all positions in its plain form, with and without a cache."""
     kind = type(attention)
     return kind.recall is Attention.recall and kind.make_cache is Attention.make_cache
 
 
 def writes_with_cache(model: GPT, edits: Edits) -> bool:
-    """Whether the edited model writes with a cache: an edited kind whose cache is a state or a window does not."""
+    """Whether the edited model can write with a cache: not if the cache of an edited layer is a state or a window."""
     attentions = model.attentions()
     return all(keeps_keys(attentions[layer]) for layer in edits.layers(len(attentions)))
 
 
 def _changes(attention: Attention, layer: int, edits: Edits) -> dict[str, Callable[..., Any]]:
-    """What replaces which method of the attention of a layer."""
+    """{method: its replacement} for the attention of one layer."""
     cuts = [(query, key) for where, query, key in edits.cut if where == layer]
     off = [head for where, head in edits.heads_off if where == layer]
     changes = _without_shortcuts(attention)
@@ -122,7 +122,7 @@ def _changes(attention: Attention, layer: int, edits: Edits) -> dict[str, Callab
 
 
 def _without_shortcuts(attention: Attention) -> dict[str, Callable[..., Any]]:
-    """The plain forms, in which the weights decide."""
+    """The plain methods, which compute with the explicit weights."""
     if keeps_keys(attention):
         return {name: MethodType(getattr(Attention, name), attention) for name in ("mix", "recall", "make_cache")}
 
@@ -153,7 +153,7 @@ def _scaled(attention: Attention, factor: float, layer: int) -> dict[str, Callab
 
 
 def running_mean(weights: Tensor) -> Tensor:
-    """Weights (B, H, T, S) of that shape, by which every position weighs itself and all before it alike."""
+    """Weights of the same shape (B, H, T, S): every position gives equal weight to itself and to all before it."""
     past = (distance(weights.shape[2], weights.shape[3], weights.device) >= 0).to(weights.dtype)  # (T, S)
     return (past / past.sum(dim=-1, keepdim=True)).expand_as(weights)  # (B, H, T, S)
 
@@ -173,7 +173,7 @@ def _cut(
     normalise: Callable[[Tensor], Tensor] | None,
     cuts: list[tuple[int, int]],
 ) -> dict[str, Callable[..., Any]]:
-    """A cut key has no score, where there are scores, and no weight: what is left of a row sums to what it did."""
+    """Give cut keys no score, if there are scores, and no weight; rows that sum to one still do so afterwards."""
 
     def gone(like: Tensor) -> Tensor:
         T, S = like.shape[2:]
@@ -217,11 +217,11 @@ def _without_heads(attention: Attention, off: list[int], layer: int) -> Callable
 
 @dataclass(frozen=True)
 class Possible:
-    """Which edits of a layer change something. Heads can always be switched off, and edges cut."""
+    """Which edits of a layer have an effect. Heads can always be switched off, and edges cut."""
 
     heads: int
-    running_mean: bool  # not where it is one
-    scale: bool  # not where no scores are normalised, or all are equal
+    running_mean: bool  # false if the layer is a running mean already
+    scale: bool  # false if no scores are normalised, or if all are equal
 
 
 @torch.no_grad()

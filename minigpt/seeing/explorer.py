@@ -47,7 +47,7 @@ class Page:
     path: Path = Path()
 
     def save(self, path: str | Path) -> Page:
-        """The same page, saved. Raises UserError where the folder is missing, and over a file that is no such page."""
+        """The same page, saved. Raises UserError if the folder is missing, or if another file is there."""
         return replace(self, path=write_page(Path(path), self.html))
 
     def __repr__(self) -> str:
@@ -69,9 +69,9 @@ def explore(
 ) -> Page:
     """The page for ids (1, T).
 
-    `facts` come first in its list of facts; `language` is the one that the text may be from, whose ideal reader is then
-    shown beside the model; `command` is what made the page. Raises UserError for an empty text, for one that does not
-    fit into the context or onto a page, and where the model's weights overflow.
+    `facts` come first in its list of facts. If the text is from `language`, the ideal reader of that language is shown
+    beside the model. `command` is the command line that made the page. Raises UserError for an empty text, for one that
+    does not fit into the context or onto a page, and if the model's weights overflow.
     """
     length, context = ids.shape[1], model.config.block_size
     if not length:
@@ -91,7 +91,7 @@ def explore(
 
 
 def facts_of(model: GPT, numbers: Numbers) -> list[tuple[str, str]]:
-    """What stands at the top of the page."""
+    """The (name, value) pairs at the top of the page."""
     kinds = dict.fromkeys(layer.kind for layer in numbers.layers)
     layers = [(attention, attention.config.position or model.config.position) for attention in model.attentions()]
     places = [model.config.position] if model.position.acts_by("embed") else []
@@ -109,12 +109,12 @@ def facts_of(model: GPT, numbers: Numbers) -> list[tuple[str, str]]:
 
 
 def unit(numbers: Numbers) -> str:
-    """What a token is called."""
+    """The word for a token: character, if every token is one."""
     return "character" if all(len(token) == 1 for token in numbers.tokens) else "token"
 
 
 def described(numbers: Numbers, tokenizer: Tokenizer, left_out: list[str]) -> dict[str, Any]:
-    """All of a page but its arrays, as JSON values."""
+    """The data of a page except its arrays, as JSON values."""
     head, position = numbers.telling()
     reading = numbers.reading
     return {
@@ -137,7 +137,7 @@ def described(numbers: Numbers, tokenizer: Tokenizer, left_out: list[str]) -> di
 
 
 def layer_data(layer: Layer, left_out: list[str]) -> dict[str, Any]:
-    """What the page's script must know of a layer."""
+    """The data of a layer for the page's script, as JSON values."""
     return {
         "kind": layer.kind,
         "summary": layer.summary,
@@ -163,8 +163,8 @@ def next_tokens(numbers: Numbers, tokenizer: Tokenizer, t: int) -> list[list[Any
 
 
 def habits(weights: Tensor) -> list[list[float]]:
-    """For each head of weights (H, T, T), means over the text of shares of |weights|: on the token itself, on the one
-    before, on the first; how many tokens it sees at once (exp of the entropy); how far back it looks.
+    """For each head of weights (H, T, T), five means over the text: the share of |weights| on the token itself, on the
+    one before, and on the first; how many tokens it sees at once (exp of the entropy); how many tokens back it looks.
     """
     T = weights.shape[-1]
     size = weights.abs()  # (H, T, T)

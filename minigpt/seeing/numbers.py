@@ -1,4 +1,4 @@
-"""What a page shows of a model that reads one text: the steps to the weights, what comes next, what each head is worth.
+"""The numbers on a page about one text: the steps to the attention weights, the predictions, what each head is worth.
 
 All of it is computed here, by the model itself; a page's script computes the softmax of one row and nothing else.
 
@@ -31,7 +31,7 @@ from minigpt.system.waiting import progress
 from minigpt.text.tokenizer import Tokenizer
 
 TOP = 8  # tokens of which the probability is shown at each position
-NEAR = 1e-4  # how close weights are to the softmax of the last step, or to its share of a row
+NEAR = 1e-4  # tolerance when weights are compared with the softmax of the last step, or with its share of a row
 
 Law = Literal["softmax", "share", ""]
 
@@ -41,17 +41,17 @@ class Layer:
     """The attention of one layer on the text, all in float32."""
 
     kind: str
-    summary: str  # what the kind says of itself
+    summary: str  # the kind's own description
     weights: Tensor  # (H, T, T)
     seen: Tensor  # (1 or H, T, T): true where a query may see a key
-    steps: dict[str, Tensor]  # (1 or H, T, T) each: from the first product up to what becomes the weights
+    steps: dict[str, Tensor]  # (1 or H, T, T) each: from the first map to the last one before the weights
     gates: dict[str, Tensor]  # (1 or H, T) each: one number a token
     law: Law  # how the last step becomes the weights: its softmax, its share of the row's sum, or in another way
-    query: Tensor | None  # (H, T, d), and
-    key: Tensor | None  # (G, T, d): where `scale` times their product is the first step
+    query: Tensor | None  # (H, T, d); None unless `scale` times query . key is the first step
+    key: Tensor | None  # (G, T, d); None if `query` is
     scale: float
-    lengths: Tensor  # (G, T): the length of each value
-    mixed: Tensor  # (H, T): the length of what the head hands on
+    lengths: Tensor  # (G, T): the norm of each value vector
+    mixed: Tensor  # (H, T): the norm of each head's output, the mixed values
 
     @property
     def sums_to_one(self) -> bool:
@@ -66,16 +66,16 @@ class Layer:
 
 @dataclass(frozen=True)
 class Numbers:
-    """What there is to see. Heads are numbered through all layers; losses are in nats."""
+    """All numbers of a page. Heads are numbered through all layers; losses are in nats."""
 
     tokens: list[str]  # T
     layers: list[Layer]
     surprise: Tensor  # (T - 1,): of each token after the first, -ln of its probability
-    without: Tensor  # (heads, T - 1): the same without each head
-    top: Tensor  # (T, k): the likeliest next tokens at each position, and
-    chance: Tensor  # (T, k): their probabilities
-    lens_top: Tensor  # (L + 1, T): the likeliest next token if a layer were the last (first the embedding), and
-    lens_chance: Tensor  # (L + 1, T): its probability
+    without: Tensor  # (heads, T - 1): the surprise without each head
+    top: Tensor  # (T, k): the likeliest next tokens at each position
+    chance: Tensor  # (T, k): the probabilities of `top`
+    lens_top: Tensor  # (L + 1, T): the likeliest next token if a layer were the last (first the embedding)
+    lens_chance: Tensor  # (L + 1, T): the probability of `lens_top`
     reading: Reading | None  # how the ideal reader of a built-in language reads the text; it may be shorter
 
     @property
@@ -91,11 +91,11 @@ class Numbers:
         return (self.without - self.surprise).mean(dim=1)  # (heads,)
 
     def telling(self) -> tuple[int, int]:
-        """The head and the position from which it is seen best what a head does.
+        """(head, position): the row of weights that shows best what a head does.
 
-        There it raises the probability of what came next, and most of its weight is on one other token: the largest
-        product of that gain and that share. Rows that look at the first token, on which many heads rest when they have
-        nothing to do (Xiao et al., 2023, arXiv 2309.17453), come only where no other row gains.
+        It has the largest product of two numbers: by how much the head raises the probability of the next token, and
+        the largest share of its weight on one other token. Many heads put their weight on the first token when they
+        have nothing to do (Xiao et al., 2023, arXiv 2309.17453), so such a row is chosen only if no other row gains.
         """
         if not len(self.surprise):
             return 0, 0
@@ -114,7 +114,7 @@ class Numbers:
 def look(model: GPT, tokenizer: Tokenizer, ids: Tensor, language: Language | None = None) -> Numbers:
     """All numbers for ids (1, T), T at most `block_size`. One pass, and one more for each head.
 
-    `language` is the one the text may be from. Raises UserError where the weights overflow.
+    `language` is the language that the text may be from. Raises UserError if the weights overflow.
     """
     with eval_mode(model), tracing(model) as trace:
         logits = model(ids)[0].float()  # (T, V)
@@ -146,7 +146,7 @@ def surprise(logits: Tensor, ids: Tensor) -> Tensor:
 
 
 def losses_without(model: GPT, ids: Tensor, layers: list[Layer]) -> Iterable[Tensor]:
-    """For each head of each layer: the surprises (T - 1,) with that head, and nothing else, switched off."""
+    """For each head of each layer: the surprises (T - 1,) with only that head switched off."""
     heads = [(i, head) for i, layer in enumerate(layers) for head in range(len(layer.weights))]
     with eval_mode(model):
         for off in progress(heads, "switching off one head after the other", len(heads), "heads"):
@@ -157,7 +157,7 @@ def losses_without(model: GPT, ids: Tensor, layers: list[Layer]) -> Iterable[Ten
 def lens(model: GPT, trace: Trace) -> tuple[Tensor, Tensor]:
     """The logit lens (nostalgebraist, 2020): the final norm and the head, applied after each layer.
 
-    The probability of the likeliest next token after the embedding and after each layer, and which it is: (L + 1, T).
+    The probability of the likeliest next token after the embedding and after each layer, and its id: (L + 1, T) each.
     """
     streams = [trace.outputs["dropout"], *(trace.outputs[f"blocks.{i}"] for i in range(len(model.blocks)))]
     found = [model.logits(model.norm(x))[0].float().softmax(dim=-1).max(dim=-1) for x in streams]  # (T,), (T,) each
@@ -166,7 +166,7 @@ def lens(model: GPT, trace: Trace) -> tuple[Tensor, Tensor]:
 
 
 def read(language: Language, tokens: list[str]) -> Reading | None:
-    """How the ideal reader reads the text line by line, up to the first character that is none of its language's.
+    """How the ideal reader reads the text line by line, up to the first character that it does not expect.
 
     None where a token is not one character, or the text does not begin with the line end that opens a text.
     """
@@ -210,7 +210,7 @@ def layer_of(attention: Attention, call: MixCall) -> Layer:
 
 
 def summary(kind: type[Attention]) -> str:
-    """What a kind is, in a sentence or two: how its file begins, if it ships with minigpt, else its class."""
+    """A kind in a sentence or two: the first paragraph of its module, or, for a kind of your own, of its class."""
     ours = kind.__module__.startswith("minigpt.")
     text = (sys.modules[kind.__module__].__doc__ if ours else kind.__doc__) or ""
     return " ".join(text.strip().split("\n\n")[0].split()).replace("`", "")
@@ -219,7 +219,7 @@ def summary(kind: type[Attention]) -> str:
 def stages_of(attention: Attention, call: MixCall) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The kind's own `stages` without the weights: maps (1 or H, T, T), and gates (1 or H, T).
 
-    A stage of another shape, as of heads that are halves of a head, is left out, and so is one that is NaN.
+    A stage of another shape, such as one row for each half of a head, is left out, and so is a stage with NaN.
     """
     H, T = call.weights.shape[1:3]
     maps, gates = dict[str, Tensor](), dict[str, Tensor]()
@@ -234,7 +234,10 @@ def stages_of(attention: Attention, call: MixCall) -> tuple[dict[str, Tensor], d
 
 
 def seen_by(masked: Tensor | None, weights: Tensor) -> Tensor:
-    """What a query may see: what is not -inf in the masked scores, or else the past: (1 or H, T, T)."""
+    """Which keys a query may see, (1 or H, T, T): those whose masked scores are not -inf.
+
+    Without masked scores: the past, or every key if a weight of a later key is not zero.
+    """
     past = torch.ones_like(weights[:1], dtype=torch.bool).tril()  # (1, T, T)
     if masked is None:
         return past if not weights.triu(1).any() else torch.ones_like(past)
@@ -243,7 +246,7 @@ def seen_by(masked: Tensor | None, weights: Tensor) -> Tensor:
 
 
 def distinct(maps: dict[str, Tensor], seen: Tensor) -> dict[str, Tensor]:
-    """The maps that differ from the one before them where something is seen, and zero where nothing is."""
+    """The maps, with zeros where a query sees nothing, without those that equal the map before them."""
     steps, before = dict[str, Tensor](), torch.full((), torch.nan)
     for name, found in maps.items():
         step = found.masked_fill(~seen, 0.0)  # (1 or H, T, T)
@@ -269,7 +272,7 @@ def product_of(
     query, key, H = call.query[0].float().cpu(), call.key[0].float().cpu(), call.weights.shape[1]
     d = attention.d if isinstance(attention, Recurrent) else query.shape[-1]
     scale = attention.scale(call.query) if isinstance(attention, SoftmaxAttention) and d else 1.0
-    query, key = query[..., :d], key[..., :d]  # (H, T, d), (G, T, d): gates ride behind them
+    query, key = query[..., :d], key[..., :d]  # (H, T, d), (G, T, d): without the gates after them
     if first is None or not d or len(query) != H or key.shape[-1] != d or H % len(key):
         return None, None, 1.0
     product = (query @ repeat_kv(key[None], H)[0].mT * scale).masked_fill(~seen, 0.0)  # (H, T, T)

@@ -1,7 +1,7 @@
-"""Numbers in few bytes: half precision, the high bytes apart from the low ones, gzip, base64.
+"""Packs arrays into few bytes: half precision, the high bytes apart from the low ones, gzip, base64.
 
-A page of 4 layers, 4 heads and 118 tokens takes about a megabyte with everything in it. Where all of it would take more
-than `ROOM`, queries and keys stay out, then the steps; the weights always go in, and the page says what is missing.
+A page of 4 layers, 4 heads and 118 tokens takes about a megabyte with everything in it. If all of it takes more than
+`ROOM`, queries and keys are left out, then the steps; the weights always go in, and the page says what is missing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from minigpt.system.errors import UserError
 
 ROOM = 3 << 20  # bytes of a page's numbers, beyond which only the weights go in
 MOST = 1 << 25  # weights that go into a page at all: about 48 MB
-SHRINKS = 4  # times, at most, as far as has been seen: what is larger is not even tried
+SHRINKS = 4  # the largest factor of compression seen so far: arrays that would need more are not packed at all
 LARGEST = 60_000.0  # half precision ends at 65,504; larger numbers are divided by a unit
 
 QUERIES, STEPS = "queries and keys", "the steps before the weights"
@@ -67,9 +67,9 @@ def arrays(numbers: Numbers, left_out: list[str]) -> dict[str, Tensor]:
 
 
 def pack(arrays: Mapping[str, Tensor]) -> dict[str, Any]:
-    """{"index": {name: [first byte, shape, unit]}, "bytes": base64}; a unit of 0 stands for truth values.
+    """{"index": {name: [first byte, shape, unit]}, "bytes": base64}; the unit of booleans is 0.
 
-    A number of two bytes is stored as all high bytes, then all low bytes: these compress better apart.
+    Numbers of two bytes are stored as all high bytes, then all low bytes, which compresses better.
     """
     index, pieces, start = dict[str, list[Any]](), list[bytes](), 0
     for name, tensor in arrays.items():
@@ -82,7 +82,7 @@ def pack(arrays: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def halves(tensor: Tensor) -> tuple[float, bytes]:
-    """The unit and the bytes of finite numbers in half precision."""
+    """(unit, bytes): finite numbers divided by the unit, in half precision."""
     most = float(tensor.abs().max()) if tensor.numel() else 0.0
     unit = most / LARGEST if most > LARGEST else 1.0
     half = (tensor / unit).contiguous().numpy().astype("<f2").view(np.uint8).reshape(-1, 2)

@@ -17,18 +17,18 @@ def in_notebook() -> bool:
 
 
 def shows_bars() -> bool:
-    """Whether there is somebody to see a bar; elsewhere lines are printed."""
+    """Whether bars are shown, on a terminal or in a notebook with ipywidgets; elsewhere lines are printed."""
     return sys.stderr.isatty() or has_widgets()
 
 
 def has_widgets() -> bool:
-    """Whether this is a notebook that can draw bars of its own, and the thread whose cell would show them."""
+    """Whether this is a notebook that can draw bars of its own, and the main thread, whose cell shows them."""
     here = in_notebook() and threading.current_thread() is threading.main_thread()
     return here and importlib.util.find_spec("ipywidgets") is not None
 
 
 def bar(shown: bool = True, **options: Any) -> Any:
-    """A tqdm bar on stderr with tqdm's `options`, disabled where it is not `shown` or nobody would see it."""
+    """A tqdm bar on stderr with tqdm's `options`, disabled unless it is `shown` and somebody can see it."""
     if shown and has_widgets():
         from tqdm.notebook import tqdm as of_notebook
 

@@ -1,9 +1,9 @@
-"""A folder that is written beside its place and renamed: it is there whole, or not at all, whenever it is looked at.
+"""Writes a folder beside its place, then renames it: at any time, readers find the whole folder or none.
 
-    .NAME.writing-PID    the new one, locked by the process that writes it
-    .NAME.before-PID     what stood in its place, for the moment between two renames
+    .NAME.writing-PID    the new folder, locked by the process that writes it
+    .NAME.before-PID     the old folder, for the moment between two renames
 
-A process that is killed leaves these. The next one that writes beside them removes what no process holds any more.
+A killed process leaves such folders. The next process that writes beside them removes those that no process has locked.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ class Beside:
                 self.lock = Lock(self.path)
                 return
             except (FileExistsError, FileNotFoundError, InUse):
-                continue  # another's; or it was swept before it was locked
+                continue  # of another process; or removed before it was locked
             except BaseException:
                 shutil.rmtree(self.path, ignore_errors=True)
                 raise
 
     def put(self, place: Path) -> None:
-        """Rename the folder to its place. What is there is replaced, or, after an error, stays. Raises OSError."""
+        """Rename the folder to its place. An old folder is replaced, or, after an error, stays. Raises OSError."""
         if sys.platform == "win32":
-            self.lock.__exit__()  # there a folder with an open file cannot be renamed
+            self.lock.__exit__()  # Windows cannot rename a folder with an open file
         for name in (LOCK, HOLDER):
             (self.path / name).unlink(missing_ok=True)  # the folder itself stays locked
         sync(self.path)
@@ -64,7 +64,7 @@ class Beside:
 
 @contextmanager
 def written_beside(place: Path) -> Iterator[Beside]:
-    """A new folder; after the `with` block it has been put into its place, or is gone."""
+    """A new folder for the `with` block, which puts it into its place; otherwise it is removed at the end."""
     beside = Beside(place)
     try:
         yield beside
@@ -74,9 +74,9 @@ def written_beside(place: Path) -> Iterator[Beside]:
 
 
 def sweep(parent: Path) -> None:
-    """Remove what killed processes have left in a folder; what one had put aside gets its place back if that is free.
+    """Remove what killed processes have left in a folder; an old folder gets its place back if that is free.
 
-    Another's folder is not touched: one that is a link, is locked, or holds files and no mark of a lock.
+    Folders of others are not touched: a link, a locked folder, and a folder with files but without the mark of a lock.
     """
     found = [(path, match) for path in _entries(parent) if (match := LEFT.fullmatch(path.name))]
     for path, match in found:

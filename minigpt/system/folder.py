@@ -103,10 +103,10 @@ class Lock(AbstractContextManager["Lock"]):
 
 @contextmanager
 def one_at_a_time(path: Path, what: str) -> Iterator[None]:
-    """While the block runs, no other process is in a block with this file; until then, `what` is shown as progress.
+    """A lock between processes: only one at a time runs a block with this file. Waiting shows `what` as progress.
 
-    The system releases the lock when the process ends, however it ends. The file is removed at the end; who has
-    waited for a file that is removed begins again.
+    The system releases the lock when the process ends, however it ends. The file is removed at the end of the block; a
+    process that has waited for a removed file begins again.
     """
     held = ExitStack()
 
@@ -152,12 +152,12 @@ def _holder(folder: Path) -> str:
 
 
 def fsync(descriptor: int, name: str) -> None:
-    """`os.fsync`, which can take minutes for a large file: after two seconds it is shown, and Ctrl-C ends the wait."""
+    """`os.fsync`, which can take minutes for a large file: the wait is shown after two seconds, and Ctrl-C ends it."""
     interruptible(lambda: os.fsync(descriptor), f"waiting until {name} is on the disk")
 
 
 def share(path: Path) -> None:
-    """Let others read a file as they may read one that `open` makes: safetensors keeps it for its owner alone."""
+    """Give a file the permissions of a file that `open` makes: safetensors lets only its owner read it."""
     probe = path.with_name(f"{path.name}.mode")
     probe.touch()
     shutil.copymode(probe, path)

@@ -1,4 +1,4 @@
-"""A user's own file, `--plugin FILE`: it is loaded, and known again where an error comes from it."""
+"""Loads a user's own file, `--plugin FILE`, and recognises the errors that come from it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 from minigpt.system.errors import UserError
 
-PLUGINS: dict[str, Path] = {}  # those that are loaded: the names of their modules, and their files
-CODE: dict[Path, bytes] = {}  # what such a file contained when it was loaded; it may have been edited since
+PLUGINS: dict[str, Path] = {}  # loaded plugins: the name of the module -> the file
+CODE: dict[Path, bytes] = {}  # the contents of each file when it was loaded; it may have been edited since
 
 
 def module_name(path: Path) -> str:
@@ -21,9 +21,10 @@ def module_name(path: Path) -> str:
 
 
 def load_plugin(path: str | Path, code: bytes | None = None) -> None:
-    """Run a user's file, whose classes register their kinds as the built-in ones do; or `code`, as what it contained.
+    """Run a user's file, whose classes register their kinds as the built-in ones do; with `code`, run that instead.
 
-    Only a file named on the command line, or by a notebook's own call, comes here. Raises UserError.
+    Only files that are named on the command line, or in a notebook's own call, are run. Raises UserError for a missing
+    file, and for any error in the file.
     """
     path = Path(path)
     if code is None and not path.is_file():
@@ -46,9 +47,9 @@ def load_plugin(path: str | Path, code: bytes | None = None) -> None:
 
 
 def code_of(path: Path) -> bytes:
-    """What a plugin's file contained when it was loaded; what it contains now, if it was not. Raises OSError.
+    """The contents of a plugin's file when it was loaded; if it was not loaded, its contents now. Raises OSError.
 
-    It is this that trains, also after an edit, and after a notebook has changed its current folder.
+    The code that was loaded trains, also after an edit, and after a notebook has changed its current folder.
     """
     return CODE[path] if path in CODE else path.read_bytes()
 
@@ -62,7 +63,7 @@ def was_edited(path: Path) -> bool:
 
 
 def is_frame_of_plugin(frame: FrameType) -> bool:
-    """Whether a call executes code that stands in a plugin's file."""
+    """Whether a call executes code of a plugin's file."""
     return frame.f_globals.get("__name__") in PLUGINS and frame.f_code.co_filename == frame.f_globals["__file__"]
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 Itself = TypeVar("Itself", bound="JsonProcess")
 
-IGNORE_SIGINT = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"  # it is for the parent process
+IGNORE_SIGINT = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"  # Ctrl-C is for the parent process
 
 
 def python_command(statement: str, *arguments: str) -> list[str]:

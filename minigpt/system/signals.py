@@ -1,7 +1,7 @@
 """SIGINT, SIGTERM and SIGHUP: each raises an exception; training first finishes its step and saves a checkpoint.
 
-Python runs a handler between two calls of a library, and a product or a backward pass of torch can take minutes. A
-thread therefore learns of each signal at once, and ends the process where a handler cannot.
+Python runs a signal handler only between two calls of a library, and a matrix product or a backward pass of torch can
+take minutes. So a thread receives each signal at once, and ends the process if the handler cannot.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _ending(inbox: socket.socket) -> Iterator[int]:
 
 
 def _end(signum: int, line: str) -> NoReturn:
-    """End the process from any thread; what it holds is released by the system, as after SIGKILL."""
+    """End the process from any thread; the system releases its locks and files, as after SIGKILL."""
     complain(line)
     os._exit(128 + signum)
 

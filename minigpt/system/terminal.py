@@ -17,7 +17,7 @@ def one_line(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """The same, but line ends and tabs stay as they are: for tables and samples."""
+    """The text with every unsafe character escaped except line ends and tabs: for tables and samples."""
     return "\n".join("\t".join(map(one_line, line.split("\t"))) for line in text.split("\n"))
 
 
@@ -30,7 +30,7 @@ def complain(text: str) -> None:
 
 
 def give_up(stream: TextIO) -> None:
-    """Redirect a stream to nowhere: else its buffer would fail again at the next line, and at exit."""
+    """Redirect a stream to the null device: else its buffer would fail again at the next line, and at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, stream.fileno())
     os.close(null)

@@ -41,7 +41,7 @@ def progress(items: Iterable[Item], what: str, total: int | None = None, unit: s
     """Yield the items; after two seconds, show the progress: a bar on a terminal, elsewhere lines on stderr.
 
     The lines come after 2, 4, 8, 16 seconds and so on. Without a unit only the time is shown. Within `in_background`
-    nothing is.
+    nothing is shown.
     """
     if UNSEEN.get():
         yield from items
@@ -100,7 +100,7 @@ def interruptible(call: Callable[[], Result], what: str, limit: float = math.inf
 
 @contextmanager
 def heartbeat(what: str) -> Iterator[None]:
-    """While the block runs, show from another thread that it goes on, as `progress` does."""
+    """While the block runs, show its time from another thread, as `progress` does."""
     if UNSEEN.get():
         yield
         return

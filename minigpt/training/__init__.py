@@ -1,1 +1,1 @@
-"""How a model learns: several processes as one, optimizers, the loop, what fits into memory, the floor."""
+"""Training: several processes, optimizers, the training loop, what fits into memory, the distance to the floor."""

@@ -2,8 +2,8 @@
 
     torchrun --nproc-per-node 2 scripts/train.py --config tiny.yaml
 
-Batch n is the same global batch for any number of processes, so the model learns what one process would teach it, up to
-the order in which gradients are added. With one process, every function here does nothing.
+Batch n is the same global batch for any number of processes, so several processes train the same model as one process
+does, up to the order in which gradients are added. With one process, every function here does nothing.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from minigpt.system.terminal import complain
 
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # set for each process
 TIMEOUT = 600.0  # seconds to wait for the other processes to start
-LOST = re.compile("gloo|Connection|NCCL|Socket|socket|TCPStore|timed out", re.I)  # in torch's errors
+LOST = re.compile("gloo|Connection|NCCL|Socket|socket|TCPStore|timed out", re.I)  # torch's words for a lost process
 PARENT = os.getppid()
 
 
 def start(device: str) -> None:
-    """Join the other processes, if torchrun started any; `device` is the config's. Raises OSError if one is missing.
+    """Join the process group, if torchrun started several processes; `device` is the config's.
+
+    Raises ConnectionError if a process is missing, and UserError as `started` does.
 
     The group is destroyed before Python exits: its threads own tensors, and freeing one after Python has ended aborts
     the process. `torch.distributed.nn` is imported before the group exists, because its functions would otherwise keep
@@ -75,9 +77,9 @@ def rank() -> int:
 
 
 def started() -> tuple[int, int]:
-    """The number of this process and how many were started, from the environment: 0 and 1 without torchrun.
+    """(rank of this process, number of processes), from the environment: (0, 1) without torchrun.
 
-    Raises UserError for a part of what torchrun sets: such a process would print nothing, or wait for ever.
+    Raises UserError if torchrun's variables are incomplete or wrong: the process would print nothing, or wait for ever.
     """
     said = {name: os.environ[name] for name in TORCHRUN if name in os.environ}
     numbers = {name: text for name, text in said.items() if name != "MASTER_ADDR"}
@@ -94,7 +96,7 @@ def started() -> tuple[int, int]:
 
 
 def world() -> int:
-    """How many processes train together."""
+    """How many processes train together: 1 without a process group."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
@@ -106,9 +108,10 @@ def check_rows(batch_size: int, processes: int) -> None:
 
 
 def agree(signum: int, due: bool) -> tuple[int, bool]:
-    """What any process has noticed: the signal for which all stop after this step, or 0; whether a checkpoint is due.
+    """The signal for which all processes stop after this step (0: none), and whether a checkpoint is due in any.
 
-    If torchrun has ended, the signal is SIGHUP: nothing else would stop these processes.
+    `signum` and `due` are what this process has noticed. If torchrun has ended, the signal is SIGHUP: nothing else
+    would stop these processes.
     """
     orphaned = dist.is_torchelastic_launched() and os.getppid() != PARENT
     signum, any_due = divmod(largest(2 * (signum or orphaned * SIGHUP) + due), 2)
@@ -116,7 +119,7 @@ def agree(signum: int, due: bool) -> tuple[int, bool]:
 
 
 def wait_for_all() -> None:
-    """Wait until every process is here: torchrun ends all of them as soon as one has failed."""
+    """Wait until every process has called this: torchrun ends all of them as soon as one has failed."""
     largest(0)
 
 
@@ -124,20 +127,20 @@ def in_shards(tensor: torch.Tensor) -> bool:
     """Whether each process holds only some rows of a tensor (`sharding.py`)."""
     if world() == 1:
         return False
-    from torch.distributed.tensor import DTensor  # takes a second
+    from torch.distributed.tensor import DTensor  # this import takes a second
 
     return isinstance(tensor, DTensor)
 
 
 def add_up(tensors: Iterable[torch.Tensor]) -> None:
-    """Replace each tensor by its sum over all processes; all are on their way at once."""
+    """Replace each tensor by its sum over all processes; the transfers overlap."""
     with reaching_others():
         for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
             work.wait()
 
 
 def largest(number: int) -> int:
-    """The largest of a number over all processes."""
+    """The maximum of a number over all processes."""
     if world() == 1:
         return number
     tensor = torch.tensor(number)
@@ -155,7 +158,7 @@ def total(*numbers: float) -> list[float]:
 
 
 def summed(number: torch.Tensor) -> torch.Tensor:
-    """The sum of a number, (), over all processes, in float64; it stays on its device. With one process, the number."""
+    """The sum of a tensor () over all processes, in float64, on its device. With one process, the tensor itself."""
     if world() > 1:
         number = number.double()
         _reduce(number)
@@ -163,7 +166,10 @@ def summed(number: torch.Tensor) -> torch.Tensor:
 
 
 def exchange(sent: torch.Tensor, there: list[int], back: list[int]) -> torch.Tensor:
-    """What this process gets where each sends `there[i]` numbers to process i: `back[i]` numbers from process i."""
+    """All-to-all: send `there[i]` numbers of `sent` to process i, and return `back[i]` numbers from each process i.
+
+    `sent` is (sum(there),), in the order of the processes; the result is (sum(back),).
+    """
     received = sent.new_empty(sum(back))
     with reaching_others():
         dist.all_to_all_single(received, sent, back, there)
@@ -171,21 +177,24 @@ def exchange(sent: torch.Tensor, there: list[int], back: list[int]) -> torch.Ten
 
 
 def from_first(tensor: torch.Tensor) -> None:
-    """Replace a tensor by that of the first process."""
+    """Broadcast: replace a tensor by that of process 0."""
     if world() > 1:
         tensor *= rank() == 0
         _reduce(tensor)
 
 
 def _reduce(tensor: torch.Tensor, by: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> None:
-    """Replace a tensor by its sum, or another reduction, over all processes. Raises ConnectionError if one is gone."""
+    """Replace a tensor by its sum, or another reduction, over all processes. Raises ConnectionError if one ended."""
     with reaching_others():
         dist.all_reduce(tensor, by)
 
 
 @contextmanager
 def reaching_others(surely: bool = True) -> Iterator[None]:
-    """Raises ConnectionError in place of torch's error; `surely` false: only if it reads as if a process had ended."""
+    """Raise ConnectionError in place of torch's RuntimeError.
+
+    With `surely` false, only if the text of the error says that a process may have ended.
+    """
     try:
         yield
     except RuntimeError as error:

@@ -1,10 +1,10 @@
-"""Above the floor: how far a model is from the best possible reader of a language, and what it does not remember.
+"""Above the floor: how far a model's loss is above that of the best possible reader, and what it does not remember.
 
 Every character of the validation texts has a name (what it takes to predict it) and two known losses, those of the
 ideal and of the forgetful reader (`languages/reader.py`). So a model's loss, in nats a character, is split exactly:
 
     loss = floor + above           floor: the loss of the ideal reader
-    remembered = 1 - gap / price   of a name; gap: model - ideal reader, price: forgetful - ideal reader
+    remembered = 1 - gap / price   for one name; gap: model - ideal reader, price: forgetful - ideal reader
                                    1 for the ideal reader, 0 for the forgetful one, negative for a worse one
 
 N targets of the validation split, in the order of the text   B windows   T positions   V vocabulary
@@ -34,7 +34,7 @@ from minigpt.training.loop import TrainingConfig, mixed_precision
 
 Numbers = npt.NDArray[np.float64]
 NO_MEMORY = ("free", "local")  # for all other names, forgetting has a price
-CHANCE = 1e-6  # of a warning about a model that is right, at one evaluation
+CHANCE = 1e-6  # the probability of a false warning, at one evaluation
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Expected:
     """What both readers predict for each target of the validation texts."""
 
     names: tuple[str, ...]  # what it can take to predict a target
-    takes: npt.NDArray[np.int64]  # (N,): the name of each target, as its place in `names`
+    takes: npt.NDArray[np.int64]  # (N,): the name of each target, as an index into `names`
     ideal: Numbers  # (N,): the ideal reader's loss, in nats
     forgetful: Numbers  # (N,): the forgetful reader's loss, in nats
     support: npt.NDArray[np.bool_]  # (N, V): the characters to which the ideal reader gives a probability
@@ -53,13 +53,13 @@ class Expected:
         return float(self.ideal.mean())
 
     def first(self, n: int) -> Expected:
-        """The same for the first n targets."""
+        """The expectations for the first n targets only."""
         return Expected(self.names, self.takes[:n], self.ideal[:n], self.forgetful[:n], self.support[:n])
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a model predicts for the same targets."""
+    """What a model predicts for these targets, or for the first of them."""
 
     losses: Numbers  # (N,), in nats
     hit: npt.NDArray[np.bool_]  # (N,): whether the target is its likeliest character
@@ -71,7 +71,7 @@ class Remembered:
     """How well a model predicts the targets of one name."""
 
     characters: int
-    accuracy: float  # how often its likeliest character is right; of `free` targets, what it gives to all possible ones
+    accuracy: float  # share of right likeliest characters; for `free` targets, the probability of all possible ones
     gap: float  # nats a character above the ideal reader
     price: float  # nats a character by which the forgetful reader is above the ideal one
     remembered: float | None  # 1 - gap / price; None for those of NO_MEMORY
@@ -85,7 +85,7 @@ class Score:
     characters: int
     floor: float | None = None
     forgetful: float | None = None  # how far the forgetful reader is above the floor
-    above: float | None = None
+    above: float | None = None  # loss - floor
     names: dict[str, Remembered] = field(default_factory=dict)
 
     @property
@@ -95,12 +95,12 @@ class Score:
 
 
 def is_impossible(above: float, targets: int) -> bool:
-    """Whether a mean loss over so many targets is below the floor, and by more than chance.
+    """Whether a mean loss over `targets` targets is below the floor by more than chance; `above` is loss - floor.
 
-    The texts are drawn with the ideal reader's probabilities p. Whatever probabilities q a model gives them that has
-    not learned from them and sees only the past, the mean of q / p is at most 1, so by Markov's inequality q / p is at
-    least 1 / CHANCE for a share of CHANCE of the texts at most: there, the loss is floor - ln(1 / CHANCE) / targets or
-    less.
+    The texts are drawn with the ideal reader's probabilities p. Take a model that has not learned from them and sees
+    only the past. Whatever probabilities q it gives, the mean of q / p is at most 1, so by Markov's inequality q / p is
+    at least 1 / CHANCE for a share of CHANCE of the texts at most. For those texts, the loss is
+    floor - ln(1 / CHANCE) / targets or less.
     """
     return above * targets < math.log(CHANCE)
 
@@ -115,16 +115,16 @@ def explain_impossible(above: float) -> str:
     return (
         f"impossible: the validation loss is {-above:.4f} nats a character below the floor. A model that sees only the "
         f"past has such luck less than once in {1 / CHANCE:,.0f} evaluations. Likely causes: an attention sees the "
-        f"future in a way that no check has found; the targets are among the inputs; the validation text is not the "
-        "floor's"
+        f"future in a way that no check has found; the targets are among the inputs; the floor is that of "
+        "another text"
     )
 
 
 def expectations(corpus: Corpus, tokenizer: Tokenizer) -> Expected | None:
-    """What the readers predict for the validation texts; None for another corpus, or if an id is not a character.
+    """What the readers predict for the validation texts; None for a corpus without a known floor, or if an id is
+    not a character.
 
-    The targets are the characters that are asked: the answers of a task; of other texts all, but for the newline that
-    begins the first.
+    The targets of a task are its answers; of other texts, all characters except the newline that begins the first text.
     """
     language = corpus.language
     if language is None:
@@ -150,7 +150,7 @@ def expectations(corpus: Corpus, tokenizer: Tokenizer) -> Expected | None:
 
 
 def _ids_of(letters: set[str], tokenizer: Tokenizer) -> dict[str, int]:
-    """The id of each letter that the corpus has."""
+    """The id of each letter that the tokenizer knows."""
     found = {}
     for letter in letters:
         with suppress(UserError):
@@ -161,7 +161,7 @@ def _ids_of(letters: set[str], tokenizer: Tokenizer) -> dict[str, int]:
 def predict(
     model: GPT, dataset: Dataset, config: TrainingConfig, expected: Expected | None, batches: int | None = None
 ) -> Predictions:
-    """Predict every target of the validation split, with progress, or of its first batches, in windows side by side."""
+    """Predict every target of the validation split, or with `batches` of its first batches; windows do not overlap."""
     found: Iterator[Predictions] = islice(predict_batches(model, dataset, config, expected), batches)
     if batches is None:
         whole = -(-dataset.window_count("val") // config.batch_size)
@@ -173,7 +173,7 @@ def predict(
 def predict_batches(
     model: GPT, dataset: Dataset, config: TrainingConfig, expected: Expected | None
 ) -> Iterator[Predictions]:
-    """The same, batch by batch: the predictions of each, in the order of the text."""
+    """Yield the predictions for each batch of the validation split, in the order of the text."""
     support = None if expected is None else torch.from_numpy(expected.support)  # (N, V)
     precision, done = mixed_precision(config, model), 0
     with eval_mode(model):
@@ -191,7 +191,7 @@ def predict_batches(
 
 
 def joined(parts: Sequence[Predictions]) -> Predictions:
-    """The predictions of several batches, one after the other. Raises ValueError for none."""
+    """The predictions of several batches, concatenated. Raises ValueError if there are none."""
     losses, hit, possible = (
         np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Predictions)
     )
@@ -201,7 +201,7 @@ def joined(parts: Sequence[Predictions]) -> Predictions:
 def score(predictions: Predictions, expected: Expected | None, characters: int | None = None) -> Score:
     """The loss over the predicted targets, and how far it is above the floor of the same targets.
 
-    `characters` is the number of characters in the targets, where a token is not one character.
+    `characters` is the number of characters in the targets, if a token is not one character.
     """
     n = len(predictions.losses)
     loss = float(predictions.losses.sum()) / (characters or n)
@@ -230,7 +230,7 @@ def describe(found: Score) -> str:
 def _remembered(
     predictions: Predictions, expected: Expected, mine: npt.NDArray[np.bool_], name: str
 ) -> Remembered | None:
-    """The same for the targets that are `mine` (N,); None where there are none."""
+    """How well the targets are predicted for which `mine` (N,) is true; None if there are none."""
     count = int(mine.sum())
     if not count:
         return None

@@ -1,8 +1,8 @@
-"""Training: a loop that yields a record a step, and the exact loss of a whole split.
+"""Training: a loop that yields one record per step, and the exact loss of a whole split.
 
 Step n sees batch n and draws dropout from (seed, n), so a run that is stopped and resumed computes what an
-uninterrupted one does: its only state is the weights, the optimizer's state and the number of the step. Of several
-processes each computes its rows of every batch, and the gradients are added up.
+uninterrupted one does: its only state is the weights, the optimizer's state and the number of the step. With several
+processes, each computes its rows of every batch, and the gradients are summed.
 
 B batch, T positions, V vocabulary.
 """
@@ -54,13 +54,13 @@ class TrainingConfig(Options):
     optimizer: Optimizer.Config = AdamW.Config()
     """How gradients become steps: adamw, or muon for the matrices inside the blocks."""
     lora: LoRAConfig | None = None
-    """For a run that starts with the weights of one (--from-run): only small adapters learn (arXiv 2106.09685)."""
+    """For a run that starts with another run's weights (--from-run): only small adapters learn (arXiv 2106.09685)."""
     warmup_steps: Natural = 20
-    """Steps in which the learning rate rises to its full height."""
+    """Steps in which the learning rate rises to its largest value."""
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
-    """How it falls after that."""
+    """How the learning rate falls after the warm-up."""
     final_rate: Fraction = 0.1
-    """The fraction of the learning rate that it falls toward: where it would be after the last step."""
+    """The fraction of the learning rate that is reached at the end of the fall, after the last step."""
     grad_clip: NonNegative = 1.0
     """The largest norm of the gradient; a larger gradient is scaled down to it. 0 is off."""
     eval_every: Count = 100
@@ -70,22 +70,22 @@ class TrainingConfig(Options):
     checkpoint_every: Count = 500
     """Steps between checkpoints; there is one after the last step too."""
     loggers: tuple[Literal["tensorboard", "trackio"], ...] | None = None
-    """Who gets the lines of metrics.jsonl as well, such as [tensorboard]; each is an extra: pip install -e
+    """The loggers that also get the lines of metrics.jsonl, such as [tensorboard]; each is an extra: pip install -e
     ".[tensorboard]". They write files on this machine and send nothing."""
     checkpoint_minutes: Positive = 5.0
-    """Minutes after which there is a checkpoint in any case: the most that a crash can lose where steps are slow."""
+    """Minutes after which a checkpoint is written in any case: where steps are slow, a crash loses at most these."""
     seed: Seed = 1337
     """Equal seeds make equal runs, to the bit on a CPU."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """Where to compute: auto takes the first of cuda, mps and cpu that is there."""
+    """Where to compute: auto takes the first of cuda, mps and cpu that is available."""
     threads: Annotated[int, Range(1, 1024)] | Literal["auto"] = "auto"
-    """Threads that compute on a CPU: auto takes one a CPU that this process may use, or as OMP_NUM_THREADS says. A run
-    keeps its number when it is resumed, because the last bits of a sum depend on it."""
+    """Threads that compute on a CPU: auto takes one for each CPU that this process may use, or the number in
+    OMP_NUM_THREADS. A resumed run keeps its number, because the last bits of a sum depend on it."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of the matrix products: auto is bfloat16 where the hardware has it and the model is faster with it, else
     float32. Weights, norms and the optimizer's state are float32 in any case."""
     fast: bool = True
-    """Whether the model computes by the faster forms of `minigpt/fast`, which equal the textbook's."""
+    """Whether the model uses the faster implementations of `minigpt/fast`, which equal the textbook's."""
     parallel: Parallel.Config = DDP.Config()
     """How several processes share the model: ddp, each has it whole, or fsdp, each keeps a share of it."""
     checkpoint_activations: bool = False
@@ -94,7 +94,7 @@ class TrainingConfig(Options):
     compile: bool = False
     """Whether torch.compile prepares the model: a slow start and faster steps."""
     cuda_graphs: bool = False
-    """Whether what is compiled is replayed on a GPU as CUDA graphs, which avoids launching many small kernels."""
+    """Whether the compiled model is replayed on a GPU as CUDA graphs, which avoids launching many small kernels."""
 
     def mistakes(self) -> Iterator[Mistake]:
         yield from super().mistakes()
@@ -124,7 +124,7 @@ class History:
         self.losses.append(record.loss)
 
     def evaluated(self, val_loss: float) -> Evaluation:
-        """Note an evaluation after the last step. Raises Diverged where the loss is not a number."""
+        """Record an evaluation after the latest step, and return it. Raises Diverged if the loss is not finite."""
         if not math.isfinite(val_loss):
             raise Diverged(f"step {self.step}: the validation loss is {val_loss}; lower the learning rate")
         self.evaluations.append((self.step, sum(self.losses) / len(self.losses), val_loss))
@@ -137,7 +137,7 @@ class EvaluationStopped(Exception):
 
 
 def choose_device(name: str) -> torch.device:
-    """The device that a config names. Raises UserError when it is not there."""
+    """The device that a config names. Raises UserError if it is not available."""
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
         name = next(device for device, available in there.items() if available)
@@ -155,7 +155,7 @@ def with_threads(config: TrainingConfig) -> TrainingConfig:
 
 Forward = Callable[[Tensor], Tensor]  # ids (B, T) -> logits (B, T, V)
 FLOAT32: AbstractContextManager[None] = nullcontext()
-NARROW = 64  # in narrower models, casting to bfloat16 takes a CPU about as long as its products save
+NARROW = 64  # n_embd: in narrower models, casting to bfloat16 takes a CPU about as long as its products save
 
 
 def has_bfloat16(device: torch.device) -> bool:
@@ -169,16 +169,16 @@ def has_bfloat16(device: torch.device) -> bool:
 
 
 def mixed_precision(config: TrainingConfig, model: GPT) -> AbstractContextManager[None]:
-    """The context in which matrix products are made in the config's precision."""
+    """The context in which matrix products are computed in the config's precision."""
     device = model.device
     auto = has_bfloat16(device) and (device.type != "cpu" or model.config.n_embd >= NARROW)
     enabled = config.precision == "bfloat16" or (config.precision == "auto" and auto)
-    kept = not is_sharded(model)  # autocast would keep all casts until a pass ends: the whole model
+    kept = not is_sharded(model)  # the casts that autocast keeps until a pass ends would be the whole model
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=enabled, cache_enabled=kept)
 
 
 def next_token_loss(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
-    """Cross-entropy of logits (B, T, V) and targets (B, T), IGNORED ones left out, in nats a token."""
+    """Cross-entropy of logits (B, T, V) and targets (B, T), in nats a token, without targets that are IGNORED."""
     return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction=reduction)
 
 
@@ -192,8 +192,8 @@ def train(
 ) -> Iterator[Record]:
     """Train from step `start` to `config.max_steps`, and yield a Record of each step.
 
-    `wanted`: after which steps the losses so far are read and yielded; in between they stay on the device. Raises
-    Diverged when a loss or a norm that is read is not a number: no step along it is taken, and none after it.
+    `wanted(step)`: whether the losses so far are read and yielded after this step; in between they stay on the device.
+    Raises Diverged if a loss or a gradient's norm is not finite: neither that step nor a later one is taken.
     """
     loss_of = BatchLoss(model, compiled(model, config), mixed_precision(config, model))
     summed, unread = config.parallel.component().summed(loss_of), Unread()
@@ -231,8 +231,8 @@ def fit(
 ) -> Iterator[tuple[Record, Evaluation | None]]:
     """Train from where the history ends, and evaluate every `eval_every` steps and after the last one.
 
-    Yields each step once its loss is read, when it and its evaluation, if there was one, are in the history. `validate`
-    returns a validation loss, or raises EvaluationStopped: then there is none. Raises Diverged.
+    Yields (record, evaluation or None) for each step once its loss is read; both are in the history by then. `validate`
+    returns a validation loss, or raises EvaluationStopped: then there is no evaluation. Raises Diverged.
     """
     lines = Lines(model.device)
     for record in train(model, dataset, optimizer, config, history.step, lambda step: due(step, config) or lines.due()):
@@ -256,9 +256,9 @@ def due(step: int, config: TrainingConfig) -> bool:
 
 
 def take_step(optimizer: Optimizer, factor: float, step: int, skip: Tensor | None = None) -> None:
-    """Step along the gradients. Raises Diverged where a rate is beyond what torch's kernels take, float32's range.
+    """Take one step of the optimizer. Raises Diverged if a learning rate is beyond the range of float32.
 
-    `skip` (): where it is 1, everything stays as it is.
+    `skip` (): where it is 1, parameters and state stay as they are.
     """
     try:
         optimizer.step(factor, skip) if skip is not None else optimizer.step(factor)
@@ -269,35 +269,35 @@ def take_step(optimizer: Optimizer, factor: float, step: int, skip: Tensor | Non
 
 
 def compiled(model: GPT, config: TrainingConfig) -> Forward:
-    """The model as `checkpoint_activations`, `compile` and `cuda_graphs` want it called."""
+    """The forward pass with the config's `checkpoint_activations`, `compile` and `cuda_graphs`."""
     plain = recomputing(model) if config.checkpoint_activations else model
     if not config.compile:
         return plain
     forward: Forward = torch.compile(plain, mode="reduce-overhead" if config.cuda_graphs else None)
 
     def replayed(ids: Tensor) -> Tensor:
-        torch.compiler.cudagraph_mark_step_begin()  # what the step before has made may be overwritten
+        torch.compiler.cudagraph_mark_step_begin()  # the outputs of the step before may be overwritten
         return forward(ids)
 
     return replayed if config.cuda_graphs else forward
 
 
 class BatchLoss(Module):
-    """The loss of a micro-batch as a part of that of its batch; a module, for torch's DDP to sum the gradients of.
+    """The share of a micro-batch in the loss of its batch; a module, so that torch's DDP can sum its gradients.
 
-    DDP looks through the graph of all that is returned for parameters that get no gradient in this step. So losses of
-    the kinds' own are computed here too. `forward` is the model as it is called: compiled, or itself.
+    DDP searches the graph of everything that is returned for parameters that get no gradient in this step. So the extra
+    losses of the attention kinds are computed here too. `forward` is the model, compiled or not.
     """
 
     def __init__(self, model: GPT, forward: Forward | None = None, precision: AbstractContextManager[None] = FLOAT32):
         super().__init__()
         self.model, self.precision = model, precision
-        self.called = (model if forward is None else forward,)  # within a tuple, it is no part of this module
+        self.called = (model if forward is None else forward,)  # in a tuple, so that it is no submodule
 
     def forward(self, inputs: Tensor, outputs: Tensor, targets: float, rows: float, own: bool) -> tuple[Tensor, Tensor]:
-        """The loss of ids and what follows them (micro-batch, T), as it is shown, and with the kinds' own: () each.
+        """For inputs and outputs (micro-batch, T): the loss to show, and the loss with extra losses, () each.
 
-        `targets` and `rows` are those of the batch; `own` false: it counts as 0.
+        `targets` and `rows` are the numbers of targets and rows in the whole batch. If `own` is false, both are 0.
         """
         with self.precision:
             logits = self.called[0](inputs)  # (micro-batch, T, V)
@@ -311,10 +311,11 @@ def accumulate(
 ) -> Tensor:
     """Add up the gradients of a batch x, y (B, T), a micro-batch at a time; returns the mean loss of the batch, ().
 
-    The mean is over the targets of all processes, so gradients and losses of all of them are simply added up. Losses
-    of the kinds' own, means over the rows of a micro-batch, count by its share of all rows; they are not returned.
-    `losses` is a BatchLoss, or what sums its gradients over all processes. `begins` (B, T) says where documents begin
-    that do not see one another; None: a token sees its whole window.
+    The mean is over the targets of all processes, so gradients and losses are simply summed over processes. A kind's
+    extra loss is a mean over the rows of a micro-batch; it is weighted by the micro-batch's share of all rows, and is
+    not part of what is returned. `losses` is a BatchLoss, or a wrapper that sums its gradients over all processes.
+    `begins` (B, T) is true where a document begins: a token then sees only its own document. None: a token sees its
+    whole window.
     """
     size, total = config.micro_batch_size or len(x), torch.zeros((), device=model.device)
     losses, left = BatchLoss(model) if losses is None else losses, -(-len(x) // size)
@@ -331,7 +332,7 @@ def accumulate(
 
 
 def clip(model: GPT, longest: float) -> Tensor:
-    """Clip the gradient to the norm `longest` (0: do not clip), and return its norm before that, ()."""
+    """Clip the gradient to the norm `longest` (0: do not clip), and return the norm before clipping, ()."""
     if is_sharded(model):
         return clip_shards([p.grad for p in model.parameters() if p.grad is not None], longest)
     if longest:
@@ -340,7 +341,7 @@ def clip(model: GPT, longest: float) -> Tensor:
 
 
 def own_rows() -> slice:
-    """Which rows of a batch, or windows of a split, are this process's: all of them if it is alone."""
+    """Which rows of a batch, or windows of a split, are this process's: all of them with one process."""
     return slice(distributed.rank(), None, distributed.world())
 
 
@@ -355,10 +356,11 @@ def evaluate(
 ) -> float:
     """The exact loss in nats a token: every target of the split once, in windows of `block_size`.
 
-    With `batches`, only the first so many. Matrix products are in the precision of training; bfloat16 changes the loss
-    by less than 0.0001. Raises EvaluationStopped when `stop`, called before each batch, is true in any process.
+    With `batches`, only that many batches are evaluated. Matrix products are in the precision of training; bfloat16
+    changes the loss by less than 0.0001. Raises EvaluationStopped when `stop`, called before each batch, is true in any
+    process.
     """
-    losses, count, stopped = list[Tensor](), 0.0, 0.0  # () each; none is read until all are there
+    losses, count, stopped = list[Tensor](), 0.0, 0.0  # () each; none is read before the end
     precision, rows = mixed_precision(config, model), -(-config.batch_size // distributed.world())
     size = evaluated_at_once(min(config.micro_batch_size or rows, rows), dataset.block_size)
     found = islice(dataset.windows(split, size, own_rows()), batches)

@@ -1,10 +1,10 @@
-"""LoRA: the loaded weights stay as they are, and beside some of them a product of two thin matrices learns.
+"""LoRA: the loaded weights are frozen, and a product of two thin matrices, which is trained, is added to some of them.
 
     output = x W^T + alpha / rank * x A^T B^T,    A (rank, in) random, B (out, rank) zero at the start
 
 Paper: "LoRA: Low-Rank Adaptation of Large Language Models" (arXiv 2106.09685). Only A and B have gradients and an
-optimizer's state, which is where the memory of a training goes. The adapters are those of the package peft. Merged,
-W + alpha / rank * B A, the model has its own layers and names again; that needs no package.
+optimizer's state, which take most of the memory of a training. The adapters are those of the package peft. Merging
+replaces W by W + alpha / rank * B A: the model has its original layers and names again. It needs no package.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class LoRAConfig(Options):
     """Adapters beside the linear layers of the blocks."""
 
     rank: Annotated[int, Range(1, 4096)] = 8
-    """The width of the two thin matrices."""
+    """The rank of the product, which is the width of the two thin matrices."""
     alpha: Count = 16
     """Their product is multiplied by alpha / rank."""
     targets: tuple[str, ...] = ("query", "value")
@@ -54,7 +54,7 @@ def adapter_parameters(model: GPT, config: LoRAConfig) -> int:
 
 
 def add_adapters(model: GPT, config: LoRAConfig, seed: int) -> None:
-    """Put adapters into a model, whose other parameters then have no gradients. Raises UserError without peft."""
+    """Put adapters into a model; all its other parameters are frozen. Raises UserError without peft."""
     names = list(adapted_layers(model, config))
     try:
         from peft import LoraConfig, inject_adapter_in_model  # takes seconds
@@ -65,9 +65,9 @@ def add_adapters(model: GPT, config: LoRAConfig, seed: int) -> None:
 
 
 def merged(tensors: Mapping[str, Tensor], config: LoRAConfig) -> dict[str, Tensor]:
-    """The tensors of a model with adapters as those of one without. Raises ValueError where they are not such tensors.
+    """The tensors of a model with adapters -> those of a model without. Raises ValueError if they do not fit together.
 
-    Weights of adapted layers are W (out, in) + alpha / rank * B (out, rank) A (rank, in); all others stay.
+    Weights of adapted layers become W (out, in) + alpha / rank * B (out, rank) A (rank, in); all others stay.
     """
     plain = [name for name in tensors if ".lora_" not in name]
     found = {name.replace(BASE, "."): tensors[name] for name in plain}
@@ -87,7 +87,7 @@ def merged(tensors: Mapping[str, Tensor], config: LoRAConfig) -> dict[str, Tenso
 
 @torch.no_grad()
 def merge(model: GPT, config: LoRAConfig) -> None:
-    """Take the adapters out of a model, and what they have learned into its weights."""
+    """Add the adapters of a model to its weights, in place, and remove them."""
     weights = merged(dict(model.named_parameters()), config)
     adapted = {name: m.base_layer for name, m in model.named_modules() if hasattr(m, "base_layer")}
     for name, layer in adapted.items():

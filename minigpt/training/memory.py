@@ -1,6 +1,6 @@
 """Does it fit into memory? The bytes that a command will need are computed from its config; nothing is allocated.
 
-The sums are lower bounds: what is refused would have been killed by the system, or would have swapped for hours.
+The sums are lower bounds: a refused command would have been killed by the system, or would have swapped for hours.
 
 B windows at a time, T positions of a window, D model width, V vocabulary.
 """
@@ -31,15 +31,15 @@ from minigpt.training.lora import LoRAConfig, adapter_parameters
 
 NUMBER = 4  # bytes of a float32
 TRAINING_BYTES = 4 * NUMBER  # a parameter in float32: itself, its gradient, and AdamW's two moments
-VIEW = 500  # bytes, about, of a part of a tensor: what Python and torch know of it
-LARGE = 1 << 28  # bytes: a checkpoint of so many in a process is written while training goes on, from a copy
-COPIES = 3  # at most: the copy, and what the two files take while they are made
+VIEW = 500  # bytes, about, that Python and torch need for a view of a tensor, without its numbers
+LARGE = 1 << 28  # bytes: a checkpoint of this size in one process is copied, and written while training goes on
+COPIES = 3  # times the size of a checkpoint, at most: the copy, and the two files while they are written
 EVALUATED = 4096  # tokens at a time in evaluation, at least: small batches are slow
 
 MODEL, WEIGHTS = "the weights", "the weights, gradients and optimizer"
 BATCH, ACTIVATIONS, LOGITS = "the batch", "the activations", "the logits"
 CACHE, MAPS = "the cache", "the attention weights"
-LOWER = {  # what is needed for -> what makes it less
+LOWER = {  # part -> the options that make it smaller
     WEIGHTS: "model.n_layer, model.n_embd or model.mlp.width",
     MODEL: "model.n_layer, model.n_embd or model.mlp.width",
     BATCH: "training.batch_size",
@@ -49,7 +49,7 @@ LOWER = {  # what is needed for -> what makes it less
     MAPS: "model.block_size, or give a shorter text",
 }
 
-Parts = Mapping[str, int]  # what for -> bytes
+Parts = Mapping[str, int]  # part -> bytes
 Part = TypeVar("Part", bound=nn.Module)
 
 
@@ -79,12 +79,12 @@ class Unfilled(TorchFunctionMode):
 
 
 def countable(args: tuple[Any, ...], named: dict[str, Any]) -> bool:
-    """Whether start, end and step are numbers that stand in their places."""
+    """Whether start, end and step are plain numbers and positional arguments."""
     return bool(args) and all(isinstance(n, (int, float)) for n in args) and not {"start", "end", "step"} & set(named)
 
 
 def numbers_in_a_row(func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Tensor:
-    """What `torch.arange`, `linspace` or `logspace` would return, without the numbers: (N,)."""
+    """What `torch.arange`, `linspace` or `logspace` would return, without values: (N,)."""
     if func is not torch.arange:
         return torch.empty(int(args[2] if len(args) > 2 else named["steps"]), dtype=named.get("dtype"))  # (N,)
     start, end, step = (0, *args, 1) if len(args) == 1 else (*args, 1)[:3]
@@ -101,7 +101,7 @@ def outline(config: ModelConfig, vocab_size: int) -> GPT:
 
 
 def outlined(make: Callable[[], Part]) -> Part:
-    """What `make` makes, on the meta device where that is possible."""
+    """What `make` returns, built on the meta device where that is possible."""
     try:
         with torch.device("meta"), Unfilled():
             return make()
@@ -130,7 +130,7 @@ def parameters_in(module: nn.Module) -> int:
 def training_parts(
     config: ModelConfig, vocab_size: int, batch_size: int, micro_batch_size: int | None, lora: LoRAConfig | None = None
 ) -> Parts:
-    """What a training step needs at one time. With `lora`, only the adapters have gradients and moments."""
+    """The bytes of a training step, by part. With `lora`, only the adapters have gradients and moments."""
     T, B = config.block_size, min(micro_batch_size or batch_size, batch_size)
     weights = parameter_count(config, vocab_size) * (NUMBER if lora else TRAINING_BYTES)
     adapters = adapter_parameters(outline(config, vocab_size), lora) * TRAINING_BYTES if lora else 0
@@ -144,7 +144,7 @@ def training_parts(
 
 
 def evaluated_at_once(micro_batch: int, T: int) -> int:
-    """How many windows of T positions are evaluated at a time: those of a micro-batch, or more where these are few."""
+    """How many windows of T positions are evaluated at a time: a micro-batch, or more if that is few tokens."""
     return max(micro_batch, EVALUATED // T)
 
 
@@ -168,7 +168,7 @@ def heads(attention: Attention.Config) -> int:
 
 
 def sampling_parts(config: ModelConfig, vocab_size: int) -> Parts:
-    """What sampling needs at one time; the linear layers are copied for faster decoding."""
+    """The bytes that sampling needs at one time, by part; the linear layers are copied for faster decoding."""
     return {
         MODEL: 2 * NUMBER * parameter_count(config, vocab_size),
         CACHE: cache_bytes(config),
@@ -194,7 +194,7 @@ def kept_positions(past: Past) -> int:
 
 
 def kept_width(layer: Attention, D: int) -> int:
-    """How many numbers a layer keeps of a position, by its matrices: of keys and values, or of what they come from."""
+    """How many numbers a layer caches for a position, by its matrices: keys and values, or their latent."""
     if type(layer).qkv is Attention.qkv:
         return 2 * D  # keys and values are x itself
     names = ("latent",) if isinstance(layer, Latent) else ("key", "other_key", "value")
@@ -203,7 +203,7 @@ def kept_width(layer: Attention, D: int) -> int:
 
 
 def map_parts(config: ModelConfig, vocab_size: int, T: int) -> Parts:
-    """What attention maps of T tokens need: the weights of every layer and head are kept."""
+    """The bytes that attention maps of T tokens need, by part: the weights of every layer and head are kept."""
     every = sum(heads(config.layer_attention(layer)) for layer in range(config.n_layer))
     return {MODEL: NUMBER * parameter_count(config, vocab_size), MAPS: NUMBER * every * T * T}
 
@@ -211,9 +211,9 @@ def map_parts(config: ModelConfig, vocab_size: int, T: int) -> Parts:
 def check_device(
     parts: Parts, purpose: str, config: ModelConfig, vocab_size: int, device: torch.device, free: int | None = None
 ) -> None:
-    """`check_memory` for a model that is moved to a device.
+    """`check_memory` for a model that is moved to a device. Raises UserError.
 
-    A CUDA device has its own memory; the machine's must then hold the weights, which are made there.
+    A CUDA device has its own memory; the memory of the machine must still hold the weights, which are created there.
     """
     if device.type == "cuda":
         check_memory(parts, purpose, free_on(device), f" on {device}")
@@ -222,13 +222,13 @@ def check_device(
 
 
 def free_on(device: torch.device) -> int:
-    """Bytes that are free on a CUDA device, with those that torch keeps there for later."""
+    """Bytes that are free on a CUDA device, with those that torch has reserved there and does not use."""
     kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return torch.cuda.mem_get_info(device)[0] + kept
 
 
 def check_memory(parts: Parts, purpose: str, free: int | None = None, where: str = "") -> None:
-    """Raises UserError, which names the largest part, for what does not fit into memory.
+    """Raises UserError, which names the largest part, if the parts do not fit into memory.
 
     `free` is this process's share where several processes divide the memory, or what is free on a device; by default,
     all that is free on this machine.

@@ -1,9 +1,9 @@
 """Optimizers: how gradients become steps. `adamw` for everything, or `muon` for the matrices inside the blocks.
 
 Each kind says which parameters are stepped by which rule; learning rates are multiplied by one schedule. The rules
-have the interface of torch's optimizers, which a kind of yours may use as well. `AdamWRule` steps with torch's kernel,
-and `MuonRule` as `torch.optim.Muon` does, in fewer iterations; but creating one of torch's optimizers imports torch's
-compiler, which takes as long as importing torch.
+have the interface of torch's optimizers; a kind of your own may use torch's optimizers as well. `AdamWRule` steps with
+torch's kernel, and `MuonRule` as `torch.optim.Muon` does, in fewer iterations; but creating one of torch's optimizers
+imports torch's compiler, which takes as long as importing torch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Rule:
 
     @torch.no_grad()
     def step(self) -> None:
-        """One step along the gradients that are there."""
+        """Step every parameter that has a gradient."""
         for group in self.param_groups:
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
             if parameters:
@@ -57,7 +57,7 @@ class Rule:
 
 
 class AdamWRule(Rule):
-    """Adam with decoupled weight decay (arXiv 1711.05101), by torch's kernel: one call for all, where there is one."""
+    """Adam with decoupled weight decay (arXiv 1711.05101), by torch's kernel, fused where the device has that."""
 
     state_keys: ClassVar[set[str]] = {"step", "exp_avg", "exp_avg_sq"}
 
@@ -92,8 +92,8 @@ class AdamWRule(Rule):
 class MuonRule(Rule):
     """Momentum (Nesterov's) made orthogonal: each direction of a matrix moves equally far (K. Jordan, "Muon", 2024).
 
-    A step of an m x n matrix is longer by sqrt(m / n) where m > n. Matrices of one shape are made orthogonal together.
-    Where each process holds some rows of a matrix, one of them gathers it for that (`sharding.on_owners`).
+    The step of an m x n matrix is multiplied by sqrt(m / n) if m > n. Matrices of one shape are made orthogonal
+    together. If each process holds some rows of a matrix, one process gathers the matrix (`sharding.on_owners`).
     """
 
     state_keys: ClassVar[set[str]] = {"momentum_buffer"}
@@ -124,7 +124,7 @@ class MuonRule(Rule):
                 local(parameters[i]).add_(step, alpha=-group["lr"] * max(1.0, m / n) ** 0.5)
 
     def unless_skipped(self, value: Any, otherwise: Any) -> Any:
-        """A number or tensor, or the other one in a step that is to change nothing."""
+        """`value`, or `otherwise` in a step that must change nothing (`found_inf` is 1)."""
         return value if self.found_inf is None else torch.where(self.found_inf == 1, otherwise, value)
 
 
@@ -139,10 +139,10 @@ NEWTON_SCHULZ = (
 def orthogonal(matrices: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     """Matrices (k, m, n) with every singular value brought near 1 (0.75 to 1.2, if it was within 1/300 of the largest).
 
-    Each iteration maps a singular value s to a s + b s^3 + c s^5, with the a, b and c that are best for what the one
-    before has left ("The Polar Express", arXiv 2505.16932): four such do what five equal ones of K. Jordan's do. All
-    but the last allow for values that rounding makes 2 % too large, which would diverge otherwise. bfloat16 is precise
-    enough, because only the directions count.
+    Each iteration maps a singular value s to a s + b s^3 + c s^5. Its a, b and c are optimal for the range of values
+    after the iteration before it ("The Polar Express", arXiv 2505.16932): four such iterations do what five equal ones
+    of K. Jordan's do. All but the last allow for values that rounding makes 2 % too large, which would diverge
+    otherwise. bfloat16 is precise enough, because only the directions count.
     """
     X = matrices.to(dtype)  # (k, m, n)
     X = X / X.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
@@ -179,13 +179,13 @@ class Optimizer(Component):
 
     @property
     def skips(self) -> bool:
-        """Whether `step` takes a `skip`; of rules and optimizers from elsewhere this is not known."""
+        """Whether `step` accepts `skip`; false for rules and optimizers from elsewhere, which may not support it."""
         return type(self).step is Optimizer.step and all(type(part) in (AdamWRule, MuonRule) for part in self.parts)
 
     def step(self, factor: float, skip: Tensor | None = None) -> None:
         """One step with every learning rate multiplied by `factor`, then the gradients are dropped.
 
-        `skip` (): where it is 1, parameters and state stay as they are. Nobody needs to read it for that.
+        `skip` (): where it is 1, parameters and state stay as they are. Its value is not read from the device.
         """
         for part, rates in zip(self.parts, self.base_rates):
             if self.skips:
@@ -197,7 +197,7 @@ class Optimizer(Component):
 
     @property
     def has_state(self) -> bool:
-        """Whether there is a state after a step; of torch's own optimizers this is not known."""
+        """Whether there is a state after a step; false for torch's own optimizers, of which this is not known."""
         return any(isinstance(part, Rule) and part.state_keys for part in self.parts)
 
     def state(self) -> dict[str, Tensor]:
@@ -274,7 +274,8 @@ def feature_matrices(blocks: nn.Module) -> list[Tensor]:
     """The matrices that Muon steps: the weights of linear layers, and what a module's `muon` adds or takes away.
 
     `muon` is a dict from the name of a parameter to true or false, such as {"table": True, "mixing.weight": False}; the
-    outermost module that names a parameter decides. Raises UserError for a name or a parameter that cannot be meant.
+    outermost module that names a parameter decides. Raises UserError for a name that is not a parameter, and for true
+    with a parameter that does not have two dimensions.
     """
     chosen: dict[Tensor, bool] = {}
     for module in blocks.modules():  # a module before its parts
@@ -290,7 +291,7 @@ def feature_matrices(blocks: nn.Module) -> list[Tensor]:
 
 
 def adamw_groups(parameters: Iterable[Tensor], learning_rate: float, config: Optimizer.Config) -> list[dict[str, Any]]:
-    """The groups of an `AdamWRule`: decay on all that has two dimensions or more, a module's own parameters too."""
+    """The groups of an `AdamWRule`: only parameters of two dimensions or more have weight decay."""
     every = list(parameters)
     rates = {"lr": learning_rate, "beta1": config.beta1, "beta2": config.beta2}
     return [
@@ -304,7 +305,7 @@ def _fused(parameter: Tensor) -> bool:
 
 
 def schedule(step: int, steps: int, warmup: int, shape: str, final: float) -> float:
-    """What the learning rates are multiplied by at `step` of `steps`: a linear warm-up, then a fall to `final`.
+    """The factor of the learning rates at `step` of `steps`: a linear warm-up to 1, then a fall to `final`.
 
     `shape` is "cosine" (arXiv 1608.03983), "linear" or "constant". The first step of a warm-up is not zero.
     """

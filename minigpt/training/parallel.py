@@ -1,11 +1,11 @@
 """How several processes share a model: `training.parallel`, `ddp` or `fsdp`.
 
-With ddp each process has the whole model; gradients are added up. With fsdp each has a share of every parameter, of its
+With ddp each process has the whole model; gradients are summed. With fsdp each has a share of every parameter, of its
 gradient and of the optimizer's state (ZeRO, arXiv 1910.02054; "PyTorch FSDP", arXiv 2304.11277): torch's `fully_shard`
 gathers a block before it computes, and drops it again. Both start with the weights of one process and train on the same
 batches, so they learn the same; only the order of sums differs. With one process both do nothing.
 
-Autocast stays what makes bfloat16: torch's own policy for shards would also compute norms and sums in bfloat16.
+bfloat16 comes from autocast: the mixed precision of `fully_shard` would also compute norms and sums in bfloat16.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ class Parallel(Component):
     """How several processes share a model."""
 
     def place(self, make: Callable[[], GPT], device: torch.device, fresh: bool) -> GPT:
-        """The model that `make` makes, on the device, as this process keeps it.
+        """The model that `make` returns, on the device, as this process keeps it.
 
-        `fresh`: nothing but the constructor sets its numbers.
+        `fresh`: only the constructor sets its weights; none were loaded.
         """
         return make().to(device)
 
     def share(self, number: int) -> int:
-        """How many of so many parameters this process keeps."""
+        """How many of `number` parameters this process keeps."""
         return number
 
     def summed(self, loss_of: nn.Module) -> nn.Module:
-        """A module that returns losses, so that their backward pass sums the gradients over all processes."""
+        """Wrap a module that returns losses, so that their backward pass sums the gradients over all processes."""
         return loss_of
 
 
@@ -50,13 +50,14 @@ class DDP(Parallel, kind="ddp"):
     """Each process has the whole model (arXiv 2006.15704)."""
 
     def summed(self, loss_of: nn.Module) -> nn.Module:
-        """With torch's DDP, which sends a bucket of gradients while the backward pass computes the next.
+        """Wrap it in torch's DDP, which sends a bucket of gradients while the backward pass computes the next.
 
-        It looks for parameters without a gradient in every step, since a plugin's model may have other ones each time;
-        then its buckets are also the same from the first step on, and a resumed run adds up in the same order. It would
-        warn if it found none, so it is given one. That one has got a gradient of 0 before: of one that has none, DDP
-        asks whether another process has one, and a GPU would have to wait for the answer. All processes have made the
-        same weights: it need not send them. It imports torch's compiler, which takes as long as importing torch.
+        DDP searches for parameters without a gradient in every step, because a plugin's model may have different ones
+        each time. Its buckets are then also the same from the first step on, and a resumed run adds up in the same
+        order. DDP would warn if it found no such parameter, so it gets one, `unused`. Before each forward pass `unused`
+        gets a gradient of 0: for a parameter whose gradient is None, DDP asks whether another process has a gradient,
+        and a GPU would have to wait for the answer. All processes have made the same weights, so DDP need not send
+        them. DDP imports torch's compiler, which takes as long as importing torch.
         """
         if distributed.world() == 1:
             return loss_of
@@ -73,17 +74,17 @@ class DDP(Parallel, kind="ddp"):
 
 
 def total(bucket: Tensor) -> torch.futures.Future[Tensor]:
-    """The sum of a tensor over all processes, in its place, where DDP would take the mean."""
+    """The sum of a bucket of gradients over all processes, in place; DDP itself would take the mean."""
     return dist.all_reduce(bucket, async_op=True).get_future().then(lambda done: done.value()[0])
 
 
 def summed_later(loss_of: nn.Module) -> AbstractContextManager[None]:
-    """In which gradients are added to those of this process, and are summed in a later backward pass."""
+    """A context in which gradients are only added up in this process; a later backward pass sums them over all."""
     return getattr(loss_of, "no_sync", nullcontext)()
 
 
 class FSDP(Parallel, kind="fsdp"):
-    """Each process keeps a share of the model, and has no more than a block of it whole at a time."""
+    """Each process keeps a share of the model, and gathers at most one whole block at a time."""
 
     def place(self, make: Callable[[], GPT], device: torch.device, fresh: bool) -> GPT:
         if distributed.world() == 1:
@@ -99,9 +100,9 @@ class FSDP(Parallel, kind="fsdp"):
 
 
 def shard(model: GPT, device: torch.device) -> None:
-    """Keep this process's rows of each parameter, on its device; of one on the meta device, no numbers yet.
+    """Keep only this process's rows of each parameter, on `device`; a parameter on the meta device gets no values yet.
 
-    Gradients are added up, not their mean: gloo has no division within a sum. Single numbers have no rows, and stay.
+    Gradients are summed, not averaged: gloo's sum cannot divide. Scalar parameters have no rows, and stay whole.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -115,10 +116,12 @@ def shard(model: GPT, device: torch.device) -> None:
 
 
 def made_in_shards(make: Callable[[], GPT], device: torch.device) -> GPT:
-    """What `make` makes, of which only a block was ever whole; equal seeds make the weights of one process.
+    """The model that `make` returns, in shards: at most one block is ever whole. Equal seeds give the weights that one
+    process makes.
 
-    Each process draws all numbers in the order of the constructor, and drops what is not its own: for each part once it
-    is made, those that it has set itself, and afterwards GPT-2's start, parameter by parameter.
+    Each process draws all numbers in the order of the constructor, and keeps only its own rows. For parameters that a
+    module has set itself, it does so when the part is made; those that torch has drawn are drawn again at the end, with
+    GPT-2's initialisation, one parameter at a time.
     """
     own, fresh = dict[str, Tensor](), set[str]()
 
@@ -152,7 +155,7 @@ def made_in_shards(make: Callable[[], GPT], device: torch.device) -> GPT:
 
 @torch.no_grad()
 def fill(model: GPT, own: dict[str, Tensor], fresh: set[str]) -> None:
-    """Give the parameters in shards their numbers: their own rows, or those of a fresh draw."""
+    """Set the values of the sharded parameters: the rows in `own`, or, for names in `fresh`, rows of a new draw."""
     drawn = set[Tensor]()  # a tied head is the tokens' weight, which is drawn first
     for name, parameter in layer_parameters(model):
         if name in fresh and parameter not in drawn:
@@ -166,7 +169,7 @@ def fill(model: GPT, own: dict[str, Tensor], fresh: set[str]) -> None:
 
 
 class InStep(nn.Module):
-    """A model in shards for writing text: all processes write it together, and take the tokens of the first one."""
+    """A model in shards that generates text: all processes compute it together, from the logits of process 0."""
 
     def __init__(self, model: GPT):
         super().__init__()
@@ -175,11 +178,11 @@ class InStep(nn.Module):
         self.train(model.training)
 
     def last(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
-        """The logits of the next token, (B, V): the hooks that gather the parameters run when a model is called."""
+        """The logits of the next token, (B, V). The whole model is called, because its hooks gather the parameters."""
         logits = self.model(ids, cache)[:, -1].contiguous()  # (B, V)
         distributed.from_first(logits)
         return logits
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """What `last` has returned."""
+        """`hidden` itself: `last` has returned logits already."""
         return hidden

@@ -1,8 +1,8 @@
-"""Activation checkpointing: what a block computes on its way is dropped, and computed again for the backward pass.
+"""Activation checkpointing: the activations inside a block are dropped, and computed again for the backward pass.
 
 Paper: "Training Deep Nets with Sublinear Memory Cost" (arXiv 1604.06174). A training then keeps the input of each
-block, and all that one block computes, instead of all that every block computes; for that each block computes its
-forward pass twice. Losses and gradients are the same to the bit: dropout draws the same numbers again.
+block and the activations of one block, instead of the activations of all blocks; in return, each block computes its
+forward pass twice. Losses and gradients are equal to the bit: dropout draws the same numbers again.
 
 B batch, T positions, V vocabulary.
 """
@@ -35,13 +35,13 @@ def recomputing(model: GPT) -> Callable[[Tensor], Tensor]:
 
 
 def contexts(block: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """In which the first and the second computation of a block run."""
+    """The contexts in which the first and the second forward pass of a block run."""
     return nullcontext(), second(block)
 
 
 @contextmanager
 def second(block: nn.Module) -> Iterator[None]:
-    """A loss of the attention's own was taken after the first computation; that of the second is dropped."""
+    """Drop the attention's extra loss of the second forward pass: that of the first is already part of the loss."""
     try:
         yield
     finally:

@@ -1,8 +1,8 @@
-"""What steps did. Between two log lines their losses stay on the device; then they are read together.
+"""Records of training steps. Between two log lines the losses stay on the device; then they are read together.
 
-To read a number from a GPU is to wait until it is computed, while nothing new is queued. So the device itself leaves
-out a step along something that is not a number, and all steps after it: when that is read, the model is as the step
-before has left it.
+Reading a number from a GPU waits until the number is computed, and meanwhile nothing new is queued. So the device
+itself skips a step whose loss or gradient is not finite, and all steps after it. When the numbers are read, the model
+is as the step before the skipped ones has left it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PAUSES = {"cuda": 0.1}  # seconds between log lines; on other devices a loss is 
 
 
 class Diverged(Exception):
-    """The loss or the gradient is no longer a number. The optimizer did not step."""
+    """The loss or the gradient is not finite. The optimizer did not step."""
 
 
 @dataclass(frozen=True)
@@ -31,31 +31,31 @@ class Record:
 
     step: int  # how many steps are done
     loss: float  # nats a token, mean over the batch, before the step
-    lr: float  # of everything, or of the matrices where those have a rate of their own
+    lr: float  # learning rate: of all parameters, or of the matrices if these have their own
     grad_norm: float  # before clipping
     tokens: int  # in this step
-    seconds: float = 0.0  # of this step; of steps whose losses were read together, their mean
+    seconds: float = 0.0  # of this step; for steps whose losses were read together, their mean
     newest: bool = True  # the model is as this step left it; else later steps were taken before this loss was read
 
     @property
     def is_finite(self) -> bool:
-        """Whether the loss and the gradient are numbers."""
+        """Whether the loss and the norm of the gradient are finite."""
         return math.isfinite(self.loss + self.grad_norm)
 
 
 class Unread:
-    """The steps whose losses nobody has read."""
+    """The steps whose losses have not been read from the device yet."""
 
     def __init__(self) -> None:
-        self.steps: list[tuple[Record, Tensor, Tensor]] = []  # a record with neither loss nor norm, and these, ()
-        self.bad: Tensor | None = None  # ()
+        self.steps: list[tuple[Record, Tensor, Tensor]] = []  # a record without loss and norm; both, () each
+        self.bad: Tensor | None = None  # (): 1 once a loss or norm was not finite
 
     def add(self, step: int, loss: Tensor, lr: float, norm: Tensor, tokens: int) -> None:
         """Keep a step; its loss and the gradient's norm, (), stay on the device."""
         self.steps.append((Record(step, math.nan, lr, math.nan, tokens), loss, norm))
 
     def skip(self) -> Tensor:
-        """(): 1 if a loss or norm is not a number, else 0. It is to be asked at each step that is not read."""
+        """(): 1 if a loss or norm so far is not finite, else 0. Call it after each step that is not read."""
         _, loss, norm = self.steps[-1]
         bad = (~(loss + norm).isfinite()).float()  # ()
         self.bad = bad if self.bad is None else torch.maximum(self.bad, bad)
@@ -64,7 +64,7 @@ class Unread:
     def read(self) -> list[Record]:
         """The records of these steps; this waits for the device, once.
 
-        Raises Diverged for the first whose loss or norm is not a number.
+        Raises Diverged for the first step whose loss or norm is not finite.
         """
         found = self._numbers()
         for record in found:
@@ -75,7 +75,7 @@ class Unread:
         return found
 
     def before(self, step: int) -> list[Record]:
-        """The records before a step, or before an earlier one that is not a number."""
+        """The records of the steps before `step`, up to the first whose loss or norm is not finite."""
         return list(takewhile(lambda record: record.is_finite and record.step < step, self._numbers()))
 
     def _numbers(self) -> list[Record]:
@@ -88,7 +88,7 @@ class Unread:
 
 
 def timed(records: list[Record], seconds: float) -> Iterator[Record]:
-    """Records of steps that took so many seconds together."""
+    """The records with their times; the steps took `seconds` together."""
     for record in records:
         yield replace(record, seconds=seconds / len(records), newest=record is records[-1])
 
@@ -100,7 +100,7 @@ class Lines:
         self.device, self.last = device, -math.inf
 
     def due(self) -> bool:
-        """Whether it is time."""
+        """Whether a log line is due now; if so, the pause begins again."""
         pause = PAUSES.get(self.device.type, 0.0)
         if pause and not distributed.largest(perf_counter() - self.last >= pause):
             return False

@@ -1,7 +1,7 @@
 """Tensors in shards: each process holds some rows of a parameter, of its gradient and of the optimizer's state.
 
-torch calls such a tensor a DTensor. With one process, or with `training.parallel: ddp`, no tensor is one, and every
-function here returns what it was given.
+torch calls such a tensor a DTensor. With one process, or with `training.parallel: ddp`, no tensor is a
+DTensor, and every function here returns what it was given.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ def is_sharded(model: nn.Module) -> bool:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """The rows of a tensor that this process holds, in the same memory; they may be none."""
+    """The rows of a tensor that this process holds, possibly none, in the same memory."""
     return tensor.to_local() if in_shards(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """The whole of a tensor: every process must ask for it, and gets it."""
+    """The whole tensor, gathered from all processes. Every process must call this."""
     return tensor.full_tensor() if in_shards(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def like(tensor: Tensor, value: Tensor) -> Tensor:
-    """A whole value in the form of a tensor: on its device, and in shards if the tensor is. Nothing is sent."""
+    """`value`, a whole tensor, on the device of `tensor`, and in shards if `tensor` is in shards. Nothing is sent."""
     if not in_shards(tensor):
         return value.to(tensor.device)
     from torch.distributed.tensor import DTensor, distribute_tensor
@@ -45,7 +45,7 @@ def like(tensor: Tensor, value: Tensor) -> Tensor:
 
 
 def rows_of(value: Tensor) -> Tensor:
-    """A copy of the rows of a whole value that this process holds; they may be none."""
+    """A copy of the rows of a whole tensor that this process holds, possibly none."""
     chunks, rank = value.detach().chunk(distributed.world()), distributed.rank()
     return chunks[rank].clone() if rank < len(chunks) else value.detach()[:0].clone()
 
@@ -53,10 +53,10 @@ def rows_of(value: Tensor) -> Tensor:
 def on_owners(mine: list[Tensor], m: int, function: Callable[[Tensor], Tensor]) -> list[Tensor]:
     """This process's rows of function(matrices), from its rows (r, n) of k matrices (m, n).
 
-    Matrix i is put together by process i modulo the number of processes, which computes all of its own at once and
-    sends the rows back: each number is sent once there and once back, and no process computes what another does. With
-    two processes (gloo), 16 matrices of 256 x 256 and 4 of 1024 x 256, `orthogonal` took 29 ms of each process's CPU
-    so, 63 ms where each gathers all matrices, and 76 ms where torch computes with the shards (DTensor).
+    Process i modulo the number of processes gathers matrix i, applies `function` to all matrices that it has gathered,
+    and sends the rows back. So each number is sent twice, and no process computes what another does. With two processes
+    (gloo), 16 matrices of 256 x 256 and 4 of 1024 x 256, `orthogonal` took 29 ms of each process's CPU time this way,
+    63 ms where each process gathers all matrices, and 76 ms where torch computes with the shards (DTensor).
     """
     world, rank, n = distributed.world(), distributed.rank(), mine[0].shape[1]
     rows = [len(chunk) for chunk in torch.empty(m, 0).chunk(world)]
@@ -74,10 +74,10 @@ def on_owners(mine: list[Tensor], m: int, function: Callable[[Tensor], Tensor]) 
 
 
 def in_step(batches: Iterable[Batch], sharded: bool) -> Iterator[tuple[Batch, bool]]:
-    """Each batch, and whether it is one of this process's own.
+    """Yield each batch with true; then, if the model is sharded, the last batch with false until all have finished.
 
-    A forward pass of a model in shards needs all processes. So one that has no batch left repeats its last one until no
-    process has any.
+    A forward pass of a model in shards needs all processes. So a process that has no batch left repeats its last one
+    until no process has a batch.
     """
     last: Batch | None = None
     for last in batches:
@@ -90,21 +90,21 @@ def in_step(batches: Iterable[Batch], sharded: bool) -> Iterator[tuple[Batch, bo
 
 
 def add_up_single(model: nn.Module) -> None:
-    """Replace the gradients of a model's single numbers by their sums, where `fully_shard` sums all the others."""
+    """Sum the gradients of scalar parameters over all processes; `fully_shard` sums those of all other parameters."""
     if is_sharded(model):
         distributed.add_up(p.grad for p in model.parameters() if p.grad is not None and not in_shards(p.grad))
 
 
 @torch.no_grad()
 def put(tensor: Tensor, value: Tensor) -> None:
-    """Copy a whole value into a tensor."""
+    """Copy a whole value into a tensor, which may be in shards."""
     tensor.copy_(like(tensor, value))
 
 
 def clip_shards(gradients: list[Tensor], longest: float) -> Tensor:
-    """Clip a gradient in shards to the norm `longest` (0: do not clip), and return its norm before that, ().
+    """Clip a gradient in shards to the norm `longest` (0: do not clip), and return the norm before clipping, ().
 
-    Squares are added up within each process first, so the last bits are not those of one process.
+    Squares are added up within each process first, so the last bits can differ from those of one process.
     """
     mine = [local(gradient) for gradient in gradients if in_shards(gradient)]
     others = [gradient for gradient in gradients if not in_shards(gradient)]
