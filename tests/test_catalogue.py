@@ -35,7 +35,7 @@ def test_the_file_of_a_kind_opens_with_its_idea(kind: type[Attention]) -> None:
     assert "arXiv" not in idea(kind)
     opening = inspect.getdoc(inspect.getmodule(kind)) or ""
     assert "\n\n    " in opening and "Cost" in opening  # a formula, and what it costs
-    assert "ache:" in opening or "Kept:" in opening
+    assert "ache:" in opening
     assert kind.kind == "average_loop" or "New against" in opening
 
 

@@ -268,7 +268,7 @@ def test_it_says_what_to_install_and_that_it_is_not_learned(monkeypatch: pytest.
         ours(plain())
 
 
-# ------------------------------------------------------------------------------------------------- strangers
+# ------------------------------------------------------------------------------------------------- untrusted files
 
 
 def added(**values: Any) -> Json:

@@ -1,4 +1,4 @@
-"""A stranger's folder of weights: it becomes a run, or it is refused in one line and nothing is left behind."""
+"""An untrusted folder of weights becomes a run, or it is refused in one line and nothing is left behind."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def test_yarns_line_runs_over_the_pairs() -> None:
 
 
 def test_numbers_at_their_limits_are_numbers() -> None:
-    """What a stranger's config may hold: no rule divides by zero or overflows."""
+    """What an untrusted config may hold: no rule divides by zero or overflows."""
     frequencies = angles(1, 1, 8, 16.0, CPU)[0]  # (n,)
     for stretch in (
         Yarn.Config(factor=1e308, original=10**9, beta_fast=1e308, beta_slow=1e-308),
