@@ -58,6 +58,8 @@ def block_at_the_last(self: Block, x: Tensor, past: Past) -> Tensor:
 
 def last(self: GPT, ids: Tensor, cache: Cache | None = None) -> Tensor:
     """`GPT.last`, in which the last block's MLP computes the last position only: (B, D)."""
+    if ids.shape[1] == 1:
+        return self.hidden(ids, cache)[:, -1]
     top = vars(self.blocks[-1])
     top["last_only"] = True
     try:

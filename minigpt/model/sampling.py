@@ -92,25 +92,24 @@ def window_start(n: int, block_size: int) -> int:
     return 0 if n <= block_size else -(-(n - block_size) // hop) * hop
 
 
-@torch.inference_mode()
 def reading(model: GPT, ids: Tensor, use_cache: bool = True) -> Generator[Tensor, Tensor, None]:
     """Yields the logits (B, V) of the token after ids (B, n). `send` the chosen token (B,) to get the next logits.
 
-    Raises UserError where the weights overflow.
+    Use it within `torch.inference_mode()`. Raises UserError where the weights overflow.
     """
-    prompt, start = ids.shape[1], -1
+    prompt, start, read = ids.shape[1], -1, [ids]
     for n in count(prompt):
         restarts = start != window_start(n, model.config.block_size) or not use_cache
         if restarts:
             start = window_start(n, model.config.block_size)
             cache = model.make_cache() if use_cache else None
-            unread = ids[:, start:]  # (B, n - start)
+            unread = torch.cat(read, dim=1)[:, start:]  # (B, n - start)
         with heartbeat("reading the prompt") if n == prompt else nullcontext():
             logits = model.logits(model.last(unread, cache))  # (B, V): prefill, step and restart are this line
         if restarts and not logits.isfinite().all():
             raise UserError(OVERFLOW)
         unread = (yield logits).unsqueeze(1)  # (B, 1)
-        ids = torch.cat((ids, unread), dim=1)  # (B, n + 1)
+        read.append(unread)
 
 
 @torch.inference_mode()

@@ -71,6 +71,7 @@ class Player:
             n = last
         return found
 
+    @torch.inference_mode()
     def write(
         self, ids: Sequence[int], turn: int, config: SamplingConfig, edits: Edits
     ) -> Iterator[tuple[int, Tensor]]:
