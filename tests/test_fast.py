@@ -19,12 +19,13 @@ from torch import Tensor
 from minigpt.attention import MultiHead, Shape, SingleHead
 from minigpt.attention.linear.gated_linear import GatedLinear
 from minigpt.attention.linear.kimi_delta import KimiDelta
-from minigpt.attention.position import Rotary
+from minigpt.attention.position import NoPosition, Position, Rotary
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.checks.laws_of_writing import decode
 from minigpt.fast import make_fast
 from minigpt.fast.decoding import prepare
 from minigpt.fast.guard import FORMS
+from minigpt.fast.joined import weight_and_bias as two
 from minigpt.fast.switch import TRICKS
 from minigpt.model import GPT
 from minigpt.model.mlp import SwiGLU
@@ -115,6 +116,30 @@ def test_values_of_another_width_stay_in_the_fused_kernel(e: int) -> None:
     explicit = (layer.weights(query, key) @ value).square().sum()
     for ours, theirs in zip(found, torch.autograd.grad(explicit, (query, key, value))):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("position", [NoPosition, Rotary])
+@pytest.mark.parametrize("kind", [SingleHead, MultiHead, GroupedQuery])
+def test_layers_that_are_joined_in_a_pass_of_training_compute_the_same(
+    kind: type[SingleHead | MultiHead], position: type[Position], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Autocast leaves float64 as it is, so that joined layers can be compared to the last digits."""
+    joined = []
+    monkeypatch.setattr("minigpt.fast.joined.weight_and_bias", lambda layers: joined.append(layers) or two(layers))
+    for qk_norm, bias in ((False, True), (True, False)):
+        config = replace(model_config(Case(kind.Config(qk_norm=qk_norm), position.Config())), **MODERN | {"bias": bias})
+        plain = GPT(config, V).double()
+        fast, ids = make_fast(copy.deepcopy(plain)), torch.randint(V, (9, BLOCK))
+        noise = torch.randn(9, BLOCK, V).double()
+        for model in (plain, fast):
+            with torch.autocast("cpu", torch.bfloat16):
+                (model(ids) * noise).sum().backward()
+        assert len(joined) == 2 * config.n_layer  # once for queries, keys and values, once for the gate
+        for ours, theirs in zip(fast.parameters(), plain.parameters()):
+            torch.testing.assert_close(ours.grad, theirs.grad, rtol=0, atol=1e-10)
+        joined.clear()
+        fast(ids), fast(ids[:1, :3])
+        assert not joined  # in float64 and float32 separate layers are as fast
 
 
 def methods(model: GPT) -> Iterator[str]:

@@ -14,8 +14,8 @@
     levels          log-linear attention in chunks
     convolution     long convolutions by FFT, and decoding with a state
     rewriting       decoding of kinds whose later tokens change earlier keys
-    switch          `make_fast`: puts all of these into one model, or takes them out
     joined          linear layers of one input as one layer
+    switch          `make_fast`: puts all of these into one model, or takes them out
     packed          weights in blocks, or in fewer bits
     decoding        `prepare`: a copy of a model for writing one token at a time
 

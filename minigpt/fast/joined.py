@@ -1,24 +1,29 @@
 """Linear layers of one input as one layer: one matrix product takes less time than several.
 
-This is faster for one token at a time only: in a training step the weights change, and joining them again takes as long
-as the larger product saves.
+For decoding the layers are joined once. In training the weights change, so every pass joins them again. That pays in
+bfloat16, where a cast and a product of a small matrix take little longer than the calls themselves.
 
 B batch, T positions, D model width, H query heads, G key heads, d width of a head.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import MethodType
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minigpt.attention import MultiHead, Past, SingleHead
+from minigpt.attention.position import Position
 from minigpt.attention.softmax.multi_head import split_heads
 from minigpt.model.mlp import MLP
 
 QKV, GATED = ("query", "key", "value"), ("gate", "up")
+IN_TRAINING = "joined in training"
+MANY = 64  # rows; with fewer, joining the weights takes longer than it saves
 
 
 def parts_to_join(module: nn.Module) -> tuple[str, ...]:
@@ -44,13 +49,18 @@ def has_hooks(module: nn.Module) -> bool:
     return bool(hooks) or "forward" in vars(module)
 
 
+def weight_and_bias(layers: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
+    """The weights (sum of widths, D) and biases (sum of widths) of several layers, concatenated."""
+    biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
+    return torch.cat([layer.weight for layer in layers]), torch.cat(biases) if biases else None
+
+
 def as_one(layers: Sequence[nn.Linear]) -> nn.Linear:
     """One layer whose output is the outputs of several layers of the same input, concatenated."""
-    weight = torch.cat([layer.weight for layer in layers])  # (sum of widths, D)
-    biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
-    one = nn.Linear(weight.shape[1], weight.shape[0], bias=bool(biases), device="meta")
+    weight, bias = weight_and_bias(layers)
+    one = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
     one.weight = nn.Parameter(weight, requires_grad=False)
-    one.bias = nn.Parameter(torch.cat(biases), requires_grad=False) if biases else None  # type: ignore[assignment]
+    one.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)  # type: ignore[assignment]
     return one
 
 
@@ -63,20 +73,58 @@ def join(module: nn.Module, one: nn.Module) -> None:
 
 
 def qkv(self: SingleHead | MultiHead, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
-    """query (B, H, T, d), key (B, G, T, d), value (B, G, T, d): queries and keys are rotated by one call."""
+    """`qkv` of a module whose layers were joined by `join`."""
+    return heads(self, self.joined(x), past)  # type: ignore[operator]
+
+
+def qkv_in_training(self: SingleHead | MultiHead, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
+    """`qkv` with layers that are joined in this pass, if it is one in bfloat16 of many positions."""
+    layers = [getattr(self, name) for name in QKV]
+    if not torch.is_autocast_enabled(x.device.type) or x.shape[0] * x.shape[1] < MANY or not joinable(layers):
+        return type(self).qkv(self, x, past)  # type: ignore[arg-type]
+    return heads(self, F.linear(x, *weight_and_bias(layers)), past)
+
+
+def heads(self: SingleHead | MultiHead, made: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
+    """The output of the joined layers as query (B, H, T, d), key (B, G, T, d), value (B, G, T, d)."""
     H, G = (self.n_head, self.n_kv_head) if isinstance(self, MultiHead) else (1, 1)
-    made = split_heads(self.joined(x), H + 2 * G)  # type: ignore[operator]  # (B, H + 2G, T, d)
+    made = split_heads(made, H + 2 * G)  # (B, H + 2G, T, d)
+    if not self.config.qk_norm and type(self.position).rotate is Position.rotate:
+        query, key, value = made.split_with_sizes((H, G, G), 1)  # (B, H, T, d), (B, G, T, d), (B, G, T, d)
+        return query, key, value
     if self.config.qk_norm:
         query, key, value = made.split_with_sizes((H, G, G), 1)  # (B, H, T, d), (B, G, T, d), (B, G, T, d)
         query, key = self.query_norm(query), self.key_norm(key)
         return self.position.rotate(query, past.length), self.position.rotate(key, past.length), value
-    both, value = made.split_with_sizes((H + G, G), 1)  # (B, H + G, T, d), (B, G, T, d)
+    both, value = made.split_with_sizes((H + G, G), 1)  # (B, H + G, T, d), (B, G, T, d): rotated by one call
     query, key = self.position.rotate(both, past.length).split_with_sizes((H, G), 1)
     return query, key, value
 
 
 def gated(self: MLP, x: Tensor) -> Tensor:
-    """An MLP with a gate: (B, T, D) -> (B, T, D)."""
-    gate, up = self.joined(x).chunk(2, dim=-1)  # type: ignore[operator]  # (B, T, width) each
+    """The forward pass of an MLP with a gate whose layers were joined by `join`: (B, T, D) -> (B, T, D)."""
+    return through_gate(self, self.joined(x))  # type: ignore[operator]
+
+
+def gated_in_training(self: MLP, x: Tensor) -> Tensor:
+    """The same with layers that are joined in this pass, if it is one in bfloat16 of many positions."""
+    layers = [self.get_submodule(name) for name in GATED]
+    if not torch.is_autocast_enabled(x.device.type) or x.shape[:-1].numel() < MANY or not joinable(layers):
+        return type(self).forward(self, x)
+    return through_gate(self, F.linear(x, *weight_and_bias(layers)))  # type: ignore[arg-type]
+
+
+def through_gate(self: MLP, made: Tensor) -> Tensor:
+    """The output of the MLP from that of its joined layers (B, T, 2 width): (B, T, D)."""
+    gate, up = made.chunk(2, dim=-1)  # (B, T, width) each
     output: Tensor = self.project(self.activation(gate) * up)  # (B, T, D)
     return output
+
+
+def forms_in_training(module: nn.Module) -> dict[str, Callable[..., Any]]:
+    """The form that joins the layers of a module in each pass, by the method that it replaces; {} if it has none."""
+    forms: dict[tuple[str, ...], dict[str, Callable[..., Any]]] = {
+        QKV: {"qkv": qkv_in_training},
+        GATED: {"forward": gated_in_training},
+    }
+    return forms.get(parts_to_join(module), {})

@@ -23,11 +23,13 @@ from minigpt.fast import (  # noqa: F401 (they register their forms)
 )
 from minigpt.fast.allocator import keep_memory
 from minigpt.fast.guard import FORMS, METHODS, fitting
+from minigpt.fast.joined import IN_TRAINING, forms_in_training
 from minigpt.fast.threads import share_cpus
 
 Model = TypeVar("Model", bound=nn.Module)
 MEMORY, SHARING = "kept memory", "shared CPUs"  # these apply to the process, not to one model
-TRICKS = (*dict.fromkeys(form.trick for form in FORMS.values()), MEMORY, SHARING)  # all that can be turned off by name
+OF_FORMS = dict.fromkeys(form.trick for form in FORMS.values())
+TRICKS = (*OF_FORMS, IN_TRAINING, MEMORY, SHARING)  # all that can be turned off by name
 
 
 def make_fast(model: Model, fast: bool = True, without: Collection[str] = ()) -> Model:
@@ -48,6 +50,8 @@ def make_fast(model: Model, fast: bool = True, without: Collection[str] = ()) ->
         else:
             mine = {method: form for (owner, method), form in FORMS.items() if owner is cls}
             forms = {method: form.function for method, form in mine.items() if fast and form.trick not in without}
+        if fast and IN_TRAINING not in without:
+            forms |= forms_in_training(module)
         put = {method: form for method, form in forms.items() if form is not getattr(cls, method)}
         vars(module).update({method: MethodType(form, module) for method, form in put.items()})
         vars(module)["faster"] = tuple(put)

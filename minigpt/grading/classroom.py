@@ -84,7 +84,7 @@ def look_at(path: Path, exercise: str) -> Judged | None:
         if not os.path.lexists(path):
             return "missing", "", 0, None
         if not path.is_file():  # reading a pipe, for example, would wait for ever
-            return "cannot tell", "it is not a regular file", 0, None
+            return "cannot tell", "it is no file", 0, None
         if path.stat().st_size > LARGEST:
             return "cannot tell", f"the file is larger than {LARGEST:,} bytes", 0, None
         text = path.read_text(encoding="utf-8")

@@ -1,8 +1,7 @@
 """Training: a loop that yields one record per step, and the exact loss of a whole split.
 
-Step n sees batch n and draws dropout from (seed, n), so a run that is stopped and resumed computes what an
-uninterrupted one does: its only state is the weights, the optimizer's state and the number of the step. With several
-processes, each computes its rows of every batch, and the gradients are summed.
+Step n sees batch n and draws dropout from (seed, n), so a resumed run computes what an uninterrupted one does: its only
+state is the weights, the optimizer's and the number of the step. Several processes divide the rows of every batch.
 
 B batch, T positions, V vocabulary.
 """
@@ -70,10 +69,9 @@ class TrainingConfig(Options):
     checkpoint_every: Count = 500
     """Steps between checkpoints; there is one after the last step too."""
     loggers: tuple[Literal["tensorboard", "trackio"], ...] | None = None
-    """The loggers that also get the lines of metrics.jsonl, such as [tensorboard]; each is an extra: pip install -e
-    ".[tensorboard]". They write files on this machine and send nothing."""
+    """Loggers that also get the lines of metrics.jsonl, such as [tensorboard], an extra; they send nothing."""
     checkpoint_minutes: Positive = 5.0
-    """Minutes after which a checkpoint is written in any case: where steps are slow, a crash loses at most these."""
+    """Minutes after which a checkpoint is written in any case, however slow the steps are."""
     seed: Seed = 1337
     """Equal seeds make equal runs, to the bit on a CPU."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
