@@ -36,7 +36,10 @@ from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.attention.softmax.single_head import SingleHead
 from minigpt.attention.softmax.sparsemax import Sparsemax
 from minigpt.checks.laws import mix_is_weights_times_values
+from minigpt.config.options import from_dict
 from minigpt.fast import make_fast
+from minigpt.model import GPT, ModelConfig
+from minigpt.training.loop import next_token_loss
 
 
 def twins(ours: Attention.Config, theirs: Attention.Config, position: Position.Config) -> tuple[Attention, Attention]:
@@ -222,3 +225,17 @@ def test_the_loop_is_its_function_to_the_last_bit_of_a_sum() -> None:
     """The module divides and then adds up, the function adds up and then divides."""
     x = tokens(2, 7)
     torch.testing.assert_close(plain_layer(AverageLoop.Config())(x), ladder.average_loop(x), rtol=1e-15, atol=1e-15)
+
+
+@pytest.mark.parametrize("kind", Attention.kinds)
+def test_a_long_text_is_trained_in_bfloat16(kind: str) -> None:
+    """Long enough for the faster forms that short texts do without; `precision: auto` is bfloat16 on many CPUs."""
+    config = from_dict(ModelConfig, {"n_layer": 2, "n_embd": 32, "block_size": 300, "attention": kind})
+    model, ids = make_fast(GPT(config, 20)), torch.randint(20, (1, 301))
+    losses = []
+    for enabled in (True, False):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            losses.append(next_token_loss(model(ids[:, :-1]), ids[:, 1:]))
+    losses[0].backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+    torch.testing.assert_close(losses[0], losses[1], rtol=0.01, atol=0)

@@ -124,7 +124,7 @@ class LongConvolution(Attention, kind="long_convolution"):
     def filter(self, length: int) -> Tensor:
         """h at the distances 0 to length - 1: (H, length)."""
         waves = torch.cat(self.faded(length), dim=1)  # (H, 2 m, length)
-        return torch.einsum("hi, hin -> hn", self.shares.to(waves.dtype), waves)
+        return (self.shares.to(waves.dtype)[..., None] * waves).sum(dim=1)  # (H, length); einsum may round to bfloat16
 
     def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
         value = self.value(x) * self.gate_in(x) if self.config.gated else self.value(x)  # (B, T, D)
