@@ -382,11 +382,14 @@ def test_a_shared_machine_is_measured_beside_each_number_of_neighbours(home: Pat
 def test_every_trick_is_turned_off_once(home: Path) -> None:
     few = ("--steps", "1", "--tokens", "8", "--repeat", "1", *BRIEF)
     found = numbers(briefly(home, "tricks", *few), home, "tricks")
-    writing = (*switch.TRICKS, *decoding.TRICKS)
-    for table, tricks in zip(found["tables"], (switch.TRICKS, switch.TRICKS, writing), strict=True):
+    turned_off = []
+    for table in found["tables"]:
         off = [row["who"] for row in table["rows"] if row["who"] not in ("nothing", "all of them")]
-        assert sorted(off) == sorted(tricks)
+        assert len(off) == len(set(off))
+        turned_off.append(off)
         assert {row["slower"]["median"] for row in table["rows"] if row["who"] == "nothing"} == {1.0}
+    assert set().union(*turned_off) == {*switch.TRICKS, *decoding.TRICKS}
+    assert set(turned_off[1]) - set(turned_off[0]) == {"joined in training"}  # in bfloat16 only
 
 
 @pytest.mark.slow

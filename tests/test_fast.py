@@ -21,13 +21,15 @@ from minigpt.attention.linear.gated_linear import GatedLinear
 from minigpt.attention.linear.kimi_delta import KimiDelta
 from minigpt.attention.position import NoPosition, Position, Rotary
 from minigpt.attention.softmax.grouped_query import GroupedQuery
+from minigpt.bench.tricks import MODELS, WHERE
 from minigpt.checks.laws_of_writing import decode
+from minigpt.config.options import from_dict
 from minigpt.fast import make_fast
 from minigpt.fast.decoding import prepare
 from minigpt.fast.guard import FORMS
 from minigpt.fast.joined import weight_and_bias as two
 from minigpt.fast.switch import TRICKS
-from minigpt.model import GPT
+from minigpt.model import GPT, ModelConfig
 from minigpt.model.mlp import SwiGLU
 from minigpt.model.norm import RMSNorm
 
@@ -200,3 +202,12 @@ def test_every_form_has_a_kind_that_uses_it() -> None:
         for module in make_fast(GPT(shape, V)).modules():
             used |= {vars(module)[name].__func__ for name in vars(module).get("faster", ())}
     assert {form.function for form in FORMS.values()} <= used
+
+
+def test_a_trick_is_measured_on_a_model_that_uses_it() -> None:
+    """On another one its row would show the noise of the machine."""
+    for trick in dict.fromkeys(form.trick for form in FORMS.values()):
+        options = MODELS[WHERE.get(trick, "multi_head")]
+        model = make_fast(GPT(from_dict(ModelConfig, options), V))
+        used = {vars(module)[name].__func__ for module in model.modules() for name in vars(module)["faster"]}
+        assert used & {form.function for form in FORMS.values() if form.trick == trick}, trick

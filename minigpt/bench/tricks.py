@@ -12,23 +12,33 @@ from minigpt.bench.ledger import Report, Row
 from minigpt.bench.processes import interleave
 from minigpt.bench.setting import Setting
 from minigpt.fast import decoding, switch
+from minigpt.fast.guard import FORMS
+from minigpt.fast.joined import IN_TRAINING
 
 SIZE = {"n_layer": 4, "n_embd": 128, "block_size": 128}
 MODERN = {**SIZE, "position": "rotary", "norm": "rmsnorm", "mlp": "swiglu", "bias": False, "tied_head": False}
+LONG = {**SIZE, "block_size": 1024}
 MODELS: dict[str, dict[str, Any]] = {
     "multi_head": {**MODERN, "attention": "multi_head"},
     "average_matrix": {**SIZE, "attention": "average_matrix"},
     "delta_net": {**SIZE, "attention": "delta_net"},
-    "soft_cap, 1,024 positions": {**SIZE, "block_size": 1024, "attention": "soft_cap"},
+    "path": {**SIZE, "attention": "path"},
+    "soft_cap, 1,024 positions": {**LONG, "attention": "soft_cap"},
+    "sliding_window, 1,024 positions": {**LONG, "attention": {"kind": "sliding_window", "window": 64}},
+    "long_convolution, 1,024 positions": {**LONG, "attention": "long_convolution"},
     "GPT-2's shape, 16 texts": {**SIZE, "attention": "multi_head"},
 }
 VOCABULARY, TOKENS = 65, 16 * 128  # in a batch of training
 TEXTS = {"GPT-2's shape, 16 texts": 16}  # written at the same time; the others write one
-WHERE = {  # the model with which a trick is measured; the others: multi_head
+WHERE = {  # the model with which a trick is measured, since it uses it; the others: multi_head
     "running sums": "average_matrix",
     "chunks": "delta_net",
     "states of fixed size": "delta_net",
+    "rewritten keys": "path",
     "queries in parts": "soft_cap, 1,024 positions",
+    "windows by blocks": "sliding_window, 1,024 positions",
+    "convolution by FFT": "long_convolution, 1,024 positions",
+    "waves as a state": "long_convolution, 1,024 positions",
     "no oneDNN": "GPT-2's shape, 16 texts",  # the only one with GELU
     "last position only": "GPT-2's shape, 16 texts",
 }
@@ -38,12 +48,24 @@ COLUMNS = {"turned off": ("who", ""), "model": ("model", ""), "ms": ("ms", ".3f"
 def run(setting: Setting, steps: int = 5, tokens: int = 120) -> Report:
     """Measure every trick, in blocks of `steps` training steps or `tokens` sampled tokens. Raises UserError."""
     report = setting.report("tricks")
-    add(report, setting, "a training step", steps, switch.TRICKS, {"do": "train", "precision": "float32"})
-    add(report, setting, "a training step in bfloat16", steps, switch.TRICKS, {"do": "train", "precision": "bfloat16"})
+    for what, precision in (("a training step", "float32"), ("a training step in bfloat16", "bfloat16")):
+        add(report, setting, what, steps, used_in_training(precision), {"do": "train", "precision": precision})
     writing = {"do": "sample", "weights": "float32", "cache": True}
-    add(report, setting, "a sampled token", tokens, (*switch.TRICKS, *decoding.TRICKS), writing)
+    add(report, setting, "a sampled token", tokens, used_in_sampling(), writing)
     report.notes.append("x without it: the time without the trick over the time with all; median (smallest..largest)")
     return report
+
+
+def used_in_training(precision: str) -> list[str]:
+    """The tricks that a training step in this precision uses: not those of decoding alone."""
+    methods = {trick: {method for (_, method), form in FORMS.items() if form.trick == trick} for trick in switch.TRICKS}
+    used = [trick for trick, own in methods.items() if not own or own - {"recall", "make_cache"}]
+    return [trick for trick in used if precision == "bfloat16" or trick != IN_TRAINING]
+
+
+def used_in_sampling() -> list[str]:
+    """The tricks that a sampled token uses: not those that need many positions, a gradient, or both."""
+    return [trick for trick in (*switch.TRICKS, *decoding.TRICKS) if trick not in (IN_TRAINING, "convolution by FFT")]
 
 
 def add(report: Report, setting: Setting, what: str, count: int, tricks: Sequence[str], spec: dict[str, Any]) -> None:
