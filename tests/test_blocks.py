@@ -120,13 +120,6 @@ def test_the_parts_of_a_prepared_model_keep_their_kinds() -> None:
         assert ModelConfig().block.component is Block
 
 
-def test_only_the_usual_block_gets_its_shortcut() -> None:
-    """The last layer computes one position of a prompt alone; that is written for `Block.forward` and no other."""
-    assert "last" in vars(prepare(made("pre_norm")))
-    for kind in AnyBlock.kinds.keys() - {"pre_norm"}:
-        assert "last" not in vars(prepare(made(kind))), kind
-
-
 @torch.no_grad()
 def test_a_block_of_ones_own_is_never_given_anothers_shortcut() -> None:
     class Louder(Block):

@@ -40,7 +40,6 @@ WHERE = {  # the model with which a trick is measured, since it uses it; the oth
     "convolution by FFT": "long_convolution, 1,024 positions",
     "waves as a state": "long_convolution, 1,024 positions",
     "no oneDNN": "GPT-2's shape, 16 texts",  # the only one with GELU
-    "last position only": "GPT-2's shape, 16 texts",
 }
 COLUMNS = {"turned off": ("who", ""), "model": ("model", ""), "ms": ("ms", ".3f"), "x without it": ("slower", ".3f")}
 

@@ -17,12 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from minigpt.attention import Past
 from minigpt.config.options import Component
 from minigpt.fast.joined import as_one, has_hooks, join, joinable, parts_to_join
 from minigpt.fast.packed import Weights, exchanged, packs
 from minigpt.fast.switch import make_fast
-from minigpt.model.gpt import GPT, Block, Cache
+from minigpt.model.gpt import GPT, Cache
 from minigpt.model.sampling import SamplingConfig
 
 
@@ -35,8 +34,7 @@ class DecodingConfig(SamplingConfig):
 
 
 JOINED, IN_BLOCKS, DIRECT_CALLS, NO_ONEDNN = "joined layers", "weights in blocks", "direct calls", "no oneDNN"
-LAST_ONLY = "last position only"
-TRICKS = (JOINED, IN_BLOCKS, DIRECT_CALLS, NO_ONEDNN, LAST_ONLY)  # can be turned off by name, besides those of `switch`
+TRICKS = (JOINED, IN_BLOCKS, DIRECT_CALLS, NO_ONEDNN)  # can be turned off by name, besides those of `switch`
 
 
 def hidden_without_onednn(self: GPT, ids: Tensor, cache: Cache | None = None) -> Tensor:
@@ -47,25 +45,6 @@ def hidden_without_onednn(self: GPT, ids: Tensor, cache: Cache | None = None) ->
         return type(self).hidden(self, ids, cache)
     finally:
         torch._C._set_mkldnn_enabled(before)
-
-
-def block_at_the_last(self: Block, x: Tensor, past: Past) -> Tensor:
-    """`Block.forward`. If `last_only` is set, the MLP computes the last position only: (B, T, D) or (B, 1, D)."""
-    x = x + self.dropout(self.attention(self.attention_norm(x), past))  # (B, T, D)
-    x = x[:, -1:] if vars(self)["last_only"] else x
-    return x + self.dropout(self.mlp(self.mlp_norm(x)))
-
-
-def last(self: GPT, ids: Tensor, cache: Cache | None = None) -> Tensor:
-    """`GPT.last`, in which the last block's MLP computes the last position only: (B, D)."""
-    if ids.shape[1] == 1:
-        return self.hidden(ids, cache)[:, -1]
-    top = vars(self.blocks[-1])
-    top["last_only"] = True
-    try:
-        return self.hidden(ids, cache)[:, -1]
-    finally:
-        top["last_only"] = False
 
 
 def layer_norm(norm: nn.LayerNorm, x: Tensor) -> Tensor:
@@ -139,11 +118,6 @@ def prepare(model: GPT, weights: Weights = "float32", without: Collection[str] =
     for module in made.modules():
         if DIRECT_CALLS not in without:
             make_direct(module)
-    if LAST_ONLY not in without and type(model.blocks[-1]) is Block and not has_hooks(model.blocks[-1]):
-        top = made.blocks[-1]
-        top.__class__ = called_by(Block, block_at_the_last)
-        vars(top)["last_only"] = False
-        vars(made)["last"] = MethodType(last, made)
     if packed and NO_ONEDNN not in without:
         vars(made)["hidden"] = MethodType(hidden_without_onednn, made)
     return made.eval()
