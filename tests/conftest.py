@@ -29,7 +29,7 @@ LONGEST = [  # files that take the longest, quick and slow tests together
     "grading_models", "meant", "exercises", "contract", "compiled", "checks", "training", "mutants", "planning",
     "commands", "profiler", "hf_tokenizer", "blame", "statistics", "kill", "signals", "fast", "wrong_configs", "model",
     "decoding", "power", "explorer", "playground_page", "page", "waits", "sampling", "written_options",
-    "interruptions", "progress", "checksums", "edges", "lora", "allocator",
+    "interruptions", "progress", "checksums", "edges", "lora", "allocator", "export_tokenizers",
 ]  # fmt: skip
 
 
