@@ -144,6 +144,21 @@ def test_layers_that_are_joined_in_a_pass_of_training_compute_the_same(
         assert not joined  # in float64 and float32 separate layers are as fast
 
 
+def test_weights_are_dropped_in_training_with_a_cache_too() -> None:
+    layer = make_fast(MultiHead(MultiHead.Config(n_head=2), Shape(n_embd=8, dropout=0.5)))
+    x = torch.randn(1, 5, 8)
+    dropped, kept = (decode_one(layer.train(mode), x) for mode in (True, False))
+    assert not torch.equal(dropped, decode_one(layer.train(), x)) and not torch.equal(dropped, kept)
+    assert torch.equal(kept, decode_one(layer.eval(), x))
+
+
+def decode_one(layer: MultiHead, x: Tensor) -> Tensor:
+    """The output of the last token of x (B, T, D), which comes alone after the others: (B, 1, D)."""
+    cache = layer.make_cache(x.shape[1])
+    layer(x[:, :-1], cache)
+    return layer(x[:, -1:], cache)
+
+
 def methods(model: GPT) -> Iterator[str]:
     """The faster forms in a model, as part.method."""
     for name, module in model.named_modules():

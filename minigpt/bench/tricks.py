@@ -12,6 +12,7 @@ from minigpt.bench.ledger import Report, Row
 from minigpt.bench.processes import interleave
 from minigpt.bench.setting import Setting
 from minigpt.fast import decoding, switch
+from minigpt.fast.convolution import FFT
 from minigpt.fast.guard import FORMS
 from minigpt.fast.joined import IN_TRAINING
 
@@ -64,7 +65,7 @@ def used_in_training(precision: str) -> list[str]:
 
 def used_in_sampling() -> list[str]:
     """The tricks that a sampled token uses: not those that need many positions, a gradient, or both."""
-    return [trick for trick in (*switch.TRICKS, *decoding.TRICKS) if trick not in (IN_TRAINING, "convolution by FFT")]
+    return [trick for trick in (*switch.TRICKS, *decoding.TRICKS) if trick not in (IN_TRAINING, FFT)]
 
 
 def add(report: Report, setting: Setting, what: str, count: int, tricks: Sequence[str], spec: dict[str, Any]) -> None:

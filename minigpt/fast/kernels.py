@@ -38,7 +38,8 @@ def mix(self: SoftmaxAttention, query: Tensor, key: Tensor, value: Tensor) -> Te
 def recall(self: SoftmaxAttention, query: Tensor, key: Tensor, value: Tensor, past: Past) -> Tensor:
     """The same for one new token, which sees all positions: the kernel needs neither mask nor bias: (B, H, T, e)."""
     key, value = past.append(key, value)  # (B, G, S, d), (B, G, S, e)
-    unbiased, unwatched = type(self.position).bias is Position.bias, getattr(self.mix, "__func__", None) is mix
+    unwatched = getattr(self.mix, "__func__", None) is mix and not self.training  # by an edit, a trace or dropout
+    unbiased = type(self.position).bias is Position.bias
     if unbiased and unwatched and query.shape[1:3] == (key.shape[1], 1) and key.shape == value.shape:
         return F.scaled_dot_product_attention(query, key, value, scale=self.scale(query))
     return self.mix(query, key, value)
