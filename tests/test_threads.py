@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import platform
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,33 @@ print(free == {len(one.allowed)}, where() == {1}, one.look(1.0) in (True, False)
 threads.IDLE = -1.0  # any CPU is idle enough
 one.bound and one.look(2.0)
 print(where() == free, torch.equal(x.sum((0, 1)), before))
+"""
+SLICES = """
+import ctypes, os, struct, sys, time, torch
+from minigpt.fast import threads
+
+os.nice(3)
+torch.set_num_threads(2)
+
+def slices():  # (whether it is the first thread, its niceness, its slice) of each thread
+    found = set()
+    for task in os.listdir("/proc/self/task"):
+        attributes = ctypes.create_string_buffer(48)
+        assert ctypes.CDLL(None).syscall(threads.GET, int(task), attributes, 48, 0) == 0
+        _, _, _, nice, _, length, *_ = struct.unpack("IIQiIQQQ", attributes.raw)
+        found.add((int(task) == os.getpid(), nice, length))
+    return found
+
+threads.EVERY, threads.queued_so_far = 0.01, lambda: 0.9  # shared from the start
+threads.share_cpus()
+usual = max(slices())[2]
+torch.ones(1 << 16) + 1  # torch starts its second thread
+time.sleep(0.3)
+print(usual > threads.SLICE, slices() == {(True, 3, usual), (False, 3, threads.SLICE)})
+threads._watch.free = threads.PATIENCE
+threads._watch.look(0.0)
+time.sleep(0.1)
+print(slices() == {(True, 3, usual), (False, 3, usual)})
 """
 NOTEBOOK = """
 import os, torch
@@ -69,6 +98,11 @@ def printed(code: str, folder: Path) -> str:
         said = child.stdout.read()
     assert (child.rest(), child.code) == ("", 0)
     return said
+
+
+def release() -> tuple[int, ...]:
+    """The version of the Linux kernel, as (major, minor); another system's does not matter."""
+    return tuple(int(number) for number in re.findall(r"\d+", platform.release())[:2])
 
 
 needs_libgomp = pytest.mark.skipif(
@@ -304,6 +338,12 @@ def test_bound_threads_do_not_change_how_many_cpus_there_are(tmp_path: Path, mon
 @pytest.mark.skipif(threads.cpus() < 2, reason="one CPU: there is no other")
 def test_all_threads_of_a_process_are_bound_and_freed_and_compute_the_same(tmp_path: Path) -> None:
     assert printed(BOUND, tmp_path) == "True True True True\nTrue True\n"
+
+
+@needs_libgomp
+@pytest.mark.skipif(release() < (6, 12) or not threads.SET, reason="Linux before 6.12, or another processor")
+def test_the_second_thread_has_short_slices_while_the_cpus_are_shared(tmp_path: Path) -> None:
+    assert printed(SLICES, tmp_path) == "True True\nTrue\n"
 
 
 @needs_libgomp
