@@ -85,5 +85,6 @@ def test_freed_memory_is_kept_by_a_fast_model_and_not_by_a_plain_one() -> None:
 
 @pytest.mark.slow
 def test_a_training_step_finds_its_memory_again() -> None:
+    """Without the trick a training gives back 4 to 170 MiB between its steps; one in dozens, by chance, none."""
     assert mebibytes(TRAINING.format(without=[])) == [0]
-    assert mebibytes(TRAINING.format(without=["kept memory"]))[0] > 0
+    assert any(mebibytes(TRAINING.format(without=["kept memory"]))[0] > 0 for _ in range(4))
