@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 import re
+import select
+import signal
 import sys
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from benchmarking import CONFIG, briefly, files, furnish_checkout, numbers, shown
-from running import ForkedProcess, script, small_text, well
+from running import ForkedProcess, forked, script, small_text, wait_until, well
 
 from minigpt.attention import Attention
 from minigpt.bench import attention, checkout, ours, shared
@@ -130,11 +134,33 @@ def test_neighbours_compute_until_they_are_no_longer_needed() -> None:
     assert all(process.poll() is not None for process in neighbours)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="a process of Windows keeps the number of its parent")
+def test_neighbours_end_with_a_benchmark_that_is_killed() -> None:
+    """The neighbour holds its end of the pipe as long as it lives."""
+    code = """
+from minigpt.bench import shared
+with shared.busy(1) as neighbours:
+    print(neighbours[0].pid, flush=True)
+    input()
+"""
+    killed = forked([0, 1], code=code, argv=["-c"], cwd=os.getcwd(), env={})
+    assert killed.stdin and killed.stdout
+    with killed.stdin, killed.stdout:
+        neighbour = int(killed.stdout.readline())
+        try:
+            assert not select.select([killed.stdout], [], [], 0.1)[0]
+            killed.kill()
+            wait_until(lambda: bool(select.select([killed.stdout], [], [], 0)[0]))
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(neighbour, signal.SIGKILL)
+
+
 # ---- other processes ----
 
 
 @pytest.fixture
-def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+def workers_forked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers are forked from the tests' server."""
     monkeypatch.setattr(JsonProcess, "__init__", ForkedProcess.__init__)
 
@@ -144,7 +170,7 @@ def spec(home: Path, **more: Any) -> dict[str, Any]:
     return {**told, "batch": 2, **more}
 
 
-def test_workers_take_turns_and_leave_the_checkout_as_it_is(home: Path, forked: None) -> None:
+def test_workers_take_turns_and_leave_the_checkout_as_it_is(home: Path, workers_forked: None) -> None:
     before = files(home / "nanoGPT")
     specs = {"training": spec(home, do="train"), "writing": spec(home, do="sample")}
     found = interleave(specs, 3, 2, 1)
@@ -153,13 +179,13 @@ def test_workers_take_turns_and_leave_the_checkout_as_it_is(home: Path, forked: 
     assert files(home / "nanoGPT") == before
 
 
-def test_a_worker_that_fails_says_who_and_why(home: Path, forked: None) -> None:
+def test_a_worker_that_fails_says_who_and_why(home: Path, workers_forked: None) -> None:
     (home / "nanoGPT" / "model.py").write_text("raise RuntimeError('no luck')\n", encoding="utf-8")
     with pytest.raises(UserError, match="nanoGPT: RuntimeError: no luck"):
         WorkerProcess("nanoGPT", spec(home, do="train"))
 
 
-def test_the_loss_of_a_checkpoint_is_exact(home: Path, forked: None) -> None:
+def test_the_loss_of_a_checkpoint_is_exact(home: Path, workers_forked: None) -> None:
     """Every target counts once, also in the short last window. The loss of a bigram does not depend on windows."""
     copy = checkout.make_copy(home / "nanoGPT", home / "copy", home / "text.txt")
     table = torch.randn(copy.vocab_size, copy.vocab_size)
