@@ -65,6 +65,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """What thousands of tests are made of stays to the end: the garbage collector need not look through it again."""
     gc.freeze()
+    gc.set_threshold(20_000)  # of thousands of small models, most are gone before anyone looks for garbage
     gc.enable()
 
 

@@ -250,7 +250,8 @@ def begun(imports: tuple[str, ...]) -> Server:
         forks = forked([0, 1], code=code, argv=argv, cwd=os.getcwd())
         assert forks.stdin and forks.stdout
         SERVERS[imports] = Server(forks.stdin, forks.stdout)
-        atexit.register(forks.stdin.close)
+        atexit.register(forks.stdout.close)
+        atexit.register(forks.stdin.close)  # the end of its input is the end of the server
     else:
         SERVERS[imports] = fork_server.begin(environment(**({"LD_PRELOAD": str(shim)} if (shim := built()) else {})))
     return SERVERS[imports]
