@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import re
 import resource
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +16,8 @@ from typing import Any
 
 import pytest
 import torch
-from running import environment, script
+from ranks import ranks
+from running import script
 from torch.profiler import profile
 
 from minigpt.config.options import load
@@ -260,18 +259,14 @@ SHARED = ("training.precision=float32", "model.n_embd=192", "model.n_layer=4", "
 
 @pytest.mark.slow
 def test_the_peak_of_processes_is_that_of_real_ones(tmp_path: Path) -> None:
-    """Two processes of torchrun. Gloo frees what it has sent a moment later: at most all that a step sends."""
+    """Gloo frees what it has sent a moment later: at most all that a step sends."""
     (tmp_path / "rank.py").write_text(RANK, encoding="utf-8")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    paths = environment() | {"PYTHONPATH": str(Path(__file__).parent)}
-    ended = subprocess.run(
-        [*command, "rank.py", str(tmp_path)], cwd=tmp_path, env=paths, capture_output=True, text=True, timeout=120
-    )
-    assert ended.returncode == 0, ended.stderr
+    ended = ranks(tmp_path / "rank.py", tmp_path, cwd=tmp_path, imports=["test_planning"])
+    assert ended.code == 0, ended.err
     whole = sum(parameter.numel() for parameter in GPT(config_of(*SHARED).model, V).parameters())
     sent = 3 * 4 * whole  # each block is gathered twice, and its gradients once; when gloo's threads free that varies
     for parallel, later in (("ddp", 0), ("fsdp", sent)):
-        real = [int(found) for found in re.findall(rf"{parallel} (\d+)", ended.stdout)]
+        real = [int(found) for found in re.findall(rf"{parallel} (\d+)", ended.out)]
         config = config_of(*SHARED, f"training.parallel={parallel}")
         planned = bytes_by_part(config.model, V, config.training, ROWS // 2, ranks=2)
         most = sum(planned.values())
