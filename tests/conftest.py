@@ -69,7 +69,7 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def whole(request: pytest.FixtureRequest) -> bool:
     """Whether every case was asked for."""
     return bool(request.config.getoption("--whole"))

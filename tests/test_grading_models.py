@@ -183,7 +183,9 @@ SAMPLED = [
 
 
 @pytest.mark.parametrize(("target", "part"), SAMPLED)
-def test_a_bug_is_named(target: str, part: str, tmp_path: Path) -> None:
+def test_a_bug_is_named(target: str, part: str, tmp_path: Path, whole: bool) -> None:
+    if not whole and target == "gpt" and CASES.index((target, part)) % 2:
+        pytest.skip("one of those that --whole adds")
     code, *changes = WRONG[target][part]
     report = grade(tmp_path, target, changed(code, *changes))
     assert report.verdict == "wrong" and not report.measured, report

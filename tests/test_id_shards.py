@@ -285,8 +285,10 @@ def test_killed_and_started_again_it_continues(signum: int, tmp_path: Path, lear
     cache, request = tmp_path / "data" / "cache", {"env": {"MINIGPT_DATA": str(tmp_path / "data")}, "code": TRAIN}
     first = forked([2], argv=["-c", "one"], cwd=str(tmp_path), **request)
     wait_until(lambda: len(list(cache.glob("*.part/seal-*.json"))) > 0, first)
+    first.send_signal(signal.SIGSTOP)  # it must not be done before the second is there
     second = forked([2], argv=["-c", "two"], cwd=str(tmp_path), **request)
     first.send_signal(signum)
+    first.send_signal(signal.SIGCONT)
     first.rest()
     assert first.code in (-signum, 1) and not (tmp_path / "one").exists()
     assert second.rest().count("Traceback") == 0 and second.code == 0

@@ -54,11 +54,12 @@ def wrong(question: Question) -> Any:
 
 
 @pytest.fixture(scope="module")
-def all_ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[str, Ran]]]:
+def all_ran(tmp_path_factory: pytest.TempPathFactory, whole: bool) -> Iterator[tuple[str, dict[str, Ran]]]:
     """The page, and what each lesson has shown for it; each cell with an answer was run with a right guess too, and
     what it reveals with a wrong and an unreadable one.
 
-    There is no run, so the lessons look at a small model, here of a few steps, and ask it about few stories.
+    There is no run, so the lessons look at a small model, and ask it about stories: quickly a model of a few steps and
+    few stories, with `--whole` those that a learner sees.
     """
     found: dict[str, Ran] = defaultdict(Ran)
     waiting: list[Cell] = []
@@ -100,10 +101,11 @@ def all_ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dic
         folder = tmp_path_factory.mktemp("lessons")
         patch.chdir(folder)
         patch.setattr("minigpt.text.corpus.DATA", folder / "data")
-        patch.setattr(own_model, "STEPS", 4)
-        patch.setattr(short_trainings, "STEPS", 4)
-        few = [option.replace("validation: 100", "validation: 20") for option in small_training.SMALL]
-        patch.setattr(small_training, "SMALL", few)
+        if not whole:
+            patch.setattr(own_model, "STEPS", 4)
+            patch.setattr(short_trainings, "STEPS", 4)
+            few = [option.replace("validation: 100", "validation: 20") for option in small_training.SMALL]
+            patch.setattr(small_training, "SMALL", few)
         patch.setattr(cost, "operations_to_write", cache(cost.operations_to_write))  # a cell asks again at each guess
         patch.setattr(as_page, "run", run)
         try:
