@@ -31,7 +31,7 @@ STORY = (
     "Jack ate one, so Ivan had one pale lime. So Jack fed him."
 )
 WIDTH, HEIGHT, SHARE, QUALITY = 1280, 1080, 0.75, 0.6  # pixels of the window; scale and quality of its picture
-NAMES = "chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
+NAMES = "chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 AS_WEBP = """async ([png, share, quality]) => {
     const image = new Image();
     image.src = png;

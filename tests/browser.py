@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-NAMES = "chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
+NAMES = "chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 THEMES = [(width, theme) for theme in ("light", "dark") for width in (1280, 390)]  # 390 px: a phone
 QUICKLY = (1280, "light"), (390, "dark")  # each width and each theme once; axe takes seconds
 QUICK_THEMES = [pytest.param(*case, marks=[] if case == QUICKLY[1] else pytest.mark.slow) for case in THEMES]
