@@ -6,11 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from minigpt.system.beside import Beside, sweep, written_beside
+from minigpt.system.folder import write_whole
 
 # Writes half a folder, says so, and waits to be killed.
 HALF = """
@@ -101,3 +103,11 @@ def test_a_folder_of_the_same_number_on_another_machine_is_not_taken(tmp_path: P
     assert names(tmp_path) == [f".out.writing-{os.getpid() + n}" for n in (0, 1)]
     first.lock.__exit__()
     second.lock.__exit__()
+
+
+def test_threads_that_write_one_file_do_not_disturb_each_other(tmp_path: Path) -> None:
+    path, texts = tmp_path / "file", ["a" * 1000, "b" * 1000]
+    with ThreadPoolExecutor(2) as pool:
+        for writing in [pool.submit(write_whole, path, text) for _ in range(100) for text in texts]:
+            writing.result()
+    assert path.read_text() in texts and names(tmp_path) == ["file"]

@@ -12,6 +12,7 @@ import platform
 import re
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -211,7 +212,7 @@ def write_whole(path: Path, contents: str | bytes) -> None:
 
     Raises OSError; the file is then unchanged.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")  # each writer has its own
     temporary.unlink(missing_ok=True)
     try:
         with temporary.open("xb") as file:
