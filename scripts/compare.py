@@ -26,7 +26,7 @@ from minigpt.runs.report import say
 def main(arguments: argparse.Namespace) -> None:
     """Train the runs that are missing and print the results."""
     command.one_permission(arguments)
-    comparison = load_comparison(arguments.config, arguments.overrides, arguments.name)
+    comparison = load_comparison(arguments.config, arguments.overrides, arguments.name, say)
     said = shlex.join(["python", "scripts/compare.py", *sys.argv[1:]])
     experiment = Experiment(comparison, arguments.plugin, arguments.allow_leak, skip_checks=arguments.skip_checks)
     summary = experiment.run(said)

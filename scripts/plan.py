@@ -37,7 +37,7 @@ def main(arguments: argparse.Namespace) -> None:
     counts = read_ranks(arguments.ranks)
     devices, device = read_hardware(arguments.hardware) if arguments.hardware else (1, this_machine())
     device = read_memory(arguments.memory) if arguments.memory else device
-    settings = config.load(RunConfig, arguments.config, arguments.overrides)
+    settings = config.load(RunConfig, arguments.config, arguments.overrides, say)
     distributed.check_rows(settings.training.batch_size, max(counts, default=1))  # before any step is simulated
     with heartbeat("simulating a step"):
         vocab_size = vocabulary_of(settings.data)

@@ -31,7 +31,7 @@ from minigpt.system.terminal import one_line
 
 def main(arguments: argparse.Namespace) -> None:
     """Train the runs that are missing, print the table and write the page."""
-    scaling = load_scaling(arguments.config, arguments.overrides, arguments.name)
+    scaling = load_scaling(arguments.config, arguments.overrides, arguments.name, say)
     said = shlex.join(["python", "scripts/scaling.py", *sys.argv[1:]])
     experiment = Experiment(scaling, arguments.plugin, False, skip_checks=arguments.skip_checks)
     refuse_other_settings(scaling, experiment.jobs(), experiment.trials())

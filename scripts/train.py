@@ -22,7 +22,7 @@ from minigpt import command
 from minigpt.config import options as config
 from minigpt.runs import profiler
 from minigpt.runs.assemble import RunConfig
-from minigpt.runs.report import say
+from minigpt.runs.report import say, say_once
 from minigpt.runs.run import Opened, newest_run, open_run
 from minigpt.runs.start import resume, start
 from minigpt.runs.swap import continued, tuned_name
@@ -54,7 +54,7 @@ def main(arguments: argparse.Namespace) -> None:
     elif arguments.from_run is not None or arguments.from_hf is not None:
         trainer = start_from(arguments)
     elif arguments.config:
-        settings = config.load(RunConfig, arguments.config, arguments.overrides)
+        settings = config.load(RunConfig, arguments.config, arguments.overrides, say_once)
         name = arguments.name or Path(arguments.config).stem
         trainer = start(settings, name, arguments.plugin, arguments.allow_leak, skip_checks=arguments.skip_checks)
     else:
@@ -76,7 +76,7 @@ def start_from(arguments: argparse.Namespace) -> Trainer:
         source, settings = imported(arguments)
     else:
         source = open_run(newest_run(arguments.from_run))
-        settings = continued(source.config, arguments.config, arguments.overrides)
+        settings = continued(source.config, arguments.config, arguments.overrides, say_once)
     name = arguments.name or (Path(arguments.config).stem if arguments.config else tuned_name(source.folder))
     allow_leak, skip_checks = arguments.allow_leak, arguments.skip_checks
     return start(settings, name, arguments.plugin, allow_leak, skip_checks=skip_checks, source=source)
@@ -92,7 +92,7 @@ def imported(arguments: argparse.Namespace) -> tuple[Opened, RunConfig]:
     from minigpt.hub.importer import located, name_of, open_source  # what only this needs: not for each training
 
     there = open_source(located(arguments.from_hf, say), None, say)
-    settings = continued(there.config, arguments.config, arguments.overrides)
+    settings = continued(there.config, arguments.config, arguments.overrides, say)
     folder = there.made_before()
     if folder is not None:
         say(f"run: {folder}, made of the same files before")
@@ -112,7 +112,7 @@ def profile(arguments: argparse.Namespace) -> None:
     if not re.fullmatch("[1-9][0-9]{0,5}", arguments.profile):
         found = f"found {arguments.profile!r}"
         raise UserError(f"--profile STEPS: expected a whole number of at least 1 and at most 999999, {found}")
-    settings = config.load(RunConfig, arguments.config, arguments.overrides)
+    settings = config.load(RunConfig, arguments.config, arguments.overrides, say)
     profiler.show_profile(settings, int(arguments.profile))
 
 

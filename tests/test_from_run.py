@@ -113,10 +113,16 @@ def test_a_swapped_model_is_trained_on(home: Path) -> None:
     said, _ = start(home, "gated", "model.attention=gated", "training.max_steps=1")
     assert "fresh: 4 tensors, 544 numbers: layers 1-2: attention.gate.weight, attention.gate.bias" in said
     assert "dropped: nothing" in said
-    (home / "window.yaml").write_text("model: {attention: {kind: sliding_window, window: 3}}\n" + OTHER, "utf-8")
+    (home / "window.yaml").write_text(
+        "model: {attention: {kind: sliding_window, n_head: 2, window: 3}}\n" + OTHER, "utf-8"
+    )
     config = read_config(start(home, "by-config", "--config", "window.yaml")[1])
     assert config.model.attention == SlidingWindow.Config(n_head=2, window=3)
     assert config.model.n_embd == 16
+    (home / "bare.yaml").write_text("model: {attention: sliding_window}\n" + OTHER, "utf-8")
+    said, folder = start(home, "by-name", "--config", "bare.yaml")
+    assert read_config(folder).model.attention == SlidingWindow.Config(n_head=2)
+    assert "model.attention: sliding_window keeps n_head: 2; " in said
 
 
 def test_it_can_be_done_in_a_notebook(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

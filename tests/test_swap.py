@@ -13,6 +13,7 @@ from running import furnish, script, well
 import minigpt
 from minigpt import Run
 from minigpt.attention.position import Rotary
+from minigpt.attention.sparse.sliding_window import SlidingWindow
 from minigpt.runs.assemble import build_model
 from minigpt.runs.checkpoint import tensors_of
 from minigpt.runs.run import open_run
@@ -30,7 +31,7 @@ model:
 training: {batch_size: 4, max_steps: 3, eval_every: 3, sample_every: 0, device: cpu, seed: 7}
 sampling: {max_tokens: 20}
 """
-LIST = "model.attention=[{kind: sliding_window, window: 4}, grouped_query]"
+LIST = ["model.attention=[sliding_window, grouped_query]", "model.attention.window=4"]
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with two runs of three layers: `small` has grouped queries, `mixed` a list of two kinds."""
     folder = furnish(tmp_path_factory.mktemp("home"), GROUPED)
     well(script("train.py", "--config", "small.yaml", cwd=folder))
-    well(script("train.py", "--config", "small.yaml", "--name", "mixed", LIST, cwd=folder))
+    well(script("train.py", "--config", "small.yaml", "--name", "mixed", *LIST, cwd=folder))
     return folder
 
 
@@ -76,8 +77,11 @@ def test_a_kind_that_computes_the_same_with_the_same_weights_changes_nothing(hom
 def test_options_that_the_new_kind_has_too_stay(home: Path) -> None:
     found = opened(home, "model.attention=sliding_window").config.model.attention
     assert (found.n_head, found.n_kv_head, found.head_dim, found.qk_norm) == (4, 2, 10, True)
-    told = opened(home, "model.attention={kind: sliding_window, qk_norm: false}").config.model.attention
-    assert (told.n_head, told.qk_norm) == (4, False)
+    one = opened(home, "model.attention=sliding_window", "model.attention.qk_norm=false").config.model.attention
+    assert (one.n_kv_head, one.head_dim, one.qk_norm) == (2, 10, False)
+    exact = opened(home, "model.attention={kind: sliding_window, head_dim: 10}")
+    assert exact.config.model.attention == SlidingWindow.Config(head_dim=10)
+    assert "{kind: sliding_window} leaves out qk_norm: true, n_kv_head: 2; " in exact.notes[0]
     position = opened(home, "model.position={base: 500}").config.model.position
     assert position == Rotary.Config(base=500.0)
 
@@ -158,10 +162,10 @@ def test_another_context_keeps_all_but_a_table_of_positions(home: Path) -> None:
 
 
 def test_a_list_is_repeated_over_the_layers_and_each_kind_keeps_the_options(home: Path) -> None:
-    run = opened(home, LIST)
+    run = opened(home, *LIST)
     assert kinds(run) == ["sliding_window", "grouped_query", "sliding_window"]
     assert [(a.n_head, a.n_kv_head) for a in run.model.attentions()] == [(4, 2)] * 3
-    assert torch.equal(logits(run), logits(opened(home, LIST)))
+    assert torch.equal(logits(run), logits(opened(home, *LIST)))
 
 
 def test_one_kind_in_place_of_a_list_and_an_option_for_all_of_it(home: Path) -> None:
@@ -183,7 +187,8 @@ def test_the_commands_take_a_swap(home: Path, command: str) -> None:
         command, "--run", "small", *options, "--prompt", "the cat", "model.attention=average_softmax", cwd=home
     )
     assert ended.code == 0, ended.err
-    kept, fresh, dropped = ended.err.splitlines()
+    swap, kept, fresh, dropped = ended.err.splitlines()
+    assert swap == "model.attention: average_softmax has no head_dim: 10, qk_norm: true, n_kv_head: 2"
     assert kept.startswith("kept: 27 tensors")
     assert fresh == "fresh: nothing"
     assert "layers 1-3: attention.key.bias" in dropped

@@ -32,15 +32,14 @@ from minigpt.config.options import (
     Range,
     Seed,
     Size,
-    as_mapping,
+    Tell,
     build,
     hints,
     locate,
-    override,
-    put,
     read_tree,
     suggest,
 )
+from minigpt.config.overrides import kind_of, layers, options_of, override, put
 from minigpt.config.strict_yaml import Node, from_python
 from minigpt.runs.assemble import RunConfig
 from minigpt.runs.run import RUNS
@@ -145,8 +144,11 @@ def blocks_of(config: RunConfig) -> int:
     return sum(parameter.numel() for parameter in outline(config.model, 2).blocks.parameters())
 
 
-def load_scaling(file: str, overrides: Sequence[str] = (), name: str = "") -> Scaling:
-    """Read an experiment over sizes. The overrides `group.key=value` change its keys. Raises UserError."""
+def load_scaling(file: str, overrides: Sequence[str] = (), name: str = "", tell: Tell | None = None) -> Scaling:
+    """Read an experiment over sizes. The overrides `group.key=value` change its keys.
+
+    `tell` is given a sentence for each kind that is swapped: what it keeps of the shared options. Raises UserError.
+    """
     name = name or Path(file).stem
     check_name(name, "an experiment")
     mistakes: list[Mistake] = []
@@ -160,7 +162,7 @@ def load_scaling(file: str, overrides: Sequence[str] = (), name: str = "") -> Sc
     nodes = {group: tree.value.pop(group) for group in GROUPS}
     mistakes += _unknown(tree, "", [*GROUPS, *hints(RunConfig)])
     options, sizes = build(ScalingConfig, nodes["scaling"], mistakes), build(SizesConfig, nodes["sizes"])
-    configs = _configs(tree, nodes["kinds"], sizes)
+    configs = _configs(tree, nodes["kinds"], sizes, tell)
     if options.baseline not in configs:
         found = f"found {options.baseline!r}{suggest(options.baseline, configs)}"
         raise ConfigError([(nodes["scaling"].where, f"scaling.baseline: expected a kind, {found}")])
@@ -242,7 +244,7 @@ def _decided(tree: Node) -> Iterator[Mistake]:
             yield node.keys[name], f"{key} follows from {by} in an experiment over sizes: set that, and leave this out"
 
 
-def _configs(tree: Node, kinds: Node, sizes: SizesConfig) -> dict[str, list[RunConfig]]:
+def _configs(tree: Node, kinds: Node, sizes: SizesConfig, tell: Tell | None) -> dict[str, list[RunConfig]]:
     """The config of each kind at each size. Raises ConfigError."""
     if not isinstance(kinds.value, dict) or not kinds.value:
         raise ConfigError([(kinds.where, "kinds: expected `name: {group.key: value, ...}`, one a line")])
@@ -258,20 +260,23 @@ def _configs(tree: Node, kinds: Node, sizes: SizesConfig) -> dict[str, list[RunC
         if unknown := list(_unknown(changes, f"kinds.{name}: ", list(hints(RunConfig)))):
             mistakes += unknown
             continue
-        found[name] = []
+        found[name], swaps = [], list[str]()
         for size in sizes.every():
             try:
-                found[name].append(_config(tree, changes, where, size))
+                found[name].append(_config(tree, changes, where, size, swaps.append))
             except ConfigError as error:
                 for mistake in error.mistakes:
                     seen.setdefault(mistake, []).append((name, size[0]))
+        if tell is not None:
+            for sentence in dict.fromkeys(swaps):
+                tell(f"{name}: {sentence}")
     mistakes += _once(seen, len(found), len(sizes.n_embd))
     if mistakes:
         raise ConfigError(list(dict.fromkeys(mistakes)))
     return found
 
 
-def _config(tree: Node, changes: Node, where: str, size: tuple[int, int, int]) -> RunConfig:
+def _config(tree: Node, changes: Node, where: str, size: tuple[int, int, int], tell: Tell) -> RunConfig:
     """The config of a kind at a size, (n_embd, n_layer, n_head). Raises ConfigError."""
     own = copy.deepcopy(tree)
     for key, value in changes.value.items():
@@ -280,7 +285,7 @@ def _config(tree: Node, changes: Node, where: str, size: tuple[int, int, int]) -
     put(own, "model.n_embd", from_python(size[0], where), where)
     put(own, "model.n_layer", from_python(size[1], where), where)
     _put_heads(own, size[2], where)
-    config = build(RunConfig, own, mistakes)
+    config = build(RunConfig, own, mistakes, tell)
     if config.training.threads not in ("auto", 1):
         raise ConfigError([(locate(own, "training.threads"), f"training.threads: {ONE_THREAD}")])
     return config
@@ -313,14 +318,13 @@ def _put_heads(tree: Node, n_head: int, where: str) -> None:
     """Set n_head of each attention that has heads and does not set n_head itself."""
     model = tree.value["model"]
     attention = model.value.get("attention") or Node("multi_head", where, {})
-    every = [as_mapping(node) for node in (attention.value if isinstance(attention.value, list) else [attention])]
-    for node in every:
-        kind = node.value.get("kind") if isinstance(node.value, dict) else None
-        config = getattr(Attention.kinds.get(getattr(kind, "value", "")), "Config", None)
-        has_heads = config is not None and "n_head" in config.__dataclass_fields__ and "n_head" not in config.without
-        if has_heads and "n_head" not in node.value:
-            node.value["n_head"], node.keys["n_head"] = from_python(n_head, where), where
-    joined = Node(every, attention.where, {}) if isinstance(attention.value, list) else every[0]
+    kinds = layers(attention)
+    for kind in kinds:
+        named = kind_of(kind)
+        config = getattr(Attention.kinds.get(getattr(named, "value", "")), "Config", None)
+        if config is not None and "n_head" in hints(config) and "n_head" not in options_of(kind):
+            kind.value["n_head"], kind.keys["n_head"] = from_python(n_head, where), where
+    joined = Node(kinds, attention.where, {}) if isinstance(attention.value, list) or len(kinds) > 1 else kinds[0]
     model.value["attention"], model.keys["attention"] = joined, where
 
 

@@ -24,6 +24,7 @@ from typing import Annotated, Any
 import torch
 
 from minigpt.comparison.statistics import CONFIDENCE, t_quantile
+from minigpt.comparison.variants import under
 from minigpt.config.options import Options, Range, to_python
 from minigpt.model import GPT
 from minigpt.model.eval_mode import eval_mode
@@ -180,7 +181,7 @@ class Swaps:
         """A row of the config for this run."""
         row = Row(asked.name, asked.swap)
         try:
-            row.config = swapped(self.source.config, asked.swap)
+            row.config = swapped(self.source.config, asked.swap, under(asked.name, self.say))
         except UserError as error:
             row.trouble = f"not for this run: {'; '.join(str(error).splitlines())}"
             return row

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from minigpt.config.options import Options, Positive, Range, Seed, build, find, override, put, suggest, to_python
+from minigpt.config.options import Options, Positive, Range, Seed, Tell, build, find, suggest, to_python
+from minigpt.config.overrides import override, put
 from minigpt.config.strict_yaml import Node, from_python, parse_yaml, read_text
 from minigpt.runs.assemble import RunConfig
 from minigpt.runs.run import RUNS
@@ -92,8 +93,11 @@ class Comparison:
         return RUNS / "compare" / self.name
 
 
-def load_comparison(file: str, overrides: Sequence[str] = (), name: str = "") -> Comparison:
-    """Read a comparison. The overrides `group.key=value` change what all variants share. Raises UserError."""
+def load_comparison(file: str, overrides: Sequence[str] = (), name: str = "", tell: Tell | None = None) -> Comparison:
+    """Read a comparison. The overrides `group.key=value` change what all variants share.
+
+    `tell` is given a sentence for each kind that a variant swaps: what it keeps of the shared one. Raises UserError.
+    """
     path = find(file)
     name = name or path.stem
     check_name(name, "a comparison")
@@ -105,7 +109,7 @@ def load_comparison(file: str, overrides: Sequence[str] = (), name: str = "") ->
         override(tree, argument, mistakes)
     settings_node, variants_node = tree.value.pop("compare"), tree.value.pop("variants")
     settings = build(CompareConfig, settings_node)
-    variants, keys = _variants(tree, variants_node, mistakes)
+    variants, keys = _variants(tree, variants_node, mistakes, tell)
     mistakes += _untunable(settings, settings_node, variants, keys)
     if settings.baseline not in variants_node.value:
         found = f"found {settings.baseline!r}{suggest(settings.baseline, variants_node.value)}"
@@ -115,7 +119,9 @@ def load_comparison(file: str, overrides: Sequence[str] = (), name: str = "") ->
     return Comparison(name, settings, variants, keys)
 
 
-def _variants(tree: Node, node: Node, mistakes: list[Mistake]) -> tuple[dict[str, RunConfig], tuple[str, ...]]:
+def _variants(
+    tree: Node, node: Node, mistakes: list[Mistake], tell: Tell | None
+) -> tuple[dict[str, RunConfig], tuple[str, ...]]:
     """The config of each variant, and all keys that a variant sets."""
     if not isinstance(node.value, dict) or not node.value:
         raise ConfigError([(node.where, "variants: expected `name: {group.key: value, ...}`, one a line")])
@@ -135,12 +141,17 @@ def _variants(tree: Node, node: Node, mistakes: list[Mistake]) -> tuple[dict[str
             keys[key] = None
             put(own, key, copy.deepcopy(value), changes.keys[key])
         try:
-            variants[name] = build(RunConfig, own)
+            variants[name] = build(RunConfig, own, tell=under(name, tell))
             if variants[name].training.threads not in ("auto", 1):
                 mistakes.append((node.keys[name], f"variants.{name}: training.threads: {ONE_THREAD}"))
         except ConfigError as error:
             mistakes += error.mistakes
     return variants, tuple(keys)
+
+
+def under(name: str, tell: Tell | None) -> Tell | None:
+    """`tell` for the sentences of one variant, which then begin with its name."""
+    return None if tell is None else lambda sentence: tell(f"{name}: {sentence}")
 
 
 def _untunable(

@@ -11,13 +11,14 @@ import math
 import re
 import sys
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
+from minigpt.config.overrides import Empty, as_mapping, is_exact, kind_of, layers, options_of, override
 from minigpt.config.strict_yaml import Node, from_python, parse_yaml, read_text, scalar
 from minigpt.system.errors import ConfigError, Mistake, UserError, meant
 
@@ -72,6 +73,8 @@ class Options:
     """Options of the parent class that have no effect here. They are unknown keys, and keep their defaults."""
     renamed: ClassVar[dict[str, str]] = {}
     """{name in an earlier version: name now}. An old name is an unknown key, and the message gives the new name."""
+    meaning: ClassVar[dict[str, str]] = {}
+    """{option: what it means here} where other kinds mean something else by the name. A swap does not keep it there."""
 
     def __post_init__(self) -> None:
         found = [*_without_effect(self), *_field_mistakes(type(self), vars(self))] or list(self.mistakes())
@@ -131,6 +134,10 @@ def hints(schema: type[Options]) -> Mapping[str, Any]:
         found = get_type_hints(schema, include_extras=True)
         READ[schema] = {field.name: found[field.name] for field in fields(schema) if field.name not in schema.without}
     return READ[schema]
+
+
+def _defaults(schema: type[Options]) -> dict[str, Any]:
+    return {field.name: field.default for field in fields(schema)}
 
 
 def _is_options(hint: Any) -> bool:
@@ -196,86 +203,196 @@ def _field_mistakes(schema: type[Options], values: dict[str, Any]) -> Iterator[M
 
 
 Schema = TypeVar("Schema", bound=Options)
-INVALID = object()  # `_convert` returns it for a value whose mistake it has added to the list
+INVALID = object()  # `_convert` returns it for a value whose mistake it has reported
+Tell = Callable[[str], object]  # is given a sentence for each kind that was swapped
 
 
-def build(schema: type[Schema], node: Node, found: Sequence[Mistake] = ()) -> Schema:
-    """Convert a tree to a dataclass. Raises ConfigError with the mistakes in `found` and all in the tree."""
-    mistakes = list(found)
-    config = _convert(schema, node, "", mistakes)
-    if mistakes:
-        raise ConfigError(mistakes)
+@dataclass
+class Found:
+    """What the conversion of a tree finds besides the values."""
+
+    mistakes: list[Mistake]
+    swaps: list[tuple[str, str, str, str]]  # (place, kind, verb, option) for each option of a kind that was replaced
+
+
+def build(schema: type[Schema], node: Node, mistakes: Sequence[Mistake] = (), tell: Tell | None = None) -> Schema:
+    """Convert a tree to a dataclass. `tell` is given a sentence for each place where an override has swapped a kind.
+
+    Raises ConfigError with these mistakes and all in the tree.
+    """
+    found = Found([*mistakes], [])
+    config = _convert(schema, node, "", found)
+    if found.mistakes:
+        raise ConfigError(list(dict.fromkeys(found.mistakes)))
+    if tell is not None:
+        for place in dict.fromkeys(place for place, *_ in found.swaps):
+            tell(_sentence(place, [rest for where, *rest in found.swaps if where == place]))
     assert isinstance(config, schema)
     return config
 
 
-class Empty(str):
-    """The value in `sampling.stop=`: null where the option allows null, otherwise the empty text."""
-
-
-def _convert(hint: Any, node: Node, path: str, mistakes: list[Mistake], default: Any = None) -> Any:
+def _convert(hint: Any, node: Node, path: str, found: Found, default: Any = None) -> Any:
     members = [get_args(member)[0] if get_origin(member) is Annotated else member for member in _members(hint)]
     if isinstance(node.value, Empty):
         return None if type(None) in members else ""
     groups = [member for member in members if _is_options(member)]
-    lists = [member for member in members if get_origin(member) is tuple]
+    lists = [get_args(member)[0] for member in members if get_origin(member) is tuple]
+    if groups and lists and isinstance(node.value, (list, dict, str)):
+        return _convert_layers(lists[0], node, path, found, default)
     if isinstance(node.value, list) and lists:
-        items = [_convert(get_args(lists[0])[0], item, f"{path}[{i}]", mistakes) for i, item in enumerate(node.value)]
+        items = [_convert(lists[0], item, f"{path}[{i}]", found) for i, item in enumerate(node.value)]
         return INVALID if any(item is INVALID for item in items) else tuple(items)
     if groups and hasattr(groups[0], "component") and isinstance(node.value, (dict, str)):
         if str in members and isinstance(node.value, str) and node.value not in groups[0].component.kinds:
             return node.value  # a text that is not the name of a kind
-        return _convert_kind(groups[0].component.kinds, as_mapping(node), path, mistakes, default)
+        return _convert_kind(groups[0].component.kinds, as_mapping(node), path, found, default)
     if groups and isinstance(node.value, dict):
-        return _convert_group(groups[0], node, path, mistakes)
+        return _convert_group(groups[0], node, path, found)
     if isinstance(node.value, (list, dict)) or (groups and not (node.value is None and path)):
-        found = "a list" if isinstance(node.value, list) else _show(node.value)
-        found = "a group of options" if isinstance(node.value, dict) else found
+        value = "a list" if isinstance(node.value, list) else _show(node.value)
+        value = "a group of options" if isinstance(node.value, dict) else value
         first = next(iter(fields(groups[0])), None) if groups and path else None
         example = f", as in {path}={{{first.name}: {_show(first.default)}}}" if first else ""
-        mistakes.append((node.where, f"{path or 'a config'}: expected {_describe(hint)}{example}, found {found}"))
+        found.mistakes.append((node.where, f"{path or 'a config'}: expected {_describe(hint)}{example}, found {value}"))
         return INVALID
     return float(node.value) if type(node.value) is int and float in members and int not in members else node.value
 
 
-def _convert_kind(kinds: dict[str, Any], node: Node, path: str, mistakes: list[Mistake], default: Any) -> Any:
+def _convert_layers(hint: Any, node: Node, path: str, found: Found, default: Any) -> Any:
+    """A kind for all layers, or a list of kinds that is repeated over them: as long as it was written, or longer where
+    the layers keep options that differ."""
+    written = len(node.value) if isinstance(node.value, list) else 1
+    paths = [f"{path}[{i}]" for i in range(written)] if isinstance(node.value, list) else [path]
+    kinds = layers(node)
+    items = [_convert(hint, kind, paths[i % written], found, default) for i, kind in enumerate(kinds)]
+    if any(item is INVALID for item in items):
+        return INVALID
+    known = {name: None for item in items for name in hints(type(item))}
+    optional = {name: child for kind in kinds for name, child in kind.value.items() if child.optional}
+    for name in optional.keys() - known.keys():
+        found.mistakes.append((optional[name].where, f"{path}.{name}: unknown key{suggest(name, known)}"))
+    period = next((n for n in range(written, len(items), written or 1) if items == items[:n] * (len(items) // n)), None)
+    items = items[:period]
+    return tuple(items) if isinstance(node.value, list) or len(items) > 1 else items[0]
+
+
+def _convert_kind(kinds: dict[str, Any], node: Node, path: str, found: Found, default: Any) -> Any:
     """The options of a component. `kind` chooses the class; without it, the class of the default is taken."""
-    kind = node.value.get("kind") or Node(getattr(getattr(default, "component", None), "kind", None), node.where, {})
+    usual = Node(getattr(getattr(default, "component", None), "kind", None), node.where, {})
+    kind = kind_of(node) or usual
     if kind.value is None:
-        mistakes.append((kind.where, f"{path}: kind is missing: expected one of {', '.join(kinds)}"))
+        found.mistakes.append((kind.where, f"{path}: kind is missing: expected one of {', '.join(kinds)}"))
     elif not isinstance(kind.value, str):
-        mistakes.append((kind.where, f"{path}: a kind is one word: expected one of {', '.join(kinds)}"))
+        found.mistakes.append((kind.where, f"{path}: a kind is one word: expected one of {', '.join(kinds)}"))
     elif kind.value not in kinds:
-        mistakes.append((kind.where, f"{path}: unknown kind {_show(kind.value)}{suggest(kind.value, kinds)}"))
+        found.mistakes.append((kind.where, f"{path}: unknown kind {_show(kind.value)}{suggest(kind.value, kinds)}"))
     else:
-        return _convert_group(kinds[kind.value].Config, node, path, mistakes)
+        kept = _keep(kinds, kind.value, usual.value, node, path, found)
+        return _convert_group(kinds[kind.value].Config, kept, path, found)
     return INVALID
 
 
-def _convert_group(schema: type[Options], node: Node, path: str, mistakes: list[Mistake]) -> Any:
-    before, dot = len(mistakes), f"{path}." if path else ""
+def _convert_group(schema: type[Options], node: Node, path: str, found: Found) -> Any:
+    before, dot = len(found.mistakes), f"{path}." if path else ""
     known, values = hints(schema), {}
-    defaults = {field.name: field.default for field in fields(schema)}
+    defaults = _defaults(schema)
     for name, child in node.value.items():
         if name in known:
-            value = _convert(known[name], child, f"{dot}{name}", mistakes, defaults[name])
+            value = _convert(known[name], child, f"{dot}{name}", found, defaults[name])
             if value is not INVALID:
                 values[name] = value
-        elif not (name == "kind" and hasattr(schema, "component")):
+        elif not child.optional and not (name == "kind" and hasattr(schema, "component")):
             now = schema.renamed.get(name)
             what = f"it is called {dot}{now} now" if now else f"unknown key{suggest(name, known)}"
-            mistakes.append((node.keys[name], f"{dot}{name}: {what}"))
+            found.mistakes.append((node.keys[name], f"{dot}{name}: {what}"))
     for name, what in _field_mistakes(schema, values):
-        mistakes.append((node.value[name].where, f"{dot}{name}: {what}"))
-    if len(mistakes) > before:
+        found.mistakes.append((node.value[name].where, f"{dot}{name}: {what}"))
+    if len(found.mistakes) > before:
         return INVALID
     try:
         return schema(**values)
     except ConfigError as error:
         for field_path, what in error.mistakes:
             name = field_path.removeprefix(f"{schema.__qualname__}.")
-            mistakes.append((locate(node, name), f"{dot}{name}: {what}"))
+            found.mistakes.append((locate(node, name), f"{dot}{name}: {what}"))
         return INVALID
+
+
+def _keep(kinds: dict[str, Any], kind: str, usual: str, node: Node, path: str, found: Found) -> Node:
+    """A kind with those options of the kind that it replaces that have the same name and meaning in both; an exact one,
+    {kind: NAME}, as it is. `usual` is the kind of a former node that names none.
+
+    An option that the former kind does not have is taken from other layers. What differs from the defaults is told.
+    """
+
+    def schema_of(name: Node | None) -> type[Options]:
+        return getattr(kinds.get(name.value if name else usual), "Config", Component.Config)
+
+    schema, exact, kept = kinds[kind].Config, is_exact(node), dict[str, Node]()
+    known = {*options_of(node.former), *hints(schema_of(kind_of(node.former)))}
+    beside = [pair for other in node.others for pair in options_of(other).items() if pair[0] in hints(schema)]
+    options = options_of(node.former) | {name: value for name, value in beside[::-1] if name not in known}
+    for name, (value, named) in options.items():
+        if name in node.value:
+            continue
+        former = schema_of(named)
+        if name not in hints(schema) or not _accepts(schema, former, name, value):
+            told = "" if exact or not _changes(former, name, value) else "has no"
+        elif former.meaning.get(name) != schema.meaning.get(name):
+            told = "" if exact or not _changes(former, name, value) else "means something else by"
+        else:
+            kept[name] = value
+            told = "" if not _changes(schema, name, value) else "leaves out" if exact else "keeps"
+        if told:
+            subject = f"{{kind: {kind}}}" if exact else kind
+            found.swaps.append((re.sub(r"\[\d+\]", "", path), subject, told, f"{name}: {_text(value)}"))
+    if exact:
+        return node
+    return replace(node, value=kept | node.value, keys={name: value.where for name, value in kept.items()} | node.keys)
+
+
+def _sentence(place: str, swaps: Sequence[Sequence[str]]) -> str:
+    """What the kinds at one place do with the options of those that they replace."""
+    kinds = dict[str, dict[str, list[str]]]()  # {kind: {verb: [option]}}
+    for kind, verb, option in dict.fromkeys(map(tuple, swaps)):
+        kinds.setdefault(kind, {}).setdefault(verb, []).append(option)
+    clauses = [
+        f"{kind} {', '.join(' '.join([verb, ', '.join(options)]) for verb, options in verbs.items())}"
+        for kind, verbs in kinds.items()
+    ]
+    verbs = {verb for verbs in kinds.values() for verb in verbs}
+    clauses += ["written as {kind: NAME}, a kind has its own defaults"] * ("keeps" in verbs)
+    clauses += ["written as a bare name, a kind keeps them"] * ("leaves out" in verbs)
+    return f"{place}: {'; '.join(clauses)}"
+
+
+def _read(schema: type[Options], name: str, value: Node) -> Any:
+    """The value of one option; INVALID if it has a mistake, or is unknown."""
+    scratch = Found([], [])
+    if name not in hints(schema):
+        return INVALID
+    read = _convert(hints(schema)[name], value, name, scratch, _defaults(schema)[name])
+    return INVALID if scratch.mistakes or read is INVALID or [*_field_mistakes(schema, {name: read})] else read
+
+
+def _accepts(schema: type[Options], former: type[Options], name: str, value: Node) -> bool:
+    """Whether the value of an option of the former schema is one of the new schema. Mistakes of a file are kept."""
+    return hints(schema)[name] == hints(former).get(name) or _read(schema, name, value) is not INVALID
+
+
+def _changes(schema: type[Options], name: str, value: Node) -> bool:
+    """Whether a value is not the default of an option."""
+    read = _read(schema, name, value)
+    return read is INVALID or read != _defaults(schema)[name]
+
+
+def _text(value: Node) -> str:
+    """A value as text; of a group of options, the kind."""
+    if isinstance(value.value, dict):
+        return _text(kind_of(value) or Node("...", value.where, {}))
+    if isinstance(value.value, list):
+        return f"[{', '.join(map(_text, value.value))}]"
+    return value.value if isinstance(value.value, str) else _show(value.value)
 
 
 def suggest(word: Any, known: Iterable[str]) -> str:
@@ -292,59 +409,17 @@ def locate(node: Node, path: str) -> str:
     return node.where
 
 
-def as_mapping(node: Node) -> Node:
-    """The short form `attention: multi_head` as {kind: multi_head}; a mapping is returned unchanged."""
-    if isinstance(node.value, str):
-        return Node({"kind": node}, node.where, {"kind": node.where})
-    return node
-
-
-def override(tree: Node, argument: str, mistakes: list[Mistake]) -> None:
-    """Apply one argument, such as `model.attention=average_softmax`, to the tree. Raises ConfigError."""
-    path, equals, text = argument.partition("=")
-    where = f"command line: {argument}" if len(argument) <= 80 else f"command line: {argument[:70]}..."
-    if not equals or not re.fullmatch(r"\w+(\.\w+)*", path):
-        raise ConfigError([(where, "expected group.key=value, as in training.max_steps=50")])
-    lines = len(f"{text}.".splitlines())  # YAML would replace a line end by a space
-    if not text.strip() or text[0] in "#*&!%@`" or (lines > 1 and text[0] not in "[{\"'"):
-        value = Node(text or Empty(), where, {})  # special characters in YAML; here *.txt is a file name
-    else:
-        value = relabel(parse_yaml(text, where, mistakes), where)
-    put(tree, path, value, where)
-
-
-def put(tree: Node, path: str, value: Node, where: str) -> None:
-    """Set the value at a dotted path. Raises ConfigError if a part of the path is not a group."""
-    *groups, last = path.split(".")
-    node = tree
-    for name in groups:
-        child = as_mapping(node.value.get(name, Node({}, where, {})))
-        child = Node({}, where, {}) if child.value is None else child  # a group that is null so far
-        if not isinstance(child.value, dict):
-            raise ConfigError([(where, f"{name} is not a group of options here; set {name} as a whole")])
-        node.keys.setdefault(name, where)
-        node.value[name] = node = child
-    node.value[last], node.keys[last] = value, where
-
-
-def relabel(node: Node, where: str) -> Node:
-    """The same tree with one place for all nodes: a command-line argument has no lines and columns."""
-    value = node.value
-    if isinstance(value, dict):
-        value = {key: relabel(child, where) for key, child in value.items()}
-    elif isinstance(value, list):
-        value = [relabel(child, where) for child in value]
-    return Node(value, where, dict.fromkeys(node.keys, where))
-
-
 def find(name: str | Path) -> Path:
     """The path of a config, given as a path or as a name in `configs/`."""
     path = Path(name)
     return path if path.exists() or path.is_absolute() or not (CONFIGS / path).exists() else CONFIGS / path
 
 
-def load(schema: type[Schema], name: str | Path, overrides: Sequence[str] = ()) -> Schema:
-    """Read a YAML file, apply `group.key=value` overrides, and convert it to a dataclass. Raises ConfigError."""
+def load(schema: type[Schema], name: str | Path, overrides: Sequence[str] = (), tell: Tell | None = None) -> Schema:
+    """Read a YAML file, apply `group.key=value` overrides, and convert it to a dataclass. `tell` is as for `build`.
+
+    Raises ConfigError.
+    """
     mistakes: list[Mistake] = []
     tree = read_tree(name, mistakes)
     for argument in overrides:
@@ -352,7 +427,7 @@ def load(schema: type[Schema], name: str | Path, overrides: Sequence[str] = ()) 
             override(tree, argument, mistakes)
         except ConfigError as error:
             mistakes += error.mistakes
-    return build(schema, tree, mistakes)
+    return build(schema, tree, mistakes, tell)
 
 
 def read_tree(name: str | Path, mistakes: list[Mistake]) -> Node:

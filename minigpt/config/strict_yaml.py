@@ -8,7 +8,7 @@ file can neither execute code nor use much memory.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,10 @@ class Node:
     value: Any
     where: str
     keys: dict[str, str]  # the place of each key of a mapping
+    former: Node | None = None  # what an override has replaced by this
+    others: Sequence[Node] = ()  # if `former` is the kind of a layer: the kinds of all layers
+    bare: bool = False  # whether a kind was written as a bare name
+    optional: bool = False  # an option that was set in a whole list of kinds: in those that have it
 
 
 NUMBER = re.compile(r"[-+]?(\d(_?\d){0,39}|(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][-+]?\d{1,4})?)")

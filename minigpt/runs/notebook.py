@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from minigpt.config.options import load as load_config
 from minigpt.runs.assemble import RunConfig
+from minigpt.runs.report import say
 from minigpt.runs.run import Run, newest_run, open_run
 from minigpt.runs.swap import continued, tuned_name
 from minigpt.system.plugin import PLUGINS, load_plugin
@@ -35,7 +36,7 @@ def train(config: str | Path, *overrides: str, name: str = "", plugins: Sequence
     from minigpt.runs import start  # what only a training needs is not loaded with the package
 
     files = _loaded(plugins)
-    settings = load_config(RunConfig, config, overrides)
+    settings = load_config(RunConfig, config, overrides, say)
     return _finished(start.start(settings, name or Path(config).stem, files, allow_leak=False))
 
 
@@ -55,7 +56,7 @@ def fine_tune(
     from minigpt.runs import start
 
     files, source = _loaded(plugins), open_run(newest_run(str(folder)))
-    settings = continued(source.config, config, overrides)
+    settings = continued(source.config, config, overrides, say)
     return _finished(start.start(settings, name or tuned_name(source.folder), files, allow_leak=False, source=source))
 
 

@@ -20,6 +20,7 @@ from minigpt.system.folder import fsync, write_whole
 from minigpt.system.strict_json import has_form, parse_json
 from minigpt.system.terminal import complain, give_up, printable
 from minigpt.system.waiting import progress
+from minigpt.training import distributed
 from minigpt.training.loop import History
 from minigpt.training.records import Record
 
@@ -42,6 +43,11 @@ def say(text: str) -> None:
     except OSError as error:
         give_up(sys.stdout)
         complain(f"warning: stdout: {error}; nothing more is printed")
+
+
+def say_once(text: str) -> None:
+    """`say` in the first of several processes. Raises UserError for wrong variables of torchrun."""
+    (say if distributed.rank() == 0 else silent)(text)
 
 
 def silent(text: str) -> None:

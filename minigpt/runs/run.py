@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from minigpt.config.options import Tell
 from minigpt.config.options import load as load_config
 from minigpt.fast.decoding import prepare
 from minigpt.fast.packed import Weights
@@ -278,15 +279,17 @@ def load(folder: str | Path, device: str = "auto", fast: bool = True, overrides:
     """
     use_threads()  # no more than this process has CPUs; in a notebook torch does not know of a cgroup's quota
     opened = open_run(Path(folder))
-    config = swapped(opened.config, overrides)
+    swaps = list[str]()
+    config = swapped(opened.config, overrides, swaps.append)
     config = config if fast else replace(config, training=replace(config.training, fast=False))
     where, size = choose_device(device), opened.tokenizer.vocab_size
     check_device(sampling_parts(config.model, size), "writing", config.model, size, where)
     model = build_model(config, opened.tokenizer)
-    lines = move(model, opened.saved.model, opened.outline()).lines()
-    for line in lines if overrides else ():
+    moved = move(model, opened.saved.model, opened.outline())
+    lines = [*swaps, *moved.lines()] if overrides else []
+    for line in lines:
         complain(line)
-    notes = [*opened.notes, *(lines if overrides else ())]
+    notes = [*opened.notes, *lines]
     model.to(where).eval()
     return Run(opened.folder, config, opened.tokenizer, model, opened.saved.state["step"], notes, tuple(overrides))
 
@@ -353,10 +356,13 @@ def was_skipped(folder: Path) -> bool:
     return False
 
 
-def read_config(folder: Path, overrides: Sequence[str] = ()) -> RunConfig:
-    """The config that a run was trained with. Raises UserError; says which plugin is missing."""
+def read_config(folder: Path, overrides: Sequence[str] = (), tell: Tell | None = None) -> RunConfig:
+    """The config that a run was trained with, with overrides; `tell` is as for `options.load`.
+
+    Raises UserError; says which plugin is missing.
+    """
     try:
-        return load_config(RunConfig, folder / CONFIG, overrides)
+        return load_config(RunConfig, folder / CONFIG, overrides, tell)
     except ConfigError as error:
         copies = sorted(path.name for path in (folder / PLUGINS).glob("*.py"))
         missing = [name for name in copies if module_name(Path(name)) not in sys.modules]

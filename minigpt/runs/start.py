@@ -130,7 +130,7 @@ def _changed_config(
     folder: Path, overrides: Sequence[str], allow_data_change: bool, say: Say
 ) -> tuple[RunConfig, list[Change]]:
     """A run's config with overrides, and what they change. Raises UserError for what cannot change."""
-    old, config = read_config(folder), read_config(folder, overrides)
+    old, config = read_config(folder), read_config(folder, overrides, say)
     if old.data.source == PRETRAINED:
         what = "it was imported, and has no training to go on with: start one with its weights"
         raise UserError(f"--resume: {folder}: {what}: --from-run {folder.name} data.source=my.txt")

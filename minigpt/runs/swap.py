@@ -9,7 +9,6 @@ head reads the same keys and values as before.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,27 +19,25 @@ import torch
 from torch import Tensor
 
 from minigpt.attention import MultiHead
-from minigpt.config.options import as_mapping, build, hints, override, read_tree, to_python
+from minigpt.config.options import Tell, build, read_tree, to_python
+from minigpt.config.overrides import override, put
 from minigpt.config.strict_yaml import Node, from_python
-from minigpt.model import GPT, ModelConfig
+from minigpt.model import GPT
 from minigpt.runs.assemble import RunConfig
 from minigpt.runs.checkpoint import tensors_of
 from minigpt.system.errors import ConfigError, Mistake, UserError
 
-LAYERS = 1000  # the most layers that a model may have
-EVERY = "model.attention."  # an option that begins so is set in each kind of a list
 WITH_HEADS = re.compile(r"blocks\.(\d+)\.attention\.(key|value|key_norm)\.(weight|bias)")
 
 
 # ---- the config ----
 
 
-def swapped(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
+def swapped(config: RunConfig, overrides: Sequence[str], tell: Tell | None = None) -> RunConfig:
     """A run's config with other options of the model, such as `model.attention=average_softmax`.
 
-    A new kind keeps the values of those options that the old kind has too, unless the override sets them: with
-    `model.attention={kind: sliding_window, window: 64}`, the number of heads stays. In a list of attention kinds, an
-    option is set in each of them. Raises ConfigError, and UserError for an override that is not of the model.
+    `tell` is given a sentence for each kind that is swapped: what it keeps of the run's. Raises ConfigError, and
+    UserError for an override that is not of the model.
     """
     for argument in overrides:
         if not argument.startswith("model."):
@@ -48,84 +45,51 @@ def swapped(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
                 f"{argument}: only options of the model can be swapped in a run, as in "
                 "model.attention=average_softmax; a new run has its own text and training: train.py --from-run"
             )
-    return _merged(config, from_python(to_python(config), "the run's config"), overrides, [])
+    return _changed(from_python(to_python(config), "the run's config"), overrides, [], tell)
 
 
-def continued(config: RunConfig, file: str | Path | None, overrides: Sequence[str]) -> RunConfig:
+def continued(
+    config: RunConfig, file: str | Path | None, overrides: Sequence[str], tell: Tell | None = None
+) -> RunConfig:
     """The config of a new run that starts with the weights of another, and has its tokenizer and its model.
 
     Text, training and sampling are those of `file` (a path, or a name in `configs/`), or, without it, of the other run.
-    `overrides` may change them, and the model as in `swapped`. Raises ConfigError, and UserError for another tokenizer.
+    The model's options in `file` change those of the run, and `overrides` change all; `tell` is as in `swapped`.
+    Raises ConfigError, and UserError for another tokenizer.
     """
     tree, mistakes = from_python(to_python(config), "the run's config"), list[Mistake]()
     if file is not None:
         given, tokenizer = read_tree(file, mistakes), tree.value["data"].value["tokenizer"]
+        model = given.value.pop("model", Node({}, given.where, {}))
         tree.value |= {name: Node({}, given.where, {}) for name in tree.value if name != "model"} | given.value
         tree.keys |= given.keys
         if isinstance(tree.value["data"].value, dict):
             tree.value["data"].value.setdefault("tokenizer", tokenizer)
-    found = _merged(config, tree, overrides, mistakes)
-    if found.data.tokenizer != config.data.tokenizer:
+        if isinstance(model.value, dict):
+            for name, value in model.value.items():
+                put(tree.value["model"], name, value, model.keys[name])
+        else:
+            tree.value["model"] = model
+    changed = _changed(tree, overrides, mistakes, tell)
+    if changed.data.tokenizer != config.data.tokenizer:
         theirs = config.data.tokenizer.component.kind
         raise UserError(f"data.tokenizer: the weights belong to the tokenizer of their run, {theirs}: leave it out")
-    return found
+    return changed
+
+
+def _changed(tree: Node, overrides: Sequence[str], mistakes: list[Mistake], tell: Tell | None) -> RunConfig:
+    """The config of a tree with overrides. Raises ConfigError with all mistakes."""
+    for argument in overrides:
+        try:
+            override(tree, argument, mistakes)
+        except ConfigError as error:
+            mistakes += error.mistakes
+    return build(RunConfig, tree, mistakes, tell)
 
 
 def tuned_name(folder: Path) -> str:
     """The default name of a run that starts with the weights of the run in `folder`."""
     return f"{folder.resolve().name}-tuned"
-
-
-def _merged(config: RunConfig, tree: Node, overrides: Sequence[str], mistakes: list[Mistake]) -> RunConfig:
-    """The config of a tree with overrides. Model options that it does not set are the run's."""
-    for argument in overrides:
-        try:
-            _override(tree, argument, mistakes)
-        except ConfigError as error:
-            mistakes += error.mistakes
-    model, former = tree.value["model"].value, from_python(to_python(config.model), "the run's config").value
-    for name, hint in hints(ModelConfig).items() if isinstance(model, dict) else ():
-        model[name] = _with_former(model.get(name, former[name]), former[name], hint)
-    return build(RunConfig, tree, mistakes)
-
-
-def _override(tree: Node, argument: str, mistakes: list[Mistake]) -> None:
-    """`override`, but an option of the attention is set in each kind of a list. Raises ConfigError."""
-    model = tree.value["model"]
-    kinds = model.value.get("attention") if isinstance(model.value, dict) else None
-    if not argument.startswith(EVERY) or kinds is None or not isinstance(kinds.value, list):
-        return override(tree, argument, mistakes)
-    for place, kind in enumerate(kinds.value):
-        alone = Node({"model": Node({"attention": kind}, kind.where, {})}, kind.where, {})
-        override(alone, argument, mistakes)
-        kinds.value[place] = alone.value["model"].value["attention"]
-
-
-def _with_former(new: Node, former: Node, hint: object) -> Node:
-    """A kind, or a list of kinds, in which options that are not set have the values of the former kind."""
-    family = next((part for part in getattr(hint, "__args__", (hint,)) if hasattr(part, "component")), None)
-    if family is None:
-        return new
-    kinds = family.component.kinds
-    if not isinstance(new.value, list) and not isinstance(former.value, list):
-        return _with_options(new, former, kinds)
-    news, formers = (node.value if isinstance(node.value, list) else [node] for node in (new, former))
-    period = min(LAYERS, math.lcm(len(news), len(formers)))  # a list is repeated over the layers
-    items = [_with_options(news[i % len(news)], formers[i % len(formers)], kinds) for i in range(period)]
-    return Node(items, new.where, {})
-
-
-def _with_options(new: Node, former: Node, kinds: Mapping[str, type]) -> Node:
-    """The options of one kind. An option that is not set has the value of the former kind, if both have it."""
-    new = as_mapping(new)
-    if not isinstance(new.value, dict):
-        return new
-    kind = new.value.get("kind", former.value["kind"])
-    if not isinstance(kind.value, str) or kind.value not in kinds:
-        return new
-    known = {"kind", *hints(kinds[kind.value].Config)}  # type: ignore[attr-defined]
-    values = {name: value for name, value in former.value.items() if name in known} | new.value
-    return Node(values, new.where, dict.fromkeys(values, new.where) | new.keys)
 
 
 # ---- the weights ----

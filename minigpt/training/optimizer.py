@@ -253,6 +253,8 @@ class Muon(Optimizer, kind="muon"):
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Optimizer.Config):
+        meaning: ClassVar[dict[str, str]] = {"learning_rate": "of matrices"}
+
         learning_rate: Positive = 0.02
         """The largest learning rate of the matrices inside the blocks."""
         weight_decay: NonNegative = 0.0

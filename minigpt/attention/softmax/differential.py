@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -59,6 +60,8 @@ class Differential(MultiHead, kind="differential"):
     @dataclass(frozen=True, kw_only=True)
     class Config(MultiHead.Config):
         without = ("qk_norm", "qk_norm_epsilon")
+        meaning: ClassVar[dict[str, str]] = {"head_dim": "of one of two queries"}
+
         head_norm: bool = True
         """Whether each head's output is RMS-normalised; the paper's ablation leaves that out."""
 

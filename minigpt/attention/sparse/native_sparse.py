@@ -80,6 +80,8 @@ class NativeSparse(GroupedQuery, kind="native_sparse"):
 
     @dataclass(frozen=True, kw_only=True)
     class Config(GroupedQuery.Config):
+        meaning: ClassVar[dict[str, str]] = {"k": "blocks"}
+
         block: Count | None = None
         """How many positions a block has; by default a sixteenth of the context, and at least two."""
         k: Count = 3
