@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from math import log2
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count
 
 from minigpt.attention import Attention
 from minigpt.attention.cache import Past, State
 from minigpt.config.options import from_dict
 from minigpt.fast import make_fast
-from minigpt.inspection.cost import bytes_of, cost, operations_to_write
+from minigpt.inspection.cost import bytes_of, cost, counting, operations_to_write
 from minigpt.model import GPT, ModelConfig
 
 L, D, T, V = 3, 32, 24, 20
@@ -66,6 +69,49 @@ def test_operations_do_not_depend_on_which_kernel_makes_them() -> None:
     for layer in explicit.attentions():
         layer.mix = lambda *qkv, layer=layer: Attention.mix(layer, *qkv)  # type: ignore[method-assign]
     assert cost(explicit) == cost(fast)
+
+
+# ---- the backward pass ----
+
+
+def operations_of_step(model: GPT, counter: FlopCounterMode) -> int:
+    x = torch.zeros(1, model.config.block_size, dtype=torch.long)  # (1, T)
+    with counter:
+        F.cross_entropy(model(x)[0], x[0]).backward()
+    return counter.get_total_flops()
+
+
+def test_the_kernels_backward_pass_has_the_operations_of_the_plain_forms_which_torch_counts() -> None:
+    """Each product, of attention or with a weight, has a gradient for both of its factors: a step is three passes."""
+    model = model_of("multi_head")
+    step = operations_of_step(model, counting())
+    assert step == operations_of_step(make_fast(model, fast=False), FlopCounterMode(display=False))
+    assert step == 3 * T * cost(model).flops_per_token == 3 * T * flops(4, 2)
+
+
+def test_the_kernels_backward_pass_is_what_torch_counts_without_the_scores_that_it_computes_again() -> None:
+    B, H, S, d = 2, 3, 5, 8
+    query, key, value = (torch.randn(B, H, length, d, requires_grad=True) for length in (4, S, S))
+    mixed = F.scaled_dot_product_attention(query, key, value)  # (B, H, 4, d)
+    with counting() as counter:
+        mixed.sum().backward()
+    theirs = sdpa_backward_flop_count(mixed.shape, query.shape, key.shape, value.shape)
+    assert counter.get_total_flops() == theirs - 2 * B * H * 4 * S * d
+
+
+@pytest.mark.parametrize("kind", Attention.kinds)
+def test_the_backward_pass_of_every_kind_is_counted(kind: str) -> None:
+    """Two for each of the forward pass, but for few: a transform has one factor, a count of positions no gradient."""
+    model = model_of(kind, block_size=256)
+    assert operations_of_step(model, counting()) >= 2.9 * 256 * cost(model).flops_per_token
+
+
+def test_the_transforms_of_a_long_convolution_are_counted() -> None:
+    """Of the values and of the filters, zeros behind them, and one back: 2.5 n log2 n each."""
+    long, n = 256, 2 * 256
+    transforms = 2.5 * n * log2(n) * (2 * D + 4)
+    model = model_of({"kind": "long_convolution", "n_head": 4}, block_size=long)
+    assert long * cost(model).flops_per_token == L * transforms + long * flops(projections=2, square=0)
 
 
 @pytest.mark.parametrize(

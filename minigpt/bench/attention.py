@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
-from torch.utils.flop_counter import FlopCounterMode
 
 from minigpt.attention import Attention
 from minigpt.attention.cache import Past
@@ -28,7 +27,7 @@ from minigpt.bench.processes import in_turn
 from minigpt.bench.setting import Setting
 from minigpt.config.options import hints, suggest
 from minigpt.fast import make_fast
-from minigpt.inspection.cost import CUSTOM, bytes_of
+from minigpt.inspection.cost import bytes_of, counting
 from minigpt.system.errors import UserError
 from minigpt.training.loop import has_bfloat16
 
@@ -207,7 +206,7 @@ def peak_bytes(step: Callable[[], None], device: torch.device) -> int:
 
 def flops(kind: Kind, T: int) -> float:
     """Operations of forward and backward."""
-    with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=CUSTOM) as counter:
+    with torch.no_grad(), counting() as counter:
         kind.layer(T)(torch.zeros(1, T, WIDTH, device=kind.device))
     return 3.0 * counter.get_total_flops()
 

@@ -2,8 +2,13 @@
 
 Operations are counted while the model runs. A matrix product has two for each multiplication and addition; the two
 products of attention count over the whole square of positions; a running sum has one for each addition; a triangular
-system of n equations, as of the delta rule, n^2 for each right side. Elementwise operations (norms, GELU, softmax, the
-sums of `average_loop`) are left out, as usual: they are few.
+system of n equations, as of the delta rule, n^2 for each right side; an FFT of n real numbers 2.5 n log2 n, and of n
+complex ones 5 n log2 n (the convention of fftw.org/speed). Elementwise operations (norms, GELU, softmax, the sums of
+`average_loop`) are left out, as usual: they are few.
+
+The backward pass of a fused attention kernel has the four products of the plain form: each of the two products has a
+gradient for both of its factors. The kernel also computes the scores again, which saves memory and is not part of the
+model ("PaLM", arXiv 2204.02311, appendix B).
 
 B batch, H heads, T query positions, S key positions, D model width, d width of a query and a key, e of a value.
 """
@@ -12,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from math import log2, prod
 from typing import Any
 
 import torch
@@ -31,8 +37,13 @@ class Cost:
     """The cost of a model; it does not depend on the values of its weights."""
 
     parameters: int
-    flops_per_token: float  # of a forward pass over a full context; training takes about three times as many
+    flops_per_token: float  # of a forward pass over a full context
     cache_bytes_per_token: float  # of the cache after a full context, divided by its tokens
+
+
+def counting() -> FlopCounterMode:
+    """Counts the operations inside a `with`, forward and backward: `counting() as counter`."""
+    return FlopCounterMode(display=False, custom_mapping=CUSTOM)
 
 
 @torch.no_grad()
@@ -41,7 +52,7 @@ def cost(model: GPT) -> Cost:
     T = model.config.block_size
     ids = torch.zeros(1, T, dtype=torch.long, device=model.device)  # (1, T)
     with eval_mode(model):
-        with FlopCounterMode(display=False, custom_mapping=CUSTOM) as counter:
+        with counting() as counter:
             model(ids)
         cache = model.make_cache()
         model(ids, cache)
@@ -52,7 +63,7 @@ def cost(model: GPT) -> Cost:
 def operations_to_write(model: GPT, tokens: int, use_cache: bool = True) -> list[int]:
     """The operations of each of the tokens that `generate` writes after a first one, with a cache or without."""
     prompt = torch.zeros(1, 1, dtype=torch.long, device=model.device)  # (1, 1)
-    with FlopCounterMode(display=False, custom_mapping=CUSTOM) as counter:
+    with counting() as counter:
         written = generate(model, prompt, SamplingConfig(max_tokens=tokens, temperature=0), use_cache=use_cache)
         totals = [counter.get_total_flops() for _ in written]
     return [after - before for before, after in pairwise([0, *totals])]
@@ -78,6 +89,11 @@ def _attention(query: Any, key: Any, value: Any, *rest: Any, out_val: Any = None
     return int(2 * B * H * T * key[2] * (d + value[3]))
 
 
+def _attention_backward(gradient: Any, *attention: Any, out_val: Any = None, **options: Any) -> int:
+    """A gradient (B, H, T, e), then what `_attention` has: each product has a gradient for both of its factors."""
+    return 2 * _attention(*attention)
+
+
 def _running_sum(x: Any, *rest: Any, out_val: Any = None, **options: Any) -> int:
     return int(torch.Size(x).numel())
 
@@ -87,8 +103,27 @@ def _triangular(matrix: Any, other: Any, *rest: Any, left: bool = True, out_val:
     return int(torch.Size(other).numel() * matrix[-1])
 
 
+def _real_fft(x: Any, dims: Any, *rest: Any, **options: Any) -> int:
+    return int(2.5 * prod(x) * log2(prod(x[dim] for dim in dims)))
+
+
+def _inverse_real_fft(x: Any, dims: Any, *rest: Any, out_shape: Any, **options: Any) -> int:
+    return _real_fft(out_shape, dims)
+
+
+def _complex_fft(x: Any, dims: Any, *rest: Any, **options: Any) -> int:
+    return 2 * _real_fft(x, dims)
+
+
 CUSTOM = {
     aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
+    aten._scaled_dot_product_flash_attention_backward: _attention_backward,
+    aten._scaled_dot_product_efficient_attention_backward: _attention_backward,
+    aten._scaled_dot_product_cudnn_attention_backward: _attention_backward,
+    aten._fft_r2c: _real_fft,
+    aten._fft_c2r: _inverse_real_fft,
+    aten._fft_c2c: _complex_fft,
     aten.cumsum: _running_sum,
     aten.linalg_solve_triangular: _triangular,
 }

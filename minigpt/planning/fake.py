@@ -29,11 +29,10 @@ from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
 
 from minigpt.fast import make_fast
 from minigpt.fast.rotary import table
-from minigpt.inspection.cost import CUSTOM
+from minigpt.inspection.cost import counting
 from minigpt.model import GPT, ModelConfig
 from minigpt.model.eval_mode import eval_mode
 from minigpt.planning.depth import Event, deepened, depths
@@ -69,7 +68,7 @@ class Step:
 
     peak: int  # bytes at the moment when the most are allocated
     parts: dict[str, int]  # these bytes by PARTS
-    flops: float  # a token, forward and backward
+    flops: float  # a token, forward and backward, with what is computed again
     forward_flops: float  # a token, forward alone
 
 
@@ -349,15 +348,19 @@ def operations(config: ModelConfig, vocab_size: int, training: TrainingConfig, g
 
 
 def counted(config: ModelConfig, vocab_size: int, training: TrainingConfig, gpu: bool) -> tuple[int, int]:
-    """The operations of a window, forward and backward, and forward alone."""
-    counters = [FlopCounterMode(display=False, custom_mapping=CUSTOM) for _ in range(2)]
+    """`operations_of` of a model as it will be trained."""
     if gpu and training.precision == "auto":
         training = replace(training, precision="bfloat16")
     with fake(gpu):
-        model = build(config, vocab_size, training)
-        x = torch.zeros(1, config.block_size, dtype=torch.long)  # (1, T)
-        with counters[0]:
-            accumulate(model, x, x, training, BatchLoss(model, precision=mixed_precision(training, model)))
-        with counters[1], torch.no_grad():
-            model(x)
-    return counters[0].get_total_flops(), counters[1].get_total_flops()
+        return operations_of(build(config, vocab_size, training), training)
+
+
+def operations_of(model: GPT, training: TrainingConfig) -> tuple[int, int]:
+    """The operations of a window, forward and backward, and forward alone. Gradients are left in the parameters."""
+    x = torch.zeros(1, model.config.block_size, dtype=torch.long)  # (1, T)
+    forward = recomputing(model) if training.checkpoint_activations else model
+    with counting() as both:
+        accumulate(model, x, x, training, BatchLoss(model, forward, mixed_precision(training, model)))
+    with counting() as once, torch.no_grad():
+        model(x.to(model.device))
+    return both.get_total_flops(), once.get_total_flops()

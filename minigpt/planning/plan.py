@@ -33,7 +33,7 @@ class Plan:
     parameters: dict[str, int]  # by part
     tokens: int  # of the whole training
     optimal: int  # tokens at which this model would be compute-optimal, about
-    flops: float  # a token, forward and backward
+    flops: float  # a token, forward and backward, with what is computed again
     forward: float  # the part of `flops` in the forward pass
     attention: float  # the part of `forward` that grows with the context, at the full context
     rows: int  # windows of a step on one device
@@ -54,8 +54,7 @@ class Plan:
 
     def seconds(self, mfu: float) -> float | None:
         """How long the training takes; None if the speed of the device is not known. `mfu`: share of its peak speed."""
-        flops = self.flops + self.forward * self.again  # a token
-        return self.tokens * flops / (self.devices * self.device.flops * mfu) if self.device.flops else None
+        return self.tokens * self.flops / (self.devices * self.device.flops * mfu) if self.device.flops else None
 
 
 def make_plan(config: ModelConfig, vocab_size: int, training: TrainingConfig, device: Device, devices: int = 1) -> Plan:
@@ -69,6 +68,7 @@ def make_plan(config: ModelConfig, vocab_size: int, training: TrainingConfig, de
     step = simulate(config, vocab_size, training, rows, device.is_gpu, devices)
     most = largest_that_fits(config, vocab_size, training, rows, device.usable, device.is_gpu, {micro: step}, devices)
     model, found = outline(config, vocab_size), list[str]()
+    adapters = adapter_parameters(model, training.lora) if training.lora else 0
     shared = isinstance(training.parallel, FSDP.Config) and devices > 1
     if step.peak > device.usable:
         most_ranks = MOST_RANKS if device.is_gpu else 1
@@ -79,11 +79,11 @@ def make_plan(config: ModelConfig, vocab_size: int, training: TrainingConfig, de
         optimal=OPTIMAL * sum(parameter.numel() for parameter in model.parameters()),
         flops=step.flops,
         forward=step.forward_flops,
-        attention=step.forward_flops - linear_flops(model),
+        attention=step.forward_flops - linear_flops(model) - 2 * adapters,
         rows=rows,
         micro_batch=micro,
         step=step,
-        saved=saved_bytes(model, training, step.parts[MOMENTS], devices if shared else 1),
+        saved=saved_bytes(model, adapters, step.parts[MOMENTS], devices if shared else 1),
         most=most,
         remedies=found,
         again=training.checkpoint_activations,
@@ -111,11 +111,12 @@ def peaks_by_ranks(
         yield ranks, sum(kept.values()), sum(again.values())
 
 
-def saved_bytes(model: GPT, training: TrainingConfig, moments: int, processes: int) -> int:
-    """The bytes of a checkpoint that each process writes; `moments`: the bytes of its optimizer's state."""
+def saved_bytes(model: GPT, adapters: int, moments: int, processes: int) -> int:
+    """The bytes of a checkpoint that each process writes; `adapters`: their numbers; `moments`: the bytes of the
+    optimizer's state in a process.
+    """
     whole = sum({id(tensor): tensor.nbytes for tensor in model.state_dict(keep_vars=True).values()}.values())
-    adapters = NUMBER * adapter_parameters(model, training.lora) if training.lora else 0
-    return -(-(whole + adapters) // processes) + moments
+    return -(-(whole + NUMBER * adapters) // processes) + moments
 
 
 def linear_flops(model: GPT) -> int:

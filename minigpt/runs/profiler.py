@@ -24,9 +24,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node
 
 from minigpt.attention import Attention
-from minigpt.inspection.cost import cost
 from minigpt.model import GPT, MLP, count_parameters
 from minigpt.model.replaced import replaced
+from minigpt.planning.fake import operations_of
 from minigpt.runs.assemble import RunConfig, assemble, open_text
 from minigpt.runs.report import say
 from minigpt.system.errors import UserError
@@ -225,16 +225,17 @@ def _line(part: str, both: Sequence[float | None], seconds: float, found: Profil
     return f"{part:33} {forward:>10} {backward:>11} {1000 * seconds:9.2f} {100 * seconds / found.whole:6.1f} %"
 
 
-def summary(found: Profile, tokens: int, flops_per_token: float) -> str:
-    """The step without the profiler: its time, its speed, and what the profiler adds; for `tokens` tokens a step."""
+def summary(found: Profile, tokens: int, flops: float, forward: float) -> str:
+    """The step without the profiler: its time, its speed, and what the profiler adds; for `tokens` tokens a step of
+    `flops` operations each, of which `forward` are in the forward pass.
+    """
     without, with_it = median(found.unprofiled), median(found.profiled)
-    flops = 3 * flops_per_token * tokens / without
     return (
         f"median step: {1000 * without:.2f} ms ({1000 * min(found.unprofiled):.2f} to "
         f"{1000 * max(found.unprofiled):.2f}); with the profiler {1000 * with_it:.2f} ms "
         f"({100 * (with_it / without - 1):+.1f} %; the steps alternate)\n"
-        f"speed without it: {tokens / without:,.0f} tokens/s, {flops / 1e9:,.1f} GFLOP/s "
-        f"({flops_per_token:,.0f} operations a token forward, and about three times as many with the backward pass)"
+        f"speed without it: {tokens / without:,.0f} tokens/s, {flops * tokens / without / 1e9:,.1f} GFLOP/s "
+        f"({flops:,.0f} operations a token, of which {forward:,.0f} forward)"
     )
 
 
@@ -252,7 +253,8 @@ def show_profile(config: RunConfig, steps: int) -> None:
         say("note: training.compile is off in a profile: compiled, the parts cannot be told apart")
     found = take_profile(model, dataset, optimizer, settings, steps)
     say(f"\nmean of {steps} steps\n{table(found)}\n")
-    say(summary(found, settings.batch_size * dataset.block_size, cost(model).flops_per_token))
+    both, forward = (count / dataset.block_size for count in operations_of(model, settings))
+    say(summary(found, settings.batch_size * dataset.block_size, both, forward))
 
 
 __all__ = ["PARTS", "STEPS", "Profile", "Profiler", "attached", "show_profile", "summary", "table", "take_profile"]
