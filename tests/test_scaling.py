@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import xml.etree.ElementTree
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,21 @@ from browser import QUICK_THEMES, Visit, overflow, violations
 from running import script
 
 from minigpt.comparison import sizes as scaling_module
-from minigpt.comparison.growth import lines, prediction_in_words, sentences, summarise, to_csv
+from minigpt.comparison.growth import (
+    lines,
+    prediction_in_words,
+    sentences,
+    slope_of,
+    summarise,
+    to_csv,
+    trend_in_words,
+)
 from minigpt.comparison.growth_chart import picture
 from minigpt.comparison.growth_page import page
 from minigpt.comparison.power_law import PowerLaw, fit, loose
 from minigpt.comparison.results import RESULT, Job, jobs, save_result
 from minigpt.comparison.sizes import Scaling, blocks_of, load_scaling, refuse_fewer_kinds, refuse_other_settings
+from minigpt.comparison.statistics import paired
 from minigpt.comparison.tuning import trials
 from minigpt.config.options import to_python
 from minigpt.system.errors import UserError
@@ -287,9 +298,68 @@ def test_a_gain_that_grows_shrinks_or_shows_no_trend(tmp_path: Path) -> None:
     scaling = read(tmp_path, SMALL.replace("seeds: [1, 2]", "seeds: [1, 2, 3, 4]"))
     said = sentences(summary_of(scaling, {"mean": -0.1, "four": 0.0}))
     assert any(line.startswith("The lag of mean against heads grows from 1 x 8 to 1 x 32") for line in said)
-    assert any("of four against heads shows no trend" in line for line in said)
+    assert any(line.startswith("four against heads: no trend shown in 6 sizes, from 1 x 8") for line in said)
     grown = sentences(summary_of(scaling, {"four": 0.2}))
     assert any(line.startswith("The gain of four against heads grows") for line in grown)
+
+
+ENDS = {  # the gains of the smallest and the largest size, each less and more 0.02 in two seeds -> the sentence
+    (0.3, 0.6): "The gain of mean against heads grows",
+    (0.6, 0.3): "The gain of mean against heads shrinks",
+    (-0.3, -0.6): "The lag of mean against heads grows",
+    (-0.6, -0.3): "The lag of mean against heads shrinks",
+    (0.6, -0.3): "The gain of mean against heads turns into a lag",
+    (-0.6, 0.3): "The lag of mean against heads turns into a gain",
+    (0.6, -0.1): "The gain of mean against heads shrinks",  # that the last is a lag is not shown
+    (-0.1, 0.6): "Compared with heads, mean becomes better",  # nor that the first is one
+    (0.1, -0.6): "Compared with heads, mean becomes worse",
+    (0.3, 0.3): "mean against heads: no trend shown in 6 sizes,",
+}
+
+
+def told(scaling: Scaling, gains: Sequence[float], spread: Callable[[int, int], float]) -> str:
+    """The sentence about gains, one a size; `spread` is added for a seed at a size."""
+    results = []
+    for job in jobs(scaling, [], False):
+        kind, sizes = scaling.points[job.variant].kind, [p.size for p in scaling.points.values() if p.kind == "heads"]
+        at = sizes.index(scaling.points[job.variant].size)
+        loss = math.exp(-(gains[at] + spread(job.seed, at)) if kind == "mean" else 0)
+        results.append((job, {"status": "done", "message": "", "loss": loss, "above": loss, "characters": 1000}))
+    found = summarise(scaling, results, "", [])
+    trend = trend_in_words(found["kinds"][1], found)
+    assert escape(trend) in page(found) and trend in sentences(found)
+    return trend
+
+
+@pytest.mark.parametrize("ends", ENDS)
+def test_the_words_of_a_trend_are_those_that_its_interval_and_those_of_its_ends_support(
+    ends: tuple[float, float], tmp_path: Path
+) -> None:
+    """With two seeds that differ by 2 d, an interval is the mean and 12.7 d to both sides."""
+    scaling = read(tmp_path)
+    sizes = [p.parameters for p in scaling.points.values() if p.kind == "heads"]
+    share = np.log(np.array(sizes) / sizes[0]) / math.log(sizes[-1] / sizes[0])
+    assert told(
+        scaling, ends[0] + (ends[1] - ends[0]) * share, lambda seed, at: (0.02 + 1e-4 * at) * (2 * seed - 3)
+    ).startswith(ENDS[ends] + " from 1 x 8 to 1 x 32 (")
+
+
+def test_a_gain_that_goes_up_and_down_with_the_size_is_no_trend(tmp_path: Path) -> None:
+    """Although all seeds are alike: the line through these sizes falls, and its interval is from their scatter."""
+    up_and_down = [0.3, 0.5, 0.1, 0.4, 0.0, 0.3]
+    assert "no trend shown in 6 sizes" in told(read(tmp_path), up_and_down, lambda seed, at: 1e-5 * seed)
+
+
+def test_the_interval_of_a_trend_is_that_of_the_seeds_or_that_of_the_line(tmp_path: Path) -> None:
+    """Of the line as of an exponent, whose interval is tested on its own."""
+    x, scatter = np.log([10, 20, 40, 80, 160]), np.array([0.1, -0.2, 0.0, 0.2, -0.1])
+    law = fit(list(np.exp(x)), list(np.exp(-0.5 * x + scatter)), 0.0)
+    assert isinstance(law, PowerLaw)
+    alike = slope_of([list(zip(x, -0.5 * x + scatter))] * 2)
+    assert [-alike["mean"], -alike["high"], -alike["low"]] == pytest.approx([*asdict(law.alpha).values()])
+    straight = slope_of([list(zip(x, slope * x)) for slope in (-0.4, -0.6)])
+    assert straight == pytest.approx(asdict(paired([-0.4, -0.6], [0, 0])))
+    assert slope_of([[(0, 0), (1, 2)], [(0, 0), (1, 4)]]) == pytest.approx(asdict(paired([2, 4], [0, 0])))
 
 
 def test_without_a_floor_gains_are_in_nats(tmp_path: Path) -> None:

@@ -5,8 +5,10 @@ page only show what is in it.
 
 The gain of a kind over the baseline at a size is a ratio of losses above the floor, or a difference of losses where no
 floor is known. The trend of a gain is computed for each seed: the slope of the least-squares line through the gains
-(of ratios, the logarithms) over the logarithm of the size. Its interval is Student's t interval over the seeds. With
-ratios, the slope is the difference of the two exponents, paired by seed.
+(of ratios, the logarithms) over the logarithm of the size. With ratios, it is the difference of the two exponents. Its
+interval is the wider one of two: Student's over the seeds, and Student's from the scatter of the sizes around the line.
+The second is there because a gain that goes up and down with the size, with every seed alike, is no trend. A sentence
+says that there is a trend only where this interval excludes zero.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,7 @@ import numpy as np
 from minigpt.comparison.power_law import Interval, PowerLaw, fit, loose
 from minigpt.comparison.results import Job
 from minigpt.comparison.sizes import Point, Scaling
-from minigpt.comparison.statistics import paired
+from minigpt.comparison.statistics import CONFIDENCE, Difference, paired, t_quantile
 from minigpt.config.options import to_python
 from minigpt.text.dataset import DataConfig
 from minigpt.training.floor import is_impossible
@@ -119,15 +121,23 @@ def _trend(row: Mapping[str, Any], base: Mapping[str, Any], metric: str) -> dict
         )
         for seed, (a, b) in pairs.items() if usable else ():
             gains.setdefault(seed, []).append((math.log(theirs["parameters"]), change(b) - change(a)))
-    slopes = [slope_of(found) for found in gains.values() if len(found) == len(sizes) >= 2]
-    slope = asdict(paired(slopes, [0.0] * len(slopes))) if len(slopes) >= 2 else None
-    return {"sizes": sizes, "slope": slope}
+    whole = [found for found in gains.values() if len(found) == len(sizes)]
+    several = len(whole) >= 2 and len({size["parameters"] for size in sizes}) >= 2
+    return {"sizes": sizes, "slope": slope_of(whole) if several else None}
 
 
-def slope_of(points: Sequence[tuple[float, float]]) -> float:
-    """The slope of the least-squares line through points (x, y)."""
-    x, y = zip(*points)
-    return float(np.polyfit(np.array(x), np.array(y), 1)[0])
+def slope_of(seeds: Sequence[Sequence[tuple[float, float]]]) -> dict[str, Any]:
+    """The slope of the least-squares line through the points (x, y) of two or more seeds, as a Difference with its
+    interval (see above); all seeds have the same n x.
+    """
+    x, y = np.array(seeds).transpose(2, 1, 0)  # (n, seeds) each
+    x, degrees = x[:, 0] - x[:, 0].mean(), len(x) - 2
+    found = paired(list(x @ y / (x @ x)), [0.0] * len(seeds))
+    left = y.mean(axis=1) - y.mean() - found.mean * x  # (n,)
+    scatter = math.sqrt(float(left @ left / (x @ x)) / degrees) if degrees else 0.0
+    margin = scatter * t_quantile((1 + CONFIDENCE) / 2, max(1, degrees))
+    assert found.low is not None and found.high is not None  # two seeds or more
+    return asdict(replace(found, low=min(found.low, found.mean - margin), high=max(found.high, found.mean + margin)))
 
 
 def _troubles(job: Job, result: Result) -> str:
@@ -239,26 +249,23 @@ def prediction_in_words(kind: str, point: Mapping[str, Any]) -> str:
 
 def trend_in_words(row: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     """How the gain over the baseline changes with the size, as a sentence."""
-    trend, base, kind = row["trend"], summary["baseline"], row["kind"]
-    ends = [size for size in trend["sizes"] if size["gain"] and size["gain"]["low"] is not None]
-    if not ends or trend["slope"] is None:
+    base, kind, slope, sizes = summary["baseline"], row["kind"], row["trend"]["slope"], row["trend"]["sizes"]
+    if slope is None:
         return f"{kind} against {base}: too few pairs of runs for a trend."
-    first, last = ends[0], ends[-1]
-    span = f"from {first['size']} to {last['size']}"
-    better = first["gain"]["mean"] > 0
-    unsure = first["gain"]["low"] <= 0 <= first["gain"]["high"]
-    word = "difference" if unsure else "gain" if better else "lag"
-    amounts = f"{amount(first['gain'], summary)} at {first['size']}, {amount(last['gain'], summary)} at {last['size']}"
-    slope = trend["slope"]
-    what = "difference of exponents" if summary["metric"] == "above" else "nats for each e-fold of parameters"
-    interval = f"{what} {slope['mean']:+.3f}, {slope['low']:+.3f} to {slope['high']:+.3f}"
-    if slope["low"] <= 0 <= slope["high"]:
-        how = "shows no trend"
+    first, last = (Difference(**size["gain"]) for size in (sizes[0], sizes[-1]))
+    gain, lag = ("gain", "lag") if first.mean > 0 else ("lag", "gain")
+    better, turns = slope["mean"] > 0, last.shown and (first.mean > 0) != (last.mean > 0)
+    if not Difference(**slope).shown:
+        said = f"{kind} against {base}: no trend shown in {len(sizes)} sizes,"
+    elif not first.shown:
+        said = f"Compared with {base}, {kind} becomes {'better' if better else 'worse'}"
     else:
-        grows = (slope["mean"] > 0) == better
-        turns = first["gain"]["mean"] * last["gain"]["mean"] < 0
-        how = "turns round" if turns and not unsure else "grows" if grows else "shrinks"
-    return f"The {word} of {kind} against {base} {how} {span} ({interval}): {amounts}."
+        how = "grows" if (first.mean > 0) == better else f"turns into a {lag}" if turns else "shrinks"
+        said = f"The {gain} of {kind} against {base} {how}"
+    what = "difference of exponents" if summary["metric"] == "above" else "nats for each e-fold of parameters"
+    interval = f"{what} {slope['mean']:+.3g}, {slope['low']:+.3g} to {slope['high']:+.3g}"
+    amounts = (f"{amount(size['gain'], summary)} at {size['size']}" for size in (sizes[0], sizes[-1]))
+    return f"{said} from {sizes[0]['size']} to {sizes[-1]['size']} ({interval}): {', '.join(amounts)}."
 
 
 def amount(gain: Mapping[str, float], summary: Mapping[str, Any]) -> str:

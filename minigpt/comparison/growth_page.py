@@ -80,8 +80,9 @@ def _findings(summary: Mapping[str, Any]) -> Iterator[str]:
     yield "</ul><h2>Does the gain survive?</h2><ul>"
     yield from (f"<li>{escape(trend_in_words(row, summary))}</li>" for row in summary["kinds"] if row["trend"])
     yield f"""</ul><p class="soft">Exponents and predictions have 95 % intervals, Student's, from the scatter of the
-sizes around the curve. A trend is the slope of the gain by the logarithm of the parameters, for each seed; its interval
-is Student's over the seeds. What holds for these sizes need not hold beyond them. {escape(summary["rate"])}</p>
+sizes around the curve. A trend is the slope of the gain by the logarithm of the parameters. Its interval is the wider
+one of two: over the seeds, and from the scatter of the sizes around the line. What holds for these sizes need not hold
+beyond them. {escape(summary["rate"])}</p>
 </section>"""
 
 
