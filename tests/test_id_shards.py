@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import signal
@@ -20,11 +21,11 @@ from minigpt.text import corpus as corpora
 from minigpt.text import cuts, shards, workers
 from minigpt.text import ids as on_disk
 from minigpt.text.corpus import open_corpus
-from minigpt.text.cuts import Piece, cut_up, last_part, place_to_cut
+from minigpt.text.cuts import Piece, cut_up, place_to_cut
 from minigpt.text.dataset import Dataset
 from minigpt.text.ids import ids_on_disk
 from minigpt.text.shards import Shards, write_shards
-from minigpt.text.tokenizer import BPE, GPT2, Byte, Tokenizer, parts
+from minigpt.text.tokenizer import BPE, GPT2, Byte, Tokenizer, last_part, parts
 
 data = pytest.fixture(scope="module", autouse=True)(own_data)
 WINDOWS = ("random", "shuffled", "documents")
@@ -72,6 +73,30 @@ def test_pieces_end_where_parts_of_the_whole_text_end(step: int, learned: BPE) -
     ends = set(np.cumsum([len(part) for part in parts(text)]).tolist())
     assert set(np.cumsum([len(piece) for piece in pieces]).tolist()) <= ends
     assert np.concatenate([learned.encode(piece) for piece in pieces]).tolist() == learned.encode(text).tolist()
+
+
+@pytest.mark.parametrize("processes", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["gpt2", "bpe"])
+def test_words_without_end_in_files_have_the_ids_that_tiktoken_makes(
+    kind: str, processes: int, small: None, learned: BPE, tmp_path: Path
+) -> None:
+    """Whatever files, documents, pieces, shards and processes they pass through on their way."""
+    draw, folder = np.random.default_rng(0), tmp_path / "texts"
+    words = [
+        "".join(draw.choice(list(letters), 7000))
+        for letters in ("ACGT", "0123456789", "a'sé\u0301", "多读书😀", "=/\n")
+    ]
+    texts = [" ".join(words), "\n".join(words[::-1]), *words, random_text(30_000)]
+    folder.mkdir()
+    (folder / "a.txt").write_text(texts[0], encoding="utf-8", newline="")
+    (folder / "b.md.gz").write_bytes(gzip.compress(texts[1].encode()))
+    (folder / "c.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[2:]), encoding="utf-8")
+    tokenizer = GPT2() if kind == "gpt2" else learned
+    seals = write_shards(tmp_path, open_corpus(str(folder)), tokenizer, np.dtype("<u4"), processes)
+    ids = Shards(tmp_path, [seal.ids for seal in seals], np.dtype("<u4"))[:].tolist()
+    between = [] if tokenizer.end_of_text is None else [tokenizer.end_of_text]
+    whole = [[*between * (n > 0), *tokenizer.encoding.encode_ordinary(text)] for n, text in enumerate(texts)]
+    assert ids == [id for some in whole for id in some] and len(seals) > 3
 
 
 class Shouting(Byte):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import random
 import socket
 import string
 import sys
@@ -12,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -19,13 +21,16 @@ import tiktoken
 from hypothesis import given
 from hypothesis import strategies as st
 from running import forked
+from tiktoken_ext import openai_public
 
 from minigpt.config.options import Options, build, from_python
 from minigpt.system.errors import ConfigError, UserError
 from minigpt.system.waiting import interruptible
 from minigpt.text import tokenizer as tokenizers
 from minigpt.text.dataset import DataConfig
-from minigpt.text.tokenizer import BPE, Byte, Char, Tiktoken, Tokenizer
+from minigpt.text.ranked import Ranked
+from minigpt.text.split_patterns import OF_GGUF
+from minigpt.text.tokenizer import BPE, PIECES, Byte, Char, Tiktoken, Tokenizer, byte_letters, last_part, parts
 
 ROOT = Path(__file__).parents[1]
 SENTENCE = "The crow said, “naïve 🦉!”\r\nThen the crow sang: the crow, the crow."
@@ -239,6 +244,126 @@ def test_a_gap_in_a_vocabulary_reads_as_a_replacement_character() -> None:
         )
 
     assert Gap().decode([65, 299, 66, 300]) == "A\ufffdB<|end|>"
+
+
+# --------------------------------------------------------------------------------- a long text, in parts
+
+HARD = [
+    *"abzABZ0129'\u2019.,;:!?-=/\\_()\n\r\t \x0b\x0c\x1c\x1f\x85\xa0\u2028\u3000\u200b\ufeff",
+    *("  ", "\r\n", "\n\n", " \n", "'s", "'LL", "'re", "é", "e\u0301", "ß", "ǅ", "ʰ", "ª", "Ⅷ", "½", "²", "٣", "①"),
+    *(
+        "中",
+        "日本",
+        "。",
+        "\uff0c",
+        "ไทย",
+        "न्दी",
+        "😀",
+        "👩\u200d👧",
+        "\U0001d4b3",
+        "ACGT",
+        "aaaa",
+        "    ",
+        "====",
+        "…",
+    ),
+]
+LETTERS = {latin.encode("latin-1"): letter for letter, latin in byte_letters().items()}
+
+
+@pytest.fixture(scope="module")
+def encodings() -> dict[str, tiktoken.Encoding]:
+    """An encoding of every split pattern that tiktoken runs here, in which any two bytes of a word may be one token."""
+    ranks = {bytes([byte]): byte for byte in range(256)}
+    used = sorted({byte for text in HARD for byte in text.encode()})
+    ranks |= {pair: 256 + n for n, pair in enumerate(bytes([a, b]) for a in used for b in used)}
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        for load in ("load_tiktoken_bpe", "data_gym_to_mergeable_bpe_ranks"):
+            monkeypatch.setattr(openai_public, load, lambda *_, **__: {})
+        patterns = {name: openai_public.ENCODING_CONSTRUCTORS[name]()["pat_str"] for name in tokenizers.FILES}
+    patterns |= {"bpe": PIECES} | {f"ranked, {name}": OF_GGUF[name] for name in OF_GGUF}
+    return {
+        name: tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
+        for pattern, name in {pattern: name for name, pattern in reversed(patterns.items())}.items()
+    }
+
+
+@given(st.lists(st.sampled_from(HARD), max_size=40).map("".join), st.integers(1, 9))
+def test_the_parts_of_a_text_have_the_ids_of_the_whole(
+    encodings: dict[str, tiktoken.Encoding], text: str, size: int
+) -> None:
+    with patch.object(tokenizers, "PART", size):
+        cut, last = list(parts(text)), last_part(text)
+    assert "".join(cut) == text and (last == len(text) - len(cut[-1]) if cut else last == 0)
+    for name, encoding in encodings.items():
+        assert [id for part in cut for id in encoding.encode_ordinary(part)] == encoding.encode_ordinary(text), name
+
+
+@pytest.mark.parametrize("pattern", ["gpt2", "o200k_base"])
+def test_what_is_a_letter_here_is_one_in_tiktokens_tables(
+    pattern: str, encodings: dict[str, tiktoken.Encoding]
+) -> None:
+    """They may be of another version of Unicode. Of what is no letter there, a comma would be part."""
+    every = (chr(point) for point in range(0x110000) if not 0xD800 <= point < 0xE000)
+    text = "".join(f"{letter}," for letter in every if letter.isalnum())
+    ranks = {bytes([byte]): byte for byte in range(256)} | {bytes([byte, 44]): 256 + byte for byte in range(256)}
+    encoding = tiktoken.Encoding("", pat_str=encodings[pattern]._pat_str, mergeable_ranks=ranks, special_tokens={})
+    assert max(encoding.encode_ordinary(text)) < 256 and len(text) > 200_000
+
+
+def long_words() -> dict[str, str]:
+    """Words of 5,000 characters, which do not end where a shorter one would."""
+    draw = random.Random(0)
+
+    def of(alphabet: Iterable[str]) -> str:
+        return "".join(draw.choices(list(alphabet), k=5000))
+
+    cjk = [chr(point) for point in range(0x4E00, 0x9FFF)]
+    alphabets = {"letters": string.ascii_letters, "digits": string.digits, "signs": "=-+*/#'\"", "DNA": "ACGT"}
+    alphabets |= {"CJK": cjk, "emoji": "😀🦉👩\u200d👧", "marks": "a\u0301é", "apostrophes": "a'sre", "blanks": " \t"}
+    alphabets |= {"line ends": "\r\n", "one letter": "a", "one blank": " ", "base64": f"{string.ascii_letters}0123/+"}
+    return {name: of(alphabet) for name, alphabet in alphabets.items()}
+
+
+LONG = long_words()
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_long_word_has_the_ids_that_tiktoken_makes(name: str, gpt2: Tokenizer, bpe: BPE) -> None:
+    tokens = sorted({bytes([byte]) for byte in range(256)} | {b"AC", b"GT", b"ACGT", b"aa", b"  ", b"=="})
+    merges = ["A C", "G T", "AC GT", "a a", f"{LETTERS[b' ']} {LETTERS[b' ']}", "= ="]
+    letters = ["".join(LETTERS[bytes([byte])] for byte in token) for token in tokens]
+    for text in (LONG[name], f"a word, {LONG[name]} and {LONG[name]}\n{LONG[name]}.", LONG[name] + "x"):
+        assert gpt2.encode(text).tolist() == tiktoken.get_encoding("gpt2").encode_ordinary(text)
+        assert bpe.encode(text).tolist() == bpe.encoding.encode_ordinary(text)
+        for split in OF_GGUF:
+            ranked = Ranked(letters, merges, split, [], [], None, [], None)
+            assert ranked.encode(text).tolist() == ranked._ids[ranked._encoding.encode_ordinary(text)].tolist()
+
+
+def test_a_word_that_would_take_too_long_is_refused_by_name_and_size(bpe: BPE, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizers, "LONGEST", 9000)
+    monkeypatch.setattr(tokenizers, "BLANKS", 3000)
+    for text in ("a" * 8999, "one\n" + "a" * 8999 + "\nand " * 9999, " " * 2999 + "a"):
+        assert bpe.encode(text).tolist() == bpe.encoding.encode_ordinary(text)
+        assert len(text) < 9000 or last_part(text) > 9000
+    for text, what in (
+        ("a" * 9000, r"from 'a' \(U\+0061\) at index 0 on, a word of 9,000 characters or more, too many to tokenize"),
+        ("é\nand " + "=" * 9999 + "\nand", r"from '=' \(U\+003D\) at index 6 \(line 2, column 5\) on, a word of 9,000"),
+        ("b" + "\n" * 3000, r"from '\\n' \(U\+000A\) at index 1 .* on, white space of 3,000 characters or more"),
+    ):
+        for call in (bpe.encode, last_part, lambda text: BPE.fit(BPE.Config(vocab_size=280), [text])):
+            with pytest.raises(UserError, match=what) as refused:
+                call(text)  # type: ignore[operator]
+            assert "line ends" in str(refused.value) and "data.tokenizer=byte" in str(refused.value)
+
+
+def test_tiktoken_can_read_as_much_white_space_as_is_allowed(encodings: dict[str, tiktoken.Encoding]) -> None:
+    """Of twice as much, its search for words ends in a panic, and not in an error."""
+    for encoding in encodings.values():
+        for blanks in (" ", "\n"):
+            text = (blanks * tokenizers.BLANKS)[: tokenizers.BLANKS - 1]
+            assert encoding.decode(encoding.encode_ordinary(text + "a")) == text + "a"
 
 
 LOOK = """

@@ -18,9 +18,9 @@ from minigpt.planning.fits import check_training
 from minigpt.system.errors import Mistake, UserError
 from minigpt.system.waiting import interruptible
 from minigpt.text.corpus import Corpus
-from minigpt.text.cuts import cut_up, last_part
+from minigpt.text.cuts import Cut, cut_up
 from minigpt.text.dataset import DataConfig, Dataset
-from minigpt.text.tokenizer import BPE, Char, Tokenizer
+from minigpt.text.tokenizer import BPE, Char, Tokenizer, last_part
 from minigpt.training import distributed
 from minigpt.training.loop import TrainingConfig, choose_device
 from minigpt.training.lora import add_adapters
@@ -30,7 +30,8 @@ from minigpt.training.sharding import is_sharded
 
 LAYERS = 2  # the fewest layers of the whole model that is checked in place of a sharded one
 
-_learn_from_pieces: list[Any] = [Tokenizer, Char, BPE]  # what they learn does not depend on where texts are cut
+# What these learn does not depend on where a text is cut; of BPE, no word is cut.
+_learn_from_pieces: list[tuple[Any, Cut]] = [(Tokenizer, len), (Char, len), (BPE, last_part)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,9 +65,10 @@ def open_text(config: DataConfig) -> tuple[Corpus, Tokenizer]:
 
 def _texts_to_fit(kind: Any, corpus: Corpus) -> Iterator[str]:
     """The texts that a tokenizer learns from: documents, or pieces of them if it learns the same from pieces."""
-    if kind.fit.__func__ not in [one.fit.__func__ for one in _learn_from_pieces]:
+    cut = next((cut for one, cut in _learn_from_pieces if one.fit.__func__ is kind.fit.__func__), None)
+    if cut is None:
         return corpus.documents()
-    return (text for document in corpus.pieces() for text in cut_up(document, last_part))
+    return (text for document in corpus.pieces() for text in cut_up(document, cut))
 
 
 def vocabulary_of(config: DataConfig) -> int:

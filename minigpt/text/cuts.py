@@ -13,7 +13,7 @@ import numpy as np
 from minigpt.system.errors import UserError
 from minigpt.text.hf_tokenizer import HuggingFace
 from minigpt.text.ranked import Ranked
-from minigpt.text.tokenizer import LONGEST, Byte, Char, Ids, Tiktoken, Tokenizer, parts
+from minigpt.text.tokenizer import Byte, Char, Ids, Tiktoken, Tokenizer, last_part
 
 STEP = 1 << 20  # characters that are added at a time until a text can be cut
 BLOCK = 10**6  # characters of a block, at least: a piece of STEP characters is a block by itself
@@ -42,25 +42,19 @@ def place_to_cut(tokenizer: Tokenizer) -> Cut | None:
     return None
 
 
-def last_part(text: str) -> int:
-    """The start of the first of the `parts` of a text that could change if more text followed."""
-    start = 0
-    for part in parts(text):
-        if start + LONGEST >= len(text):  # it could be longer, and its end is found by the character behind it
-            break
-        start += len(part)
-    return start
-
-
 def cut_up(document: Iterable[str], cut: Cut) -> Iterator[str]:
     """A document in pieces -> the same document in other pieces, cut where `cut` allows it."""
-    held = ""
+    held, enough = "", 0
     for piece in document:
         for start in range(0, len(piece), STEP):
             held += piece[start : start + STEP]
-            if at := cut(held):
+            if len(held) < enough:
+                continue
+            at = cut(held)
+            if at:
                 yield held[:at]
-                held = held[at:]
+            held = held[at:]
+            enough = 0 if at else 2 * len(held)  # where there is no place to cut, it is not looked for in every step
     if held:
         yield held
 

@@ -7,7 +7,7 @@ N ids   V vocabulary size
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,9 @@ import tiktoken
 
 from minigpt.system.errors import UserError
 from minigpt.system.strict_json import has_form
-from minigpt.system.waiting import progress
 from minigpt.text.hf_tokenizer import check_arguments
-from minigpt.text.seams import last_seam, whole_parts
 from minigpt.text.split_patterns import OF_GGUF
-from minigpt.text.tokenizer import LONGEST, Ids, Tokenizer, byte_letters, locate, split_at, utf8
-
-LONGEST_PART = 1 << 16
+from minigpt.text.tokenizer import Ids, Tokenizer, byte_letters, encode_parts, last_part, locate, split_at, utf8
 
 
 class Ranked(Tokenizer, kind="ranked"):
@@ -73,19 +69,15 @@ class Ranked(Tokenizer, kind="ranked"):
             if n % 2:
                 ids.append(np.array([self._whole[section]]))
                 continue
-            for part in progress(self._cut(section), "tokenizing", unit="parts"):
-                ids.append(self._ids[self._encoding.encode_ordinary(part)])
+            ids += [self._ids[some] for some in encode_parts(self._encoding, section)]
         found = np.concatenate(ids)  # (N,)
         if (found < 0).any():
             self._complain(text)
         return found
 
-    def _cut(self, text: str) -> Iterator[str]:
-        return whole_parts(text, self._encoding.encode_ordinary, LONGEST, LONGEST_PART)
-
     def cut(self, text: str) -> int:
         """The last index where a text can be cut if more text follows; 0: nowhere yet. No whole token is cut."""
-        at = last_seam(text, self._encoding.encode_ordinary, LONGEST_PART)
+        at = last_part(text)
         around = [text.find(name, max(0, at - len(name) + 1), at + len(name) - 1) for name in self._whole]
         return min([at, *(start for start in around if start >= 0)])
 

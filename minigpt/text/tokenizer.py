@@ -221,8 +221,7 @@ class Tiktoken(Tokenizer):
     def encode(self, text: str) -> Ids:
         """The ids (N,) of a text: the pair of lowest rank is merged until no pair is left to merge."""
         utf8(text)  # tiktoken would replace invalid text without an error
-        cut = progress(parts(text), "tokenizing", unit="parts")
-        ids = [np.array(self.encoding.encode_ordinary(part), dtype=np.int64) for part in cut]
+        ids = [np.array(some, dtype=np.int64) for some in encode_parts(self.encoding, text)]
         return np.concatenate(ids) if ids else np.empty(0, dtype=np.int64)
 
     def token_bytes(self, id: int) -> bytes:
@@ -233,20 +232,49 @@ class Tiktoken(Tokenizer):
             return "\N{REPLACEMENT CHARACTER}".encode()
 
 
-# The most characters in one call of a library: it does not react to signals, and its time grows with the square of the
-# length of a word.
-LONGEST = 2000
-END = r"(?<=[^\W_])(?=[\s.,;:!?\u2026\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f])"  # the end of a word, in any script
+# Places where each split pattern that tiktoken runs here begins a new word, whatever comes before and after: between a
+# letter or digit and white space or a mark such as a comma; before a blank; after a line end that stands alone.
+MARKS = r"[\s.,;:!?\u2026\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f]"
+SEAM = rf"(?:(?<=[^\W_])(?={MARKS})|(?<=\S)(?=[^\S\r\n\x1c-\x1f])|(?<=\S\n)(?=[^\s/]))"
+PART = 2000  # characters of a part, at most, where there are such places
+SLOW = 1 << 17  # characters that take a tenth of a second
+LONGEST = 1 << 24  # characters without such a place: they take tiktoken half a minute, and a gigabyte or two
+BLANKS = 1 << 19  # characters of white space in a row: twice as many are too many for tiktoken's search for words
 
 
-def parts(text: str, longest: int = LONGEST) -> Iterator[str]:
-    """Split a text at the ends of words into parts of at most `longest` characters, so that no piece is split.
+def parts(text: str) -> Iterator[str]:
+    """Split a text into parts whose ids, one after the other, are those of the whole.
 
-    Only a longer stretch without the end of a word, such as DNA or spaces, is split anywhere.
+    A part is longer than PART only where there is no place to cut. Raises UserError for a part that is too long.
     """
-    some = rf".{{1,{longest}}}"
-    for part in re.finditer(rf"(?s){some}(?:\Z|{END})|{some}(?<=[^\W\d_])(?=\W)|{some}", text):
-        yield part[0]
+    some = rf".{{1,{PART}}}(?:\Z|{SEAM})|.{{1,{LONGEST - 1}}}?(?:\Z|{SEAM})|.{{{LONGEST}}}"
+    for found in re.finditer(rf"(?s){some}", text):
+        part = found[0]
+        blanks = re.search(rf"\s{{{BLANKS}}}", part) if len(part) >= BLANKS else None
+        if blanks or len(part) >= LONGEST:
+            what, many = ("white space", BLANKS) if blanks else ("a word", LONGEST)
+            place = locate(text, found.end() - len(part[blanks.start() :] if blanks else part.lstrip()))
+            hint = "put line ends into it, or take data.tokenizer=byte or char"
+            raise UserError(f"from {place} on, {what} of {many:,} characters or more, too many to tokenize: {hint}")
+        yield part
+
+
+def last_part(text: str) -> int:
+    """The start of the last of the `parts` of a text, which could be longer if more text followed. Raises UserError."""
+    last = 0
+    for part in parts(text):
+        last = len(part)
+    return len(text) - last
+
+
+def encode_parts(encoding: tiktoken.Encoding, text: str) -> Iterator[list[int]]:
+    """The ids of each of the `parts` of a text. Raises UserError."""
+    for part in progress(parts(text), "tokenizing", unit="parts"):
+        if len(part) < SLOW:
+            yield encoding.encode_ordinary(part)
+        else:  # tiktoken does not react to signals
+            what = f"tokenizing a word of {len(part):,} characters"
+            yield interruptible(lambda part=part: encoding.encode_ordinary(part), what)  # type: ignore[misc]
 
 
 LEARN = str(Path(__file__).with_name("learn_pieces.py"))
@@ -299,7 +327,7 @@ def _learn(texts: Iterable[str], vocab_size: int) -> dict[str, int]:
     except ImportError:
         hint = 'pip install -e ".[bpe]"'
         raise UserError(f"data.tokenizer: bpe is trained by the package tokenizers: {hint}") from None
-    what, words = "training the tokenizer", (part for text in texts for part in parts(text))
+    what, words = "training the tokenizer", (word for text in texts for part in parts(text) for word in shorter(part))
     statement = f"{IGNORE_SIGINT}; import runpy; runpy.run_path({LEARN!a}, run_name='__main__')"
     command = python_command(statement, str(vocab_size))
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8") as learner:
@@ -320,6 +348,11 @@ def _learn(texts: Iterable[str], vocab_size: int) -> dict[str, int]:
         raise UserError(f"data.tokenizer: {what}: its process ended without an answer; is there enough memory?")
     vocabulary: dict[str, int] = json.loads(answer)
     return vocabulary
+
+
+def shorter(part: str) -> list[str]:
+    """A part in pieces of at most PART characters: the time to learn from a word grows with the square of its size."""
+    return [part[start : start + PART] for start in range(0, len(part), PART)]
 
 
 def byte_letters() -> dict[str, str]:

@@ -22,6 +22,7 @@ import numpy as np
 
 from minigpt.system.errors import UserError
 from minigpt.system.process import IGNORE_SIGINT, python_command
+from minigpt.system.waiting import in_background
 from minigpt.text.cuts import Piece, encode_block
 from minigpt.text.tokenizer import Byte, Char, Ids, Tokenizer
 
@@ -149,7 +150,7 @@ def read(stream: IO[bytes]) -> bytes:
 def serve() -> None:
     """Answer until stdin ends: for each block, how many ids each piece has and the ids, or a UserError's message."""
     source, answers = sys.stdin.buffer, sys.stdout.buffer
-    with suppress(EOFError, BrokenPipeError):
+    with suppress(EOFError, BrokenPipeError), in_background():  # the process that asks shows the progress
         tokenizer, mistake = None, ""
         try:
             tokenizer = Tokenizer.from_json(json.loads(read(source)))

@@ -14,9 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import tiktoken
 from running import forked, furnish, script, small_text, started, well
-from tiktoken_ext import openai_public
 
 from minigpt.config.options import load
 from minigpt.model.gpt import GPT
@@ -28,7 +26,7 @@ from minigpt.system.waiting import interruptible, progress
 from minigpt.text import tokenizer
 from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import Dataset
-from minigpt.text.tokenizer import BPE, LONGEST, PIECES, Byte, parts
+from minigpt.text.tokenizer import BPE, Byte
 from minigpt.training.floor import predict
 from minigpt.training.loop import evaluate
 
@@ -44,35 +42,9 @@ TEXT = (
 # ---- learning pieces ----
 
 
-@pytest.mark.parametrize("name", ["one word", "blanks", "text"])
-def test_a_text_of_any_kind_is_cut_into_bounded_parts(name: str) -> None:
-    text = {"one word": WORD, "blanks": " \n" * 10_000, "text": TEXT}[name]
-    cut = list(parts(text))
-    assert "".join(cut) == text and max(map(len, cut)) <= LONGEST == 2000  # a library takes milliseconds for so much
-    assert list(parts("")) == []
-
-
-@pytest.mark.parametrize("pattern", ["ours", "cl100k_base", "o200k_base"])
-def test_the_parts_of_a_text_have_the_ids_of_the_whole(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No piece of any tokenizer is cut: an encoding of every pattern, with ranks of our own, gives the same."""
-    monkeypatch.setattr(openai_public, "load_tiktoken_bpe", lambda *_, **__: {})
-    pieces = PIECES if pattern == "ours" else openai_public.ENCODING_CONSTRUCTORS[pattern]()["pat_str"]
-    ranks = {bytes([byte]): byte for byte in range(256)} | {
-        b"th": 256,
-        b"the": 257,
-        b" c": 258,
-        b"  ": 259,
-        b".\n": 260,
-    }
-    encoding = tiktoken.Encoding("test", pat_str=pieces, mergeable_ranks=ranks, special_tokens={})
-    whole = encoding.encode_ordinary(TEXT)
-    assert [id for part in parts(TEXT) for id in encoding.encode_ordinary(part)] == whole
-    assert len(list(parts(TEXT))) > 10
-
-
 def test_the_vocabulary_of_a_text_is_that_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     learned = BPE.fit(BPE.Config(vocab_size=400), [TEXT])
-    monkeypatch.setattr(tokenizer, "parts", lambda text: [text])
+    monkeypatch.setattr(tokenizer, "PART", 1 << 30)
     assert BPE.fit(BPE.Config(vocab_size=400), [TEXT]).pieces == learned.pieces
 
 
