@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
+import io
 import json
 import os
 import socket
@@ -10,15 +12,19 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
 
 from minigpt.system.errors import UserError
 from minigpt.text import corpus as corpora
-from minigpt.text import files, formats
+from minigpt.text import cuts, files, formats
 from minigpt.text.corpus import open_corpus
+from minigpt.text.shards import write_shards
+from minigpt.text.tokenizer import Byte, Char
 
 TEXTS = ["Zoë said: «日本 🦉»\r\n", "second", "<|endoftext|> is text"]
 LINES = "".join(json.dumps({"id": n, "text": text}) + "\n" for n, text in enumerate(TEXTS)).encode()
@@ -183,6 +189,89 @@ def test_where_no_file_can_be_used_one_line_says_so() -> None:
     Path("f/b.jsonl").write_bytes(b"{}")
     with pytest.raises(UserError, match=r"none of the 2 files of f can be used; the first: .*a\.txt: byte 0"):
         open_corpus("f")
+
+
+PLACES = {  # a file with a document that is good, and one that is not -> the place of the é in it
+    "a.txt": ("good\nand\nsé".encode(), "a.txt: unknown character 'é' (U+00E9) at index 10 (line 3, column 2)"),
+    "a.md.gz": (gzip.compress("sé".encode()), "a.md.gz: unknown character 'é' (U+00E9) at index 1"),
+    "a.txt.zst": (
+        zst("\ufeffa\nsé".encode()),
+        "a.txt.zst: unknown character 'é' (U+00E9) at index 3 (line 2, column 2)",
+    ),
+    "a.jsonl": ('{"text": "a"}\n\n{}\n{"text": "b\\ns\u00e9"}'.encode(), "a.jsonl: line 4: unknown character 'é' "),
+    "a.ndjson.gz": (
+        gzip.compress('{"text": "é"}'.encode()),
+        "a.ndjson.gz: line 1: unknown character 'é' (U+00E9) at index 0",
+    ),
+    "a.parquet": (parquet(), "a.parquet: row 1: unknown character 'Z' (U+005A) at index 0"),
+}
+
+
+@pytest.mark.parametrize("processes", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("source", ["f", "f/*"])
+@pytest.mark.parametrize("name", PLACES)
+def test_what_cannot_be_tokenized_is_named_with_its_file_and_line(
+    name: str, source: str, processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuts, "STEP", 3)  # the place is that in the document, not in a piece of it
+    for other in ("0.txt", "z.txt"):
+        Path("f", other).write_text("good and sane\n" * 5)
+    Path("f", name).write_bytes(PLACES[name][0])
+    corpus = open_corpus(source)
+    with pytest.raises(UserError) as failed:
+        write_shards(Path("f"), corpus, Char("\n abdegnos"), np.dtype("<u2"), processes)
+    assert str(failed.value).startswith(str(Path("f", PLACES[name][1]).absolute())), failed.value
+
+
+LATER = {"a.txt": b"some text", "a.jsonl": LINES, "a.parquet": parquet(), "a.jsonl.gz": gzip.compress(LINES)}
+
+
+@pytest.mark.parametrize("name", LATER)
+@pytest.mark.parametrize("change", ["gone", "no permission", "a bad disk", "cut short", "other bytes", "a folder"])
+def test_a_file_that_changes_after_the_check_is_named(change: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path("f", name)
+    path.write_bytes(LATER[name])
+    Path("f/0.txt").write_text("good")
+    corpus = open_corpus("f")
+    if change in ("gone", "a folder"):
+        path.unlink()
+    if change == "a folder":
+        path.mkdir()
+    elif change == "no permission":
+        monkeypatch.setattr(Path, "open", refusing(Path.open, name))
+    elif change == "a bad disk":
+        monkeypatch.setattr(Path, "open", failing_later(Path.open, name))
+    elif change == "cut short":
+        path.write_bytes(LATER[name][:-3])
+    elif change == "other bytes":
+        path.write_bytes(bytes([LATER[name][0] ^ 1]) + LATER[name][1:])
+    with pytest.raises((UserError, OSError), match=rf"{name}: changed while|{name}'$") as failed:
+        write_shards(Path("f"), corpus, Byte(), np.dtype("<u2"), 0)
+    assert ("changed while" in str(failed.value)) == (change in ("cut short", "other bytes"))
+
+
+def refusing(open_path: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """`Path.open` that has no permission for files of a name, as a user has who is not root."""
+
+    def opened(path: Path, *arguments: str) -> Any:
+        if path.name == name:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return open_path(path, *arguments)
+
+    return opened
+
+
+def failing_later(open_path: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """`Path.open` that gives files of a name whose disk fails once they are read."""
+
+    class Bad(io.FileIO):
+        def readinto(self, buffer: Any) -> int:
+            raise OSError(errno.EIO, "Input/output error")
+
+    def opened(path: Path, *arguments: str) -> Any:
+        return io.BufferedReader(Bad(path)) if path.name == name else open_path(path, *arguments)
+
+    return opened
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")

@@ -21,11 +21,11 @@ from minigpt.text import corpus as corpora
 from minigpt.text import cuts, shards, workers
 from minigpt.text import ids as on_disk
 from minigpt.text.corpus import open_corpus
-from minigpt.text.cuts import Piece, cut_up, place_to_cut
+from minigpt.text.cuts import Failed, Piece, cut_up, place_to_cut
 from minigpt.text.dataset import Dataset
 from minigpt.text.ids import ids_on_disk
 from minigpt.text.shards import Shards, write_shards
-from minigpt.text.tokenizer import BPE, GPT2, Byte, Tokenizer, last_part, parts
+from minigpt.text.tokenizer import BPE, GPT2, Before, Byte, Tokenizer, last_part, parts
 
 data = pytest.fixture(scope="module", autouse=True)(own_data)
 WINDOWS = ("random", "shuffled", "documents")
@@ -270,15 +270,18 @@ def children() -> set[int]:
 
 @pytest.mark.slow
 def test_a_mistake_in_a_process_and_its_end_are_one_line(learned: BPE) -> None:
-    blocks = [[Piece(0, 0, "good")], [Piece(0, 3, "half a pair: \ud800")]]
-    with pytest.raises(UserError, match=r"^after 3 MiB of the text: .* is half a surrogate pair"):
+    blocks = [[Piece(0, 0, "good")], [Piece(5, 3, "half a pair:\n\ud800", Before(100, 2, 7))]]
+    with pytest.raises(
+        UserError, match=r"U\+D800\) at index 113 \(line 4, column 1\) is half a surrogate pair"
+    ) as failed:
         list(workers.encoded(blocks, learned, 2))
+    assert isinstance(failed.value, Failed) and failed.value.document == 5
     before = children()  # a server of the tests, if one was started
     found = workers.encoded([[Piece(0, 0, "text")]] * 9, learned, 1)
     assert next(found)[1].tolist() == learned.encode("text").tolist()
     (child,) = children() - before
     os.kill(child, signal.SIGKILL)
-    with pytest.raises(UserError, match="a process that tokenizes was ended by signal 9: is there enough memory"):
+    with pytest.raises(Failed, match="a process that tokenizes it, and what follows, was ended by signal 9: is there"):
         list(found)
 
 

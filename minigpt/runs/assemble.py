@@ -18,7 +18,7 @@ from minigpt.planning.fits import check_training
 from minigpt.system.errors import Mistake, UserError
 from minigpt.system.waiting import interruptible
 from minigpt.text.corpus import Corpus
-from minigpt.text.cuts import Cut, cut_up
+from minigpt.text.cuts import Cut, naming, pieces_of
 from minigpt.text.dataset import DataConfig, Dataset
 from minigpt.text.tokenizer import BPE, Char, Tokenizer, last_part
 from minigpt.training import distributed
@@ -67,8 +67,11 @@ def _texts_to_fit(kind: Any, corpus: Corpus) -> Iterator[str]:
     """The texts that a tokenizer learns from: documents, or pieces of them if it learns the same from pieces."""
     cut = next((cut for one, cut in _learn_from_pieces if one.fit.__func__ is kind.fit.__func__), None)
     if cut is None:
-        return corpus.documents()
-    return (text for document in corpus.pieces() for text in cut_up(document, cut))
+        yield from corpus.documents()
+        return
+    with naming(corpus.place):
+        for n, document in enumerate(corpus.pieces()):
+            yield from (piece.text for piece in pieces_of(n, document, cut))
 
 
 def vocabulary_of(config: DataConfig) -> int:

@@ -30,7 +30,7 @@ from minigpt.system.folder import SHOWN, fsync, sha256_of
 from minigpt.system.memory import free_memory
 from minigpt.system.terminal import complain, one_line
 from minigpt.system.waiting import interruptible, progress
-from minigpt.text.files import Found, look_at_all, read_again
+from minigpt.text.files import Found, look_at_all, place_of, read_again
 from minigpt.text.formats import LINES, SUFFIXES, TABLE, TEXT, suffixes_of
 
 ROOT = Path(__file__).parents[2]
@@ -64,8 +64,12 @@ class Corpus:
     """The built-in language of the documents. Its last `validation` documents are for validation."""
     largest: int = 0
     """Bytes of the largest document."""
+    largest_in: str = ""
+    """The file that has it."""
     characters: int = 0
     """Characters of all documents together; 0 if they were not counted."""
+    place: Callable[[int], str] = lambda document: f"document {document + 1:,}"
+    """The place of document number n in words, such as a file and a line of it."""
 
     def documents(self, skip: int = 0) -> Iterator[str]:
         """Yields the documents in order, without the first `skip`, each as a whole.
@@ -76,7 +80,7 @@ class Corpus:
         if free is not None and needed > free:
             what = f"to tokenize {self.largest:,} bytes at once would need {needed:,} bytes, and {free:,} are free"
             hint = "divide the file, or use a built-in tokenizer, which reads it in pieces"
-            raise UserError(f"not enough memory: {what}: {hint}")
+            raise UserError(f"not enough memory for {self.largest_in}: {what}: {hint}")
         return map("".join, self.pieces(skip))
 
 
@@ -150,10 +154,8 @@ def _from_files(source: str, paths: Sequence[Path], left_out: list[str], field: 
 
     passed = [f"{n:,} {what}{'s' * (n > 1)}" for n, what in ((len(bad), "file"), (lines, "line")) if n]
     also = f", {' and '.join(passed)} passed over" if passed else ""
-    digest, largest = (
-        _digest(map(_sum_of, contents, contents.values(), repeat(field))),
-        max(found.largest for found in contents.values()),
-    )
+    digest = _digest(map(_sum_of, contents, contents.values(), repeat(field)))
+    largest, largest_in = max((found.largest, str(path)) for path, found in contents.items())
 
     def pieces(skip: int = 0) -> Iterator[Iterable[str]]:
         for path, found in contents.items():
@@ -161,8 +163,16 @@ def _from_files(source: str, paths: Sequence[Path], left_out: list[str], field: 
                 yield from read_again(path, field, found, skip)
             skip = max(0, skip - found.documents)
 
+    def place(document: int) -> str:
+        for path, found in contents.items():
+            if document < found.documents:
+                return place_of(path, field, document)
+            document -= found.documents
+        raise IndexError(document)
+
     characters = sum(found.characters for found in contents.values())
-    return Corpus(source, _describe(source, contents) + also, digest, pieces, None, largest, characters)
+    described = _describe(source, contents) + also
+    return Corpus(source, described, digest, pieces, None, largest, largest_in, characters, place)
 
 
 def _sum_of(path: Path, found: Found, field: str) -> str:

@@ -6,6 +6,7 @@ Where a document can be cut depends on the tokenizer. A tokenizer of a plugin ge
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from minigpt.system.errors import UserError
 from minigpt.text.hf_tokenizer import HuggingFace
 from minigpt.text.ranked import Ranked
-from minigpt.text.tokenizer import Byte, Char, Ids, Tiktoken, Tokenizer, last_part
+from minigpt.text.tokenizer import BEGINNING, Before, Byte, Char, Ids, Tiktoken, Tokenizer, Unencodable, last_part
 
 STEP = 1 << 20  # characters that are added at a time until a text can be cut
 BLOCK = 10**6  # characters of a block, at least: a piece of STEP characters is a block by itself
@@ -28,6 +29,16 @@ class Piece(NamedTuple):
     n: int
     """The number of the piece in its document; piece 0 begins it."""
     text: str
+    before: Before = BEGINNING
+    """How much of the document comes before it."""
+
+
+class Failed(UserError):
+    """A document cannot be encoded."""
+
+    def __init__(self, document: int, message: str):
+        super().__init__(message)
+        self.document, self.message = document, message
 
 
 def place_to_cut(tokenizer: Tokenizer) -> Cut | None:
@@ -43,7 +54,7 @@ def place_to_cut(tokenizer: Tokenizer) -> Cut | None:
 
 
 def cut_up(document: Iterable[str], cut: Cut) -> Iterator[str]:
-    """A document in pieces -> the same document in other pieces, cut where `cut` allows it."""
+    """A document in pieces -> the same in other pieces, cut where `cut` allows it. Raises what `cut` raises."""
     held, enough = "", 0
     for piece in document:
         for start in range(0, len(piece), STEP):
@@ -56,7 +67,29 @@ def cut_up(document: Iterable[str], cut: Cut) -> Iterator[str]:
             held = held[at:]
             enough = 0 if at else 2 * len(held)  # where there is no place to cut, it is not looked for in every step
     if held:
+        if enough:  # it was not looked at in the last step
+            cut(held)
         yield held
+
+
+@contextmanager
+def naming(place: Callable[[int], str]) -> Iterator[None]:
+    """Turns Failed into a UserError that begins with the place of the document: a file, and a line of it."""
+    try:
+        yield
+    except Failed as error:
+        raise UserError(f"{place(error.document)}: {error.message}") from None
+
+
+def pieces_of(document: int, texts: Iterable[str], cut: Cut) -> Iterator[Piece]:
+    """The pieces of a document, cut where `cut` allows it. Raises Failed."""
+    before = BEGINNING
+    try:
+        for n, text in enumerate(cut_up(texts, cut)):
+            yield Piece(document, n, text, before)
+            before = before.and_then(text)
+    except Unencodable as error:
+        raise Failed(document, error.after(before)) from None
 
 
 def blocks(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
@@ -73,16 +106,18 @@ def blocks(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
 
 
 def encode_block(tokenizer: Tokenizer, pieces: Iterable[Piece]) -> tuple[Ids, list[int]]:
-    """The ids (N,) of pieces one after the other, and how many each has. Raises UserError."""
+    """The ids (N,) of pieces one after the other, and how many each has. Raises Failed."""
     found = [np.empty(0, np.int64)]
     for piece in pieces:
         try:
             encode = tokenizer.encode_rest if piece.n and isinstance(tokenizer, HuggingFace) else tokenizer.encode
             ids = encode(piece.text)  # (ids of the piece,)
+        except Unencodable as error:
+            raise Failed(piece.document, error.after(piece.before)) from None
         except UserError as error:
-            raise UserError(f"after {piece.n} MiB of the text: {error}" if piece.n else str(error)) from None
+            raise Failed(piece.document, str(error)) from None
         if len(ids) and not 0 <= ids.min() <= ids.max() < tokenizer.vocab_size:
-            what = f"{tokenizer.kind} gave ids from {ids.min()} to {ids.max()}"
-            raise UserError(f"data.tokenizer: {what}, but its vocab_size is {tokenizer.vocab_size}")
+            what = f"the tokenizer {tokenizer.kind} gave ids from {ids.min()} to {ids.max()}"
+            raise Failed(piece.document, f"{what}, but its vocab_size is {tokenizer.vocab_size}")
         found.append(ids)
     return np.concatenate(found), list(map(len, found[1:]))

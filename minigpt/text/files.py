@@ -12,6 +12,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -67,7 +68,7 @@ def look(path: Path, field: str) -> Found:
     try:
         with path.open("rb") as file:
             raw = Raw(file, path.name)
-            for document in documents(raw, path, field, complain):
+            for _, document in documents(raw, path, field, complain):
                 size = 0
                 for piece in document:
                     characters += len(piece)
@@ -78,9 +79,6 @@ def look(path: Path, field: str) -> Found:
         raise
     except UserError as error:
         raise BadFile(str(error)) from None
-    except OSError as error:
-        error.filename = str(path)
-        raise
     if bad and not found:
         raise BadFile(f"{path}: no line can be used; the first of {bad:,}: {notes[0].removeprefix(f'{path}: ')}")
     return Found(raw.size, sha256, found, characters, total, largest, bad, notes)
@@ -105,12 +103,21 @@ def read_again(path: Path, field: str, found: Found, skip: int = 0) -> Iterator[
         if raw.size != found.size:
             check()
         try:
-            for document in islice(documents(raw, path, field, lambda line: None), skip, None):
+            for _, document in islice(documents(raw, path, field, lambda line: None), skip, None):
                 yield same(document)
         except UserError:
             check()
             raise
         check()
+
+
+def place_of(path: Path, field: str, n: int) -> str:
+    """The place of document number n of a file: the file, and its line or row. Only the file if it cannot be read."""
+    with suppress(OSError, UserError), path.open("rb") as file:
+        return next(
+            (place for place, _ in islice(documents(Raw(file), path, field, lambda line: None), n, None)), str(path)
+        )
+    return str(path)
 
 
 # -------------------------------------------------------------------------------------- saved results

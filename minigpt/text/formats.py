@@ -49,7 +49,15 @@ class Raw(io.RawIOBase):
         self._sha256, self._rest = hashlib.sha256(), b""
         starts = range(0, self.size, CHUNK)
         shown = progress(starts, f"reading {name}", len(starts), "MiB") if name else starts
-        self._chunks = (file.read(min(CHUNK, self.size - start)) for start in shown)
+        self._chunks = (self._read(min(CHUNK, self.size - start)) for start in shown)
+
+    def _read(self, size: int) -> bytes:
+        """At most so many bytes of the file. Raises OSError, which names it."""
+        try:
+            return self.file.read(size)
+        except OSError as error:
+            error.filename = self.file.name
+            raise
 
     def readable(self) -> bool:
         """It is."""
@@ -79,10 +87,11 @@ def suffixes_of(path: Path) -> tuple[str, str]:
     return (inner if inner in (*LINES, *TABLE) else TEXT[0]), packed
 
 
-def documents(raw: Raw, path: Path, field: str, complain: Complain) -> Iterator[Document]:
-    """The documents of a file, in order. The document of a text file may be empty; others are not.
+def documents(raw: Raw, path: Path, field: str, complain: Complain) -> Iterator[tuple[str, Document]]:
+    """The place and the text of each document of a file, in order. Only the document of a text file may be empty.
 
-    Bad lines and rows are left out. Raises UserError for a file that is bad as a whole, or whose package is missing.
+    A place is the file, with the line or the row where there is one. Bad lines and rows are left out. Raises UserError
+    for a file that is bad as a whole, or whose package is missing, and OSError; both name the file.
     """
     inner, packed = suffixes_of(path)
     with _damage(path):
@@ -96,18 +105,19 @@ def documents(raw: Raw, path: Path, field: str, complain: Complain) -> Iterator[
         elif inner in LINES:
             yield from _lines(stream, path, field, complain)
         else:
-            yield _pieces(stream, path)
+            yield str(path), _pieces(stream, path)
 
 
 @contextmanager
 def _damage(path: Path) -> Iterator[None]:
-    """Turns the errors of libraries for a damaged file into a UserError."""
+    """Turns the errors of libraries for a damaged file into a UserError; an OSError is given the file's name."""
     try:
         yield
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(f"{path}: damaged: {one_line(str(error))}") from None
     except OSError as error:
         if error.errno is not None:
+            error.filename = str(path)
             raise
         raise UserError(f"{path}: damaged: {one_line(str(error))[:200]}") from None  # of pyarrow
 
@@ -194,16 +204,16 @@ def decode_text(raw: bytes, name: str, start: int = 0, first_line: int = 1) -> s
 # ------------------------------------------------------------------------------------- JSON Lines and Parquet
 
 
-def _lines(stream: BinaryIO, path: Path, field: str, complain: Complain) -> Iterator[Document]:
+def _lines(stream: BinaryIO, path: Path, field: str, complain: Complain) -> Iterator[tuple[str, Document]]:
     """The texts of a field of JSON Lines; empty lines and empty texts are left out."""
     for number in count(1):
-        line = stream.readline(LONGEST + 1)
+        line, place = stream.readline(LONGEST + 1), f"{path}: line {number}"
         if not line:
             return
         if len(line) > LONGEST:
             while not line.endswith(b"\n") and (line := stream.readline(CHUNK)):
                 pass
-            complain(f"{path}: line {number}: longer than {LONGEST >> 20} MiB")
+            complain(f"{place}: longer than {LONGEST >> 20} MiB")
             continue
         line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
         if line.isspace() or not line:
@@ -211,10 +221,10 @@ def _lines(stream: BinaryIO, path: Path, field: str, complain: Complain) -> Iter
         try:
             text = _text_in(parse_json(line.decode("utf-8")), field)
         except ValueError as error:
-            complain(f"{path}: line {number}: {one_line(str(error))[:200]}")
+            complain(f"{place}: {one_line(str(error))[:200]}")
             continue
         if text:
-            yield iter([text])
+            yield place, iter([text])
 
 
 def _text_in(value: Any, field: str) -> str:
@@ -243,20 +253,20 @@ def _checked(text: Any, field: str) -> str:
     return text
 
 
-def _rows(file: Any, path: Path, field: str, complain: Complain) -> Iterator[Document]:
+def _rows(file: Any, path: Path, field: str, complain: Complain) -> Iterator[tuple[str, Document]]:
     """The texts of a column of a Parquet file, a batch of rows at a time; empty texts are left out."""
     parquet, arrow = _package("pyarrow.parquet", path), _package("pyarrow", path)
     try:
         table = parquet.ParquetFile(file, pre_buffer=False, buffer_size=CHUNK)
         if field not in (names := table.schema_arrow.names):
             raise UserError(f"{path}: no column {field!r} among {_few(names)}: set data.field")
-        number = 0
+        rows = count(1)
         for group in range(table.num_row_groups):
             for batch in table.iter_batches(_at_once(table, group, field), [group], [field], use_threads=False):
                 for value in batch.column(0):
-                    number += 1
-                    if text := _cell(value, field, f"{path}: row {number}", complain):
-                        yield iter([text])
+                    place = f"{path}: row {next(rows)}"
+                    if text := _cell(value, field, place, complain):
+                        yield place, iter([text])
     except arrow.ArrowException as error:
         raise UserError(f"{path}: damaged, or not Parquet: {one_line(str(error))[:200]}") from None
 

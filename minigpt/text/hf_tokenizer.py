@@ -21,7 +21,7 @@ from minigpt.system.terminal import one_line
 from minigpt.system.waiting import progress
 from minigpt.text.hf_steps import MOST_IDS, Json, read_steps
 from minigpt.text.seams import last_seam, whole_parts
-from minigpt.text.tokenizer import Ids, Tokenizer, locate, split_at, utf8
+from minigpt.text.tokenizer import Ids, Tokenizer, Unencodable, split_at, utf8
 
 PART = 1 << 16  # characters that are encoded at once: `tokenizers` needs some 160 bytes for each
 LONGEST_PART = 1 << 20  # characters of a part in which no word ends
@@ -87,8 +87,8 @@ class HuggingFace(Tokenizer, kind="hf"):
         for part in progress(whole_parts(lead + text, self._ids, PART, LONGEST_PART), "tokenizing", unit="parts"):
             found = self._ids(part)
             if (wrong := self._first_wrong(part, found)) is not None:
-                place = locate(text, max(0, done + wrong - len(lead)))
-                raise UserError(f"{place} cannot be written: the vocabulary lacks it, or changes it")
+                message = "{} cannot be written: the vocabulary lacks it, or changes it"
+                raise Unencodable(message, text, max(0, done + wrong - len(lead)))
             ids, done = ids + found, done + len(part)
         return np.array(ids, dtype=np.int64)
 

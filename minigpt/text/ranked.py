@@ -17,7 +17,7 @@ from minigpt.system.errors import UserError
 from minigpt.system.strict_json import has_form
 from minigpt.text.hf_tokenizer import check_arguments
 from minigpt.text.split_patterns import OF_GGUF
-from minigpt.text.tokenizer import Ids, Tokenizer, byte_letters, encode_parts, last_part, locate, split_at, utf8
+from minigpt.text.tokenizer import Ids, Tokenizer, Unencodable, byte_letters, encode_parts, last_part, split_at, utf8
 
 
 class Ranked(Tokenizer, kind="ranked"):
@@ -84,7 +84,7 @@ class Ranked(Tokenizer, kind="ranked"):
     def _complain(self, text: str) -> None:
         for index, character in enumerate(text):
             if (self._ids[self._encoding.encode_ordinary(character)] < 0).any():
-                raise UserError(f"{locate(text, index)} cannot be written: the vocabulary lacks it")
+                raise Unencodable("{} cannot be written: the vocabulary lacks it", text, index)
 
     def token_bytes(self, id: int) -> bytes:
         """The bytes of a token."""

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from minigpt.system.folder import fsync, sha256_of, write_whole
 from minigpt.system.waiting import progress
 from minigpt.text.corpus import Corpus
-from minigpt.text.cuts import BLOCK, Piece, blocks, cut_up, place_to_cut
+from minigpt.text.cuts import BLOCK, Piece, blocks, naming, pieces_of, place_to_cut
 from minigpt.text.tokenizer import Tokenizer
 from minigpt.text.workers import encoded, processes_for
 
@@ -85,7 +85,7 @@ def write_shards(
     if processes is None:
         processes = processes_for(tokenizer, corpus.characters)
     pieces = _pieces(corpus, cut, last)
-    with closing(encoded(blocks(pieces), tokenizer, processes)) as found:
+    with naming(corpus.place), closing(encoded(blocks(pieces), tokenizer, processes)) as found:
         total = max(1, round(corpus.characters / BLOCK)) if corpus.characters else None
         shown = progress(found, "tokenizing", total, "MB")
         while True:
@@ -106,13 +106,14 @@ def write_shards(
 def _pieces(corpus: Corpus, cut: Any, last: tuple[int, int] | None) -> Iterator[Piece]:
     """The pieces of a text, in order, after the `last` one that is done."""
     first, done = last or (0, -1)
-    documents: Iterable[Iterable[str]] = corpus.pieces(first)
     if cut is None:
-        documents = ([whole] for whole in corpus.documents(first))
-    for document, texts in enumerate(documents, first):
-        for n, text in enumerate(texts if cut is None else cut_up(texts, cut)):
-            if document > first or n > done:
-                yield Piece(document, n, text)
+        documents: Iterable[Iterable[Piece]] = (
+            [Piece(n, 0, text)] for n, text in enumerate(corpus.documents(first), first)
+        )
+    else:
+        documents = (pieces_of(n, texts, cut) for n, texts in enumerate(corpus.pieces(first), first))
+    for pieces in documents:
+        yield from (piece for piece in pieces if piece.document > first or piece.n > done)
 
 
 class _Shard:

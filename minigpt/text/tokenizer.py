@@ -26,7 +26,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -151,18 +151,49 @@ def split_at(names: Iterable[str], text: str) -> list[str]:
 
 
 def utf8(text: str) -> bytes:
-    """The UTF-8 bytes of a text. Raises UserError for half a surrogate pair, which is not a character."""
+    """The UTF-8 bytes of a text. Raises Unencodable for half a surrogate pair, which is not a character."""
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise UserError(f"{locate(text, error.start)} is half a surrogate pair, not a character") from None
+        raise Unencodable("{} is half a surrogate pair, not a character", text, error.start) from None
 
 
-def locate(text: str, index: int) -> str:
+class Before(NamedTuple):
+    """How much of a document comes before a piece of it."""
+
+    characters: int = 0
+    lines: int = 0
+    """How many line ends."""
+    column: int = 0
+    """How many characters after the last line end."""
+
+    def and_then(self, text: str) -> Before:
+        """The same with a piece more."""
+        start = text.rfind("\n") + 1
+        column = len(text) - start + (0 if start else self.column)
+        return Before(self.characters + len(text), self.lines + text.count("\n"), column)
+
+
+BEGINNING = Before()
+
+
+class Unencodable(UserError):
+    """A text has a character that cannot be encoded; in the message, {} stands for the character and its place."""
+
+    def __init__(self, message: str, text: str, index: int):
+        super().__init__(message.format(locate(text, index)))
+        self.message, self.text, self.index = message, text, index
+
+    def after(self, before: Before) -> str:
+        """The message with the place in a document of which the text is a piece."""
+        return self.message.format(locate(self.text, self.index, before))
+
+
+def locate(text: str, index: int, before: Before = BEGINNING) -> str:
     """The place of a character in a text, in words: 'é' (U+00E9) at index 17 (line 2, column 5)."""
-    line, column = text.count("\n", 0, index) + 1, index - text.rfind("\n", 0, index)
-    place = f" (line {line}, column {column})" if "\n" in text else ""
-    return f"{text[index]!r} (U+{ord(text[index]):04X}) at index {index}{place}"
+    place = before.and_then(text[:index])
+    where = f" (line {place.lines + 1}, column {place.column + 1})" if before.lines or "\n" in text else ""
+    return f"{text[index]!r} (U+{ord(text[index]):04X}) at index {place.characters}{where}"
 
 
 class Char(Tokenizer, kind="char"):
@@ -185,13 +216,12 @@ class Char(Tokenizer, kind="char"):
         return cls("".join(sorted(alphabet)))
 
     def encode(self, text: str) -> Ids:
-        """The ids (N,) of N characters. Raises UserError, which names the first unknown character and its place."""
+        """The ids (N,) of N characters. Raises Unencodable, which names the first unknown character and its place."""
         points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")  # (N,)
         ids: Ids = self._ids[np.minimum(points, len(self._ids) - 1)]  # (N,)
         if (ids < 0).any():
-            place = locate(text, int(np.argmax(ids < 0)))
             known = f"the {self.vocab_size} characters that the tokenizer knows from its training text"
-            raise UserError(f"unknown character {place}: not among {known}")
+            raise Unencodable(f"unknown character {{}}: not among {known}", text, int(np.argmax(ids < 0)))
         return ids
 
     def token_bytes(self, id: int) -> bytes:
@@ -245,7 +275,7 @@ BLANKS = 1 << 19  # characters of white space in a row: twice as many are too ma
 def parts(text: str) -> Iterator[str]:
     """Split a text into parts whose ids, one after the other, are those of the whole.
 
-    A part is longer than PART only where there is no place to cut. Raises UserError for a part that is too long.
+    A part is longer than PART only where there is no place to cut. Raises Unencodable for a part that is too long.
     """
     some = rf".{{1,{PART}}}(?:\Z|{SEAM})|.{{1,{LONGEST - 1}}}?(?:\Z|{SEAM})|.{{{LONGEST}}}"
     for found in re.finditer(rf"(?s){some}", text):
@@ -253,14 +283,14 @@ def parts(text: str) -> Iterator[str]:
         blanks = re.search(rf"\s{{{BLANKS}}}", part) if len(part) >= BLANKS else None
         if blanks or len(part) >= LONGEST:
             what, many = ("white space", BLANKS) if blanks else ("a word", LONGEST)
-            place = locate(text, found.end() - len(part[blanks.start() :] if blanks else part.lstrip()))
             hint = "put line ends into it, or take data.tokenizer=byte or char"
-            raise UserError(f"from {place} on, {what} of {many:,} characters or more, too many to tokenize: {hint}")
+            message = f"from {{}} on, {what} of {many:,} characters or more, too many to tokenize: {hint}"
+            raise Unencodable(message, text, found.end() - len(part[blanks.start() :] if blanks else part.lstrip()))
         yield part
 
 
 def last_part(text: str) -> int:
-    """The start of the last of the `parts` of a text, which could be longer if more text followed. Raises UserError."""
+    """The start of the last of a text's `parts`, which could be longer if more text followed. Raises Unencodable."""
     last = 0
     for part in parts(text):
         last = len(part)
@@ -268,7 +298,7 @@ def last_part(text: str) -> int:
 
 
 def encode_parts(encoding: tiktoken.Encoding, text: str) -> Iterator[list[int]]:
-    """The ids of each of the `parts` of a text. Raises UserError."""
+    """The ids of each of the `parts` of a text. Raises Unencodable."""
     for part in progress(parts(text), "tokenizing", unit="parts"):
         if len(part) < SLOW:
             yield encoding.encode_ordinary(part)

@@ -23,8 +23,8 @@ import numpy as np
 from minigpt.system.errors import UserError
 from minigpt.system.process import IGNORE_SIGINT, python_command
 from minigpt.system.waiting import in_background
-from minigpt.text.cuts import Piece, encode_block
-from minigpt.text.tokenizer import Byte, Char, Ids, Tokenizer
+from minigpt.text.cuts import Failed, Piece, encode_block
+from minigpt.text.tokenizer import Before, Byte, Char, Ids, Tokenizer
 
 WORTHWHILE = 16 << 20  # characters of a text for which processes are started
 LENGTH = struct.Struct("<Q")  # in front of each message
@@ -56,7 +56,7 @@ def processes_for(tokenizer: Tokenizer, characters: int) -> int:
 
 
 def encoded(blocks: Iterable[list[Piece]], tokenizer: Tokenizer, processes: int) -> Generator[Encoded, None, None]:
-    """The ids of blocks, in order. At most two blocks for each process are in memory. Raises UserError.
+    """The ids of blocks, in order. At most two blocks for each process are in memory. Raises Failed.
 
     The processes have ended when the generator has ended, or is closed.
     """
@@ -109,18 +109,19 @@ class Worker:
         write(self.process.stdin, message)
 
     def encode(self, block: list[Piece]) -> tuple[Ids, list[int]]:
-        """The ids (N,) of a block, and how many each piece has. Raises UserError, also if the process has ended."""
+        """The ids (N,) of a block, and how many each piece has. Raises Failed, also if the process has ended."""
         assert self.process.stdout
         try:
             self._send(json.dumps(block, ensure_ascii=False).encode("utf-8", "surrogatepass"))
             answer = json.loads(read(self.process.stdout))
-            if isinstance(answer, str):
-                raise UserError(answer)
+            if isinstance(answer, dict):
+                raise Failed(**answer)
             return np.frombuffer(read(self.process.stdout), "<u4").astype(np.int64), answer  # (N,)
         except (BrokenPipeError, EOFError):
             code = self.process.wait()
             ended = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            raise UserError(f"a process that tokenizes {ended}: is there enough memory?") from None
+            what = f"a process that tokenizes it, and what follows, {ended}: is there enough memory?"
+            raise Failed(block[0].document, what) from None
 
     def end(self) -> None:
         """Wait until the killed process has ended, and close its pipes."""
@@ -148,7 +149,7 @@ def read(stream: IO[bytes]) -> bytes:
 
 
 def serve() -> None:
-    """Answer until stdin ends: for each block, how many ids each piece has and the ids, or a UserError's message."""
+    """Answer until stdin ends: for each block, how many ids each piece has and the ids, or what has failed."""
     source, answers = sys.stdin.buffer, sys.stdout.buffer
     with suppress(EOFError, BrokenPipeError), in_background():  # the process that asks shows the progress
         tokenizer, mistake = None, ""
@@ -157,13 +158,14 @@ def serve() -> None:
         except UserError as error:
             mistake = str(error)
         while True:
-            block = [Piece(*piece) for piece in json.loads(read(source).decode("utf-8", "surrogatepass"))]
+            sent = json.loads(read(source).decode("utf-8", "surrogatepass"))
+            block = [Piece(document, n, text, Before(*before)) for document, n, text, before in sent]
             try:
                 if tokenizer is None:
-                    raise UserError(mistake)
+                    raise Failed(block[0].document, mistake)
                 ids, counts = encode_block(tokenizer, block)
-            except UserError as error:
-                write(answers, json.dumps(str(error)).encode())
+            except Failed as error:
+                write(answers, json.dumps({"document": error.document, "message": error.message}).encode())
                 continue
             write(answers, json.dumps(counts).encode())
             write(answers, ids.astype("<u4").tobytes())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 from pathlib import Path
@@ -108,7 +109,8 @@ class Whole(Byte, kind="whole"):
     size, plugin = len(small_text()), ("--config", "small.yaml", "--plugin", "full.py")
     ended = script("train.py", *plugin, "data.tokenizer=whole", cwd=tmp_path)
     assert ended.code == 2 and ended.err.count("\n") == 1, ended
-    assert f"not enough memory: to tokenize {size:,} bytes at once would need {4 * size:,} bytes" in ended.err
+    what = f"to tokenize {size:,} bytes at once would need {4 * size:,} bytes"
+    assert re.search(rf"not enough memory for \S*text\.txt: {what}", ended.err), ended.err
     assert "and 4,000 are free" in ended.err and not (tmp_path / "runs").exists()
     assert leftovers(Path(data_folder())) == []
     assert script("train.py", *plugin, "data.tokenizer={kind: bpe, vocab_size: 300}", cwd=tmp_path).code == 0
@@ -117,7 +119,7 @@ class Whole(Byte, kind="whole"):
 def test_a_character_that_is_not_known_is_found_in_its_piece(data: Path) -> None:
     (data / "long.txt").write_text("a" * (1 << 20) + "aaaé", encoding="utf-8")
     corpus = open_corpus(str(data / "long.txt"))
-    with pytest.raises(UserError, match=r"^after 1 MiB of the text: unknown character 'é' \(U\+00E9\) at index 3"):
+    with pytest.raises(UserError, match=r"long\.txt: unknown character 'é' \(U\+00E9\) at index 1048579: not among"):
         Dataset(DataConfig(source=corpus.source), corpus, Char("a"), 16)
 
 
