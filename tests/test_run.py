@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree
@@ -24,6 +25,7 @@ from minigpt.runs.assemble import RunConfig
 from minigpt.runs.checkpoint import CheckpointError
 from minigpt.runs.report import read_metrics
 from minigpt.runs.run import Run, newest_run
+from minigpt.runs.start import resume
 from minigpt.system.errors import UserError
 
 
@@ -68,6 +70,26 @@ def test_a_run_folder_holds_what_the_design_says(home: Path) -> None:
     }
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["step-000008", "step-000012"]
     assert not [path for path in folder.rglob("*") if path.suffix in (".pt", ".pkl", ".pth", ".bin")]
+
+
+def test_the_verdict_says_what_is_left_of_the_step_that_it_names(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(home, tmp_path / "copy")
+    monkeypatch.chdir(tmp_path / "copy")
+    trainer = resume(Path("runs/small"), ["training.max_steps=13"], [], False, False)
+    assert trainer.lock is not None
+    with trainer.lock:
+        for best, what in (
+            (4, "4 are not kept; those of step 8 and 12 are, in runs/small/checkpoints"),
+            (8, "8 are in runs/small/checkpoints/step-000008; they are used once newer ones are moved away"),
+        ):
+            trainer.history.evaluations = [(best, 2.0, 2.0), (10, 1.9, 2.1), (12, 1.8, 2.2)]
+            assert f"train anew with training.max_steps={best}. The weights of step {what}" in trainer.verdict()
+    shutil.move("runs/small/checkpoints/step-000012", "away")
+    assert minigpt.load("runs/small", "cpu").step == 8
+    shutil.rmtree("runs/small/checkpoints")
+    assert trainer.left_of(3) == ". The weights of step 3 are not kept"
 
 
 def test_metrics_have_every_step_once_and_the_exact_validation_loss_now_and_then(home: Path) -> None:

@@ -282,11 +282,22 @@ class Trainer:
         if distributed.rank() > 0 and not is_sharded(self.run.model):
             return ""
         if self.expected is None:
-            return verdict(self.history.evaluations)
+            return verdict(self.history.evaluations, self.left_of)
         measured = self.run.model, self.dataset, self.run.config.training, self.expected
         if distributed.rank() > 0:
             return "".join("" for _ in predict_batches(*measured))
         predictions = predict(*measured)
         found = score(predictions, self.expected)
-        said = explain_impossible(found.above or 0.0) if found.impossible else verdict(self.history.evaluations)
-        return f"{said}\n{describe(found)}"
+        judged = verdict(self.history.evaluations, self.left_of)
+        return f"{explain_impossible(found.above or 0.0) if found.impossible else judged}\n{describe(found)}"
+
+    def left_of(self, step: int) -> str:
+        """What is left of the weights of a step, as the end of a sentence."""
+        folder = self.run.folder / CHECKPOINTS
+        paths = {int(path.name.rpartition("-")[2]): path for path in checkpoint.checkpoints(folder)}
+        if step in paths:
+            return f". The weights of step {step} are in {paths[step]}; they are used once newer ones are moved away"
+        others = " and ".join(map(str, sorted(paths)))
+        return f". The weights of step {step} are not kept" + (
+            f"; those of step {others} are, in {folder}" * bool(others)
+        )

@@ -381,8 +381,11 @@ def evaluate(
     return total / count
 
 
-def verdict(evaluations: Sequence[Evaluation]) -> str:
-    """Whether a training overfits, improves or has levelled off, in plain words."""
+def verdict(evaluations: Sequence[Evaluation], left_of: Callable[[int], str] = lambda step: "") -> str:
+    """Whether a training overfits, improves or has levelled off, in plain words.
+
+    `left_of(step)` says what is left of the weights of a step that the verdict names.
+    """
     if len(evaluations) < 3:
         return "too few evaluations for a verdict (lower training.eval_every)"
     step, train_loss, val_loss = evaluations[-1]
@@ -390,11 +393,13 @@ def verdict(evaluations: Sequence[Evaluation]) -> str:
     if val_loss > 1.01 * best_val and train_loss < best_train:
         return (
             f"overfitting since step {best_step}: the validation loss rose from {best_val:.4f} to {val_loss:.4f} while "
-            f"the training loss fell; stop there, raise model.dropout, or give it more text"
+            f"the training loss fell; raise model.dropout, give it more text, or train anew with "
+            f"training.max_steps={best_step}{left_of(best_step)}"
         )
     if val_loss > 1.01 * best_val:
-        return f"getting worse since step {best_step}: both losses rose; lower the learning rate"
-    earlier = evaluations[-1 - max(1, len(evaluations) // 4)][2]
+        return f"getting worse since step {best_step}: both losses rose; lower the learning rate{left_of(best_step)}"
+    before = [(at, loss) for at, _, loss in evaluations[:-1] if at <= 0.75 * step]
+    earlier_step, earlier = before[-1] if before else evaluations[0][::2]
     if val_loss < 0.99 * earlier:
         return f"still improving at step {step}: more steps would lower the validation loss further"
-    return f"levelled off: the validation loss is within 1 % of what it was a quarter of the run ago ({earlier:.4f})"
+    return f"levelled off: the validation loss is within 1 % of what it was at step {earlier_step} ({earlier:.4f})"
