@@ -99,7 +99,7 @@ def resume(
     say = say if distributed.rank() == 0 else silent
     check_run(folder)
     lock = Lock(folder) if distributed.rank() == 0 else None
-    config, changes = _changed_config(folder, overrides, allow_data_change, say)
+    config, changes = _changed_config(folder, overrides, allow_data_change)
     shared = distributed.started()[1] > 1 and isinstance(config.training.parallel, FSDP.Config)
     saved, notes = open_checkpoint(folder, values=not shared)  # sharded: each process reads its slices later
     for note in notes:
@@ -114,11 +114,14 @@ def resume(
     weights = (lambda model: None) if config.training.lora else None  # `_restore` copies them later
     trainer = _make(config, tokenizer, corpus, folder, say, weights)
     checks = _check(trainer, allow_leak, skip_checks)
-    if checks != "passed":
-        changes.append(("checks", "passed", checks))
-    changes += _changed_text(trainer, saved, allow_data_change)
+    text = _changed_text(trainer, saved, allow_data_change)
     _restore(trainer, saved)
     trainer.lock = lock
+    for key, before, after in changes:  # only now: a resume that was refused has changed nothing
+        say(f"changed: {key}: {before} -> {after}")
+    if text:
+        say(f"changed: the text of {config.data.source} is not the one that {folder} was trained on")
+    changes += [*text, *([("checks", "passed", checks)] if checks != "passed" else [])]
     if distributed.rank() == 0:
         cut_metrics(folder / METRICS, trainer.history.step, say)
         trainer.seal = record_changes(trainer.run, plugins, changes, say)
@@ -126,9 +129,7 @@ def resume(
     return trainer
 
 
-def _changed_config(
-    folder: Path, overrides: Sequence[str], allow_data_change: bool, say: Say
-) -> tuple[RunConfig, list[Change]]:
+def _changed_config(folder: Path, overrides: Sequence[str], allow_data_change: bool) -> tuple[RunConfig, list[Change]]:
     """A run's config with overrides, and what they change. Raises UserError for what cannot change."""
     old, config = read_config(folder), read_config(folder, overrides, say)
     if old.data.source == PRETRAINED:
@@ -136,7 +137,6 @@ def _changed_config(
         raise UserError(f"--resume: {folder}: {what}: --from-run {folder.name} data.source=my.txt")
     changes = list(changed(to_python(old), to_python(config)))
     for key, before, after in changes:
-        say(f"changed: {key}: {before} -> {after}")
         fixed = key.startswith(("data.", "model.", "training.lora")) or key in FIXED
         if fixed and not (allow_data_change and key == "data.source"):
             raise UserError(f"--resume: {key} cannot change from {before} to {after}: start a new run")
@@ -147,21 +147,19 @@ def _changed_text(trainer: Trainer, saved: Checkpoint, allow_data_change: bool) 
     """The change for a run's record if its text has changed, or []. Raises UserError if that is not allowed."""
     if saved.state["data"] == trainer.data:
         return []
-    what = f"the text of {trainer.run.config.data.source} is not the one that {trainer.run.folder} was trained on"
     if not allow_data_change:
+        what = f"the text of {trainer.run.config.data.source} is not the one that {trainer.run.folder} was trained on"
         raise UserError(f"--resume: {what}; --allow-data-change goes on with it")
-    trainer.say(f"changed: {what}")
     return [("data", saved.state["data"], trainer.data)]
 
 
 def _check_left(config: RunConfig, saved: Checkpoint, folder: Path) -> None:
     """Raises UserError if the run has no steps left."""
-    left = config.training.max_steps - saved.state["step"]
-    if left < 0 or (left == 0 and not saved.state["losses"]):  # losses: the last evaluation was stopped
-        raise UserError(
-            f"--resume: {folder} has done all its {config.training.max_steps} steps; "
-            f"give it more, as in training.max_steps={2 * config.training.max_steps}"
-        )
+    done, steps = saved.state["step"], config.training.max_steps
+    if done > steps or (done == steps and not saved.state["losses"]):  # losses: the last evaluation was stopped
+        own = steps == read_config(folder).training.max_steps
+        what = f"all its {steps} steps" if own else f"{done} steps, and training.max_steps={steps} leaves none to do"
+        raise UserError(f"--resume: {folder} has done {what}; give it more, as in training.max_steps={2 * done}")
 
 
 def _make(

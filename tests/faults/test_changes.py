@@ -36,6 +36,28 @@ def test_another_text_is_refused_unless_it_is_meant(half: Path) -> None:
     assert newest(half).state["data"] == recorded["changes"][1][2] != recorded["changes"][1][1]
 
 
+def test_a_resume_without_a_step_left_says_how_many_are_done_and_changes_nothing(half: Path) -> None:
+    before = (half / "runs" / "small" / "config.yaml").read_bytes()
+    for overrides, what in (
+        ((), "has done all its 6 steps; give it more, as in training.max_steps=12"),
+        (("training.seed=3",), "has done all its 6 steps; give it more, as in training.max_steps=12"),
+        (
+            ("training.max_steps=4",),
+            "has done 6 steps, and training.max_steps=4 leaves none to do; give it more, as in",
+        ),
+    ):
+        refused = resume(half, *overrides)
+        assert refused.code == 2 and refused.out == "" and what in refused.err, refused
+        assert (half / "runs" / "small" / "config.yaml").read_bytes() == before
+    stopped = train_until(
+        furnished(half / "other"), "os.kill(os.getpid(), 2)", "minigpt.training.loop", "accumulate", 5
+    )
+    assert stopped.code == 130
+    refused = resume(half / "other", "training.max_steps=3")
+    assert refused.code == 2 and refused.out == "" and "has done 5 steps, and training.max_steps=3" in refused.err
+    assert resume(half / "other", "training.max_steps=7").out.count("changed: ") == 1
+
+
 @pytest.mark.parametrize(
     "change", ["model.n_embd=32", "model.attention=average_softmax", "data.tokenizer=byte", "training.optimizer=muon"]
 )
@@ -43,6 +65,7 @@ def test_another_model_tokenizer_or_optimizer_is_refused(change: str, half: Path
     for allow in ((), ("--allow-data-change",)):
         refused = resume(half, f"training.max_steps={STEPS}", change, *allow)
         assert refused.code == 2 and "cannot change" in refused.err and refused.err.count("\n") == 1, refused
+        assert refused.out == ""  # nothing is changed
     assert len(metrics(half)) == 6
 
 
