@@ -64,7 +64,7 @@ def test_training_refuses_a_wrong_plugin_before_it_makes_a_folder(tmp_path: Path
 def test_skip_checks_trains_it_anyway_and_leaves_a_record(tmp_path: Path) -> None:
     home = home_with(tmp_path, CORNER)
     ended = script("train.py", *TRAIN, "--skip-checks", cwd=home)
-    assert ended.code == 0 and "note: the model is not checked before its first step (--skip-checks)" in ended.out
+    assert ended.code == 0 and "note: the model is not checked before this training (--skip-checks)" in ended.out
     assert json.loads((home / "runs/small/environment.json").read_text("utf-8"))["checks"] == "skipped"
     written = script("sample.py", "--plugin", "mine.py", "--prompt", "the", cwd=home)
     assert written.code == 0 and "runs/small was trained with --skip-checks" in written.err

@@ -322,7 +322,7 @@ def test_what_a_run_compiles_is_checked_before_it_is_compiled() -> None:
     model = make_model(MultiHead.Config(), block=8)
     notes = check_before_training(model, make_dataset(8), replace(STEPS, compile=True))
     assert notes == [
-        "torch.compile compiles in the first step, for a minute or more; the model was checked as it is before"
+        "torch.compile compiles at the beginning, for a minute or more; the model was checked as it is before"
     ]
 
 

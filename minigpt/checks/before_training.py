@@ -81,7 +81,7 @@ def check_before_training(model: GPT, dataset: Dataset, config: TrainingConfig, 
             obey(small_copy(model, config.fast) if dataset.config.divides else None, DOCUMENTS)
     if config.compile:
         notes.append(
-            "torch.compile compiles in the first step, for a minute or more; the model was checked as it is before"
+            "torch.compile compiles at the beginning, for a minute or more; the model was checked as it is before"
         )
     return notes
 

@@ -202,7 +202,7 @@ def _take_weights(model: GPT, source: Opened, say: Say) -> None:
 def _check(trainer: Trainer, allow_leak: bool, skip_checks: bool) -> str:
     """Check the model before its first step, and print the notes. Returns the result of the checks for the record."""
     if skip_checks:
-        trainer.say("note: the model is not checked before its first step (--skip-checks)")
+        trainer.say("note: the model is not checked before this training (--skip-checks)")
         return SKIPPED
     config, model = trainer.run.config, whole_model(trainer.run.model, trainer.run.config)
     for note in check_before_training(model, trainer.dataset, config.training, allow_leak):

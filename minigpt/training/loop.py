@@ -203,7 +203,7 @@ def train(
         factor = schedule(step, config.max_steps, config.warmup_steps, config.schedule, config.final_rate)
         n = step, config.batch_size, config.seed, own_rows()
         (x, y), begins = dataset.batch("train", *n), dataset.begins("train", *n)  # (B, T) each
-        first = "compiling the model in the first step" if config.compile else "the first step"
+        first = "compiling the model in " * config.compile + f"step {start + 1}"
         with heartbeat(first) if step == start else nullcontext():
             loss = accumulate(model, x, y, config, summed, begins)  # ()
         add_up_single(model)
