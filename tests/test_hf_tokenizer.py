@@ -405,7 +405,7 @@ RANKED = [(name, ranked(made, NAMES[name]), made) for name, made in ((name, MADE
 
 
 def test_tokens_that_are_found_first_and_special_tokens_of_a_gguf_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minigpt.text.tokenizer.PART", 30)
+    monkeypatch.setattr("minigpt.text.seams.PART", 30)
     _, mine, theirs = RANKED[0]
     crow = ranked(theirs, "gpt-2", tokens=[*mine.tokens, "<think>"], whole=[len(mine.tokens)])
     assert crow.encode("a<think>").tolist() == [*mine.encode("a"), len(mine.tokens)]

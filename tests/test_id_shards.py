@@ -24,8 +24,9 @@ from minigpt.text.corpus import open_corpus
 from minigpt.text.cuts import Failed, Piece, cut_up, place_to_cut
 from minigpt.text.dataset import Dataset
 from minigpt.text.ids import ids_on_disk
+from minigpt.text.seams import Before, last_part, parts
 from minigpt.text.shards import Shards, write_shards
-from minigpt.text.tokenizer import BPE, GPT2, Before, Byte, Tokenizer, last_part, parts
+from minigpt.text.tokenizer import BPE, GPT2, Byte, Tokenizer
 
 data = pytest.fixture(scope="module", autouse=True)(own_data)
 WINDOWS = ("random", "shuffled", "documents")

@@ -26,11 +26,13 @@ from tiktoken_ext import openai_public
 from minigpt.config.options import Options, build, from_python
 from minigpt.system.errors import ConfigError, UserError
 from minigpt.system.waiting import interruptible
+from minigpt.text import seams
 from minigpt.text import tokenizer as tokenizers
 from minigpt.text.dataset import DataConfig
 from minigpt.text.ranked import Ranked
+from minigpt.text.seams import last_part, parts
 from minigpt.text.split_patterns import OF_GGUF
-from minigpt.text.tokenizer import BPE, PIECES, Byte, Char, Tiktoken, Tokenizer, byte_letters, last_part, parts
+from minigpt.text.tokenizer import BPE, PIECES, Byte, Char, Tiktoken, Tokenizer, byte_letters
 
 ROOT = Path(__file__).parents[1]
 SENTENCE = "The crow said, “naïve 🦉!”\r\nThen the crow sang: the crow, the crow."
@@ -292,7 +294,7 @@ def encodings() -> dict[str, tiktoken.Encoding]:
 def test_the_parts_of_a_text_have_the_ids_of_the_whole(
     encodings: dict[str, tiktoken.Encoding], text: str, size: int
 ) -> None:
-    with patch.object(tokenizers, "PART", size):
+    with patch.object(seams, "PART", size):
         cut, last = list(parts(text)), last_part(text)
     assert "".join(cut) == text and (last == len(text) - len(cut[-1]) if cut else last == 0)
     for name, encoding in encodings.items():
@@ -342,8 +344,8 @@ def test_a_long_word_has_the_ids_that_tiktoken_makes(name: str, gpt2: Tokenizer,
 
 
 def test_a_word_that_would_take_too_long_is_refused_by_name_and_size(bpe: BPE, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokenizers, "LONGEST", 9000)
-    monkeypatch.setattr(tokenizers, "BLANKS", 3000)
+    monkeypatch.setattr(seams, "LONGEST", 9000)
+    monkeypatch.setattr(seams, "BLANKS", 3000)
     for text in ("a" * 8999, "one\n" + "a" * 8999 + "\nand " * 9999, " " * 2999 + "a"):
         assert bpe.encode(text).tolist() == bpe.encoding.encode_ordinary(text)
         assert len(text) < 9000 or last_part(text) > 9000
@@ -362,7 +364,7 @@ def test_tiktoken_can_read_as_much_white_space_as_is_allowed(encodings: dict[str
     """Of twice as much, its search for words ends in a panic, and not in an error."""
     for encoding in encodings.values():
         for blanks in (" ", "\n"):
-            text = (blanks * tokenizers.BLANKS)[: tokenizers.BLANKS - 1]
+            text = (blanks * seams.BLANKS)[: seams.BLANKS - 1]
             assert encoding.decode(encoding.encode_ordinary(text + "a")) == text + "a"
 
 

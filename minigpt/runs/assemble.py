@@ -20,7 +20,8 @@ from minigpt.system.waiting import interruptible
 from minigpt.text.corpus import Corpus
 from minigpt.text.cuts import Cut, naming, pieces_of
 from minigpt.text.dataset import DataConfig, Dataset
-from minigpt.text.tokenizer import BPE, Char, Tokenizer, last_part
+from minigpt.text.seams import last_part
+from minigpt.text.tokenizer import BPE, Char, Tokenizer
 from minigpt.training import distributed
 from minigpt.training.loop import TrainingConfig, choose_device
 from minigpt.training.lora import add_adapters

@@ -14,7 +14,8 @@ import numpy as np
 from minigpt.system.errors import UserError
 from minigpt.text.hf_tokenizer import HuggingFace
 from minigpt.text.ranked import Ranked
-from minigpt.text.tokenizer import BEGINNING, Before, Byte, Char, Ids, Tiktoken, Tokenizer, Unencodable, last_part
+from minigpt.text.seams import BEGINNING, Before, Unencodable, last_part
+from minigpt.text.tokenizer import Byte, Char, Ids, Tiktoken, Tokenizer
 
 STEP = 1 << 20  # characters that are added at a time until a text can be cut
 BLOCK = 10**6  # characters of a block, at least: a piece of STEP characters is a block by itself

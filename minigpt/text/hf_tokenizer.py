@@ -20,8 +20,8 @@ from minigpt.system.strict_json import has_form
 from minigpt.system.terminal import one_line
 from minigpt.system.waiting import progress
 from minigpt.text.hf_steps import MOST_IDS, Json, read_steps
-from minigpt.text.seams import last_seam, whole_parts
-from minigpt.text.tokenizer import Ids, Tokenizer, Unencodable, split_at, utf8
+from minigpt.text.seams import Unencodable, last_seam, whole_parts
+from minigpt.text.tokenizer import Ids, Tokenizer, split_at, utf8
 
 PART = 1 << 16  # characters that are encoded at once: `tokenizers` needs some 160 bytes for each
 LONGEST_PART = 1 << 20  # characters of a part in which no word ends

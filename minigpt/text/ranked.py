@@ -16,8 +16,9 @@ import tiktoken
 from minigpt.system.errors import UserError
 from minigpt.system.strict_json import has_form
 from minigpt.text.hf_tokenizer import check_arguments
+from minigpt.text.seams import Unencodable, last_part
 from minigpt.text.split_patterns import OF_GGUF
-from minigpt.text.tokenizer import Ids, Tokenizer, Unencodable, byte_letters, encode_parts, last_part, split_at, utf8
+from minigpt.text.tokenizer import Ids, Tokenizer, byte_letters, encode_parts, split_at, utf8
 
 
 class Ranked(Tokenizer, kind="ranked"):

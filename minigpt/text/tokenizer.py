@@ -26,7 +26,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,7 @@ from minigpt.system.errors import UserError
 from minigpt.system.process import IGNORE_SIGINT, python_command
 from minigpt.system.strict_json import parse_json
 from minigpt.system.waiting import interruptible, progress
+from minigpt.text.seams import PART, SLOW, Unencodable, parts
 
 Ids = npt.NDArray[np.int64]
 MAX_BYTES = 32 << 20  # of a tokenizer.json; a larger file is a mistake or an attack
@@ -158,44 +159,6 @@ def utf8(text: str) -> bytes:
         raise Unencodable("{} is half a surrogate pair, not a character", text, error.start) from None
 
 
-class Before(NamedTuple):
-    """How much of a document comes before a piece of it."""
-
-    characters: int = 0
-    lines: int = 0
-    """How many line ends."""
-    column: int = 0
-    """How many characters after the last line end."""
-
-    def and_then(self, text: str) -> Before:
-        """The same with a piece more."""
-        start = text.rfind("\n") + 1
-        column = len(text) - start + (0 if start else self.column)
-        return Before(self.characters + len(text), self.lines + text.count("\n"), column)
-
-
-BEGINNING = Before()
-
-
-class Unencodable(UserError):
-    """A text has a character that cannot be encoded; in the message, {} stands for the character and its place."""
-
-    def __init__(self, message: str, text: str, index: int):
-        super().__init__(message.format(locate(text, index)))
-        self.message, self.text, self.index = message, text, index
-
-    def after(self, before: Before) -> str:
-        """The message with the place in a document of which the text is a piece."""
-        return self.message.format(locate(self.text, self.index, before))
-
-
-def locate(text: str, index: int, before: Before = BEGINNING) -> str:
-    """The place of a character in a text, in words: 'é' (U+00E9) at index 17 (line 2, column 5)."""
-    place = before.and_then(text[:index])
-    where = f" (line {place.lines + 1}, column {place.column + 1})" if before.lines or "\n" in text else ""
-    return f"{text[index]!r} (U+{ord(text[index]):04X}) at index {place.characters}{where}"
-
-
 class Char(Tokenizer, kind="char"):
     """An id is a character. The alphabet is every character of the corpus, sorted, and is saved with the run."""
 
@@ -260,41 +223,6 @@ class Tiktoken(Tokenizer):
             return self.encoding.decode_single_token_bytes(self._check(id))
         except KeyError:
             return "\N{REPLACEMENT CHARACTER}".encode()
-
-
-# Places where each split pattern that tiktoken runs here begins a new word, whatever comes before and after: between a
-# letter or digit and white space or a mark such as a comma; before a blank; after a line end that stands alone.
-MARKS = r"[\s.,;:!?\u2026\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f]"
-SEAM = rf"(?:(?<=[^\W_])(?={MARKS})|(?<=\S)(?=[^\S\r\n\x1c-\x1f])|(?<=\S\n)(?=[^\s/]))"
-PART = 2000  # characters of a part, at most, where there are such places
-SLOW = 1 << 17  # characters that take a tenth of a second
-LONGEST = 1 << 24  # characters without such a place: they take tiktoken half a minute, and a gigabyte or two
-BLANKS = 1 << 19  # characters of white space in a row: twice as many are too many for tiktoken's search for words
-
-
-def parts(text: str) -> Iterator[str]:
-    """Split a text into parts whose ids, one after the other, are those of the whole.
-
-    A part is longer than PART only where there is no place to cut. Raises Unencodable for a part that is too long.
-    """
-    some = rf".{{1,{PART}}}(?:\Z|{SEAM})|.{{1,{LONGEST - 1}}}?(?:\Z|{SEAM})|.{{{LONGEST}}}"
-    for found in re.finditer(rf"(?s){some}", text):
-        part = found[0]
-        blanks = re.search(rf"\s{{{BLANKS}}}", part) if len(part) >= BLANKS else None
-        if blanks or len(part) >= LONGEST:
-            what, many = ("white space", BLANKS) if blanks else ("a word", LONGEST)
-            hint = "put line ends into it, or take data.tokenizer=byte or char"
-            message = f"from {{}} on, {what} of {many:,} characters or more, too many to tokenize: {hint}"
-            raise Unencodable(message, text, found.end() - len(part[blanks.start() :] if blanks else part.lstrip()))
-        yield part
-
-
-def last_part(text: str) -> int:
-    """The start of the last of a text's `parts`, which could be longer if more text followed. Raises Unencodable."""
-    last = 0
-    for part in parts(text):
-        last = len(part)
-    return len(text) - last
 
 
 def encode_parts(encoding: tiktoken.Encoding, text: str) -> Iterator[list[int]]:

@@ -24,7 +24,8 @@ from minigpt.system.errors import UserError
 from minigpt.system.process import IGNORE_SIGINT, python_command
 from minigpt.system.waiting import in_background
 from minigpt.text.cuts import Failed, Piece, encode_block
-from minigpt.text.tokenizer import Before, Byte, Char, Ids, Tokenizer
+from minigpt.text.seams import Before
+from minigpt.text.tokenizer import Byte, Char, Ids, Tokenizer
 
 WORTHWHILE = 16 << 20  # characters of a text for which processes are started
 LENGTH = struct.Struct("<Q")  # in front of each message

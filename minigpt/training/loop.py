@@ -382,24 +382,19 @@ def evaluate(
 
 
 def verdict(evaluations: Sequence[Evaluation], left_of: Callable[[int], str] = lambda step: "") -> str:
-    """Whether a training overfits, improves or has levelled off, in plain words.
-
-    `left_of(step)` says what is left of the weights of a step that the verdict names.
-    """
+    """Whether a training overfits, improves or has levelled off, in plain words; of a step that it names, `left_of`
+    says what is left."""
     if len(evaluations) < 3:
         return "too few evaluations for a verdict (lower training.eval_every)"
     step, train_loss, val_loss = evaluations[-1]
     best_step, best_train, best_val = min(evaluations, key=lambda evaluation: evaluation[2])
-    if val_loss > 1.01 * best_val and train_loss < best_train:
-        return (
-            f"overfitting since step {best_step}: the validation loss rose from {best_val:.4f} to {val_loss:.4f} while "
-            f"the training loss fell; raise model.dropout, give it more text, or train anew with "
-            f"training.max_steps={best_step}{left_of(best_step)}"
-        )
     if val_loss > 1.01 * best_val:
+        rose = f"the validation loss rose from {best_val:.4f} to {val_loss:.4f} while the training loss fell"
+        advice = f"raise model.dropout, give it more text, or train anew with training.max_steps={best_step}"
+        if train_loss < best_train:
+            return f"overfitting since step {best_step}: {rose}; {advice}{left_of(best_step)}"
         return f"getting worse since step {best_step}: both losses rose; lower the learning rate{left_of(best_step)}"
-    before = [(at, loss) for at, _, loss in evaluations[:-1] if at <= 0.75 * step]
-    earlier_step, earlier = before[-1] if before else evaluations[0][::2]
+    earlier_step, _, earlier = max([e for e in evaluations[:-1] if e[0] <= 0.75 * step], default=evaluations[0])
     if val_loss < 0.99 * earlier:
         return f"still improving at step {step}: more steps would lower the validation loss further"
     return f"levelled off: the validation loss is within 1 % of what it was at step {earlier_step} ({earlier:.4f})"

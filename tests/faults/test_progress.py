@@ -23,7 +23,7 @@ from minigpt.runs.report import Reporter, read_metrics
 from minigpt.system import waiting
 from minigpt.system.errors import UserError
 from minigpt.system.waiting import interruptible, progress
-from minigpt.text import tokenizer
+from minigpt.text import seams, tokenizer
 from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import Dataset
 from minigpt.text.tokenizer import BPE, Byte
@@ -44,7 +44,8 @@ TEXT = (
 
 def test_the_vocabulary_of_a_text_is_that_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     learned = BPE.fit(BPE.Config(vocab_size=400), [TEXT])
-    monkeypatch.setattr(tokenizer, "PART", 1 << 30)
+    for module in (tokenizer, seams):
+        monkeypatch.setattr(module, "PART", 1 << 30)
     assert BPE.fit(BPE.Config(vocab_size=400), [TEXT]).pieces == learned.pieces
 
 
