@@ -56,20 +56,20 @@ def place_to_cut(tokenizer: Tokenizer) -> Cut | None:
 
 def cut_up(document: Iterable[str], cut: Cut) -> Iterator[str]:
     """A document in pieces -> the same in other pieces, cut where `cut` allows it. Raises what `cut` raises."""
-    held, enough = "", 0
+    held, looked = "", 0  # looked: where there is no place to cut, so many characters of it were looked through
     for piece in document:
         for start in range(0, len(piece), STEP):
             held += piece[start : start + STEP]
-            if len(held) < enough:
+            if len(held) < 2 * looked:  # not in every step: the time would grow with the square of the length
                 continue
             at = cut(held)
             if at:
                 yield held[:at]
             held = held[at:]
-            enough = 0 if at else 2 * len(held)  # where there is no place to cut, it is not looked for in every step
+            looked = 0 if at else len(held)
+    if 0 < looked < len(held):
+        cut(held)
     if held:
-        if enough:  # it was not looked at in the last step
-            cut(held)
         yield held
 
 
