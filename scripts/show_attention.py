@@ -1,9 +1,7 @@
 """Show the attention weights of every layer and head of a trained model for a text.
 
-python scripts/show_attention.py --prompt "Mia was a shy fox. She met Tom."     # a PNG in the run's folder
+python scripts/show_attention.py --prompt "Mia was a shy fox. She met Tom."     # in the terminal
 python scripts/show_attention.py --prompt "Mia was a shy fox." --layer 4 --head 3 --out head.svg
-
-Without the extra `plot` (pip install -e ".[plot]") the maps are drawn in the terminal; with it, --text does that too.
 """
 
 import begin  # noqa: F401  before the imports that take seconds
@@ -15,31 +13,30 @@ import sys
 from pathlib import Path
 
 from minigpt import command
-from minigpt.inspection.maps import sums, write_maps
-from minigpt.inspection.pictures import can_plot, heat_map
+from minigpt.inspection.maps import picture_form, sums, write_maps
+from minigpt.inspection.pictures import heat_map
 from minigpt.runs.report import say
 from minigpt.runs.run import load, newest_run
-from minigpt.seeing.document import place_of
 from minigpt.system.counting import chosen
 from minigpt.system.errors import UserError
 
 
 def main(arguments: argparse.Namespace) -> None:
-    """Draw the attention maps of a prompt: as a picture if matplotlib is installed or --out given, else as text."""
+    """Draw the attention maps of a prompt in the terminal, or into the file of --out."""
     if not arguments.prompt:
         raise UserError("--prompt: give a text to look at")
-    if arguments.out and arguments.text:
-        raise UserError("--out and --text: give one of them")
+    if arguments.out:
+        picture_form(arguments.out)  # before the model is loaded
     run = load(newest_run(arguments.run), "cpu", overrides=arguments.overrides)
     command.special(run, arguments)
     every, labels = run.maps(arguments.prompt), run.labels(arguments.prompt)
     heads = [sum(one.layer == layer for one in every) for layer in range(len(run.model.blocks))]
     wanted = chosen(heads, arguments.layer, arguments.head)
     maps = [one for one in every if (one.layer, one.head) in wanted]
-    if arguments.out or (can_plot() and not arguments.text):
-        path = arguments.out or place_of(run.folder, "attention.png", run.overrides)
-        write_maps(maps, labels, path)
-        say(f"wrote {path}: {len(maps)} maps; rows are queries, columns are keys")
+    count = f"{len(maps)} map{'s' if len(maps) > 1 else ''}"
+    if arguments.out:
+        write_maps(maps, labels, arguments.out)
+        say(f"wrote {arguments.out}: open it to see {count}; rows are queries, columns are keys")
         return
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for one in maps:
@@ -47,6 +44,7 @@ def main(arguments: argparse.Namespace) -> None:
         rows = f"{found}, each as it says at its right" if (found := sums(one.weights)) else "each row sums to 1"
         say(f"{one.title}: rows are queries, columns are keys; @ is a row's largest weight{signs}; {rows}\n")
         say(heat_map(one.weights, labels, width) + "\n")
+    say(f"{count} above; only one: --layer 1 --head 2; as a picture: --out maps.svg; every number: explore.py")
 
 
 if __name__ == "__main__":
@@ -56,8 +54,7 @@ if __name__ == "__main__":
     parser.add_argument("--layer", type=int, metavar="N", help="only this layer, counted from 1")
     parser.add_argument("--head", type=int, metavar="N", help="only this head of each layer, counted from 1")
     command.add_special(parser)
-    out = "the picture: .png, .pdf (both by matplotlib) or .svg (default: attention.png in the run)"
+    out = "draw a picture, .svg, .png or .pdf (both by matplotlib), and not in the terminal"
     parser.add_argument("--out", type=Path, metavar="FILE", help=out)
-    parser.add_argument("--text", action="store_true", help="draw in the terminal even where pictures can be made")
     arguments = command.parse(parser)
     sys.exit(command.execute(main, arguments))

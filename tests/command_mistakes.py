@@ -174,12 +174,6 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "nothing to show": ("show_attention.py", [], 2, ["error: --prompt: give a text to look at"]),
     "long text to show": ("show_attention.py", ["--prompt", "the cat sat on a mat"], 2, ["the context holds 16"]),
-    "a picture and text": (
-        "show_attention.py",
-        ["--prompt", "the", "--out", "a.png", "--text"],
-        2,
-        ["--out and --text"],
-    ),
     "resumed under a name": ("train.py", ["--resume", "--name", "other"], 2, ["error: --name and --resume: give one"]),
     "other data": ("train.py", ["--allow-data-change"], 2, ["error: --allow-data-change: give --resume as well"]),
     "nobody's": ("train.py", ["--config", "small.yaml", "data.source=~no/a"], 2, ["no file or folder '~no/a'"]),

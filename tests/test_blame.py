@@ -246,7 +246,7 @@ def test_while_writing_with_a_cache(trained: Path) -> None:
 
 def test_while_its_weights_are_shown(trained: Path) -> None:
     body = KIND + "    def weights(self, query, key):\n        return query[9, 9, 9]\n"
-    ended = ended_with(trained, body, "--run", "runs/small", "--prompt", "the cat", "--text", name="show_attention.py")
+    ended = ended_with(trained, body, "--run", "runs/small", "--prompt", "the cat", name="show_attention.py")
     check(ended, "mine.py:10 in weights (called by mix, layer 1): IndexError: ")
 
 

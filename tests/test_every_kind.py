@@ -47,7 +47,7 @@ def test_a_kind_trains_writes_and_is_drawn(kind: str, home: Path) -> None:
     run = load(home / "runs" / "r", "cpu")
     texts = ["".join(run.stream("Mia was a ", use_cache, max_tokens=45, seed=1)) for use_cache in (True, False)]
     assert texts[0] == texts[1] and len(texts[0]) >= 45  # past the context of 32, which restarts
-    drawn = well(script("show_attention.py", "--text", "--prompt", "Mia was a shy fox.", cwd=home))
+    drawn = well(script("show_attention.py", "--prompt", "Mia was a shy fox.", cwd=home))
     assert f"layer 2, head 1 ({kind})" in drawn
 
 

@@ -183,7 +183,7 @@ def test_the_command_makes_a_run_or_says_one_line(good: bytes, tmp_path: Path) -
     run.marked = True
     assert written == asked + "".join(run.stream(asked, max_tokens=3, temperature=0)) + "\n"
     assert run.prompt_ids(asked).shape[1] == plain.shape[1] - 2  # one id for "<s>"
-    shown = script("show_attention.py", "--special", "--text", "--prompt", "<s>Mia <|s|>", "--layer", "1", cwd=tmp_path)
+    shown = script("show_attention.py", "--special", "--prompt", "<s>Mia <|s|>", "--layer", "1", cwd=tmp_path)
     assert (shown.code, shown.err.startswith("note: <|s|> is no special token of this model")) == (0, True)
     assert " <Mia␣<|s|>" in shown.out  # a column each: "<s>" is one token
     (tmp_path / "my model.gguf").write_bytes(good[:-100])

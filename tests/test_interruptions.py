@@ -187,7 +187,7 @@ def test_a_terminal_without_the_letters_gets_their_numbers(accents: Path, by_han
     assert ended.out.startswith(r"\xe9\xfc") and r"\u2603" in ended.out
     text = script("sample.py", "--prompt", "éü", cwd=accents).out
     assert ended.out == text.encode("ascii", "backslashreplace").decode("ascii")
-    shown = script("show_attention.py", "--text", "--prompt", "é☃", cwd=accents, encoding="ascii")
+    shown = script("show_attention.py", "--prompt", "é☃", cwd=accents, encoding="ascii")
     assert (shown.code, shown.err) == (0, "")
     assert r"\u2603 |" in shown.out
 

@@ -224,7 +224,7 @@ def test_a_png_of_negative_weights_has_two_colours(tmp_path: Path) -> None:
 def test_without_matplotlib_one_is_told_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     maps = maps_of((torch.eye(2)[None], MultiHead))
-    with pytest.raises(UserError, match=r'PNG and PDF pictures need matplotlib: pip install -e "\.\[plot\]"'):
+    with pytest.raises(UserError, match=r'maps.png: PNG and PDF need matplotlib: pip install -e "\.\[plot\]"; .svg '):
         write_maps(maps, ["a", "b"], tmp_path / "maps.png")
     write_maps(maps, ["a", "b"], tmp_path / "maps.svg")  # needs nothing
     assert [path.name for path in tmp_path.iterdir()] == ["maps.svg"]

@@ -60,9 +60,9 @@ def test_a_kind_of_ones_own_trains_samples_is_shown_and_resumed(workshop: Path) 
     assert "limit: 3" in (workshop / "runs" / "small" / "config.yaml").read_text("utf-8")
     assert well(script("sample.py", *plugin, "--prompt", "the", cwd=workshop)).startswith("the")
     show = ("show_attention.py", *plugin, "--prompt", "the")
-    assert "layer 1, head 2 (squashed)" in well(script(*show, "--text", cwd=workshop))
-    assert well(script(*show, cwd=workshop)).startswith("wrote runs/small/attention.png: ")
-    assert (workshop / "runs" / "small" / "attention.png").read_bytes().startswith(b"\x89PNG")
+    assert "layer 1, head 2 (squashed)" in well(script(*show, cwd=workshop))
+    assert well(script(*show, "--out", "maps.png", cwd=workshop)).startswith("wrote maps.png: open it to see 2 maps; ")
+    assert (workshop / "maps.png").read_bytes().startswith(b"\x89PNG")
     resumed = well(script("train.py", *plugin, "--resume", "small", "training.max_steps=10", cwd=workshop))
     assert "resumed after step 8" in resumed
     assert len(read_metrics(workshop / "runs" / "small" / "metrics.jsonl")) == 10

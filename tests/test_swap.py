@@ -182,7 +182,7 @@ def test_one_kind_in_place_of_a_list_and_an_option_for_all_of_it(home: Path) -> 
 
 @pytest.mark.parametrize("command", ["sample.py", "explore.py", "show_attention.py"])
 def test_the_commands_take_a_swap(home: Path, command: str) -> None:
-    options = ["--text", "--layer", "1", "--head", "1"] if command == "show_attention.py" else []
+    options = ["--layer", "1", "--head", "1"] if command == "show_attention.py" else []
     ended = script(
         command, "--run", "small", *options, "--prompt", "the cat", "model.attention=average_softmax", cwd=home
     )

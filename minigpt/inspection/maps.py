@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from minigpt.attention import Attention
-from minigpt.inspection.pictures import BLUE, ORANGE, plotting, small_png, visible
+from minigpt.inspection.pictures import BLUE, ORANGE, can_plot, plotting, small_png, visible
 from minigpt.system.counting import layer_name
 from minigpt.system.errors import UserError
 from minigpt.system.waiting import interruptible
@@ -175,16 +175,27 @@ class Picture:
 # ---- PNG and PDF ----
 
 
-def write_maps(maps: Sequence[Map], tokens: Sequence[str], path: Path) -> None:
-    """Write the maps to a file whose ending says how: .svg, or .png and .pdf through matplotlib.
+def picture_form(path: Path) -> str:
+    """The form of a picture by the ending of its path: "svg", or "png" and "pdf" through matplotlib.
 
-    Raises UserError for another ending, a missing folder, without matplotlib, and for more than MOST_MAPS maps.
+    Raises UserError for another ending, a missing folder, and without matplotlib.
     """
     form = path.suffix.lower().lstrip(".")
     if form not in ("svg", "png", "pdf"):
         raise UserError(f"{path}: the ending says what is written: expected .svg, .png or .pdf")
     if not path.absolute().parent.is_dir():
         raise UserError(f"{path}: there is no folder {path.parent}: make it first")
+    if form != "svg" and not can_plot():
+        raise UserError(f'{path}: PNG and PDF need matplotlib: pip install -e ".[plot]"; .svg needs nothing')
+    return form
+
+
+def write_maps(maps: Sequence[Map], tokens: Sequence[str], path: Path) -> None:
+    """Write the maps to a file, in the form that its ending names.
+
+    Raises UserError as `picture_form` does, and for more than MOST_MAPS maps.
+    """
+    form = picture_form(path)
     if form == "svg":
         return Picture(maps_svg(maps, tokens)).save(path)
     rows, pyplot = rows_of(maps), plotting()

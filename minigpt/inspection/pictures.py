@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minigpt.system.errors import UserError
 from minigpt.system.terminal import one_line
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 720, 400, 60, 44, 34, 16
@@ -142,11 +141,9 @@ def can_plot() -> bool:
 
 
 def plotting() -> Any:
-    """matplotlib's pyplot, which draws into files only. Raises UserError where the extra is absent."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise UserError('PNG and PDF pictures need matplotlib: pip install -e ".[plot]"') from None
+    """matplotlib's pyplot, which draws into files only; for those who have asked `can_plot`."""
+    import matplotlib
+
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

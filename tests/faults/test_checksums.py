@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 BPE = SMALL.replace("source: text.txt", "source: text.txt, tokenizer: {kind: bpe, vocab_size: 280}")
 COMMANDS = {
     "sample": ("sample.py", "--run", "small", "--max-tokens", "3"),
-    "show": ("show_attention.py", "--run", "small", "--prompt", "the", "--text"),
+    "show": ("show_attention.py", "--run", "small", "--prompt", "the"),
     "resume": ("train.py", "--resume", "small", "training.max_steps=16"),
 }
 PLUGIN = "--plugin", "mine.py"

@@ -24,7 +24,7 @@ from minigpt.runs.checkpoint import CheckpointError, newest
 
 COMMANDS = {
     "sample": ("sample.py", "--run", "small", "--max-tokens", "3"),
-    "show": ("show_attention.py", "--run", "small", "--prompt", "the", "--text"),
+    "show": ("show_attention.py", "--run", "small", "--prompt", "the"),
     "resume": ("train.py", "--resume", "small"),
 }
 

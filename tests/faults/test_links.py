@@ -17,7 +17,7 @@ COMMANDS = {
     "show": ("show_attention.py", "--run", "small", "--prompt", "the"),
     "resume": ("train.py", "--resume", "small", "training.max_steps=12"),
 }
-DEEP = ["attention.png", ".config.yaml.1", "plugins/my.py", "checkpoints/step-000008/state.json", "diverged/a/b/note"]
+DEEP = ["explorer.html", ".config.yaml.1", "plugins/my.py", "checkpoints/step-000008/state.json", "diverged/a/b/note"]
 IN_A_COMPARISON = ["page.html", "speeds.json"]
 IN_A_COMPARISON += [
     f"one-head-seed-1/{name}"

@@ -192,7 +192,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 COMMANDS = {
     "sample": ["sample.py", "--run", "small", "--max-tokens", "3"],
-    "show": ["show_attention.py", "--run", "small", "--prompt", "the", "--text"],
+    "show": ["show_attention.py", "--run", "small", "--prompt", "the"],
     "resume": ["train.py", "--resume", "small", "training.max_steps=12"],
 }
 

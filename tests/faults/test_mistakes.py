@@ -94,7 +94,7 @@ def test_weights_that_overflow_while_writing(weights: str, home: Path) -> None:
     asked = ["--weights", weights] if weights != "float32" else []
     ended = script("sample.py", "--run", "small", "--prompt", "the", *asked, cwd=home)
     assert ended.code == 2 and ended.err.splitlines()[-1].startswith("error: the model's scores are NaN"), ended
-    one_line(script("show_attention.py", "--run", "small", "--prompt", "the", "--text", cwd=home), 2, "overflow")
+    one_line(script("show_attention.py", "--run", "small", "--prompt", "the", cwd=home), 2, "overflow")
 
 
 def test_a_prompt_file_without_end(home: Path) -> None:

@@ -100,7 +100,7 @@ def test_what_a_run_says_obeys_nothing(tmp_path: Path) -> None:
     trained = script("train.py", "--config", "small.yaml", f"data.source={EVIL}.txt", cwd=tmp_path)
     assert trained.code == 0 and obeyed(trained.out) == []
     assert one_line(f"{EVIL}.txt") in trained.out and "\n    " in trained.out
-    shown = script("show_attention.py", "--text", "--prompt", "a\x1b[31m", cwd=tmp_path)
+    shown = script("show_attention.py", "--prompt", "a\x1b[31m", cwd=tmp_path)
     assert shown.code == 0 and obeyed(shown.out) == []
     to_a_file = script("sample.py", "--prompt", "a\x1b[31m", cwd=tmp_path)
     assert to_a_file.out.startswith("a\x1b[31m")  # as it is: no terminal reads it

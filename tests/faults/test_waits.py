@@ -170,7 +170,7 @@ def stopped(under_way: Iterable[tuple[Started, str, int]]) -> None:
 
 
 QUICK = 0.2  # seconds until a command says what it does
-SAMPLE, SHOW = ("sample.py",), ("show_attention.py", "--text", "--prompt", "the")
+SAMPLE, SHOW = ("sample.py",), ("show_attention.py", "--prompt", "the")
 CALLS = {
     "reading model.safetensors: ": ("minigpt.runs.slices", "read", SAMPLE),
     "reading tokenizer.json: ": ("minigpt.text.tokenizer", "Tokenizer.from_json", SAMPLE),
