@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+
+from minigpt.languages.reader import read
+from minigpt.languages.stories import MEN, WOMEN
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -57,6 +61,47 @@ def test_every_picture_is_small_and_drawn_for_both_themes() -> None:
         f"{name}-{theme}.{form}" for name, form in light for theme in ("dark", "light")
     )
     assert all(path.stat().st_size <= 100_000 for path in files)
+
+
+QUOTED = r"""(["'])((?:(?!\1)[^\\`])+)\1"""
+CALLS = rf"\.(?:generate|stream|explore|attention|show_attention|maps)\({QUOTED}"
+HEROES = "|".join(MEN + WOMEN)
+
+
+def texts_of(path: Path) -> list[str]:
+    """The text of a file with its continued lines joined; of a program its strings and, as one text, its comments."""
+    text = path.read_text(encoding="utf-8").replace("\\\n", "")
+    if path.suffix != ".py":
+        return [text]
+    strings = [node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)]
+    comments = " ".join(line.lstrip("# ") for line in text.splitlines() if line.startswith("#"))
+    return [*(f'"{one.strip()}"' if "\n\n" not in one else one for one in strings if isinstance(one, str)), comments]
+
+
+def prompts_of(path: Path) -> set[str]:
+    """The texts that a file gives a model to read: those of commands and calls, and quoted ones that begin a story."""
+    found = set()
+    for text in texts_of(path):
+        commands = (line for line in re.split(r"\n(?=.)|&&|\|\|", text) if "shakespeare" not in line)
+        found |= {said for command in commands for _, said in re.findall(rf"--prompt[ =]{QUOTED}", command)}
+        found |= {said for _, said in re.findall(CALLS, text)}
+        found |= {said for _, said in re.findall(QUOTED, text) if re.match(rf"(?:{HEROES}) was a ", said)}
+    return found
+
+
+def test_a_model_can_read_every_text_that_it_is_given() -> None:
+    """Each prompt, but for those to weights from elsewhere, begins a story that the grammar tells."""
+    endings = {".md", ".py", ".yaml", ".js", ".html"}
+    paths = [path for part in ("minigpt", "scripts", "configs") for path in (ROOT / part).rglob("*.*")]
+    paths = [path for path in paths if path.suffix in endings and path.parent.name != "hub"]
+    paths += [*ROOT.glob("*.md"), *(ROOT / "data").glob("*.md"), ROOT / ".ci" / "run"]
+    prompts = {path.relative_to(ROOT).as_posix(): prompts_of(path) for path in paths}
+    assert sum(map(len, prompts.values())) > 20
+    for name, told in prompts.items():
+        for prompt in told:
+            story = "\n" + prompt.lstrip("\n")
+            reading = read(story)
+            assert all(reading.ideal) and len(reading.ideal) == len(story), f"{name}: {prompt}"
 
 
 def test_the_first_numbers_are_what_the_comments_say() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from minigpt.languages import reader as story_reader
 from minigpt.languages import stories as language
+from minigpt.languages.language import Stories, StoriesConfig
 from minigpt.languages.reader import TAKES, floor, follow, read, tally
 from minigpt.languages.stories import Words, stories, story, words_of
 from minigpt.languages.tale import Choice, tell
@@ -214,6 +215,13 @@ def test_a_text_that_goes_on_after_the_end_is_impossible_and_a_beginning_is_not(
     text = stories(3, 1)[0]
     assert read(text + "\n").ideal == [*read(text).ideal, 0.0]
     assert read(text[:40]).ideal == read(text).ideal[:40]
+
+
+@pytest.mark.parametrize(("scenes", "made_up_names"), KNOBS)
+def test_what_a_text_may_begin_with_is_a_beginning(scenes, made_up_names):
+    told = Stories(StoriesConfig(scenes=scenes, made_up_names=made_up_names))
+    begun = "\n" + told.beginning(3)
+    assert begun.count(".") == 2 and all(told.read(begun).ideal) and len(told.read(begun).ideal) == len(begun)
 
 
 # ------------------------------------------------------------------------------------------------------------ names

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import signal
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -185,6 +188,9 @@ def test_the_command_prints_the_table_and_writes_the_page(home: Path) -> None:
     assert "python scripts/play.py --run runs/small --run runs/small &#x27;model.attention={kind" in html
     assert "http://" not in html.replace("http://www.w3.org/2000/svg", "")
     assert "fresh: nothing" in html
+    prompts = {shlex.split(unescape(said))[0] for said in re.findall("--prompt (.*?)</pre>", html)}
+    (prompt,) = prompts  # of all commands: a text that the model can read
+    assert (home / "text.txt").read_text("utf-8").startswith(prompt) and 3 < len(prompt) <= 16
 
 
 @pytest.mark.slow

@@ -179,6 +179,8 @@ def test_the_answers_are_determined_and_they_alone_are_asked(kind: str) -> None:
         assert len({reading.takes[place] for place in remembered}) == 1  # the size of the text, or its subject's rank
     missing = set(told.takes[2:]) - names
     assert names <= set(told.takes) and (not missing or kind == "facts")  # rare subjects are not in 60 texts
+    begun = told.read("\n" + told.beginning(1)).ideal
+    assert all(begun) and len(begun) == 1 + len(told.beginning(1)) > 1
 
 
 def test_facts_are_the_same_in_all_texts_and_the_first_ones_are_frequent() -> None:

@@ -22,7 +22,7 @@ pre { margin: .2rem 0 .6rem; white-space: pre-wrap; font-family: var(--mono); fo
 """
 SCRIPT = 'themeButton(byId("theme"));'
 INK = replace(PAGE, faint="var(--line)")
-PROMPT = "Once upon a time"
+WORDS = 6  # of the text, which the commands let a model read
 
 
 def page(swaps: Swaps, command: str) -> str:
@@ -88,11 +88,14 @@ def _looks(swaps: Swaps) -> Iterator[str]:
     """The commands that open each model, and which of its weights are the run's."""
     yield '<section class="card"><h2>Look at one</h2>'
     run = f"--run {shlex.quote(str(swaps.source.folder))}"
+    documents = swaps.corpus.pieces()
+    words = next(iter(next(documents))).split()[:WORDS]
+    begun = " ".join(words)[: swaps.source.config.model.block_size // 2]
     for row in swaps.rows:
         if row.config is not None:
             words = shlex.join(row.swap)
             commands = [f"play.py {f'{run} {run}' if words else run} {words}"]
-            commands.append(f"explore.py {run} --prompt {shlex.quote(PROMPT)} {words}")
+            commands.append(f"explore.py {run} --prompt {shlex.quote(begun)} {words}")
             yield f"<details><summary>{escape(row.name)}</summary>"
             yield from (f"<pre>python scripts/{escape(command.strip())}</pre>" for command in commands)
             yield from (f'<p class="soft">{escape(line)}</p>' for line in (row.moved.lines() if row.moved else ()))

@@ -10,6 +10,7 @@ import yaml
 from minigpt.config.options import to_python
 from minigpt.hub.make_run import ORIGIN
 from minigpt.hub.tokenizer_json import is_published
+from minigpt.languages.language import Stories
 from minigpt.runs.run import ENVIRONMENT, MAX_CHANGES, Run
 from minigpt.system.folder import read_start
 from minigpt.system.strict_json import parse_json
@@ -45,7 +46,8 @@ def model_card(run: Run, remote_code: bool, architecture: str) -> str:
     about = {"library_name": "transformers", "pipeline_tag": "text-generation", "tags": tags}
     facts = run.facts() | {"vocabulary": f"{run.tokenizer.vocab_size:,} ids ({run.tokenizer.kind})"}
     table = "".join(f"| {what} | {value} |\n" for what, value in facts.items())
-    prompt = "\nMia was a shy fox." if run.tells() else "The"  # the built-in texts follow a line end
+    told = run.config.data.language or Stories()  # an import that tells texts is taken to tell stories
+    prompt = f"\n{told.beginning(0)}" if run.tells() else "The"  # the built-in texts follow a line end
     consent = ", trust_remote_code=True" if remote_code else ""
     load = PLAIN.format(consent=consent, prompt=prompt, reader=tokenizer_class(run, architecture))
     notes = (CARRIED if remote_code else "") + (

@@ -55,6 +55,10 @@ class Language:
         """The beginning of a new text up to an answer, and the length of the answer; None: nothing is asked."""
         return None
 
+    def beginning(self, seed: int) -> str:
+        """A text to begin with, without its leading newline."""
+        raise TypeError(f"{type(self).__name__} must define beginning(seed)")
+
     def texts(self) -> list[str]:
         """The texts for training, and after them those for validation, made from another seed (a negative one)."""
         config = self.config
@@ -109,3 +113,10 @@ class Stories(Language):
 
     def read(self, text: str) -> Reading:
         return read(text, self.config.scenes, self.config.made_up_names)
+
+    def beginning(self, seed: int) -> str:
+        """Two sentences: those of the examples, or, with made-up names, those of a new story."""
+        if not self.config.made_up_names:
+            return "Mia was a shy fox. She met Tom."
+        who, other, _ = self.tell(-1 - seed, 1)[0].strip().split(". ", 2)
+        return f"{who}. {other}."

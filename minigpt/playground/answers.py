@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 
-from minigpt.languages.tasks.base import Task
 from minigpt.model import count_parameters
 from minigpt.model.sampling import SamplingConfig, window_start
 from minigpt.playground.line import line
@@ -32,13 +31,11 @@ from minigpt.seeing.explorer import explore
 from minigpt.system.errors import UserError
 from minigpt.system.strict_json import has_form
 from minigpt.system.waiting import QUIET_SECONDS
-from minigpt.text.corpus import language_of
 from minigpt.training.memory import check_device, map_parts
 
 LONGEST, AT_ONCE = 8192, 2000  # tokens of a text, and of one answer to `write`
 SMALL = 3_000_000  # parameters: such a model is measured after every edit, within a second or two
 PAGES = 4  # explorer pages that are kept
-BEGINNINGS = {"stories": "Mia was a shy fox. She met Tom."}
 
 EDITS = {"heads_off": [(int, int)], "running_mean": [int], "scale": [(int | None, float)], "cut": [(int, int, int)]}
 SETTINGS = {"temperature": float, "top_k": int | None, "top_p": float, "seed": int}
@@ -260,10 +257,8 @@ def introduced(seat: Seat) -> dict[str, Any]:
 
 def beginning(run: Run) -> str:
     """A text to begin with: a story's first sentences, a task's question, else the empty text."""
-    language = language_of(run.config.data.source, run.config.data.stories)
-    text = BEGINNINGS.get(language.name, "") if language else ""
-    if isinstance(language, Task) and (question := language.question(run.config.sampling.seed)):
-        text = question[0].lstrip("\n")
+    language = run.config.data.language
+    text = language.beginning(run.config.sampling.seed) if language else ""
     try:
         run.prompt_ids(text)
     except UserError:

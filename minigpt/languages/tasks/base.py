@@ -152,6 +152,10 @@ class Task(Language, Component):
         asked = range(len(text))[self.answers(text)]
         return text[: asked[0]], len(asked) if asked.step == 1 else 1
 
+    def beginning(self, seed: int) -> str:
+        """A question."""
+        return self.question(seed)[0].lstrip("\n")
+
     def answers(self, text: str) -> slice:
         first, step = self.answers_at
         return slice(text.index(BAR) + first, None, step)
