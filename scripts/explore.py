@@ -35,6 +35,8 @@ def main(arguments: argparse.Namespace) -> None:
     command.special(run, arguments)
     use_threads_to_sample(sum(count_parameters(run.model).values()))
     page = run.explore(arguments.prompt, arguments.out, made_by=shlex.join(["python", *sys.argv]))
+    if page.outside:
+        say(page.outside)
     say(f"wrote {page.path}: {len(page.html.encode()):,} bytes; open it in a browser")
     if arguments.open and not webbrowser.open(page.path.absolute().as_uri()):
         raise UserError(f"--open: no browser was found; open {page.path} yourself")

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from minigpt import command
-from minigpt.inspection.maps import picture_form, sums, write_maps
+from minigpt.inspection.maps import Map, picture_form, sums, write_maps
 from minigpt.inspection.pictures import heat_map
 from minigpt.runs.report import say
 from minigpt.runs.run import load, newest_run
@@ -36,15 +36,24 @@ def main(arguments: argparse.Namespace) -> None:
     count = f"{len(maps)} map{'s' if len(maps) > 1 else ''}"
     if arguments.out:
         write_maps(maps, labels, arguments.out)
+    else:
+        draw(maps, labels)
+    if outside := run.outside(arguments.prompt):
+        say(outside)
+    if arguments.out:
         say(f"wrote {arguments.out}: open it to see {count}; rows are queries, columns are keys")
-        return
+    else:
+        say(f"{count} above; only one: --layer 1 --head 2; as a picture: --out maps.svg; every number: explore.py")
+
+
+def draw(maps: list[Map], labels: list[str]) -> None:
+    """Draw maps in the terminal, one below the other."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for one in maps:
         signs = ", digits are negative weights in tenths of it" if one.signed else ""
         rows = f"{found}, each as it says at its right" if (found := sums(one.weights)) else "each row sums to 1"
         say(f"{one.title}: rows are queries, columns are keys; @ is a row's largest weight{signs}; {rows}\n")
         say(heat_map(one.weights, labels, width) + "\n")
-    say(f"{count} above; only one: --layer 1 --head 2; as a picture: --out maps.svg; every number: explore.py")
 
 
 if __name__ == "__main__":

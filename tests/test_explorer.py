@@ -38,7 +38,9 @@ class Signed(MultiHead):
         return {"wanted": wanted, "unwanted": unwanted, "weights": self.weights(query, key)}
 
 
-def page_of(kind: type[Attention], text: str = STORY, tokenizer: Tokenizer = LETTERS) -> Page:
+def page_of(
+    kind: type[Attention], text: str = STORY, tokenizer: Tokenizer = LETTERS, usual: float | None = None
+) -> Page:
     """A page of a model with random weights, so large that heads look at single tokens."""
     torch.manual_seed(3)
     options: dict[str, Any] = {"n_layer": 2, "n_embd": 32, "block_size": 64, "attention": kind.Config(n_head=2)}
@@ -48,7 +50,7 @@ def page_of(kind: type[Attention], text: str = STORY, tokenizer: Tokenizer = LET
             attention.query.weight.mul_(400)
             attention.value.weight.mul_(20)
     ids = torch.from_numpy(tokenizer.encode(text))[None]  # (1, T)
-    return explore(model, tokenizer, ids, {"run": "<i>a test</i>"}, Stories(), "python scripts/explore.py")
+    return explore(model, tokenizer, ids, {"run": "<i>a test</i>"}, Stories(), "python scripts/explore.py", usual)
 
 
 PAGES = {"multi_head": MultiHead, "gated_linear": GatedLinear, "signed": Signed}
@@ -183,6 +185,16 @@ def test_kinds_without_a_softmax_have_no_slider_and_words_that_are_true(
     steps = {"gated_linear": ["kept", "product", "is left"], "signed": ["wanted", "unwanted"]}[name]
     assert all(step in page.inner_text("#steps thead") for step in steps)
     assert (page.query_selector("#shades input[value=gate-kept]") is not None) == (name == "gated_linear")
+
+
+def test_a_text_far_outside_has_a_note_and_another_has_none(
+    visit: Visit, pages: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("minigpt.seeing.numbers.CHANCE", 1e9)  # what random weights give is never certain
+    told = page_of(MultiHead, usual=0.1)
+    note = ready(visit, told.save(tmp_path / "far.html").path).locator("#outside")
+    assert note.is_visible() and note.inner_text() == told.outside != ""
+    assert not ready(visit, pages["multi_head"]).locator("#outside").is_visible()
 
 
 # ---- what is chosen ----

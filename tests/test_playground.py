@@ -165,7 +165,7 @@ def serving_config(**options: Any) -> SamplingConfig:
 def test_surprises_and_lines_are_those_of_the_model_past_the_context(server: Server) -> None:
     """Where a text is longer than the context, each token is read as it was written."""
     player, ids = server.playground.seats[2].player, list(b"the cat sat on a mat and the dog ran far from it.")
-    found = asked(server, "read", run=2, ids=ids, edits=NONE)[0]["surprise"]
+    found = asked(server, "read", run=2, ids=ids, edits=NONE, kept=0)[0]["surprise"]
     assert found[0] is None and len(found) == len(ids) > 2 * player.run.config.model.block_size
     stream = player.write(ids[:1], 0, serving_config(), Edits())
     next(stream)
@@ -178,8 +178,36 @@ def test_surprises_and_lines_are_those_of_the_model_past_the_context(server: Ser
         assert own[ids[n]] == pytest.approx(math.exp(-found[n]), rel=1e-4)
 
 
+def unlikely(player: Player, n: int) -> list[int]:
+    """A text of n tokens, each the one that the model expects least."""
+    ids = [0]
+    while len(ids) < n:
+        ids.append(int(player.logits(ids, len(ids), Edits()).argmin()))
+    return ids
+
+
+def test_a_text_of_ones_own_that_is_far_outside_is_told_whatever_the_model_wrote_after_it(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    player = server.playground.seats[0].player
+    given = unlikely(player, 100)
+    written = [id for (id, _), _ in zip(player.write(given, 0, serving_config(), Edits()), range(60))]
+    question: dict[str, Any] = {"run": 0, "ids": [*given, *written], "edits": HEAD}
+    [answer] = asked(server, "read", **question, kept=100)
+    mean = sum(player.surprises(given, Edits())) / 99
+    usual = player.run.usual_loss()
+    assert f"costs the model {mean:.2f} nats a character, its validation text {usual:.2f}" in answer["outside"]
+    assert [asked(server, "read", **question, kept=n)[0]["outside"] for n in (0, 1, 2)] == [""] * 3
+    monkeypatch.setattr(player, "usual", None)
+    assert asked(server, "read", **question, kept=100)[0]["outside"] == ""
+    monkeypatch.setattr(player, "usual", mean)
+    assert asked(server, "read", **question, kept=100)[0]["outside"] == ""
+    for kept in (-1, 161):
+        assert post(server, "read", json.dumps(question | {"kept": kept}).encode())[0] == 400
+
+
 def test_bytes_of_no_whole_character_are_shown_as_such(server: Server) -> None:
-    [found] = asked(server, "read", run=2, ids=list("é!".encode()), edits=NONE)
+    [found] = asked(server, "read", run=2, ids=list("é!".encode()), edits=NONE, kept=3)
     assert found["tokens"] == ["\u27e8c3\u27e9", "\u27e8a9\u27e9", "!"]
 
 
@@ -198,7 +226,7 @@ def test_bytes_of_no_whole_character_are_shown_as_such(server: Server) -> None:
 )
 def test_an_edit_of_the_page_is_that_of_the_model(server: Server, run: Run, values: Any, edits: Edits) -> None:
     ids = run.context_ids("Mia was a shy fox.")[0].tolist()
-    [found] = asked(server, "read", run=0, ids=ids, edits=values)
+    [found] = asked(server, "read", run=0, ids=ids, edits=values, kept=1)
     with torch.no_grad(), edited(run.model, edits):
         log_p = run.model(torch.tensor([ids]))[0].log_softmax(-1)
     expected = [-float(log_p[n, ids[n + 1]]) for n in range(len(ids) - 1)]
@@ -228,7 +256,7 @@ def test_an_edit_that_does_nothing_is_not_offered_and_refused(server: Server) ->
     average = asked(server, "hello")[0]["runs"][1]["layers"][0]
     assert average == {"heads": 1, "running_mean": False, "scale": False}
     for edit in ({"running_mean": [0]}, {"scale": [[1, 2.0]]}, {"heads_off": [[0, 1]]}, {"heads_off": [[9, 0]]}):
-        [answer] = asked(server, "read", run=1, ids=[1, 2], edits=NONE | edit)
+        [answer] = asked(server, "read", run=1, ids=[1, 2], edits=NONE | edit, kept=2)
         assert answer["error"].startswith("layer")
 
 
@@ -272,7 +300,7 @@ def test_the_explorers_page_is_sandboxed_and_needs_its_name(server: Server) -> N
 
 # ---- who may ask ----
 
-READ = json.dumps({"run": 0, "ids": [1, 2], "edits": NONE}).encode()
+READ = json.dumps({"run": 0, "ids": [1, 2], "edits": NONE, "kept": 2}).encode()
 WRITE = {"run": 0, "ids": [1], "edits": NONE, "begun": 1, "settings": USUAL, "tokens": 1}
 
 

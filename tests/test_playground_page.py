@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from browser import THEMES, Visit, chromium, overflow, violations, visit  # noqa: F401 (fixtures)
-from test_playground import HEAD, asked, home, run, server  # noqa: F401 (fixtures)
+from test_playground import HEAD, asked, home, run, server, unlikely  # noqa: F401 (fixtures)
 
 from minigpt.playground.server import Server
 
@@ -69,6 +69,20 @@ def test_one_token_at_a_time_by_keyboard_and_a_forced_one(page: Any) -> None:
     page.keyboard.press("Home")
     page.keyboard.press("ArrowRight")
     pane(page).locator("h3", has_text="where \u2018M\u2019 stands").wait_for()
+
+
+def test_a_beginning_far_outside_has_a_note_until_another_one_is_given(page: Any, server: Server) -> None:  # noqa: F811
+    player = server.playground.seats[0].player
+    strange = player.run.tokenizer.decode(unlikely(player, 100)[1:]).replace("\n", "a")
+    note = pane(page).locator(".note", has_text="how it reads what it does not know")
+    page.locator("#prompt").fill(strange)
+    page.locator("#write").click()
+    ready(page, 2)
+    assert note.is_visible()
+    page.locator("#prompt").fill("Mia")
+    page.locator("#write").click()
+    ready(page, 3)
+    assert not note.is_visible()
 
 
 def test_a_head_off_rewrites_the_text_and_its_losses_stand_beside_the_old(page: Any, server: Server) -> None:  # noqa: F811

@@ -6,7 +6,9 @@ import base64
 import copy
 import gzip
 import hashlib
+import itertools
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -24,10 +26,11 @@ from minigpt.attention import Attention, MultiHead
 from minigpt.attention.position import Alibi, NoPosition, Position, Rotary
 from minigpt.inspection.trace import attention_maps
 from minigpt.languages.language import Stories
+from minigpt.lessons.small_training import watch
 from minigpt.seeing import pack as packing
 from minigpt.seeing.document import document, shown, write_page
 from minigpt.seeing.explorer import SCRIPTS, explore, habits
-from minigpt.seeing.numbers import Layer, Numbers, look
+from minigpt.seeing.numbers import Layer, Numbers, costs, far_outside, look
 from minigpt.seeing.pack import QUERIES, STEPS, arrays, fitting, pack
 from minigpt.system.errors import UserError
 from minigpt.text.tokenizer import Byte, Char
@@ -307,6 +310,96 @@ def test_a_page_replaces_only_pages(tmp_path: Path) -> None:
 
 def test_bytes_that_are_no_whole_character_are_shown_as_such() -> None:
     assert [shown(Byte(), id) for id in "é\n".encode()] == ["⟨c3⟩", "⟨a9⟩", "\n"]
+
+
+# ---- texts far outside what a model was trained on ----
+
+
+def test_a_text_that_the_model_writes_is_on_average_as_likely_at_temperature_two() -> None:
+    """Over all texts of four tokens, weighted by their probability: what Markov's inequality needs."""
+    V, total, certain = 4, 0.0, 0.0
+    logits = 4 * torch.randn(V, V, generator=torch.Generator().manual_seed(0))  # (V, V): of what follows each token
+    for text in itertools.product(range(V), repeat=4):
+        (paid, warmer) = costs(logits[list(text[:-1])], torch.tensor(text[1:])).double()  # (3,) each
+        total += float((-paid).sum().exp() * (paid - warmer).sum().exp())
+        certain += float((-paid).sum().exp())
+    assert certain == pytest.approx(V) and total == pytest.approx(V)  # for each of the V first tokens
+
+
+@pytest.mark.parametrize(
+    ("surprising", "usual", "told"),
+    [
+        (8, 0.2, True),
+        (8, None, False),  # there is no record
+        (0, 0.2, False),
+        (1, 0.01, False),  # far above the usual loss, and no more than chance
+        (8, 1.5, False),  # a model that is too certain of every text
+    ],
+)
+def test_a_text_is_far_outside_that_was_nearly_impossible_and_costs_more_than_usual(
+    surprising: int, usual: float | None, told: bool
+) -> None:
+    """Of 40 tokens with a probability of 0.999 each, some did not come."""
+    logits = torch.full((40, 50), math.log(0.001 / 49))  # (n, V)
+    logits[:, 0] = math.log(0.999)
+    targets = torch.tensor([1] * surprising + [0] * (40 - surprising))
+    mean = (surprising * math.log(49_000) - (40 - surprising) * math.log(0.999)) / 40
+    said = far_outside(costs(logits, targets), usual, "token")
+    assert bool(said) == told
+    assert not told or f"costs the model {mean:.2f} nats a token, its validation text 0.20: what you see" in said
+
+
+@pytest.mark.slow
+def test_what_is_far_outside_of_a_small_model_of_the_stories() -> None:
+    """No beginning of a new story is, and every text is that has another grammar, another language, or digits."""
+    trained = watch(250, 250, ("model.n_layer=2", "model.n_embd=64", "data.tokenizer=byte"))
+    model, usual = trained.run.model, trained.losses[-1][1]
+
+    def outside(text: str) -> list[str]:
+        ids = torch.from_numpy(trained.run.tokenizer.encode("\n" + text)).long()  # (T,)
+        with torch.no_grad():
+            found = costs(model(ids[None])[0, :-1], ids[1:])  # (2, T - 1)
+        return [far_outside(found[:, :n], usual, "character") for n in range(1, len(ids))]
+
+    assert not any(said for story in Stories().tell(-5, 50) for said in outside(story.strip()))
+    assert not any(outside("Mia was a shy fox. She met Tom."))
+    for text in (
+        "Mia was a shy fox. She met Tom. Tom fed shy Mia.",
+        "Das ist ein Satz.",
+        "Es lebe die Freiheit, und mit ihr das Größte!",
+        "3.14159",
+        "def f(x): return x",
+    ):
+        assert outside(text)[-1], text
+
+
+@pytest.fixture(scope="module")
+def sure(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run that is certain of what it has learned."""
+    folder = furnish(tmp_path_factory.mktemp("sure"))
+    (folder / "text.txt").write_text("the cat sat\n" * 200, encoding="utf-8")
+    fast = "training.optimizer={kind: muon, learning_rate: 0.05, adamw_learning_rate: 0.015}"
+    well(script("train.py", "--config", "small.yaml", "training.max_steps=60", fast, cwd=folder))
+    return folder
+
+
+def test_the_terminal_and_the_page_say_that_a_text_is_far_outside(sure: Path) -> None:
+    """And nothing of a swapped model, or without the record of a training: the losses are not known."""
+    said = "This text costs the model "
+    drawn = well(script("show_attention.py", "--prompt", "ttttthhhh", cwd=sure)).splitlines()
+    assert drawn[-2].startswith(said) and "nats a character, its validation text 0." in drawn[-2]
+    lines = well(script("explore.py", "--prompt", "ttttthhhh", "--out", "page.html", cwd=sure)).splitlines()
+    assert lines[0] == drawn[-2] == data_of((sure / "page.html").read_text("utf-8"))["outside"]
+    for command in ("show_attention.py", "explore.py"):
+        assert said not in well(script(command, "--prompt", "the cat sat", cwd=sure))
+    swapped = script("explore.py", "--prompt", "ttttthhhh", "model.attention=average_softmax", cwd=sure)
+    assert swapped.code == 0 and said not in swapped.out
+    metrics = sure / "runs" / "small" / "metrics.jsonl"
+    metrics.rename(sure / "elsewhere")
+    try:
+        assert said not in well(script("explore.py", "--prompt", "ttttthhhh", cwd=sure))
+    finally:
+        (sure / "elsewhere").rename(metrics)
 
 
 # ---- the command, and a notebook ----

@@ -305,6 +305,7 @@ def test_a_run_goes_on_bit_for_bit_and_says_what_it_remembers(capsys: pytest.Cap
 
 def test_a_sample_without_a_prompt_is_a_question_and_its_answer() -> None:
     run = start(from_dict(RunConfig, RUN), "asks", [], False).run
+    assert run.usual_loss() is None  # that of the answers says nothing of what a question costs
     text = run.generate(seed=3)
     told, asked = text.split("|")
     assert len(told) in (8, 16) and len(asked) == 2 and asked[0] in told

@@ -43,7 +43,7 @@ TEXT = {"run": int, "ids": [int]}
 FORMS: dict[str, dict[str, Any]] = {
     "hello": {},
     "encode": {"run": int, "text": str, "begins": bool},
-    "read": {**TEXT, "edits": EDITS},
+    "read": {**TEXT, "edits": EDITS, "kept": int},
     "look": {**TEXT, "edits": EDITS, "at": int, "begun": int, "settings": SETTINGS},
     "write": {**TEXT, "edits": EDITS, "begun": int, "settings": SETTINGS, "tokens": int},
     "measure": {"run": int, "edits": EDITS, "whole": bool},
@@ -146,8 +146,12 @@ class Playground:
             raise UserError(f"the text has {len(ids):,} tokens; at most {LONGEST:,} are read here")
         return {"ids": ids}
 
-    def _read(self, seat: Seat, ids: list[int], edits: dict[str, Any]) -> dict[str, Any]:
-        """Every token as text, its surprise, and the mean loss with the edits and without them."""
+    def _read(self, seat: Seat, ids: list[int], edits: dict[str, Any], kept: int) -> dict[str, Any]:
+        """Every token as text, its surprise, the mean loss with the edits and without them, and a sentence if the first
+        `kept` tokens are far outside what the run was trained on.
+        """
+        if not 0 <= kept <= len(ids):
+            raise Malformed
         changed, tokenizer = edits_of(edits, seat), seat.run.tokenizer
         found = self.turn(lambda: seat.player.surprises(ids, changed))
         before = found if changed == Edits() else self.turn(lambda: seat.player.surprises(ids, Edits()))
@@ -157,6 +161,7 @@ class Playground:
             "surprise": [None, *found],
             "loss": mean[0],
             "before": mean[1],
+            "outside": self.turn(lambda: seat.player.outside(ids[:kept])),
         }
 
     def _look(
@@ -215,7 +220,8 @@ class Playground:
         seen = torch.tensor([ids[window_start(len(ids), config.block_size) :]], device=device)  # (1, n)
         check_device(map_parts(config, size, seen.shape[1]), "looking at this text", config, size, device)
         facts = {"run": run.name, "step": f"{run.step:,}"}
-        made = self.turn(lambda: explore(run.model, run.tokenizer, seen, facts, run.config.data.language))
+        language, usual = run.config.data.language, seat.player.usual
+        made = self.turn(lambda: explore(run.model, run.tokenizer, seen, facts, language, usual=usual))
         name = secrets.token_urlsafe(32)
         self.pages[name] = made.html
         if len(self.pages) > PAGES:

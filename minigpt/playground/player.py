@@ -19,7 +19,9 @@ from minigpt.fast.decoding import prepare
 from minigpt.model.sampling import OVERFLOW, SamplingConfig, next_token, reading, window_start
 from minigpt.playground.line import die
 from minigpt.runs.run import Run
+from minigpt.seeing.document import shown
 from minigpt.seeing.edits import Edits, edited, possible, writes_with_cache
+from minigpt.seeing.numbers import costs, far_outside, unit_of
 from minigpt.system.errors import UserError
 
 KEPT = 8  # texts whose hidden states are kept, so that showing another position or setting takes little time
@@ -33,6 +35,7 @@ class Player:
         self.run = run
         self.model = prepare(run.model, run.config.sampling.weights) if run.config.training.fast else run.model
         self.possible = possible(run.model)
+        self.usual = run.usual_loss()
         self.stop = run.config.sampling.stop or ("\n" if run.tells() else "")
         self.readings: OrderedDict[tuple[Edits, tuple[int, ...]], Tensor] = OrderedDict()
 
@@ -60,16 +63,26 @@ class Player:
     @torch.inference_mode()
     def surprises(self, ids: Sequence[int], edits: Edits) -> list[float]:
         """-ln p of every token after the first, in nats, without sampling's settings: n - 1 numbers."""
-        T, found, n = self.model.config.block_size, list[float](), 1
+        return [paid for rows in self.costs(ids, edits) for paid in rows[0].tolist()]
+
+    @torch.inference_mode()
+    def outside(self, ids: Sequence[int]) -> str:
+        """A sentence where a text is far outside what the run was trained on; "" elsewhere."""
+        if self.usual is None or len(ids) < 2:
+            return ""
+        found = torch.cat(list(self.costs(ids, Edits())), dim=1)  # (2, n - 1)
+        return far_outside(found, self.usual, unit_of([shown(self.run.tokenizer, id) for id in ids]))
+
+    def costs(self, ids: Sequence[int], edits: Edits) -> Iterator[Tensor]:
+        """The `costs` of the tokens after the first, some at a time: (2, rows)."""
+        T, n = self.model.config.block_size, 1
         while n < len(ids):
             start = window_start(n, T)
             last = min(len(ids), n + ROWS, start + T + 1)  # tokens n to last - 1 see this context
             hidden = self.hidden(ids, start, edits)[n - 1 - start : last - 1 - start]  # (rows, D)
-            log_p = self.model.logits(hidden).float().log_softmax(-1)  # (rows, V)
-            targets = torch.tensor(ids[n:last], device=log_p.device)  # (rows,)
-            found += (-log_p.gather(1, targets[:, None])[:, 0]).tolist()
+            targets = torch.tensor(ids[n:last], device=hidden.device)  # (rows,)
+            yield costs(self.model.logits(hidden), targets)  # (2, rows)
             n = last
-        return found
 
     @torch.inference_mode()
     def write(

@@ -31,6 +31,7 @@ from minigpt.fast.threads import use_threads
 from minigpt.inspection.maps import Map, Picture, maps_svg
 from minigpt.inspection.trace import attention_maps
 from minigpt.model import GPT, count_parameters
+from minigpt.model.eval_mode import eval_mode
 from minigpt.model.sampling import OVERFLOW, generate, until
 from minigpt.runs import checkpoint
 from minigpt.runs.assemble import RunConfig, build_model, writer
@@ -39,6 +40,7 @@ from minigpt.runs.report import loss_curves, read_metrics
 from minigpt.runs.swap import move, swapped
 from minigpt.seeing.document import check_place, place_of
 from minigpt.seeing.explorer import Page, explore
+from minigpt.seeing.numbers import costs, far_outside, unit_of
 from minigpt.system.errors import ConfigError, UserError, meant
 from minigpt.system.folder import read_start, refuse_links, sha256_of
 from minigpt.system.plugin import module_name
@@ -99,12 +101,32 @@ class Run:
 
     def _last_losses(self) -> dict[str, str]:
         """The newest validation loss, if there is one."""
-        lines = [line for line in read_metrics(self.folder / METRICS) if "val/loss" in line]
-        if not lines:
+        line = self._last_evaluation()
+        if line is None:
             return {}
-        above = lines[-1].get("val/above_floor")
+        above = line.get("val/above_floor")
         known = "" if above is None else f" ({above:.4f} above the best possible)"
-        return {"validation loss": f"{lines[-1]['val/loss']:.4f}{known}"}
+        return {"validation loss": f"{line['val/loss']:.4f}{known}"}
+
+    def _last_evaluation(self) -> dict[str, Any] | None:
+        return next((line for line in reversed(read_metrics(self.folder / METRICS)) if "val/loss" in line), None)
+
+    def usual_loss(self) -> float | None:
+        """What validation text costs this model, in nats a token, as its training recorded it.
+
+        None where that is not known: weights from elsewhere, a swap, or a task, whose loss is that of the answers.
+        """
+        language, line = self.config.data.language, self._last_evaluation()
+        asks = language is not None and language.question(0) is not None
+        return None if line is None or asks or self.overrides else float(line["val/loss"])
+
+    @torch.no_grad()
+    def outside(self, text: str) -> str:
+        """A sentence where a text is far outside what the model was trained on (`seeing/numbers.py`); "" elsewhere."""
+        ids = self.context_ids(text)  # (1, T)
+        with eval_mode(self.model):
+            found = costs(self.model(ids)[0, :-1], ids[0, 1:])  # (2, T - 1)
+        return far_outside(found, self.usual_loss(), unit_of(self.labels(text)))
 
     def prompt_ids(self, prompt: str) -> Tensor:
         """The ids of a prompt, (1, n); "" is read as a line end. Raises UserError."""
@@ -204,7 +226,8 @@ class Run:
         facts = {"run": self.name, "step": f"{self.step:,}"}
         swapped = f", overrides={list(self.overrides)}" if self.overrides else ""
         made_by = made_by or f"minigpt.load({str(self.folder)!r}{swapped}).explore({text!r})"
-        return explore(self.model, self.tokenizer, ids, facts, self.config.data.language, made_by).save(path)
+        language, usual = self.config.data.language, self.usual_loss()
+        return explore(self.model, self.tokenizer, ids, facts, language, made_by, usual).save(path)
 
     def labels(self, text: str) -> list[str]:
         """The tokens of a text as text, as `attention` reads them."""

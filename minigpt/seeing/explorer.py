@@ -45,6 +45,7 @@ class Page:
 
     html: str
     path: Path = Path()
+    outside: str = ""  # a sentence where the text is far outside what the model was trained on
 
     def save(self, path: str | Path) -> Page:
         """The same page, saved. Raises UserError if the folder is missing, or if another file is there."""
@@ -66,28 +67,29 @@ def explore(
     facts: Mapping[str, str] | None = None,
     language: Language | None = None,
     command: str = "",
+    usual: float | None = None,
 ) -> Page:
     """The page for ids (1, T).
 
     `facts` come first in its list of facts. If the text is from `language`, the ideal reader of that language is shown
-    beside the model. `command` is the command line that made the page. Raises UserError for an empty text, for one that
-    does not fit into the context or onto a page, and if the model's weights overflow.
+    beside the model. `command` is the command line that made the page. `usual` is the loss on validation text in nats a
+    token, with which a text is compared that may be far outside (`numbers.far_outside`). Raises UserError for an empty
+    text, for one that does not fit into the context or onto a page, and if the model's weights overflow.
     """
     length, context = ids.shape[1], model.config.block_size
     if not length:
         raise UserError("the text is empty: give at least one token to look at")
     if length > context:
         raise UserError(f"the text has {length:,} tokens; the context holds {context:,}")
-    numbers = look(model, tokenizer, ids, language)
+    numbers = look(model, tokenizer, ids, language, usual)
     with heartbeat("packing the page"):
         packed, left_out = fitting(numbers)
     data = described(numbers, tokenizer, left_out)
     data |= {"facts": [*(facts or {}).items(), *facts_of(model, numbers)], "command": command}
     styles = [asset("common.css"), asset("explorer.css")]
     scripts = [asset(f"{name}.js") for name in SCRIPTS]
-    return Page(
-        document("Who attends to whom", asset("explorer.html"), styles, scripts, {"data": data, "arrays": packed})
-    )
+    html = document("Who attends to whom", asset("explorer.html"), styles, scripts, {"data": data, "arrays": packed})
+    return Page(html, outside=numbers.outside)
 
 
 def facts_of(model: GPT, numbers: Numbers) -> list[tuple[str, str]]:
@@ -101,16 +103,11 @@ def facts_of(model: GPT, numbers: Numbers) -> list[tuple[str, str]]:
     found += [("layers", str(len(numbers.layers))), ("parameters", f"{sum(count_parameters(model).values()):,}")]
     if not len(numbers.surprise):
         return found
-    loss = f"{float(numbers.surprise.mean()):.3f} nats a {unit(numbers)}"
+    loss = f"{float(numbers.surprise.mean()):.3f} nats a {numbers.unit}"
     known = numbers.reading.ideal[1:] if numbers.reading else []
     if len(known) == len(numbers.surprise) and all(known):
         loss += f" (the ideal reader's: {-float(torch.tensor(known, dtype=torch.float64).log().mean()):.3f})"
     return [*found, ("loss here", loss)]
-
-
-def unit(numbers: Numbers) -> str:
-    """The word for a token: character, if every token is one."""
-    return "character" if all(len(token) == 1 for token in numbers.tokens) else "token"
 
 
 def described(numbers: Numbers, tokenizer: Tokenizer, left_out: list[str]) -> dict[str, Any]:
@@ -119,7 +116,8 @@ def described(numbers: Numbers, tokenizer: Tokenizer, left_out: list[str]) -> di
     reading = numbers.reading
     return {
         "tokens": numbers.tokens,
-        "unit": unit(numbers),
+        "unit": numbers.unit,
+        "outside": numbers.outside,
         "layers": [layer_data(layer, left_out) for layer in numbers.layers],
         "worth": [round(worth, 6) for worth in numbers.worth.tolist()],
         "habits": [habit for layer in numbers.layers for habit in habits(layer.weights)],

@@ -7,8 +7,9 @@ H heads, G key heads, T positions of the text, d width of a query and a key, e w
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,6 +32,7 @@ from minigpt.system.waiting import progress
 from minigpt.text.tokenizer import Tokenizer
 
 TOP = 8  # tokens of which the probability is shown at each position
+CHANCE, MORE = 1e-3, 1.5  # see `far_outside`
 NEAR = 1e-4  # tolerance when weights are compared with the softmax of the last step, or with its share of a row
 
 Law = Literal["softmax", "share", ""]
@@ -77,6 +79,12 @@ class Numbers:
     lens_top: Tensor  # (L + 1, T): the likeliest next token if a layer were the last (first the embedding)
     lens_chance: Tensor  # (L + 1, T): the probability of `lens_top`
     reading: Reading | None  # how the ideal reader of a built-in language reads the text; it may be shorter
+    outside: str  # a sentence where the text is far outside what the model was trained on
+
+    @property
+    def unit(self) -> str:
+        """The word for a token: character, if every token is one."""
+        return unit_of(self.tokens)
 
     @property
     def heads(self) -> list[tuple[int, int]]:
@@ -111,10 +119,13 @@ class Numbers:
 
 
 @torch.no_grad()
-def look(model: GPT, tokenizer: Tokenizer, ids: Tensor, language: Language | None = None) -> Numbers:
+def look(
+    model: GPT, tokenizer: Tokenizer, ids: Tensor, language: Language | None = None, usual: float | None = None
+) -> Numbers:
     """All numbers for ids (1, T), T at most `block_size`. One pass, and one more for each head.
 
-    `language` is the language that the text may be from. Raises UserError if the weights overflow.
+    `language` is the language that the text may be from; `usual` is as for `far_outside`. Raises UserError if the
+    weights overflow.
     """
     with eval_mode(model), tracing(model) as trace:
         logits = model(ids)[0].float()  # (T, V)
@@ -137,12 +148,44 @@ def look(model: GPT, tokenizer: Tokenizer, ids: Tensor, language: Language | Non
         lens_top=lens_top,
         lens_chance=lens_chance,
         reading=reading,
+        outside=far_outside(costs(logits[:-1], ids[0, 1:]), usual, unit_of(tokens)),
     )
+
+
+def unit_of(tokens: Sequence[str]) -> str:
+    """The word for a token: character, if every token is one."""
+    return "character" if all(len(token) == 1 for token in tokens) else "token"
 
 
 def surprise(logits: Tensor, ids: Tensor) -> Tensor:
     """-ln of the probability of each token after the first, from logits (T, V) and ids (1, T): (T - 1,)."""
-    return -logits[:-1].float().log_softmax(dim=-1).gather(1, ids[0, 1:, None])[:, 0].cpu()
+    return costs(logits[:-1], ids[0, 1:])[0]
+
+
+def costs(logits: Tensor, targets: Tensor) -> Tensor:
+    """-ln of the probability of each target (n,) by logits (n, V), and the same at temperature 2: (2, n)."""
+    both = (logits.float() / temperature for temperature in (1, 2))  # (n, V) each
+    return torch.stack([-one.log_softmax(dim=-1).gather(1, targets[:, None])[:, 0] for one in both]).cpu()
+
+
+def far_outside(costs: Tensor, usual: float | None, unit: str) -> str:
+    """A sentence where a text with these `costs` (2, n) is far outside what the model was trained on; "" elsewhere.
+
+    `usual` is the loss on validation text in nats a token; where it is not known, None, there is no sentence. A text is
+    far outside if both are true:
+
+    - It is 1 / CHANCE times likelier to the same model at temperature 2. On average over the texts that the model
+      writes itself this ratio is 1, so by Markov's inequality it is that large for a share of CHANCE of them at most,
+      however short they are. A text that the model does not know has tokens that the model held for nearly impossible,
+      and these cost far less at temperature 2.
+    - It costs MORE times the usual loss: a model that knows its training text by heart is too certain of any other
+      text, validation text as well.
+    """
+    paid, warmer = costs  # (n,) each
+    if usual is None or float((paid - warmer).sum()) <= -math.log(CHANCE) or float(paid.mean()) <= MORE * usual:
+        return ""
+    told = f"This text costs the model {float(paid.mean()):.2f} nats a {unit}, its validation text {usual:.2f}"
+    return f"{told}: what you see here is how it reads what it does not know."
 
 
 def losses_without(model: GPT, ids: Tensor, layers: list[Layer]) -> Iterable[Tensor]:

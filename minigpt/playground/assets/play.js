@@ -34,9 +34,10 @@ function makePane(number, label) {
   const pane = { run, name: label || run.name, ids: [], tokens: [], surprise: [], begun: 0, kept: 0,
     at: 0, forced: new Set(), edits: noEdits(), prompt: null, wrote: "", control: null,
     changes: 0, author: 0, stage: "" }; // changes so far, those of the model that wrote; "begins", "writes" or ""
-  const parts = Object.fromEntries(["changes", "text", "status", "line", "edits", "losses"].map((name) => [name, element("div")]));
+  const parts = Object.fromEntries(["changes", "text", "outside", "status", "line", "edits", "losses"].map((name) => [name, element("div")]));
   parts.changes = element("small");
   parts.status.className = "soft";
+  parts.outside.className = "note hidden";
   const facts = [[run.kinds.join(", "), "attention"], [run.parameters.toLocaleString("en-US"), "parameters"],
     [run.step.toLocaleString("en-US"), "steps"], [`${run.tokenizer}, ${run.vocabulary.toLocaleString("en-US")}`, "tokens"], [run.context.toLocaleString("en-US"), "context"]];
   const own = element("input", { type: "text", class: "mono", size: 12, "aria-label": `Text to put into ${pane.name}` });
@@ -50,8 +51,8 @@ function makePane(number, label) {
     ...(panes.length ? [element("b", { class: "differs" }, "ab"), " other than beside it"] : []));
   pane.box = element("section", { class: "card pane", "aria-label": pane.name }, element("h2", {}, pane.title, parts.changes),
     element("ul", { class: "facts" }, ...facts.map(([value, what]) => element("li", {}, element("b", {}, value), ` ${what}`))),
-    ...run.notes.map((note) => element("p", { class: "problem" }, note)),
-    parts.text, key, parts.status, parts.line, form,
+    ...run.notes.map((note) => element("p", { class: "note" }, note)),
+    parts.text, key, parts.outside, parts.status, parts.line, form,
     element("details", { open: true }, element("summary", {}, "Change the model"), parts.edits),
     element("details", { open: true }, element("summary", {}, "What it remembers"), parts.losses),
     element("div", { class: "row" }, explorer, pane.unedited));
@@ -113,12 +114,19 @@ function heading(pane, at) {
 async function read(pane) {
   if (!pane.ids.length) return;
   const { ids, changes } = pane;
-  const answer = await ask("read", { run: pane.run.number, ids, edits: pane.edits });
+  const answer = await ask("read", { run: pane.run.number, ids, edits: pane.edits, kept: pane.kept });
   if (ids !== pane.ids) return;
   if (changes !== pane.changes) { await read(pane); return; }
+  showOutside(pane, answer);
   [pane.tokens, pane.surprise] = [answer.tokens, answer.surprise];
   drawText(pane);
   pane.parts.status.textContent = pane.wrote + surprise(pane, answer);
+}
+
+/** A sentence where the part of the text that a person gave is far outside what the run was trained on. */
+function showOutside(pane, answer) {
+  pane.parts.outside.textContent = answer.outside;
+  pane.parts.outside.classList.toggle("hidden", !answer.outside);
 }
 
 /** How surprising the text is, in words: low numbers are no praise where a model reads what it wrote itself. */
@@ -139,7 +147,8 @@ async function begin(pane, afresh) {
   const { ids } = await ask("encode", { run: pane.run.number, text: prompt, begins: true }, pane.control.signal);
   Object.assign(pane, { ids, prompt, begun: ids.length, kept: ids.length, at: ids.length, forced: new Set(), wrote: "" });
   const { changes } = pane;
-  const answer = await ask("read", { run: pane.run.number, ids, edits: pane.edits }, pane.control.signal);
+  const answer = await ask("read", { run: pane.run.number, ids, edits: pane.edits, kept: ids.length }, pane.control.signal);
+  showOutside(pane, answer);
   [pane.tokens, pane.surprise] = [answer.tokens, changes === pane.changes ? answer.surprise : ids.map(() => null)];
   drawText(pane);
 }

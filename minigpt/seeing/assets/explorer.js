@@ -162,6 +162,8 @@ async function explore() {
   document.querySelectorAll("[data-words]").forEach((one) => one.replaceChildren(...glossed(one.textContent)));
   byId("command").textContent = data.command ? `${data.command}.` : "minigpt.";
   byId("missing").textContent = data.missing;
+  byId("outside").textContent = data.outside;
+  byId("outside").classList.toggle("hidden", !data.outside);
   small.arrange(true);
   themeButton(byId("theme"), () => {
     colours = palette();
