@@ -30,9 +30,10 @@ def main(arguments: argparse.Namespace) -> None:
     run = load(newest_run(arguments.run), "cpu", overrides=arguments.overrides)
     command.special(run, arguments)
     every, labels = run.maps(arguments.prompt), run.labels(arguments.prompt)
-    heads = [sum(one.layer == layer for one in every) for layer in range(len(run.model.blocks))]
+    heads = [sum(one.layer == layer and not one.part for one in every) for layer in range(len(run.model.blocks))]
     wanted = chosen(heads, arguments.layer, arguments.head)
-    maps = [one for one in every if (one.layer, one.head) in wanted]
+    layers = {layer for layer, _ in wanted}
+    maps = [one for one in every if (one.layer, one.head) in wanted or (one.head is None and one.layer in layers)]
     count = f"{len(maps)} map{'s' if len(maps) > 1 else ''}"
     if arguments.out:
         write_maps(maps, labels, arguments.out)
@@ -52,8 +53,11 @@ def draw(maps: list[Map], labels: list[str]) -> None:
     for one in maps:
         signs = ", digits are negative weights in tenths of it" if one.signed else ""
         rows = f"{found}, each as it says at its right" if (found := sums(one.weights)) else "each row sums to 1"
-        say(f"{one.title}: rows are queries, columns are keys; @ is a row's largest weight{signs}; {rows}\n")
-        say(heat_map(one.weights, labels, width) + "\n")
+        gates = ", and what its output is multiplied by" if one.gate is not None else ""
+        note = f"{one.note}; " if one.note else ""
+        large = f"@ is a row's largest weight{signs}"
+        say(f"{one.title}: {note}rows are queries, columns are keys; {large}; {rows}{gates}\n")
+        say(heat_map(one.weights, labels, width, one.gate) + "\n")
 
 
 if __name__ == "__main__":

@@ -57,6 +57,8 @@ def test_one_kind_is_described_with_its_edges_measured() -> None:
     assert "2305.13245" in text and "n_kv_head = None" in text
     assert "grouped_query = multi_head (n_kv_head = n_head): off by" in text
     assert text.splitlines()[-1].strip() == "grouped_query = multi_head (n_kv_head = n_head)"
+    steps = "\n".join(["    softmax", "    other softmax", "    weights = softmax - 0."])
+    assert steps in describe("differential")
     with pytest.raises(UserError, match="no kind 'multihead'"):
         describe("multihead")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor
 from minigpt import GPT, ModelConfig
 from minigpt.attention import Attention, MultiHead
 from minigpt.attention.linear.gated_linear import GatedLinear
+from minigpt.attention.softmax.differential import Differential
 from minigpt.languages.language import Stories
 from minigpt.seeing.explorer import Page, explore
 from minigpt.text.tokenizer import Byte, Char, Tokenizer
@@ -185,6 +187,18 @@ def test_kinds_without_a_softmax_have_no_slider_and_words_that_are_true(
     steps = {"gated_linear": ["kept", "product", "is left"], "signed": ["wanted", "unwanted"]}[name]
     assert all(step in page.inner_text("#steps thead") for step in steps)
     assert (page.query_selector("#shades input[value=gate-kept]") is not None) == (name == "gated_linear")
+
+
+def test_a_weight_that_is_a_difference_is_written_out_with_its_lambda(visit: Visit, tmp_path: Path) -> None:
+    """The numbers of the formula are those of the row, and give the weight."""
+    page = ready(visit, page_of(Differential).save(tmp_path / "page.html").path, "#layer=2&head=1&token=20&key=7")
+    titles = page.inner_text("#steps thead")
+    taken = re.search(r"other softmax\s*\u00d7 \u2212(0\.\d+)", titles)
+    numbers = re.findall(r"[\d.]+", page.inner_text("#steps .formula").split(" = ", 1)[1].replace("\u2212", " "))
+    ours, factor, others = map(float, numbers[:3])
+    assert taken and float(taken[1]) == factor
+    weight = float(page.inner_text("#steps .formula").rsplit("= ", 1)[1].replace("\u2212", "-"))
+    assert weight == pytest.approx(ours - factor * others, abs=2e-3)
 
 
 def test_a_text_far_outside_has_a_note_and_another_has_none(

@@ -19,7 +19,8 @@ from minigpt.attention.averages.average_loop import AverageLoop
 from minigpt.attention.softmax.differential import Differential
 from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.attention.softmax.sigmoid import Sigmoid
-from minigpt.inspection.maps import Map, Scale, axis_labels, maps_svg, scales, write_maps
+from minigpt.config.options import from_dict
+from minigpt.inspection.maps import Map, Scale, axis_labels, maps_svg, read_maps, rows_of, scales, write_maps
 from minigpt.inspection.pictures import (
     BOTTOM,
     HEIGHT,
@@ -35,6 +36,7 @@ from minigpt.inspection.pictures import (
     ticks,
     visible,
 )
+from minigpt.model import GPT, ModelConfig
 from minigpt.system.counting import chosen, layer_name
 from minigpt.system.errors import UserError
 
@@ -207,6 +209,32 @@ def test_a_map_says_what_its_rows_sum_to_unless_that_is_one() -> None:
     drawn = maps_svg([ones, others], ["a", "b"])
     assert "differential; rows sum to -1 to 0.5" in drawn and "orange is below zero" in drawn
     assert re.findall(r">(-?[\d.]+)</text>", drawn) == ["-4", "-1", "0", "1", "4"]  # the scale reaches the largest
+
+
+@torch.no_grad()
+def test_the_maps_of_a_head_come_with_those_of_which_it_is_made() -> None:
+    """A difference of two softmaxes with its lambda; mixed softmaxes, which all heads share; views with their gates."""
+    found = {}
+    for kind in ("multi_head", "differential", "talking_heads", "native_sparse"):
+        attention = {"kind": kind, "n_head": 2}
+        config = from_dict(ModelConfig, {"n_layer": 2, "n_embd": 16, "block_size": 8, "attention": attention})
+        model = GPT(config, 5).double()
+        found[kind] = [one for one in read_maps(model, torch.arange(5)[None]) if one.layer == 1]
+        if kind == "differential":
+            taken = float(model.attentions()[1].taken())  # type: ignore[operator]
+    assert [(one.head, one.part, one.note) for one in found["multi_head"]] == [(0, "", ""), (1, "", "")]
+    ours, others, weights, *second = found["differential"]
+    assert [one.head for one in second] == [1, 1, 1] and len(rows_of(found["differential"])) == 2
+    torch.testing.assert_close(weights.weights, ours.weights - taken * others.weights)
+    assert weights.note == f"weights = softmax - {taken:.3g} x other softmax"
+    shared = [one for one in found["talking_heads"] if one.part]
+    assert [(one.head, one.part) for one in shared] == [(None, "softmax 1"), (None, "softmax 2")]
+    assert "x softmax 2" in found["talking_heads"][-1].note and "scores = " in found["talking_heads"][-1].note
+    view = found["native_sparse"][5]
+    assert view.note == "window view of head 2" and view.gate is not None and 0 < view.gate.min() < view.gate.max() < 1
+    assert heat_map(view.weights, list("abcde"), gate=view.gate).endswith(f" x {float(view.gate[-1]):.2f}")
+    drawn = maps_svg(found["native_sparse"], list("abcde"))
+    assert "window view of" in drawn and "output x 0." in drawn
 
 
 def test_a_png_of_negative_weights_has_two_colours(tmp_path: Path) -> None:

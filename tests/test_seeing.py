@@ -129,15 +129,24 @@ def test_without_a_bias_there_is_no_step_for_one() -> None:
         ("average_loop", "", [], [], False),
         ("average_softmax", "softmax", ["scores"], [], False),
         ("linear", "share", ["products"], [], False),
-        ("retention", "", ["products", "left"], ["kept"], True),
-        ("mamba2", "", ["products", "left"], ["written", "kept"], True),
+        ("retention", "product", ["products", "left"], ["kept"], True),
+        ("mamba2", "product", ["products", "left"], ["written", "kept"], True),
+        ("log_linear", "product", ["products", "left", "level counts"], ["written", "kept"], True),
+        ("stick_breaking", "product", ["scores", "share", "left"], [], False),
         ("gated_linear", "", ["products", "left"], ["kept"], True),
         ("gated_delta_net", "", ["products"], ["kept", "replaced"], True),
         ("long_convolution", "", [], [], True),
-        ("forgetting", "softmax", ["scores"], ["kept"], False),
+        ("forgetting", "softmax", ["own score", "ln of what is kept", "scores"], ["kept"], False),
+        ("selective", "softmax", ["own score", "votes against it", "scores"], [], False),
         ("sigmoid", "", ["scores"], [], False),
-        ("talking_heads", "", ["scores"], [], True),
-        ("differential", "", ["softmax", "other softmax"], [], False),  # as yet its two softmaxes are alike
+        (
+            "talking_heads",
+            "sum",
+            [*(f"score {g}" for g in range(1, 5)), "scores", *(f"softmax {g}" for g in range(1, 5))],
+            [],
+            True,
+        ),
+        ("differential", "sum", ["softmax", "other softmax"], [], False),  # as yet its two softmaxes are alike
     ],
 )
 def test_each_family_says_how_its_weights_come_about(
@@ -145,6 +154,42 @@ def test_each_family_says_how_its_weights_come_about(
 ) -> None:
     layer = seen(make_model(Attention.kinds[kind], NoPosition)).layers[0]
     assert (layer.law, [*layer.steps], [*layer.gates], layer.signed) == (law, steps, gates, signed)
+
+
+def test_the_maps_of_differential_attention_come_with_its_lambda() -> None:
+    model = make_model(Attention.kinds["differential"])
+    for layer, attention in zip(seen(model).layers, model.attentions()):
+        factors = layer.sums["weights"]
+        assert factors["softmax"].tolist() == [1] * 4
+        torch.testing.assert_close(factors["other softmax"], -attention.taken().detach().expand(4))  # type: ignore[operator]
+        ours, others = layer.steps["softmax"], layer.steps["other softmax"]  # (H, T, T) each
+        torch.testing.assert_close(layer.weights, ours + factors["other softmax"][:, None, None] * others)
+
+
+def test_a_product_is_that_of_the_steps_and_gates_that_are_named() -> None:
+    layer = seen(make_model(Attention.kinds["log_linear"], NoPosition)).layers[0]
+    assert layer.product == ["products", "left", "level counts", "written"]
+    *maps, gate = layer.product
+    total = torch.stack([layer.steps[name] for name in maps]).prod(dim=0) * layer.gates[gate][:, None]  # (H, T, T)
+    torch.testing.assert_close(total, layer.weights, rtol=1e-4, atol=1e-6)
+
+
+def test_a_sum_that_is_none_is_not_told() -> None:
+    class Wrong(MultiHead):
+        def stages(self, query: Tensor, key: Tensor) -> dict[str, Tensor]:
+            maps, half = super().stages(query, key), torch.full((1, 4), 0.5)
+            return {"part": maps["weights"], "x part": half, **maps}
+
+    layer = seen(make_model(Wrong)).layers[0]
+    assert not layer.sums and layer.law == "softmax" and "part" in layer.steps
+
+
+def test_heads_that_are_views_of_one_say_so() -> None:
+    views = [f"{view} view of head {h}" for view in ("compressed", "chosen", "window") for h in range(1, 5)]
+    layer = seen(make_model(Attention.kinds["native_sparse"])).layers[0]
+    assert layer.notes == views and layer.head_gates is not None and layer.head_gates.shape == (12, len(STORY))
+    writes = [f"write {write} of head {h}" for write in (1, 2) for h in range(1, 5)]
+    assert seen(make_model(Attention.kinds["delta_product"])).layers[0].notes == writes
 
 
 def test_the_gate_of_retention_is_what_its_heads_keep() -> None:
@@ -344,7 +389,7 @@ def test_a_text_is_far_outside_that_was_nearly_impossible_and_costs_more_than_us
     logits[:, 0] = math.log(0.999)
     targets = torch.tensor([1] * surprising + [0] * (40 - surprising))
     mean = (surprising * math.log(49_000) - (40 - surprising) * math.log(0.999)) / 40
-    said = far_outside(costs(logits, targets), usual, "token")
+    said = far_outside(costs(logits, targets), usual, Byte())
     assert bool(said) == told
     assert not told or f"costs the model {mean:.2f} nats a token, its validation text 0.20: what you see" in said
 
@@ -359,7 +404,7 @@ def test_what_is_far_outside_of_a_small_model_of_the_stories() -> None:
         ids = torch.from_numpy(trained.run.tokenizer.encode("\n" + text)).long()  # (T,)
         with torch.no_grad():
             found = costs(model(ids[None])[0, :-1], ids[1:])  # (2, T - 1)
-        return [far_outside(found[:, :n], usual, "character") for n in range(1, len(ids))]
+        return [far_outside(found[:, :n], usual, trained.run.tokenizer) for n in range(1, len(ids))]
 
     assert not any(said for story in Stories().tell(-5, 50) for said in outside(story.strip()))
     assert not any(outside("Mia was a shy fox. She met Tom."))

@@ -14,7 +14,7 @@ from minigpt.attention import Attention
 from minigpt.attention.base import repeat_kv
 from minigpt.attention.position import Position
 from minigpt.fast import make_fast
-from minigpt.inspection.trace import attention_maps, tracing
+from minigpt.inspection.trace import attention_maps, sums_of, tracing
 from minigpt.model import GPT, ModelConfig
 from minigpt.system.errors import UserError
 
@@ -60,6 +60,35 @@ def test_the_maps_are_the_weights_with_which_the_values_were_mixed(kind: str, po
         assert map.triu(1).count_nonzero() == 0
         if attention.rows_sum_to_one:
             torch.testing.assert_close(map.sum(-1), torch.ones(2, H, T, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("kind", "steps"), [("differential", 1), ("talking_heads", 2), ("selective", 1), ("forgetting", 1)]
+)
+def test_a_step_that_is_a_sum_is_that_of_its_parts_times_their_factors(kind: str, steps: int) -> None:
+    model = make_model(kind)
+    with tracing(model) as trace:
+        model(some_ids())
+    for attention, ((call,)) in zip(model.attentions(), trace.calls):
+        stages = attention.stages(call.query, call.key)
+        sums = sums_of(stages)
+        assert len(sums) == steps
+        for step, parts in sums.items():
+            total = sum(factor[:, :, None, None] * stages[name] for name, factor in parts.items())  # (B, H, T, T)
+            torch.testing.assert_close(total, stages[step], rtol=1e-10, atol=1e-12)
+
+
+@torch.no_grad()
+def test_the_gates_of_native_sparse_attention_are_those_of_its_output() -> None:
+    """The views of a head, each times its gate, are added up and projected."""
+    model = make_model("native_sparse")
+    with tracing(model) as trace:
+        model(some_ids())
+    for layer, (attention, (call,)) in enumerate(zip(model.attentions(), trace.calls)):
+        assert call.head_gates is not None
+        views = (call.mixed * call.head_gates[..., None]).unflatten(1, (3, -1)).sum(dim=1)  # (B, H, T, d)
+        expected = attention.project(views.transpose(1, 2).flatten(2))  # type: ignore[operator]
+        torch.testing.assert_close(trace.outputs[f"blocks.{layer}.attention"], expected, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.slow

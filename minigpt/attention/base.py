@@ -94,9 +94,18 @@ class Attention(nn.Module, Component):
     def stages(self, query: Tensor, key: Tensor) -> dict[str, Tensor]:
         """The steps from queries and keys to the weights, for display: by name, in order, the weights last.
 
-        A step has one number for each pair, (B, H, T, S), or one for each token, such as a gate: (B, H, S).
+        A step has one number for each pair, (B, H, T, S), or one for each token, such as a gate: (B, H, S). Of a step
+        that is a sum of maps, these come before it as steps of their own, each with its factor, (B, H), as "x NAME".
         """
         return {"weights": self.weights(query, key)}  # (B, H, T, S)
+
+    def head_note(self, head: int) -> str:
+        """What a head of the weights is, for display, where its number does not say it, such as a view of a head."""
+        return ""
+
+    def head_gates(self, x: Tensor) -> Tensor | None:
+        """What `output` multiplies the output of each head by, for x (B, T, D): (B, H, T); None: nothing like that."""
+        return None
 
     def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """The weighted mean of the values: (B, H, T, e)."""

@@ -17,16 +17,14 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from minigpt.checks.before_training import check_before_training
 from minigpt.comparison.data import expected_of, text_and_tokenizer
 from minigpt.config.options import to_yaml
 from minigpt.inspection.causality import idle_positions
 from minigpt.inspection.cost import cost
-from minigpt.inspection.maps import sums
+from minigpt.inspection.maps import Map, read_maps, sums
 from minigpt.inspection.pictures import small_png
-from minigpt.inspection.trace import attention_maps
 from minigpt.model.gpt import GPT
 from minigpt.model.sampling import SamplingConfig, generate
 from minigpt.runs import checkpoint
@@ -177,21 +175,22 @@ def read_example(model: GPT, config: RunConfig, tokenizer: Tokenizer) -> dict[st
         return None
     ids = torch.from_numpy(tokenizer.encode(found[0])).long()[None].to(model.device)  # (1, T)
     try:
-        maps = [layer[0].float().cpu() for layer in attention_maps(model, ids)]  # (H, T, T) each
+        maps = [one for one in read_maps(model, ids) if not one.part]
     except UserError:  # this kind has no attention weights
         maps = []
+    layers = [[one for one in maps if one.layer == layer] for layer in dict.fromkeys(one.layer for one in maps)]
     return {
         "probabilities": _of_answers(corpus, found[0], character_probabilities(model, tokenizer, found[0])),
-        "attention": [[small_png(head) for head in layer] for layer in maps],
-        "notes": [[_note(head) for head in layer] for layer in maps],
+        "attention": [[small_png(head.weights.float().cpu()) for head in layer] for layer in layers],
+        "notes": [[_note(head) for head in layer] for layer in layers],
         "tokens": [tokenizer.token_bytes(id).decode("utf-8", "replace") for id in ids[0].tolist()],
     }
 
 
-def _note(weights: Tensor) -> str:
-    """The caption of a map (T, T): the sums of its rows, and the weight that has full colour, where these are not 1."""
-    most = float(weights.abs().max())
-    return "; ".join(filter(None, (sums(weights), f"full colour: {most:.2g}" if most > 1.001 else "")))
+def _note(one: Map) -> str:
+    """The caption of a map: what it is made of, the sums of its rows, and the weight of full colour, if not 1."""
+    most = float(one.weights.abs().max())
+    return "; ".join(filter(None, (one.note, sums(one.weights), f"full colour: {most:.2g}" if most > 1.001 else "")))
 
 
 def _of_answers(corpus: Corpus, text: str, probabilities: list[float]) -> list[float | None]:

@@ -19,7 +19,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 METHODS = ("mix", "recall", "make_cache")
 LAWS = {"rows_sum_to_one", "weights_nonnegative", "order_blind"}
 HARMLESS = LAWS | {"__init__", "__init_subclass__", "qkv", "output", "Config", "config", "kind", "muon"}
-HARMLESS |= {"chooses", "unsuited", "edges", "stages", "extra_loss"}
+HARMLESS |= {"chooses", "unsuited", "edges", "stages", "head_note", "head_gates", "extra_loss"}
 HARMLESS |= {"__doc__", "__module__", "__qualname__", "__annotations__", "__firstlineno__", "__static_attributes__"}
 
 

@@ -11,10 +11,15 @@ import re
 import sys
 from collections.abc import Iterator
 
+import torch
+
 from minigpt.attention import Attention
-from minigpt.config.options import hints
+from minigpt.config.options import from_dict, hints
 from minigpt.inspection.figures import THEMES, Theme, close_svg, open_svg, text_svg
 from minigpt.inspection.graph import Step, all_steps, family, gap, path, positions_of
+from minigpt.inspection.maps import in_words
+from minigpt.inspection.trace import sums_of, tracing
+from minigpt.model import GPT, ModelConfig
 from minigpt.system.errors import UserError
 
 PAPER = re.compile(r"\b\d{4}\.\d{5}\b")
@@ -128,8 +133,29 @@ def shortened(text: str, length: int) -> str:
     return first if len(first) <= length else f"{first[: length - 3]}..."
 
 
+def steps_of(kind: type[Attention]) -> list[str]:
+    """The steps to the weights that pages and terminals show, a line each, with the factors of a new model's head 1."""
+    attention = {"kind": kind.kind} | dict.fromkeys(hints(kind.Config).keys() & {"n_head"}, 2)
+    config = from_dict(ModelConfig, {"n_layer": 1, "n_embd": 16, "block_size": 8, "attention": attention})
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(0)
+        model = GPT(config, vocab_size=5)
+        with tracing(model) as trace:
+            model(torch.zeros(1, 8, dtype=torch.long))
+        (layer,), ((call,),) = model.attentions(), trace.calls
+        stages = layer.stages(call.query, call.key)
+    made_of = {step: {n: float(f[0, 0]) for n, f in parts.items()} for step, parts in sums_of(stages).items()}
+    maps = [step for step, stage in stages.items() if stage.ndim == 4]
+    lines = [in_words(step, made_of[step]) if step in made_of else step for step in maps]
+    gates = [f"{step}, of each token" for step, one in stages.items() if one.ndim == 3]
+    heads = range(call.weights.shape[1])
+    notes = [f"head {i + 1}: {layer.head_note(i)}" for i in heads if layer.head_note(i)]
+    gated = ["a gate for the output of each head, at each token"] if call.head_gates is not None else []
+    return [*gates, *lines, *notes, *gated]
+
+
 def describe(name: str) -> str:
-    """One kind: its module docstring, options, laws, edges as measured now, and the path from the running mean.
+    """One kind: its module docstring, options, laws, steps, edges as measured now, and the path from the running mean.
 
     Raises UserError for an unknown kind.
     """
@@ -144,6 +170,8 @@ def describe(name: str) -> str:
     lines.append(f"    its weights are {'never' if kind.weights_nonnegative else 'sometimes'} negative")
     lines.append(f"    without positions, the order of the past {'does not matter' if kind.order_blind else 'matters'}")
     lines += [f"    a position that acts by `{method}` is left out: {why}" for method, why in kind.unsuited.items()]
+    lines += ["", "its steps, as the explorer shows them; numbers are those of head 1 of a new model:"]
+    lines += [f"    {line}" for line in steps_of(kind)]
     lines += ["", "edges, as measured now in float64 over every position:"]
     for step in (step for step in steps if name in (step.kind, step.edge.to)):
         far = max(gap(step, position) for position in positions_of(step))

@@ -8,11 +8,12 @@ T query positions, S key positions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from math import ceil
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import torch
@@ -20,6 +21,9 @@ from torch import Tensor
 
 from minigpt.attention import Attention
 from minigpt.inspection.pictures import BLUE, ORANGE, can_plot, plotting, small_png, visible
+from minigpt.inspection.trace import MixCall, sums_of, tracing
+from minigpt.model.eval_mode import eval_mode
+from minigpt.model.gpt import GPT
 from minigpt.system.counting import layer_name
 from minigpt.system.errors import UserError
 from minigpt.system.waiting import interruptible
@@ -28,29 +32,74 @@ MOST_MAPS = 256  # of one picture
 COLUMNS = 4  # maps beside each other
 DPI = 120  # of a PNG
 LONGEST_WORD = 12  # characters of a label
-WIDTH, GAP, TITLE, LINE = 960, 16, 34, 13  # of an SVG, in pixels: LINE is the room for a label
+WIDTH, GAP, LETTER, LINE = 960, 16, 14, 13  # of an SVG, in pixels: LETTER is for a line of a title, LINE for a label
 
 Label = tuple[float, str]  # a place on an axis, in tokens, and the text there
 
 
 @dataclass(frozen=True)
 class Map:
-    """One head's attention in a text."""
+    """One head's attention in a text, or a part of it."""
 
     weights: Tensor  # (T, S)
     layer: int  # both are indices
-    head: int
+    head: int | None  # None: a part that all heads of the layer share
     kind: type[Attention]
+    part: str = ""  # the name of a part of which the weights are made; "" for the weights
+    note: str = ""  # what the head is, and how its weights are made of the parts
+    gate: Tensor | None = None  # (T,): what the head's output is multiplied by
+
+    @property
+    def name(self) -> str:
+        """Which head it is."""
+        return layer_name(self.layer, self.head)
 
     @property
     def title(self) -> str:
-        """Which head it is."""
-        return f"{layer_name(self.layer, self.head)} ({self.kind.kind})"
+        """Which head of which kind it is, and which part of it."""
+        return f"{self.name}{f': {self.part}' if self.part else ''} ({self.kind.kind})"
 
     @property
     def signed(self) -> bool:
         """Whether there may be weights below zero."""
-        return not self.kind.weights_nonnegative or bool((self.weights < 0).any())
+        return not (self.part or self.kind.weights_nonnegative) or bool((self.weights < 0).any())
+
+    def facts(self, width: int) -> list[str]:
+        """What stands below the name of a map, in lines of so many characters."""
+        gated = "" if self.gate is None else f"output x {self.gate.min():.2g} to {self.gate.max():.2g}"
+        return wrap("; ".join(filter(None, (self.kind.kind, self.part, self.note, sums(self.weights), gated))), width)
+
+
+@torch.no_grad()
+def read_maps(model: GPT, ids: Tensor) -> list[Map]:
+    """The maps of a text (1, T), T at most `block_size`: the weights of each head, and before them their parts."""
+    with eval_mode(model), tracing(model) as trace:
+        model(ids)
+    layers = zip(model.attentions(), trace.weights, trace.calls)  # `weights` refuses a layer that has none
+    return [one for i, (attention, _, calls) in enumerate(layers) for one in _maps_of(attention, i, calls[-1])]
+
+
+def _maps_of(attention: Attention, layer: int, call: MixCall) -> Iterator[Map]:
+    stages, kind, H = attention.stages(call.query, call.key), type(attention), call.weights.shape[1]
+    made_of = sums_of(stages)
+    parts = {name: stages[name][0] for name in made_of.get("weights", {})}  # (1 or H, T, T) each
+    shared = {name: maps[0] for name, maps in parts.items() if len(maps) < H}  # (T, T) each
+    yield from (Map(one, layer, None, kind, name) for name, one in shared.items())
+    for head, weights in enumerate(call.weights[0]):  # (T, T)
+        yield from (Map(maps[head], layer, head, kind, name) for name, maps in parts.items() if name not in shared)
+        sums = (in_words(step, {name: float(f[0, head]) for name, f in made.items()}) for step, made in made_of.items())
+        gate = None if call.head_gates is None else call.head_gates[0, head]  # (T,)
+        note = "; ".join(filter(None, (attention.head_note(head), *sums)))
+        yield Map(weights, layer, head, kind, note=note, gate=gate)
+
+
+def in_words(step: str, factors: Mapping[str, float]) -> str:
+    """A step as a sum: "weights = softmax - 0.62 x other softmax"."""
+    text = ""
+    for name, factor in factors.items():
+        sign = " - " if factor < 0 else " + " if text else " "
+        text += sign + ("" if abs(factor) == 1 else f"{abs(factor):.3g} x ") + name
+    return f"{step} ={text}"
 
 
 def sums(weights: Tensor) -> str:
@@ -83,12 +132,17 @@ def shortened(text: str) -> str:
 
 
 def rows_of(maps: Sequence[Map]) -> list[list[Map]]:
-    """The rows of a picture: each layer begins a new one. Raises UserError for more than MOST_MAPS maps."""
+    """The rows of a picture: each layer begins a new one, and each head with parts of its own.
+
+    Raises UserError for more than MOST_MAPS maps.
+    """
     if len(maps) > MOST_MAPS:
         how = "choose by --layer 3, --head 4, or both; in Python layer=2, head=3"
         raise UserError(f"{len(maps)} maps: too many for one picture (at most {MOST_MAPS}): {how}")
-    layers = [[one for one in maps if one.layer == layer] for layer in dict.fromkeys(one.layer for one in maps)]
-    return [layer[start : start + COLUMNS] for layer in layers for start in range(0, len(layer), COLUMNS)]
+    groups, apart = dict[Any, list[Map]](), {one.layer for one in maps if one.part and one.head is not None}
+    for one in maps:
+        groups.setdefault((one.layer, one.head if one.layer in apart else None), []).append(one)
+    return [group[start : start + COLUMNS] for group in groups.values() for start in range(0, len(group), COLUMNS)]
 
 
 # ---- SVG ----
@@ -105,10 +159,11 @@ def maps_svg(maps: Sequence[Map], tokens: Sequence[str]) -> str:
     side = min(room - 100, max(320, LINE * len(tokens))) if len(maps) == 1 else min(room - 50, 320)
     labels = axis_labels(tokens, side // LINE)
     edge = 14 + 6 * max(len(name) for _, name in labels)  # pixels for a label
-    width, height = columns * (side + edge + GAP) + GAP, side + edge + TITLE + GAP
+    title = 6 + LETTER * (1 + max(len(one.facts((side + edge) // 6)) for one in maps))
+    width, height = columns * (side + edge + GAP) + GAP, side + edge + title + GAP
     body = "".join(
         f'<g transform="translate({GAP + column * (side + edge + GAP)} {GAP + row * height})">'
-        f"{map_group(one, labels, side, edge, most)}</g>\n"
+        f"{map_group(one, labels, side, edge, title, most)}</g>\n"
         for row, shown in enumerate(rows)
         for column, one in enumerate(shown)
     )
@@ -122,13 +177,12 @@ def maps_svg(maps: Sequence[Map], tokens: Sequence[str]) -> str:
     )
 
 
-def map_group(one: Map, labels: Sequence[Label], side: int, edge: int, most: float) -> str:
-    """One map, `side` pixels wide, with its title and labels of `edge` pixels; `most` is the weight that is opaque."""
-    top, (T, S) = TITLE + edge, one.weights.shape
-    parts = [f'<text y="12" font-size="13" font-weight="600">{layer_name(one.layer, one.head)}</text>']
-    parts.append(
-        f'<text y="28" fill="#57606a">{escape("; ".join(filter(None, (one.kind.kind, sums(one.weights)))))}</text>'
-    )
+def map_group(one: Map, labels: Sequence[Label], side: int, edge: int, title: int, most: float) -> str:
+    """One map, `side` pixels wide, with labels of `edge` and a title of `title` pixels; `most` is the opaque weight."""
+    top, (T, S) = title + edge, one.weights.shape
+    parts = [f'<text y="12" font-size="13" font-weight="600">{escape(one.name)}</text>']
+    for line, text in enumerate(one.facts((side + edge) // 6), 2):
+        parts.append(f'<text y="{LETTER * line}" fill="#57606a">{escape(text)}</text>')
     turned = any(len(name) > 1 for _, name in labels)
     for place, name in labels:
         x, y = edge + (place + 0.5) * side / S, top + (place + 0.5) * side / T
@@ -147,7 +201,7 @@ def _scale(most: float, signed: bool) -> str:
     ends = [-1.0, -0.25, 0.0, 0.25, 1.0] if signed else [0.0, 0.05, 0.25, 0.5, 1.0]
     parts = ['<text x="0" y="12">weight</text>']
     for place, value in enumerate(ends):
-        x, colour = 52 + 56 * place, "rgb({},{},{})".format(*(ORANGE if value < 0 else BLUE))
+        x, colour = 52 + 66 * place, "rgb({},{},{})".format(*(ORANGE if value < 0 else BLUE))
         box = f'x="{x}" y="0" width="20" height="15" stroke="#8c959f"'
         parts.append(f'<rect {box} fill="{colour}" fill-opacity="{abs(value) ** 0.5:.2f}"/>')
         parts.append(f'<text x="{x + 24}" y="12">{value * most:.3g}</text>')
@@ -226,7 +280,9 @@ def _draw(pyplot: Any, rows: Sequence[Sequence[Map]], tokens: Sequence[str], pat
     """The picture of `write_maps`: about 12 inches wide, labels of 8 points."""
     maps, columns = [one for row in rows for one in row], max(map(len, rows))
     side = min(9.0, max(4.0, 0.19 * len(tokens))) if len(maps) == 1 else 11 / max(columns, 3)
-    size = (side * columns + 1.2, (side + 0.2) * len(rows) + 0.4)
+    titles = {id(one): "\n".join([one.name, *one.facts(int(12 * side))]) for one in maps}
+    lines = max(title.count("\n") for title in titles.values())
+    size = (side * columns + 1.2, (side + 0.05 + 0.16 * lines) * len(rows) + 0.4)
     figure, axes = pyplot.subplots(len(rows), columns, figsize=size, squeeze=False, layout="constrained")
     labels, bars = axis_labels(tokens, int(0.75 * side / 0.125)), dict[Scale, Any]()
     scale_of = dict(zip(map(id, maps), scales(maps)))
@@ -238,8 +294,7 @@ def _draw(pyplot: Any, rows: Sequence[Sequence[Map]], tokens: Sequence[str], pat
             drawn, colours = one.weights.float().numpy(), pyplot.get_cmap(scale.colours)
             bars[scale] = axis.imshow(drawn, vmin=scale.low, vmax=scale.high, cmap=colours, aspect="auto")
             axis.set_box_aspect(1)
-            note = sums(one.weights)
-            axis.set_title(one.title + (f"\n{note}" if note else ""), fontsize=9, loc="left")
+            axis.set_title(titles[id(one)], fontsize=9, loc="left", parse_math=False)
             places, names = [place for place, _ in labels], [name for _, name in labels]
             turned = 90 if any(len(name) > 1 for name in names) else 0
             axis.set_xticks(places, names, fontsize=8, parse_math=False, rotation=turned)

@@ -91,26 +91,27 @@ def visible(token: str) -> str:
     return one_line(token.replace(" ", "␣").replace("\n", "↵").replace("\t", "⇥")) or "∅"
 
 
-def heat_map(weights: Tensor, labels: Sequence[str], columns: int | None = None) -> str:
+def heat_map(weights: Tensor, labels: Sequence[str], columns: int | None = None, gate: Tensor | None = None) -> str:
     """Weights (T, S) as text: a line for each query, a character for each key; `@` is the line's largest.
 
     Negative weights are digits: tenths of the line's largest, whatever its sign. Where lines do not sum to one, their
-    sums stand at their right. Keys that do not fit into `columns` follow below; lines without a weight there are left
-    out.
+    sums stand at their right, and so does the `gate` (T,) of each line, if there is one. Keys that do not fit into
+    `columns` follow below; lines without a weight there are left out.
     """
     names, total = [visible(label) for label in labels], weights.double().sum(dim=-1)  # (T,)
+    gates = [""] * len(names) if gate is None else [f" x {one:.2f}" for one in gate.tolist()]
     margin, ones = max(map(len, names)), torch.allclose(total, torch.ones_like(total), atol=1e-3)
-    room = len(names) if columns is None else max(8, columns - margin - 14)
+    room = len(names) if columns is None else max(8, columns - margin - 14 - len(gates[0]))
     lines = []
     for start in range(0, len(names), room):
         keys = slice(start, start + room)
         lines.append(f"{'':{margin}}  " + "".join(name.lstrip("␣")[:1] or "␣" for name in names[keys]))
-        for name, row, found in zip(names, weights.tolist(), total.tolist()):
+        for name, row, found, gated in zip(names, weights.tolist(), total.tolist(), gates):
             most = max(map(abs, row)) or 1.0
             tenths = [min(int(abs(w) / most * len(SHADES)), len(SHADES) - 1) for w in row[keys]]
             cells = "".join((NEGATIVE if w < 0 else SHADES)[tenth] for w, tenth in zip(row[keys], tenths))
             if start == 0 or any(row[keys]):
-                lines.append(f"{name:>{margin}} |{cells}|" + ("" if ones else f" {found:.3g}"))
+                lines.append(f"{name:>{margin}} |{cells}|" + ("" if ones else f" {found:.3g}") + gated)
     return "\n".join(lines)
 
 

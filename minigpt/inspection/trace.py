@@ -10,7 +10,7 @@ B batch, H heads, T query positions, S key positions, d width of a query and a k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +35,7 @@ class MixCall:
     value: Tensor  # (B, G, S, e)
     weights: Tensor  # (B, H, T, S)
     mixed: Tensor  # (B, H, T, e)
+    head_gates: Tensor | None = None  # (B, H, T): what `output` multiplies the heads by, where the kind says it
 
 
 @dataclass
@@ -63,6 +64,7 @@ def tracing(model: GPT) -> Iterator[Trace]:
     with ExitStack() as stack:
         for attention, calls in zip(attentions, trace.calls):
             stack.enter_context(replaced(attention, "mix", _recording(attention, calls)))
+            stack.enter_context(replaced(attention, "output", _recording_gates(attention, calls)))
         for name, module in model.named_modules():
             handle = module.register_forward_hook(_storing(trace.outputs, name))
             stack.callback(handle.remove)
@@ -78,6 +80,30 @@ def _recording(attention: Attention, calls: list[MixCall]) -> Callable[..., Tens
         return mixed
 
     return recorded
+
+
+def _recording_gates(attention: Attention, calls: list[MixCall]) -> Callable[..., Tensor]:
+    output = attention.output
+
+    def recorded(mixed: Tensor, x: Tensor) -> Tensor:
+        if calls:  # none where it decodes from a state
+            calls[-1].head_gates = attention.head_gates(x)
+        return output(mixed, x)
+
+    return recorded
+
+
+def sums_of(stages: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """Which of the steps of an attention are sums of maps before them: {step: {map: its factor (B, H)}}."""
+    found, parts = dict[str, dict[str, Tensor]](), dict[str, Tensor]()
+    for name, stage in stages.items():
+        if stage.ndim != 4:
+            continue
+        if (factor := stages.get(f"x {name}")) is not None:
+            parts[name] = factor  # (B, H)
+        elif parts:
+            found[name], parts = parts, {}
+    return found
 
 
 def _storing(outputs: dict[str, Any], name: str) -> Callable[..., None]:

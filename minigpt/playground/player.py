@@ -19,9 +19,8 @@ from minigpt.fast.decoding import prepare
 from minigpt.model.sampling import OVERFLOW, SamplingConfig, next_token, reading, window_start
 from minigpt.playground.line import die
 from minigpt.runs.run import Run
-from minigpt.seeing.document import shown
 from minigpt.seeing.edits import Edits, edited, possible, writes_with_cache
-from minigpt.seeing.numbers import costs, far_outside, unit_of
+from minigpt.seeing.numbers import costs, far_outside
 from minigpt.system.errors import UserError
 
 KEPT = 8  # texts whose hidden states are kept, so that showing another position or setting takes little time
@@ -71,7 +70,7 @@ class Player:
         if self.usual is None or len(ids) < 2:
             return ""
         found = torch.cat(list(self.costs(ids, Edits())), dim=1)  # (2, n - 1)
-        return far_outside(found, self.usual, unit_of([shown(self.run.tokenizer, id) for id in ids]))
+        return far_outside(found, self.usual, self.run.tokenizer)
 
     def costs(self, ids: Sequence[int], edits: Edits) -> Iterator[Tensor]:
         """The `costs` of the tokens after the first, some at a time: (2, rows)."""

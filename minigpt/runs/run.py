@@ -28,7 +28,7 @@ from minigpt.config.options import load as load_config
 from minigpt.fast.decoding import prepare
 from minigpt.fast.packed import Weights
 from minigpt.fast.threads import use_threads
-from minigpt.inspection.maps import Map, Picture, maps_svg
+from minigpt.inspection.maps import Map, Picture, maps_svg, read_maps
 from minigpt.inspection.trace import attention_maps
 from minigpt.model import GPT, count_parameters
 from minigpt.model.eval_mode import eval_mode
@@ -40,7 +40,7 @@ from minigpt.runs.report import loss_curves, read_metrics
 from minigpt.runs.swap import move, swapped
 from minigpt.seeing.document import check_place, place_of
 from minigpt.seeing.explorer import Page, explore
-from minigpt.seeing.numbers import costs, far_outside, unit_of
+from minigpt.seeing.numbers import costs, far_outside
 from minigpt.system.errors import ConfigError, UserError, meant
 from minigpt.system.folder import read_start, refuse_links, sha256_of
 from minigpt.system.plugin import module_name
@@ -126,7 +126,7 @@ class Run:
         ids = self.context_ids(text)  # (1, T)
         with eval_mode(self.model):
             found = costs(self.model(ids)[0, :-1], ids[0, 1:])  # (2, T - 1)
-        return far_outside(found, self.usual_loss(), unit_of(self.labels(text)))
+        return far_outside(found, self.usual_loss(), self.tokenizer)
 
     def prompt_ids(self, prompt: str) -> Tensor:
         """The ids of a prompt, (1, n); "" is read as a line end. Raises UserError."""
@@ -196,6 +196,15 @@ class Run:
         The text is read as `stream` reads a prompt: for a built-in language, a line end is put in front. `labels`
         returns the T tokens.
         """
+        ids = self._to_look_at(text)  # (1, T)
+        with heartbeat("computing the attention"):
+            maps = [weights[0] for weights in attention_maps(self.model, ids)]
+        if not all(weights.isfinite().all() for weights in maps):
+            raise UserError(OVERFLOW)
+        return maps
+
+    def _to_look_at(self, text: str) -> Tensor:
+        """The ids of a text, (1, T). Raises UserError for one that does not fit into the context or the memory."""
         ids = self.context_ids(text)  # (1, T)
         if ids.shape[1] > self.config.model.block_size:
             front = " with the line end in front" if self.tells() and not text.startswith("\n") else ""
@@ -204,11 +213,7 @@ class Run:
         config, size = self.config.model, self.tokenizer.vocab_size
         parts = map_parts(config, size, ids.shape[1])
         check_device(parts, "looking at this text", config, size, self.model.device)
-        with heartbeat("computing the attention"):
-            maps = [weights[0] for weights in attention_maps(self.model, ids)]
-        if not all(weights.isfinite().all() for weights in maps):
-            raise UserError(OVERFLOW)
-        return maps
+        return ids
 
     def explore(self, text: str, out: str | Path | None = None, made_by: str = "") -> Page:
         """A page that shows how the model reads a text: all attention weights and their computation. Notebooks show it.
@@ -242,12 +247,16 @@ class Run:
         return Picture(maps_svg(self.maps(text, layer, head), self.labels(text)))
 
     def maps(self, text: str, layer: int | None = None, head: int | None = None) -> list[Map]:
-        """The maps of `attention`, each with the name of its head; `layer` and `head` as in `show_attention`."""
-        kinds = [type(attention) for attention in self.model.attentions()]
-        layers = enumerate(zip(self.attention(text), kinds))
-        every = [Map(one, i, j, kind) for i, (heads, kind) in layers for j, one in enumerate(heads)]
-        found = [one for one in every if layer in (None, one.layer) and head in (None, one.head)]
-        if not found:
+        """The maps of `attention`, each with the name of its head, and before them those of which they are made.
+
+        `layer` and `head` are as in `show_attention`.
+        """
+        with heartbeat("computing the attention"):
+            every = read_maps(self.model, self._to_look_at(text))
+        if not all(one.weights.isfinite().all() for one in every):
+            raise UserError(OVERFLOW)
+        found = [one for one in every if layer in (None, one.layer) and (head is None or one.head in (None, head))]
+        if all(one.head is None for one in found):
             last = f"the last ones are {every[-1].layer} and {every[-1].head}"
             raise UserError(f"layer={layer}, head={head}: there is no such head; they count from 0, {last}")
         return found

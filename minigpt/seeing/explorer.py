@@ -147,6 +147,18 @@ def layer_data(layer: Layer, left_out: list[str]) -> dict[str, Any]:
         "signed": layer.signed,
         "steps": [] if STEPS in left_out else list(layer.steps),
         "gates": list(layer.gates),
+        "made_of": {} if STEPS in left_out else sums_data(layer),
+        "product": [] if STEPS in left_out else layer.product,
+        "notes": layer.notes,
+        "gated": layer.head_gates is not None,
+    }
+
+
+def sums_data(layer: Layer) -> dict[str, dict[str, list[float]]]:
+    """{step: {a step of which it is the sum: its factor in each head}}, as JSON values."""
+    return {
+        step: {name: [round(x, 6) for x in factor.tolist()] for name, factor in parts.items()}
+        for step, parts in layer.sums.items()
     }
 
 

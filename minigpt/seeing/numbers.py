@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,7 +19,7 @@ from torch import Tensor
 from minigpt.attention import Attention
 from minigpt.attention.base import SoftmaxAttention, repeat_kv
 from minigpt.attention.linear.recurrent import Recurrent
-from minigpt.inspection.trace import MixCall, Trace, tracing
+from minigpt.inspection.trace import MixCall, Trace, sums_of, tracing
 from minigpt.languages.language import Language
 from minigpt.languages.reader import Reading
 from minigpt.model import GPT
@@ -35,7 +35,7 @@ TOP = 8  # tokens of which the probability is shown at each position
 CHANCE, MORE = 1e-3, 1.5  # see `far_outside`
 NEAR = 1e-4  # tolerance when weights are compared with the softmax of the last step, or with its share of a row
 
-Law = Literal["softmax", "share", ""]
+Law = Literal["softmax", "share", "sum", "product", ""]
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,11 @@ class Layer:
     seen: Tensor  # (1 or H, T, T): true where a query may see a key
     steps: dict[str, Tensor]  # (1 or H, T, T) each: from the first map to the last one before the weights
     gates: dict[str, Tensor]  # (1 or H, T) each: one number a token
-    law: Law  # how the last step becomes the weights: its softmax, its share of the row's sum, or in another way
+    sums: dict[str, dict[str, Tensor]]  # {a step, or "weights": {each step of which it is the sum: its factor (H,)}}
+    law: Law  # what the weights are: the softmax of the last step, its share of the row's sum, a sum in `sums`, ...
+    product: list[str]  # ... the product of these steps, or made in another way
+    notes: list[str]  # what each head is, where its number does not say it; H
+    head_gates: Tensor | None  # (H, T): what the output of each head is multiplied by
     query: Tensor | None  # (H, T, d); None unless `scale` times query . key is the first step
     key: Tensor | None  # (G, T, d); None if `query` is
     scale: float
@@ -84,7 +88,7 @@ class Numbers:
     @property
     def unit(self) -> str:
         """The word for a token: character, if every token is one."""
-        return unit_of(self.tokens)
+        return "character" if all(len(token) == 1 for token in self.tokens) else "token"
 
     @property
     def heads(self) -> list[tuple[int, int]]:
@@ -148,13 +152,8 @@ def look(
         lens_top=lens_top,
         lens_chance=lens_chance,
         reading=reading,
-        outside=far_outside(costs(logits[:-1], ids[0, 1:]), usual, unit_of(tokens)),
+        outside=far_outside(costs(logits[:-1], ids[0, 1:]), usual, tokenizer),
     )
-
-
-def unit_of(tokens: Sequence[str]) -> str:
-    """The word for a token: character, if every token is one."""
-    return "character" if all(len(token) == 1 for token in tokens) else "token"
 
 
 def surprise(logits: Tensor, ids: Tensor) -> Tensor:
@@ -168,7 +167,7 @@ def costs(logits: Tensor, targets: Tensor) -> Tensor:
     return torch.stack([-one.log_softmax(dim=-1).gather(1, targets[:, None])[:, 0] for one in both]).cpu()
 
 
-def far_outside(costs: Tensor, usual: float | None, unit: str) -> str:
+def far_outside(costs: Tensor, usual: float | None, tokenizer: Tokenizer) -> str:
     """A sentence where a text with these `costs` (2, n) is far outside what the model was trained on; "" elsewhere.
 
     `usual` is the loss on validation text in nats a token; where it is not known, None, there is no sentence. A text is
@@ -184,6 +183,7 @@ def far_outside(costs: Tensor, usual: float | None, unit: str) -> str:
     paid, warmer = costs  # (n,) each
     if usual is None or float((paid - warmer).sum()) <= -math.log(CHANCE) or float(paid.mean()) <= MORE * usual:
         return ""
+    unit = "character" if tokenizer.kind == "char" else "token"
     told = f"This text costs the model {float(paid.mean()):.2f} nats a {unit}, its validation text {usual:.2f}"
     return f"{told}: what you see here is how it reads what it does not know."
 
@@ -231,11 +231,14 @@ def read(language: Language, tokens: list[str]) -> Reading | None:
 def layer_of(attention: Attention, call: MixCall) -> Layer:
     """What a layer did, from the call of its `mix`."""
     weights = call.weights[0].float().cpu()  # (H, T, T)
-    maps, gates = stages_of(attention, call)
+    stages = attention.stages(call.query, call.key)
+    maps, gates = of_form(stages, weights)
     seen = seen_by(maps.pop("masked", None), weights)  # (1 or H, T, T)
-    steps = distinct(maps, seen)
+    sums = sums_in(stages, maps | {"weights": weights}, seen)
+    steps = distinct(maps, seen, {name for step, parts in sums.items() for name in (step, *parts)})
     first, last = (next(iter(values), None) for values in (steps.values(), reversed(steps.values())))
     query, key, scale = product_of(attention, call, first, seen)
+    law, factors = law_of(last, weights, seen), factors_of(steps, gates, weights)
     return Layer(
         kind=attention.kind,
         summary=summary(type(attention)),
@@ -243,7 +246,11 @@ def layer_of(attention: Attention, call: MixCall) -> Layer:
         seen=seen,
         steps=steps,
         gates=gates,
-        law=law_of(last, weights, seen),
+        sums=sums,
+        law="sum" if "weights" in sums else law or ("product" if factors else ""),
+        product=factors,
+        notes=[attention.head_note(head) for head in range(len(weights))],
+        head_gates=None if call.head_gates is None else call.head_gates[0].float().cpu(),
         query=query,
         key=key,
         scale=scale,
@@ -259,14 +266,14 @@ def summary(kind: type[Attention]) -> str:
     return " ".join(text.strip().split("\n\n")[0].split()).replace("`", "")
 
 
-def stages_of(attention: Attention, call: MixCall) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The kind's own `stages` without the weights: maps (1 or H, T, T), and gates (1 or H, T).
+def of_form(stages: Mapping[str, Tensor], weights: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """A kind's `stages` without its weights (H, T, T): maps (1 or H, T, T), and gates (1 or H, T).
 
     A stage of another shape, such as one row for each half of a head, is left out, and so is a stage with NaN.
     """
-    H, T = call.weights.shape[1:3]
+    H, T = weights.shape[:2]
     maps, gates = dict[str, Tensor](), dict[str, Tensor]()
-    for name, stage in attention.stages(call.query, call.key).items():
+    for name, stage in stages.items():
         if name == "weights" or stage.ndim < 3 or stage.shape[:2] not in [(1, 1), (1, H)] or stage.isnan().any():
             continue
         if stage.shape[2:] == (T, T):
@@ -274,6 +281,18 @@ def stages_of(attention: Attention, call: MixCall) -> tuple[dict[str, Tensor], d
         elif stage.shape[2:] == (T,):
             gates[name] = stage[0].float().cpu()
     return maps, gates
+
+
+def sums_in(stages: Mapping[str, Tensor], maps: Mapping[str, Tensor], seen: Tensor) -> dict[str, dict[str, Tensor]]:
+    """The sums that a kind's stages declare, {step: {map: its factor (H,)}}, of those of `maps` (1 or H, T, T)."""
+    found = dict[str, dict[str, Tensor]]()
+    for step, parts in sums_of(stages).items():
+        factors = {name: factor[0].float().cpu() for name, factor in parts.items() if name in maps}  # (H,) each
+        if len(factors) == len(parts) and step in maps:
+            total = torch.stack([f[:, None, None] * maps[name] for name, f in factors.items()]).sum(dim=0)  # (H, T, T)
+            if torch.allclose(total * seen, maps[step] * seen, rtol=1e-3, atol=NEAR):
+                found[step] = factors
+    return found
 
 
 def seen_by(masked: Tensor | None, weights: Tensor) -> Tensor:
@@ -288,12 +307,12 @@ def seen_by(masked: Tensor | None, weights: Tensor) -> Tensor:
     return seen[:1] if bool((seen == seen[:1]).all()) else seen
 
 
-def distinct(maps: dict[str, Tensor], seen: Tensor) -> dict[str, Tensor]:
-    """The maps, with zeros where a query sees nothing, without those that equal the map before them."""
+def distinct(maps: dict[str, Tensor], seen: Tensor, needed: set[str]) -> dict[str, Tensor]:
+    """The maps, with zeros where a query sees nothing, without those that equal the map before them, if not needed."""
     steps, before = dict[str, Tensor](), torch.full((), torch.nan)
     for name, found in maps.items():
         step = found.masked_fill(~seen, 0.0)  # (1 or H, T, T)
-        if not (step.shape == before.shape and torch.equal(step, before)):
+        if name in needed or not (step.shape == before.shape and torch.equal(step, before)):
             steps[name] = before = step
     return steps
 
@@ -306,6 +325,18 @@ def law_of(last: Tensor | None, weights: Tensor, seen: Tensor) -> Law:
         return "softmax"
     share = last / last.sum(dim=-1, keepdim=True)  # (1 or H, T, T)
     return "share" if torch.allclose(share.expand_as(weights), weights, atol=NEAR) else ""
+
+
+def factors_of(steps: Mapping[str, Tensor], gates: Mapping[str, Tensor], weights: Tensor) -> list[str]:
+    """Which of the last steps, with or without a gate of the key, have the weights (H, T, T) as their product."""
+    names = [*steps]
+    for start in range(len(names) - 2, -1, -1):
+        total = torch.stack([steps[name].expand_as(weights) for name in names[start:]]).prod(dim=0)  # (H, T, T)
+        for gate in ("", *gates):
+            one = total * gates[gate][:, None] if gate else total  # (H, T, T)
+            if torch.allclose(one, weights, rtol=1e-3, atol=NEAR * float(weights.abs().max())):
+                return [*names[start:], *filter(None, [gate])]
+    return []
 
 
 def product_of(

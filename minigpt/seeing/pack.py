@@ -58,6 +58,8 @@ def arrays(numbers: Numbers, left_out: list[str]) -> dict[str, Tensor]:
         found |= {f"{i}.weights": layer.weights, f"{i}.lengths": layer.lengths, f"{i}.mixed": layer.mixed}
         if not torch.equal(layer.seen, torch.ones_like(layer.seen).tril()):
             found[f"{i}.seen"] = layer.seen
+        if layer.head_gates is not None:
+            found[f"{i}.head_gates"] = layer.head_gates
         found |= {f"{i}.gates.{name}": gate for name, gate in layer.gates.items()}
         if STEPS not in left_out:
             found |= {f"{i}.steps.{name}": step for name, step in layer.steps.items()}

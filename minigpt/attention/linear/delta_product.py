@@ -82,6 +82,9 @@ class DeltaProduct(DeltaNet, kind="delta_product"):
         weights = replaced(found, products(key, key), strength)  # (B, H, T, S n)
         return weights.unflatten(3, (S, n)).movedim(4, 1).flatten(1, 2)  # (B, n H, T, S)
 
+    def head_note(self, head: int) -> str:
+        return f"write {head // self.n_head + 1} of head {head % self.n_head + 1}"
+
     def advance(self, state: Tensor, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         n, H = self.config.writes, self.n_head
         for write in zip(query.split(H, dim=1), key.split(H, dim=1), value.split(H, dim=1)):

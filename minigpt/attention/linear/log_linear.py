@@ -72,10 +72,17 @@ class LogLinear(Mamba2, kind="log_linear"):
         return torch.cat((query, counts), dim=-1), key, value  # the query is (B, H, T, d + L)
 
     def weights(self, query: Tensor, key: Tensor) -> Tensor:
-        query, counts = query[..., : self.d], query[..., self.d :]  # (B, H, T, d), (B, H, T, L)
-        T, S = query.shape[2], key.shape[2]
-        level = levels(S, self.levels, key.device)[S - T :]  # (T, S)
-        return super().weights(query, key) * counts.gather(3, level.expand(*query.shape[:2], -1, -1))  # (B, H, T, S)
+        return super().weights(query[..., : self.d], key) * self.counts(query, key.shape[2])  # (B, H, T, S)
+
+    def counts(self, query: Tensor, S: int) -> Tensor:
+        """How much the level of each key counts for query (B, H, T, d + L): (B, H, T, S)."""
+        level = levels(S, self.levels, query.device)[S - query.shape[2] :]  # (T, S)
+        return query[..., self.d :].gather(3, level.expand(*query.shape[:2], -1, -1))  # (B, H, T, S)
+
+    def stages(self, query: Tensor, key: Tensor) -> dict[str, Tensor]:
+        steps = super().stages(query, key)
+        weights = steps.pop("weights")  # (B, H, T, S)
+        return {**steps, "level counts": self.counts(query, key.shape[2]), "weights": weights}
 
     def advance(self, state: Tensor, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         t = int(key[0, 0, -1])

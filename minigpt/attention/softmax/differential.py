@@ -102,7 +102,9 @@ class Differential(MultiHead, kind="differential"):
 
     def stages(self, query: Tensor, key: Tensor) -> dict[str, Tensor]:
         ours, others = map(super().weights, query.chunk(2, dim=1), key.chunk(2, dim=1))  # (B, H, T, S) each
-        return {"softmax": ours, "other softmax": others, "weights": self.weights(query, key)}
+        taken = self.taken().expand(ours.shape[:2])  # (B, H)
+        parts = {"softmax": ours, "x softmax": torch.ones_like(taken), "other softmax": others}
+        return {**parts, "x other softmax": -taken, "weights": self.weights(query, key)}
 
     def output(self, mixed: Tensor, x: Tensor) -> Tensor:
         if self.norm is not None:

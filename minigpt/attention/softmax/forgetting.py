@@ -64,10 +64,16 @@ class Forgetting(MultiHead, kind="forgetting"):
         return query, torch.cat((key, kept), dim=-1), value  # the key is (B, H, T, d + 1)
 
     def scores(self, query: Tensor, key: Tensor) -> Tensor:
+        return super().scores(query, key[..., :-1]) + self.faded(query, key)  # (B, H, T, S)
+
+    def faded(self, query: Tensor, key: Tensor) -> Tensor:
+        """The sum of ln f between each key (B, H, S, d + 1) and each query (B, H, T, d): (B, H, T, S)."""
         precise = torch.promote_types(key.dtype, torch.float32)  # in bfloat16 a long sum loses its small terms
         kept = key[..., -1].cumsum(dim=-1, dtype=precise)  # (B, H, S)
-        faded = kept[:, :, -query.shape[2] :, None] - kept[:, :, None, :]  # (B, H, T, S)
-        return super().scores(query, key[..., :-1]) + faded  # (B, H, T, S)
+        return kept[:, :, -query.shape[2] :, None] - kept[:, :, None, :]  # (B, H, T, S)
 
     def stages(self, query: Tensor, key: Tensor) -> dict[str, Tensor]:
-        return {"kept": key[..., -1].exp(), **super().stages(query, key)}  # (B, H, S), (B, H, T, S) each
+        own = super().scores(query, key[..., :-1])  # (B, H, T, S)
+        one = own.new_ones(own.shape[:2])  # (B, H)
+        parts = {"own score": own, "x own score": one, "ln of what is kept": self.faded(query, key)}
+        return {"kept": key[..., -1].exp(), **parts, "x ln of what is kept": one, **super().stages(query, key)}

@@ -47,6 +47,10 @@ class Selective(MultiHead, kind="selective"):
         return query, torch.cat((key, split_heads(voter, H)), dim=-1), value  # the key is (B, H, T, d + d/H)
 
     def scores(self, query: Tensor, key: Tensor) -> Tensor:
+        return super().scores(query, key[..., : query.shape[3]]) - self.votes(query, key)  # (B, H, T, S)
+
+    def votes(self, query: Tensor, key: Tensor) -> Tensor:
+        """The sum of the votes against each key of key (B, H, S, d + d/H) before query (B, H, T, d): (B, 1, T, S)."""
         T, S, d = query.shape[2], key.shape[2], query.shape[3]
         voter = key[..., d:].transpose(1, 2).flatten(2)[:, None, :, :d]  # (B, 1, S, d)
         votes = super().scores(voter, key[:, :1, :, :d]).relu()  # (B, 1, S, S)
@@ -54,4 +58,10 @@ class Selective(MultiHead, kind="selective"):
         may[:, 0] = False
         precise = torch.promote_types(votes.dtype, torch.float32)
         votes = F.pad(votes.masked_fill(~may, 0.0), (0, 0, 1, 0))[:, :, :-1]  # (B, 1, S, S): row t: votes of t - 1
-        return super().scores(query, key[..., :d]) - votes.cumsum(dim=2, dtype=precise)[:, :, S - T :]  # (B, H, T, S)
+        return votes.cumsum(dim=2, dtype=precise)[:, :, S - T :]  # (B, 1, T, S)
+
+    def stages(self, query: Tensor, key: Tensor) -> dict[str, Tensor]:
+        own = super().scores(query, key[..., : query.shape[3]])  # (B, H, T, S)
+        one = own.new_ones(own.shape[:2])  # (B, H)
+        parts = {"own score": own, "x own score": one, "votes against it": self.votes(query, key)}
+        return {**parts, "x votes against it": -one, **super().stages(query, key)}

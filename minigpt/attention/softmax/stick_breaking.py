@@ -68,6 +68,14 @@ class StickBreaking(MultiHead, kind="stick_breaking"):
 
     def normalise(self, scores: Tensor) -> Tensor:
         precise = scores.to(torch.promote_types(scores.dtype, torch.float32))  # (B, H, T, S)
-        left = F.logsigmoid(-precise)[..., 1:]  # (B, H, T, S - 1): ln (1 - b) of keys 1 to S - 1
-        nearer = F.pad(left.flip(-1).cumsum(dim=-1).flip(-1), (0, 1))  # (B, H, T, S): the sum over the keys after s
-        return (F.logsigmoid(precise) + nearer).exp().to(scores.dtype)  # (B, H, T, S)
+        return (F.logsigmoid(precise) + self.nearer(precise)).exp().to(scores.dtype)  # (B, H, T, S)
+
+    def nearer(self, scores: Tensor) -> Tensor:
+        """ln of what the keys after each one leave, from scores (B, H, T, S), -inf in the future: (B, H, T, S)."""
+        left = F.logsigmoid(-scores)[..., 1:]  # (B, H, T, S - 1): ln (1 - b) of keys 1 to S - 1
+        return F.pad(left.flip(-1).cumsum(dim=-1).flip(-1), (0, 1))  # (B, H, T, S): the sum over the keys after s
+
+    def stages(self, query: Tensor, key: Tensor) -> dict[str, Tensor]:
+        steps = super().stages(query, key)
+        weights, masked = steps.pop("weights"), steps["masked"]  # (B, H, T, S) each
+        return {**steps, "share": masked.sigmoid(), "left": self.nearer(masked).exp(), "weights": weights}

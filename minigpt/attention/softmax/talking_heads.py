@@ -46,6 +46,20 @@ class TalkingHeads(MultiHead, kind="talking_heads"):
     def normalise(self, scores: Tensor) -> Tensor:
         return talk(self.after, super().normalise(scores))  # (B, H, T, S)
 
+    def stages(self, query: Tensor, key: Tensor) -> dict[str, Tensor]:
+        steps = super().stages(query, key)  # (B, H, T, S) each
+        own, softmaxes = super().scores(query, key), super().normalise(steps["masked"])  # (B, H, T, S) each
+        weights = {"weights": steps.pop("weights")}
+        return one_by_one("score", self.before, own) | steps | one_by_one("softmax", self.after, softmaxes) | weights
+
+
+def one_by_one(name: str, mixing: Tensor, heads: Tensor) -> dict[str, Tensor]:
+    """Each of the heads (B, H, T, S), and how much of it goes into each head by mixing (H, H), for `stages`."""
+    found = dict[str, Tensor]()
+    for g, head in enumerate(heads.split(1, dim=1)):  # (B, 1, T, S)
+        found |= {f"{name} {g + 1}": head, f"x {name} {g + 1}": mixing[:, g].expand(heads.shape[:2])}  # (B, H)
+    return found
+
 
 def talk(mixing: Tensor, heads: Tensor) -> Tensor:
     """Row h of mixing (H, H) says how much of each head (B, H, T, S) goes into head h: (B, H, T, S)."""

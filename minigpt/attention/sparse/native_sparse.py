@@ -132,6 +132,13 @@ class NativeSparse(GroupedQuery, kind="native_sparse"):
         together = share.unflatten(1, (self.n_kv_head // 3, -1)).logsumexp(dim=2)  # (B, G, T, N)
         return best(together.masked_fill(own, torch.inf), self.config.k)[..., number]  # (B, G, T, S)
 
+    def head_note(self, head: int) -> str:
+        view = ("compressed", "chosen", "window")[head // self.n_head]
+        return f"{view} view of head {head % self.n_head + 1}"
+
+    def head_gates(self, x: Tensor) -> Tensor:
+        return self.gate(x).sigmoid().mT  # (B, 3H, T)
+
     def output(self, mixed: Tensor, x: Tensor) -> Tensor:
-        gated = mixed * self.gate(x).sigmoid().mT[..., None]  # (B, 3H, T, d)
+        gated = mixed * self.head_gates(x)[..., None]  # (B, 3H, T, d)
         return super().output(gated.unflatten(1, (3, -1)).sum(dim=1), x)  # (B, T, D)

@@ -75,10 +75,11 @@ function drawScale(box, numbers, h, colours) {
 function smallMaps(box, data, numbers, words, on) {
   const items = numbers.heads.map((_, h) => element("div", {
     class: "head", role: "option", tabindex: "-1", "aria-selected": "false", "data-h": h,
-    "aria-label": `${words.headName(h)}, loss without it ${signed(data.worth[h])}`,
+    "aria-label": `${words.headName(h)}${words.headNote(h) ? `, ${words.headNote(h)}` : ""}, loss without it ${signed(data.worth[h])}`,
   },
   element("div", { class: "picture secret" }, element("canvas"), element("i", { class: "row-line" })),
-  element("span", {}, ...words.headName(h).split(", ").flatMap((part, i) => [i ? " " : "", element("b", {}, i ? part : `${part},`)])), element("span", { class: "worth" }, signed(data.worth[h]))));
+  element("span", {}, ...words.headName(h).split(", ").flatMap((part, i) => [i ? " " : "", element("b", {}, i ? part : `${part},`)])),
+  words.headNote(h) ? element("span", {}, words.headNote(h)) : null, element("span", { class: "worth" }, signed(data.worth[h]))));
   box.setAttribute("role", "listbox");
   box.setAttribute("aria-label", "All heads");
   let [order, round] = [numbers.heads.map((_, h) => h), 0];

@@ -59,6 +59,12 @@ function numbersOf(data, get) {
     query: (h, t) => row(h, "query", t),
     key: (h, s) => row(h, "key", s),
     gate: (h, name) => line(h, `gates.${name}`),
+    /** {step: factor} of the steps of which a step of this head is the sum, or null. */
+    partsOf: (h, step) => {
+      const parts = layerOf(h).made_of[step];
+      return parts ? Object.fromEntries(Object.entries(parts).map(([name, factors]) => [name, factors[heads[h].head]])) : null;
+    },
+    headGates: (h) => line(h, "head_gates"),
     lengths: (h) => line(h, "lengths"),
     mixed: (h) => line(h, "mixed"),
     /** Of token i >= 1: what the model paid for it, in nats, and what it would have paid without a head. */

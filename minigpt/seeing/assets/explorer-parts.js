@@ -41,7 +41,8 @@ function guessable(numbers, h) {
 function showHead(data, numbers, words, h) {
   const layer = numbers.layerOf(h);
   const rank = 1 + data.worth.filter((worth) => worth > data.worth[h]).length;
-  byId("head-title").textContent = `${words.headName(h)}: from scores to weights to values`;
+  const note = words.headNote(h);
+  byId("head-title").textContent = `${words.headName(h)}${note ? ` (${note})` : ""}: from scores to weights to values`;
   const sums = layer.signed ? "Its weights can be below zero: it takes, and it subtracts." : layer.sums
     ? "The weights of a row are shares: they sum to 1." : "The weights of a row need not sum to 1.";
   const way = data.worth[h] < 0 ? "lower" : "higher";
@@ -88,7 +89,7 @@ function showHabits(box, data, numbers, words, choose) {
   const titles = ["head", "loss without it", "on itself", "on the one before", "on the first", "tokens seen at once", "mean distance back"];
   const rows = order.map((h) => {
     const habit = data.habits[h];
-    const name = element("button", { type: "button", "aria-pressed": "false", onclick: () => choose(h) }, words.headName(h));
+    const name = element("button", { type: "button", "aria-pressed": "false", onclick: () => choose(h) }, words.headName(h), words.headNote(h) ? ` (${words.headNote(h)})` : "");
     return element("tr", {}, element("td", {}, name),
       element("td", {}, bar(data.worth[h], most), " ", element("span", { class: "figure" }, signed(data.worth[h]))),
       ...habit.slice(0, 3).map((x) => element("td", {}, percent(x))), element("td", {}, number(habit[3], 1)), element("td", {}, number(habit[4], 1)));

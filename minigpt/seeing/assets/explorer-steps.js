@@ -20,9 +20,11 @@ function columnsOf(data, numbers, h, t, factor) {
   const hasQuery = layer.query && steps.length;
   if (hasQuery && Math.abs(layer.scale - 1) > 1e-6)
     columns.push(["query \u00b7 key", "", (s) => number(steps[0][1][s] / layer.scale, 2)]);
+  const factors = Object.assign({}, ...Object.keys(layer.made_of).map((step) => numbers.partsOf(h, step)));
   steps.forEach(([name, row], i) => {
     const scaled = i === 0 && hasQuery && Math.abs(layer.scale - 1) > 1e-6;
-    columns.push([stepName(name), scaled ? `\u00d7 ${number(layer.scale)}` : "", (s) => number(row[s], 2)]);
+    const says = scaled ? `\u00d7 ${number(layer.scale)}` : name in factors ? `\u00d7 ${number(factors[name], Number.isInteger(factors[name]) ? 0 : 3)}` : name in layer.made_of ? "the sum" : "";
+    columns.push([stepName(name), says, (s) => number(row[s], 2)]);
   });
   let [weights, found] = [numbers.weights(h, t), null];
   if (layer.law === "softmax" && steps.length) {
@@ -32,7 +34,7 @@ function columnsOf(data, numbers, h, t, factor) {
     columns.push([found.shift ? "e^(score \u2212 largest)" : "e^score", "", (s) => number(found.powers[s])]);
   }
   const most = numbers.largest(h);
-  const says = layer.law === "softmax" ? "\u00f7 sum" : layer.law === "share" ? "\u00f7 sum" : "";
+  const says = { softmax: "\u00f7 sum", share: "\u00f7 sum", sum: "the sum", product: "the product" }[layer.law] || "";
   columns.push(["weight", says, (s) => [bar(weights[s], most), element("span", { class: "figure" }, weighed(weights[s]))]]);
   columns.push(["|value|", "", (s) => number(lengths[s], 2)]);
   columns.push(["adds", "w \u00d7 |value|", (s) => weighed(weights[s] * lengths[s])]);
@@ -67,6 +69,7 @@ function showSteps(box, data, numbers, words, state, on) {
     may.length > 8 ? element("p", { class: "secret" }, element("button", { type: "button", "data-key": "all", "aria-pressed": String(all), onclick: on.all },
       all ? "Only the strongest" : `All ${may.length}, in order`)) : null,
     element("p", { class: "formula secret" }, formula(data, numbers, state, weights, found, steps)),
+    layer.gated ? element("p", { class: "formula secret" }, `The output of this head is multiplied by ${number(numbers.headGates(h)[t])}, its gate at ${words.token(t)}, before the heads are added up.`) : null,
     element("p", { class: "soft" }, howItGoes(layer)),
     ...features(data, numbers, state, words),
   ].filter(Boolean));
@@ -77,7 +80,9 @@ function showSteps(box, data, numbers, words, state, on) {
 function howItGoes(layer) {
   const product = layer.query ? `The token\u2019s query times the key of each token it may see${Math.abs(layer.scale - 1) > 1e-6 ? ", times the scale," : ""} is the ${stepName(layer.steps[0])}. ` : "";
   const law = !layer.steps.length ? "" : layer.law === "softmax" ? "e^score makes every score positive; divided by their sum it is the weight. "
-    : layer.law === "share" ? "Divided by the sum of the row it is the weight. " : "";
+    : layer.law === "share" ? "Divided by the sum of the row it is the weight. "
+    : layer.law === "sum" ? "The weight is a sum: each map times its factor, which stands above it. "
+    : layer.law === "product" ? `The weight is a product: ${layer.product.map(partName).join(" \u00d7 ")}. ` : "";
   const gates = layer.gates.length ? `Gates are numbers that each token computes for itself: ${layer.gates.map((name) => gateWords(name)[1]).join("; ")}. ` : "";
   const left = layer.steps.includes("left") ? "What is left of a product after all that was forgotten since is its weight (on average, where each feature fades at a rate of its own). " : "";
   return `${product}${law}${gates}${left}What the token takes from another is that one\u2019s value times the weight; the head hands on the sum.`;
@@ -139,6 +144,17 @@ function formula(data, numbers, { h, t, s, factor }, weights, found, steps) {
   if (layer.law === "share") {
     const row = steps[steps.length - 1][1];
     return `${start}${number(row[s])} \u00f7 ${number(row.reduce((a, b) => a + b, 0))} = ${number(weights[s])}: its share of the row\u2019s sum`;
+  }
+  if (layer.law === "sum") {
+    const terms = Object.entries(numbers.partsOf(h, "weights")).map(([name, factor], i) => {
+      const sign = factor < 0 ? " \u2212 " : i ? " + " : "";
+      return `${sign}${Math.abs(factor) === 1 ? "" : `${number(Math.abs(factor))} \u00d7 `}${number(numbers.step(h, name, t)[s])}`;
+    });
+    return `${start}${terms.join("").trim()} = ${number(weights[s])}`;
+  }
+  if (layer.law === "product") {
+    const value = (name) => (layer.steps.includes(name) ? numbers.step(h, name, t)[s] : numbers.gate(h, name)[s]);
+    return `${start}${layer.product.map((name) => number(value(name))).join(" \u00d7 ")} = ${number(weights[s])}`;
   }
   const count = numbers.seen(h, t).reduce((a, b) => a + b, 0);
   if (!layer.query && !layer.steps.length && Math.abs(weights[s] - 1 / count) < 1e-3 && layer.sums)

@@ -13,12 +13,15 @@ const GATES = {
   replaced: ["replaced", "share of the old value that it replaces", "how much of an old value each token replaces"],
 };
 const stepName = (name) => STEPS[name] || name;
+const partName = (name) => (GATES[name] ? GATES[name][0] : stepName(name));
 const gateWords = (name) => GATES[name] || [name, "a gate of this kind", `${name}, a gate of this kind`];
 
 function wordsOf(data, numbers) {
   const { T, heads, layerOf } = numbers;
   const token = (i) => `${quoted(data.tokens[i])} (${i + 1})`;
   const headName = (h) => `Layer ${heads[h].layer + 1}, head ${heads[h].head + 1}`;
+  /** What a head is where its number does not say it: "window view of head 1", or "". */
+  const headNote = (h) => layerOf(h).notes[heads[h].head];
 
   /** Where a row looks, true of its kind: shares of a whole, or amounts that are taken and subtracted. */
   function looks(h, t, row = numbers.weights(h, t)) {
@@ -66,7 +69,7 @@ function wordsOf(data, numbers) {
   const opened = "The page opened here because one look shows what this head does; "
     + "below, the heads are ranked by the loss without them on the whole text.";
 
-  return { token, headName, looks, cause, next, opened };
+  return { token, headName, headNote, looks, cause, next, opened };
 }
 
 /** Ways to colour the text: {name: [label, legend, amount(i)]}, amounts from -1 to 1. */
