@@ -38,6 +38,8 @@ NAMES = [lesson.path.stem for lesson in LESSONS]
         (0.25, {}, [0.25, "1/4", "25 %", 0.26, "0.25"], [0.5, 0, -0.25], ["much", [1], "1/0", "nan"]),
         (0.25, {"within": 0.2}, [0.1, 0.4], [0.5], [""]),
         (28, {}, [28, "28", 28.0], [27, 28.5], ["many"]),
+        (131_072, {}, ["131,072", 131072], ["131,073"], ["131,07", "1,31072"]),
+        (0.123456, {"within": 0.0}, ["0.1235", 0.123456], ["0.1234", "0.124"], []),  # as it is told
         ("smaller", {"among": ["larger", "smaller"]}, ["smaller", "Smaller", " small"], ["l"], ["other", 3, "er"]),
         ("sky", {}, ["sky", " sky "], ["blue"], ["", "  "]),
         (
@@ -68,6 +70,7 @@ def test_a_guess_of_any_kind_is_judged(
 def test_what_is_said_of_a_guess_is_true() -> None:
     number, order = Question(0.25, within=0.02), Question(["a", "b", "c"])
     assert number.verdict(0.25) == (True, "Right: you said 0.25; the answer is 0.25.")
+    assert Question(17 / 3, within=0.1).verdict(5.667) == (True, "Right: you said 5.667; the answer is 5.667.")
     assert number.verdict(0.26) == (True, "Near enough: you said 0.26; the answer is 0.25.")
     assert number.verdict(0.3) == (False, "Close: you said 0.3; the answer is 0.25.")
     assert number.verdict(0.9) == (False, "Not this time: you said 0.9; the answer is 0.25.")

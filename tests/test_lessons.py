@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import os
 import pty
 import re
@@ -15,16 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from browser import QUICKLY, THEMES, Visit, overflow, violations
 from running import script, started, well
 
 from minigpt.attention import Attention
+from minigpt.config.options import to_python
 from minigpt.grading.exercises import EXERCISES
 from minigpt.inspection import cost
 from minigpt.lessons import as_page, own_model, short_trainings, small_training
-from minigpt.lessons.course import NO_GUESS, Cell, Lesson, lesson_of, lessons
+from minigpt.lessons.course import NO_GUESS, Cell, Lesson, execute, lesson_of, lessons
 from minigpt.lessons.output import Output, collected
-from minigpt.lessons.reveal import Answer, Question, reveal
+from minigpt.lessons.reveal import Answer, Question, reveal, shown
+from minigpt.runs.assemble import RunConfig
 from minigpt.system.errors import UserError
 
 LESSONS = lessons()
@@ -34,10 +38,11 @@ UNREADABLE = {"made up": True}
 
 @dataclass
 class Ran:
-    """What a lesson has shown: everything without guesses, and the answers to guesses."""
+    """What a lesson has shown: everything without guesses, and the answers to guesses; and what it has trained."""
 
     outputs: list[Output] = field(default_factory=list)
     answers: list[dict[str, Answer]] = field(default_factory=list)
+    trained: list[RunConfig] = field(default_factory=list)
 
     @property
     def text(self) -> str:
@@ -53,6 +58,11 @@ def wrong(question: Question) -> Any:
     return 3 * question.measured + 20 * question.within + 1
 
 
+def told_again(question: Question) -> Any:
+    """The answer as it is told: a number in so many digits, not in all that were measured."""
+    return question.measured if isinstance(question.measured, Sequence) else shown(question.measured)
+
+
 @pytest.fixture(scope="module")
 def all_ran(tmp_path_factory: pytest.TempPathFactory, whole: bool) -> Iterator[tuple[str, dict[str, Ran]]]:
     """The page, and what each lesson has shown for it; each cell with an answer was run with a right guess too, and
@@ -63,9 +73,15 @@ def all_ran(tmp_path_factory: pytest.TempPathFactory, whole: bool) -> Iterator[t
     """
     found: dict[str, Ran] = defaultdict(Ran)
     waiting: list[Cell] = []
-    real = as_page.run
+    real, assemble, now = as_page.run, small_training.assemble, ""
+
+    def assembling(config: RunConfig, *given: Any) -> Any:
+        found[now].trained.append(config)
+        return assemble(config, *given)
 
     def run(cell: Cell, names: dict[str, Any], path: Path) -> Sequence[Output]:
+        nonlocal now
+        now = path.stem
         asked: list[tuple[Any, Any]] = []
 
         def revealing(guess: Any, *given: Any, **options: Any) -> None:
@@ -84,7 +100,8 @@ def all_ran(tmp_path_factory: pytest.TempPathFactory, whole: bool) -> Iterator[t
             (ran_now["none"],) = (output for output in outputs if isinstance(output, Answer))
             question = ran_now["none"].question
             ((given, options),) = asked
-            for name, guess in {"wrong": wrong(question), "unreadable": UNREADABLE}.items():
+            told = told_again(question)
+            for name, guess in {"wrong": wrong(question), "unreadable": UNREADABLE, "told": told}.items():
                 with collected() as shown:
                     reveal(guess, *given, **options)
                 (ran_now[name],) = (out for out in shown if isinstance(out, Answer))
@@ -108,6 +125,7 @@ def all_ran(tmp_path_factory: pytest.TempPathFactory, whole: bool) -> Iterator[t
             patch.setattr(small_training, "SMALL", few)
         patch.setattr(cost, "operations_to_write", cache(cost.operations_to_write))  # a cell asks again at each guess
         patch.setattr(as_page, "run", run)
+        patch.setattr(small_training, "assemble", assembling)
         try:
             yield as_page.page(), found
         finally:  # without the kinds that the lessons define
@@ -136,11 +154,13 @@ def test_every_guess_is_answered(lesson: Lesson, all_ran: tuple[str, dict[str, R
         assert {name: each.right for name, each in answer.items()} == {
             "none": None,
             "right": True,
+            "told": True,
             "wrong": False,
             "unreadable": None,
         }
         folded = [name for name, each in answer.items() if "<details" in each.html]
         assert folded == ["none", "unreadable"]
+        assert answer["told"].text.startswith("  Right: ")
         assert "cannot be read" in answer["unreadable"].text and "cannot be read" not in answer["none"].text
 
 
@@ -173,6 +193,36 @@ def test_a_lesson_has_its_parts(lesson: Lesson, all_ran: tuple[str, dict[str, Ra
     assert re.search(r"## What to read next\n.*arXiv \d{4}\.\d{4,5}", texts, re.S)
     words = len((lesson.about + texts + all_ran[1][lesson.path.stem].text).split())
     assert 700 <= words <= 3000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lesson", LESSONS, ids=NAMES)
+def test_what_a_lesson_compares_differs_in_what_it_names_alone(
+    lesson: Lesson, all_ran: tuple[str, dict[str, Ran]]
+) -> None:
+    """Of the models that it trains: in the kind of their attention and its own options, the position or the seed."""
+    trained = [to_python(config) for config in all_ran[1][lesson.path.stem].trained]
+    for one, other in itertools.combinations(trained, 2):
+        mine, theirs = one["model"].pop("attention"), other["model"].pop("attention")
+        both = {name for name in mine.keys() & theirs.keys() if mine["kind"] != theirs["kind"] and name != "kind"}
+        assert {name: mine[name] for name in both} == {name: theirs[name] for name in both}
+        for named in (one, other):
+            named["model"]["position"], named["training"]["seed"] = {}, 0
+        assert one == other
+        one["model"]["attention"], other["model"]["attention"] = mine, theirs
+
+
+def test_the_models_of_lesson_7_have_the_same_weights_but_for_the_position() -> None:
+    lesson, names = lesson_of(7), dict[str, Any]()
+    with collected():
+        for cell in lesson.cells:
+            if cell.kind == "code" and "model_with" not in names:
+                execute(cell, names, lesson.path)
+    plain = names["plain"].state_dict()
+    for position in ("learned", "sinusoidal", "rotary", "alibi"):
+        weights = names["model_with"](position).state_dict()
+        assert all(torch.equal(weights[name], tensor) for name, tensor in plain.items())
+        assert all(name.startswith("position.") for name in weights.keys() - plain.keys())
 
 
 def test_the_lessons_are_numbered_from_one() -> None:

@@ -106,7 +106,7 @@ show(matrix(wrong.double(), letters, letters, "who sees whom: one column too man
 
 # %% [markdown]
 # Now we train two small models on the built-in stories, letter by letter: one with the right mask, one with this one.
-# They are equal in everything else.
+# They are equal in everything else, the other options of their attention among it.
 #
 # How good can a model of these stories be? The stories are told by a program that makes random choices: which name,
 # which animal. Nobody can know a random choice in advance. So even a perfect reader has a loss, and since we know the
@@ -116,8 +116,8 @@ show(matrix(wrong.double(), letters, letters, "who sees whom: one column too man
 
 # %%
 shape = ["model.n_layer=1", "model.n_embd=48"]
-right = watch(80, 10, shape)
-leaky = watch(80, 10, shape, OffByOne.Config(n_head=4))
+right = watch(80, 10, shape, MultiHead.Config(n_head=4, qk_norm=True))
+leaky = watch(80, 10, shape, OffByOne.Config(n_head=4, qk_norm=True))
 say(f"The floor is {right.floor:.4f} nats a letter.")
 
 # %% [markdown]

@@ -21,7 +21,7 @@ import torch
 from minigpt.attention import MultiHead
 from minigpt.inspection.trace import tracing
 from minigpt.languages.language import Stories
-from minigpt.lessons.tools import bars, curves, exercise, matrix, own_run, reveal, show
+from minigpt.lessons.tools import bars, curves, exercise, matrix, own_run, reveal, say, show
 from minigpt.lessons.worked_examples import GRANT_KEY, GRANT_QUERY
 from minigpt.model import GPT
 from minigpt.seeing.edits import Edits, edited
@@ -144,8 +144,8 @@ reveal(
 # %% [markdown]
 # ## Your own model
 #
-# All this was about the beginning. What do the scores of a *trained* model look like? Here is one, and a fresh model of
-# the same shape, with the weights it began from or others like them.
+# All this was about the beginning. What do the scores of a *trained* model look like? Here is one, and a fresh model
+# with all the same options, and the weights it began from or others like them. Only the training is missing.
 
 # %%
 run = own_run(MultiHead)
@@ -157,19 +157,39 @@ ids = torch.from_numpy(run.tokenizer.encode(texts[0])).long()[None, :size]  # (1
 
 
 @torch.no_grad()
-def variance_of_scores(model: GPT) -> list[float]:
-    """The variance of the scaled scores that the mask allows, over all heads of each layer."""
+def variance_of_scores(model: GPT, scaled: bool = True) -> list[float]:
+    """The variance of the scores that the mask allows, over all heads of each layer; with the scale, or before it."""
     with tracing(model) as trace:
         model(ids)
     past = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).tril()  # (T, T)
     found = []
     for attention, (call,) in zip(model.attentions(), trace.calls):
-        scores = attention.stages(call.query, call.key)["scores"]  # (1, H, T, T), scaled
-        found.append(float(scores[..., past].var()))
+        assert isinstance(attention, MultiHead)
+        scores = attention.scores(call.query, call.key)  # (1, H, T, T), scaled
+        found.append(float((scores if scaled else scores / attention.scale(call.query))[..., past].var()))
     return found
 
 
-after, before = variance_of_scores(run.model), variance_of_scores(fresh)
+def mean(numbers: list[float]) -> float:
+    """The mean over the layers."""
+    return sum(numbers) / len(numbers)
+
+
+after, before, unscaled = variance_of_scores(run.model), variance_of_scores(fresh), variance_of_scores(fresh, False)
+normed = all(getattr(attention.config, "qk_norm", False) for attention in run.model.attentions())
+say(
+    (
+        "Both models have a part that our random vectors did not need: each query and each key is divided by its root "
+        "mean square, and then multiplied by learned numbers, one for each feature, that begin at 1 (the option "
+        "`qk_norm`). So in the fresh model queries and keys are as large as random numbers of variance 1, however "
+        "small its matrices are."
+        if normed
+        else "In both models queries and keys are as their matrices make them (without the option `qk_norm`), and the "
+        "matrices of a fresh GPT are small: its queries and keys are much smaller than our random vectors."
+    )
+    + f" The variance of the fresh model's scores is {mean(unscaled):.3g} before the scale, and {mean(before):.3g} "
+    "after it."
+)
 
 # %% [markdown]
 # **Guess 5.** In the trained model, is the variance of the scaled scores below 1, about 1, or above 1?
@@ -178,14 +198,15 @@ after, before = variance_of_scores(run.model), variance_of_scores(fresh)
 guess = None  # one of: below 1, about 1, above 1
 
 # %%
-middle = sum(after) / len(after)
+middle = mean(after)
 layers = range(1, len(after) + 1)
 reveal(
     guess,
     "below 1" if middle < 0.8 else "about 1" if middle <= 1.25 else "above 1",
-    f"It is {middle:.1f} on average over the layers. The scale does not keep the scores small for ever. It sets where "
-    "training *starts*; after that, each head makes its queries and keys as large as it needs to be as sure as it "
-    "wants to be.",
+    f"It is {middle:.1f} on average over the layers, against {mean(before):.2g} before the training. The scale does "
+    "not keep the scores small for ever. It sets where training *starts*; after that, the model makes its queries and "
+    f"keys as large{' (by the numbers behind the norm)' if normed else ''}, and as alike where they match, as it needs "
+    "to be as sure as it wants to be.",
     bars(
         {f"layer {n}, fresh": v for n, v in zip(layers, before)}
         | {f"layer {n}, trained": v for n, v in zip(layers, after)},

@@ -99,27 +99,41 @@ reveal(
 # 3. **Into the scores.** `alibi` takes something off each score: the further away the key is, the more.
 #
 # To see what a position does alone, we use a trick: a text in which every token is the same. Then every difference
-# between scores comes from the places.
+# between scores comes from the places. And all models have the same weights, but for those of the position itself.
 
 # %%
 T = 64
 
 
-def scores_of_equal_tokens(position: str) -> Tensor:
-    """The scores of a fresh model's first head over T times the same token: (T, T)."""
-    torch.manual_seed(3)
+def small_model(position: str) -> GPT:
+    """A fresh model with one block."""
     shape = {"n_layer": 1, "n_embd": 32, "block_size": T, "position": position}
-    model = GPT(from_dict(ModelConfig, shape | {"attention": {"kind": "multi_head", "n_head": 2}}), vocab_size=50)
+    return GPT(from_dict(ModelConfig, shape | {"attention": {"kind": "multi_head", "n_head": 2}}), vocab_size=50)
+
+
+torch.manual_seed(3)
+plain = small_model("none")
+for name in ("query", "key"):  # torch's own start is larger than GPT's: the scores are easier to see
+    plain.get_submodule(f"blocks.0.attention.{name}").reset_parameters()  # type: ignore[operator]
+
+
+def model_with(position: str) -> GPT:
+    """A model with this position, and otherwise with the weights of `plain`."""
+    model = small_model(position)
+    model.load_state_dict(plain.state_dict(), strict=False)
+    return model
+
+
+def scores_of_equal_tokens(position: str) -> Tensor:
+    """The scores of the first head over T times the same token: (T, T)."""
+    model = model_with(position)
     block = model.blocks[0]
     assert isinstance(block, Block) and isinstance(block.attention, MultiHead)
-    attention = block.attention
-    attention.query.reset_parameters()  # torch's own start is larger than GPT's: the scores are easier to see
-    attention.key.reset_parameters()
     with torch.no_grad():
         tokens = model.tokens(torch.full((1, T), 7))  # (1, T, D): T times token 7
         read = block.attention_norm(model.position.embed(tokens, Past()))  # (1, T, D)
-        query, key, _ = attention.qkv(read, Past())  # (1, H, T, d) each
-        return attention.stages(query, key)["with bias"][0, 0]  # (T, T)
+        query, key, _ = block.attention.qkv(read, Past())  # (1, H, T, d) each
+        return block.attention.stages(query, key)["with bias"][0, 0]  # (T, T)
 
 
 kinds = ["none", "learned", "sinusoidal", "rotary", "alibi"]

@@ -17,13 +17,11 @@ import torch
 
 from minigpt.attention import AverageSoftmax, DotProduct, MultiHead, SingleHead
 from minigpt.comparison.data import text_and_tokenizer
-from minigpt.config.options import load
 from minigpt.lessons.new_stories import read_new_stories
-from minigpt.lessons.short_trainings import STEPS, train_short
-from minigpt.lessons.small_training import SMALL
+from minigpt.lessons.short_trainings import STEPS, short, train_short
+from minigpt.lessons.small_training import small_config
 from minigpt.lessons.tools import bars, exercise, matrix, reveal, say
 from minigpt.model import GPT, Block, count_parameters
-from minigpt.runs.assemble import RunConfig
 from minigpt.training.floor import Score
 
 print(inspect.getsource(Block.forward))
@@ -38,13 +36,14 @@ print(inspect.getsource(Block.forward))
 # Before the blocks, a table gives each token its vector. Behind them, a last matrix makes a score for each possible
 # next token, and a softmax makes probabilities of the scores.
 #
-# **Guess 1.** The model that we train in this lesson has two blocks, 64 wide. Which part has the most parameters?
+# **Guess 1.** The models that we train in this lesson have two blocks, 64 wide. Take the one with four heads: which
+# part of it has the most parameters?
 
 # %%
 guess = None  # one of: tokens, attention, mlp, head
 
 # %%
-config = load(RunConfig, "tiny.yaml", [*SMALL, "model.n_layer=2", "model.n_embd=64", "model.position=learned"])
+config = small_config(short(), MultiHead.Config(n_head=4))
 corpus, tokenizer = text_and_tokenizer(config.data)
 torch.manual_seed(9)
 model = GPT(config.model, tokenizer.vocab_size).eval()

@@ -9,6 +9,7 @@ a terminal the reader is asked for it. Without a guess the answer is folded wher
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -75,9 +76,10 @@ class Question:
             return False, f"Not this time: you said {shown(guess)}; {answer}."
         assert isinstance(self.measured, (int, float))
         off = abs(guess - self.measured)
-        exact = "Right" if off <= 1e-9 else "Near enough"
+        if shown(guess) == shown(self.measured):  # in the digits that are told, it is the answer
+            return True, f"Right: you said {shown(guess)}; {answer}."
         if off <= self.within + 1e-9:
-            return True, f"{exact}: you said {shown(guess)}; {answer}."
+            return True, f"Near enough: you said {shown(guess)}; {answer}."
         close = "Close" if off <= CLOSE * self.within else "Not this time"
         return False, f"{close}: you said {shown(guess)}; {answer}."
 
@@ -153,8 +155,8 @@ def answer(question: Question, guess: object, says: str, picture: Output | None 
 
 
 def _number(guess: object) -> float | None:
-    """A guess as a number: 0.25, "0.25", "1/4", "25 %"; None if it is none."""
-    text = str(guess).strip()
+    """A guess as a number: 0.25, "0.25", "1/4", "25 %", "1,000"; None if it is none."""
+    text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", str(guess).strip())
     try:
         return float(Fraction(text.removesuffix("%").strip())) / (100 if text.endswith("%") else 1)
     except (ValueError, ZeroDivisionError, OverflowError):

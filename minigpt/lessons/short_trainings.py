@@ -22,8 +22,12 @@ def watch_short(attention: Attention.Config, position: str = "learned", seed: in
 
 @lru_cache(maxsize=32)
 def _watched(attention: Attention.Config, position: str, seed: int, steps: int) -> Watched:
-    shape = ("model.n_layer=2", "model.n_embd=64", f"model.position={position}", f"training.seed={seed}")
-    return watch(steps, max(1, steps // 4), shape, attention)
+    return watch(steps, max(1, steps // 4), short(position, seed), attention)
+
+
+def short(position: str = "learned", seed: int = 1) -> tuple[str, ...]:
+    """What the config of a short training has beside its attention and its steps."""
+    return "model.n_layer=2", "model.n_embd=64", f"model.position={position}", f"training.seed={seed}"
 
 
 def train_short(attention: Attention.Config, position: str = "learned", seed: int = 1) -> Score:

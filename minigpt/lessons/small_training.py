@@ -34,16 +34,23 @@ class Watched:
     targets: int  # how many characters the loss is a mean of
 
 
-def watch(steps: int, every: int, overrides: Sequence[str], attention: Attention.Config | None = None) -> Watched:
-    """Train a model of tiny.yaml with these overrides, and measure its loss every so many steps.
+def small_config(overrides: Sequence[str], attention: Attention.Config | None = None) -> RunConfig:
+    """The config of tiny.yaml, with what SMALL changes and with these overrides.
 
-    `attention` are options of any kind, such as a class in a notebook. Afterwards the model has no faster forms.
-    Nothing is checked before the first step: an attention that sees the future is trained too. Equal arguments give
-    equal models.
+    `attention` are options of any kind, such as a class in a notebook; it has its own default for every option that is
+    not given, also for those that tiny.yaml sets.
     """
-    config = load_config(RunConfig, "tiny.yaml", [*SMALL, *overrides, f"training.max_steps={steps}"])
-    if attention is not None:
-        config = replace(config, model=replace(config.model, attention=attention))
+    config = load_config(RunConfig, "tiny.yaml", [*SMALL, *overrides])
+    return config if attention is None else replace(config, model=replace(config.model, attention=attention))
+
+
+def watch(steps: int, every: int, overrides: Sequence[str], attention: Attention.Config | None = None) -> Watched:
+    """Train a model of `small_config`, and measure its loss every so many steps.
+
+    Afterwards the model has no faster forms. Nothing is checked before the first step: an attention that sees the
+    future is trained too. Equal arguments give equal models.
+    """
+    config = small_config([*overrides, f"training.max_steps={steps}"], attention)
     corpus, tokenizer = text_and_tokenizer(config.data)
     dataset, model, optimizer = assemble(config, corpus, tokenizer)
     expected = expected_of(config.data)
