@@ -12,11 +12,15 @@ import shutil
 import sys
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from minigpt import command
 from minigpt.inspection.maps import Map, picture_form, sums, write_maps
 from minigpt.inspection.pictures import heat_map
 from minigpt.runs.report import say
-from minigpt.runs.run import load, newest_run
+from minigpt.runs.run import Run, load, newest_run
+from minigpt.seeing.numbers import costs, far_outside
 from minigpt.system.counting import chosen
 from minigpt.system.errors import UserError
 
@@ -39,12 +43,19 @@ def main(arguments: argparse.Namespace) -> None:
         write_maps(maps, labels, arguments.out)
     else:
         draw(maps, labels)
-    if outside := run.outside(arguments.prompt):
+    if outside := far_outside(read(run, arguments.prompt), run.usual_loss(), run.tokenizer):
         say(outside)
     if arguments.out:
         say(f"wrote {arguments.out}: open it to see {count}; rows are queries, columns are keys")
     else:
         say(f"{count} above; only one: --layer 1 --head 2; as a picture: --out maps.svg; every number: explore.py")
+
+
+@torch.no_grad()
+def read(run: Run, text: str) -> Tensor:
+    """The `costs` of a text: (2, T - 1)."""
+    ids = run.context_ids(text)  # (1, T)
+    return costs(run.model(ids)[0, :-1], ids[0, 1:])  # (2, T - 1)
 
 
 def draw(maps: list[Map], labels: list[str]) -> None:

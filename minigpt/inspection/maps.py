@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from minigpt.attention import Attention
+from minigpt.attention.base import SoftmaxAttention
 from minigpt.inspection.pictures import BLUE, ORANGE, can_plot, plotting, small_png, visible
 from minigpt.inspection.trace import MixCall, sums_of, tracing
 from minigpt.model.eval_mode import eval_mode
@@ -80,7 +81,9 @@ def read_maps(model: GPT, ids: Tensor) -> list[Map]:
 
 
 def _maps_of(attention: Attention, layer: int, call: MixCall) -> Iterator[Map]:
-    stages, kind, H = attention.stages(call.query, call.key), type(attention), call.weights.shape[1]
+    kind, H = type(attention), call.weights.shape[1]
+    usual = kind.stages in (Attention.stages, SoftmaxAttention.stages)  # no sums, and maps that need not be made again
+    stages = {} if usual else attention.stages(call.query, call.key)
     made_of = sums_of(stages)
     parts = {name: stages[name][0] for name in made_of.get("weights", {})}  # (1 or H, T, T) each
     shared = {name: maps[0] for name, maps in parts.items() if len(maps) < H}  # (T, T) each

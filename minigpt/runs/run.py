@@ -31,7 +31,6 @@ from minigpt.fast.threads import use_threads
 from minigpt.inspection.maps import Map, Picture, maps_svg, read_maps
 from minigpt.inspection.trace import attention_maps
 from minigpt.model import GPT, count_parameters
-from minigpt.model.eval_mode import eval_mode
 from minigpt.model.sampling import OVERFLOW, generate, until
 from minigpt.runs import checkpoint
 from minigpt.runs.assemble import RunConfig, build_model, writer
@@ -40,7 +39,6 @@ from minigpt.runs.report import loss_curves, read_metrics
 from minigpt.runs.swap import move, swapped
 from minigpt.seeing.document import check_place, place_of
 from minigpt.seeing.explorer import Page, explore
-from minigpt.seeing.numbers import costs, far_outside
 from minigpt.system.errors import ConfigError, UserError, meant
 from minigpt.system.folder import read_start, refuse_links, sha256_of
 from minigpt.system.plugin import module_name
@@ -92,41 +90,24 @@ class Run:
 
     def facts(self) -> dict[str, str]:
         """The most important facts: {name: value}."""
-        model, last = self.config.model, self._last_losses()
+        model, line = self.config.model, self._last_evaluation()
         kinds = ", ".join(dict.fromkeys(attention.kind for attention in self.model.attentions()))
         size = f"{sum(count_parameters(self.model).values()):,}"
         shape = f"{model.n_layer} layers of {model.n_embd}, context {model.block_size}"
         found = {"step": f"{self.step:,}", "attention": kinds, "shape": shape, "parameters": size}
-        return found if self.overrides else found | last  # the loss is not that of a swapped model
+        above = f" ({line['val/above_floor']:.4f} above the best possible)" if "val/above_floor" in line else ""
+        return found | ({"validation loss": f"{line['val/loss']:.4f}{above}"} if line else {})
 
-    def _last_losses(self) -> dict[str, str]:
-        """The newest validation loss, if there is one."""
-        line = self._last_evaluation()
-        if line is None:
-            return {}
-        above = line.get("val/above_floor")
-        known = "" if above is None else f" ({above:.4f} above the best possible)"
-        return {"validation loss": f"{line['val/loss']:.4f}{known}"}
-
-    def _last_evaluation(self) -> dict[str, Any] | None:
-        return next((line for line in reversed(read_metrics(self.folder / METRICS)) if "val/loss" in line), None)
+    def _last_evaluation(self) -> dict[str, Any]:
+        """The newest line of the metrics with a validation loss; empty if there is none, and for a swapped model."""
+        lines = [] if self.overrides else read_metrics(self.folder / METRICS)
+        return next((line for line in reversed(lines) if "val/loss" in line), {})
 
     def usual_loss(self) -> float | None:
-        """What validation text costs this model, in nats a token, as its training recorded it.
-
-        None where that is not known: weights from elsewhere, a swap, or a task, whose loss is that of the answers.
-        """
-        language, line = self.config.data.language, self._last_evaluation()
+        """What validation text costs, in nats a token; None where it is not known, as of a task, which asks answers."""
+        language = self.config.data.language
         asks = language is not None and language.question(0) is not None
-        return None if line is None or asks or self.overrides else float(line["val/loss"])
-
-    @torch.no_grad()
-    def outside(self, text: str) -> str:
-        """A sentence where a text is far outside what the model was trained on (`seeing/numbers.py`); "" elsewhere."""
-        ids = self.context_ids(text)  # (1, T)
-        with eval_mode(self.model):
-            found = costs(self.model(ids)[0, :-1], ids[0, 1:])  # (2, T - 1)
-        return far_outside(found, self.usual_loss(), self.tokenizer)
+        return None if asks else self._last_evaluation().get("val/loss")
 
     def prompt_ids(self, prompt: str) -> Tensor:
         """The ids of a prompt, (1, n); "" is read as a line end. Raises UserError."""
@@ -205,14 +186,11 @@ class Run:
 
     def _to_look_at(self, text: str) -> Tensor:
         """The ids of a text, (1, T). Raises UserError for one that does not fit into the context or the memory."""
-        ids = self.context_ids(text)  # (1, T)
-        if ids.shape[1] > self.config.model.block_size:
+        ids, config, size = self.context_ids(text), self.config.model, self.tokenizer.vocab_size  # ids (1, T)
+        if ids.shape[1] > config.block_size:
             front = " with the line end in front" if self.tells() and not text.startswith("\n") else ""
-            found = f"the text has {ids.shape[1]} tokens{front}"
-            raise UserError(f"{found}; the context holds {self.config.model.block_size}")
-        config, size = self.config.model, self.tokenizer.vocab_size
-        parts = map_parts(config, size, ids.shape[1])
-        check_device(parts, "looking at this text", config, size, self.model.device)
+            raise UserError(f"the text has {ids.shape[1]} tokens{front}; the context holds {config.block_size}")
+        check_device(map_parts(config, size, ids.shape[1]), "looking at this text", config, size, self.model.device)
         return ids
 
     def explore(self, text: str, out: str | Path | None = None, made_by: str = "") -> Page:
@@ -225,9 +203,7 @@ class Run:
             raise UserError("the text is empty: give a text to look at")
         path = place_of(self.folder, "explorer.html", self.overrides) if out is None else Path(out)
         check_place(path)
-        ids, config = self.context_ids(text), self.config.model
-        parts = map_parts(config, self.tokenizer.vocab_size, min(ids.shape[1], config.block_size))
-        check_device(parts, "looking at this text", config, self.tokenizer.vocab_size, self.model.device)
+        ids = self._to_look_at(text)
         facts = {"run": self.name, "step": f"{self.step:,}"}
         swapped = f", overrides={list(self.overrides)}" if self.overrides else ""
         made_by = made_by or f"minigpt.load({str(self.folder)!r}{swapped}).explore({text!r})"
@@ -247,10 +223,7 @@ class Run:
         return Picture(maps_svg(self.maps(text, layer, head), self.labels(text)))
 
     def maps(self, text: str, layer: int | None = None, head: int | None = None) -> list[Map]:
-        """The maps of `attention`, each with the name of its head, and before them those of which they are made.
-
-        `layer` and `head` are as in `show_attention`.
-        """
+        """The maps of `attention` by head, after those of which they are made; `layer` and `head`: `show_attention`."""
         with heartbeat("computing the attention"):
             every = read_maps(self.model, self._to_look_at(text))
         if not all(one.weights.isfinite().all() for one in every):
@@ -419,7 +392,8 @@ def newest_run(name: str = "") -> Path:
     runs = [path for path in folders if (path / CONFIG).is_file()]
     if not runs:
         raise UserError(f"there is no run in {RUNS.absolute()} yet: python scripts/train.py --config tiny.yaml")
-    return max([path for path in runs if _has_checkpoints(path)] or runs, key=_last_used)
+    used = {path: (path / METRICS if (path / METRICS).exists() else path / CONFIG).stat().st_mtime_ns for path in runs}
+    return max([path for path in runs if _has_checkpoints(path)] or runs, key=used.__getitem__)
 
 
 def _has_checkpoints(run: Path) -> bool:
@@ -427,11 +401,6 @@ def _has_checkpoints(run: Path) -> bool:
         return bool(checkpoint.checkpoints(run / CHECKPOINTS))
     except (CheckpointError, OSError):  # not the folder of a run
         return False
-
-
-def _last_used(run: Path) -> int:
-    file = run / METRICS if (run / METRICS).exists() else run / CONFIG
-    return file.stat().st_mtime_ns
 
 
 __all__ = ["CheckpointError", "Run", "load", "newest_run"]

@@ -10,7 +10,6 @@ Prints a JSON line for each case: what was changed, how the command ended, and w
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import random
@@ -30,7 +29,6 @@ from fork_server import become, opened
 from running import SCRIPTS
 
 import minigpt.comparison.pool
-from minigpt.inspection.pictures import can_plot
 
 GIB = 1 << 30
 SECONDS = 20  # of one core
@@ -139,8 +137,6 @@ def case(kind: str, pristine: Path, number: int) -> dict[str, Any]:
 def main(kind: str, folder: Path, first: int, count: int) -> None:
     """All the cases that are asked for."""
     resource.setrlimit(resource.RLIMIT_DATA, (4 * GIB, 4 * GIB))  # so that a test takes no machine down
-    if can_plot():
-        importlib.import_module("matplotlib.pyplot")  # once, as torch is
     minigpt.comparison.pool.WorkerPool.work = work_here  # type: ignore[method-assign]
     for number in range(first, first + count):
         print(json.dumps(case(kind, folder, number)), flush=True)
