@@ -19,6 +19,7 @@ NAMES = "chromium-headless-shell", "chromium", "chromium-browser", "google-chrom
 THEMES = [(width, theme) for theme in ("light", "dark") for width in (1280, 390)]  # 390 px: a phone
 QUICKLY = (1280, "light"), (390, "dark")  # each width and each theme once; axe takes seconds
 QUICK_THEMES = [pytest.param(*case, marks=[] if case == QUICKLY[1] else pytest.mark.slow) for case in THEMES]
+PAPER = 703, 725  # pixels between the margins of 12 mm on A4 and on letter paper
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 Visit = Callable[..., Any]
 UNUSED = (  # most are those that Playwright turns off, whose list this one replaces; the first costs a process a window
@@ -92,3 +93,40 @@ def violations(page: Any) -> list[str]:
 def overflow(page: Any) -> int:
     """How many pixels of the page lie beyond its right edge."""
     return page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+
+
+CUT = """paper => {
+    const [found, root] = [[], document.documentElement];
+    if (root.scrollWidth > root.clientWidth) found.push(`the page is ${root.scrollWidth} wide`);
+    const told = (e) => `${e.tagName.toLowerCase()}#${e.id}.${e.className.baseVal ?? e.className}`;
+    for (const e of paper ? document.querySelectorAll("body *") : []) {
+        const [style, box] = [getComputedStyle(e), e.getBoundingClientRect()];
+        if (!box.width || !box.height || style.visibility === "hidden") continue;
+        const scrolls = (how, inside, outside) => /auto|scroll/.test(how) && inside > outside + 1;
+        const across = scrolls(style.overflowX, e.scrollWidth, e.clientWidth);
+        const down = scrolls(style.overflowY, e.scrollHeight, e.clientHeight);
+        if (box.right > root.clientWidth + 1) found.push(`${told(e)} ends at ${box.right}`);
+        else if (across || down) found.push(`${told(e)} is cut off`);
+        const light = style.color.match(/[\\d.]+/g).slice(0, 3).every((x) => Number(x) > 170);
+        const written = [...e.childNodes].some((one) => one.nodeType === 3 && one.data.trim());
+        if (light && written) found.push(`${told(e)} is pale`);
+    }
+    return found;
+}"""
+
+
+def cut(page: Any) -> list[str]:
+    """What lies beyond the edge of a phone or of paper, is cut off on paper, or is pale there; in both schemes."""
+    found, size = list[str](), page.viewport_size
+    for width in (390, *PAPER):
+        for scheme in ("light", "dark"):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.emulate_media(media="screen" if width == 390 else "print", color_scheme=scheme)
+            if width != 390:
+                page.evaluate("() => dispatchEvent(new Event('beforeprint'))")
+            found += [f"{width} pixels, {scheme}: {what}" for what in page.evaluate(CUT, width != 390)]
+            if width != 390:
+                page.evaluate("() => dispatchEvent(new Event('afterprint'))")
+    page.emulate_media(media="screen", color_scheme=None)
+    page.set_viewport_size(size)
+    return found

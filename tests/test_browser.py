@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from browser import Visit, overflow, violations
+from browser import Visit, cut, overflow, violations
 
 WRONG = """<!doctype html><title>x</title>
 <meta http-equiv="Content-Security-Policy" content="script-src 'unsafe-inline'">
@@ -22,6 +22,25 @@ def test_a_wrong_page_is_seen_to_be_wrong(visit: Visit, tmp_path: Path) -> None:
     said = " ".join(page.complaints)
     assert "oh" in said and "asked https://example.invalid/x" in said and "nothing is not defined" in said
     page.complaints.clear()
+
+
+CUT = """<!doctype html><style>@media (prefers-color-scheme: dark) { p { color: #eee } }</style>
+<div style="width: 500px; overflow-x: auto"><div style="width: 600px; height: 1px"></div></div>
+<div style="height: 50px; overflow-y: auto"><div style="height: 60px"></div></div><p>ink</p>
+<b style="margin-left: 650px">wide</b>"""
+
+
+def test_what_paper_and_a_phone_cannot_show_is_seen(visit: Visit, tmp_path: Path) -> None:
+    """What is wider than they are, what would have to be scrolled, and pale ink; and the page is as before after it."""
+    (tmp_path / "cut.html").write_text(CUT)
+    page = visit(tmp_path / "cut.html")
+    found = " ".join(cut(page))
+    assert "390 pixels, light: the page is" in found and "703 pixels, light: div#. is cut off" in found
+    assert "703 pixels, dark: p#. is pale" in found and "703 pixels, light: p#. is pale" not in found
+    assert found.count("is cut off") == 8  # two boxes, two papers, two schemes
+    assert page.viewport_size["width"] == 1280 and not page.evaluate("matchMedia('print').matches")
+    (tmp_path / "right.html").write_text(RIGHT)
+    assert cut(visit(tmp_path / "right.html")) == []
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

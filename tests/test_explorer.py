@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from browser import THEMES, Visit, chromium, overflow, violations, visit
+from browser import THEMES, Visit, chromium, cut, overflow, violations, visit
 from running import furnish, script, well
 from torch import Tensor
 
@@ -16,6 +16,7 @@ from minigpt import GPT, ModelConfig
 from minigpt.attention import Attention, MultiHead
 from minigpt.attention.linear.gated_linear import GatedLinear
 from minigpt.attention.softmax.differential import Differential
+from minigpt.attention.softmax.talking_heads import TalkingHeads
 from minigpt.languages.language import Stories
 from minigpt.seeing.explorer import Page, explore
 from minigpt.text.tokenizer import Byte, Char, Tokenizer
@@ -104,6 +105,33 @@ def accessible(page: Any, themes: list[tuple[int, str]]) -> None:
         page.set_viewport_size({"width": width, "height": 900})
         page.emulate_media(color_scheme=theme)
         assert violations(page) == [] and overflow(page) == 0
+
+
+@pytest.mark.parametrize("kind", [MultiHead, TalkingHeads])  # the latter has the most columns
+def test_nothing_is_cut_on_paper_and_the_weights_are_in_sight_on_a_phone(
+    visit: Visit, tmp_path: Path, kind: type[Attention]
+) -> None:
+    page = ready(visit, page_of(kind).save(tmp_path / "page.html").path)
+    assert cut(page) == []
+    page.set_viewport_size({"width": 390, "height": 900})
+    box = "(e) => [e.getBoundingClientRect().left, e.getBoundingClientRect().right]"
+    edges = page.evaluate(f"[...document.querySelectorAll('#steps .pinned')].map({box})")
+    assert len(edges) > 4 and all(0 <= left < right <= 390 for left, right in edges)
+
+
+def test_a_dark_page_is_printed_light_and_is_dark_again(visit: Visit, pages: dict[str, Path]) -> None:
+    """As Chromium prints it; the maps are drawn again for it."""
+    page = ready(visit, pages["multi_head"], theme="dark")
+    look = """() => {
+        const [canvas, pen] = [document.querySelector("#map canvas"), new OffscreenCanvas(1, 1).getContext("2d")];
+        pen.drawImage(canvas, 1 - canvas.width, 0); // its upper right corner
+        return [getComputedStyle(document.documentElement).colorScheme, pen.getImageData(0, 0, 1, 1).data[0]];
+    }"""
+    before = page.evaluate(look)
+    page.evaluate(f"() => addEventListener('beforeprint', () => {{ window.seen = ({look})(); }})")
+    assert page.pdf(format="A4").startswith(b"%PDF")
+    assert page.evaluate("window.seen[0]") == "light" and page.evaluate("window.seen[1]") > 200 > 60 > before[1]
+    assert page.evaluate(look) == before
 
 
 def test_the_keyboard_alone_moves_along_the_text_and_through_the_heads(visit: Visit, pages: dict[str, Path]) -> None:

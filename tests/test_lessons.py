@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from browser import QUICKLY, THEMES, Visit, overflow, violations
+from browser import QUICKLY, THEMES, Visit, cut, overflow, violations
 from running import script, started, well
 
 from minigpt.attention import Attention
@@ -301,6 +301,34 @@ def test_the_page_can_be_read_by_everybody(width: int, theme: str, page: Path, v
     assert overflow(seen) == 0
     seen.evaluate("() => document.querySelectorAll('details').forEach(fold => fold.open = true)")
     assert violations(seen) == [] and overflow(seen) == 0
+
+
+@pytest.mark.slow
+def test_on_paper_nothing_is_folded_and_the_answers_come_behind_the_questions(page: Path, visit: Visit) -> None:
+    """Of the lessons that are open, or else of all; on the screen everything is then where it was."""
+    seen = visit(page, theme="dark")
+    screen = seen.content()
+    assert cut(seen) == [] and seen.content() == screen
+    for opened, count in {(): len(LESSONS), (1, 4): 2}.items():
+        seen.reload()
+        for number in opened:
+            seen.locator(".lesson").nth(number).evaluate("lesson => lesson.open = true")
+        before = seen.content()
+        seen.emulate_media(media="print")
+        seen.evaluate("() => dispatchEvent(new Event('beforeprint'))")
+        assert seen.locator(".lesson:visible").count() == count == seen.locator("#answers > h3").count()
+        asked, last, answered = seen.evaluate("""() => {
+            const ends = (name, end) => [...document.querySelectorAll(name)].map((e) => e.getBoundingClientRect()).
+                filter((box) => box.height).map((box) => box[end]);
+            return [ends(".lesson .guess", "bottom"), ends(".lesson", "bottom"), ends("#answers .answer", "top")];
+        }""")
+        assert len(asked) == len(answered) >= 3 * count and max(asked) < max(last) <= min(answered)
+        assert seen.locator(".lesson:visible .answer, .lesson:visible .hint").count() == 0
+        assert seen.locator(".lesson:visible details:not([open]), #answers details:not([open])").count() == 0
+        assert seen.locator("#answers").evaluate("e => getComputedStyle(e).breakBefore") == "page"
+        seen.evaluate("() => dispatchEvent(new Event('afterprint'))")
+        seen.emulate_media(media="screen")
+        assert seen.content() == before
 
 
 @pytest.mark.slow

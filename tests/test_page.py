@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import QUICK_THEMES, Visit, overflow, violations
+from browser import QUICK_THEMES, Visit, cut, overflow, violations
 from comparing import SMALL, finished, small
 
 from minigpt.comparison import variants as compare
@@ -198,8 +198,9 @@ def with_scripts(folder: Path, visit: Visit, width: int, theme: str) -> Any:
 
 
 def test_printed_tables_are_whole(folder: Path, visit: Visit) -> None:
-    """On A4 with margins, in the dark theme too: nothing is cut off, and what was folded is there."""
+    """With margins, in the dark theme too: nothing is cut off, and what was folded is there."""
     shown = visit(folder / "page.html", 700, "dark")
+    assert cut(shown) == []
     shown.emulate_media(media="print")
     boxes = shown.evaluate(
         "[...document.querySelectorAll('table')].map(t => [t.getBoundingClientRect().right, t.offsetHeight])"

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from browser import THEMES, Visit, chromium, overflow, violations, visit  # noqa: F401 (fixtures)
+from browser import THEMES, Visit, chromium, cut, overflow, violations, visit  # noqa: F401 (fixtures)
 from test_playground import HEAD, asked, home, run, server, unlikely  # noqa: F401 (fixtures)
 
 from minigpt.playground.server import Server
@@ -162,3 +162,4 @@ def test_the_page_is_accessible_and_fits(visit: Visit, server: Server, width: in
     pane(page).get_by_role("button", name="Layer 1, head 1 off").click()
     pane(page).locator("table").wait_for()
     assert violations(page) == [] and overflow(page) <= 0
+    assert cut(page) == [] and not page.locator("body").evaluate("() => matchMedia('print').matches")

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser import QUICK_THEMES, Visit, overflow, violations
+from browser import QUICK_THEMES, Visit, cut, overflow, violations
 from running import script
 
 from minigpt.comparison import sizes as scaling_module
@@ -411,7 +411,7 @@ def test_the_table_the_chart_and_the_file_have_the_same_numbers(tmp_path: Path) 
 def test_the_page_in_a_browser(visit: Visit, tmp_path: Path, width: int, theme: str) -> None:
     (tmp_path / "page.html").write_text(page(summary_of(read(tmp_path), {"mean": -0.1})), encoding="utf-8")
     opened = visit(tmp_path / "page.html", width, theme)
-    assert overflow(opened) <= 0 and violations(opened) == []
+    assert overflow(opened) <= 0 and violations(opened) == [] and cut(opened) == []
 
 
 # --------------------------------------------------------------------------------------------------------- for real

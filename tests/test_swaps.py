@@ -11,7 +11,7 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-from browser import QUICKLY, Visit, overflow, violations
+from browser import QUICKLY, Visit, cut, overflow, violations
 from running import furnish, script, started, well
 
 import minigpt
@@ -200,6 +200,7 @@ def test_a_browser_finds_nothing_wrong_with_the_page(home: Path, visit: Visit) -
         page = visit(home / "runs/swap/seen/page.html", width=width, theme=theme)
         assert violations(page) == []
         assert overflow(page) == 0
+    assert cut(page) == []
 
 
 @pytest.mark.parametrize(

@@ -48,9 +48,10 @@ min-width:6rem;position:sticky;left:0;background:var(--ground)}.story td:first-c
 overflow:hidden;text-overflow:ellipsis}}
 @media print{@page{margin:12mm}body{margin:0;padding:0;max-width:none;font-size:10pt}.broad{display:block}
 .narrow{display:none}.wide{overflow:visible}table{font-size:7.5pt}th,td{padding:.1rem .25rem;overflow-wrap:normal}
-th,td:first-child{white-space:normal}.story{font-size:6pt}.story td{min-width:0}.soft{font-size:8pt}
-tr,svg,.map{break-inside:avoid}td[style]{print-color-adjust:exact}
-.printed::details-content{content-visibility:visible;height:auto}}
+th,td:first-child{white-space:normal}.story{font-size:8.5pt}.story td{min-width:0}.soft{font-size:8pt}
+h2{break-after:avoid}tr,svg,.map{break-inside:avoid}td[style]{print-color-adjust:exact}.map{width:5.8cm}
+details:not([open],.printed,.map){display:none}
+summary{list-style:none}.printed::details-content{content-visibility:visible;height:auto}}
 """
 TABLES = {  # the ids of the tables, and their names for screen readers
     "table": "all variants",

@@ -17,7 +17,9 @@ STYLE = """
 td:not(:first-child), th { white-space: nowrap; }
 td:first-child, th:first-child { min-width: 8rem; position: sticky; left: 0; background: var(--card); }
 pre { margin: .2rem 0 .6rem; white-space: pre-wrap; font-family: var(--mono); font-size: .85rem; }
-@media (max-width: 760px) { .broad { display: none; } .narrow { display: block; } }
+@media (max-width: 760px) { .broad { display: none; } .narrow { display: block; }
+  td:not(:first-child), th { white-space: normal; } td:first-child, th:first-child { min-width: 5.5rem; }
+  td, th { padding-inline: .25rem; } }
 @media print { .broad { display: block; } .narrow { display: none; } }
 """
 SCRIPT = 'themeButton(byId("theme"));'
@@ -86,11 +88,10 @@ def _chart(swaps: Swaps) -> Iterator[str]:
 
 def _looks(swaps: Swaps) -> Iterator[str]:
     """The commands that open each model, and which of its weights are the run's."""
-    yield '<section class="card"><h2>Look at one</h2>'
+    yield '<section class="card screen"><h2>Look at one</h2>'
     run = f"--run {shlex.quote(str(swaps.source.folder))}"
     documents = swaps.corpus.pieces()
-    words = next(iter(next(documents))).split()[:WORDS]
-    begun = " ".join(words)[: swaps.source.config.model.block_size // 2]
+    begun = " ".join(next(iter(next(documents))).split()[:WORDS])[: swaps.source.config.model.block_size // 2]
     for row in swaps.rows:
         if row.config is not None:
             words = shlex.join(row.swap)

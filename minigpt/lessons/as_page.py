@@ -1,6 +1,7 @@
 """All lessons as one page, for those without Jupyter: run now, with their outputs, and every answer folded.
 
-The page loads nothing from the network (`seeing/document.py`) and opens from a file.
+The page loads nothing from the network (`seeing/document.py`) and opens from a file. On paper nothing is folded, and
+the answers come behind the questions (`page.js`).
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from minigpt.lessons.prose import as_html, inline
 from minigpt.seeing.document import asset, document
 from minigpt.system.waiting import progress
 
+HERE = Path(__file__).parent
 CLASSES = {tokenize.COMMENT: "comment", tokenize.STRING: "string"}
-START = 'themeButton(byId("theme"));'
 
 
 def page() -> str:
@@ -37,8 +38,8 @@ def page() -> str:
         "you will remember. All numbers and pictures were computed by the code that stands above them, when this page "
         f'was made.</p>\n<nav aria-label="Lessons"><ol>{contents}</ol></nav>\n' + "\n".join(sections) + "</main>"
     )
-    look = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
-    return document("Lessons in attention", body, [asset("common.css"), STYLE, look], [asset("common.js"), START], {})
+    look, script = ((HERE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    return document("Lessons in attention", body, [asset("common.css"), STYLE, look], [asset("common.js"), script], {})
 
 
 def section(lesson: Lesson) -> str:
@@ -66,7 +67,8 @@ def _cell(cell: Cell, outputs: Sequence[Output]) -> str:
         return as_html(cell.source)
     if cell.waits:
         asked = cell.source.splitlines()[0].removeprefix(NO_GUESS).strip(" #")
-        return f'<p class="guess">Make your guess{f" ({escape(asked)})" if asked else ""}, then open the answer.</p>'
+        what = f" ({escape(asked)})" if asked else ""
+        return f'<p class="guess">Make your guess{what}<span class="screen">, then open the answer.</span></p>'
     code = f'<pre tabindex="0"><code>{"".join(highlighted(cell.computes))}</code></pre>' if cell.computes else ""
     if cell.answers:
         inside = f"<details><summary>How it was computed</summary>{code}</details></details>"

@@ -20,6 +20,6 @@ def exercise(name: str) -> None:
         f'the bug.</p>\n<pre tabindex="0"><code>{escape(commands)}</code></pre>',
         f"<details><summary>The file to fill in</summary>"
         f'<pre tabindex="0"><code>{escape(template(name))}</code></pre></details>',
-        f"<details><summary>A hint</summary><p>{escape(hint(name))}</p></details>",
+        f'<details class="hint"><summary>A hint</summary><p>{escape(hint(name))}</p></details>',
     ]
     show(Output("\n".join(lines), "\n".join(html)))

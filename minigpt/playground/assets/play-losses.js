@@ -18,7 +18,7 @@ function lossView(box, pane) {
   const start = element("button", { type: "button", onclick: () => measure(false) });
   const all = element("button", { type: "button", onclick: () => measure(true) }, "Measure all of it");
   const halt = element("button", { type: "button", disabled: true, onclick: () => control?.abort() }, "Stop measuring");
-  box.replaceChildren(now, gauge, element("div", { class: "row" }, start, all, halt), progress, table);
+  box.replaceChildren(now, gauge, element("div", { class: "row screen" }, start, all, halt), progress, table);
   start.textContent = "Measure";
   const known = pane.run.tells ? "" : `The validation part of ${pane.run.source} is opened to measure the loss.`;
   progress.textContent = known;

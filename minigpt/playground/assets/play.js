@@ -41,7 +41,7 @@ function makePane(number, label) {
   const facts = [[run.kinds.join(", "), "attention"], [run.parameters.toLocaleString("en-US"), "parameters"],
     [run.step.toLocaleString("en-US"), "steps"], [`${run.tokenizer}, ${run.vocabulary.toLocaleString("en-US")}`, "tokens"], [run.context.toLocaleString("en-US"), "context"]];
   const own = element("input", { type: "text", class: "mono", size: 12, "aria-label": `Text to put into ${pane.name}` });
-  const form = element("form", { class: "row", onsubmit: (event) => { event.preventDefault(); if (own.value) putInText(pane, own.value); } },
+  const form = element("form", { class: "row screen", onsubmit: (event) => { event.preventDefault(); if (own.value) putInText(pane, own.value); } },
     "or put in", own, element("button", { type: "submit" }, "Put in"));
   const explorer = element("button", { type: "button", onclick: () => openExplorer(pane) }, "Open this text in the explorer");
   pane.unedited = element("span", { class: "soft hidden" }, "as trained; the changes are not in it");
@@ -53,9 +53,9 @@ function makePane(number, label) {
     element("ul", { class: "facts" }, ...facts.map(([value, what]) => element("li", {}, element("b", {}, value), ` ${what}`))),
     ...run.notes.map((note) => element("p", { class: "note" }, note)),
     parts.text, key, parts.outside, parts.status, parts.line, form,
-    element("details", { open: true }, element("summary", {}, "Change the model"), parts.edits),
+    element("details", { open: true, class: "screen" }, element("summary", {}, "Change the model"), parts.edits),
     element("details", { open: true }, element("summary", {}, "What it remembers"), parts.losses),
-    element("div", { class: "row" }, explorer, pane.unedited));
+    element("div", { class: "row screen" }, explorer, pane.unedited));
   pane.parts = parts;
   pane.look = newestOnly(() => shownProblems(() => look(pane)));
   pane.read = newestOnly(() => shownProblems(() => read(pane)));

@@ -57,6 +57,21 @@ function remember(name, value) {
   try { localStorage.setItem(name, value); } catch { /* as above */ }
 }
 
+/** Calls `before` when the page is about to be printed, on paper that is light, and `after` when it is back on the screen. */
+function printed(before, after = () => {}) {
+  let kept;
+  window.addEventListener("beforeprint", () => {
+    kept = document.documentElement.dataset.theme;
+    document.documentElement.dataset.theme = "light";
+    before();
+  });
+  window.addEventListener("afterprint", () => {
+    if (kept) document.documentElement.dataset.theme = kept;
+    else delete document.documentElement.dataset.theme;
+    after();
+  });
+}
+
 /** A colour of common.css as [red, green, blue], 0 to 255, for canvases: colour("above"). */
 function colour(name) {
   const probe = element("i", { css: { color: `var(--${name})` } });

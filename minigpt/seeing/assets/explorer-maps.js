@@ -106,13 +106,13 @@ function smallMaps(box, data, numbers, words, on) {
   };
   return {
     arrange,
-    /** A few in each frame, the first ones at once: a model of 144 heads is drawn while it can already be used. */
-    draw: (colours) => {
+    /** `many` in each frame, the first ones at once: a model of 144 heads is drawn while it can already be used. */
+    draw: (colours, many = 16) => {
       const mine = (round += 1);
       const some = (from) => {
         if (mine !== round) return;
-        order.slice(from, from + 16).forEach((h) => drawMap(items[h].querySelector("canvas"), numbers, h, 128, 1, colours));
-        if (from + 16 < order.length) requestAnimationFrame(() => some(from + 16));
+        order.slice(from, from + many).forEach((h) => drawMap(items[h].querySelector("canvas"), numbers, h, 128, 1, colours));
+        if (from + many < order.length) requestAnimationFrame(() => some(from + many));
       };
       some(0);
     },

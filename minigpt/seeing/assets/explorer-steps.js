@@ -41,6 +41,9 @@ function columnsOf(data, numbers, h, t, factor) {
   return { columns, weights, seen, found, steps };
 }
 
+/** The class of a column: that of the weights stays in sight where a table is wider than the screen. */
+const pinned = (title) => (title === "weight" ? "pinned" : null);
+
 /** The whole part of the page. state: {h, t, s, factor, all}; on: {open(s), point(s), leave(), factor(x), all()}. */
 function showSteps(box, data, numbers, words, state, on) {
   const { h, t, s, factor, all } = state;
@@ -51,14 +54,14 @@ function showSteps(box, data, numbers, words, state, on) {
   if (!order.includes(s) && seen[s]) order.push(s);
   const focused = document.activeElement?.closest?.("#steps")?.contains(document.activeElement) ? document.activeElement.dataset.key : null;
   const rows = order.map((i) => {
-    const cells = columns.map(([, , cell]) => element("td", {}, ...[cell(i)].flat()));
+    const cells = columns.map(([title, , cell]) => element("td", { class: pinned(title) }, ...[cell(i)].flat()));
     const look = element("button", { type: "button", class: "look", "data-key": `row${i}`, "aria-pressed": String(i === s),
       title: `open ${words.token(i)}`, onclick: () => on.open(i) }, ...around(data, i));
     return element("tr", { class: i === s ? "open" : "", onpointerenter: () => on.point(i), onpointerleave: () => on.leave() },
       element("td", {}, look), element("td", {}, String(i + 1)), ...cells);
   });
   const head = element("tr", {}, element("th", { scope: "col" }, "looked at"), element("th", { scope: "col" }, "at"),
-    ...columns.map(([title, says]) => element("th", { scope: "col" }, ...glossed(title), ...(says ? [element("br"), element("small", {}, says)] : []))));
+    ...columns.map(([title, says]) => element("th", { scope: "col", class: pinned(title) }, ...glossed(title), ...(says ? [element("br"), element("small", {}, says)] : []))));
   const table = element("table", {}, element("caption", {}, `Row ${t + 1}: what ${quoted(data.tokens[t])} takes from each token`),
     element("thead", {}, head), element("tbody", {}, ...rows), element("tfoot", {}, ...lastRows(columns, order, may, weights, found, t, numbers, h, factor)));
   const wide = element("div", { class: "wide secret", tabindex: "0", role: "region", "aria-label": "From scores to weights to values" }, table);
@@ -66,7 +69,7 @@ function showSteps(box, data, numbers, words, state, on) {
     data.missing ? element("p", { class: "soft" }, data.missing) : null,
     slider(data, numbers, state, steps, weights, on),
     wide,
-    may.length > 8 ? element("p", { class: "secret" }, element("button", { type: "button", "data-key": "all", "aria-pressed": String(all), onclick: on.all },
+    may.length > 8 ? element("p", { class: "secret screen" }, element("button", { type: "button", "data-key": "all", "aria-pressed": String(all), onclick: on.all },
       all ? "Only the strongest" : `All ${may.length}, in order`)) : null,
     element("p", { class: "formula secret" }, formula(data, numbers, state, weights, found, steps)),
     layer.gated ? element("p", { class: "formula secret" }, `The output of this head is multiplied by ${number(numbers.headGates(h)[t])}, its gate at ${words.token(t)}, before the heads are added up.`) : null,
@@ -92,7 +95,7 @@ function howItGoes(layer) {
 function lastRows(columns, order, may, weights, found, t, numbers, h, factor) {
   const place = (name) => columns.findIndex(([title]) => title.startsWith(name));
   const line = (title, cells) => element("tr", {}, element("td", { colspan: "2" }, title),
-    ...columns.map((_, i) => element("td", {}, cells[i] ?? "")));
+    ...columns.map(([title], i) => element("td", { class: pinned(title) }, cells[i] ?? "")));
   const rest = may.filter((i) => !order.includes(i));
   const [weight, power, adds] = [place("weight"), place("e^"), place("adds")];
   const lines = [];

@@ -165,12 +165,14 @@ async function explore() {
   byId("outside").textContent = data.outside;
   byId("outside").classList.toggle("hidden", !data.outside);
   small.arrange(true);
-  themeButton(byId("theme"), () => {
+  const recolour = (many) => {
     colours = palette();
     drawn = null;
-    small.draw(colours);
+    small.draw(colours, many);
     show();
-  });
+  };
+  themeButton(byId("theme"), () => recolour());
+  printed(() => { byId("words").open = true; recolour(numbers.heads.length); }, () => recolour());
   window.addEventListener("pointermove", (event) => { if (event.movementX || event.movementY) scrolled = false; }, true);
   window.addEventListener("hashchange", () => {
     stopAsking();
