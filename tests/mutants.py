@@ -91,7 +91,7 @@ def functions(tree: ast.Module) -> list[ast.FunctionDef]:
         name for node in tree.body if isinstance(node, ast.ClassDef) for f in node.body for name in names_in(f)
     }
     of_edges |= {name for name, by in callers.items() if by and by <= of_edges and name not in of_classes}
-    found = [node for node in top if node.name not in of_edges]
+    found = [node for node in top if node.name not in of_edges | SKIPPED]
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
             found += [f for f in node.body if isinstance(f, ast.FunctionDef) and f.name not in SKIPPED]
