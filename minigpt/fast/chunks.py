@@ -16,6 +16,8 @@ from torch import Tensor
 
 SIZE = 32  # positions of a chunk: 16 and 64 are slower, and decays of single channels allow 32 at most, see `overlap`
 SEGMENT = 1024  # positions that are computed at once: with more, the intermediates leave the cache of the CPU
+SHORT = 8  # positions between which each decay is computed, where decays of single channels have no bound
+FORGOTTEN = -100.0  # a smaller log decay of a channel counts as this one: both leave nothing, and sums stay exact
 
 
 def chunked(
@@ -25,13 +27,17 @@ def chunked(
     state: Tensor,
     log_decay: Tensor | None = None,
     strength: Tensor | None = None,
+    bounded: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """S_t = a_t S_(t-1) + k_t v_t', or with a strength b_t, S_t = a_t S_(t-1) + b_t k_t (v_t - k_t a_t S_(t-1))'.
 
     query and key (B, H, T, d), value (B, H, T, e), state (B, H, d, e) before the first token, log_decay = log a
     (B, H, T, g) and strength (B, H, T, 1), all of one type -> what the queries read (B, H, T, e), the last state.
+    `bounded`: no decay of a single channel is below e^-5.
     """
     mixed, T = list[Tensor](), query.shape[2]
+    if log_decay is not None and log_decay.shape[-1] > 1 and not bounded:
+        log_decay = log_decay.clamp(min=FORGOTTEN)  # (B, H, T, d)
     for start in range(0, T, SEGMENT):
         end = min(start + SEGMENT, T)
         c = min(SIZE, end - start)
@@ -40,7 +46,7 @@ def chunked(
             for part in (query, key, value, log_decay, strength)
         )
         assert q is not None and k is not None and v is not None
-        out, state = segment(q, k, v, state, a, b)  # (B, H, N, c, e), (B, H, d, e)
+        out, state = segment(q, k, v, state, a, b, bounded)  # (B, H, N, c, e), (B, H, d, e)
         mixed.append(out.flatten(2, 3)[:, :, : end - start])  # (B, H, up to SEGMENT, e)
     return torch.cat(mixed, dim=2), state
 
@@ -51,21 +57,27 @@ def cut(part: Tensor, c: int) -> Tensor:
 
 
 def segment(
-    query: Tensor, key: Tensor, value: Tensor, state: Tensor, log_decay: Tensor | None, strength: Tensor | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    state: Tensor,
+    log_decay: Tensor | None,
+    strength: Tensor | None,
+    bounded: bool,
 ) -> tuple[Tensor, Tensor]:
     """N chunks (B, H, N, c, ...) and the state before them: what is read (B, H, N, c, e), and the state after."""
     total = None if log_decay is None else log_decay.cumsum(dim=3)  # (B, H, N, c, g)
     reads, leaves = query, key  # (B, H, N, c, d): a query's reading of the state before, a key's part of the one after
     if total is not None:
         reads, leaves = query * total.exp(), key * (total[..., -1:, :] - total).exp()  # (B, H, N, c, d) each
-    within = overlap(query, key, total)  # (B, H, N, c, c)
+    within = overlap(query, key, total, bounded)  # (B, H, N, c, c)
     if strength is None:
         states = entering(state, leaves.mT @ value, total)  # (B, H, N + 1, d, e)
         return within @ value + reads @ states[:, :, :-1], states[:, :, -1]
     strong = key * strength  # (B, H, N, c, d)
     known = strong if total is None else strong * total.exp()  # (B, H, N, c, d): reads the value that a write replaces
     writes = torch.cat((value * strength, known), dim=-1)  # (B, H, N, c, e + d)
-    earlier = overlap(strong, key, total).tril(-1)  # (B, H, N, c, c): what earlier writes of the chunk add
+    earlier = overlap(strong, key, total, bounded).tril(-1)  # (B, H, N, c, c): what earlier writes of the chunk add
     rest = torch.linalg.solve_triangular(earlier, writes, upper=False, unitriangular=True)  # (B, H, N, c, e + d)
     new, known = rest.split([value.shape[-1], key.shape[-1]], dim=-1)  # (B, H, N, c, e), (B, H, N, c, d)
     states = replacing(state, leaves.mT @ new, leaves.mT @ known, total)  # (B, H, N + 1, d, e)
@@ -73,7 +85,7 @@ def segment(
     return within @ written + reads @ states[:, :, :-1], states[:, :, -1]
 
 
-def overlap(query: Tensor, key: Tensor, total: Tensor | None) -> Tensor:
+def overlap(query: Tensor, key: Tensor, total: Tensor | None, bounded: bool = True) -> Tensor:
     """query_t . key_s (B, H, N, c, d) times the decays in between, zero in the future: (B, H, N, c, c).
 
     Decays of single channels (g = d), counted from the middle of the chunk, multiply the query and divide the key: with
@@ -83,8 +95,24 @@ def overlap(query: Tensor, key: Tensor, total: Tensor | None) -> Tensor:
         return (query @ key.mT).tril()
     if total.shape[-1] == 1:
         return query @ key.mT * fading(total[..., 0])
+    if not bounded:
+        return halved(query, key, total)
     middle = total[..., total.shape[3] // 2, None, :]  # (B, H, N, 1, d)
     return ((query * (total - middle).exp()) @ (key * (middle - total).exp()).mT).tril()
+
+
+def halved(query: Tensor, key: Tensor, total: Tensor) -> Tensor:
+    """As `overlap`, whatever the decays of single channels. The second half sees the first through its last position,
+    so that no factor exceeds one (the secondary chunks of arXiv 2312.06635); then each half is divided again.
+    """
+    c, half = query.shape[3], query.shape[3] // 2
+    if c <= SHORT:
+        return torch.einsum("bhntd, bhnsd, bhndts -> bhnts", query, key, fading(total.mT))
+    (q, later), (earlier, k), (a, b) = (part.tensor_split([half], dim=3) for part in (query, key, total))
+    end = a[..., -1:, :]  # (B, H, N, 1, d)
+    across = (later * (b - end).exp()) @ (earlier * (end - a).exp()).mT  # (B, H, N, c - half, half)
+    upper, lower = F.pad(halved(q, earlier, a), (0, c - half)), torch.cat((across, halved(later, k, b)), dim=-1)
+    return torch.cat((upper, lower), dim=3)  # (B, H, N, c, c)
 
 
 def fading(total: Tensor) -> Tensor:

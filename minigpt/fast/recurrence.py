@@ -21,7 +21,7 @@ from minigpt.attention.linear.gated_delta_net import GatedDeltaNet
 from minigpt.attention.linear.gated_linear import GatedLinear
 from minigpt.attention.linear.kimi_delta import KimiDelta
 from minigpt.attention.linear.linear import Linear
-from minigpt.attention.linear.recurrent import FASTEST, Recurrent
+from minigpt.attention.linear.recurrent import Recurrent
 from minigpt.attention.linear.retention import Retention
 from minigpt.attention.linear.taylor import Taylor, second_order
 from minigpt.fast.chunks import chunked
@@ -65,10 +65,9 @@ def needs_weights(self: Recurrent, query: Tensor, key: Tensor) -> bool:
     return query.shape[2] < key.shape[2] or (self.training and self.dropout > 0)
 
 
-def forgets_too_fast(self: Recurrent, log_decay: Tensor) -> bool:
-    """Whether the decay of a channel is too small for the chunks, which divide by it; not so in the built-in kinds."""
-    ours = log_decay.shape[-1] == 1 or type(self).gates in (GatedLinear.gates, KimiDelta.gates)
-    return not ours and bool(log_decay.amin() < FASTEST)
+def is_bounded(self: Recurrent) -> bool:
+    """Whether no decay of a channel is too small for chunks to divide by it; a subclass may have gates of its own."""
+    return type(self).gates in (GatedLinear.gates, KimiDelta.gates)
 
 
 def in_chunks(kind: type[Recurrent], least: Callable[[Any], int] = lambda self: 0) -> Callable[[Spread], Spread]:
@@ -102,9 +101,7 @@ def linear(self: Linear, query: Tensor, key: Tensor, value: Tensor, state: Tenso
 def retention(self: Retention, query: Tensor, key: Tensor, value: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """Writes that add, with one decay for each head or for each channel."""
     bare, log_decay = self.ungated(key)  # (B, H, T, d), (B, H, T, g)
-    if forgets_too_fast(self, log_decay):
-        return step_by_step(self, query, key, value, state)
-    return chunked(query, bare, value, state, log_decay)
+    return chunked(query, bare, value, state, log_decay, bounded=is_bounded(self))
 
 
 @in_chunks(DeltaNet)
@@ -113,9 +110,7 @@ def delta(self: DeltaNet, query: Tensor, key: Tensor, value: Tensor, state: Tens
     """Writes that replace, without a decay, or with one for each head or for each channel."""
     bare, gates = self.ungated(key)  # (B, H, T, d), (B, H, T, g)
     log_decay = gates[..., 1:] if gates.shape[-1] > 1 else None  # (B, H, T, g - 1)
-    if log_decay is not None and forgets_too_fast(self, log_decay):
-        return step_by_step(self, query, key, value, state)
-    return chunked(query, bare, value, state, log_decay, gates[..., :1])
+    return chunked(query, bare, value, state, log_decay, gates[..., :1], is_bounded(self))
 
 
 @in_chunks(DeltaProduct)
