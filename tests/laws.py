@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import torch
 from plugin_kinds import PLUGIN_KINDS, PLUGIN_POSITIONS
@@ -22,6 +23,10 @@ from torch import Tensor, nn
 
 from minigpt.attention import Attention
 from minigpt.attention.cache import Past
+from minigpt.attention.linear.gated_delta_net import GatedDeltaNet
+from minigpt.attention.linear.gated_linear import GatedLinear
+from minigpt.attention.linear.kimi_delta import KimiDelta
+from minigpt.attention.linear.mamba2 import Mamba2
 from minigpt.attention.position import Alibi, NoPosition, Position, Rotary
 from minigpt.attention.softmax.dot_product import DotProduct
 from minigpt.attention.softmax.grouped_query import GroupedQuery
@@ -58,6 +63,7 @@ class Case:
 
 KINDS: dict[str, type[Attention]] = Attention.kinds | PLUGIN_KINDS
 POSITIONS: dict[str, type[Position]] = Position.kinds | PLUGIN_POSITIONS
+PUBLISHED: dict[str, Any] = {"convolution": 4, "value_silu": True, "norm_weights": True, "norm_epsilon": 1e-5}
 OPTIONS = [
     SingleHead.Config(scaled=False),
     SingleHead.Config(head_dim=5),
@@ -69,6 +75,11 @@ OPTIONS = [
     GroupedQuery.Config(n_kv_head=2, qk_norm="whole", qkv_bias=False, score_scale=0.3),
     SoftCapWindow.Config(window=3, cap=1.0, n_kv_head=2),
     MultiHead.Config(position=Rotary.Config(base=100.0)),
+    # the layers of papers, in odd sizes
+    GatedDeltaNet.Config(n_head=2, head_dim=3, value_dim=5, n_key_head=1, gate=True, write_bias=False, **PUBLISHED),
+    KimiDelta.Config(value_dim=3, gate=True, bounded=False, random_decays=True, **PUBLISHED),
+    Mamba2.Config(head_dim=3, value_dim=5, n_key_head=2, gate=True, skip=True, scaled=False, **PUBLISHED),
+    GatedLinear.Config(value_dim=6, gate=True, norm_weights=True),
 ]
 PLACES = [  # positions with options
     Rotary.Config(share=0.7),

@@ -33,7 +33,7 @@ import torch
 from laws import ATTENTIONS, Case, asked_of, make_model, obey
 
 from minigpt.attention import Attention, base
-from minigpt.attention.linear import recurrent
+from minigpt.attention.linear import published, recurrent
 from minigpt.attention.position import Alibi, NoPosition, Rotary
 from minigpt.attention.sparse import choice
 from minigpt.checks.laws import Law, LawError
@@ -202,12 +202,13 @@ class Subject:
 
 @cache
 def subjects() -> dict[str, Subject]:
-    """Every file that is changed: those of the kinds, and three that kinds share."""
+    """Every file that is changed: those of the kinds, and four that kinds share."""
     found = {name: Subject(name, sys.modules[k.__module__], (k,)) for name, k in Attention.kinds.items()}
     shared = {
         base: ("multi_head", "grouped_query"),
         choice: ("top_k", "block_top_k"),
         recurrent: ("linear", "mamba2", "kimi_delta"),
+        published: ("gated_delta_net", "mamba2", "gated_linear"),
     }
     for module, names in shared.items():
         name = module.__name__.rpartition(".")[2]

@@ -124,6 +124,8 @@ def test_the_transforms_of_a_long_convolution_are_counted() -> None:
         ({"kind": "grouped_query", "n_head": 4, "n_kv_head": 2}, L * D * 4),
         ({"kind": "grouped_query", "n_head": 4, "n_kv_head": 1}, L * D * 2),
         (["average_softmax", "single_head", "average_softmax"], 2 * D * 4 + 2 * D * 4 / T),
+        ({"kind": "delta_net", "n_head": 4}, L * D * 8 * 4 / T),  # four states of 8 x 8
+        ({"kind": "delta_net", "n_head": 4, "convolution": 4}, L * (D * 8 + 3 * 3 * D) * 4 / T),  # 3 vectors for each
     ],
 )
 def test_bytes_of_cache_a_token(attention: Any, expected: float) -> None:

@@ -7,8 +7,11 @@ B batch, H heads, T positions, D model width, d width of a query and a key, e wi
 
 from __future__ import annotations
 
+import inspect
 import math
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -17,11 +20,11 @@ import torch
 import torch.nn.functional as F
 from laws import stir
 from torch import Tensor, nn
+from torch.func import functional_call
 from transformers import Mamba2Config
 from transformers.models.mamba2 import modeling_mamba2
 
 from minigpt.attention import Attention
-from minigpt.attention.cache import Past
 from minigpt.attention.linear.delta_net import DeltaNet
 from minigpt.attention.linear.delta_product import DeltaProduct
 from minigpt.attention.linear.gated_delta_net import GatedDeltaNet
@@ -34,10 +37,14 @@ from minigpt.attention.linear.retention import Retention
 from minigpt.attention.linear.taylor import Taylor
 from minigpt.attention.position import NoPosition, Shape
 from minigpt.checks.laws import off
+from minigpt.config.options import build, override
+from minigpt.config.strict_yaml import Node
 from minigpt.fast import make_fast
+from minigpt.model import ModelConfig
 
 B, H, T, D, d = 2, 4, 21, 16, 4
 EXACT = 1e-10
+WIDE = 128  # the width of the models for which the files of the kinds name their papers' options
 
 
 def made(config: Attention.Config) -> Any:
@@ -270,91 +277,210 @@ def in_float64(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> None:
     monkeypatch.setattr(Tensor, "float", Tensor.double)
 
 
-def what_is_normed(module: nn.Module, norm: nn.Module, x: Tensor) -> Tensor:
-    """What reaches a norm when the module is given x: before any norm and gate."""
-    caught = list[Tensor]()
-    handle = norm.register_forward_pre_hook(lambda _, arguments: caught.append(arguments[0]))
-    module(x)
-    handle.remove()
-    return caught[0]
+# ---- the layers of the papers, whole, with the options that the files of the kinds name ----
 
 
-def pass_through(convolution: nn.Conv1d) -> None:
-    """A convolution that leaves each position as it is."""
-    nn.init.zeros_(convolution.weight)
-    nn.init.ones_(convolution.weight[:, :, -1])
-    if convolution.bias is not None:
-        nn.init.zeros_(convolution.bias)
+def published(kind: type[Attention], place: int = 0) -> Attention.Config:
+    """The options with which the opening of a kind's file says that its paper trains."""
+    opening, tree = inspect.getdoc(inspect.getmodule(kind)) or "", Node({}, "", {})
+    options = re.findall(rf"^ +(\{{kind: {kind.kind}, [^}}]*\}})", opening, re.MULTILINE)[place]
+    override(tree, f"attention={' '.join(options.split())}", [])
+    attention = build(ModelConfig, tree).attention
+    assert isinstance(attention, Attention.Config)
+    return attention
 
 
-@torch.no_grad()
-def test_mamba2_of_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+def layer_of(config: Attention.Config) -> Any:
+    """The layer in a model of width WIDE without biases."""
+    torch.manual_seed(0)
+    model = Shape(n_embd=WIDE, block_size=32, position=NoPosition.Config(), bias=False)
+    layer = config.component(config, model).double()
+    stir(layer)
+    return layer
+
+
+def compute_the_same(ours: Any, theirs: Callable[[Tensor], Tensor]) -> None:
+    """Values, and the gradients of x and of each parameter of `ours`, from which `theirs` is computed too."""
+    noise = torch.Generator().manual_seed(1)
+    x = torch.randn(B, T, WIDE, dtype=torch.float64, generator=noise).requires_grad_()  # (B, T, D)
+    direction = torch.randn(B, T, WIDE, dtype=torch.float64, generator=noise)  # (B, T, D)
+    wanted = [x, *ours.parameters()]
+
+    def computed(function: Callable[[Tensor], Tensor]) -> list[Tensor]:
+        y = function(x)  # (B, T, D)
+        return [y.detach(), *torch.autograd.grad((y * direction).sum(), wanted)]
+
+    expected = computed(theirs)
+    for fast in (False, True):
+        assert max(map(off, computed(make_fast(ours, fast)), expected)) < EXACT
+        past = ours.make_cache(T)
+        with torch.no_grad():
+            written = torch.cat([ours(chunk, past) for chunk in x.split([1, 1, 4, 2, 13], dim=1)], dim=1)  # (B, T, D)
+        assert off(written, expected[0]) < EXACT
+
+
+def with_weights(theirs: nn.Module, weights: dict[str, Tensor]) -> Callable[[Tensor], Tensor]:
+    """A module as a function of x, all of whose weights are given."""
+    assert weights.keys() == dict(theirs.named_parameters()).keys()
+
+    def called(x: Tensor) -> Tensor:
+        y = functional_call(theirs.double(), weights, (x,))
+        return y[0] if isinstance(y, tuple) else y
+
+    return called
+
+
+def as_conv1d(*convolutions: Any) -> Tensor:
+    """The weights of several short convolutions as one of torch's, which counts from the oldest value: (F, 1, w)."""
+    return torch.cat([convolution.weight.flip(0).T for convolution in convolutions])[:, None]
+
+
+def of_three(ours: Any) -> tuple[Any, ...]:
+    return tuple(ours.convolutions[name] for name in ("query", "key", "value"))
+
+
+def test_the_layer_of_mamba2(monkeypatch: pytest.MonkeyPatch) -> None:
     in_float64(monkeypatch, modeling_mamba2)
-    config = Mamba2Config(
-        num_heads=H, head_dim=d, hidden_size=D, state_size=d, expand=1, n_groups=H, conv_kernel=2, chunk_size=8
-    )
-    theirs, ours, x = modeling_mamba2.Mamba2Mixer(config, 0).double().eval(), made(Mamba2.Config()), tokens()
-    pass_through(theirs.conv1d)
-    nn.init.zeros_(theirs.D)
-    stir(theirs.in_proj)
-    theirs.A_log.copy_(ours.rate)
-    theirs.dt_bias.copy_(ours.step.bias)
-    parts = [ours.value, ours.key, ours.query, ours.step]  # after the gate: x, B, C, dt
-    for layer in parts[:3]:
-        nn.init.zeros_(layer.bias)
-    theirs.in_proj.weight[D:] = torch.cat([layer.weight for layer in parts])
-    found = what_is_normed(theirs, theirs.norm, x)  # (B, T, D)
-    query, key, value = ours.qkv(x, Past())
-    mixed = ours.mix(query, key, F.silu(value)) * math.sqrt(d)  # (B, H, T, e): there values pass the SiLU too
-    assert off(found, mixed.transpose(1, 2).flatten(2)) < EXACT
+    config = published(Mamba2)
+    for groups in (1, 4):
+        ours = layer_of(replace(config, n_key_head=groups))
+        query, key, value = of_three(ours)
+        shape = {"num_heads": ours.n_head, "head_dim": ours.e, "state_size": ours.d, "n_groups": groups}
+        theirs = modeling_mamba2.Mamba2Mixer(Mamba2Config(**shape, hidden_size=WIDE, chunk_size=8), 0)
+        projections = (ours.gate, ours.value, ours.key, ours.query, ours.step)
+        weights = {
+            "in_proj.weight": torch.cat([layer.weight for layer in projections]),
+            "conv1d.weight": as_conv1d(value, key, query),
+            "conv1d.bias": torch.cat((value.bias, key.bias, query.bias)),
+            "dt_bias": ours.step.bias,
+            "A_log": ours.rate,
+            "D": ours.skip,
+            "norm.weight": ours.norm.weight,
+            "out_proj.weight": ours.project.weight,
+        }
+        compute_the_same(ours, with_weights(theirs, weights))
 
 
-@torch.no_grad()
-def test_gated_delta_net_of_qwen3_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_layer_of_gated_delta_net(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OLMo Hybrid has the paper's, with negative eigenvalues where b is up to two."""
+    olmo = pytest.importorskip("transformers.models.olmo_hybrid.modeling_olmo_hybrid")
+    in_float64(monkeypatch, olmo)
+    for strength in (1.0, 2.0):
+        ours = layer_of(replace(published(GatedDeltaNet), strength=strength))
+        shape = {"linear_num_value_heads": ours.n_head, "linear_num_key_heads": ours.n_head}
+        shape |= {"linear_key_head_dim": ours.d, "linear_value_head_dim": ours.e, "linear_conv_kernel_dim": 4}
+        config = olmo.OlmoHybridConfig(hidden_size=WIDE, linear_allow_neg_eigval=strength == 2, **shape)
+        names = {"q": "query", "k": "key", "v": "value", "a": "forget", "b": "write", "g": "gate", "o": "project"}
+        weights = {f"{theirs}_proj.weight": getattr(ours, name).weight for theirs, name in names.items()}
+        weights |= {"conv1d.weight": as_conv1d(*of_three(ours)), "o_norm.weight": ours.norm.weight}
+        weights |= {"A_log": ours.rate, "dt_bias": ours.forget.bias}
+        compute_the_same(ours, with_weights(olmo.OlmoHybridGatedDeltaNet(config, 0), weights))
+
+
+def test_the_layer_of_qwen3_next_whose_heads_share_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     qwen = pytest.importorskip("transformers.models.qwen3_next.modeling_qwen3_next")
     in_float64(monkeypatch, qwen)
-    config = qwen.Qwen3NextConfig(
-        hidden_size=D,
-        linear_num_value_heads=H,
-        linear_num_key_heads=H,
-        linear_key_head_dim=d,
-        linear_value_head_dim=d,
-        linear_conv_kernel_dim=2,
-        num_hidden_layers=4,
-    )
-    theirs, ours, x = qwen.Qwen3NextGatedDeltaNet(config, 0).double().eval(), made(GatedDeltaNet.Config()), tokens()
-    pass_through(theirs.conv1d)
-    for layer in (ours.query, ours.key, ours.value, ours.write):
-        nn.init.zeros_(layer.bias)
-    theirs.A_log.copy_(ours.rate)
-    theirs.dt_bias.copy_(ours.forget.bias)
-    of_a_head = [layer.weight.view(H, d, D) for layer in (ours.query, ours.key, ours.value)]  # (H, d, D) each
-    gate = torch.randn(H, d, D, dtype=torch.float64)  # (H, d, D)
-    theirs.in_proj_qkvz.weight.copy_(torch.cat((*of_a_head, gate), dim=1).flatten(0, 1))
-    theirs.in_proj_ba.weight.copy_(torch.stack((ours.write.weight, ours.forget.weight), dim=1).flatten(0, 1))
-    found = what_is_normed(theirs, theirs.norm, x).view(B, T, H, d)
-    query, key, value = ours.qkv(x, Past())
-    assert off(found, ours.mix(query, key, F.silu(value)).transpose(1, 2)) < EXACT
+    config = replace(published(GatedDeltaNet), n_head=4, n_key_head=2, norm_epsilon=1e-6)
+    ours, G = layer_of(config), 2
+    shape = {"linear_num_value_heads": 4, "linear_num_key_heads": G, "linear_conv_kernel_dim": 4}
+    shape |= {"linear_key_head_dim": ours.d, "linear_value_head_dim": ours.e, "num_hidden_layers": 4}
+    theirs = qwen.Qwen3NextGatedDeltaNet(qwen.Qwen3NextConfig(hidden_size=WIDE, **shape), 0)
+
+    def by_key(*layers: nn.Linear) -> Tensor:
+        """The weights of several layers in one, all those of a head of keys together."""
+        return torch.cat([layer.weight.unflatten(0, (G, -1)) for layer in layers], dim=1).flatten(0, 1)
+
+    weights = {
+        "in_proj_qkvz.weight": by_key(ours.query, ours.key, ours.value, ours.gate),
+        "in_proj_ba.weight": by_key(ours.write, ours.forget),
+        "conv1d.weight": as_conv1d(*of_three(ours)),
+        "A_log": ours.rate,
+        "dt_bias": ours.forget.bias,
+        "norm.weight": ours.norm.weight,
+        "out_proj.weight": ours.project.weight,
+    }
+    compute_the_same(ours, with_weights(theirs, weights))
 
 
-@torch.no_grad()
-def test_kimi_delta_of_kimi_linear(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_layer_of_kimi_linear(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decays far below e^-5 are among them, which chunks cannot divide by."""
     kimi = pytest.importorskip("transformers.models.kimi_linear.modeling_kimi_linear")
     in_float64(monkeypatch, kimi)
-    config = kimi.KimiLinearConfig(
-        hidden_size=D, linear_num_heads=H, linear_head_dim=d, linear_conv_kernel_dim=2, num_hidden_layers=4
-    )
-    theirs, ours, x = kimi.KimiLinearDeltaAttention(config, 0).double().eval(), made(KimiDelta.Config()), tokens()
-    pass_through(theirs.conv1d)
-    for layer in (ours.query, ours.key, ours.value, ours.write):
-        nn.init.zeros_(layer.bias)
-    pairs = [(theirs.q_proj, ours.query), (theirs.k_proj, ours.key), (theirs.v_proj, ours.value)]
-    pairs += [(theirs.b_proj, ours.write), (theirs.forget_gate.f_a_proj, ours.down)]
-    pairs += [(theirs.forget_gate.f_b_proj, ours.forget)]
-    for their, our in pairs:
-        their.weight.copy_(our.weight)
-    theirs.forget_gate.dt_bias.copy_(ours.forget.bias)
-    theirs.forget_gate.A_log.copy_(ours.rate.view(1, 1, H, 1))
-    found = what_is_normed(theirs, theirs.o_norm, x).view(B, T, H, d)
-    query, key, value = ours.qkv(x, Past())
-    assert off(found, ours.mix(query, key, F.silu(value)).transpose(1, 2)) < EXACT
+    ours = layer_of(published(KimiDelta))
+    with torch.no_grad():
+        ours.rate[0] = math.log(16)
+        ours.forget.bias.add_(1)
+    shape = {"linear_num_heads": ours.n_head, "linear_head_dim": ours.d, "linear_conv_kernel_dim": 4}
+    config = kimi.KimiLinearConfig(hidden_size=WIDE, rms_norm_eps=1e-5, num_hidden_layers=4, **shape)
+    names = {"q": "query", "k": "key", "v": "value", "b": "write", "g_a": "gate_down", "g_b": "gate", "o": "project"}
+    weights = {f"{theirs}_proj.weight": getattr(ours, name).weight for theirs, name in names.items()}
+    weights |= {"conv1d.weight": as_conv1d(*of_three(ours)), "o_norm.weight": ours.norm.weight}
+    weights |= {"forget_gate.f_a_proj.weight": ours.down.weight, "forget_gate.f_b_proj.weight": ours.forget.weight}
+    weights |= {"forget_gate.dt_bias": ours.forget.bias, "forget_gate.A_log": ours.rate.view(1, 1, -1, 1)}
+    compute_the_same(ours, with_weights(kimi.KimiLinearDeltaAttention(config, 0), weights))
+
+
+def convolved(convolution: Any, x: Tensor) -> Tensor:
+    """y_t = c + w_0 x_t + w_1 x_(t-1) + ...: (T, F)."""
+    shares = convolution.weight  # (w, F)
+    rows = [sum(shares[i] * x[t - i] for i in range(min(t + 1, len(shares)))) for t in range(len(x))]
+    return torch.stack(rows) + (0 if convolution.bias is None else convolution.bias)
+
+
+def rms(x: Tensor, epsilon: float) -> Tensor:
+    return x / (x.square().mean(dim=-1, keepdim=True) + epsilon).sqrt()
+
+
+def heads_of(ours: Any, *parts: Tensor) -> list[tuple[Tensor, ...]]:
+    """The heads of each part (T, H width), side by side: H of (T, width) each."""
+    return list(zip(*(part.chunk(ours.n_head, dim=-1) for part in parts), strict=True))
+
+
+def each_text(layer: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    return lambda x: torch.stack([layer(text) for text in x])
+
+
+def test_the_layer_of_delta_net() -> None:
+    """q, k = silu(conv(W x)) with a length of one, v = silu(conv(W x)), b = sigmoid(W x); W_o RMSNorm(o)."""
+    ours = layer_of(published(DeltaNet))
+
+    def layer(x: Tensor) -> Tensor:
+        names, heads = ("query", "key", "value"), []
+        q, k, v = (convolved(ours.convolutions[name], x @ getattr(ours, name).weight.T) for name in names)
+        for q_h, k_h, v_h, beta in heads_of(ours, q, k, F.silu(v), (x @ ours.write.weight.T).sigmoid()):
+            state, rows = torch.zeros(ours.e, ours.d, dtype=x.dtype), []
+            for t in range(T):
+                key = unit(k_h[t])
+                state = state - beta[t] * torch.outer(state @ key, key) + beta[t] * torch.outer(v_h[t], key)
+                rows.append(state @ unit(q_h[t]) / math.sqrt(ours.d))
+            heads.append(ours.norm.weight * rms(torch.stack(rows), 1e-5))
+        return torch.cat(heads, dim=-1) @ ours.project.weight.T
+
+    compute_the_same(ours, each_text(layer))
+
+
+@pytest.mark.parametrize("kind", [GatedLinear, Retention])
+def test_the_layer_of_gated_linear_attention_and_of_retnet(kind: type[Attention]) -> None:
+    """W_o (swish(W_r x) * norm(o)), S_t = diag(a_t) S_(t-1) + k v'; RetNet's norm has no weights, and a is constant."""
+    ours = layer_of(published(kind))
+    if kind is GatedLinear:
+        with torch.no_grad():
+            ours.up.bias[::3] = -200.0  # far below e^-5
+
+    def layer(x: Tensor) -> Tensor:
+        q, k, v, r = (x @ part.weight.T for part in (ours.query, ours.key, ours.value, ours.gate))
+        if kind is GatedLinear:
+            alpha = (F.logsigmoid(x @ ours.down.weight.T @ ours.up.weight.T + ours.up.bias) / 16).exp()  # (T, H d)
+        else:
+            alpha = torch.cat([x.new_full((T, ours.d), 1 - 2.0 ** (-5 - h)) for h in range(ours.n_head)], dim=1)
+        heads = []
+        for q_h, k_h, v_h, r_h, a_h in heads_of(ours, q, k, v, r, alpha):
+            state, rows = torch.zeros(ours.d, ours.e, dtype=x.dtype), []
+            for t in range(T):
+                state = a_h[t, :, None] * state + torch.outer(k_h[t], v_h[t])
+                rows.append(q_h[t] @ state / math.sqrt(ours.d))
+            normed = rms(torch.stack(rows), ours.config.norm_epsilon)  # (T, e)
+            heads.append(F.silu(r_h) * (normed if ours.norm.weight is None else ours.norm.weight * normed))
+        return torch.cat(heads, dim=-1) @ ours.project.weight.T
+
+    compute_the_same(ours, each_text(layer))

@@ -6,10 +6,14 @@ B batch, H heads, T positions, D model width.
 from __future__ import annotations
 
 import math
+import re
+from typing import Any
 
 import pytest
 import torch
-from laws import POSITIONS, Case, D, make_layer, model_config, stir
+import torch.nn.functional as F
+from laws import OPTIONS as OF_ALL
+from laws import POSITIONS, PUBLISHED, Case, D, make_layer, model_config, stir
 from torch import Tensor
 
 from minigpt.attention import Attention
@@ -21,6 +25,7 @@ from minigpt.attention.linear.gated_linear import GatedLinear
 from minigpt.attention.linear.kimi_delta import KimiDelta
 from minigpt.attention.linear.log_linear import LogLinear
 from minigpt.attention.linear.mamba2 import Mamba2
+from minigpt.attention.linear.published import ShortConvolution
 from minigpt.attention.linear.recurrent import FASTEST, Recurrent
 from minigpt.attention.linear.retention import Retention
 from minigpt.attention.linear.taylor import Taylor
@@ -31,6 +36,7 @@ from minigpt.fast.guard import fitting
 from minigpt.fast.recurrence import step_by_step
 from minigpt.inspection.cost import bytes_of
 from minigpt.model import GPT, ModelConfig
+from minigpt.system.errors import ConfigError
 
 RECURRENT = {name: kind for name, kind in Attention.kinds.items() if issubclass(kind, Recurrent)}
 every = pytest.mark.parametrize("kind", RECURRENT.values(), ids=RECURRENT)
@@ -202,6 +208,7 @@ def test_dropout_drops_weights_which_only_the_matrix_has() -> None:
 # ---- options, and gates at their ends ----
 
 OPTIONS: list[Recurrent.Config] = [
+    *(options for options in OF_ALL if isinstance(options, Recurrent.Config)),
     Retention.Config(decay="alibi", features="silu"),
     Retention.Config(decay="none", features="unit", normed=False, head_dim=3),
     GatedLinear.Config(n_head=1, head_dim=2, features="elu"),
@@ -210,6 +217,9 @@ OPTIONS: list[Recurrent.Config] = [
     Taylor.Config(n_head=2, head_dim=3),
     LogLinear.Config(levels=2),
     LogLinear.Config(levels=4, n_head=1),
+    LogLinear.Config(value_dim=6, n_key_head=2, gate=True, scaled=False, **PUBLISHED),
+    DeltaProduct.Config(value_dim=3, write_bias=False, **PUBLISHED),
+    Retention.Config(value_dim=6, gate=True),
 ]
 
 
@@ -222,16 +232,20 @@ def test_with_any_options_the_three_forms_are_one_computation(config: Recurrent.
         assert max(map(off, with_gradients(layer, x, form), matrix)) < 1e-9, form
 
 
+@pytest.mark.parametrize("bounded", [True, False])
 @pytest.mark.parametrize("kind", [GatedLinear, KimiDelta])
-def test_channels_that_forget_as_fast_as_they_may_stay_finite_in_float32(kind: type[Attention]) -> None:
-    """Every other channel forgets nothing, the others all but e^-5 at each token."""
-    layer, x = layer_of(kind), tokens(70)
+def test_channels_that_forget_as_fast_as_they_may_stay_finite_in_float32(
+    kind: type[GatedLinear | KimiDelta], bounded: bool
+) -> None:
+    """Every other channel forgets nothing, the others all but e^-5 at each token, or without a bound all."""
+    layer, x = make_layer(Case(kind.Config(bounded=bounded), NoPosition.Config())), tokens(70)
+    assert isinstance(layer, Recurrent)
     gates = layer.up if isinstance(layer, GatedLinear) else layer.forget
     with torch.no_grad():
         gates.bias.copy_(torch.tensor([-1e6, 1e6]).repeat(D // 2))
     exact = with_gradients(layer, x, "matrix")
     log_decay = layer.ungated(layer.qkv(x, Past())[1])[1][..., -layer.d :]  # (B, H, T, d)
-    assert log_decay.min() == FASTEST and log_decay.max() == 0
+    assert (log_decay.min() == FASTEST if bounded else log_decay.min() < -1e4) and log_decay.max() == 0
     rough = layer.float()
     for form in FORMS:
         for found, expected in zip(with_gradients(rough, x.float(), form), exact):
@@ -262,6 +276,39 @@ def test_gates_start_near_one_as_those_of_retention(kind: type[Attention]) -> No
     expected = torch.tensor([1 / 32, 1 / 64, 1 / 128, 1 / 256])[:, None, None]  # (H, 1, 1)
     assert key.isfinite().all()
     assert ((1 - log_decay.exp()) / expected - 1).abs().max() < 0.5
+
+
+@pytest.mark.parametrize(("kind", "lowest"), [(Mamba2, 1), (GatedDeltaNet, 0), (KimiDelta, 1)])
+def test_decays_start_at_random_as_those_of_the_papers(kind: type[Attention], lowest: float) -> None:
+    """Rates up to 16, and steps between 0.001 and 0.1, at the start as much above 0.01 as below."""
+    torch.manual_seed(0)
+    config = kind.Config(n_head=64, head_dim=2, random_decays=True)  # type: ignore[call-arg]
+    layer: Any = GPT(model_config(Case(config, NoPosition.Config())), 11).attentions()[0]
+    steps = F.softplus((layer.step if kind is Mamba2 else layer.forget).bias)
+    assert lowest <= layer.rate.exp().min() < 3 and 14 < layer.rate.exp().max() <= 16
+    assert 0.001 <= steps.min() < steps.max() <= 0.1 and 0.3 < (steps < 0.01).float().mean() < 0.7
+
+
+def test_a_short_convolution_by_hand() -> None:
+    convolution = ShortConvolution(1, 3, bias=True)
+    with torch.no_grad():
+        convolution.weight.copy_(torch.tensor([[1.0], [10.0], [100.0]]))
+        convolution.bias.fill_(0.5)
+    found = convolution(torch.tensor([1.0, 2.0, 3.0, 4.0]).view(1, 4, 1), Past(), "any")
+    assert found.flatten().tolist() == [1.5, 12.5, 123.5, 234.5]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (Mamba2, {"n_key_head": 3}, "n_key_head: 3 heads of keys do not divide n_head, 4"),
+        (GatedLinear, {"normed": False, "norm_weights": True}, "there is no norm, by `normed: false`"),
+        (GatedLinear, {"convolution": 4}, "this kind has no such option"),
+    ],
+)
+def test_options_that_do_not_go_together(kind: type[Attention], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        kind.Config(**options)
 
 
 def test_short_texts_take_the_explicit_weights_where_they_cost_less() -> None:

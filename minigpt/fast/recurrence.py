@@ -21,6 +21,7 @@ from minigpt.attention.linear.gated_delta_net import GatedDeltaNet
 from minigpt.attention.linear.gated_linear import GatedLinear
 from minigpt.attention.linear.kimi_delta import KimiDelta
 from minigpt.attention.linear.linear import Linear
+from minigpt.attention.linear.mamba2 import Mamba2
 from minigpt.attention.linear.recurrent import Recurrent
 from minigpt.attention.linear.retention import Retention
 from minigpt.attention.linear.taylor import Taylor, second_order
@@ -28,7 +29,8 @@ from minigpt.fast.chunks import chunked
 from minigpt.fast.guard import faster
 
 CHUNKS, STATES = "chunks", "states of fixed size"
-HELPERS = ("gates", "ungated", "view", "empty", "decays", "in_turn")  # the forms call these: a subclass may change them
+PARTS = ("view", "projected", "scale", "of_projections", "convolution_bias", "gates_of_output")  # of `qkv`, of `output`
+HELPERS = ("gates", "ungated", "empty", "decays", "in_turn", *PARTS)  # a subclass may change these
 Spread = Callable[[Any, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
@@ -67,7 +69,8 @@ def needs_weights(self: Recurrent, query: Tensor, key: Tensor) -> bool:
 
 def is_bounded(self: Recurrent) -> bool:
     """Whether no decay of a channel is too small for chunks to divide by it; a subclass may have gates of its own."""
-    return type(self).gates in (GatedLinear.gates, KimiDelta.gates)
+    bounded: bool = getattr(self.config, "bounded", False)
+    return bounded and type(self).gates in (GatedLinear.gates, KimiDelta.gates)
 
 
 def in_chunks(kind: type[Recurrent], least: Callable[[Any], int] = lambda self: 0) -> Callable[[Spread], Spread]:
@@ -102,6 +105,13 @@ def retention(self: Retention, query: Tensor, key: Tensor, value: Tensor, state:
     """Writes that add, with one decay for each head or for each channel."""
     bare, log_decay = self.ungated(key)  # (B, H, T, d), (B, H, T, g)
     return chunked(query, bare, value, state, log_decay, bounded=is_bounded(self))
+
+
+@in_chunks(Mamba2)
+def mamba2(self: Mamba2, query: Tensor, key: Tensor, value: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """The same, and each head's multiple of a token's own value."""
+    mixed, state = retention(self, query, key, value, state)  # (B, H, T, e)
+    return mixed + self.skip[:, None, None] * value if self.config.skip else mixed, state
 
 
 @in_chunks(DeltaNet)

@@ -11,6 +11,10 @@ attention; with equal keys and b = 1 only the last value is left.
 Cost: O(T d D) in training, O(d D) for a written token. Cache: H d e numbers a layer, whatever the context.
 Used by: DeltaNet; with gates in Qwen3-Next and Kimi Linear.
 
+The layer of arXiv 2406.06484 in a model of width 128 without biases (`published.py`):
+
+    {kind: delta_net, convolution: 4, value_silu: true, norm_weights: true, norm_epsilon: 1e-5, write_bias: false}
+
 B batch, H heads, T query positions, S key positions, D model width, d width of a query and a key, e width of a value.
 """
 
@@ -23,7 +27,8 @@ import torch
 from torch import Tensor, nn
 
 from minigpt.attention.edge import Edge
-from minigpt.attention.linear.recurrent import Features, Recurrent, outer, products, read
+from minigpt.attention.linear.published import Published
+from minigpt.attention.linear.recurrent import Features, outer, products, read
 from minigpt.attention.position import Shape
 from minigpt.config.options import Range
 
@@ -48,7 +53,7 @@ def one_key_for_all(mine: Any, window: Any) -> None:
     mine.value.bias.mul_(mine.d**0.5)
 
 
-class DeltaNet(Recurrent, kind="delta_net"):
+class DeltaNet(Published, kind="delta_net"):
     """A key has one gate: how much of the old value is replaced."""
 
     edges: ClassVar[tuple[Edge, ...]] = (
@@ -70,17 +75,19 @@ class DeltaNet(Recurrent, kind="delta_net"):
     )
 
     @dataclass(frozen=True, kw_only=True)
-    class Config(Recurrent.Config):
-        without = ("features",)
+    class Config(Published.Config):
+        without: ClassVar[tuple[str, ...]] = ("features", "gate", "n_key_head")
         features: Features = "unit"
         strength: Annotated[float, Range(0, 2, open_low=True)] = 1.0
         """The largest b. Above one, a write can change the sign of what it replaces."""
+        write_bias: bool = True
+        """Whether b has a learned constant; the paper's has none."""
 
     config: DeltaNet.Config
 
     def __init__(self, config: DeltaNet.Config, model: Shape, layer: int = 0):
         super().__init__(config, model, layer)
-        self.write = nn.Linear(model.n_embd, config.n_head)
+        self.write = nn.Linear(model.n_embd, config.n_head, bias=config.write_bias)
 
     def gates(self, x: Tensor) -> Tensor:
         write = self.write(x).to(torch.promote_types(x.dtype, torch.float32))  # (B, T, H)

@@ -60,15 +60,17 @@ class DeltaProduct(DeltaNet, kind="delta_product"):
         super().__init__(config, model, layer)
         D, heads = model.n_embd, config.writes * config.n_head
         self.key = nn.Linear(D, heads * self.d, bias=model.bias)
-        self.value = nn.Linear(D, heads * self.d, bias=model.bias)
-        self.write = nn.Linear(D, heads)
+        self.value = nn.Linear(D, heads * self.e, bias=model.bias)
+        self.write = nn.Linear(D, heads, bias=config.write_bias)
+        if config.convolution:
+            self.convolutions = self.of_projections()
 
     def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
         n, H = self.config.writes, self.n_head
-        query = self.view(self.query, x, past, H).repeat(1, n, 1, 1)  # (B, n H, T, d): every group has the same
-        key = self.view(self.key, x, past, n * H)  # (B, n H, T, d)
-        value = split_heads(self.value(x), n * H)  # (B, n H, T, e)
-        return query * self.d**-0.5, torch.cat((key, self.gates(x)), dim=-1), value
+        query = self.view(self.projected("query", x, past), past, H).repeat(1, n, 1, 1)  # (B, n H, T, d): all alike
+        key = self.view(self.projected("key", x, past), past, n * H)  # (B, n H, T, d)
+        value = split_heads(self.projected("value", x, past), n * H)  # (B, n H, T, e)
+        return query * self.scale(), torch.cat((key, self.gates(x)), dim=-1), value
 
     def in_turn(self, x: Tensor) -> Tensor:
         """The writes of all tokens, one after the other: (B, n H, S, ...) -> (B, H, S n, ...)."""

@@ -4,15 +4,21 @@
 
 "Gated Delta Networks: Improving Mamba2 with Delta Rule" (arXiv 2412.06464). New against DeltaNet: Mamba-2's decay a_t,
 which fades the whole state, where a write replaces the value of one key; new against Mamba-2: the write. With decays of
-one it is DeltaNet, with small b it is Mamba-2. The paper's short convolution and its gate on the output are left out.
+one it is DeltaNet, with small b it is Mamba-2.
 Cost: O(T d D) in training, O(d D) for a written token. Cache: H d e numbers a layer, whatever the context.
 Used by: Qwen3-Next, Qwen3.5, three layers of four.
+
+The paper's layer in a model of width 128 without biases (`published.py`); Qwen3-Next's has half as many heads of keys:
+
+    {kind: gated_delta_net, n_head: 3, head_dim: 32, value_dim: 64, convolution: 4, value_silu: true, gate: true,
+     norm_weights: true, norm_epsilon: 1e-5, write_bias: false, random_decays: true}
 
 B batch, H heads, T query positions, S key positions, D model width, d width of a query and a key, e width of a value.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -21,6 +27,7 @@ from torch import Tensor, nn
 
 from minigpt.attention.edge import Edge
 from minigpt.attention.linear.delta_net import DeltaNet, replaced
+from minigpt.attention.linear.published import random_rates, random_steps
 from minigpt.attention.linear.recurrent import opposite_of_softplus, products
 from minigpt.attention.linear.retention import slow_decays
 from minigpt.attention.position import Shape
@@ -52,11 +59,22 @@ class GatedDeltaNet(DeltaNet, kind="gated_delta_net"):
         Edge("mamba2", "b -> 0, and is the step", {}, {"features": "unit"}, writes_that_are_steps, error=1e-4),
     )
 
-    def __init__(self, config: DeltaNet.Config, model: Shape, layer: int = 0):
+    @dataclass(frozen=True, kw_only=True)
+    class Config(DeltaNet.Config):
+        without: ClassVar[tuple[str, ...]] = ("features",)
+        random_decays: bool = False
+        """Whether decays start as the paper's: rates up to 16, steps of 0.001 to 0.1; by default as retention's."""
+
+    config: GatedDeltaNet.Config
+
+    def __init__(self, config: GatedDeltaNet.Config, model: Shape, layer: int = 0):
         super().__init__(config, model, layer)
         self.forget = nn.Linear(model.n_embd, config.n_head)
         self.rate = nn.Parameter(torch.zeros(config.n_head))  # (H,): exp(rate) is one
         self.forget.bias.data.copy_(opposite_of_softplus(-slow_decays(config.n_head)))  # (H,): as retention at first
+        if config.random_decays:
+            self.rate.data.copy_(random_rates(config.n_head, lowest=0))
+            self.forget.bias.data.copy_(random_steps(config.n_head))
 
     def gates(self, x: Tensor) -> Tensor:
         strength = super().gates(x)  # (B, H, T, 1)

@@ -5,10 +5,14 @@
 "Gated Linear Attention Transformers with Hardware-Efficient Training" (arXiv 2312.06635). New against Mamba-2: a gate
 for each of the d channels instead of one for each head, and the gate does not change how strongly a token is written;
 new against retention: the gate is computed from the token. With equal, constant gates it is retention. The exponent
-1/16 keeps gates near one, so that most of the past is remembered; here no gate falls below e^-5. The paper's gate on
-the output is left out.
+1/16 keeps gates near one, so that most of the past is remembered; by default no gate falls below e^-5.
 Cost: O(T d D) in training, O(d D) for a written token. Cache: H d e numbers a layer, whatever the context.
 Used by: GLA; HGRN2 and Kimi Linear also have a gate for each channel, computed in other ways.
+
+The paper's layer in a model of width 128 without biases (`published.py`):
+
+    {kind: gated_linear, head_dim: 16, value_dim: 32, gate: true, norm_weights: true, norm_epsilon: 1e-5,
+     bounded: false}
 
 B batch, H heads, T query positions, S key positions, D model width, d width of a query and a key, r rank of the gates.
 """
@@ -63,7 +67,11 @@ class GatedLinear(Retention, kind="gated_linear"):
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Retention.Config):
-        without = ("decay",)
+        without = ("decay", "convolution", "value_silu", "n_key_head")
+        bounded: bool = True
+        """Whether no gate falls below e^-5, so that chunks can divide by it; the paper's have no bound."""
+
+    config: GatedLinear.Config
 
     def __init__(self, config: GatedLinear.Config, model: Shape, layer: int = 0):
         super().__init__(config, model, layer)
@@ -75,4 +83,5 @@ class GatedLinear(Retention, kind="gated_linear"):
     def gates(self, x: Tensor) -> Tensor:
         gates = split_heads(self.up(self.down(x)), self.n_head)  # (B, H, T, d)
         precise = gates.to(torch.promote_types(x.dtype, torch.float32))  # (B, H, T, d)
-        return (F.logsigmoid(precise) / ROOT).clamp(min=FASTEST)  # (B, H, T, d)
+        decays = F.logsigmoid(precise) / ROOT  # (B, H, T, d)
+        return decays.clamp(min=FASTEST) if self.config.bounded else decays  # (B, H, T, d)

@@ -4,10 +4,14 @@
 
 "Kimi Linear: An Expressive, Efficient Attention Architecture" (arXiv 2510.26692). New against Gated DeltaNet: a decay
 for each of the d channels, as in gated linear attention. With equal decays it is Gated DeltaNet, with small b it is
-gated linear attention. Here no decay falls below e^-5. The paper's short convolution and its gate on the output are
-left out.
+gated linear attention. By default no decay falls below e^-5.
 Cost: O(T d D) in training, O(d D) for a written token. Cache: H d e numbers a layer, whatever the context.
 Used by: Kimi Linear, three layers of four.
+
+The paper's layer in a model of width 128 without biases (`published.py`); its gate is a sigmoid of rank e:
+
+    {kind: kimi_delta, convolution: 4, value_silu: true, gate: true, norm_weights: true, norm_epsilon: 1e-5,
+     write_bias: false, random_decays: true, bounded: false}
 
 B batch, H heads, T positions, D model width, d width of a query and a key.
 """
@@ -16,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -26,6 +31,7 @@ from minigpt.attention.edge import Edge
 from minigpt.attention.linear.delta_net import DeltaNet, weak_writes
 from minigpt.attention.linear.gated_delta_net import GatedDeltaNet, nothing_forgotten
 from minigpt.attention.linear.gated_linear import ROOT
+from minigpt.attention.linear.published import random_rates, random_steps
 from minigpt.attention.linear.recurrent import FASTEST, Recurrent
 from minigpt.attention.position import Shape
 from minigpt.attention.softmax.multi_head import split_heads
@@ -64,15 +70,33 @@ class KimiDelta(GatedDeltaNet, kind="kimi_delta"):
         Edge("gated_linear", "b -> 0", theirs={"features": "unit"}, prepare=weak_writes_and_its_gates, error=1e-4),
     )
 
-    def __init__(self, config: DeltaNet.Config, model: Shape, layer: int = 0):
+    @dataclass(frozen=True, kw_only=True)
+    class Config(GatedDeltaNet.Config):
+        without = ("features", "n_key_head")
+        bounded: bool = True
+        """Whether no decay falls below e^-5, so that chunks can divide by it; the paper's have no bound."""
+
+    config: KimiDelta.Config
+
+    def __init__(self, config: KimiDelta.Config, model: Shape, layer: int = 0):
         super().__init__(config, model, layer)
         start = self.forget.bias.data.repeat_interleave(self.d)  # (H d,): each channel as its head
         self.down = nn.Linear(model.n_embd, self.d, bias=False)
         self.forget = nn.Linear(self.d, config.n_head * self.d)
         self.forget.bias.data.copy_(start)
+        if config.random_decays:
+            self.rate.data.copy_(random_rates(config.n_head))
+            self.forget.bias.data.copy_(random_steps(config.n_head * self.d))
+        if config.gate:
+            self.gate_down = nn.Linear(model.n_embd, self.e, bias=False)
+            self.gate = nn.Linear(self.e, config.n_head * self.e, bias=model.bias)
 
     def gates(self, x: Tensor) -> Tensor:
         strength = DeltaNet.gates(self, x)  # (B, H, T, 1)
         forget = F.softplus(split_heads(self.forget(self.down(x)), self.n_head).to(strength.dtype))  # (B, H, T, d)
-        decays = (-self.rate.exp()[:, None, None] * forget).clamp(min=FASTEST)  # (B, H, T, d)
+        decays = -self.rate.exp()[:, None, None] * forget  # (B, H, T, d)
+        decays = decays.clamp(min=FASTEST) if self.config.bounded else decays  # (B, H, T, d)
         return torch.cat((strength, decays), dim=-1)  # (B, H, T, 1 + d)
+
+    def gates_of_output(self, x: Tensor) -> Tensor:
+        return split_heads(self.gate(self.gate_down(x)), self.n_head).sigmoid()  # (B, H, T, e)

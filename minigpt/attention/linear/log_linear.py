@@ -52,6 +52,7 @@ class LogLinear(Mamba2, kind="log_linear"):
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Mamba2.Config):
+        without = ("decay", "skip")
         levels: Size | None = None
         """How many states there are at most; by default enough for the context."""
 

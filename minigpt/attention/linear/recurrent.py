@@ -82,19 +82,28 @@ class Recurrent(Attention):
         self.key = nn.Linear(D, self.n_head * d, bias=model.bias)
         self.value = nn.Linear(D, self.n_head * d, bias=model.bias)
         self.project = nn.Linear(self.n_head * d, D, bias=model.bias)
-        self.norm = RMSNorm(d, weights=False, epsilon=FAINT) if config.normed else nn.Identity()
+        self.norm: nn.Module = RMSNorm(d, weights=False, epsilon=FAINT) if config.normed else nn.Identity()
 
     def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
         """x (B, T, D) -> query (B, H, T, d), key (B, H, T, d + g), value (B, H, T, e)."""
-        query, key = (self.view(layer, x, past, self.n_head) for layer in (self.query, self.key))  # (B, H, T, d) each
-        value = split_heads(self.value(x), self.n_head)  # (B, H, T, e)
-        return query * self.d**-0.5, torch.cat((key, self.gates(x)), dim=-1), value
+        query, key = (self.view(self.projected(name, x, past), past, self.n_head) for name in ("query", "key"))
+        value = split_heads(self.projected("value", x, past), self.n_head)  # (B, H, T, e)
+        return query * self.scale(), torch.cat((key, self.gates(x)), dim=-1), value  # the query is (B, H, T, d)
 
-    def view(self, layer: nn.Module, x: Tensor, past: Past, H: int) -> Tensor:
-        """The features of H heads of a projection of x (B, T, D), in float32 at least, rotated: (B, H, T, d)."""
-        seen = split_heads(layer(x), H)  # (B, H, T, d)
-        made = features(seen.to(torch.promote_types(x.dtype, torch.float32)), self.config.features)  # (B, H, T, d)
+    def projected(self, name: str, x: Tensor, past: Past) -> Tensor:
+        """The `query`, `key` or `value` of x (B, T, D), before it is divided into heads: (B, T, H d) or (B, T, H e)."""
+        layer: nn.Module = getattr(self, name)
+        return layer(x)
+
+    def view(self, projected: Tensor, past: Past, H: int) -> Tensor:
+        """The features of H heads of queries or keys (B, T, H d), in float32 at least, rotated: (B, H, T, d)."""
+        seen = split_heads(projected, H)  # (B, H, T, d)
+        made = features(seen.to(torch.promote_types(seen.dtype, torch.float32)), self.config.features)  # (B, H, T, d)
         return self.position.rotate(made, past.length)  # (B, H, T, d)
+
+    def scale(self) -> float:
+        """What queries are multiplied by."""
+        return self.d**-0.5
 
     def gates(self, x: Tensor) -> Tensor:
         """The gates of the keys of x (B, T, D), in float32 at least: (B, H, T, g), here g = 0."""

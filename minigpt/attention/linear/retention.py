@@ -4,10 +4,13 @@
 
 "Retentive Network: A Successor to Transformer for Large Language Models" (arXiv 2307.08621), where head h has
 a = 1 - 2^-(5 + h); with ALiBi's slopes it is the Lightning Attention of MiniMax-01 (arXiv 2501.08313). New against
-linear: the decay, and a norm of each head's output in place of weights that sum to one. The paper's gate on the output
-is left out: the kind `gated` has one.
+linear: the decay, and a norm of each head's output in place of weights that sum to one.
 Cost: O(T d D) in training, O(d D) for a written token. Cache: H d e numbers a layer, whatever the context.
 Used by: RetNet, MiniMax-01, Ling 2.5.
+
+The paper's layer in a model of width 128 without biases (`published.py`):
+
+    {kind: retention, value_dim: 64, gate: true}
 
 B batch, H heads, T query positions, S key positions, d width of a query and a key, e width of a value.
 """
@@ -21,7 +24,8 @@ import torch
 from torch import Tensor
 
 from minigpt.attention.edge import Edge
-from minigpt.attention.linear.recurrent import Recurrent, left, outer, products, read
+from minigpt.attention.linear.published import Published
+from minigpt.attention.linear.recurrent import left, outer, products, read
 from minigpt.attention.softmax.stick_breaking import StickBreaking
 
 
@@ -41,7 +45,7 @@ def one_share(mine: Retention, theirs: StickBreaking) -> None:
     theirs.query.weight[1::d] = theirs.key.weight[2::d] = 1.0  # each in a feature in which the other one is zero
 
 
-class Retention(Recurrent, kind="retention"):
+class Retention(Published, kind="retention"):
     """The products of queries and keys fade with the distance."""
 
     edges: ClassVar[tuple[Edge, ...]] = (
@@ -62,7 +66,8 @@ class Retention(Recurrent, kind="retention"):
     )
 
     @dataclass(frozen=True, kw_only=True)
-    class Config(Recurrent.Config):
+    class Config(Published.Config):
+        without: ClassVar[tuple[str, ...]] = ("convolution", "value_silu", "n_key_head", "norm_weights")
         decay: Literal["retnet", "alibi", "none"] = "retnet"
         """The decay of each head: 1 - 1/32, 1 - 1/64, ...; exp(-slope) with ALiBi's slopes; or 1, no decay."""
 
