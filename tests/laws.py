@@ -27,6 +27,7 @@ from minigpt.attention.linear.gated_delta_net import GatedDeltaNet
 from minigpt.attention.linear.gated_linear import GatedLinear
 from minigpt.attention.linear.kimi_delta import KimiDelta
 from minigpt.attention.linear.mamba2 import Mamba2
+from minigpt.attention.linear.mlstm import MLSTM
 from minigpt.attention.position import Alibi, NoPosition, Position, Rotary
 from minigpt.attention.softmax.dot_product import DotProduct
 from minigpt.attention.softmax.grouped_query import GroupedQuery
@@ -80,6 +81,8 @@ OPTIONS = [
     KimiDelta.Config(value_dim=3, gate=True, bounded=False, random_decays=True, **PUBLISHED),
     Mamba2.Config(head_dim=3, value_dim=5, n_key_head=2, gate=True, skip=True, scaled=False, **PUBLISHED),
     GatedLinear.Config(value_dim=6, gate=True, norm_weights=True),
+    MLSTM.Config(head_dim=3, value_dim=5, convolution=4, gate=True, norm_weights=True, cap=2.0),
+    MLSTM.Config(inner=16, convolution=4, gate=True, norm_weights=True),
 ]
 PLACES = [  # positions with options
     Rotary.Config(share=0.7),

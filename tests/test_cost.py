@@ -126,6 +126,7 @@ def test_the_transforms_of_a_long_convolution_are_counted() -> None:
         (["average_softmax", "single_head", "average_softmax"], 2 * D * 4 + 2 * D * 4 / T),
         ({"kind": "delta_net", "n_head": 4}, L * D * 8 * 4 / T),  # four states of 8 x 8
         ({"kind": "delta_net", "n_head": 4, "convolution": 4}, L * (D * 8 + 3 * 3 * D) * 4 / T),  # 3 vectors for each
+        ({"kind": "mlstm", "n_head": 4}, L * D * (8 + 2) * 4 / T),
     ],
 )
 def test_bytes_of_cache_a_token(attention: Any, expected: float) -> None:

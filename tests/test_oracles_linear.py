@@ -33,6 +33,7 @@ from minigpt.attention.linear.kimi_delta import KimiDelta
 from minigpt.attention.linear.linear import Linear
 from minigpt.attention.linear.log_linear import LogLinear
 from minigpt.attention.linear.mamba2 import Mamba2
+from minigpt.attention.linear.mlstm import MLSTM
 from minigpt.attention.linear.retention import Retention
 from minigpt.attention.linear.taylor import Taylor
 from minigpt.attention.position import NoPosition, Shape
@@ -197,6 +198,26 @@ def delta_product(layer: DeltaProduct, x: Tensor, h: int) -> Tensor:
     return torch.stack(rows) / math.sqrt(d)
 
 
+def mlstm(layer: MLSTM, x: Tensor, h: int) -> Tensor:
+    """C_t = f C_(t-1) + i v k', n_t = f n_(t-1) + i k, h_t = C q / max(|n q|, 1), with k divided by sqrt(d)."""
+    q, k, v = (of_heads(part, x)[h] for part in (layer.query, layer.key, layer.value))
+    f, i = (of_heads(part, x)[h, :, 0] for part in (layer.forget, layer.input))  # (T,) each
+    if cap := layer.config.cap:
+        f, i = (cap * (gate / cap).tanh() for gate in (f, i))
+    return read_mlstm(q, k, v, f, i)
+
+
+def read_mlstm(q: Tensor, k: Tensor, v: Tensor, f: Tensor, i: Tensor) -> Tensor:
+    """What is read of a head, from what its gates are made of: (T, e)."""
+    (_, d), e = k.shape, v.shape[1]
+    C, n, rows = torch.zeros(e, d, dtype=v.dtype), torch.zeros(d, dtype=v.dtype), []
+    for t in range(T):
+        C = f[t].sigmoid() * C + i[t].exp() * torch.outer(v[t], k[t] / math.sqrt(d))
+        n = f[t].sigmoid() * n + i[t].exp() * k[t] / math.sqrt(d)
+        rows.append(C @ q[t] / (n @ q[t]).abs().clamp(min=1))
+    return torch.stack(rows)
+
+
 def buckets(t: int) -> list[range]:
     """The stretches of a Fenwick tree that make up 0 .. t: bucket 0 is t itself; then the lowest bit goes each time."""
     found, end = {0: range(t, t + 1)}, t
@@ -236,6 +257,8 @@ FORMULAS: list[tuple[Attention.Config, Callable[..., Tensor]]] = [
     (DeltaProduct.Config(), delta_product),
     (DeltaProduct.Config(writes=3), delta_product),
     (LogLinear.Config(), log_linear),
+    (MLSTM.Config(), mlstm),
+    (MLSTM.Config(cap=0.5), mlstm),
 ]
 
 
@@ -420,6 +443,22 @@ def test_the_layer_of_kimi_linear(monkeypatch: pytest.MonkeyPatch) -> None:
     compute_the_same(ours, with_weights(kimi.KimiLinearDeltaAttention(config, 0), weights))
 
 
+def test_the_layer_of_xlstm_7b(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without what it adds to the divisor of sums that are divided by exp(m) already: it depends on m."""
+    xlstm = pytest.importorskip("transformers.models.xlstm.modeling_xlstm")
+    if xlstm.external_xlstm:
+        pytest.skip("the package xlstm takes the place of the module")
+    in_float64(monkeypatch, xlstm)
+    ours = layer_of(published(MLSTM))
+    config = xlstm.xLSTMConfig(hidden_size=WIDE, num_heads=4, eps=0.0, chunk_size=T // 3, mode="train")
+    names = {"q": "query", "k": "key", "v": "value", "ogate_preact": "gate", "out_proj": "project"}
+    weights = {f"{theirs}.weight": getattr(ours, name).weight for theirs, name in names.items()}
+    weights |= {"igate_preact.weight": ours.input.weight, "igate_preact.bias": ours.input.bias}
+    weights |= {"fgate_preact.weight": ours.forget.weight, "fgate_preact.bias": ours.forget.bias}
+    weights |= {"multihead_norm.weight": ours.norm.weight}
+    compute_the_same(ours, with_weights(xlstm.xLSTMLayer(config), weights))
+
+
 def convolved(convolution: Any, x: Tensor) -> Tensor:
     """y_t = c + w_0 x_t + w_1 x_(t-1) + ...: (T, F)."""
     shares = convolution.weight  # (w, F)
@@ -482,5 +521,28 @@ def test_the_layer_of_gated_linear_attention_and_of_retnet(kind: type[Attention]
             normed = rms(torch.stack(rows), ours.config.norm_epsilon)  # (T, e)
             heads.append(F.silu(r_h) * (normed if ours.norm.weight is None else ours.norm.weight * normed))
         return torch.cat(heads, dim=-1) @ ours.project.weight.T
+
+    compute_the_same(ours, each_text(layer))
+
+
+def test_the_block_of_xlstm() -> None:
+    """u, z = W x; c = silu(conv(u)); q and k of c, v of u, by fours; f and i of (q, k, v); LayerNorm of each head, plus
+    a share of c, times silu(z).
+    """
+    ours = layer_of(published(MLSTM, place=1))
+
+    def by_fours(part: Any, x: Tensor) -> Tensor:
+        return torch.cat([four @ matrix.T for four, matrix in zip(x.split(4, dim=1), part.weight)], dim=1)  # (T, W)
+
+    def layer(x: Tensor) -> Tensor:
+        u, z = x @ ours.up.weight.T, x @ ours.gate.weight.T  # (T, W) each
+        c = F.silu(convolved(ours.convolution, u))  # (T, W)
+        q, k, v = by_fours(ours.query, c), by_fours(ours.key, c), by_fours(ours.value, u)  # (T, W) each
+        f, i = (torch.cat((q, k, v), dim=1) @ gate.weight.T + gate.bias for gate in (ours.forget, ours.input))
+        heads = [
+            F.layer_norm(read_mlstm(*head[:3], *(gate[:, 0] for gate in head[3:])), (ours.e,), eps=1e-5)
+            for head in heads_of(ours, q, k, v, f, i)
+        ]
+        return (F.silu(z) * (ours.norm.weight * torch.cat(heads, dim=1) + ours.skip * c)) @ ours.project.weight.T
 
     compute_the_same(ours, each_text(layer))

@@ -25,6 +25,7 @@ from minigpt.attention.linear.gated_linear import GatedLinear
 from minigpt.attention.linear.kimi_delta import KimiDelta
 from minigpt.attention.linear.log_linear import LogLinear
 from minigpt.attention.linear.mamba2 import Mamba2
+from minigpt.attention.linear.mlstm import MLSTM
 from minigpt.attention.linear.published import ShortConvolution
 from minigpt.attention.linear.recurrent import FASTEST, Recurrent
 from minigpt.attention.linear.retention import Retention
@@ -252,6 +253,21 @@ def test_channels_that_forget_as_fast_as_they_may_stay_finite_in_float32(
             assert off(found.double(), expected) < 1e-4, form
 
 
+def test_writes_of_mlstm_may_be_larger_than_any_float32() -> None:
+    """Heads whose tokens are written with e^-300, e^0, e^150 and e^300, and forget little, half or nearly all."""
+    layer, x = layer_of(MLSTM), tokens(70)
+    with torch.no_grad():
+        layer.input.bias.copy_(torch.tensor([-300.0, 0.0, 150.0, 300.0]))
+        layer.input.weight.mul_(30)
+        layer.forget.bias.copy_(torch.tensor([6.0, 0.0, 6.0, -30.0]))
+    exact, rough = with_gradients(layer, x, "matrix"), layer.float()
+    assert all(found.isfinite().all() for found in exact)
+    for form in ("matrix", "chunks"):
+        for found, expected in zip(with_gradients(rough, x.float(), form), exact):
+            assert off(found.double(), expected) < 1e-3, form  # exponents of 300 are rounded to 3e-5
+    assert off(computed(rough, x.float(), "recurrence").detach().double(), exact[0]) < 1e-4
+
+
 def test_a_head_forgets_by_the_rates_of_the_papers() -> None:
     """RetNet's 31/32, 63/64, ..., and exp of the slopes of ALiBi, which for four heads are 1/4, 1/16, 1/64, 1/256."""
     like = torch.empty(0, dtype=torch.float64)
@@ -304,6 +320,8 @@ def test_a_short_convolution_by_hand() -> None:
         (Mamba2, {"n_key_head": 3}, "n_key_head: 3 heads of keys do not divide n_head, 4"),
         (GatedLinear, {"normed": False, "norm_weights": True}, "there is no norm, by `normed: false`"),
         (GatedLinear, {"convolution": 4}, "this kind has no such option"),
+        (MLSTM, {"inner": 18}, "18 is no multiple of n_head, 4, and of 4"),
+        (MLSTM, {"inner": 16, "head_dim": 2}, "a head is inner / n_head wide: leave out head_dim and value_dim"),
     ],
 )
 def test_options_that_do_not_go_together(kind: type[Attention], options: dict[str, Any], message: str) -> None:

@@ -22,6 +22,7 @@ from minigpt.attention.linear.gated_linear import GatedLinear
 from minigpt.attention.linear.kimi_delta import KimiDelta
 from minigpt.attention.linear.linear import Linear
 from minigpt.attention.linear.mamba2 import Mamba2
+from minigpt.attention.linear.mlstm import MLSTM
 from minigpt.attention.linear.recurrent import Recurrent
 from minigpt.attention.linear.retention import Retention
 from minigpt.attention.linear.taylor import Taylor, second_order
@@ -112,6 +113,21 @@ def mamba2(self: Mamba2, query: Tensor, key: Tensor, value: Tensor, state: Tenso
     """The same, and each head's multiple of a token's own value."""
     mixed, state = retention(self, query, key, value, state)  # (B, H, T, e)
     return mixed + self.skip[:, None, None] * value if self.config.skip else mixed, state
+
+
+@in_chunks(MLSTM)
+def mlstm(self: MLSTM, query: Tensor, key: Tensor, value: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """Writes and sums divided by exp(m), where m is a running maximum: one decay for each head again."""
+    (bare, log_forget), write, H = self.ungated(key), self.log_input(key), self.n_head
+    before, total = state[:, :, :1, -1:], log_forget.cumsum(dim=2)  # (B, H, 1, 1), (B, H, T, 1)
+    with torch.no_grad():
+        largest = total + torch.maximum(before, (write.clamp(min=0) - total).cummax(dim=2).values)  # (B, H, T, 1)
+        change = torch.cat((before, largest[:, :, :-1]), dim=2) - largest  # (B, H, T, 1)
+    written, ones = bare * (write - largest).exp(), F.pad(value[:, :H], (0, 1), value=1.0)  # (B, H, T, d or e + 1)
+    found, sums = chunked(query, written, ones, state[..., :-1], log_forget + change)
+    mixed = found[..., :-1] / self.divisor(found[..., -1:], largest)  # (B, H, T, e)
+    state = torch.cat((sums, largest[:, :, -1:].expand_as(sums[..., :1])), dim=-1)  # (B, H, d, e + 2)
+    return torch.cat((mixed, value[:, H:]), dim=1), state
 
 
 @in_chunks(DeltaNet)

@@ -4,10 +4,11 @@
     out = W_o (norm(o_t) * silu(W_g x_t))
 
     convolution   "Transformers are SSMs" (Mamba-2, arXiv 2405.21060), "Parallelizing Linear Transformers with the
-                  Delta Rule" (DeltaNet, 2406.06484), "Gated Delta Networks" (2412.06464), "Kimi Linear" (2510.26692)
+                  Delta Rule" (DeltaNet, 2406.06484), "Gated Delta Networks" (2412.06464), "Kimi Linear" (2510.26692);
+                  before the projections in "xLSTM" (2405.04517)
     value_silu    Mamba-2, DeltaNet, Gated DeltaNet, Kimi Linear; their queries and keys have it in their `features`
     gate          "Retentive Network" (2307.08621), "Gated Linear Attention" (2312.06635), Mamba-2, Gated DeltaNet,
-                  Kimi Linear; all norms before it but Mamba-2's
+                  Kimi Linear, xLSTM; all norms before it but Mamba-2's
     norm_weights  all of them but RetNet
 
 The other options are sizes: values are wider than keys in RetNet, GLA and Gated DeltaNet, narrower in Mamba-2, whose

@@ -160,13 +160,18 @@ def read(state: Tensor, query: Tensor) -> Tensor:
 
 
 def left(log_decay: Tensor, T: int) -> Tensor:
-    """The fraction of each key that is left for each of the last T queries, with log_decay (B, H, S, g) of each token:
-    exp of the sum of log_decay over s < j <= t, and 0 in the future: (B, H, T, S, g).
+    """The fraction of each key that is left for each of the last T queries, 0 in the future: (B, H, T, S, g)."""
+    return log_left(log_decay, T).exp()
+
+
+def log_left(log_decay: Tensor, T: int) -> Tensor:
+    """Its logarithm, with log_decay (B, H, S, g) of each token: the sum of log_decay over s < j <= t, and -inf in the
+    future: (B, H, T, S, g).
     """
     S = log_decay.shape[2]
     behind = distance(S, S, log_decay.device)[..., None]  # (S, S, 1)
     passed = log_decay[:, :, :, None].expand(-1, -1, -1, S, -1).masked_fill(behind <= 0, 0.0)  # (B, H, j, s, g): j > s
-    return passed.cumsum(dim=2).exp().masked_fill(behind < 0, 0.0)[:, :, S - T :]  # (B, H, T, S, g)
+    return passed.cumsum(dim=2).masked_fill(behind < 0, -torch.inf)[:, :, S - T :]  # (B, H, T, S, g)
 
 
 def products(query: Tensor, key: Tensor, log_decay: Tensor | None = None) -> Tensor:
