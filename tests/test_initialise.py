@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,16 +19,19 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 from minigpt.attention import Attention, MultiHead, Past, Position, Shape
-from minigpt.config.options import CONFIGS, load
+from minigpt.config.options import from_dict
 from minigpt.model import GPT, ModelConfig
-from minigpt.model.initialise import LAYERS
+from minigpt.model.initialise import LAYERS, start
 from minigpt.model.mlp import GELU, SwiGLU
-from minigpt.runs.assemble import RunConfig
 from minigpt.runs.run import load as load_run
 from minigpt.system.plugin import load_plugin
 
 SHAPE = ModelConfig(n_layer=2, n_embd=16, block_size=8)
-TINY = load(RunConfig, CONFIGS / "tiny.yaml").model
+MODERN = from_dict(
+    ModelConfig,
+    {"n_layer": 4, "n_embd": 128, "block_size": 128, "bias": False, "position": "rotary", "embedding_norm": True}
+    | {"norm": {"kind": "layernorm", "weights": False}, "mlp": "swiglu", "tied_head": False},
+)
 RESIDUAL = 0.02 / math.sqrt(2 * SHAPE.n_layer)
 
 
@@ -62,7 +68,7 @@ def test_the_kinds_that_ship_draw_the_same_numbers_as_without_an_exception(
     kind: type[Attention], mlp: Any, tied_head: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But for the constants of gates, which are as the constructor set them, and tensor_product's own weights."""
-    config = replace(TINY, attention=kind.Config(), mlp=mlp.Config(), tied_head=tied_head)
+    config = replace(MODERN, attention=kind.Config(), mlp=mlp.Config(), tied_head=tied_head)
     torch.manual_seed(3)
     ours = GPT(config, 50)
     after, made = torch.rand(3), dict[str, Tensor]()
@@ -88,7 +94,7 @@ SUMS |= dict.fromkeys(("single_head", "multi_head", "grouped_query"), 10278.1698
 @pytest.mark.parametrize("kind", SUMS)
 def test_the_kinds_that_ship_start_from_the_numbers_from_which_they_always_have(kind: str) -> None:
     torch.manual_seed(1337)
-    model = GPT(replace(TINY, attention=KINDS[kind].Config()), 50)
+    model = GPT(replace(MODERN, attention=KINDS[kind].Config()), 50)
     assert sum(p.double().abs().sum().item() for p in model.parameters()) == pytest.approx(SUMS[kind], abs=1e-3)
 
 
@@ -139,6 +145,17 @@ def test_what_it_leaves_alone_starts_as_the_rest_of_the_model_tensor_by_tensor()
     assert all((layer.bias == 0).all() for layer in (attention.untouched, attention.query, attention.project))
 
 
+class Constants(MultiHead):
+    """Sets some weights, to numbers that are no chance."""
+
+    def __init__(self, config: MultiHead.Config, model: Shape, layer: int = 0):
+        super().__init__(config, model, layer)
+        self.forget = nn.Linear(model.n_embd, 4)
+        nn.init.constant_(self.forget.bias, 4)
+        nn.init.eye_(self.query.weight)
+        self.value.weight.data.fill_(0.5)
+
+
 class Gate(nn.Linear):
     """A layer that knows how it starts."""
 
@@ -158,6 +175,10 @@ class Odd(MultiHead):
         self.key.weight = self.query.weight
         self.normed = parametrizations.weight_norm(nn.Linear(D, 40))
         self.norms = self.normed.weight.detach().clone()
+        self.turned = parametrizations.orthogonal(nn.Linear(D, D))
+        self.turns = self.turned.weight.detach().clone()
+        self.padded = nn.Embedding(50, D, padding_idx=0)
+        self.value.bias.detach().numpy()[:] = 0.25
         self.none = nn.Parameter(torch.empty(0, D))
         self.project.weight.data.zero_()
 
@@ -171,8 +192,10 @@ def test_layers_that_are_copied_shared_subclassed_or_computed() -> None:
         assert (layer.bias == 0).all()
     assert attention.key.weight is attention.query.weight
     assert attention.query.weight.std().item() == pytest.approx(0.02, rel=0.2)
-    assert torch.equal(attention.normed.weight, attention.norms)  # computed from two others, which are not the model's
-    assert (attention.project.weight == 0).all()
+    assert torch.equal(attention.normed.weight, attention.norms)  # computed from two others, which stay
+    assert torch.equal(attention.turned.weight, attention.turns)
+    assert attention.padded.weight.std().item() == pytest.approx(0.02, rel=0.1)
+    assert (attention.project.weight == 0).all() and (attention.value.bias == 0.25).all()
 
 
 def test_a_layer_without_numbers_does_not_make_zeros_look_fresh() -> None:
@@ -214,6 +237,35 @@ def test_torchs_classes_are_as_before_also_when_a_constructor_fails() -> None:
     with pytest.raises(RuntimeError, match="cannot be made"):
         made(Failing)
     made(MultiHead)
+    assert [layer.reset_parameters for layer in LAYERS] == before
+
+
+def test_two_threads_that_make_models_at_once_get_what_each_gets_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same parameters are initialised, all others are as the constructor set them, and torch is as before."""
+    names = threading.local()
+
+    def noted(name: str, parameter: Tensor, n_layer: int) -> None:
+        names.started.append(name)
+        start(name, parameter, n_layer)
+
+    def make(kind: type[Attention]) -> tuple[list[str], dict[str, Tensor]]:
+        names.started = []
+        weights = made(kind).state_dict()
+        return names.started, {name: value for name, value in weights.items() if name not in names.started}
+
+    monkeypatch.setattr("minigpt.model.initialise.start", noted)
+    before, interval = [layer.reset_parameters for layer in LAYERS], sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            many = [*pool.map(make, [Constants, MultiHead] * 50)]
+    finally:
+        sys.setswitchinterval(interval)
+    for kind, models in (Constants, many[::2]), (MultiHead, many[1::2]):
+        alone, constants = make(kind)
+        for started, others in models:
+            assert started == alone and others.keys() == constants.keys()
+            assert all(torch.equal(value, constants[name]) for name, value in others.items())
     assert [layer.reset_parameters for layer in LAYERS] == before
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from minigpt.attention import Attention, Past
 from minigpt.model.config import AnyBlock, ModelConfig
-from minigpt.model.initialise import initialise, noting_draws
+from minigpt.model.initialise import Draws, initialise
 from minigpt.model.mlp import MLP
 from minigpt.model.norm import Norm
 
@@ -64,17 +64,22 @@ class GPT(nn.Module):
     def __init__(self, config: ModelConfig, vocab_size: int):
         super().__init__()
         self.config, self.vocab_size = config, vocab_size
-        with noting_draws() as drawn:
+        with Draws() as drawn:
             self.tokens = nn.Embedding(vocab_size, config.n_embd)
             self.position = config.position.component(config.position, config)
             self.embedding_norm = make_norm(config) if config.embedding_norm else nn.Identity()
             self.dropout = nn.Dropout(config.dropout)
-            self.blocks = nn.ModuleList(config.block.component(config, layer) for layer in range(config.n_layer))
+            self.blocks = nn.ModuleList(self.make_block(layer) for layer in range(config.n_layer))
             self.norm = make_norm(config)
             self.head = nn.Linear(config.n_embd, vocab_size, bias=config.head_bias)
         initialise(self, drawn, config.n_layer)
         if config.tied_head:
             self.head.weight = self.tokens.weight
+
+    def make_block(self, layer: int) -> nn.Module:
+        """The block of a layer."""
+        block: nn.Module = self.config.block.component(self.config, layer)
+        return block
 
     def forward(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
         """Logits (B, T, V) for ids (B, T). With a cache, ids continue the tokens that it contains.

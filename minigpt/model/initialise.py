@@ -2,45 +2,65 @@
 
 A module may set its weights in any way: by `torch.nn.init`, by `weight.data.fill_`, by an `nn.Parameter` of its own.
 So the numbers themselves are compared: a weight is initialised here only if it still holds what torch drew for a fresh
-`nn.Linear` or `nn.Embedding`.
+`nn.Linear` or `nn.Embedding`. Tensors from which a parametrisation computes a weight belong to no such layer, and stay.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Set
-from contextlib import contextmanager
+import sys
+from collections.abc import Container, Iterator
+from types import FrameType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 LAYERS = (nn.Linear, nn.Embedding)
+DRAWS = {layer.reset_parameters.__code__ for layer in LAYERS}  # the code of torch that draws a layer's weights
 
 
-@contextmanager
-def noting_draws() -> Iterator[Set[float]]:
-    """Record the checksums of all weights that torch draws for linear layers and embeddings made inside the `with`."""
-    drawn, torchs = set[float](), {layer: layer.reset_parameters for layer in LAYERS}
+class Draws(TorchFunctionMode):
+    """Knows the weights that torch has drawn for linear layers and embeddings, in this thread and inside the `with`.
 
-    def noting(reset: Callable[..., None]) -> Callable[..., None]:
-        def reset_parameters(self: nn.Module) -> None:
-            reset(self)
-            drawn.update(map(checksum, self.parameters(recurse=False)))
+    torch asks a mode before each of its functions, so it is seen when a layer is drawn, and when that is done.
+    """
 
-        return reset_parameters
+    def __init__(self) -> None:
+        super().__init__()
+        self.sums = set[float]()
+        self.layer: nn.Module | None = None  # is being drawn
 
-    for layer, reset in torchs.items():
-        layer.reset_parameters = noting(reset)  # type: ignore[method-assign]
-    try:
-        yield drawn
-    finally:
-        for layer, reset in torchs.items():
-            layer.reset_parameters = reset  # type: ignore[method-assign]
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        layer = layer_being_drawn(sys._getframe(1))
+        if layer is not self.layer:
+            self.finish()
+            self.layer = layer
+        return func(*args, **(kwargs or {}))
+
+    def finish(self) -> None:
+        """Record the weights of the layer that was drawn last, before anybody can change them."""
+        if self.layer is not None:
+            self.sums.update(map(checksum, self.layer.parameters(recurse=False)))
+        self.layer = None
+
+    def __contains__(self, parameter: object) -> bool:
+        assert isinstance(parameter, Tensor)
+        self.finish()
+        return checksum(parameter) in self.sums
 
 
-def initialise(model: nn.Module, drawn: Set[float], n_layer: int) -> None:
+def layer_being_drawn(frame: FrameType | None) -> nn.Module | None:
+    """The layer whose weights torch draws in one of the calls that have led to `frame`."""
+    while frame is not None and frame.f_code not in DRAWS:
+        frame = frame.f_back
+    return None if frame is None else frame.f_locals["self"]
+
+
+def initialise(model: nn.Module, drawn: Container[Tensor], n_layer: int) -> None:
     """Initialise all parameters that are still as torch drew them, as in GPT-2: weights normal, biases zero."""
     for name, parameter in layer_parameters(model):
-        if checksum(parameter) in drawn:
+        if parameter in drawn:
             start(name, parameter, n_layer)
 
 

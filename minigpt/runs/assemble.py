@@ -84,10 +84,10 @@ def vocabulary_of(config: DataConfig) -> int:
     return int(known) if isinstance(known, int) else open_text(config)[1].vocab_size
 
 
-def build_model(config: RunConfig, tokenizer: Tokenizer) -> GPT:
-    """A fresh model on the CPU; equal seeds make equal weights."""
+def build_model(config: RunConfig, tokenizer: Tokenizer, kind: type[GPT] | None = None) -> GPT:
+    """A fresh model on the CPU, a `GPT` or of a class below it; equal seeds make equal weights."""
     torch.manual_seed(config.training.seed)
-    model = interruptible(lambda: GPT(config.model, tokenizer.vocab_size), "making the model")
+    model = interruptible(lambda: (kind or GPT)(config.model, tokenizer.vocab_size), "making the model")
     return make_fast(model, config.training.fast)
 
 
@@ -111,8 +111,8 @@ def assemble(
     check_training(config.model, tokenizer.vocab_size, settings, rows, device, purpose, free)
     dataset = Dataset(config.data, corpus, tokenizer, config.model.block_size)
 
-    def make() -> GPT:
-        model = build_model(config, tokenizer)
+    def make(kind: type[GPT] | None = None) -> GPT:
+        model = build_model(config, tokenizer, kind)
         if weights is not None:
             weights(model)
         if settings.lora is not None:

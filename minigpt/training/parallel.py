@@ -12,26 +12,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_module_registration_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from minigpt.config.options import Component
-from minigpt.model.config import AnyBlock
+from minigpt.model.config import ModelConfig
 from minigpt.model.gpt import GPT, Cache
-from minigpt.model.initialise import checksum, layer_parameters, noting_draws, start
+from minigpt.model.initialise import Draws, layer_parameters, start
 from minigpt.training import distributed
 from minigpt.training.sharding import put, rows_of
+
+if TYPE_CHECKING:  # its import takes time
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 class Parallel(Component):
     """How several processes share a model."""
 
-    def place(self, make: Callable[[], GPT], device: torch.device, fresh: bool) -> GPT:
-        """The model that `make` returns, on the device, as this process keeps it.
+    def place(self, make: Callable[..., GPT], device: torch.device, fresh: bool) -> GPT:
+        """The model that `make` returns, on the device, as this process keeps it; `make` may get a class below GPT.
 
         `fresh`: only the constructor sets its weights; none were loaded.
         """
@@ -86,7 +89,7 @@ def summed_later(loss_of: nn.Module) -> AbstractContextManager[None]:
 class FSDP(Parallel, kind="fsdp"):
     """Each process keeps a share of the model, and gathers at most one whole block at a time."""
 
-    def place(self, make: Callable[[], GPT], device: torch.device, fresh: bool) -> GPT:
+    def place(self, make: Callable[..., GPT], device: torch.device, fresh: bool) -> GPT:
         if distributed.world() == 1:
             return super().place(make, device, fresh)
         if not fresh:
@@ -99,7 +102,7 @@ class FSDP(Parallel, kind="fsdp"):
         return -(-number // distributed.world())
 
 
-def shard(model: GPT, device: torch.device) -> None:
+def shard(model: GPT, device: torch.device, mesh: DeviceMesh | None = None) -> None:
     """Keep only this process's rows of each parameter, on `device`; a parameter on the meta device gets no values yet.
 
     Gradients are summed, not averaged: gloo's sum cannot divide. Scalar parameters have no rows, and stay whole.
@@ -107,7 +110,7 @@ def shard(model: GPT, device: torch.device) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    mesh = init_device_mesh(device.type, (distributed.world(),))
+    mesh = mesh or init_device_mesh(device.type, (distributed.world(),))
     for part in (*model.blocks, model):
         single = {parameter for parameter in part.parameters() if parameter.ndim == 0}
         sharded = fully_shard(part, mesh=mesh, ignored_params=single)
@@ -115,38 +118,53 @@ def shard(model: GPT, device: torch.device) -> None:
         sharded.set_force_sum_reduction_for_comms(True)
 
 
-def made_in_shards(make: Callable[[], GPT], device: torch.device) -> GPT:
-    """The model that `make` returns, in shards: at most one block is ever whole. Equal seeds give the weights that one
-    process makes.
+class Apart(GPT):
+    """A model that is taken apart while it is made: at most one part, such as a block, is ever whole.
 
-    Each process draws all numbers in the order of the constructor, and keeps only its own rows. For parameters that a
-    module has set itself, it does so when the part is made; those that torch has drawn are drawn again at the end, with
-    GPT-2's initialisation, one parameter at a time.
+    A part that is there loses its values. Those that it has set itself stay in `own`, of each this process's rows; the
+    names of those that torch has drawn are in `fresh`.
     """
-    own, fresh = dict[str, Tensor](), set[str]()
 
-    def take_apart(parent: nn.Module, name: str, part: nn.Module | None) -> None:
-        if part is None or not (isinstance(parent, GPT) or isinstance(part, AnyBlock)):
-            return
-        prefix = name if isinstance(parent, GPT) else f"blocks.{name}"
-        fresh.update(f"{prefix}.{key}".replace("..", ".") for key, p in layer_parameters(part) if checksum(p) in drawn)
+    def __init__(self, config: ModelConfig, vocab_size: int):
+        self.own, self.fresh = dict[str, Tensor](), set[str]()
+        with Draws() as self.drawn:
+            super().__init__(config, vocab_size)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, nn.Module):
+            self.take_apart(name, value)
+        super().__setattr__(name, value)
+
+    def make_block(self, layer: int) -> nn.Module:
+        block = super().make_block(layer)
+        self.take_apart(f"blocks.{layer}", block)
+        return block
+
+    def take_apart(self, name: str, part: nn.Module) -> None:
+        """Replace the parameters of a part by others without values."""
+        self.fresh.update(f"{name}.{key}".replace("..", ".") for key, p in layer_parameters(part) if p in self.drawn)
         empty = dict[Tensor, nn.Parameter]()
         for key, parameter in list(part.named_parameters(remove_duplicate=False)):
             if parameter.is_meta or parameter.ndim == 0:
                 continue
-            if f"{prefix}.{key}" not in fresh:
-                own[f"{prefix}.{key}"] = rows_of(parameter).to(device)
+            if f"{name}.{key}" not in self.fresh:
+                self.own[f"{name}.{key}"] = rows_of(parameter)
             if parameter not in empty:
                 empty[parameter] = nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
             module, _, last = key.rpartition(".")
             setattr(part.get_submodule(module), last, empty[parameter])
 
-    hook = register_module_module_registration_hook(take_apart)
-    try:
-        with noting_draws() as drawn:
-            model = make()
-    finally:
-        hook.remove()
+
+def made_in_shards(make: Callable[..., GPT], device: torch.device) -> GPT:
+    """The model that `make` returns, in shards. Equal seeds give the weights that one process makes.
+
+    Each process draws all numbers in the order of the constructor, and keeps only its own rows. For parameters that a
+    module has set itself, it does so when the part is made; those that torch has drawn are drawn again at the end, with
+    GPT-2's initialisation, one parameter at a time.
+    """
+    model = make(Apart)
+    own, fresh, _ = (vars(model).pop(name) for name in ("own", "fresh", "drawn"))
+    model.__class__ = GPT
     shard(model, device)
     model._apply(lambda t: torch.empty_like(t, device=device) if t.is_meta else t.to(device))  # type: ignore[no-untyped-call]
     fill(model, own, fresh)
