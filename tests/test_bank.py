@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
+import yaml
 from bank.table import Program, bank, judge_all, replaced
 
 from minigpt.grading.confined import Limits
@@ -38,6 +43,20 @@ def test_words_are_groups_of_alternatives() -> None:
 def test_a_program_like_another_has_its_lines_replaced_and_removed() -> None:
     code = "a = 1\nb = 2\nc = 3\n"
     assert replaced(code, "# like: x\n#-a = 1\n#+a = 5\n#+a2 = 6\n#-c = 3\n") == "a = 5\na2 = 6\nb = 2\n"
+
+
+def test_the_hooks_for_commits_leave_the_programs_as_they_were_written(tmp_path: Path) -> None:
+    """They name every file that was changed, in a folder that the formatter leaves alone when it looks for files."""
+    root, learners = Path(__file__).parents[1], "tests/bank/learners"
+    shutil.copy(root / "pyproject.toml", tmp_path)
+    shutil.copytree(root / learners, tmp_path / learners)
+    before = {path: path.read_bytes() for path in (tmp_path / learners).glob("*.py")}
+    (config,) = yaml.safe_load((root / ".pre-commit-config.yaml").read_text("utf-8"))["repos"]
+    entries = [hook["entry"] for hook in config["hooks"] if hook.get("pass_filenames", True)]
+    assert "ruff format" in entries
+    for entry in entries:
+        subprocess.run([sys.executable, "-m", *shlex.split(entry), *map(str, before)], cwd=tmp_path, check=True)
+    assert {path: path.read_bytes() for path in before} == before
 
 
 def failures(programs: list[Program]) -> list[str]:
