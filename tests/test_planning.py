@@ -16,8 +16,11 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from ranks import ranks
 from running import script
+from torch import nn
+from torch.distributed import device_mesh
 from torch.profiler import profile
 
 from minigpt.config.options import load
@@ -112,6 +115,25 @@ def test_a_plan_leaves_nothing_behind_for_real_models() -> None:
     peak(config, ROWS)
     logits = make_fast(GPT(config.model, V))(torch.zeros(1, 96, dtype=torch.long))  # (1, T, V)
     assert type(logits.data) is torch.Tensor and float(logits.detach().abs().sum()) > 0
+
+
+@pytest.mark.parametrize("option", ["training.parallel=fsdp", "training.lora={rank: 2}"])
+def test_a_plan_changes_nothing_of_torch_while_it_is_made(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That belongs to the whole process, in which another thread may train."""
+    config = config_of(option)
+    bytes_by_part(config.model, V, config.training, ROWS, ranks=2)  # some of torch is imported only here
+    shared = (nn.Module, nn.Linear, nn.Embedding, torch.Tensor, torch.UntypedStorage, torch, nn, device_mesh, dist)
+    before, changed = [dict(vars(names)) for names in shared], list[str]()
+
+    def step(*arguments: Any) -> None:
+        for names, there in zip(shared, before):
+            changed.extend(name for name, value in there.items() if vars(names)[name] is not value)
+        changed.append("looked at")
+        take_step(*arguments)
+
+    monkeypatch.setattr(fake, "take_step", step)
+    bytes_by_part(config.model, V, config.training, ROWS, ranks=2)
+    assert set(changed) == {"looked at"}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate as accumulated
@@ -23,8 +23,8 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.distributed.device_mesh import init_device_mesh
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -58,7 +58,6 @@ Measured = TypeVar("Measured")
 WEIGHTS, GRADIENTS, MOMENTS, LOGITS, ACTIVATIONS = "weights", "gradients", "optimizer", "logits", "activations"
 PARTS = (WEIGHTS, GRADIENTS, MOMENTS, LOGITS, ACTIVATIONS)
 STACKS = ("aten.stack.default", "aten.cat.default")
-RESIZE = torch.UntypedStorage.resize_
 READ = {Tensor.item: 1.0, Tensor.__float__: 1.0, Tensor.__int__: 1, Tensor.__bool__: True, Tensor.tolist: [1.0]}
 
 
@@ -92,9 +91,12 @@ class Living(TorchDispatchMode):
         self.elements: list[int] = []  # by number: the elements of its first tensor
         self.names: list[Hashable] = []  # by number: the operation that made it, and its shape
         self.log: list[tuple[int, int]] = []  # number, bytes from now on; 0 bytes: it is freed
+        self.gathered: dict[int, weakref.ref[torch.UntypedStorage]] = {}  # address -> a storage that was written `out`
+        self.emptied: set[int] = set()  # addresses of those that were resized to nothing since
         self.begin = self.end = 0  # the peak is searched between these indices of the log
 
     def note(self, tensor: Tensor, name: str) -> None:
+        self.note_emptied()
         storage = local(tensor).untyped_storage()
         key = storage._cdata
         if key not in self.numbers:
@@ -106,17 +108,29 @@ class Living(TorchDispatchMode):
             weakref.finalize(storage, self.drop, key)
 
     def drop(self, key: int) -> None:
+        self.note_emptied()
+        self.gathered.pop(key, None)
+        self.emptied.discard(key)
         self.log.append((self.numbers.pop(key), 0))
 
-    def resized(self) -> Callable[[torch.UntypedStorage, int], Any]:
-        """`resize_` that is logged: `fully_shard` resizes the storages of a block's parameters while it computes."""
+    def note_gathered(self, tensor: Tensor) -> None:
+        """`fully_shard` gives the parameters of a block their size again, which is no operation, and gathers them."""
+        self.note_emptied()
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self.emptied:
+            self.emptied.remove(key)
+            self.log.append((self.numbers[key], storage.nbytes()))
+        if key in self.numbers:
+            self.gathered[key] = weakref.ref(storage)
 
-        def resize(storage: torch.UntypedStorage, size: int) -> Any:
-            if storage._cdata in self.numbers:
-                self.log.append((self.numbers[storage._cdata], size))
-            return RESIZE(storage, size)
-
-        return resize
+    def note_emptied(self) -> None:
+        """Behind a block, `fully_shard` resizes their storages to nothing."""
+        for key, storage in [(key, reference()) for key, reference in self.gathered.items()]:
+            if storage is not None and storage.nbytes() == 0:
+                self.gathered.pop(key)
+                self.emptied.add(key)
+                self.log.append((self.numbers[key], 0))
 
     def number(self, tensor: Tensor) -> int:
         """The number of a tensor's storage."""
@@ -142,6 +156,8 @@ class Living(TorchDispatchMode):
         return made
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for written in tree_leaves((kwargs or {}).get("out", ())):
+            self.note_gathered(written)
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor):
@@ -184,7 +200,7 @@ class InBuckets(nn.Module):
 
 
 @contextmanager
-def fake(gpu: bool, ranks: int = 1) -> Iterator[None]:
+def fake(gpu: bool, ranks: int = 1) -> Iterator[DeviceMesh | None]:
     """Inside the `with`, new tensors have no values and nothing is initialised; cached tables are dropped at its end.
 
     This process acts as the first of `ranks` that exchange nothing, whether or not torchrun has started it.
@@ -194,28 +210,24 @@ def fake(gpu: bool, ranks: int = 1) -> Iterator[None]:
         table.cache_clear()
         if gpu:
             stack.enter_context(patch("minigpt.fast.kernels.explicit_is_faster", lambda query, key: False))
-        stack.enter_context(patch.object(nn.Module, "to", lambda module, *where, **how: module))  # peft moves adapters
         stack.enter_context(patch.multiple(distributed, world=lambda: ranks, rank=lambda: 0))
         stack.enter_context(patch.multiple(distributed, total=lambda *numbers: list(numbers), largest=lambda n: n))
         stack.enter_context(patch.object(distributed, "summed", lambda number: number))
-        if ranks > 1:
-            stack.enter_context(alone_of(ranks))
+        mesh = stack.enter_context(alone_of(ranks)) if ranks > 1 else None
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(Values())
         stack.enter_context(Unfilled())
-        yield
+        yield mesh
 
 
 @contextmanager
-def alone_of(ranks: int) -> Iterator[None]:
-    """A fake process group of `ranks`, in which nothing is sent. Raises UserError inside a real process group."""
+def alone_of(ranks: int) -> Iterator[DeviceMesh]:
+    """The mesh of a fake process group of `ranks`, in which nothing is sent. Raises UserError inside a real group."""
     if dist.is_initialized():
         raise UserError("a step in shards cannot be simulated by one of the processes of torchrun")
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
     try:
-        mesh = init_device_mesh("cpu", (ranks,))
-        with patch("torch.distributed.device_mesh.init_device_mesh", lambda *shape: mesh):
-            yield
+        yield init_device_mesh("cpu", (ranks,))
     finally:
         dist.destroy_process_group()
 
@@ -288,7 +300,15 @@ def build(config: ModelConfig, vocab_size: int, training: TrainingConfig) -> GPT
     """The model as it will be trained. Raises UserError for adapters that it cannot have."""
     model = make_fast(GPT(config, vocab_size), training.fast)
     if training.lora is not None:
-        add_adapters(model, training.lora, training.seed)
+        is_fake = isinstance(
+            model.tokens.weight, FakeTensor
+        )  # which peft cannot move: what is on meta, it leaves there
+        with torch.device("meta") if is_fake else nullcontext():
+            add_adapters(model, training.lora, training.seed)
+        for module in model.modules():
+            for name, parameter in module.named_parameters(recurse=False):
+                if parameter.is_meta:
+                    setattr(module, name, nn.Parameter(torch.empty_like(parameter, device="cpu")))
     return model
 
 
@@ -300,13 +320,12 @@ def allocations(
     size = evaluated_at_once(min(training.micro_batch_size or rows, rows), config.block_size)
     shared = ranks > 1 and isinstance(training.parallel, FSDP.Config)
     with (
-        fake(gpu, ranks if shared else 1),
+        fake(gpu, ranks if shared else 1) as mesh,
         Living() as living,
-        patch.object(torch.UntypedStorage, "resize_", living.resized()),
     ):
         model = build(config, vocab_size, training)
         if shared:
-            shard(model, torch.device("cpu"))
+            shard(model, torch.device("cpu"), mesh)
         living.begin = len(living.log)  # the log of making the model does not count: a model in shards is never whole
         optimizer: Optimizer = training.optimizer.component(training.optimizer, model)
         forward = recomputing(model) if training.checkpoint_activations else model
