@@ -26,4 +26,4 @@ class Edge:
     prepare: Callable[[Any, Any], None] | None = None
     error: float = 0.0  # for a limit: the difference that is left, relative to the largest number
     size: float = 1.0  # what the inputs are multiplied by: some limits hold for small inputs
-    without: tuple[str, ...] = ()  # positions with which it does not hold
+    without: tuple[str, ...] = ()  # "rotate", "bias": positions that act so, with which it does not hold

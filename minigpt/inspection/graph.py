@@ -57,7 +57,7 @@ def positions_of(step: Step) -> list[str]:
     for name, position in Position.kinds.items():
         made = position(position.Config(), ModelConfig())
         left_out = {any(made.acts_by(method) for method in end.unsuited) for end in ends}
-        if len(left_out) == 1 and name not in step.edge.without:
+        if len(left_out) == 1 and not any(map(made.acts_by, step.edge.without)):
             names.append(name)
     return names
 

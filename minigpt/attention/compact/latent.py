@@ -64,15 +64,15 @@ class Latent(SoftmaxAttention, kind="latent"):
     """In training keys and values are computed; with a cache, K_h and V_h are absorbed and only latents are kept."""
 
     edges: ClassVar[tuple[Edge, ...]] = (
-        Edge("multi_head", "r = D, p = 0", LOW | {"latent": 16}, prepare=go_through_the_latent, without=("rotary",)),
-        Edge("multi_head", "keys of rank r, p = 0", LOW, prepare=go_through_the_latent, without=("rotary",)),
+        Edge("multi_head", "r = D, p = 0", LOW | {"latent": 16}, prepare=go_through_the_latent, without=("rotate",)),
+        Edge("multi_head", "keys of rank r, p = 0", LOW, prepare=go_through_the_latent, without=("rotate",)),
         Edge(
             "multi_head",
             "keys of rank r, unscaled",
             LOW | {"scaled": False},
             {"scaled": False},
             prepare=go_through_the_latent,
-            without=("rotary",),
+            without=("rotate",),
         ),
         Edge(
             "multi_head",
@@ -80,7 +80,7 @@ class Latent(SoftmaxAttention, kind="latent"):
             LOW | {"rotated": 2},
             {"head_dim": 6},
             prepare=widen_the_values,
-            without=("rotary",),
+            without=("rotate",),
         ),
     )
 

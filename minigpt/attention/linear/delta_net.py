@@ -70,7 +70,7 @@ class DeltaNet(Published, kind="delta_net"):
             {"normed": False},
             {"window": 1},
             one_key_for_all,
-            without=("rotary", "alibi"),
+            without=("rotate", "bias"),
         ),
     )
 

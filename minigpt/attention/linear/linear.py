@@ -45,7 +45,7 @@ class Linear(Recurrent, kind="linear"):
         "rotate": "rotated features are not positive, and a row could sum to zero",
     }
     edges: ClassVar[tuple[Edge, ...]] = (
-        Edge("average_matrix", "all keys alike", {"n_head": 1}, prepare=all_keys_alike, without=("alibi",)),
+        Edge("average_matrix", "all keys alike", {"n_head": 1}, prepare=all_keys_alike, without=("bias",)),
     )
 
     @dataclass(frozen=True, kw_only=True)

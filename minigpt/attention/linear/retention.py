@@ -61,7 +61,7 @@ class Retention(Published, kind="retention"):
             mine={"decay": "alibi", "normed": False},
             theirs={"include_self": True},
             prepare=one_share,
-            without=("rotary",),
+            without=("rotate",),
         ),
     )
 

@@ -53,7 +53,7 @@ class Differential(MultiHead, kind="differential"):
             mine={"n_head": 2, "head_norm": False},
             theirs={"n_head": 4},
             prepare=nothing_taken,
-            without=("alibi",),
+            without=("bias",),
         ),
     )
 

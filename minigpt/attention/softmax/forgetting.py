@@ -50,7 +50,7 @@ class Forgetting(MultiHead, kind="forgetting"):
     muon: ClassVar[Mapping[str, bool]] = {"forget.weight": False}  # its rows are heads, not features
     edges = (
         Edge("multi_head", "f = 1", prepare=remembering),
-        Edge("multi_head", "f = exp(-slope): alibi", prepare=at_one_rate, without=("rotary", "alibi")),
+        Edge("multi_head", "f = exp(-slope): alibi", prepare=at_one_rate, without=("rotate", "bias")),
     )
 
     def __init__(self, config: MultiHead.Config, model: Shape, layer: int = 0):

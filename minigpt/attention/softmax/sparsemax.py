@@ -43,7 +43,7 @@ class Sparsemax(MultiHead, kind="sparsemax"):
     """Multi-head attention to few keys: a key whose score is one or more below the best has no weight."""
 
     edges = (
-        Edge("average_softmax", "equal scores", mine={"n_head": 1}, prepare=nothing_asked, without=("alibi",)),
+        Edge("average_softmax", "equal scores", mine={"n_head": 1}, prepare=nothing_asked, without=("bias",)),
         Edge("multi_head", "scores -> inf: the best key alone", prepare=sharpened, error=1e-4),
     )
 

@@ -51,7 +51,7 @@ class StickBreaking(MultiHead, kind="stick_breaking"):
             prepare=faint,
             error=1e-8,
             size=0.1,
-            without=("rotary",),
+            without=("rotate",),
         ),
     )
 

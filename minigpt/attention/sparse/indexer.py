@@ -63,7 +63,7 @@ class Indexer(MultiHead, kind="indexer"):
             mine={"n_head": 1, "n_index_head": 2, "index_dim": 16, "k": 3},
             theirs={"n_head": 1, "k": 3},
             prepare=scores_as_the_head,
-            without=("alibi",),  # alibi biases the large heads only
+            without=("bias",),  # a bias is added to the large heads only
         ),
     )
 

@@ -54,7 +54,7 @@ class Streaming(SlidingWindow, kind="streaming"):
             "every token votes against all",
             mine={"window": 2, "sinks": 1},
             prepare=voted_away,
-            without=("rotary", "alibi"),
+            without=("rotate", "bias"),
         ),
     )
 
