@@ -1,4 +1,4 @@
-"""The book: a file imports only files above it in the list, begins with what it is, and is not too long to read."""
+"""The book: a file imports only files above it in the list, and begins with what it is."""
 
 from __future__ import annotations
 
@@ -100,11 +100,6 @@ def test_every_file_opens_with_what_it_is() -> None:
     opening = re.compile(r'(#.*\n|\s*\n)*r?"""\s*[^\s"]')
     assert opening.match('#!/bin/x\n\n"""What it is."""\n') and not opening.match('x = 1\n"""What it is."""\n')
     assert [str(path) for path in SOURCES if not opening.match(path.read_text(encoding="utf-8"))] == []
-
-
-def test_a_file_fits_in_a_coffee_break() -> None:
-    lines = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in MODULES.items()}
-    assert {name: count for name, count in lines.items() if count > 400} == {}
 
 
 def test_no_script_hides_a_standard_module() -> None:
