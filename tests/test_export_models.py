@@ -16,11 +16,12 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from minigpt.attention import Attention, Shape
-from minigpt.config.options import from_dict, load
+from minigpt.config.options import from_dict
 from minigpt.hub.exporter import ORDER, export_run, expressed
 from minigpt.hub.family import FAMILIES
 from minigpt.model import GPT, ModelConfig, SamplingConfig, generate
-from minigpt.model.norm import Norm
+from minigpt.model.mlp import SwiGLU
+from minigpt.model.norm import Norm, RMSNorm
 from minigpt.runs.assemble import RunConfig
 from minigpt.runs.run import Run
 from minigpt.system.errors import UserError
@@ -130,10 +131,16 @@ def test_every_family_is_asked() -> None:
 
 
 def test_all_options_without_a_counterpart_are_told_at_once() -> None:
-    tiny = load(RunConfig, "tiny.yaml").model
+    class Odd(RMSNorm, kind="norm_of_no_family"):
+        pass
+
+    class OddMLP(SwiGLU, kind="mlp_of_no_family"):
+        pass
+
+    mlp = {"kind": "mlp_of_no_family", "width": 40}
     with pytest.raises(UserError) as told:
-        expressed(tiny, 50)
-    for option in ("model.norm: ", "model.embedding_norm: true"):
+        expressed(from_dict(ModelConfig, LLAMA | {"norm": "norm_of_no_family", "mlp": mlp}), 50)
+    for option in ('model.norm: "norm_of_no_family"', 'model.mlp: "mlp_of_no_family"'):
         assert option in str(told.value)
     assert "--remote-code" in str(told.value)
     assert str(told.value).count("has no counterpart in") == str(told.value).count("(there: ")

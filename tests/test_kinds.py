@@ -29,12 +29,11 @@ from minigpt.attention.averages.average_loop import AverageLoop
 from minigpt.attention.averages.average_matrix import AverageMatrix
 from minigpt.attention.averages.average_softmax import AverageSoftmax
 from minigpt.attention.cache import Past
-from minigpt.attention.position import Alibi, NoPosition, Position, Rotary, Shape
+from minigpt.attention.position import Alibi, NoPosition, Position, Rotary, Shape, distance
 from minigpt.attention.softmax.dot_product import DotProduct
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.attention.softmax.single_head import SingleHead
-from minigpt.attention.softmax.sparsemax import Sparsemax
 from minigpt.checks.laws import mix_is_weights_times_values
 from minigpt.config.options import from_dict
 from minigpt.fast import make_fast
@@ -143,13 +142,15 @@ def test_normalised_queries_do_not_care_how_long_they_are() -> None:
 
 
 def test_without_the_mask_everybody_sees_everybody() -> None:
-    """The lesson of `causal: false`: every weight of a softmax is above zero, the future included."""
+    """The lesson of `causal: false`: where no weight of the past is zero, none is, the future included."""
     for kind in KINDS.values():
-        if not issubclass(kind, SoftmaxAttention) or not kind.order_blind or kind.chooses or kind is Sparsemax:
-            continue  # a window, k of the keys, or what is nearest to the scores leaves some out
-        layer = make_layer(Case(kind.Config(causal=False), NoPosition.Config()))
-        if layer.weights_nonnegative:
-            assert layer.weights(*layer.qkv(tokens(2, 5), Past())[:2]).min() > 0
+        if not issubclass(kind, SoftmaxAttention) or not kind.order_blind or kind.chooses:
+            continue  # a window, or k of the keys, leaves some out
+        masked, free = (make_layer(Case(kind.Config(causal=causal), NoPosition.Config())) for causal in (True, False))
+        query, key, _ = masked.qkv(tokens(2, 5), Past())
+        past = masked.weights(query, key)[..., distance(5, 5) >= 0]  # (B, H, pairs)
+        if past.min() > 0:
+            assert free.weights(query, key).min() > 0
         obey(mix_is_weights_times_values, Case(kind.Config(causal=False), Alibi.Config()))
 
 

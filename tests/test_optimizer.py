@@ -187,7 +187,9 @@ def test_adamw_steps_by_its_formula() -> None:
 def test_muon_steps_its_matrices_as_torch_does_and_the_rest_as_adamw(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("minigpt.training.optimizer.NEWTON_SCHULZ", ((3.4445, -4.7750, 2.0315),) * 5)  # torch's
     factors = (0.5, 1.0, 0.25)
-    config = Muon.Config(learning_rate=0.05, weight_decay=0.2, momentum=0.9)
+    config = Muon.Config(
+        learning_rate=0.05, weight_decay=0.2, momentum=0.9, adamw_learning_rate=3e-3, beta1=0.8, beta2=0.9
+    )
     model, reference = make_model(), make_model()
     optimizer = make_optimizer(config, model)
     inside = [p for name, p in reference.named_parameters() if name.split(".", 3)[-1] in MATRICES]
@@ -195,7 +197,7 @@ def test_muon_steps_its_matrices_as_torch_does_and_the_rest_as_adamw(monkeypatch
     tables = [reference.tokens.weight, reference.position.table.weight]
     vectors = [p for p in reference.parameters() if p.ndim == 1]
     adamw = torch.optim.AdamW(
-        [{"params": tables, "weight_decay": 0.2}, {"params": vectors, "weight_decay": 0.0}], lr=3e-3, betas=(0.9, 0.99)
+        [{"params": tables, "weight_decay": 0.2}, {"params": vectors, "weight_decay": 0.0}], lr=3e-3, betas=(0.8, 0.9)
     )
     base = {id(group): group["lr"] for part in (muon, adamw) for group in part.param_groups}
     for t, factor in enumerate(factors):

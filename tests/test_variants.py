@@ -22,7 +22,6 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", ["ladder.yaml", "positions.yaml"])
 def test_the_comparisons_that_ship_can_be_read(name: str) -> None:
     found = load_comparison(name)
-    assert len(found.variants) == 5
     assert found.settings.baseline in found.variants
     first, *others = found.variants.values()
     assert all((o.data, o.training) == (first.data, first.training) for o in others)
