@@ -45,14 +45,15 @@ def made(kind: str, shape: ModelConfig = SMALL) -> GPT:
     return model.double().eval()
 
 
-FORMULAS: dict[str, Callable[[Tensor, Part, Part, dict[str, Part]], Tensor]] = {
-    "pre_norm": lambda x, a, m, n: (h := x + a(n["attention_norm"](x))) + m(n["mlp_norm"](h)),
-    "post_norm": lambda x, a, m, n: (h := x + n["attention_norm"](a(x))) + n["mlp_norm"](m(h)),
-    "sandwich": lambda x, a, m, n: (
+FORMULAS: dict[str, Callable[[Tensor, Part, Part, dict[str, Part], dict[str, Tensor]], Tensor]] = {
+    # x, attention, mlp, norms and the block's parameters by name
+    "pre_norm": lambda x, a, m, n, p: (h := x + a(n["attention_norm"](x))) + m(n["mlp_norm"](h)),
+    "post_norm": lambda x, a, m, n, p: (h := x + n["attention_norm"](a(x))) + n["mlp_norm"](m(h)),
+    "sandwich": lambda x, a, m, n, p: (
         (h := x + n["attention_post_norm"](a(n["attention_norm"](x)))) + n["mlp_post_norm"](m(n["mlp_norm"](h)))
     ),
-    "parallel": lambda x, a, m, n: x + a(n["attention_norm"](x)) + m(n["mlp_norm"](x)),
-    "parallel_one_norm": lambda x, a, m, n: x + a(n["attention_norm"](x)) + m(n["attention_norm"](x)),
+    "parallel": lambda x, a, m, n, p: x + a(n["attention_norm"](x)) + m(n["mlp_norm"](x)),
+    "parallel_one_norm": lambda x, a, m, n, p: x + a(n["attention_norm"](x)) + m(n["attention_norm"](x)),
 }
 
 
@@ -81,7 +82,7 @@ def test_it_is_its_formula_forward_and_backward(kind: str) -> None:
         return F.linear(hidden, weights["mlp.project.weight"], weights["mlp.project.bias"])  # (B, T, D)
 
     norms = {name: norm_named(name) for name, _ in block.named_children() if name.endswith("norm")}
-    expected = FORMULAS[kind](x, lambda x: block.attention(x, Past()), mlp, norms)
+    expected = FORMULAS[kind](x, lambda x: block.attention(x, Past()), mlp, norms, weights)
     found = block(x, Past())
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     direction = torch.randn_like(expected)
