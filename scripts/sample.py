@@ -36,7 +36,7 @@ def main(arguments: argparse.Namespace) -> None:
         raise UserError(f"--num-samples: expected at least 1, found {arguments.num_samples}")
     run = load(newest_run(arguments.run), arguments.device, fast=not arguments.plain, overrides=arguments.overrides)
     command.special(run, arguments, prompt)
-    given = {name: getattr(arguments, name) for name in hints(DecodingConfig) if getattr(arguments, name) is not None}
+    given = {k: value for k, value in vars(arguments).items() if k in hints(DecodingConfig) and value is not None}
     if arguments.weights not in (None, "float32"):  # not from a config, which must not make this command open a text
         complain(loss_change(run, arguments.weights))
     use_threads_to_sample(sum(count_parameters(run.model).values()))
