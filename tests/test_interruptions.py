@@ -152,7 +152,7 @@ def test_a_sample_is_streamed_and_a_reader_that_leaves_ends_it_quietly(home: Pat
 
 def test_a_training_whose_reader_leaves_ends_quietly(home: Path) -> None:
     with started("train.py", "--config", "small.yaml", "--name", "unheard", cwd=home, stdout=True) as training:
-        assert training.stdout and training.stdout.readline().startswith("text: ")
+        assert training.stdout and training.stdout.readline()
         training.stdout.close()
         assert (training.rest(), training.wait()) == ("", 141)
 
