@@ -1,7 +1,8 @@
 """Faults of a file system, made by a test: `faults/shim.c`, compiled here and loaded before the C library.
 
-The shim kills a process at file-system operation number N, simulates a full disk or a failed operation there, or
-records every operation. `faults/crash.py` controls it from inside; `under` is the environment for a whole command.
+The shim kills a process at file-system operation number N, simulates a full disk, a failed or a refused operation
+there, or records every operation. `faults/crash.py` controls it from inside; `under` is the environment for a whole
+command.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parent / "faults" / "shim.c"
-OFF, COUNT, KILL_BEFORE, KILL_WITHIN, KILL_AFTER, FULL, BROKEN, RECORD, UNREADABLE = range(9)  # as in shim.c
+OFF, COUNT, KILL_BEFORE, KILL_WITHIN, KILL_AFTER, FULL, BROKEN, RECORD, UNREADABLE, BUSY = range(10)  # as in shim.c
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from minigpt.system import beside as beside_module
 from minigpt.system.beside import Beside, sweep, written_beside
 from minigpt.system.folder import write_whole
+from minigpt.system.moving import rename
 
 # Writes half a folder, says so, and waits to be killed.
 HALF = """
@@ -60,6 +62,22 @@ def test_a_folder_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
         (beside.path / "b").write_text("two")
         beside.put(place)
     assert (names(tmp_path), names(place)) == (["out"], ["b"])  # what was there is replaced as a whole
+
+
+def test_a_name_that_an_empty_folder_reserves_is_never_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a training of that name could begin between two renames, and have its folder replaced."""
+    place, free = tmp_path / "out", list[bool]()
+
+    def watched(old: Path, new: Path) -> None:
+        rename(old, new)
+        free.append(not place.exists())
+
+    monkeypatch.setattr(beside_module, "rename", watched)
+    place.mkdir()
+    with written_beside(place) as beside:
+        (beside.path / "a").write_text("one")
+        beside.put(place)
+    assert free == [False] and names(place) == ["a"]
 
 
 def test_what_a_killed_process_left_is_removed_and_a_living_ones_stays(tmp_path: Path) -> None:

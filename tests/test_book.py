@@ -96,6 +96,35 @@ def test_the_walk_finds_an_import_from_below() -> None:
     assert imports_from_below("model.gpt", "from minigpt.fast import make_fast") == ["fast"]
 
 
+def renames_and_removals(source: str) -> list[int]:
+    """The lines in which files are renamed or removed by the functions of Python, which do not try again."""
+    moves = {"rename", "renames", "unlink", "rmdir", "rmtree", "removedirs"}
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    found = []
+    for call in calls:
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+        of_os = ast.unparse(call.func) in ("os.remove", "os.replace", "shutil.move")
+        of_path = name == "replace" and len(call.args) == 1 and not call.keywords  # not a text's
+        found += [call.lineno] * (name in moves or of_os or of_path)
+    return found
+
+
+def test_files_are_renamed_and_removed_in_one_place() -> None:
+    assert renames_and_removals("a.unlink()\nshutil.rmtree(a)\nos.replace(a, b)\na.replace(b)\nos.remove(a)") == [
+        1,
+        2,
+        3,
+        4,
+        5,
+    ]
+    assert (
+        renames_and_removals('a.replace("b", "c")\na.remove(1)\nreplace(a, b=1)\nsignature.replace(parameters=[])')
+        == []
+    )
+    found = {name: renames_and_removals(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
+    assert {name for name, lines in found.items() if lines} == {"system.moving"}
+
+
 def test_every_file_opens_with_what_it_is() -> None:
     opening = re.compile(r'(#.*\n|\s*\n)*r?"""\s*[^\s"]')
     assert opening.match('#!/bin/x\n\n"""What it is."""\n') and not opening.match('x = 1\n"""What it is."""\n')

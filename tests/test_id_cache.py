@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -165,6 +166,23 @@ def test_damaged_files_are_made_again_and_not_used(name: str, damage: Callable[[
     assert (after.ids.tolist(), after.document_starts.tolist()) == (ids, starts)
     if name != "meta.json" or damage not in (flip, truncate):  # a manifest contains more than is checked
         assert path.read_bytes() == good
+
+
+def test_what_another_user_has_made_meanwhile_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training of theirs may read it: each user has a lock, and the folder of the ids is everybody's."""
+    corpus = corpus_of("some text " * 20)
+    ids, folder = Dataset(RANDOM, corpus, Byte(), 8).ids.tolist(), cache_of(corpus, Byte())
+    theirs, plain = folder.rename(tmp_path / "theirs"), on_disk._complete
+
+    def later(*arguments: Any) -> None:
+        plain(*arguments)
+        theirs.rename(folder)
+
+    monkeypatch.setattr(on_disk, "_complete", later)
+    before = (theirs / "ids.bin").stat().st_ino
+    assert Dataset(RANDOM, corpus, Byte(), 8).ids.tolist() == ids
+    assert (folder / "ids.bin").stat().st_ino == before
+    assert [name for name in os.listdir(folder.parent) if name.startswith(folder.name)] == [folder.name]
 
 
 def test_a_seal_for_another_type_is_not_believed() -> None:

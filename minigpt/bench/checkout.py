@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from minigpt.system.errors import UserError
+from minigpt.system.moving import remove
 from minigpt.text.formats import decode_text
 
 CONFIG = "config/train_shakespeare_char.py"
@@ -55,7 +56,7 @@ class Copy:
 
     def train(self, seed: int, steps: int, device: torch.device) -> list[str]:
         """The command of the README's recipe, to be run in the folder. It prints a line for each step."""
-        shutil.rmtree(self.out, ignore_errors=True)  # from the seed before
+        remove(self.out)  # from the seed before
         lines = ("import torch", "_seed = torch.manual_seed", f"torch.manual_seed = lambda _: _seed({seed})")
         (self.folder / SEED).write_text("\n".join(lines) + "\n", encoding="utf-8")
         return [sys.executable, "train.py", CONFIG, SEED, *_recipe(steps, device)]

@@ -34,6 +34,7 @@ from minigpt.runs.report import Log, loss_curves, metrics_of
 from minigpt.runs.run import CHECKPOINTS, CONFIG, METRICS, TOKENIZER, seal
 from minigpt.system.errors import UserError
 from minigpt.system.folder import write_whole
+from minigpt.system.moving import remove
 from minigpt.system.terminal import complain
 from minigpt.text.corpus import Corpus
 from minigpt.text.dataset import Dataset
@@ -136,7 +137,7 @@ def furnish(folder: Path, config: RunConfig, tokenizer: Tokenizer) -> dict[str, 
     """Write config and tokenizer, and remove the metrics of an unfinished run. Returns the sums for its checkpoint."""
     write_whole(folder / CONFIG, to_yaml(config))
     tokenizer.save(folder / TOKENIZER)
-    (folder / METRICS).unlink(missing_ok=True)
+    remove(folder / METRICS)
     return seal(folder)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import shutil
 import sys
 import threading
 from pathlib import Path
@@ -26,6 +25,7 @@ from minigpt.runs.assemble import RunConfig
 from minigpt.runs.run import CHECKPOINTS, SKIPPED
 from minigpt.system.errors import Mistake, UserError
 from minigpt.system.folder import InUse, Lock, refuse_links
+from minigpt.system.moving import remove
 from minigpt.system.plugin import load_plugin
 
 
@@ -49,8 +49,8 @@ def do(task: dict[str, Any], send: Send) -> dict[str, Any]:
     with lock:
         result, _ = load_result(folder, task["key"])
         if result is None:
-            (folder / RESULT).unlink(missing_ok=True)
-            shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)  # of an unfinished run, or of another config
+            remove(folder / RESULT)
+            remove(folder / CHECKPOINTS)  # of an unfinished run, or of another config
             who = {"variant": task["variant"], "seed": task["seed"], "key": task["key"], "code": code_digest()}
             who["checks"] = SKIPPED if task.get("skip_checks") else "passed"
             result = who | {"config": to_python(config)} | perform(config, folder, send, task.get("share"))

@@ -28,6 +28,7 @@ from minigpt.runs.run import Run
 from minigpt.system.beside import written_beside
 from minigpt.system.errors import UserError
 from minigpt.system.folder import sync
+from minigpt.system.moving import rename
 from minigpt.system.waiting import interruptible, progress
 
 Weights = Literal["float32", "float16", "q8_0"]
@@ -79,7 +80,7 @@ def export_gguf(run: Run, path: Path, weights: Weights = "float32") -> None:
         interruptible(lambda: write_file(writer, file), f"writing {path.name}")
         sync(file)
         check_file(path)  # again: it may have been made meanwhile
-        file.rename(place)
+        rename(file, place)
         sync(place.parent)
 
 

@@ -18,10 +18,11 @@ One process at a time writes into a folder (a run's lock sees to that); any numb
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
-import shutil
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,7 +35,9 @@ from torch import Tensor, nn
 
 from minigpt.runs import slices
 from minigpt.system.folder import first_lines, read_start, sha256_of, share, sync
+from minigpt.system.moving import Refused, discard, patiently, rename
 from minigpt.system.strict_json import parse_json
+from minigpt.system.terminal import complain, one_line
 from minigpt.system.waiting import interruptible, progress
 from minigpt.training.lora import LoRAConfig, merged
 from minigpt.training.sharding import put
@@ -43,6 +46,8 @@ FORMAT = 3  # 2 had no sums of the run's own files; 1 had rotary pairs half a he
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 SHARD = re.compile(r"shard-\d{5}-model-0000([12])-of-0000[12]\.safetensors")  # 1: weights, 2: the optimizer's state
 WRITING, REMOVING = ".writing-", ".removing-"  # folders that a save or a prune has not finished
+OF_SYSTEMS = re.compile(r"\.DS_Store|\._.*|Thumbs\.db|desktop\.ini|\.nfs[0-9a-f]+", re.I)  # left by looking at a folder
+WINDOWS = {"5": errno.EACCES, "32": errno.EACCES} if sys.platform == "win32" else {}  # refused: its own numbers
 MAX_BYTES = {"manifest.json": 1 << 20, "state.json": 1 << 24}  # larger ones are a mistake or an attack
 
 
@@ -142,8 +147,8 @@ def finish(
         _read_json(beside / name)  # before the rename: it must be readable
     _check_written(beside, sums, tensors)
     if final.exists():
-        final.rename(folder / f"{REMOVING}{step:06d}-{os.getpid()}")
-    beside.rename(final)
+        rename(final, folder / f"{REMOVING}{step:06d}-{os.getpid()}")
+    rename(beside, final)
     sync(folder)
     return final
 
@@ -169,7 +174,7 @@ def sweep(folder: Path) -> None:
     """Remove unfinished folders, of this save or of a process that was killed."""
     for path in folder.iterdir():
         if path.name.startswith((WRITING, REMOVING)) and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
+            discard(path, told=False)
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
@@ -181,11 +186,18 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
 
 def write_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
     """Write a safetensors file with the permissions of an ordinary new file. Raises OSError."""
-    try:
-        plain = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
-        interruptible(lambda: save_file(plain, path, metadata), f"writing {path.name}")
-    except SafetensorError as error:  # how safetensors reports a full disk
-        raise OSError(f"{path}: {error}") from error
+    plain = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+
+    def call() -> None:
+        try:
+            interruptible(lambda: save_file(plain, path, metadata), f"writing {path.name}")
+        except SafetensorError as error:  # how safetensors reports a full disk, and a rename that was refused
+            raised = OSError(f"{path}: {error}")
+            number = re.search(r"os error (\d+)", str(error))
+            raised.errno = WINDOWS.get(number[1], int(number[1])) if number else None
+            raise raised from error
+
+    patiently(call, f"{path} cannot be written")
     share(path)
 
 
@@ -213,7 +225,8 @@ def verify(path: Path) -> tuple[list[str], dict[str, str]]:
     if not isinstance(files, dict) or not _is_complete(set(files)):
         raise CheckpointError(f"{path}: the manifest must list exactly {', '.join(FILES)}, or shards and {FILES[2]}")
     present = {entry.name for entry in path.iterdir()}
-    if extra := present - set(files) - {"manifest.json"}:
+    extra = present - set(files) - {"manifest.json"}
+    if extra := {name for name in extra if not OF_SYSTEMS.fullmatch(name)}:
         raise CheckpointError(f"{path}: {min(extra)!r} does not belong in a checkpoint")
     for name, said in files.items():
         file = path / name
@@ -319,15 +332,22 @@ def newest(
 
 
 def prune(folder: Path, keep: int) -> None:
-    """Remove all but the newest `keep` good checkpoints. Each is renamed before it is deleted: none is ever partial."""
+    """Remove all but the newest `keep` good checkpoints. Each is renamed before it is deleted: none is ever partial.
+
+    One that the system does not let go stays, with a line; the next call tries again. Raises other OSErrors.
+    """
     good = 0
     for path in checkpoints(folder):
         if good < keep:
             good += _loads(path)
         else:
             trash = folder / f"{REMOVING}{path.name}-{os.getpid()}"
-            path.rename(trash)
-            shutil.rmtree(trash, ignore_errors=True)
+            try:
+                rename(path, trash)
+            except Refused as error:
+                complain(one_line(f"warning: {path} stays there: {error}"))
+            else:
+                discard(trash)
 
 
 def _loads(path: Path) -> bool:

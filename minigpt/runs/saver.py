@@ -3,6 +3,9 @@
 A large checkpoint is copied into CPU memory, and a thread writes the copy. Only one is written at a time: the next save
 waits for it, and so does the end of the training, even after an error. If there is no memory for the copy, training
 waits until the checkpoint is written.
+
+A checkpoint that the system does not let into its place (`moving.py`) is lost, and the one before it stays: training
+goes on, and only the last one of a training must be there.
 """
 
 from __future__ import annotations
@@ -19,7 +22,8 @@ from torch import Tensor
 
 from minigpt.runs import checkpoint, shards
 from minigpt.system.memory import free_memory
-from minigpt.system.terminal import complain
+from minigpt.system.moving import Refused
+from minigpt.system.terminal import complain, one_line
 from minigpt.system.waiting import in_background, progress
 from minigpt.training import distributed
 from minigpt.training.memory import COPIES, LARGE  # copied in some tenths of a second, written in seconds
@@ -39,8 +43,8 @@ class Saver:
 
     @property
     def failed(self) -> bool:
-        """Whether the save in the background has failed; `wait` raises its error."""
-        return bool(self.errors)
+        """Whether the save in the background has failed for good; `wait` raises its error."""
+        return any(not isinstance(error, Refused) for error in self.errors)
 
     def save(
         self,
@@ -54,9 +58,13 @@ class Saver:
     ) -> None:
         """Save, at once or in the background, and then remove all but the newest `keep` checkpoints.
 
-        Raises OSError, also for the previous save; it says how many bytes are needed and how many are free.
+        Raises OSError, also for the previous save; it says how many bytes are needed and how many are free. If the
+        previous one was refused, this is only told, and if this one is, `wait` raises it.
         """
-        self.wait()
+        try:
+            self.wait()
+        except Refused as error:
+            complain(one_line(f"warning: {error}; training goes on, and the next checkpoint is tried"))
         size = sum(local(tensor).nbytes for tensor in (*model.values(), *optimizer.values()))
         later = size >= LARGE and _has_room(COPIES * size)
         weights, memory = (_copied(tensors) if later else tensors for tensors in (model, optimizer))
@@ -70,7 +78,10 @@ class Saver:
             self.thread = threading.Thread(target=self._in_background, args=(call,), daemon=True)
             self.thread.start()
         else:
-            call()
+            try:
+                call()
+            except Refused as error:
+                self.errors.append(error)
 
     def write(
         self,
@@ -86,7 +97,7 @@ class Saver:
             if self.sharded:
                 return shards.save(folder, step, model, optimizer, state, seal, self.group)
             return checkpoint.save_tensors(folder, step, model, optimizer, state, seal)
-        except ConnectionError:
+        except (ConnectionError, Refused):
             raise
         except OSError as error:
             needed = sum(tensor.numel() * tensor.element_size() for tensor in (*model.values(), *optimizer.values()))

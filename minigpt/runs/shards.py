@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from minigpt.runs import checkpoint
 from minigpt.runs.checkpoint import Checkpoint, CheckpointError
+from minigpt.system.moving import Refused
 from minigpt.system.waiting import heartbeat
 from minigpt.training.distributed import reaching_others
 from minigpt.training.optimizer import Optimizer
@@ -72,17 +73,20 @@ def _write(tensors: dict[str, Tensor], files: dict[str, int], folder: Path, grou
 
 
 def _by_all(call: Callable[[], Result], group: dist.ProcessGroup | None) -> list[Result]:
-    """What a call returns in each process. If it raises OSError or ValueError in one, raises OSError in all of them."""
+    """What a call returns in each process. If it raises OSError or ValueError in one, raises OSError in all of them.
+
+    If it raises Refused in one, and nothing else in others, this is Refused.
+    """
     answers: list[Any] = [None] * dist.get_world_size(group)
     try:
-        answer: tuple[str, Result | None] = "", call()
+        answer: tuple[str, bool, Result | None] = "", True, call()
     except (OSError, ValueError, CheckpointError) as error:
-        answer = f"process {dist.get_rank(group)}: {error}", None
+        answer = f"process {dist.get_rank(group)}: {error}", isinstance(error, Refused), None
     with reaching_others(surely=False):
         dist.all_gather_object(answers, answer, group)  # pickled between the processes of one training, never on disk
-    if wrong := [said for said, _ in answers if said]:
-        raise OSError(wrong[0])
-    return [result for _, result in answers]
+    if wrong := [said for said, _, _ in answers if said]:
+        raise (Refused if all(refused for _, refused, _ in answers) else OSError)(wrong[0])
+    return [result for _, _, result in answers]
 
 
 def fill(model: nn.Module, optimizer: Optimizer, saved: Checkpoint) -> None:

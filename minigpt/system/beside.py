@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +17,7 @@ from itertools import count
 from pathlib import Path
 
 from minigpt.system.folder import HOLDER, LOCK, InUse, Lock, sync
+from minigpt.system.moving import discard, remove, rename
 
 LEFT = re.compile(r"\.(?P<name>\w[\w.-]*)\.(?P<what>writing|before)-(?P<number>\d+)")
 
@@ -37,29 +37,32 @@ class Beside:
             except (FileExistsError, FileNotFoundError, InUse):
                 continue  # of another process; or removed before it was locked
             except BaseException:
-                shutil.rmtree(self.path, ignore_errors=True)
+                discard(self.path)
                 raise
 
     def put(self, place: Path) -> None:
-        """Rename the folder to its place. An old folder is replaced, or, after an error, stays. Raises OSError."""
+        """Rename the folder to its place. An old folder is replaced, or, after an error, stays. Raises OSError.
+
+        An empty folder is replaced in one step: nobody else can take a name that was reserved by one.
+        """
         if sys.platform == "win32":
             self.lock.__exit__()  # Windows cannot rename a folder with an open file
         for name in (LOCK, HOLDER):
-            (self.path / name).unlink(missing_ok=True)  # the folder itself stays locked
+            remove(self.path / name)  # the folder itself stays locked
         sync(self.path)
         match = LEFT.fullmatch(self.path.name)
         assert match is not None
         before = self.path.with_name(f".{match['name']}.before-{match['number']}")
-        if place.exists():
-            place.rename(before)
+        if place.exists() and (sys.platform == "win32" or any(place.iterdir())):
+            rename(place, before)
         try:
-            self.path.rename(place)
+            rename(self.path, place)
         except BaseException:
             if before.exists():
-                before.rename(place)
+                rename(before, place)
             raise
         sync(place.parent)
-        shutil.rmtree(before, ignore_errors=True)
+        discard(before)
 
 
 @contextmanager
@@ -69,7 +72,7 @@ def written_beside(place: Path) -> Iterator[Beside]:
     try:
         yield beside
     finally:
-        shutil.rmtree(beside.path, ignore_errors=True)
+        discard(beside.path)
         beside.lock.__exit__()
 
 
@@ -82,13 +85,13 @@ def sweep(parent: Path) -> None:
     for path, match in found:
         if match["what"] == "writing" and ((path / HOLDER).is_file() or not any(_entries(path))):
             with suppress(InUse, OSError), Lock(path):
-                shutil.rmtree(path, ignore_errors=True)
+                discard(path, told=False)
     for path, match in found:
         writing = path.with_name(f".{match['name']}.writing-{match['number']}")
         if match["what"] == "before" and not writing.exists():
             with suppress(OSError):
                 place = parent / match["name"]
-                shutil.rmtree(path) if place.exists() else path.rename(place)
+                discard(path, told=False) if place.exists() else rename(path, place)
 
 
 def _entries(folder: Path) -> list[Path]:

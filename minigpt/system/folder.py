@@ -21,6 +21,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from minigpt.system.errors import UserError
+from minigpt.system.moving import discard, remove, rename
 from minigpt.system.strict_json import parse_json
 from minigpt.system.terminal import one_line
 from minigpt.system.waiting import interruptible, progress
@@ -140,7 +141,7 @@ def _locked(path: Path, held: ExitStack) -> bool:
         os.close(descriptor)
         return False
     held.callback(os.close, descriptor)
-    held.callback(path.unlink, missing_ok=True)
+    held.callback(discard, path)
     return True
 
 
@@ -162,7 +163,7 @@ def share(path: Path) -> None:
     probe = path.with_name(f"{path.name}.mode")
     probe.touch()
     shutil.copymode(probe, path)
-    probe.unlink()
+    remove(probe)
 
 
 def sync(path: Path) -> None:
@@ -213,12 +214,12 @@ def write_whole(path: Path, contents: str | bytes) -> None:
     Raises OSError; the file is then unchanged.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")  # each writer has its own
-    temporary.unlink(missing_ok=True)
+    discard(temporary)
     try:
         with temporary.open("xb") as file:
             file.write(contents.encode("utf-8") if isinstance(contents, str) else contents)
             file.flush()
             fsync(file.fileno(), path.name)
-        temporary.replace(path)
+        rename(temporary, path)
     finally:
-        temporary.unlink(missing_ok=True)
+        discard(temporary)

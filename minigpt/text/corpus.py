@@ -28,6 +28,7 @@ from minigpt.languages.tasks import Task
 from minigpt.system.errors import UserError
 from minigpt.system.folder import SHOWN, fsync, sha256_of
 from minigpt.system.memory import free_memory
+from minigpt.system.moving import discard, rename
 from minigpt.system.terminal import complain, one_line
 from minigpt.system.waiting import interruptible, progress
 from minigpt.text.files import Found, look_at_all, place_of, read_again
@@ -327,9 +328,9 @@ def download(url: str, path: Path, size: int, sha256: str, timeout: float = 10) 
         if digest.hexdigest() != sha256:
             much = f"more than {size:,}" if got > size else f"{got:,} of {size:,}"
             raise UserError(f"{url} sent something else: {much} bytes, SHA-256 {digest.hexdigest()}")
-        os.replace(part, path)
+        rename(part, path)
     finally:
-        part.unlink(missing_ok=True)
+        discard(part)
 
 
 def _fetch(url: str, size: int, timeout: float) -> Iterator[bytes]:

@@ -9,7 +9,6 @@ import hashlib
 import inspect
 import json
 import os
-import shutil
 import time
 import uuid
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ import numpy.typing as npt
 
 from minigpt.system.errors import UserError
 from minigpt.system.folder import one_at_a_time, sha256_of, write_whole
+from minigpt.system.moving import discard, rename
 from minigpt.text import corpus as corpora
 from minigpt.text.corpus import Corpus
 from minigpt.text.files import REMEMBERED, SETTLED, Changed, stamp
@@ -113,18 +113,29 @@ def _make(part: Path, folder: Path, corpus: Corpus, tokenizer: Tokenizer, dtype:
         if not sum(seal.ids for seal in seals):
             raise UserError(f"data.source: the tokenizer {tokenizer.kind} makes no ids of {corpus.source}")
         _complete(part, seals, corpus, tokenizer, dtype)
-        if folder.exists():  # damaged
-            damaged = folder.with_name(f"{folder.name}.{uuid.uuid4().hex}.part")
-            folder.rename(damaged)
-            shutil.rmtree(damaged, ignore_errors=True)
-        part.rename(folder)
+        _put(part, folder, dtype)
     except Changed:
-        shutil.rmtree(part, ignore_errors=True)
+        discard(part)
         raise
     except BaseException:
         if not sealed(part):
-            shutil.rmtree(part, ignore_errors=True)
+            discard(part)
         raise
+
+
+def _put(part: Path, folder: Path, dtype: np.dtype[Any]) -> None:
+    """Rename a complete folder to its place, unless another user has made it meanwhile, whose training reads it."""
+    try:
+        if folder.exists() and not _verifies(folder, dtype):
+            damaged = folder.with_name(f"{folder.name}.{uuid.uuid4().hex}.part")
+            rename(folder, damaged)
+            discard(damaged)
+        if not folder.exists():
+            return rename(part, folder)
+    except OSError:
+        if not _verifies(folder, dtype):
+            raise
+    discard(part)
 
 
 def _complete(folder: Path, seals: Sequence[Seal], corpus: Corpus, tokenizer: Tokenizer, dtype: np.dtype[Any]) -> None:

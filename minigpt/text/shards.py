@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minigpt.system.folder import fsync, sha256_of, write_whole
+from minigpt.system.moving import remove
 from minigpt.system.waiting import progress
 from minigpt.text.corpus import Corpus
 from minigpt.text.cuts import BLOCK, Piece, blocks, naming, pieces_of, place_to_cut
@@ -98,7 +99,7 @@ def write_shards(
                 shard.file.flush()
                 fsync(shard.file.fileno(), shard.file.name)
             if not shard.last:
-                (folder / ids_name(len(seals))).unlink()
+                remove(folder / ids_name(len(seals)))
                 return seals
             seals.append(shard.seal())
 
@@ -167,8 +168,8 @@ def join_starts(folder: Path, seals: Sequence[Seal]) -> str:
         file.flush()
         fsync(file.fileno(), "starts.bin")
     for shard in range(len(seals)):
-        (folder / starts_name(shard)).unlink()
-        (folder / seal_name(shard)).unlink()
+        remove(folder / starts_name(shard))
+        remove(folder / seal_name(shard))
     return digest.hexdigest()
 
 

@@ -2,6 +2,7 @@
 
     LD_PRELOAD=shim.so python crash.py kill FOLDER          killed at every operation; a JSON line for each
     LD_PRELOAD=shim.so python crash.py fail FOLDER          a full disk from every operation on; each operation failing
+    LD_PRELOAD=shim.so python crash.py busy FOLDER          each rename and each removal is refused three times
     python crash.py moments FOLDER COUNT                    killed at COUNT random moments, with the shim or without
     LD_PRELOAD=shim.so python crash.py read FOLDER COUNT    not killed, while another process reads COUNT times
     LD_PRELOAD=shim.so python crash.py record FOLDER LOG    not killed; every operation is recorded
@@ -27,7 +28,7 @@ import torch
 
 from minigpt.runs.checkpoint import CheckpointError, checkpoints, newest, prune, save, verify
 
-OFF, COUNT, KILL_BEFORE, KILL_WITHIN, KILL_AFTER, FULL, BROKEN, RECORD = range(8)  # as in shim.c
+OFF, COUNT, KILL_BEFORE, KILL_WITHIN, KILL_AFTER, FULL, BROKEN, RECORD, _, BUSY = range(10)  # as in shim.c
 KEEP = 2
 
 Say = Callable[[str], object]
@@ -121,6 +122,7 @@ class Trial:
         code = 1
         signal.alarm(60)
         try:
+            os.dup2(said, 2)  # warnings are no result
             self.watch(mode, at)
             work(self.folder, self.steps, lambda line: os.write(said, line.encode()))
             code = 0
@@ -154,7 +156,7 @@ class Trial:
         kinds = self.kinds()
         for mode in modes:
             for at, kind in enumerate(kinds, 1):
-                if kind in {KILL_WITHIN: "w", KILL_AFTER: "w", FULL: "mow"}.get(mode, kind):
+                if kind in {KILL_WITHIN: "w", KILL_AFTER: "w", FULL: "mow", BUSY: "rud"}.get(mode, kind):
                     self.after(*self.fork(mode, at), mode=mode, at=at, kind=kind)
 
     def kinds(self) -> str:
@@ -221,9 +223,8 @@ def main(what: str, folder: Path, *arguments: str) -> None:
     elif what == "moments":
         Trial(folder, range(3, 9)).moments(int(arguments[0]))
     else:
-        Trial(folder, range(3, 4)).everywhere(
-            [KILL_BEFORE, KILL_WITHIN, KILL_AFTER] if what == "kill" else [FULL, BROKEN]
-        )
+        modes = {"kill": [KILL_BEFORE, KILL_WITHIN, KILL_AFTER], "fail": [FULL, BROKEN], "busy": [BUSY]}
+        Trial(folder, range(3, 4)).everywhere(modes[what])
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
        SHIM_MATCH   only paths with this in them count (default: all)                  SHIM_LOG where to write it down
 
    With UNREADABLE, N is an error: no file can be opened to read (EACCES), or read from (any other).
+   With BUSY, a rename or a removal is refused (EBUSY) three times from operation N on.
    An fsync is counted and then passed over while a folder is watched: no test here pulls a plug. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -23,7 +24,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { OFF, COUNT, KILL_BEFORE, KILL_WITHIN, KILL_AFTER, FULL, BROKEN, RECORD, UNREADABLE };
+enum { OFF, COUNT, KILL_BEFORE, KILL_WITHIN, KILL_AFTER, FULL, BROKEN, RECORD, UNREADABLE, BUSY };
 
 static char folder[PATH_MAX], match[256], kinds[4096]; /* kinds: a letter for each operation, - for one that failed */
 static int mode = OFF, record_to = -1;
@@ -80,13 +81,15 @@ static int watched(const char *full) {
     return mode != OFF && n && !strncmp(full, folder, n) && (full[n] == '/' || !full[n]) && (!*match || strstr(full, match));
 }
 
-/* Count an operation. Returns -1 where it is to fail, 1 for a write that is to be cut in half, else 0. */
+/* Count an operation. Returns -1 where it is to fail, 1 for a write that is to be cut in half, else 0. A rename or a
+   removal takes no space, but -1. */
 static int begin(int takes_space) {
     if (++counted < (long)sizeof kinds) kinds[counted - 1] = '-';
     if (counted == at && mode == KILL_BEFORE) kill(getpid(), SIGKILL);
     if (counted == at && mode == BROKEN) return errno = EIO, -1;
     if (counted == at && mode == FULL && takes_space == 2) return 1;
-    if (counted >= at && mode == FULL && takes_space) return errno = ENOSPC, -1;
+    if (counted >= at && mode == FULL && takes_space > 0) return errno = ENOSPC, -1;
+    if (counted >= at && counted < at + 3 && mode == BUSY && takes_space < 0) return errno = EBUSY, -1;
     return counted == at && mode == KILL_WITHIN && takes_space == 2;
 }
 
@@ -205,7 +208,7 @@ static int renamed(int dir_a, const char *a, int dir_b, const char *b, unsigned 
     of_path(dir_a, a, full_a);
     of_path(dir_b, b, full_b);
     int counts = watched(full_a) || watched(full_b);
-    if (counts && begin(0) < 0) return -1;
+    if (counts && begin(-1) < 0) return -1;
     int done = (int)syscall(SYS_renameat2, dir_a, a, dir_b, b, flags);
     if (counts && !done) end('r', full_a, full_b, 0, NULL, 0, 0);
     return done;
@@ -217,7 +220,7 @@ int renameat2(int x, const char *a, int y, const char *b, unsigned flags) { retu
 static int removed(int dir, const char *path, int flags) {
     char full[PATH_MAX];
     int counts = watched(of_path(dir, path, full));
-    if (counts && begin(0) < 0) return -1;
+    if (counts && begin(-1) < 0) return -1;
     int done = (int)syscall(SYS_unlinkat, dir, path, flags);
     if (counts && !done) end(flags & AT_REMOVEDIR ? 'd' : 'u', full, "", 0, NULL, 0, 0);
     return done;

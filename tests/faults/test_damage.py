@@ -100,3 +100,11 @@ def test_a_whole_checkpoint_is_never_replaced(folder: Path) -> None:
     (folder / "step-000002" / "state.json").unlink()
     crash.write(folder, 2)  # one that is skipped is
     assert crash.read(folder) == 2
+
+
+@pytest.mark.parametrize("name", [".DS_Store", "._model.safetensors", "Thumbs.db", "desktop.ini", ".nfs000000000a2b"])
+def test_what_a_system_leaves_where_it_has_looked_is_no_damage(name: str, folder: Path) -> None:
+    (folder / "step-000002" / name).write_bytes(b"Bud1")
+    assert newest(folder)[0].path.name == "step-000002"
+    prune(folder, 1)
+    assert sorted(path.name for path in folder.iterdir()) == ["step-000002"]

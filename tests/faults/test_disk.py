@@ -8,6 +8,7 @@ import re
 import resource
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -188,3 +189,102 @@ def test_a_folder_that_vanishes_before_the_first_step(tmp_path: Path) -> None:
     ended = train_until(tmp_path, "shutil.rmtree('runs/small')", "minigpt.runs.trainer", "signals", 1)
     one_line(ended)
     assert not (tmp_path / "runs" / "small").exists()
+
+
+# ---- refused: another program has it open ----
+
+REFUSED = """
+import os
+from minigpt.system import moving
+moving.PATIENCE, plain = 0.2, os.replace
+
+def replace(old, new):
+    if {where}:
+        raise PermissionError(13, "Access is denied")
+    plain(old, new)
+
+os.replace = replace
+"""
+
+
+def with_refused(folder: Path, where: str, *arguments: object) -> Ended:
+    """A run in which the system refuses some renames for good, as Windows does while another program reads."""
+    code = REFUSED.format(where=where)
+    (furnished(folder) / "refused.py").write_text(f"exec({code!r}, {{}})", "utf-8")  # no mistake of the plugin
+    return train(folder, "--plugin", "refused.py", *arguments)
+
+
+def kept(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder / "runs" / "small" / "checkpoints"))
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_checkpoint_that_is_refused_its_place_is_told_and_training_goes_on(
+    large: bool, straight: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "large.py").write_text(f"import minigpt.runs.saver as s\nif {large}: s.LARGE = 0\n", "utf-8")
+    ended = with_refused(tmp_path, "str(new).endswith('step-000008')", "--plugin", "large.py")
+    assert ended.code == 0 and ended.err.count("\n") == 1, ended
+    assert ended.err.startswith("warning: runs/small/checkpoints/.writing-000008-")
+    assert " cannot be renamed to step-000008: Access is denied (tried for 0.2 s" in ended.err
+    assert ended.err.endswith("training goes on, and the next checkpoint is tried\n")
+    assert kept(tmp_path) == ["step-000004", "step-000012"] and leftovers(tmp_path) == []
+    assert same(newest(tmp_path), newest(straight))
+
+
+def test_the_last_checkpoint_must_be_there(straight: Path, tmp_path: Path) -> None:
+    ended = with_refused(tmp_path, "str(new).endswith('step-000012')")
+    one_line(ended)
+    assert "cannot be renamed to step-000012" in ended.err and leftovers(tmp_path) == []
+    assert kept(tmp_path) == ["step-000004", "step-000008"]
+    assert resume(tmp_path).code == 0 and same(newest(tmp_path), newest(straight))
+
+
+def test_an_old_checkpoint_that_is_not_let_go_stays_and_ends_nothing(straight: Path, tmp_path: Path) -> None:
+    ended = with_refused(tmp_path, "'.removing' in str(new)", "training.checkpoint_every=3")
+    assert ended.code == 0 and ended.err.count("\n") == 3, ended  # at step 9; at step 12 for two of them
+    assert ended.err.startswith("warning: runs/small/checkpoints/step-000003 stays there: ")
+    assert kept(tmp_path) == [f"step-{step:06d}" for step in (3, 6, 9, 12)]
+    assert train(tmp_path, "--name", "small", "training.max_steps=1").code == 0  # another run is not hindered
+    assert resume(tmp_path, "training.max_steps=13").code == 0
+    assert kept(tmp_path) == ["step-000012", "step-000013"]
+
+
+def test_a_folder_that_a_disk_is_mounted_on_stays_and_ends_nothing(tmp_path: Path) -> None:
+    """The system itself refuses to rename it (EBUSY), for as long as the run lasts."""
+    place = tmp_path / "runs" / "small" / "checkpoints" / "step-000004"
+    mount = ["mount", "--bind", str(place), str(place)]
+    act = f"import subprocess, minigpt.system.moving as m; m.PATIENCE = 0.2; subprocess.run({mount})"
+    ended = train_until(furnished(tmp_path), act, "minigpt.training.loop", "accumulate", 6)
+    if subprocess.run(["umount", place], capture_output=True).returncode:
+        pytest.skip("a folder cannot be mounted here (that takes root)")
+    assert ended.code == 0 and ended.err.count("\n") == 1 and "Device or resource busy (tried for" in ended.err, ended
+    assert kept(tmp_path) == ["step-000004", "step-000008", "step-000012"]
+
+
+SCANNER = """
+import sys, time
+from pathlib import Path
+print("ready", flush=True)
+while True:
+    for folder in Path(sys.argv[1]).glob(".removing-*"):
+        try:
+            (folder / str(time.monotonic_ns())).touch()
+        except OSError:
+            pass
+"""
+
+
+def test_a_program_that_puts_files_into_what_is_removed_ends_nothing(straight: Path, tmp_path: Path) -> None:
+    """What it keeps from being removed is removed at the next save without it."""
+    furnished(tmp_path)
+    folder = tmp_path / "runs" / "small" / "checkpoints"
+    command = [sys.executable, "-c", SCANNER, str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as scanner:
+        assert scanner.stdout and scanner.stdout.readline()
+        ended = train(tmp_path, "training.checkpoint_every=1", "training.sample_every=0")
+        scanner.kill()
+    assert ended.code == 0, ended
+    assert [line for line in ended.err.splitlines() if " stays there: " not in line] == []
+    assert same(newest(tmp_path), newest(straight))
+    assert resume(tmp_path, "training.max_steps=13").code == 0 and leftovers(tmp_path) == []

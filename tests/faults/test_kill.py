@@ -62,6 +62,14 @@ def test_a_full_or_broken_disk_at_every_operation(tmp_path: Path) -> None:
     )
 
 
+def test_a_rename_or_a_removal_that_is_refused_for_a_moment_is_tried_again(tmp_path: Path) -> None:
+    trials = crash("busy", tmp_path, **under(tmp_path))
+    for trial in trials:
+        check(trial)
+        assert trial["code"] == 0 and trial["found"] == 3 and not trial["errors"], trial
+    assert {trial["kind"] for trial in trials} == {"r", "u", "d"}
+
+
 def test_killed_at_12_random_moments(tmp_path: Path) -> None:
     for trial in crash("moments", tmp_path, 12, **under(tmp_path)):
         check(trial)
