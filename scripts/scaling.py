@@ -14,6 +14,7 @@ import argparse
 import json
 import shlex
 import sys
+from pathlib import Path
 
 from minigpt import command
 from minigpt.comparison.experiment import Experiment
@@ -32,11 +33,19 @@ from minigpt.system.terminal import one_line
 def main(arguments: argparse.Namespace) -> None:
     """Train the runs that are missing, print the table and write the page."""
     scaling = load_scaling(arguments.config, arguments.overrides, arguments.name, say)
-    said = shlex.join(["python", "scripts/scaling.py", *sys.argv[1:]])
     experiment = Experiment(scaling, arguments.plugin, False, skip_checks=arguments.skip_checks)
     refuse_other_settings(scaling, experiment.jobs(), experiment.trials())
     refuse_fewer_kinds(scaling)
-    notes, failures = experiment.train()
+    with experiment.alone():
+        notes, failures = experiment.train()
+        write(scaling, experiment, notes, arguments.figures)
+    if failures:
+        raise UserError(f"{'; '.join(first_lines(failures))}; the same command tries the failed runs again")
+
+
+def write(scaling: Scaling, experiment: Experiment, notes: list[str], figures: Path | None) -> None:
+    """Print the table, and write the page and the figures."""
+    said = shlex.join(["python", "scripts/scaling.py", *sys.argv[1:]])
     results = [(job, result) for job, result, _ in experiment.results() if result]
     trained = experiment.comparison  # with what trials have chosen
     assert isinstance(trained, Scaling)
@@ -47,13 +56,11 @@ def main(arguments: argparse.Namespace) -> None:
     write_whole(folder / "page.html", page(summary))
     say("")
     say("\n".join([*aligned(lines(summary)), "", *map(one_line, sentences(summary))]))
-    if arguments.figures is not None:
-        arguments.figures.mkdir(parents=True, exist_ok=True)
+    if figures is not None:
+        figures.mkdir(parents=True, exist_ok=True)
         for theme in THEMES:
-            write_whole(arguments.figures / f"growth-{theme}.svg", picture(summary, theme))
+            write_whole(figures / f"growth-{theme}.svg", picture(summary, theme))
     say(f"\n{folder / 'page.html'} shows the results; results.json and results.csv have the numbers")
-    if failures:
-        raise UserError(f"{'; '.join(first_lines(failures))}; the same command tries the failed runs again")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from minigpt.comparison.pool import WorkerPool
 from minigpt.comparison.results import jobs, load_result
 from minigpt.comparison.summary import _mean, table
 from minigpt.system.errors import UserError
+from minigpt.system.locks import InUse, Lock
 from minigpt.system.plugin import load_plugin
 
 TWICE = SMALL.replace("  mean: {model.attention: average_softmax}", "  again: {model.attention: single_head}")
@@ -88,6 +89,36 @@ def test_two_comparisons_at_a_time_share_the_work_and_no_folder(
         thread.join()
     (first, _), (second, _) = found
     assert first["runs"] == second["runs"]  # including the seconds: each run was done once, by one of them
+
+
+def test_another_comparison_of_the_name_is_refused_while_one_is_under_way(tmp_path: Path) -> None:
+    """It would train the same runs again with its own config, and remove the results of the first."""
+    comparison = small(tmp_path)
+    with Experiment(comparison, (), False).alone():
+        with Experiment(comparison, (), False).alone():  # the same runs: they share them
+            pass
+        with pytest.raises(InUse) as refused:
+            finished(small(tmp_path, SMALL.replace("max_steps: 6", "max_steps: 7")))
+        assert str(refused.value).startswith(f"{comparison.folder} is in use by process {os.getpid()} on ")
+        assert str(refused.value).endswith("unless both do the same runs: give this one another --name")
+        finished(comparison)
+    summary, said = finished(small(tmp_path, SMALL.replace("max_steps: 6", "max_steps: 7")))
+    assert "mean, seed 1: its config or a plugin has changed; it is trained again" in said and len(summary["runs"]) == 4
+
+
+def test_a_run_of_another_process_is_told_and_not_waited_for_when_that_is_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("minigpt.comparison.pool.JsonProcess", ForkedProcess)
+    monkeypatch.setattr("minigpt.comparison.pool.SILENCE", 2.0)
+    comparison, said = small(tmp_path), list[str]()
+    folder = jobs(comparison, ())[0].folder
+    folder.mkdir(parents=True)
+    with Lock(folder), pytest.raises(UserError) as found:
+        Experiment(comparison, (), False, said.append).run("a test")
+    who = f"{folder} is in use by process {os.getpid()} on {os.uname().nodename}: two runs cannot share a folder"
+    assert f"run: mean, seed 1: {who}; its result is used" in said
+    assert f"mean, seed 1: {who}; it has given no sign of life for 2 s: end it; the other runs" in str(found.value)
 
 
 def test_what_differs_is_measured_and_the_numbers_agree(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from minigpt.comparison.worker import do
 from minigpt.config.options import to_yaml
 from minigpt.runs.report import read_metrics
 from minigpt.runs.run import load
-from minigpt.system.folder import Lock
+from minigpt.system.locks import Lock
 from minigpt.text.tokenizer import Char
 
 
@@ -74,7 +74,8 @@ def test_a_run_that_another_process_is_doing_is_left_to_it(tmp_path: Path) -> No
     folder = Path(asked["folder"])
     folder.mkdir(parents=True, exist_ok=True)
     with Lock(folder):
-        assert do(asked, lambda message: None) == {"event": "busy"}
+        answer = do(asked, lambda message: None)
+        assert answer["event"] == "busy" and f"is in use by process {os.getpid()} on " in answer["message"]
     assert not (folder / "result.json").exists()
 
 

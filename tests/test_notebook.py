@@ -49,6 +49,15 @@ def test_a_run_is_trained_and_trained_further(place: Path) -> None:
         minigpt.Attention.kinds.pop("mine_of_a_notebook", None)
 
 
+def test_a_mistake_does_not_keep_the_folder(place: Path) -> None:
+    """A notebook keeps the last error, and with it all that its call had."""
+    run = minigpt.train("small.yaml")
+    with pytest.raises(UserError, match="has done all its 8 steps") as kept:
+        minigpt.resume(run.folder)
+    assert minigpt.resume(run.folder, "training.max_steps=9").step == 9
+    assert kept.value.__traceback__ is not None
+
+
 def test_what_is_recorded_is_the_plugin_that_was_loaded(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The notebook has gone to another folder since, and the file was edited."""
     (place / "mine.py").write_text(MINE, encoding="utf-8")

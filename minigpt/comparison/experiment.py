@@ -6,6 +6,7 @@ damaged, or if its config or a plugin has changed.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ from minigpt.runs.report import Say, say
 from minigpt.system.bars import bar
 from minigpt.system.errors import UserError
 from minigpt.system.folder import first_lines, read_start, refuse_links, write_whole
+from minigpt.system.locks import InUse, Lock
 from minigpt.system.memory import free_memory
 from minigpt.system.plugin import was_edited
 from minigpt.system.strict_json import has_form, parse_json
@@ -60,6 +62,10 @@ class Experiment:
 
         Raises UserError before any run if a variant cannot be trained, and after all runs if some of them failed.
         """
+        with self.alone():
+            return self._run(command)
+
+    def _run(self, command: str) -> dict[str, Any]:
         notes, failures = self.train()
         folder = self.comparison.folder
         found = list(self.results())
@@ -80,20 +86,31 @@ class Experiment:
             raise UserError(f"{what}; the other runs are in {folder}, and the same command tries the failed ones again")
         return summary
 
-    def train(self) -> tuple[list[str], list[str]]:
-        """Do the runs that are left. Returns notes for the reader of the results, and a line for each failed run.
+    def alone(self) -> Lock:
+        """The lock of the comparison's folder, which processes share that do the same runs.
 
-        Raises UserError before any run if a variant cannot be trained.
+        Raises InUse if another comparison of this name is under way, and UserError if this one cannot begin.
         """
         folder = self.comparison.folder
         refuse_links(folder)
         for config in self.comparison.variants.values():
             check_loggers(config.training.loggers)
+        every = [(str(job.folder), job.key) for job in (*self.trials(), *self.jobs())]
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            return Lock(folder, together=hashlib.sha256(repr(every).encode()).hexdigest())
+        except InUse as error:
+            raise InUse(f"{error}, unless both do the same runs: give this one another --name") from None
+
+    def train(self) -> tuple[list[str], list[str]]:
+        """Do the runs that are left. Returns notes for the reader of the results, and a line for each failed run.
+
+        Raises UserError before any run if a variant cannot be trained.
+        """
         if self.skip_checks:
             self.say("note: the models are not checked before their first step (--skip-checks)")
         if self.comparison.settings.match == "parameters":
             self.comparison = match_parameters(self.comparison)
-        folder.mkdir(parents=True, exist_ok=True)
         free, workers = free_memory(), min(self.comparison.settings.processes, len(self.jobs()))
         self.share = None if free is None else free // workers
         with WorkerPool(workers, self.plugins) as pool:
@@ -242,6 +259,7 @@ class Progress:
         self.what = what.removesuffix("s")
         self.jobs = {str(job.folder): job for job in left}
         self.part = dict.fromkeys(self.jobs, 0.0)  # how much of each run is done, from 0 to 1
+        self.waits = set[str]()  # the runs that another process does
         self.bar = bar(
             total=sum(map(experiment.seconds, left)),
             desc=f"{self.what} {self.done + 1} of {total}",
@@ -253,6 +271,9 @@ class Progress:
         who = task["folder"]
         job = self.jobs[who]
         ended = answer["event"] in ("done", "failed")
+        if answer["event"] == "busy" and who not in self.waits:
+            self.waits.add(who)
+            self.say(f"{self.what}: {job.who}: {answer['message']}; its result is used")
         now = 1.0 if ended else answer.get("step", 0) / (job.config.training.max_steps + 1)
         self.bar.update((now - self.part[who]) * self.experiment.seconds(job))
         self.part[who] = now
@@ -260,8 +281,12 @@ class Progress:
             self.done += 1
             self.bar.set_description(f"{self.what} {min(self.done + 1, self.total)} of {self.total}")
             line = f"{self.what} {self.done} of {self.total}: {job.who}: {self.outcome(job, answer)}"
-            with tqdm.external_write_mode(file=sys.stdout):  # the bar stays below
-                self.experiment.say(line)
+            self.say(line)
+
+    def say(self, line: str) -> None:
+        """Print a line; the bar stays below."""
+        with tqdm.external_write_mode(file=sys.stdout):
+            self.experiment.say(line)
 
     def outcome(self, job: Job, answer: Mapping[str, Any]) -> str:
         """How a run ended, in a few words."""

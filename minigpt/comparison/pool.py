@@ -15,6 +15,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
+from minigpt.system.locks import SILENCE
 from minigpt.system.plugin import code_of
 from minigpt.system.process import JsonProcess
 
@@ -64,6 +65,7 @@ class WorkerPool:
 
     def _serve(self, waiting: deque[tuple[int, Task]], answers: dict[int, Answer], on_answer: OnAnswer) -> None:
         """Pass one task after another to a worker, until none is left. Each thread of `work` runs this."""
+        beats: dict[int, tuple[int, float]] = {}  # of a run that another process does: its last sign of life, and when
         while not self.ended:
             try:
                 number, task = waiting.popleft()
@@ -76,9 +78,15 @@ class WorkerPool:
             if worker.process.poll() is None:
                 self.idle.append(worker)
             if answer["event"] == "busy":  # another experiment is doing this run: use its result
-                waiting.append((number, task))
-                time.sleep(RETRY)
-                continue
+                beat, since = beats.get(number, (-1, 0.0))
+                beats[number] = answer["beat"], since if beat == answer["beat"] else time.monotonic()
+                if time.monotonic() - beats[number][1] <= SILENCE:
+                    waiting.append((number, task))
+                    time.sleep(RETRY)
+                    continue
+                silent = f"{answer['message']}; it has given no sign of life for {SILENCE:.0f} s: end it"
+                answer = {"event": "failed", "message": silent}
+                on_answer(task, answer)
             answers[number] = answer
 
     def _idle_or_new(self) -> JsonProcess | None:

@@ -34,6 +34,7 @@ from minigpt.runs.run import RUNS, Opened
 from minigpt.runs.swap import Moved, move, swapped
 from minigpt.system.errors import Mistake, UserError
 from minigpt.system.folder import check_name, read_start, refuse_links, write_whole
+from minigpt.system.locks import Lock
 from minigpt.system.strict_json import has_form, parse_json
 from minigpt.system.waiting import progress
 from minigpt.text.corpus import PRETRAINED
@@ -157,7 +158,7 @@ class Swaps:
     known: dict[str, Any] = field(default_factory=dict)  # the measurements in results.json
 
     def __post_init__(self) -> None:
-        """Open the text, and read the measurements that are made already. Raises UserError and OSError."""
+        """Open the text. Raises UserError and OSError."""
         self.name = self.name or self.source.folder.resolve().name
         check_name(self.name, "an experiment")
         self.folder = RUNS / "swap" / self.name
@@ -171,9 +172,6 @@ class Swaps:
         lengths = [T if whole else min(T, n) for n in (self.settings.length, self.settings.training_length)]
         self.data, self.train_data = (Dataset(data, self.corpus, self.source.tokenizer, n) for n in lengths)
         self.weights = self.source.origin()
-        with suppress(OSError, ValueError):
-            read = parse_json(read_start(self.folder / RESULTS, MAX_RESULTS))
-            self.known = read["measured"] if has_form(read, {"measured": FORM}) else {}
         self.rows = [Row(AS_IT_IS, (), self.source.config)]
         self.rows += [self.row(row) for row in self.settings.rows]
 
@@ -206,7 +204,10 @@ class Swaps:
         return replace(self.settings.training, max_steps=steps)
 
     def recall(self) -> None:
-        """Put the measurements of results.json into the rows."""
+        """Read the measurements that are made already, and put them into the rows."""
+        with suppress(OSError, ValueError):
+            read = parse_json(read_start(self.folder / RESULTS, MAX_RESULTS))
+            self.known = read["measured"] if has_form(read, {"measured": FORM}) else {}
         for row in self.rows:
             if row.config is not None:
                 row.measured, row.tuned = (self.found(row.config, steps) for steps in (0, self.steps))
@@ -238,18 +239,19 @@ class Swaps:
     def run(self, only: Sequence[str] = ()) -> None:
         """Measure the rows `only` (empty: all rows) that are not measured yet, and write each result at once.
 
-        The unchanged model is always measured. Raises UserError.
+        The unchanged model is always measured. Raises UserError, also if another process measures in this folder.
         """
         names = [row.name for row in self.rows]
         for name in only:
             if name not in names:
                 raise UserError(f"--only {name}: there is no such row; there are: {', '.join(names)}")
-        self.recall()
         self.check_memory()
         self.folder.mkdir(parents=True, exist_ok=True)
-        for number, row in enumerate(self.rows, start=1):
-            if not only or row.name in (AS_IT_IS, *only):
-                self.measure(row, f"{number} of {len(self.rows)}: {row.name}", tune=not only or row.name in only)
+        with Lock(self.folder):
+            self.recall()
+            for number, row in enumerate(self.rows, start=1):
+                if not only or row.name in (AS_IT_IS, *only):
+                    self.measure(row, f"{number} of {len(self.rows)}: {row.name}", tune=not only or row.name in only)
 
     def measure(self, row: Row, who: str, tune: bool) -> None:
         """Measure a row, if it is not measured yet, and print the result."""

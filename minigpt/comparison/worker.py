@@ -24,7 +24,8 @@ from minigpt.inspection.blame import blame
 from minigpt.runs.assemble import RunConfig
 from minigpt.runs.run import CHECKPOINTS, SKIPPED
 from minigpt.system.errors import Mistake, UserError
-from minigpt.system.folder import InUse, Lock, refuse_links
+from minigpt.system.folder import refuse_links
+from minigpt.system.locks import HOLDER, InUse, Lock
 from minigpt.system.moving import remove
 from minigpt.system.plugin import load_plugin
 
@@ -44,8 +45,9 @@ def do(task: dict[str, Any], send: Send) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     try:
         lock = Lock(folder)
-    except InUse:
-        return {"event": "busy"}
+    except InUse as error:
+        said = folder / HOLDER
+        return {"event": "busy", "message": str(error), "beat": said.stat().st_mtime_ns if said.exists() else 0}
     with lock:
         result, _ = load_result(folder, task["key"])
         if result is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,7 +33,8 @@ from minigpt.runs.run import (
 from minigpt.runs.swap import move
 from minigpt.runs.trainer import Trainer
 from minigpt.system.errors import UserError
-from minigpt.system.folder import Lock, check_name
+from minigpt.system.folder import check_name
+from minigpt.system.locks import Lock
 from minigpt.system.strict_json import has_form
 from minigpt.text.corpus import PRETRAINED, Corpus
 from minigpt.text.tokenizer import Tokenizer
@@ -98,34 +100,36 @@ def resume(
     """
     say = say if distributed.rank() == 0 else silent
     check_run(folder)
-    lock = Lock(folder) if distributed.rank() == 0 else None
-    config, changes = _changed_config(folder, overrides, allow_data_change)
-    shared = distributed.started()[1] > 1 and isinstance(config.training.parallel, FSDP.Config)
-    saved, notes = open_checkpoint(folder, values=not shared)  # sharded: each process reads its slices later
-    for note in notes:
-        say(note)
-    check_loggers(config.training.loggers)
-    tokenizer = Tokenizer.load(folder / TOKENIZER)
-    check_state(saved)
-    plain = checkpoint.without_adapters(saved, config.training.lora)
-    checkpoint.check_fit(outline(config.model, tokenizer.vocab_size), plain.model, saved.path)
-    _check_left(config, saved, folder)
-    corpus = config.data.open()
-    weights = (lambda model: None) if config.training.lora else None  # `_restore` copies them later
-    trainer = _make(config, tokenizer, corpus, folder, say, weights)
-    checks = _check(trainer, allow_leak, skip_checks)
-    text = _changed_text(trainer, saved, allow_data_change)
-    _restore(trainer, saved)
-    trainer.lock = lock
-    for key, before, after in changes:  # only now: a resume that was refused has changed nothing
-        say(f"changed: {key}: {before} -> {after}")
-    if text:
-        say(f"changed: the text of {config.data.source} is not the one that {folder} was trained on")
-    changes += [*text, *([("checks", "passed", checks)] if checks != "passed" else [])]
-    if distributed.rank() == 0:
-        cut_metrics(folder / METRICS, trainer.history.step, say)
-        trainer.seal = record_changes(trainer.run, plugins, changes, say)
-    say(f"run: {folder}, resumed after step {trainer.history.step}")
+    with ExitStack() as after_an_error:  # a notebook keeps the error, and with it whatever belongs to this call
+        lock = after_an_error.enter_context(Lock(folder)) if distributed.rank() == 0 else None
+        config, changes = _changed_config(folder, overrides, allow_data_change)
+        shared = distributed.started()[1] > 1 and isinstance(config.training.parallel, FSDP.Config)
+        saved, notes = open_checkpoint(folder, values=not shared)  # sharded: each process reads its slices later
+        for note in notes:
+            say(note)
+        check_loggers(config.training.loggers)
+        tokenizer = Tokenizer.load(folder / TOKENIZER)
+        check_state(saved)
+        plain = checkpoint.without_adapters(saved, config.training.lora)
+        checkpoint.check_fit(outline(config.model, tokenizer.vocab_size), plain.model, saved.path)
+        _check_left(config, saved, folder)
+        corpus = config.data.open()
+        weights = (lambda model: None) if config.training.lora else None  # `_restore` copies them later
+        trainer = _make(config, tokenizer, corpus, folder, say, weights)
+        checks = _check(trainer, allow_leak, skip_checks)
+        text = _changed_text(trainer, saved, allow_data_change)
+        _restore(trainer, saved)
+        trainer.lock = lock
+        for key, before, after in changes:  # only now: a resume that was refused has changed nothing
+            say(f"changed: {key}: {before} -> {after}")
+        if text:
+            say(f"changed: the text of {config.data.source} is not the one that {folder} was trained on")
+        changes += [*text, *([("checks", "passed", checks)] if checks != "passed" else [])]
+        if distributed.rank() == 0:
+            cut_metrics(folder / METRICS, trainer.history.step, say)
+            trainer.seal = record_changes(trainer.run, plugins, changes, say)
+        say(f"run: {folder}, resumed after step {trainer.history.step}")
+        after_an_error.pop_all()
     return trainer
 
 

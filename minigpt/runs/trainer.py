@@ -29,7 +29,8 @@ from minigpt.runs.report import Log, Reporter, Say, loss_curves, metrics_of
 from minigpt.runs.run import CHECKPOINTS, METRICS, Run
 from minigpt.runs.saver import Saver
 from minigpt.system.errors import UserError
-from minigpt.system.folder import Lock, write_whole
+from minigpt.system.folder import write_whole
+from minigpt.system.locks import Lock
 from minigpt.system.signals import SIGPIPE, Stopped, Terminated, signals
 from minigpt.system.waiting import progress
 from minigpt.text.dataset import Dataset

@@ -16,7 +16,8 @@ from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
-from minigpt.system.folder import HOLDER, LOCK, InUse, Lock, sync
+from minigpt.system.folder import sync
+from minigpt.system.locks import HOLDER, LOCK, InUse, Lock
 from minigpt.system.moving import discard, remove, rename
 
 LEFT = re.compile(r"\.(?P<name>\w[\w.-]*)\.(?P<what>writing|before)-(?P<number>\d+)")

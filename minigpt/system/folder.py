@@ -1,4 +1,4 @@
-"""The folder of a run or a comparison: its name, its lock, no links in it, and files that are written whole.
+"""The folder of a run or a comparison: its name, no links in it, and files that are written whole.
 
 Such a folder may be untrusted (sent by someone else), and another process may read it at the same time.
 """
@@ -6,36 +6,22 @@ Such a folder may be untrusted (sent by someone else), and another process may r
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import platform
 import re
 import shutil
 import sys
 import threading
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-
-from filelock import FileLock, Timeout
 
 from minigpt.system.errors import UserError
 from minigpt.system.moving import discard, remove, rename
-from minigpt.system.strict_json import parse_json
 from minigpt.system.terminal import one_line
 from minigpt.system.waiting import interruptible, progress
 
-if sys.platform != "win32":
-    import fcntl
-
-LOCK, HOLDER = ".lock", ".holder"
 BLOCK = 1 << 20  # bytes of a file that are read at a time
 SHOWN = 3  # how many of many similar lines are printed
-
-
-class InUse(UserError):
-    """Another process has locked the folder."""
 
 
 def check_name(name: str, what: str) -> None:
@@ -72,85 +58,6 @@ def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
             continue
         yield from entries
         pending += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
-
-
-class Lock(AbstractContextManager["Lock"]):
-    """Exclusive use of a folder, until the `with` block ends or the last reference to the lock is gone.
-
-    There are two locks: the lock on the file `.lock` is visible to other computers (NFS); the lock on the folder
-    itself, which Windows does not have, stays if `.lock` is removed. The system releases both when the process ends,
-    however it ends. The file `.holder` has the process id and the host, for the error message.
-    """
-
-    def __init__(self, folder: Path):
-        """Raises InUse, which names the process that holds the lock, and OSError."""
-        self.held = ExitStack()
-        try:
-            if sys.platform != "win32":
-                descriptor = os.open(folder, os.O_RDONLY)
-                self.held.callback(os.close, descriptor)
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.held.enter_context(FileLock(folder / LOCK, timeout=0, thread_local=False))
-        except (BlockingIOError, Timeout):
-            self.held.close()
-            raise InUse(f"{folder} is in use by {_holder(folder)}: two runs cannot share a folder") from None
-        (folder / HOLDER).write_text(json.dumps({"pid": os.getpid(), "host": platform.node()}), encoding="utf-8")
-
-    def __exit__(self, *error: object) -> None:
-        self.held.close()
-
-    def __del__(self) -> None:
-        self.held.close()
-
-
-@contextmanager
-def one_at_a_time(path: Path, what: str) -> Iterator[None]:
-    """A lock between processes: only one at a time runs a block with this file. Waiting shows `what` as progress.
-
-    The system releases the lock when the process ends, however it ends. The file is removed at the end of the block; a
-    process that has waited for a removed file begins again.
-    """
-    held = ExitStack()
-
-    def tries() -> Iterator[None]:
-        while not _locked(path, held):
-            time.sleep(0.1)
-            yield
-
-    with held:
-        for _ in progress(tries(), what):
-            pass
-        yield
-
-
-def _locked(path: Path, held: ExitStack) -> bool:
-    """Whether the lock could be taken now; `held` then releases it."""
-    if sys.platform == "win32":  # cannot remove a file that is open
-        try:
-            held.enter_context(FileLock(path, timeout=0, thread_local=False))
-            return True
-        except Timeout:
-            return False
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        same = os.path.exists(path) and os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except (BlockingIOError, FileNotFoundError):
-        same = False
-    if not same:
-        os.close(descriptor)
-        return False
-    held.callback(os.close, descriptor)
-    held.callback(discard, path)
-    return True
-
-
-def _holder(folder: Path) -> str:
-    try:
-        values = parse_json(read_start(folder / HOLDER, 1000))
-        return f"process {int(values['pid'])} on {values['host']}"
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return "another process"
 
 
 def fsync(descriptor: int, name: str) -> None:

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from minigpt.system.errors import UserError
-from minigpt.system.folder import SHOWN, one_at_a_time, write_whole
+from minigpt.system.folder import SHOWN, write_whole
+from minigpt.system.locks import one_at_a_time
 from minigpt.system.waiting import progress
 from minigpt.text.formats import Document, PackageMissing, Raw, documents
 
@@ -136,7 +137,7 @@ def look_at_all(paths: Sequence[Path], field: str, name: str, cache: Path) -> It
     cache.mkdir(parents=True, exist_ok=True)
     place = hashlib.sha256("\0".join([field, *map(str, paths)]).encode("utf-8", "surrogateescape")).hexdigest()[:32]
     record = cache / f"files-{place}.json"
-    with one_at_a_time(record.with_suffix(".lock"), f"another process reads {name}"):
+    with one_at_a_time(record.with_suffix(".lock"), f"reads {name}"):
         known = _recall(record)
 
         def look_once(path: Path) -> Found:

@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from minigpt.system.errors import UserError
-from minigpt.system.folder import one_at_a_time, sha256_of, write_whole
+from minigpt.system.folder import sha256_of, write_whole
+from minigpt.system.locks import one_at_a_time
 from minigpt.system.moving import discard, rename
 from minigpt.text import corpus as corpora
 from minigpt.text.corpus import Corpus
@@ -51,7 +52,7 @@ def ids_on_disk(corpus: Corpus, tokenizer: Tokenizer) -> tuple[Ids, Numbers]:
     if not _verifies(folder, dtype):
         cache.mkdir(parents=True, exist_ok=True)
         mine = f"{key}.{os.getuid() if hasattr(os, 'getuid') else 0}"  # per user: others cannot write into it
-        with one_at_a_time(cache / f"{mine}.lock", f"another process tokenizes {corpus.source}"):
+        with one_at_a_time(cache / f"{mine}.lock", f"tokenizes {corpus.source}"):
             if not _verifies(folder, dtype):
                 _make(cache / f"{mine}.part", folder, corpus, tokenizer, dtype)
     sizes = json.loads((folder / MANIFEST).read_text("utf-8"))["shards"]
