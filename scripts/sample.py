@@ -21,6 +21,7 @@ from minigpt.fast.threads import sharing_note, use_threads_to_sample
 from minigpt.model import count_parameters
 from minigpt.runs.run import Run, load, newest_run
 from minigpt.system.errors import ConfigError, UserError
+from minigpt.system.folder import read_start
 from minigpt.system.terminal import complain, printable
 
 LONGEST = 1 << 20  # bytes of a prompt
@@ -75,11 +76,9 @@ def read_prompt(arguments: argparse.Namespace) -> str:
         return arguments.prompt
     if arguments.prompt:
         raise UserError("--prompt and --prompt-file: give one of them")
-    if not arguments.prompt_file.is_file():
+    if not arguments.prompt_file.exists():
         raise UserError(f"--prompt-file {arguments.prompt_file}: no such file")
-    with arguments.prompt_file.open("rb") as file:
-        raw = file.read(LONGEST + 1)
-    if len(raw) > LONGEST:
+    if len(raw := read_start(arguments.prompt_file, LONGEST + 1)) > LONGEST:
         raise UserError(f"--prompt-file {arguments.prompt_file}: more than {LONGEST:,} bytes; give its end")
     try:
         return raw.decode("utf-8")

@@ -11,7 +11,7 @@ TRAIN = ["--config", "small.yaml"]
 MISTAKES: dict[str, Mistake] = {
     "no config": ("train.py", [], 2, ["error: give --config FILE to start a run"]),
     "missing config": ("train.py", ["--config", "tinny.yaml"], 2, ["error: tinny.yaml: no such file"]),
-    "config is a folder": ("train.py", ["--config", "no texts"], 2, ["error: no texts: not a file"]),
+    "config is a folder": ("train.py", ["--config", "no texts"], 2, ["error: no texts: a folder, not a plain file"]),
     "config is a list": ("train.py", ["--config", "list.yaml"], 2, ["error: list.yaml:1:1: a config is a group"]),
     "config is not YAML": ("train.py", ["--config", "broken.yaml"], 2, ["error: broken.yaml:2:1: not YAML"]),
     "config is not UTF-8": ("train.py", ["--config", "latin.yaml"], 2, ["error: latin.yaml: not UTF-8: byte 5"]),

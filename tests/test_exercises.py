@@ -21,8 +21,9 @@ from running import ForkedProcess, command_line, environment, furnish, script, w
 from solutions import SOLUTIONS, solved
 
 from minigpt.grading import confined as confinement
-from minigpt.grading.classroom import Grade, grade_all, grade_exercise, table, tasks_of, write_csv
+from minigpt.grading.classroom import Grade, Task, grade_all, grade_exercise, table, tasks_of, write_csv
 from minigpt.grading.confined import Confined, Limits
+from minigpt.grading.confined import grade as grade_one
 from minigpt.grading.exercises import EXERCISES, begun, exercise_file, hand_out, hint, template
 from minigpt.system.errors import UserError
 
@@ -117,7 +118,7 @@ def test_a_comment_is_no_beginning_and_a_statement_is_one() -> None:
 
 @pytest.mark.parametrize("exercise", EXERCISES)
 def test_a_solved_exercise_is_right(exercise: str, confined: Confined, tmp_path: Path) -> None:
-    grade = grade_exercise((write(tmp_path / f"{exercise}.py", solved(exercise)), exercise, "ana"), confined)
+    grade = grade_exercise(Task(write(tmp_path / f"{exercise}.py", solved(exercise)), exercise, "ana"), confined)
     assert (grade.verdict, grade.sentence) == ("right", "")
 
 
@@ -125,7 +126,7 @@ def test_a_solved_exercise_is_right(exercise: str, confined: Confined, tmp_path:
 def test_half_an_exercise_is_not_finished(exercise: str, confined: Confined, tmp_path: Path) -> None:
     bodies = [*SOLUTIONS[exercise][:-1], 'raise NotImplementedError("write me")']
     path = write(tmp_path / f"{exercise}.py", solved(exercise, bodies))
-    assert grade_exercise((path, exercise, "ana"), confined).verdict == "not finished"
+    assert grade_exercise(Task(path, exercise, "ana"), confined).verdict == "not finished"
 
 
 SLIPS = {  # exercise: a piece of the right solution, what a learner writes instead, and words of the sentence
@@ -145,7 +146,7 @@ def test_a_usual_slip_is_named(exercise: str, confined: Confined, tmp_path: Path
     old, new, words = SLIPS[exercise]
     assert old in solved(exercise)
     path = write(tmp_path / f"{exercise}.py", solved(exercise).replace(old, new))
-    grade = grade_exercise((path, exercise, "ana"), confined)
+    grade = grade_exercise(Task(path, exercise, "ana"), confined)
     assert (grade.verdict, words in grade.sentence) == ("wrong", True), grade
 
 
@@ -229,13 +230,63 @@ def test_a_file_that_cannot_be_read_is_a_row_too(tmp_path: Path, confined: Confi
     write(tmp_path / "rotary.py", "#" * 1_100_000)
     (tmp_path / "multi_head.py").symlink_to(tmp_path / "nowhere.py")
     said = {
-        name: grade_exercise((tmp_path / f"{name}.py", name, "ana"), confined)
+        name: grade_exercise(Task(tmp_path / f"{name}.py", name, "ana"), confined)
         for name in ("cache", "window", "rotary", "multi_head")
     }
     assert {grade.verdict for grade in said.values()} == {"cannot tell"}
     assert "UTF-8" in said["cache"].sentence
-    assert "no file" in said["window"].sentence
+    assert said["window"].sentence == "a folder, not a plain file"
     assert "larger than 1,000,000 bytes" in said["rotary"].sentence
+
+
+def test_learners_whose_folders_link_to_one_another_are_told_apart(tmp_path: Path) -> None:
+    """A link may lead elsewhere; what it takes from another learner is named, and graded once, for whoever has it."""
+    place, home = tmp_path / "class", tmp_path / "home of dora"
+    for folder in (place / "ana", home):
+        write(folder / "running_mean_loop.py", solved("running_mean_loop"))
+    write(place / "bob" / "dot_product.py", solved("running_mean_loop"))
+    (place / "bob" / "running_mean_loop.py").symlink_to("../ana/running_mean_loop.py")
+    (place / "bob" / "cache.py").symlink_to("dot_product.py")  # their own file
+    links = {"aaa": "ana", "carl": "nowhere", "dora": home, "eve": home, "fay": "..", "gus": "ana/running_mean_loop.py"}
+    for name, target in links.items():
+        (place / name).symlink_to(target)
+    grades = grade_all(tasks_of(place))
+    rows = {grade.learner: grade for grade in grades if grade.exercise == "running_mean_loop"}
+    assert {name: grade.verdict for name, grade in rows.items() if grade.right} == {"ana": "right", "dora": "right"}
+    assert {name: grade.sentence for name, grade in rows.items() if not grade.right} == {
+        "aaa": "a link to the folder of ana",
+        "bob": "a link to ../ana/running_mean_loop.py, and not a file of bob",
+        "carl": "a broken link to nowhere",
+        "eve": "a link to the folder of dora",
+        "fay": "a link to the folder of the class",
+    }
+    assert len(grades) == len(EXERCISES) * len(rows)
+    assert next(grade for grade in grades if (grade.learner, grade.exercise) == ("bob", "cache")).report is not None
+    every = "running_mean_loop, running_mean_matrix, running_mean_softmax and 9 more"
+    assert f"\n   1  {every}: a link to the folder of ana\n      aaa" in table(grades)
+
+
+@pytest.mark.parametrize("target", ["/dev/zero", "/proc/kmsg", "pipe"])
+def test_a_file_that_never_ends_stops_no_class(target: str, tmp_path: Path) -> None:
+    """Neither as an answer, nor beside one, also without a link."""
+    if target.startswith("/proc") and not os.path.exists(target):
+        pytest.skip(f"there is no {target} here")
+    place = tmp_path / "class"
+    endless = ["ana/helper.py", "ana/cache.py", "bob/running_mean_loop.py"]
+    for name in endless:
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        os.mkfifo(place / name) if target == "pipe" else (place / name).symlink_to(target)
+    write(place / "ana" / "running_mean_loop.py", solved("running_mean_loop"))
+    grades = {(grade.learner, grade.exercise): grade for grade in grade_all(tasks_of(place))}
+    assert grades["ana", "running_mean_loop"].right
+    for learner, exercise in (("ana", "cache"), ("bob", "running_mean_loop")):
+        found = grades[learner, exercise]
+        assert found.verdict == "cannot tell"
+        assert found.sentence in (f"a link to {target}, and not a file of {learner}", "a pipe, not a plain file")
+    if target != "pipe":
+        target = "a device" if target.startswith("/dev") else "a file of the system"
+    with pytest.raises(UserError, match=rf"cache\.py: (a )?{target}, not a plain file"):
+        grade_one(place / "ana" / "cache.py", "multi_head")
 
 
 def test_without_fork_each_file_has_a_server_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,7 +299,7 @@ def test_without_fork_each_file_has_a_server_of_its_own(tmp_path: Path, monkeypa
     with Confined(QUICK) as confined:
         for name, first in files.items():
             path = write(tmp_path / f"{name}.py", f"{first}\n{solved('running_mean_loop')}")
-            said[name] = grade_exercise((path, "running_mean_loop", "ana"), confined)
+            said[name] = grade_exercise(Task(path, "running_mean_loop", "ana"), confined)
     assert {name: grade.verdict for name, grade in said.items()} == {
         "right": "right",
         "leaves": "stopped",

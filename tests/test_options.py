@@ -297,7 +297,7 @@ def test_norms_and_mlps_are_chosen_by_a_word_or_with_options(read: Reader) -> No
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.yaml: no such file"):
         load(Outer, tmp_path / "none.yaml")
-    with pytest.raises(ConfigError, match="not a file"):
+    with pytest.raises(ConfigError, match="a folder, not a plain file"):
         load(Outer, tmp_path)
 
 

@@ -100,7 +100,7 @@ def test_depth_is_limited(read: Reader) -> None:
 
 def test_size_is_limited(read: Reader) -> None:
     assert read("{}" + " " * (MAX_BYTES - 2)) == Outer()
-    assert the_mistake(read, "#" * MAX_BYTES + "\n") == f"c.yaml: larger than {MAX_BYTES} bytes: this is not a config"
+    assert the_mistake(read, "#" * MAX_BYTES + "\n") == f"c.yaml: larger than {MAX_BYTES:,} bytes: this is not a config"
 
 
 def test_bytes_that_are_not_utf8_are_named(read: Reader) -> None:

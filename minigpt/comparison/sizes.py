@@ -44,12 +44,13 @@ from minigpt.config.strict_yaml import Node, from_python
 from minigpt.runs.assemble import RunConfig
 from minigpt.runs.run import RUNS
 from minigpt.system.errors import ConfigError, Mistake, UserError
-from minigpt.system.folder import check_name
+from minigpt.system.folder import check_name, read_start
 from minigpt.system.strict_json import has_form, parse_json
 from minigpt.system.terminal import one_line
 from minigpt.training.memory import outline
 
 GROUPS = ("scaling", "sizes", "kinds")
+MAX_SUMMARY = 1 << 26  # bytes of results.json
 BUDGET = ("tokens", "tokens_per_parameter")
 ONE_THREAD = "every run has one thread; scaling.processes sets how many runs train at the same time"
 DECIDED = {  # {key that an experiment sets for each run: the key that decides it}
@@ -210,7 +211,7 @@ def other_trials(run: Job, trials: Sequence[Job]) -> dict[str, tuple[str, str]]:
 def refuse_fewer_kinds(scaling: Scaling) -> None:
     """Raises UserError if the folder has a page with kinds that are not given now: the new page would lose them."""
     try:
-        there = parse_json((scaling.folder / "results.json").read_bytes())
+        there = parse_json(read_start(scaling.folder / "results.json", MAX_SUMMARY))
     except (OSError, ValueError):
         return
     if not has_form(there, {"kinds": [{"kind": str}]}):

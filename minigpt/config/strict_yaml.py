@@ -15,7 +15,8 @@ from typing import Any
 
 import yaml
 
-from minigpt.system.errors import ConfigError, Mistake
+from minigpt.system.errors import ConfigError, Mistake, UserError
+from minigpt.system.folder import read_file
 
 # A config is small and flat; a larger one is a mistake or an attack. An event of the parser is a value, a key, or the
 # beginning or end of a group.
@@ -113,12 +114,12 @@ def _tree(event: Any, events: Iterator[Any], name: str, mistakes: list[Mistake],
 
 def read_text(path: Path) -> str:
     """A config file as text. Raises ConfigError for a file that does not exist, is too large or is not UTF-8."""
-    if not path.is_file():
-        raise ConfigError([(str(path), "no such file" if not path.exists() else "not a file")])
-    with path.open("rb") as file:
-        raw = file.read(MAX_BYTES + 1)
-    if len(raw) > MAX_BYTES:
-        raise ConfigError([(str(path), f"larger than {MAX_BYTES} bytes: this is not a config")])
+    try:
+        raw = read_file(path, MAX_BYTES, "a config")
+    except FileNotFoundError:
+        raise ConfigError([(str(path), "no such file")]) from None
+    except UserError as error:
+        raise ConfigError([(str(path), str(error).removeprefix(f"{path}: "))]) from None
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -1,7 +1,8 @@
 """Grades exercises: one file, a learner's folder, or a class. Each file runs in a process of its own.
 
 A folder that holds exercises (`multi_head.py`, ...) is a learner's. A folder of such folders is a class: a table with a
-row for each learner, and the mistakes that were made, the most frequent first.
+row for each learner, and the mistakes that were made, the most frequent first. A learner is named by the folder in the
+class, which may be a link to a folder elsewhere. What a link takes from another learner is named and not graded.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from minigpt.grading.confined import LIMITS, Confined, Limits, Outcome
 from minigpt.grading.exercises import EXERCISES, LARGEST, begun, target_of
 from minigpt.grading.report import Report
 from minigpt.system.errors import UserError
+from minigpt.system.folder import read_file
 from minigpt.system.terminal import one_line
 from minigpt.system.waiting import progress
 
@@ -67,32 +70,45 @@ class Grade:
         return f"{self.verdict.upper()}: {self.exercise}" + (f"\n  {self.where}" if self.where else "")
 
 
-Task = tuple[Path, str, str]  # a file, its exercise, its learner
+class Task(NamedTuple):
+    """A file to grade."""
+
+    path: Path
+    exercise: str
+    learner: str
+    home: Path | None = None
+    """The learner's folder: a link that leads out of it is not graded. None: links are followed."""
+    refused: str = ""
+    """Why nothing in this folder is graded."""
+
+
 Judged = tuple[str, str, int, Report | None]  # verdict, sentence, line, report
 
 
 def grade_exercise(task: Task, confined: Confined) -> Grade:
     """Grade one file. Whatever the file holds or does, this function raises no error."""
-    path, exercise, learner = task
-    verdict, sentence, line, report = look_at(path, exercise) or judge(confined.check(path, target_of(exercise)))
-    return Grade(learner, exercise, verdict, sentence, line, report)
+    verdict, sentence, line, report = look_at(task) or judge(confined.check(task.path, target_of(task.exercise)))
+    return Grade(task.learner, task.exercise, verdict, sentence, line, report)
 
 
-def look_at(path: Path, exercise: str) -> Judged | None:
+def look_at(task: Task) -> Judged | None:
     """The result for a file that need not be run; None if it must be run."""
+    path = task.path
+    if not task.refused and not os.path.lexists(path):
+        return "missing", "", 0, None
     try:
-        if not os.path.lexists(path):
-            return "missing", "", 0, None
-        if not path.is_file():  # reading a pipe, for example, would wait for ever
-            return "cannot tell", "it is no file", 0, None
-        if path.stat().st_size > LARGEST:
-            return "cannot tell", f"the file is larger than {LARGEST:,} bytes", 0, None
-        text = path.read_text(encoding="utf-8")
+        if task.refused:
+            raise UserError(task.refused)
+        if task.home is not None and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(task.home)):
+            raise UserError(f"a link to {os.readlink(path)}, and not a file of {task.learner}")
+        text = read_file(path, LARGEST, "an exercise").decode("utf-8")
     except UnicodeDecodeError:
         return "cannot tell", "the file is not text in UTF-8", 0, None
+    except UserError as error:
+        return "cannot tell", str(error).removeprefix(f"{path}: "), 0, None
     except OSError as error:
         return "cannot tell", f"the file cannot be read: {error.strerror or error}", 0, None
-    return None if begun(exercise, text) else ("not begun", "", 0, None)
+    return None if begun(task.exercise, text) else ("not begun", "", 0, None)
 
 
 def judge(outcome: Outcome) -> Judged:
@@ -117,7 +133,7 @@ def one_exercise(path: Path, exercise: str) -> Grade:
     if not path.exists():
         raise UserError(f"{path}: no such file")
     with Confined() as confined:
-        return grade_exercise((path, exercise, path.resolve().parent.name), confined)
+        return grade_exercise(Task(path, exercise, name_of(path.parent)), confined)
 
 
 def grade_all(tasks: Sequence[Task], limits: Limits = LIMITS) -> list[Grade]:
@@ -155,13 +171,31 @@ def tasks_of(folder: Path) -> list[Task]:
     """The tasks in a learner's folder, or in a class. Raises UserError if there are none."""
     if has_exercises(folder):
         return list(learner_tasks(folder))
-    learners = [each for each in sorted(folder.iterdir()) if each.is_dir() and each.name[0] not in "._"]
+    entries = [each for each in sorted(folder.iterdir()) if each.name[0] not in "._"]
+    learners = [each for each in entries if each.is_dir() or (each.is_symlink() and not each.exists())]
+    refused = links(folder, learners)
     if not any(map(has_exercises, learners)):
         raise UserError(
             f"{folder}: holds no exercise (multi_head.py, ...) and no folders with some; "
             f"python scripts/exercises.py --out {folder} writes them"
         )
-    return [task for learner in learners for task in learner_tasks(learner)]
+    return [task for learner in learners for task in learner_tasks(learner, refused[learner])]
+
+
+def links(folder: Path, learners: Sequence[Path]) -> dict[Path, str]:
+    """For each learner's folder in a class: "", or why it is a link that is not graded."""
+    refused, homes = dict.fromkeys(learners, ""), dict[Path, str]()
+    for learner in sorted(learners, key=lambda each: (each.is_symlink(), each.name)):  # links come after folders
+        home = Path(os.path.realpath(learner))
+        near = ["the class"] if Path(os.path.realpath(folder)).is_relative_to(home) else []
+        near += [name for other, name in homes.items() if home.is_relative_to(other) or other.is_relative_to(home)]
+        if not learner.exists():
+            refused[learner] = f"a broken link to {os.readlink(learner)}"
+        elif learner.is_symlink() and near:
+            refused[learner] = f"a link to the folder of {near[0]}"
+        else:
+            homes[home] = learner.name
+    return refused
 
 
 def has_exercises(folder: Path) -> bool:
@@ -171,10 +205,15 @@ def has_exercises(folder: Path) -> bool:
     return False
 
 
-def learner_tasks(folder: Path) -> Iterator[Task]:
+def learner_tasks(folder: Path, refused: str = "") -> Iterator[Task]:
     """A task for every exercise, also where its file is missing."""
     for exercise in EXERCISES:
-        yield folder / f"{exercise}.py", exercise, folder.resolve().name
+        yield Task(folder / f"{exercise}.py", exercise, name_of(folder), folder, refused)
+
+
+def name_of(folder: Path) -> str:
+    """A learner's name: the last part of the path of the folder, which may be a link."""
+    return Path(os.path.abspath(folder)).name
 
 
 def table(grades: Sequence[Grade]) -> str:
@@ -216,8 +255,12 @@ def mistakes(grades: Iterable[Grade]) -> Iterator[str]:
     for grade in grades:
         if grade.sentence and not grade.right:
             made[grade.exercise, one_line(grade.sentence)[:SHOWN]].append(one_line(grade.learner)[:WIDEST])
-    for (exercise, sentence), who in sorted(made.items(), key=lambda item: -len(item[1])):
-        yield f"\n{len(who):>4}  {exercise}: {sentence}\n      {', '.join(who)}"
+    same = defaultdict[tuple[str, tuple[str, ...]], list[str]](list)  # of one sentence and the same learners
+    for (exercise, sentence), who in made.items():
+        same[sentence, tuple(who)].append(exercise)
+    for (sentence, learners), exercises in sorted(same.items(), key=lambda item: -len(item[0][1])):
+        what = ", ".join(exercises[:3]) + f" and {len(exercises) - 3} more" * (len(exercises) > 3)
+        yield f"\n{len(learners):>4}  {what}: {sentence}\n      {', '.join(learners)}"
 
 
 def write_csv(grades: Sequence[Grade], path: Path) -> None:

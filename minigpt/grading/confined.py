@@ -13,7 +13,6 @@ import json
 import os
 import re
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -35,6 +34,7 @@ from minigpt.grading.load import find_answer, run_file
 from minigpt.grading.report import Report, Verdict
 from minigpt.grading.targets import find_target
 from minigpt.system.errors import UserError
+from minigpt.system.folder import open_plain, read_file
 from minigpt.system.process import JsonProcess
 
 LONGEST_ANSWER = 1_000_000  # bytes
@@ -97,6 +97,8 @@ class Confined:
                 copy = copy_beside(path, Path(folder))
             except OSError as error:
                 return Outcome(None, f"cannot be read: {error.strerror or error}")
+            except UserError as error:
+                return Outcome(None, f"cannot be read: {str(error).removeprefix(f'{path}: ')}")
             return self._ask({"path": str(copy), "target": target, "limits": asdict(self.limits)})
 
     def _ask(self, request: Request) -> Outcome:
@@ -145,8 +147,9 @@ class Confined:
 def grade(path: Path, target: str) -> Report:
     """The report on one learner's file. Raises UserError for an unknown target or a missing file."""
     find_target(target)
-    if not path.is_file():
+    if not path.exists():
         raise UserError(f"{path}: no such file")
+    open_plain(path).close()
     with Confined() as confined:
         outcome = confined.check(path, target)
     if outcome.answer is None:
@@ -155,14 +158,17 @@ def grade(path: Path, target: str) -> Report:
 
 
 def copy_beside(path: Path, folder: Path) -> Path:
-    """Copy a file, and the files beside it that it may import or read, into a folder. Raises OSError."""
-    copy = folder / path.name
-    shutil.copyfile(path, copy)
+    """Copy a file, and the files beside it that it may import or read, into a folder. Raises OSError, and UserError.
+
+    A link beside it is copied if it leads to a file of the same folder.
+    """
+    copy, home = folder / path.name, os.path.realpath(path.parent)
+    copy.write_bytes(read_file(path, LARGEST_FILE, "a program"))
     others = (other for other in sorted(path.parent.glob("*")) if other.name != path.name and other.is_file())
     for other, _ in zip(others, range(MOST_FILES)):
-        with suppress(OSError):
-            if other.stat().st_size <= LARGEST_FILE:
-                shutil.copyfile(other, folder / other.name)
+        with suppress(OSError, UserError):
+            if os.path.dirname(os.path.realpath(other)) == home:
+                (folder / other.name).write_bytes(read_file(other, LARGEST_FILE, "beside a program"))
     return copy
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import codecs
+import os
 from pathlib import Path
 
 from minigpt.system.errors import UserError
@@ -68,7 +69,7 @@ def hand_out(folder: Path) -> tuple[list[Path], list[Path]]:
     written, kept = list[Path](), list[Path]()
     for exercise in EXERCISES:
         path = folder / f"{exercise}.py"
-        if path.exists():
+        if os.path.lexists(path):
             kept.append(path)
             continue
         path.write_text(exercise_file(exercise), encoding="utf-8")

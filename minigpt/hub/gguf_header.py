@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from minigpt.runs.checkpoint import CheckpointError
 from minigpt.system.errors import UserError
+from minigpt.system.folder import open_plain
 from minigpt.system.terminal import one_line
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
@@ -57,8 +58,8 @@ class Header:
 def read_header(path: Path) -> Header:
     """The header of a file. Raises UserError if it is no GGUF file, CheckpointError if it is damaged, and OSError."""
     size = path.stat().st_size
-    with path.open("rb") as file:
-        if file.read(4) != MAGIC:
+    with open_plain(path) as file:
+        if size < len(MAGIC) or file.read(len(MAGIC)) != MAGIC:
             raise UserError(f"{path}: not a GGUF file: it does not begin with {MAGIC.decode()}")
         reader = HeaderReader(file, path, min(size, MAX_HEADER))
         version = reader.number("<u4")

@@ -116,7 +116,7 @@ class Source:
 
 def open_source(path: Path, block_size: int | None, say: Say) -> Source:
     """Check a folder or a GGUF file before its weights are read. Raises the same errors as `import_folder`."""
-    folder = open_gguf(path) if path.is_file() else open_folder(path)
+    folder = open_gguf(path) if os.path.lexists(path) and not path.is_dir() else open_folder(path)
     family = family_of(folder.config, path)
     try:
         whole, vocab_size = family.read_config(folder.config), int(folder.config["vocab_size"])

@@ -9,11 +9,13 @@ import hashlib
 import os
 import re
 import shutil
+import stat
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from minigpt.system.errors import UserError
 from minigpt.system.moving import discard, remove, rename
@@ -21,6 +23,8 @@ from minigpt.system.terminal import one_line
 from minigpt.system.waiting import interruptible, progress
 
 BLOCK = 1 << 20  # bytes of a file that are read at a time
+FILE = "a file"
+KINDS = {stat.S_IFREG: FILE, stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
 SHOWN = 3  # how many of many similar lines are printed
 
 
@@ -94,16 +98,48 @@ def _named(path: Path) -> Iterator[None]:
         raise
 
 
+def open_plain(path: Path) -> BinaryIO:
+    """Open a file to read it. Raises OSError, and UserError for what is no plain file.
+
+    Opening a pipe, or reading a device, may never end. So may reading a file of the system, such as /proc/kmsg; these
+    have the size 0.
+    """
+
+    def check(found: os.stat_result) -> None:
+        kind = KINDS.get(stat.S_IFMT(found.st_mode), "a device")
+        if kind == FILE and found.st_size == 0 and os.path.realpath(path).startswith(("/proc/", "/sys/")):
+            kind = "a file of the system"
+        if kind != FILE:
+            raise UserError(f"{path}: {kind}, not a plain file")
+
+    check(os.stat(path))
+    flags = (getattr(os, name, 0) for name in ("O_NONBLOCK", "O_NOCTTY", "O_BINARY"))  # it may be another one now
+    file = os.fdopen(os.open(path, os.O_RDONLY | sum(flags)), "rb")
+    try:
+        check(os.fstat(file.fileno()))
+    except UserError:
+        file.close()
+        raise
+    return file
+
+
 def read_start(path: Path, limit: int) -> bytes:
-    """The first bytes of a file, at most `limit`. Raises OSError with the file's name."""
-    with _named(path), path.open("rb") as file:
-        return file.read(limit)
+    """The first bytes of a file, at most `limit`. Raises OSError with the file's name, and what `open_plain` raises."""
+    with _named(path), open_plain(path) as file:
+        return file.read(min(limit, os.fstat(file.fileno()).st_size))
+
+
+def read_file(path: Path, limit: int, what: str) -> bytes:
+    """A whole file. Raises UserError if it is larger than `limit`, and so not `what`; else what `read_start` raises."""
+    if len(raw := read_start(path, limit + 1)) > limit:
+        raise UserError(f"{path}: larger than {limit:,} bytes: this is not {what}")
+    return raw
 
 
 def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file, as hexadecimal digits. Raises OSError with the file's name."""
+    """The SHA-256 of a file, as hexadecimal digits. Raises what `read_start` raises."""
     digest = hashlib.sha256()
-    with _named(path), path.open("rb") as file:
+    with _named(path), open_plain(path) as file:
         blocks = iter(lambda: file.read(BLOCK), b"")
         for block in progress(blocks, f"checking {path.name}", -(-os.fstat(file.fileno()).st_size // BLOCK), "MiB"):
             digest.update(block)

@@ -10,8 +10,10 @@ from types import FrameType, FunctionType
 from typing import Any
 
 from minigpt.system.errors import UserError
+from minigpt.system.folder import read_file
 
 PLUGINS: dict[str, Path] = {}  # loaded plugins: the name of the module -> the file
+LARGEST = 1 << 24  # bytes of a plugin
 CODE: dict[Path, bytes] = {}  # the contents of each file when it was loaded; it may have been edited since
 
 
@@ -27,14 +29,14 @@ def load_plugin(path: str | Path, code: bytes | None = None) -> None:
     file, and for any error in the file.
     """
     path = Path(path)
-    if code is None and not path.is_file():
+    if code is None and not path.exists():
         raise UserError(f"--plugin {path}: no such file")
     name = module_name(path)
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise UserError(f"--plugin {path}: not a Python file (its name must end in .py)")
     module = importlib.util.module_from_spec(spec)
-    CODE[path] = path.read_bytes() if code is None else code
+    CODE[path] = read_file(path, LARGEST, "a plugin") if code is None else code
     sys.modules[name], PLUGINS[name] = module, path
     try:
         exec(compile(CODE[path], str(module.__file__), "exec", dont_inherit=True), module.__dict__)
@@ -51,14 +53,14 @@ def code_of(path: Path) -> bytes:
 
     The code that was loaded trains, also after an edit, and after a notebook has changed its current folder.
     """
-    return CODE[path] if path in CODE else path.read_bytes()
+    return CODE[path] if path in CODE else read_file(path, LARGEST, "a plugin")
 
 
 def was_edited(path: Path) -> bool:
     """Whether a plugin's file is no longer what was loaded."""
     try:
-        return path.read_bytes() != code_of(path)
-    except OSError:
+        return read_file(path, LARGEST, "a plugin") != code_of(path)
+    except (OSError, UserError):
         return True
 
 

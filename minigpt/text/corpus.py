@@ -238,8 +238,11 @@ def find_texts(source: str) -> tuple[list[Path], list[str]]:
         if "**" in name.parts:  # glob would skip a folder that it cannot list; _walk raises OSError
             sum(1 for _ in _walk(base.joinpath(*name.parts[: name.parts.index("**")])))
         found = sorted(base / match for match in glob.glob(str(name), root_dir=base, recursive=True))
-        if any(path.is_file() for path in found):
-            return _once(path for path in found if not path.is_dir())
+        files, left_out = _once(path for path in found if not path.is_dir())
+        if files:
+            return files, left_out
+        if left_out:
+            raise UserError(f"data.source: {left_out[0]}")
     places = " and ".join(map(str, bases))
     what = f"no file or folder {source!r} (looked in {places}), and no such name"
     raise UserError(f"data.source: {what}{suggest(source, NAMES)}")
@@ -251,7 +254,7 @@ def _once(paths: Iterable[Path]) -> tuple[list[Path], list[str]]:
     for path in paths:
         place = os.path.realpath(path)
         if not path.is_file():
-            left_out.append(f"{path}: {'a broken link' if path.is_symlink() else 'not a plain file'}")
+            left_out.append(f"{path}: {'not a plain file' if path.exists() else 'a broken link'}")
         elif files.setdefault(place, path) != path:
             left_out.append(f"{path}: the same file as {files[place]}")
     return list(files.values()), left_out

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from minigpt.system.errors import UserError
-from minigpt.system.folder import SHOWN, write_whole
+from minigpt.system.folder import SHOWN, open_plain, write_whole
 from minigpt.system.locks import one_at_a_time
 from minigpt.system.waiting import progress
 from minigpt.text.formats import Document, PackageMissing, Raw, documents
@@ -67,7 +67,7 @@ def look(path: Path, field: str) -> Found:
             notes.append(line)
 
     try:
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             raw = Raw(file, path.name)
             for _, document in documents(raw, path, field, complain):
                 size = 0
@@ -87,7 +87,7 @@ def look(path: Path, field: str) -> Found:
 
 def read_again(path: Path, field: str, found: Found, skip: int = 0) -> Iterator[Document]:
     """The documents of a file without the first `skip`. Raises UserError, Changed if the file differs from `found`."""
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         raw = Raw(file)
 
         def same(pieces: Iterator[str]) -> Iterator[str]:

@@ -34,6 +34,7 @@ import tiktoken
 
 from minigpt.config.options import Component, Range, suggest
 from minigpt.system.errors import UserError
+from minigpt.system.folder import read_file
 from minigpt.system.process import IGNORE_SIGINT, python_command
 from minigpt.system.strict_json import parse_json
 from minigpt.system.waiting import interruptible, progress
@@ -121,12 +122,9 @@ class Tokenizer(Component):
     def load(path: str | Path) -> Tokenizer:
         """Read tokenizer.json. Raises UserError, which names the file, for contents that `save` does not write."""
         path = Path(path)
-        if path.is_symlink() or not path.is_file():
-            raise UserError(f"{path}: {'not a plain file' if path.exists() else 'no such file'}")
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-        if len(raw) > MAX_BYTES:
-            raise UserError(f"{path}: larger than {MAX_BYTES} bytes: this is not a tokenizer")
+        if path.is_symlink() or not path.exists():
+            raise UserError(f"{path}: {'a link, not a plain file' if path.is_symlink() else 'no such file'}")
+        raw = read_file(path, MAX_BYTES, "a tokenizer")
         try:
             return interruptible(lambda: Tokenizer.from_json(parse_json(raw.decode("utf-8"))), f"reading {path.name}")
         except UserError as error:

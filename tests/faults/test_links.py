@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from comparing import written
-from running import script
+from running import script, started
 from stopping import furnished, train
 
 MINE = "what I wrote\n"
@@ -114,3 +114,37 @@ def test_what_goes_away_while_it_is_looked_at_and_plain_folders_are_no_trouble(h
     (home / "runs" / "small" / "my notes" / "deep" / "a.txt").write_text(MINE, encoding="utf-8")
     for command in COMMANDS.values():
         assert script(*command, cwd=home).code == 0
+
+
+# ---- files without an end, of which a user names one ----
+
+ENDLESS = ("/dev/zero", "/proc/kmsg", "pipe")
+READING = {
+    "train.py --config {}.yaml": "{}.yaml",
+    "compare.py --config {}.yaml": "{}.yaml",
+    "train.py --config small.yaml --plugin {}.py": "{}.py",
+    "train.py --config small.yaml data.source={}.txt": "{}.txt",
+    "train.py --config small.yaml data.source={}-*.jsonl.gz": "{}-1.jsonl.gz",
+    "sample.py --prompt-file {}.txt": "{}.txt",
+    "check.py {}.py": "{}.py",
+    "import_hf.py {}.gguf": "{}.gguf",
+    "import_hf.py {}": "{}/config.json",
+}
+
+
+@pytest.mark.parametrize("target", ENDLESS)
+@pytest.mark.parametrize("line", READING)
+def test_a_file_without_an_end_is_named_and_not_read(line: str, target: str, home: Path) -> None:
+    """Nor is a pipe opened, which would wait for somebody who writes."""
+    if target.startswith("/") and not os.path.exists(target):
+        pytest.skip(f"there is no {target} here")
+    path = home / READING[line].format("endless")
+    path.parent.mkdir(exist_ok=True)
+    os.mkfifo(path) if target == "pipe" else path.symlink_to(target)
+    command = line.format("endless").split()
+    with started(*command, cwd=home) as running:
+        said = running.rest()
+        assert running.wait() == 2 and said.count("\n") == 1
+    assert path.name in said
+    kinds = ("not a plain file", "neither a file nor a folder", "a symbolic link")
+    assert any(kind in said for kind in kinds), said

@@ -140,7 +140,7 @@ def test_links_and_what_is_no_file(reader: Reader, good: Path, target: str) -> N
     if target not in ("secret.txt", "nowhere"):
         config = outside / "config.yaml"
         config.symlink_to(target)
-        assert "not a file" in reader.refuses("config", config)
+        assert "not a plain file" in reader.refuses("config", config)
     if target == "pipe":
         (good / "state.json").unlink()
         os.mkfifo(good / "state.json")
