@@ -47,24 +47,25 @@ def main(arguments: argparse.Namespace) -> None:
             return say(measure(server))
         say(f"open {server.address}\nCtrl-C ends the playground")
         if arguments.open:
-            open_browser(server.entrance())
+            open_browser(server)
         try:
             server.serve_forever()
         except KeyboardInterrupt as stop:
             if not playground.close():  # a model is within one long call: nothing is left to save
                 complain("stopped")
+                server.server_close()
                 os._exit(128 + getattr(stop, "signum", signal.SIGINT))
             raise
 
 
-def open_browser(address: str) -> None:
-    """Open a page in the user's browser, unless it would take the terminal."""
+def open_browser(server: Server) -> None:
+    """Open the page in the user's browser, unless it would take the terminal."""
     try:
         browser = webbrowser.get()
-    except webbrowser.Error:
+        if type(browser) is not webbrowser.GenericBrowser:
+            threading.Thread(target=browser.open, args=(server.entrance(),), daemon=True).start()
+    except (webbrowser.Error, OSError):
         return
-    if not isinstance(browser, webbrowser.GenericBrowser):
-        threading.Thread(target=browser.open, args=(address,), daemon=True).start()
 
 
 if __name__ == "__main__":

@@ -5,17 +5,23 @@ from __future__ import annotations
 import http.client
 import json
 import math
+import os
 import signal
 import socket
+import stat
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
 import torch
-from running import furnish, script, started
+from running import furnish, script, started, wait_until
 from test_trace import make_model
 
 from minigpt.attention import Attention
@@ -380,7 +386,6 @@ def test_a_setting_that_no_slider_has_is_told_and_not_taken(server: Server, temp
         (b"GET //evil.example/ HTTP/1.1\r\nHost: {host}\r\n\r\n", b"404"),
         (b"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n", b"403"),
         (b"GET / HTTP/1.1\r\nHost: {host}\r\nHost: evil.example\r\n\r\n", b"403"),
-        (b"GET /open/x HTTP/1.1\r\nHost: {host}\r\n\r\n", b"404"),
         (b"GET /api/hello HTTP/1.1\r\nHost: {host}\r\n\r\n", b"404"),
         (b"POST / HTTP/1.1\r\nHost: {host}\r\n\r\n", b"403"),
         (b"DELETE / HTTP/1.1\r\nHost: {host}\r\n\r\n", b"405"),
@@ -408,11 +413,72 @@ def test_the_page_is_served_with_a_policy_and_without_the_token(server: Server) 
         )
 
 
-def test_an_entrance_is_open_once(server: Server) -> None:
-    path = server.entrance().split(str(server.port))[1]
-    code, _, headers = request(server, "GET", path)
-    assert (code, headers["Location"]) == (303, f"/#{server.token}")
-    assert request(server, "GET", path)[0] == 404
+def test_an_entrance_is_for_its_owner_and_gone_when_the_page_has_asked(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    before = os.umask(0)
+    address = server.entrance()
+    os.umask(before)
+    path = Path(unquote(urlsplit(address).path))
+    assert address.startswith("file:///") and path.parents[1] == tmp_path
+    assert path.read_text().count(f'"0; url={server.address}"') == 1
+    if os.name == "posix":
+        assert [stat.S_IMODE(one.stat().st_mode) for one in (path.parent, path)] == [0o700, 0o600]
+    post(server, "read", READ, **{TOKEN: "of a neighbour"})
+    assert path.exists()
+    post(server, "read", READ)
+    assert list(tmp_path.iterdir()) == []
+
+
+# Takes the place of a browser: it is open for as long as a file is there.
+BROWSER = """
+import pathlib, sys, time
+folder = pathlib.Path(__file__).parent
+(folder / "opened").write_text(sys.argv[1])
+while not (folder / "closed").exists():
+    time.sleep(0.01)
+"""
+READER = """
+import os, sys
+os.setgid(65534)
+os.setuid(65534)
+open(sys.argv[1]).read()
+"""
+
+
+def command_lines() -> Iterator[bytes]:
+    """Those of all processes of this machine."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has ended
+            yield path.read_bytes()
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="there is no /proc here")
+def test_who_reads_the_command_lines_of_all_programs_learns_nothing(home: Path, tmp_path: Path) -> None:
+    """A browser that is started really, and a neighbour who looks at every process meanwhile."""
+    (tmp_path / "browser.py").write_text(BROWSER, encoding="utf-8")
+    (tmp_path / "home").mkdir()
+    own = {"BROWSER": f"{sys.executable} {tmp_path / 'browser.py'} %s &", "HOME": str(tmp_path / "home")}
+    with started("play.py", "--run", "stories", cwd=home, stdout=True, **own) as process:
+        try:
+            assert process.stdout is not None
+            address = process.stdout.readline().split()[1]
+            wait_until((tmp_path / "opened").exists, process)
+            lines = list(command_lines())
+            (line,) = (line for line in lines if str(tmp_path).encode() in line)
+            token, (*_, opened) = address.partition("#")[2], line.decode().strip("\0").split("\0")
+            assert not any(token.encode() in line for line in lines)
+            path = Path(unquote(urlsplit(opened).path))
+            assert opened == path.as_uri() and address in path.read_text()  # who owns it is led to the page
+            if os.geteuid() == 0:
+                neighbour = subprocess.run([sys.executable, "-c", READER, str(path)], capture_output=True, text=True)
+                assert "PermissionError" in neighbour.stderr
+            process.send_signal(signal.SIGINT)
+            assert process.wait() == 130 and list((tmp_path / "home").iterdir()) == []
+        finally:
+            (tmp_path / "closed").touch()
 
 
 def test_a_slow_client_blocks_nobody_and_is_hung_up_on(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

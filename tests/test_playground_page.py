@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,6 +49,22 @@ def test_it_writes_what_sampling_writes_in_every_pane(page: Any, server: Server)
     assert "What could have stood" in pane(page).inner_text() or "What may come next" in pane(page).inner_text()
     spoken = page.locator("#say").text_content()
     assert spoken.startswith(("stories: ", "average: ", "own: "))
+
+
+def test_the_file_that_a_browser_is_started_with_leads_to_the_page(
+    chromium: Any,  # noqa: F811
+    server: Server,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    context = chromium.new_context()
+    page = context.new_page()
+    page.goto(server.entrance())
+    page.wait_for_url(server.address)
+    ready(page, 1)
+    assert list(tmp_path.iterdir()) == []
+    context.close()
 
 
 def test_one_token_at_a_time_by_keyboard_and_a_forced_one(page: Any) -> None:

@@ -4,19 +4,25 @@ It listens on 127.0.0.1 only. A question (a POST request) is answered if its Hos
 made to point here, DNS rebinding, sends another Host), if its Origin is this page, and if it carries the token from the
 fragment of the page's address, which browsers send to nobody. It must be JSON of at most 64 KB. No address names a
 file: the page's files are read at the start. All refusals are constant.
+
+Other users of the computer see the command lines of all programs. A browser is therefore given the address of a file
+that leads to the page, and that only its owner can read.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import socket
 import socketserver
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from minigpt.playground.answers import Malformed, Playground
@@ -35,6 +41,13 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"
 )
+ENTRANCE = """<!doctype html>
+<meta charset="utf-8">
+<meta name="referrer" content="no-referrer">
+<meta http-equiv="refresh" content="0; url={address}">
+<title>minigpt</title>
+<a href="{address}">the playground</a>
+"""
 KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 REFUSALS = {
     400: "this is not a question of the page",
@@ -57,7 +70,7 @@ class Server(socketserver.ThreadingTCPServer):
     def __init__(self, playground: Playground, port: int = 0):
         self.playground, self.token = playground, secrets.token_urlsafe(32)
         self.free = threading.BoundedSemaphore(BUSY)
-        self.entrances: set[str] = set()
+        self.private = ExitStack()  # what is removed when the page has been opened, and at the end
         self.files = {f"/{path.name}": (KINDS[path.suffix], path.read_bytes()) for path in ASSETS.iterdir()}
         self.files |= {f"/common{end}": (KINDS[end], asset(f"common{end}").encode()) for end in (".css", ".js")}
         self.files["/"] = self.files["/play.html"]
@@ -76,17 +89,21 @@ class Server(socketserver.ThreadingTCPServer):
         return f"http://{HERE}:{self.port}/#{self.token}"
 
     def entrance(self) -> str:
-        """An address that opens the page once: other users of the computer can see a browser's command line."""
-        self.entrances.add(code := secrets.token_urlsafe(32))
-        return f"http://{HERE}:{self.port}/open/{code}"
+        """The address of a file that leads to the page, until the page asks its first question. Raises OSError.
 
-    def leads_in(self, code: str) -> bool:
-        """Whether a code is that of an entrance; it is then used up."""
-        try:
-            self.entrances.remove(code)
-        except KeyError:
-            return False
-        return True
+        It is in the home folder on Linux: browsers in a sandbox of their own (snap, flatpak) see no other one.
+        """
+        home = Path.home() if sys.platform == "linux" and os.access(Path.home(), os.W_OK) else None
+        made = TemporaryDirectory(prefix="minigpt-", dir=home, ignore_cleanup_errors=True)  # of this user alone
+        path = Path(self.private.enter_context(made), "open.html")
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(ENTRANCE.format(address=self.address))
+        return path.as_uri()
+
+    def server_close(self) -> None:
+        """End."""
+        super().server_close()
+        self.private.close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Do nothing: only errors of clients that went away come here."""
@@ -123,8 +140,6 @@ class Handler(BaseHTTPRequestHandler):
             self.reply(200, kind, body)
         elif self.path.startswith("/explorer/") and (page := self.server.playground.page(self.path[10:])):
             self.reply(200, KINDS[".html"], page.encode(), policy="sandbox allow-scripts")
-        elif self.path.startswith("/open/") and self.server.leads_in(self.path[6:]):
-            self.head(303, "text/plain", 0, POLICY, f"/#{self.server.token}")
         else:
             self.refuse(404)
 
@@ -133,6 +148,7 @@ class Handler(BaseHTTPRequestHandler):
         if (code := self.objection()) or not self.path.startswith("/api/"):
             self.arrived()
             return self.refuse(code or 404)
+        self.server.private.close()
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.arrived()
         if not self.server.free.acquire(blocking=False):
@@ -207,14 +223,12 @@ class Handler(BaseHTTPRequestHandler):
         self.head(code, kind, len(body), policy)
         self.wfile.write(body)
 
-    def head(self, code: int, kind: str, length: int | None, policy: str = POLICY, location: str = "") -> None:
+    def head(self, code: int, kind: str, length: int | None, policy: str = POLICY) -> None:
         """Send the status and the headers of an answer."""
         self.send_response(code)
         self.send_header("Content-Type", f"{kind}; charset=utf-8")
         if length is not None:
             self.send_header("Content-Length", str(length))
-        if location:
-            self.send_header("Location", location)
         self.send_header("Content-Security-Policy", policy)
         self.send_header("X-Content-Type-Options", "nosniff")
         self.send_header("Referrer-Policy", "no-referrer")
