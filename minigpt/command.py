@@ -24,6 +24,7 @@ from minigpt.inspection.blame import blame
 from minigpt.runs.checkpoint import CheckpointError
 from minigpt.system.errors import ConfigError, UserError
 from minigpt.system.plugin import PLUGINS, load_plugin
+from minigpt.system.process import NO_MORE, no_more
 from minigpt.system.signals import ENDING, SIGPIPE, Stopped, Terminated, receive_signals
 from minigpt.system.terminal import complain, give_up, one_line
 from minigpt.training import distributed
@@ -117,6 +118,8 @@ def _explain(error: BaseException) -> tuple[int, str]:
         return 3, f"diverged: {error}"
     if isinstance(error, CheckpointError):
         return 4, f"checkpoint refused: {error}"
+    if no_more(error):
+        return 2, f"error: {NO_MORE}"
     plugin = blame(error)
     if isinstance(error, OSError):
         return 5, f"input/output error: {plugin or error}"

@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import webbrowser
+from http.client import HTTPException
 
 from minigpt import command
 from minigpt.fast.threads import use_threads_to_sample
@@ -44,7 +45,12 @@ def main(arguments: argparse.Namespace) -> None:
         playground = Playground(runs)
     with Server(playground, arguments.port) as server:
         if arguments.measure:
-            return say(measure(server))
+            try:
+                return say(measure(server))
+            except (OSError, HTTPException):
+                if server.crowded.is_set():  # which is said already
+                    raise UserError("the playground could not be measured") from None
+                raise
         say(f"open {server.address}\nCtrl-C ends the playground")
         if arguments.open:
             open_browser(server)

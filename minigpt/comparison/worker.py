@@ -28,6 +28,7 @@ from minigpt.system.folder import refuse_links
 from minigpt.system.locks import HOLDER, InUse, Lock
 from minigpt.system.moving import remove
 from minigpt.system.plugin import load_plugin
+from minigpt.system.process import NO_MORE, no_more
 
 
 def do(task: dict[str, Any], send: Send) -> dict[str, Any]:
@@ -80,10 +81,14 @@ def main() -> None:
             tasks.put(line)
         os._exit(0)
 
-    threading.Thread(target=listen, daemon=True).start()
+    try:
+        threading.Thread(target=listen, daemon=True).start()
+    except RuntimeError:
+        return send({"event": "failed", "message": NO_MORE})  # to the first task
     while True:
         task = json.loads(tasks.get())
         try:
             send(do(task, send))
         except Exception as error:
-            send({"event": "failed", "message": blame(error) or f"{type(error).__name__}: {error}"})
+            what = NO_MORE if no_more(error) else blame(error) or f"{type(error).__name__}: {error}"
+            send({"event": "failed", "message": what})

@@ -31,6 +31,9 @@ from typing import Literal
 
 import torch
 
+from minigpt.system.errors import UserError
+from minigpt.system.process import NO_MORE, can_start
+
 PROC, CGROUP, STAT = Path("/proc/self"), Path("/sys/fs/cgroup"), Path("/proc/stat")
 EVERY = 0.5  # seconds between two looks
 BUSY, FREE = 0.25, 0.1  # seconds of queueing in a second, of all threads together: stop spinning; may spin again
@@ -42,6 +45,7 @@ AGAIN = 10.0  # seconds after a mistake until threads are bound again; twice as 
 SLICE = 100_000  # nanoseconds, the shortest time slice; Linux 6.12 and later grant it
 SET, GET = {"x86_64": (314, 315), "aarch64": (274, 275)}.get(platform.machine(), (0, 0))  # sched_setattr, sched_getattr
 SMALL = 2_000_000  # parameters; below it, two threads are no faster than one at writing a token
+OURS = 4  # threads that minigpt itself may start meanwhile, to write a checkpoint or to show that it lives
 OWN_CHOICE = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}  # a user who sets one of these has decided how threads wait
 
 
@@ -75,10 +79,15 @@ def quotas(proc: Path, cgroup: Path) -> Iterator[int]:
 
 
 def use_threads(asked: int | Literal["auto"] = "auto") -> int:
-    """Set the number of threads that compute, and return it; auto: one for each CPU, or as OMP_NUM_THREADS says."""
+    """Set the number of threads that compute, and return it; auto: one for each CPU, or as OMP_NUM_THREADS says.
+
+    Raises UserError if the system does not let so many start: libgomp would then end the process.
+    """
     before = torch.get_num_threads()
     auto = before if os.environ.get("OMP_NUM_THREADS") else min(before, cpus())
     count = auto if asked == "auto" else asked
+    if count > 1 and not can_start(count - 1 + OURS):
+        raise UserError(NO_MORE)
     if count != before:
         torch.set_num_threads(count)
     return count
@@ -226,7 +235,8 @@ class Watch:
         if self.team is not None and share > BUSY:
             self.one.bind(time.monotonic())
         if self.team is None and share > BUSY:
-            self.team = IdleTeam(self.gomp, max(2, len(os.sched_getaffinity(0)) - torch.get_num_threads() + 2))
+            size = max(2, len(os.sched_getaffinity(0)) - torch.get_num_threads() + 2)
+            self.team = IdleTeam(self.gomp, size) if can_start(size + OURS) else None
         elif self.team is not None and self.free >= PATIENCE:
             self.team.leave()
             self.team = None

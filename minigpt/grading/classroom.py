@@ -151,8 +151,8 @@ def grade_all(tasks: Sequence[Task], limits: Limits = LIMITS) -> list[Grade]:
             idle.put(worker)
 
     with ThreadPoolExecutor(len(workers)) as pool:
-        futures = [pool.submit(one, task) for task in tasks]
         try:
+            futures = [pool.submit(one, task) for task in tasks]
             for _ in progress(as_completed(futures), "checking", len(tasks), "files"):
                 pass
         finally:  # after Ctrl-C too

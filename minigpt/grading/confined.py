@@ -35,7 +35,7 @@ from minigpt.grading.report import Report, Verdict
 from minigpt.grading.targets import find_target
 from minigpt.system.errors import UserError
 from minigpt.system.folder import open_plain, read_file
-from minigpt.system.process import JsonProcess
+from minigpt.system.process import NO_MORE, JsonProcess
 
 LONGEST_ANSWER = 1_000_000  # bytes
 MOST_FILES, LARGEST_FILE = 200, 5_000_000  # the most files copied beside the checked one; bytes of each
@@ -91,7 +91,7 @@ class Confined:
         self.ended, self.lock = False, threading.Lock()
 
     def check(self, path: Path, target: str) -> Outcome:
-        """Check a copy of a file against the target of this name."""
+        """Check a copy of a file against the target of this name. Raises UserError if no process can be started."""
         with tempfile.TemporaryDirectory(prefix="minigpt-check-", ignore_cleanup_errors=True) as folder:
             try:
                 copy = copy_beside(path, Path(folder))
@@ -117,6 +117,8 @@ class Confined:
             watch.cancel()
         if said is None or not FORKS:
             self._end_server()
+        if said is not None and said.get("reason") == NO_MORE:
+            raise UserError(NO_MORE)
         if said is None:
             return Outcome(None, f"ended the process, or took longer than {self.limits.seconds} s")
         return Outcome(said.get("answer"), str(said.get("reason", "")), float(said.get("processor_seconds", 0.0)))
@@ -285,7 +287,12 @@ def guard(folder: str) -> Callable[[str, tuple[Any, ...]], None]:
 def forked(request: Request, limits: Limits) -> dict[str, Any]:
     """Check a file in a fork: wait for its answer, then kill its process group."""
     reading, writing = os.pipe()
-    child = os.fork()
+    try:
+        child = os.fork()
+    except BlockingIOError:
+        os.close(reading)
+        os.close(writing)
+        return {"reason": NO_MORE}
     if not child:
         os.close(reading)
         become(request, limits, writing)

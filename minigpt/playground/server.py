@@ -28,6 +28,7 @@ from typing import Any
 from minigpt.playground.answers import Malformed, Playground
 from minigpt.seeing.document import asset
 from minigpt.system.errors import UserError
+from minigpt.system.process import NO_MORE, no_more
 from minigpt.system.strict_json import parse_json
 from minigpt.system.terminal import complain, one_line
 
@@ -69,7 +70,7 @@ class Server(socketserver.ThreadingTCPServer):
 
     def __init__(self, playground: Playground, port: int = 0):
         self.playground, self.token = playground, secrets.token_urlsafe(32)
-        self.free = threading.BoundedSemaphore(BUSY)
+        self.free, self.crowded = threading.BoundedSemaphore(BUSY), threading.Event()
         self.private = ExitStack()  # what is removed when the page has been opened, and at the end
         self.files = {f"/{path.name}": (KINDS[path.suffix], path.read_bytes()) for path in ASSETS.iterdir()}
         self.files |= {f"/common{end}": (KINDS[end], asset(f"common{end}").encode()) for end in (".css", ".js")}
@@ -106,7 +107,10 @@ class Server(socketserver.ThreadingTCPServer):
         self.private.close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Do nothing: only errors of clients that went away come here."""
+        """Say once that no thread can be started; all other errors are those of clients that went away."""
+        if no_more(sys.exc_info()[1] or Exception()) and not self.crowded.is_set():
+            self.crowded.set()
+            complain(f"a question could not be answered: {NO_MORE}")
 
 
 class Handler(BaseHTTPRequestHandler):

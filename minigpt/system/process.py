@@ -1,18 +1,53 @@
-"""Starts another Python process, which imports from the same folders as this one, and exchanges JSON with it."""
+"""Starts another Python process, which imports from the same folders as this one, and exchanges JSON with it.
+
+A system may let no further thread or process start: `no_more` recognises the errors that say so.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
 Itself = TypeVar("Itself", bound="JsonProcess")
 
+NO_MORE = (
+    "the system lets this user start no further thread or process (ulimit -u; the limit of a container): end some, "
+    "or set OMP_NUM_THREADS=1"
+)
+REFUSED = re.compile("can't start new thread|Resource temporarily unavailable|thread pool has not been initialized")
 IGNORE_SIGINT = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"  # Ctrl-C is for the parent process
+
+
+def no_more(error: BaseException) -> bool:
+    """Whether an error says that the system lets no further thread or process start: Python's, torch's or a library's.
+
+    Writing to a pipe that is full raises BlockingIOError too, with other words.
+    """
+    return isinstance(error, (RuntimeError, BlockingIOError)) and bool(REFUSED.search(str(error)))
+
+
+def can_start(threads: int) -> bool:
+    """Whether so many threads may be there at once, beside those that are there."""
+    gate, started = threading.Event(), list[threading.Thread]()
+    try:
+        for _ in range(threads):
+            thread = threading.Thread(target=gate.wait, daemon=True)
+            thread.start()
+            started.append(thread)
+    except RuntimeError:
+        return False
+    finally:
+        gate.set()
+        for thread in started:
+            thread.join()
+    return True
 
 
 def python_command(statement: str, *arguments: str) -> list[str]:

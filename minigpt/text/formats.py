@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from minigpt.system.errors import UserError
+from minigpt.system.process import NO_MORE, can_start
 from minigpt.system.strict_json import parse_json
 from minigpt.system.terminal import one_line
 from minigpt.system.waiting import progress
@@ -127,7 +128,9 @@ class PackageMissing(UserError):
 
 
 def _package(name: str, path: Path) -> Any:
-    """A module of pyarrow. Raises PackageMissing where it is not installed."""
+    """A module of pyarrow. Raises PackageMissing where it is not installed, UserError if it could start no thread."""
+    if not can_start(2):
+        raise UserError(NO_MORE)
     try:
         return importlib.import_module(name)
     except ImportError:

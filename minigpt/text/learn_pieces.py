@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
@@ -22,7 +23,8 @@ def texts() -> Iterator[str]:
         if not line:
             os._exit(1)
         yield json.loads(line)
-    threading.Thread(target=exit_with_parent, daemon=True).start()
+    with suppress(RuntimeError):  # the system lets no further thread start
+        threading.Thread(target=exit_with_parent, daemon=True).start()
 
 
 def exit_with_parent() -> None:

@@ -35,7 +35,7 @@ import tiktoken
 from minigpt.config.options import Component, Range, suggest
 from minigpt.system.errors import UserError
 from minigpt.system.folder import read_file
-from minigpt.system.process import IGNORE_SIGINT, python_command
+from minigpt.system.process import IGNORE_SIGINT, can_start, python_command
 from minigpt.system.strict_json import parse_json
 from minigpt.system.waiting import interruptible, progress
 from minigpt.text.seams import PART, SLOW, Unencodable, parts
@@ -286,7 +286,10 @@ def _learn(texts: Iterable[str], vocab_size: int) -> dict[str, int]:
     what, words = "training the tokenizer", (word for text in texts for part in parts(text) for word in shorter(part))
     statement = f"{IGNORE_SIGINT}; import runpy; runpy.run_path({LEARN!a}, run_name='__main__')"
     command = python_command(statement, str(vocab_size))
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8") as learner:
+    pipe, env = subprocess.PIPE, dict(os.environ)
+    if not can_start(4 + (os.cpu_count() or 1)):  # those of tokenizers, which learns the same without them, and ours
+        env["TOKENIZERS_PARALLELISM"] = "false"
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, encoding="utf-8", env=env) as learner:
         assert learner.stdin and learner.stdout
         try:
             with suppress(BrokenPipeError):

@@ -101,7 +101,9 @@ class Worker:
 
     def __init__(self, tokenizer: Tokenizer):
         pipe = subprocess.PIPE
-        self.process = subprocess.Popen(python_command(STATEMENT), stdin=pipe, stdout=pipe, start_new_session=True)
+        env = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # numpy starts threads for matrices, of which there are none
+        command = python_command(STATEMENT)
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True, env=env)
         with suppress(BrokenPipeError):
             self._send(json.dumps(tokenizer.to_json()).encode())
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import untrusted
-from running import Ended, script
+from comparing import written
+from running import WAITING, Ended, command_line, environment, script
 from safetensors.torch import load_file, save_file
 from stopping import furnished, train, train_until
 
 from minigpt.system.errors import UserError
+from minigpt.system.process import NO_MORE
 from minigpt.training import distributed
 
 
@@ -133,3 +137,83 @@ def test_memory_that_the_system_refuses_after_all(tmp_path: Path) -> None:
 def test_memory_that_python_cannot_have(tmp_path: Path) -> None:
     ended = train_until(furnished(tmp_path), "bytes(1 << 60)", "minigpt.training.loop", "accumulate", 6)
     one_line(ended, 2, "error: not enough memory (", "lower training.batch_size")
+
+
+# ---- no further thread or process ----
+
+# Root's processes are not counted. A user of a number that nobody has may do what this one may, but for that.
+AS_NOBODY = "setpriv --reuid {user} --regid {user} --clear-groups --inh-caps +dac_override --ambient-caps +dac_override"
+LIMITED = AS_NOBODY + " --bounding-set -sys_resource,-sys_admin prlimit --nproc={most}:{most}"
+STARTING = {
+    "train": "train.py --config small.yaml --name another",
+    "resume": "train.py --resume small training.max_steps=6",
+    "learn": "train.py --config bpe.yaml training.max_steps=2",
+    "sample": "sample.py --run small --prompt the --max-tokens 3",
+    "show": "show_attention.py --run small --prompt the --text",
+    "explore": "explore.py --run small --prompt the",
+    "export": "export_hf.py --run small --out out",
+    "play": "play.py --run small --measure",
+    "compare": "compare.py --config compared.yaml",
+    "check": "check.py mine.py --as attend",
+    "class": "check.py class",
+    "plan": "plan.py --config small.yaml",
+}
+
+
+def limited(folder: Path, most: int, words: str, **env: str) -> Ended:
+    """A command of a user who may have so many threads and processes, all together."""
+    if os.name != "posix" or os.geteuid() != 0 or not (shutil.which("setpriv") and shutil.which("prlimit")):
+        pytest.skip("another user with a limit of threads takes root, setpriv and prlimit")
+    command = LIMITED.format(user=50_000 + os.getpid() % 10_000, most=most).split()
+    script, *arguments = words.split()
+    done = subprocess.run(
+        [*command, *command_line(script, *arguments)],
+        cwd=folder,
+        env=environment(MINIGPT_DATA=str(folder / "data"), HOME=str(folder), **env),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    return Ended(done.returncode, done.stdout, WAITING.sub("", done.stderr))
+
+
+@pytest.fixture
+def classroom(home: Path) -> Path:
+    """A folder with all that the commands need."""
+    for learner in ("ana", "bob"):
+        (home / "class" / learner).mkdir(parents=True)
+        (home / "class" / learner / "attention_weights.py").write_text(
+            "def attention_weights(q, k): return q\n", "utf-8"
+        )
+    (home / "mine.py").write_text("def attend(q, k, v): return v\n", encoding="utf-8")
+    written(home, name="compared")
+    text = (home / "small.yaml").read_text("utf-8")
+    small = text.replace("source: text.txt", "source: text.txt, tokenizer: {kind: bpe, vocab_size: 270}")
+    (home / "bpe.yaml").write_text(small, encoding="utf-8")
+    return home
+
+
+@pytest.mark.parametrize(
+    ("most", "threads", "command"), [(2, 2, "train"), (2, 1, "sample"), (3, 1, "class"), (8, 2, "train")]
+)
+def test_a_machine_that_allows_no_further_thread_is_one_line(
+    most: int, threads: int, command: str, classroom: Path
+) -> None:
+    """numpy would be the first to need one, and end Python; then the program; then torch, which ends the process."""
+    ended = limited(classroom, most, STARTING[command], OMP_NUM_THREADS=str(threads))
+    assert (ended.code, ended.err) == (2, f"error: {NO_MORE}\n"), ended
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", STARTING)
+def test_any_command_with_a_few_threads_works_or_says_that_it_needs_more(
+    command: str, trained: Path, classroom: Path, whole: bool
+) -> None:
+    """A learner is not blamed for the machine."""
+    for most, threads in [(most, n) for most in range(1, 14) for n in (1, 2)] if whole else [(4, 1), (7, 1), (8, 2)]:
+        shutil.rmtree(classroom / "runs")
+        shutil.copytree(trained / "runs", classroom / "runs")
+        ended = limited(classroom, most, STARTING[command], OMP_NUM_THREADS=str(threads))
+        lines = [line for line in ended.err.splitlines() if NO_MORE not in line]
+        assert lines in ([], ["error: the playground could not be measured"]), (most, ended)
+        assert ended.code == 0 or (ended.code == 2 and (NO_MORE in ended.err or "WRONG" in ended.out.upper())), ended
