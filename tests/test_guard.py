@@ -1,15 +1,22 @@
 """A kind that changes the mathematics does not inherit a shortcut that was written for its parent.
 
 A shortcut is a faster `mix`, `recall` or `make_cache` that equals the plain one. A kind with other weights that
-inherited it would train as its parent, without an error. The classes here are written as a user would write them.
+inherited it would train as its parent, without an error. The classes here are written as a user would write them. The
+last part changes each named step of every kind, one at a time.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from types import MethodType
+from typing import Any, ClassVar
 
 import pytest
 import torch
+import torch.nn.functional as F
+from laws import BLOCK, V, stir
 from plugin_kinds import PLUGIN_KINDS
 from torch import Tensor, nn
 
@@ -19,14 +26,18 @@ from minigpt.attention.averages.average_loop import AverageLoop
 from minigpt.attention.averages.average_matrix import AverageMatrix
 from minigpt.attention.averages.average_softmax import AverageSoftmax
 from minigpt.attention.cache import KVCache, Past, State
-from minigpt.attention.position import NoPosition
+from minigpt.attention.compact.latent import Latent
+from minigpt.attention.position import NoPosition, Rotary, distance
 from minigpt.attention.softmax.dot_product import DotProduct
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.attention.softmax.single_head import SingleHead
+from minigpt.attention.sparse.indexer import Indexer
+from minigpt.checks.laws_of_writing import written_in_chunks, written_token_by_token
 from minigpt.fast import kernels, make_fast, running_sum, shortcut
+from minigpt.fast.decoding import prepare
 from minigpt.fast.guard import METHODS, fitting
-from minigpt.model.gpt import ModelConfig
+from minigpt.model.gpt import GPT, ModelConfig
 
 SHAPE = ModelConfig(n_layer=1, n_embd=16, block_size=8, position=NoPosition.Config())
 SOFTMAX = (DotProduct, SingleHead, MultiHead, GroupedQuery)
@@ -368,3 +379,110 @@ def test_a_form_stays_where_all_that_belongs_together_changes_and_goes_where_onl
 
     assert fitting(Both, "mix") is Doubled.mix
     assert fitting(One, "mix") is kernels.mix
+
+
+# ---- methods of one instance ----
+
+
+@pytest.mark.parametrize("kind", [MultiHead, Latent, AverageSoftmax])
+def test_a_method_that_is_set_on_an_instance_counts_as_one_of_a_subclass(kind: Any) -> None:
+    """No kernel stands in for what it computes, and a form of its own stays."""
+    torch.manual_seed(0)
+    layer, x = kind(kind.Config(), SHAPE).double().eval(), tokens()
+    layer.normalise = torch.sigmoid
+    made = make_fast(layer)
+    assert "mix" not in vars(made)["faster"] and type(made.make_cache(8)) is KVCache
+    plain = make_fast(copy.deepcopy(layer), fast=False)
+    torch.testing.assert_close(made(x), plain(x), rtol=1e-12, atol=1e-12)
+    layer.mix = MethodType(lambda self, query, key, value: 3 * value, layer)
+    assert (make_fast(layer).mix(*layer.qkv(x, Past())) == 3 * layer.qkv(x, Past())[2]).all()
+    del layer.mix, layer.normalise
+    assert "mix" in vars(make_fast(layer))["faster"]
+
+
+def test_a_position_whose_bias_is_set_on_the_instance_is_no_position_of_its_class() -> None:
+    layer, x = layer_of(MultiHead), tokens()
+    layer.position.bias = lambda query, key: -distance(query.shape[2], key.shape[2]).double()[None]  # type: ignore[method-assign]
+    made = make_fast(copy.deepcopy(layer))(x)
+    torch.testing.assert_close(made, make_fast(layer, fast=False)(x), rtol=1e-12, atol=1e-12)
+
+
+# ---- every named step of every kind ----
+
+
+Change = Callable[..., Any]  # what a subclass's method returns: a function of the parent's method, and of its arguments
+
+
+def of_values(change: Callable[[Tensor], Tensor]) -> tuple[str, Change]:
+    """A `qkv` with other values."""
+    return "qkv", lambda parent, *arguments: (*(made := parent(*arguments))[:2], change(made[2]))
+
+
+STEPS: dict[str, dict[str, Change]] = {
+    "capped": {"scores": lambda parent, query, key: 1.5 * (parent(query, key) / 1.5).tanh()},
+    "negated": {"scores": lambda parent, query, key: -parent(query, key)},
+    "sharper": {"scale": lambda parent, query: 2 * parent(query)},
+    "near": {"mask": lambda parent, T, S, device: parent(T, S, device) & (distance(T, S) < 3)},
+    "sloped": {"bias": lambda parent, query, key: parent(query, key) - distance(query.shape[2], key.shape[2])},
+    "with a sink": {"normalise": lambda parent, scores: parent(F.pad(scores, (0, 1)))[..., :-1]},
+    "halved": {"weights": lambda parent, query, key: 0.5 * parent(query, key)},
+    "bounded values": dict([of_values(torch.tanh)]),
+    "turned queries": {"qkv": lambda parent, *arguments: (-(made := parent(*arguments))[0], *made[1:])},
+    "wider values": {
+        **dict([of_values(lambda value: torch.cat((value, value.tanh()), dim=-1))]),
+        "output": lambda parent, mixed, x: parent(sum(mixed.chunk(2, dim=-1)), x),
+    },
+    "narrower values": {
+        **dict([of_values(lambda value: value[..., ::2])]),
+        "output": lambda parent, mixed, x: parent(mixed.repeat_interleave(2, dim=-1), x),
+    },
+    "its own mix": {"mix": lambda parent, query, key, value: parent(query, key, value)},
+    "a plain cache": {"make_cache": lambda parent, length: KVCache(length)},
+    "weaker gates": {"gates": lambda parent, x: 0.5 * parent(x)},
+    "another filter": {"filter": lambda parent, length: 0.5 * parent(length)},
+}
+NOT = {  # what has no meaning: these read values of other layers, which are changed already; and this counts its scores
+    *((kind, step) for kind in ("value_residual", "cross_layer") for step in ("wider values", "narrower values")),
+    ("block_top_k", "with a sink"),
+}
+
+
+def changed(kind: type[Attention], step: str) -> type[Attention]:
+    """A subclass of a kind that changes one step."""
+
+    def method(name: str, change: Change) -> Callable[..., Any]:
+        return lambda self, *arguments: change(getattr(super(mine, self), name), *arguments)
+
+    mine = type("Mine", (kind,), {name: method(name, change) for name, change in STEPS[step].items()})
+    return mine
+
+
+def have(kind: type[Attention], step: str) -> bool:
+    """Whether a kind has the step, and the change has a meaning in it."""
+    return all(hasattr(kind, name) for name in STEPS[step]) and (kind.kind, step) not in NOT
+
+
+PAIRS = [(kind, step) for kind in Attention.kinds.values() for step in STEPS if have(kind, step)]
+SOME = [pair if n % 4 == 0 else pytest.param(*pair, marks=pytest.mark.slow) for n, pair in enumerate(PAIRS)]
+
+
+@pytest.mark.parametrize(("kind", "step"), SOME, ids=lambda part: part if isinstance(part, str) else part.kind)
+def test_a_kind_with_one_step_changed_computes_in_every_form_what_it_says(kind: type[Attention], step: str) -> None:
+    """Fast, with its cache, and prepared for writing: what the plain form computes, the kind's own loss included."""
+    torch.manual_seed(0)
+    shape = ModelConfig(n_layer=2, n_embd=16, block_size=BLOCK, position=Rotary.Config())
+    model = GPT(replace(shape, attention=changed(kind, step).Config()), V).double()
+    stir(model)
+    ids, results = torch.randint(V, (2, BLOCK)), list[list[Tensor]]()
+    for form in (make_fast(model), make_fast(copy.deepcopy(model), fast=False)):
+        logits = form(ids)  # (B, T, V)
+        extras = [loss for attention in form.attentions() if (loss := attention.extra_loss()) is not None]
+        assert len(extras) == (2 if issubclass(kind, Indexer) else 0)
+        wanted = [*form.parameters()]
+        found = torch.autograd.grad(sum(extras, logits.square().sum()), wanted, allow_unused=True)
+        results.append([logits.detach(), *(p if g is None else g for p, g in zip(wanted, found))])
+    for ours, plain in zip(*results):
+        torch.testing.assert_close(ours, plain, rtol=1e-8, atol=1e-8)
+    for written in (model.eval(), prepare(model)):
+        written_token_by_token(written)
+        written_in_chunks(written)

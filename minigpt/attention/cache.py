@@ -108,6 +108,10 @@ class KVCache(Past):
         return keys.narrow(2, 0, self.length), values.narrow(2, 0, self.length)
 
 
+class CompactCache(KVCache):
+    """Keys and values in a form of a kind's own, such as a latent: its `qkv` makes them so for this cache."""
+
+
 class WindowCache(Past):
     """The keys and values of the last `window` positions, and of the first `sinks`: a fixed size, whatever the past.
 

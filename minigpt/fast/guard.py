@@ -3,7 +3,8 @@
 A faster form of `mix`, `recall` or `make_cache` equals the plain one for the class that it was written for. A subclass
 that changes the scores and kept this form would silently train another attention. So each form declares what a subclass
 may change, and `fitting` checks this before the form is used. If it does not fit, the nearest form of a base class that
-fits is taken, in the end the plain one of `Attention`.
+fits is taken, in the end the plain one of `Attention`. A method that is set on one instance (`layer.scores = mine`)
+changes that instance, as a subclass would.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from torch import nn
+
 from minigpt.attention import Attention
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 METHODS = ("mix", "recall", "make_cache")
-LAWS = {"rows_sum_to_one", "weights_nonnegative", "order_blind"}
+LAWS = {"rows_sum_to_one", "weights_nonnegative", "order_blind", "same_in_training"}
 HARMLESS = LAWS | {"__init__", "__init_subclass__", "qkv", "output", "Config", "config", "kind", "muon"}
 HARMLESS |= {"chooses", "unsuited", "edges", "stages", "head_note", "head_gates", "extra_loss"}
 HARMLESS |= {"__doc__", "__module__", "__qualname__", "__annotations__", "__firstlineno__", "__static_attributes__"}
@@ -69,16 +72,33 @@ def faster(
     return register
 
 
-def fitting(cls: type[Attention], method: str, fast: bool = True, without: Collection[str] = ()) -> Callable[..., Any]:
-    """The nearest form of a method that is right for a class; with `fast` false, the plain one. Raises TypeError."""
+def fitting(
+    cls: type[Attention],
+    method: str,
+    fast: bool = True,
+    without: Collection[str] = (),
+    on_instance: Collection[str] = (),
+) -> Callable[..., Any]:
+    """The nearest form of a method that is right for a class; with `fast` false, the plain one. Raises TypeError.
+
+    `on_instance` are the attributes that an instance of the class has set itself.
+    """
     for parent in cls.__mro__:
         form, own = FORMS.get((parent, method)), vars(parent).get(method)
-        if form and fast and form.trick not in without and _still_holds(form.function, method, parent, cls):
+        wanted = form is not None and fast and form.trick not in without
+        if form and wanted and _still_holds(form.function, method, parent, cls, on_instance):
             return form.function
-        marked = hasattr(own, "harmless")
-        if own and (fast or not marked) and _still_holds(own, method, parent, cls):
+        if own is None or (hasattr(own, "harmless") and not fast):
+            continue
+        makes_the_loss = method == "mix" and "extra_loss" in vars(parent) and not hasattr(own, "harmless")
+        if makes_the_loss or _still_holds(own, method, parent, cls, on_instance):  # another `mix` would lose the loss
             return own
     raise TypeError(f"{cls.__name__} has no {method}")
+
+
+def set_on(module: nn.Module) -> set[str]:
+    """The attributes that were set on a module itself, its class's methods among them, but not by `make_fast`."""
+    return {*vars(module)} - {*vars(module).get("faster", ())}
 
 
 def definer(cls: type, attribute: str) -> type | None:
@@ -86,7 +106,9 @@ def definer(cls: type, attribute: str) -> type | None:
     return next((parent for parent in cls.__mro__ if attribute in vars(parent)), None)
 
 
-def _still_holds(function: Callable[..., Any], method: str, parent: type, cls: type) -> bool:
+def _still_holds(
+    function: Callable[..., Any], method: str, parent: type, cls: type, on_instance: Collection[str]
+) -> bool:
     """Whether a form that was written for `parent` is right for `cls`: none of their differences can matter."""
     ours = [c for c in parent.__mro__ if issubclass(c, Attention)]
     known = {attribute for c in ours for attribute in vars(c)}
@@ -97,4 +119,5 @@ def _still_holds(function: Callable[..., Any], method: str, parent: type, cls: t
         harmless = harmless | together
     if method == "mix":  # `mix` uses no cache, so how one is made does not matter
         harmless = harmless | {"recall", "make_cache"}
-    return parent is Attention or changed <= harmless
+    never_matters = harmless & (HARMLESS | {*METHODS})  # what a form supports it looks up in the class
+    return parent is Attention or (changed <= harmless and known & {*on_instance} <= never_matters)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from minigpt.attention import MultiHead, Past, SingleHead
 from minigpt.attention.position import Position
 from minigpt.attention.softmax.multi_head import split_heads
+from minigpt.fast.guard import set_on
 from minigpt.model.mlp import MLP
 
 QKV, GATED = ("query", "key", "value"), ("gate", "up")
@@ -28,9 +29,12 @@ MANY = 64  # rows; with fewer, joining the weights takes longer than it saves
 
 def parts_to_join(module: nn.Module) -> tuple[str, ...]:
     """The names of the layers that a module calls on one input, in the order of their outputs; () if it has none."""
+    own = set_on(module)  # a method of this instance alone
     if isinstance(module, (SingleHead, MultiHead)) and type(module).qkv in (SingleHead.qkv, MultiHead.qkv):
-        return QKV
-    if isinstance(module, MLP) and type(module).forward is MLP.forward and module.gated:
+        H, G = head_counts(module)
+        widths = [getattr(getattr(module, name), "out_features", 0) for name in QKV]
+        return QKV if "qkv" not in own and widths[0] * G == widths[1] * H == widths[2] * H else ()
+    if isinstance(module, MLP) and type(module).forward is MLP.forward and module.gated and "forward" not in own:
         widths = [getattr(module.get_submodule(name), "out_features", None) for name in GATED]
         return GATED if widths[0] == widths[1] else ()
     return ()
@@ -85,14 +89,20 @@ def qkv_in_training(self: SingleHead | MultiHead, x: Tensor, past: Past) -> tupl
     return heads(self, F.linear(x, *weight_and_bias(layers)), past)
 
 
+def head_counts(self: SingleHead | MultiHead) -> tuple[int, int]:
+    """How many heads of queries and of keys a module has: H, G."""
+    return (self.n_head, self.n_kv_head) if isinstance(self, MultiHead) else (1, 1)
+
+
 def heads(self: SingleHead | MultiHead, made: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
     """The output of the joined layers as query (B, H, T, d), key (B, G, T, d), value (B, G, T, d)."""
-    H, G = (self.n_head, self.n_kv_head) if isinstance(self, MultiHead) else (1, 1)
+    H, G = head_counts(self)
     made = split_heads(made, H + 2 * G)  # (B, H + 2G, T, d)
-    if not self.config.qk_norm and type(self.position).rotate is Position.rotate:
+    normed = any(not isinstance(norm, nn.Identity) or has_hooks(norm) for norm in (self.query_norm, self.key_norm))
+    if not normed and getattr(self.position.rotate, "__func__", None) is Position.rotate:
         query, key, value = made.split_with_sizes((H, G, G), 1)  # (B, H, T, d), (B, G, T, d), (B, G, T, d)
         return query, key, value
-    if self.config.qk_norm:
+    if normed:
         query, key, value = made.split_with_sizes((H, G, G), 1)  # (B, H, T, d), (B, G, T, d), (B, G, T, d)
         query, key = self.query_norm(query), self.key_norm(key)
         return self.position.rotate(query, past.length), self.position.rotate(key, past.length), value

@@ -62,7 +62,7 @@ def recall_path(self: Path, query: Tensor, key: Tensor, value: Tensor, past: Pas
     return torch.cat(mixed, dim=2)
 
 
-@faster(Selective, "recall", "rewritten keys", supports=SUPPORTED)
+@faster(Selective, "recall", "rewritten keys", supports=SUPPORTED, needs=("qkv",))  # the first query also votes
 def recall_selective(self: Selective, query: Tensor, key: Tensor, value: Tensor, past: Past) -> Tensor:
     """Each token uses the votes of earlier tokens, and then adds its own votes: (B, H, T, e)."""
     if not isinstance(past, Rewritten):

@@ -22,7 +22,7 @@ from minigpt.fast import (  # noqa: F401 (they register their forms)
     windows,
 )
 from minigpt.fast.allocator import keep_memory
-from minigpt.fast.guard import FORMS, METHODS, fitting
+from minigpt.fast.guard import FORMS, METHODS, fitting, set_on
 from minigpt.fast.joined import IN_TRAINING, forms_in_training
 from minigpt.fast.threads import share_cpus
 
@@ -45,14 +45,16 @@ def make_fast(model: Model, fast: bool = True, without: Collection[str] = ()) ->
     for module in model.modules():
         make_plain(module)
         cls = type(module)
+        on_instance = set_on(module)
         if isinstance(module, Attention):
-            forms = {method: fitting(type(module), method, fast, without) for method in METHODS}
+            changes = on_instance | set_on(getattr(module, "position", module))
+            forms = {method: fitting(type(module), method, fast, without, changes) for method in METHODS}
         else:
             mine = {method: form for (owner, method), form in FORMS.items() if owner is cls}
             forms = {method: form.function for method, form in mine.items() if fast and form.trick not in without}
         if fast and IN_TRAINING not in without:
             forms |= forms_in_training(module)
-        put = {method: form for method, form in forms.items() if form is not getattr(cls, method)}
+        put = {n: form for n, form in forms.items() if form is not getattr(cls, n) and n not in on_instance}
         vars(module).update({method: MethodType(form, module) for method, form in put.items()})
         vars(module)["faster"] = tuple(put)
     return model

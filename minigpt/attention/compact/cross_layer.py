@@ -65,7 +65,8 @@ class CrossLayer(GroupedQuery, kind="cross_layer"):
             raise UserError(
                 f"cross_layer in {layer_name(self.layer)} reads keys and values of the layer below, which has none"
             )
-        if any(made.shape[3] != d or self.n_head % made.shape[1] for made in seen):
+        key, value = seen  # (B, G, T, d), (B, G, T, e): e is 0 where a cache holds a latent
+        if key.shape[3] != d or value.shape[3] == 0 or any(self.n_head % made.shape[1] for made in seen):
             shapes = " and ".join(str(tuple(made.shape)) for made in seen)
             raise UserError(
                 f"cross_layer in {layer_name(self.layer)} has {self.n_head} query heads of width {d}, and the layer "
@@ -84,7 +85,8 @@ class CrossLayer(GroupedQuery, kind="cross_layer"):
             )
 
     def make_cache(self, length: int) -> Past:
-        return Shared() if self.reads_below else KVCache(length)
+        """Only the first of the layers keeps any; each layer of a subclass that makes others of them keeps its own."""
+        return Shared() if self.reads_below and type(self).qkv is CrossLayer.qkv else KVCache(length)
 
 
 def rotation(position: object) -> Position.Config | None:

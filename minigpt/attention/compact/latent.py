@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from minigpt.attention.base import SoftmaxAttention
-from minigpt.attention.cache import Past
+from minigpt.attention.cache import CompactCache, KVCache, Past
 from minigpt.attention.edge import Edge
 from minigpt.attention.norm import RMSNorm
 from minigpt.attention.position import Shape
@@ -58,6 +58,11 @@ LOW = {"rotated": 0, "latent_norm": False, "latent": 5}
 
 class Up(nn.Linear):
     """From the latent to the heads, without a bias. `fast/decoding.py` does not replace it: `by_head` reads it."""
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether it does what its weight says: no hook changes its input or output."""
+        return not (self._forward_hooks or self._forward_pre_hooks)
 
 
 class Latent(SoftmaxAttention, kind="latent"):
@@ -116,11 +121,11 @@ class Latent(SoftmaxAttention, kind="latent"):
         latent = self.latent_norm(latent)  # (B, 1, T, r)
         if self.p:
             aim, sign = self.position.rotate(aim, past.length), self.position.rotate(sign, past.length)
-        if past.keeps:
+        if isinstance(past, CompactCache):
             query = query @ self.by_head(self.key)  # (B, H, T, r)
             key, value = latent, latent[..., self.r :]  # (B, 1, T, r), (B, 1, T, 0)
         else:
-            key, value = latent @ self.by_head(self.key).mT, latent @ self.by_head(self.value).mT  # (B, H, T, d) each
+            key, value = (split_heads(up(latent[:, 0]), self.n_head) for up in (self.key, self.value))  # (B, H, T, d)
         sign = sign.expand(-1, key.shape[1], -1, -1)  # (B, H or 1, T, p)
         return torch.cat((query, aim), dim=-1), torch.cat((key, sign), dim=-1), value
 
@@ -128,7 +133,14 @@ class Latent(SoftmaxAttention, kind="latent"):
         """The matrix of every head: (H, d, r)."""
         return layer.weight.view(self.n_head, self.d, self.r)
 
+    def make_cache(self, length: int) -> Past:
+        """Latents. A subclass with other keys or values, or other layers that make them, keeps those themselves."""
+        absorbed = all(isinstance(up, Up) and up.is_matrix for up in (self.key, self.value))
+        return CompactCache(length) if absorbed and type(self).qkv is Latent.qkv else KVCache(length)
+
     def recall(self, query: Tensor, key: Tensor, value: Tensor, past: Past) -> Tensor:
+        if not isinstance(past, CompactCache):
+            return super().recall(query, key, value, past)
         key, _ = past.append(key, value)  # (B, 1, S, r + p)
         mixed = self.mix(query, key, key)[..., : self.r]  # (B, H, T, r): the keys are the values
         return mixed @ self.by_head(self.value).mT  # (B, H, T, d)

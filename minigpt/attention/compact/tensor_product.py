@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from minigpt.attention.base import SoftmaxAttention
-from minigpt.attention.cache import Past
+from minigpt.attention.cache import CompactCache, KVCache, Past
 from minigpt.attention.edge import Edge
 from minigpt.attention.position import Shape
 from minigpt.attention.softmax.grouped_query import GroupedQuery
@@ -99,14 +99,21 @@ class TensorProduct(SoftmaxAttention, kind="tensor_product"):
             features = self.position.rotate(features, past.length) if turns else features  # (B, R, T, d)
             made.append(torch.cat((heads, features), dim=-1))  # (B, R, T, H + d)
         query, key, value = made
-        return (self.out(query), key, value) if past.keeps else (self.out(query), self.out(key), self.out(value))
+        kept = isinstance(past, CompactCache)
+        return (self.out(query), key, value) if kept else (self.out(query), self.out(key), self.out(value))
 
     def out(self, factors: Tensor) -> Tensor:
         """Multiplied out: (B, R, S, H + d) -> (B, H, S, d)."""
         heads, features = factors.split((self.n_head, factors.shape[-1] - self.n_head), dim=-1)
         return torch.einsum("brsh,brsd->bhsd", heads, features) / factors.shape[1]  # (B, H, S, d)
 
+    def make_cache(self, length: int) -> Past:
+        """Factors. A subclass with other keys or values keeps those themselves."""
+        return CompactCache(length) if type(self).qkv is TensorProduct.qkv else KVCache(length)
+
     def recall(self, query: Tensor, key: Tensor, value: Tensor, past: Past) -> Tensor:
+        if not isinstance(past, CompactCache):
+            return super().recall(query, key, value, past)
         past.seen = self.out(key), self.out(value)  # (B, H, T, d) each: for the layers above, as in training
         keys, values = map(self.out, past.append(key, value))  # (B, H, S, d) each
         return self.mix(query, keys, values)  # (B, H, T, d)
