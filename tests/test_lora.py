@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import copy
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from running import furnish, script, well
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations
 from transformers import AutoModelForCausalLM
 
 import minigpt
@@ -251,6 +255,35 @@ def test_what_cannot_be_is_one_line(home: Path, arguments: list[str], said: str)
     assert ended.code == 2, ended.out
     assert said in ended.err
     assert ended.err.count("\n") == 1
+
+
+class Capped(nn.Linear):
+    """A layer with a forward of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).tanh()
+
+
+def own_forward(attention: Any) -> None:
+    attention.value = Capped(24, 12)
+
+
+def hook(attention: Any) -> None:
+    attention.value.register_forward_hook(lambda layer, inputs, output: output.tanh())
+
+
+def parametrisation(attention: Any) -> None:
+    parametrizations.weight_norm(attention.value)
+
+
+@pytest.mark.parametrize("changed", [own_forward, hook, parametrisation])
+def test_a_layer_into_which_an_adapter_could_not_be_merged_is_refused(changed: Callable[[Any], None]) -> None:
+    """Before the training: its checkpoints could not be opened, or would be of another model than was trained."""
+    model = GPT(MODEL, 11)
+    changed(model.attentions()[1])
+    assert len(adapted_layers(model, SETTINGS)) == 4
+    with pytest.raises(UserError, match=r"^training.lora.targets: blocks.1.attention.value has a forward, a hook or a"):
+        adapted_layers(model, replace(SETTINGS, targets=("key", "value")))
 
 
 def test_without_peft_a_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

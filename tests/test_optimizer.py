@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from running import furnish, script
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations, parametrize
 
 import minigpt
 from minigpt.attention import Attention, MultiHead, Shape
@@ -145,6 +146,53 @@ def test_the_outermost_module_decides() -> None:
             self.after = Mixing(config.n_head, config.n_head)
 
     assert muon_of(Said) == USUAL
+
+
+class LowRank(nn.Module):
+    """A weight (n, m) as the product of two factors."""
+
+    def forward(self, up: Tensor, down: Tensor) -> Tensor:
+        return up @ down  # (n, m)
+
+    def right_inverse(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        return weight[:, :3], weight[:3]  # (n, 3), (3, m)
+
+
+class Parametrized(Talking):
+    """Weights that are computed: from lengths and directions, from two factors, as an orthogonal matrix."""
+
+    def __init__(self, config: MultiHead.Config, model: Shape, layer: int = 0):
+        super().__init__(config, model, layer)
+        for part in (self.key, self.after):
+            parametrizations.weight_norm(part)
+        parametrize.register_parametrization(self.value, "weight", LowRank())
+        parametrizations.orthogonal(self.project)
+
+
+def test_of_a_weight_that_is_computed_muon_steps_the_matrices_that_it_is_computed_from() -> None:
+    """And AdamW the lengths, which are a vector; `muon` names the weight, whatever it is computed from."""
+
+    class Said(Parametrized):
+        muon: ClassVar[dict[str, bool]] = {"key.weight": False, "value.parametrizations.weight.original0": False}
+
+    key, value, after, project = (
+        f"{name}.parametrizations.weight.original" for name in ("key", "value", "after", "project")
+    )
+    usual = USUAL - {"key.weight", "value.weight", "project.weight"}
+    assert muon_of(Parametrized) == usual | {f"{key}1", f"{value}0", f"{value}1", f"{after}1", project}
+    assert muon_of(Said) == usual | {f"{value}1", f"{after}1", project}
+
+
+def test_a_name_that_a_parent_gives_is_of_no_meaning_where_the_layer_is_replaced() -> None:
+    class Parent(Talking):
+        muon: ClassVar[dict[str, bool]] = {"after.weight": False}
+
+    class Replaced(Parent):
+        def __init__(self, config: MultiHead.Config, model: Shape, layer: int = 0):
+            super().__init__(config, model, layer)
+            self.after = nn.Sequential(nn.Linear(config.n_head, 2), nn.Linear(2, config.n_head))
+
+    assert muon_of(Replaced) == USUAL | {"after.0.weight", "after.1.weight"}
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,10 @@ from typing import Annotated
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from minigpt.config.options import Count, Options, Range
+from minigpt.fast.joined import has_hooks
 from minigpt.model.gpt import GPT
 from minigpt.system.errors import UserError
 
@@ -37,14 +39,20 @@ class LoRAConfig(Options):
 
 
 def adapted_layers(model: GPT, config: LoRAConfig) -> dict[str, nn.Linear]:
-    """The layers that get adapters, by name. Raises UserError for a target that the model does not have."""
+    """The layers that get adapters, by name. Raises UserError for a target that the model does not have, and for a
+    layer whose output is not its input times a weight of its own: an adapter could not be merged into it."""
     linear = {f"blocks.{name}": m for name, m in model.blocks.named_modules() if isinstance(m, nn.Linear)}
     found = {target: [name for name in linear if f".{name}".endswith(f".{target}")] for target in config.targets}
     for target, names in found.items():
         if not names:
             known = ", ".join(dict.fromkeys(name.split(".", 2)[2] for name in linear))
             raise UserError(f"training.lora.targets: no layer of this model is called {target!r} (there are: {known})")
-    return {name: layer for name, layer in linear.items() if any(name in names for names in found.values())}
+    adapted = {name: layer for name, layer in linear.items() if any(name in names for names in found.values())}
+    for name, layer in adapted.items():
+        if type(layer).forward is not nn.Linear.forward or has_hooks(layer) or is_parametrized(layer):
+            what = "has a forward, a hook or a parametrisation of its own, which merging its adapter would change"
+            raise UserError(f"training.lora.targets: {name} {what}; name other layers")
+    return adapted
 
 
 def adapter_parameters(model: GPT, config: LoRAConfig) -> int:

@@ -276,20 +276,41 @@ def feature_matrices(blocks: nn.Module) -> list[Tensor]:
     """The matrices that Muon steps: the weights of linear layers, and what a module's `muon` adds or takes away.
 
     `muon` is a dict from the name of a parameter to true or false, such as {"table": True, "mixing.weight": False}; the
-    outermost module that names a parameter decides. Raises UserError for a name that is not a parameter, and for true
-    with a parameter that does not have two dimensions.
+    outermost module that names a parameter decides. Of a weight that a parametrisation computes, the matrices that it
+    is computed from are meant. Raises UserError for a name that is not a parameter, and for true with a parameter that
+    does not have two dimensions.
     """
     chosen: dict[Tensor, bool] = {}
     for module in blocks.modules():  # a module before its parts
         for name, wanted in getattr(module, "muon", {}).items():
-            parameter = dict(module.named_parameters(remove_duplicate=False)).get(name)
-            if parameter is None or (wanted and parameter.ndim != 2):
-                what = "there is no such parameter" if parameter is None else f"{parameter.ndim} dimensions, expected 2"
+            named = parameters_of(module, name)
+            if not named and "muon" not in vars(type(module)):
+                continue  # its parent names it, of a layer that it has replaced
+            if not named or (wanted and all(parameter.ndim != 2 for parameter in named)):
+                what = f"{named[0].ndim} dimensions, expected 2" if named else "there is no such parameter"
                 raise UserError(f"{type(module).__name__}.muon: {name!r}: {what}")
-            chosen.setdefault(parameter, wanted)
-        if isinstance(module, nn.Linear):
-            chosen |= {p: True for p in module.parameters(recurse=False) if p.ndim == 2 and p not in chosen}
+            for parameter in named:
+                chosen.setdefault(parameter, wanted and parameter.ndim == 2)
+        for parameter in linear_matrices(module):
+            chosen.setdefault(parameter, True)
     return [parameter for parameter in blocks.parameters() if chosen.get(parameter, False)]
+
+
+def parameters_of(module: nn.Module, name: str) -> list[Tensor]:
+    """The parameter of this name, or those from which a parametrisation computes it; [] if there are none."""
+    path, _, last = name.rpartition(".")
+    computed = f"{path}.parametrizations.{last}".lstrip(".")
+    named = module.named_parameters(remove_duplicate=False)
+    return [parameter for other, parameter in named if name == other or other.rpartition(".")[0] == computed]
+
+
+def linear_matrices(module: nn.Module) -> list[Tensor]:
+    """The matrices of a linear layer: its weight, or those from which a parametrisation computes it, such as two
+    factors of low rank; vectors such as the lengths of a weight norm, (n, 1), are not among them."""
+    if not isinstance(module, nn.Linear):
+        return []
+    own = [parameter for parameter in module.parameters(recurse=False) if parameter.ndim == 2]
+    return [*own, *(p for p in parameters_of(module, "weight") if p.ndim == 2 and min(p.shape) > 1)]
 
 
 def adamw_groups(parameters: Iterable[Tensor], learning_rate: float, config: Optimizer.Config) -> list[dict[str, Any]]:
