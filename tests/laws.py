@@ -35,8 +35,9 @@ from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.attention.softmax.single_head import SingleHead
 from minigpt.attention.sparse.soft_cap_window import SoftCapWindow
 from minigpt.attention.stretch import Yarn
-from minigpt.checks import laws, laws_of_writing
+from minigpt.checks import laws, laws_of_training, laws_of_writing
 from minigpt.checks.laws import LAWS, LONG, Law, LawError
+from minigpt.checks.laws_of_training import LAWS_OF_TRAINING
 from minigpt.checks.laws_of_writing import LAWS_OF_WRITING
 from minigpt.fast import make_fast
 from minigpt.model import GPT, ModelConfig
@@ -138,12 +139,14 @@ def divided(cases: list[Case]) -> tuple[list[Case], list[Case]]:
     return quick, [case for case in cases if case not in quick]
 
 
-EVERY: tuple[Law, ...] = (*LAWS, *LAWS_OF_WRITING)
+EVERY: tuple[Law, ...] = (*LAWS, *LAWS_OF_TRAINING, *LAWS_OF_WRITING)
 SHORT = {  # a long text shows nothing new to these, or they have one of their own
     laws.shapes,
-    laws.random_numbers_go_on,
+    laws_of_training.random_numbers_go_on,
+    laws_of_training.compiled_branches_compute_the_same,
+    laws.scores_have_the_declared_scale,
     laws.only_distances_matter,
-    laws.dropout_acts_in_training_only,
+    laws_of_training.dropout_acts_in_training_only,
     laws.huge_scores_leave_numbers,
     laws_of_writing.caches_begin_empty,
     laws_of_writing.two_texts_in_turns,
@@ -165,7 +168,10 @@ BOTH = {  # in a model with a long context, these are asked of long texts and of
     laws.mix_is_weights_times_values,
 }
 FAR = (NoPosition, Rotary, Alibi)  # the positions with which every kind is asked of a long text, and of three layers
-OF_FAR = {laws.dropout_acts_in_training_only, laws_of_writing.bfloat16_stays_near}  # long laws: with these positions
+OF_FAR = {
+    laws_of_training.dropout_acts_in_training_only,
+    laws_of_writing.bfloat16_stays_near,
+}  # long laws: with these positions
 
 
 def model_config(case: Case, n_layer: int = 1, block: int = BLOCK) -> ModelConfig:
@@ -216,7 +222,7 @@ def parts(layer: Attention, x: Tensor, T: int) -> tuple[Tensor, Tensor, Tensor]:
 
 def obey(law: Law, case: Case, far: bool = True) -> None:
     """Raises LawError where a case breaks a law: in a short text and, if `far`, in a long one that can show more."""
-    if law is laws.dropout_acts_in_training_only:
+    if law is laws_of_training.dropout_acts_in_training_only:
         case = replace(case, dropout=0.3)
     deep = law in DEEP and (far or isinstance(case.attention, tuple))
     if not (far and law in BOTH) or case.position == NoPosition.Config() or case.attention == MultiHead.Config():
@@ -237,7 +243,7 @@ def asked_of(case: Case) -> Iterator[tuple[Law, bool]]:
     for law in EVERY:
         if law is laws.the_order_of_the_past and position is not NoPosition:
             continue  # it takes the position out
-        if law is laws.dropout_acts_in_training_only and position is Rotary and not everything:
+        if law is laws_of_training.dropout_acts_in_training_only and position is Rotary and not everything:
             continue  # weights are dropped after they are made, whatever the angles of queries and keys
         far = everything or position in FAR
         if (law in OF_A_MODEL or everything or not idle) and (law not in OF_FAR or far):

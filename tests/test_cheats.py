@@ -18,6 +18,7 @@ from minigpt.attention.cache import KVCache, Past, State
 from minigpt.attention.position import Alibi, NoPosition, Position, Rotary, distance
 from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.checks import laws
+from minigpt.checks import laws_of_training as training
 from minigpt.checks import laws_of_writing as writing
 from minigpt.checks.laws import Law, LawError
 from minigpt.fast import running_sum, shortcut
@@ -48,6 +49,21 @@ class FutureInOutput(MultiHead):
 class OtherMix(MultiHead):
     def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return 1.001 * super().mix(query, key, value)
+
+
+class TwiceScaled(MultiHead):
+    """Its scores are products times 1/d, and its scale is that of multi-head attention, 1/sqrt(d)."""
+
+    def scores(self, query: Tensor, key: Tensor) -> Tensor:
+        return super().scores(query, key) * self.scale(query)
+
+
+class CompiledOtherwise(MultiHead):
+    """A branch for the compiler that forgets what the values are."""
+
+    def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
+        query, key, value = super().qkv(x, past)
+        return query, key, key if torch.compiler.is_compiling() else value
 
 
 class GradientLost(MultiHead):
@@ -325,7 +341,9 @@ CHEATS: list[tuple[Law, type[Attention], type[Position]]] = [
     (laws.mix_is_weights_times_values, OtherMix, NoPosition),
     (laws.mix_is_weights_times_values, GradientLost, NoPosition),
     (laws.mix_is_weights_times_values, UpperLeft, NoPosition),
-    (laws.training_computes_the_same, TrainsOtherwise, NoPosition),
+    (training.training_computes_the_same, TrainsOtherwise, NoPosition),
+    (training.compiled_branches_compute_the_same, CompiledOtherwise, NoPosition),
+    (laws.scores_have_the_declared_scale, TwiceScaled, NoPosition),
     (writing.written_token_by_token, PastForgotten, NoPosition),
     (writing.written_token_by_token, StuckAtZero, Rotary),
     (writing.written_in_chunks, PastForgotten, NoPosition),
@@ -336,13 +354,13 @@ CHEATS: list[tuple[Law, type[Attention], type[Position]]] = [
     (laws.the_order_of_the_past, ClaimsNoOrder, NoPosition),
     (laws.the_order_of_the_past, ClaimsOrder, NoPosition),
     (laws.only_distances_matter, QueriesOnly, Rotary),
-    (laws.dropout_acts_in_training_only, DropsAlways, NoPosition),
-    (laws.dropout_acts_in_training_only, DropsNever, NoPosition),
+    (training.dropout_acts_in_training_only, DropsAlways, NoPosition),
+    (training.dropout_acts_in_training_only, DropsNever, NoPosition),
     (writing.a_state_is_replaced, ChangedInPlace, NoPosition),
     (writing.bfloat16_stays_near, MultiHead, CoarseAngles),
     (laws.queries_may_come_alone, WrongCorner, NoPosition),
     (laws.equal_passes_are_equal, Noisy, NoPosition),
-    (laws.random_numbers_go_on, SeedsAnew, NoPosition),
+    (training.random_numbers_go_on, SeedsAnew, NoPosition),
     (writing.texts_do_not_mix_in_the_cache, CacheMixed, NoPosition),
     (writing.caches_begin_empty, SharedCache, NoPosition),
     (writing.the_length_does_not_matter, FromTheEnd, NoPosition),
@@ -355,7 +373,7 @@ BEYOND: list[tuple[Law, type[Attention], type[Position]]] = [
     (laws.output_does_not_see_the_future, PeekingFar, NoPosition),
     (laws.mix_is_weights_times_values, OtherMixFar, NoPosition),
     (laws.mix_is_weights_times_values, GradientLostFar, NoPosition),
-    (laws.training_computes_the_same, TrainsOtherwiseFar, NoPosition),
+    (training.training_computes_the_same, TrainsOtherwiseFar, NoPosition),
     (laws.queries_may_come_alone, WrongCornerFar, NoPosition),
     (laws.batch_elements_do_not_mix, BatchMixedFar, NoPosition),
     (laws.equal_passes_are_equal, NoisyFar, NoPosition),

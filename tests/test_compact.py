@@ -26,7 +26,8 @@ from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.attention.softmax.token_shift import TokenShift
 from minigpt.attention.softmax.value_residual import ValueResidual
 from minigpt.attention.sparse.sliding_window import SlidingWindow
-from minigpt.checks.laws import LAWS, dropout_acts_in_training_only, the_order_of_the_past
+from minigpt.checks.laws import LAWS, the_order_of_the_past
+from minigpt.checks.laws_of_training import LAWS_OF_TRAINING, dropout_acts_in_training_only
 from minigpt.checks.laws_of_writing import LAWS_OF_WRITING
 from minigpt.fast import make_fast
 from minigpt.fast.decoding import prepare
@@ -87,7 +88,7 @@ ABOVE = [
 @pytest.mark.parametrize("kinds", ABOVE, ids=lambda kinds: "-".join(kind.component.kind for kind in kinds))
 def test_layers_that_read_other_layers_obey_the_laws(kinds: tuple[Attention.Config, ...]) -> None:
     model = make_model(Case(kinds, Rotary.Config()), len(kinds))
-    for law in (*LAWS, *LAWS_OF_WRITING):
+    for law in (*LAWS, *LAWS_OF_TRAINING, *LAWS_OF_WRITING):
         if law not in (the_order_of_the_past, dropout_acts_in_training_only):  # these are asked of each kind alone
             law(model)
 

@@ -1,12 +1,16 @@
 """Kinds and positions that are wrong, each in a way that a learner's may be: training must refuse every one of them.
 
 They are registered under `wrong_...` and taken out of the registries at the end of the file, so that the other chapters
-see only what ships. `WRONG` says for each what the refusal must say.
+see only what ships. `WRONG` says for each what the refusal must say. Some have a right sibling, `right_...`, which
+looks like them and must pass.
 
 T query positions, S key positions, D model width.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +18,7 @@ from torch import Tensor, nn
 
 from minigpt.attention import Attention
 from minigpt.attention.base import SoftmaxAttention
-from minigpt.attention.cache import Past
+from minigpt.attention.cache import Past, WindowCache
 from minigpt.attention.position import Position, Rotary, Shape, distance
 from minigpt.attention.softmax.multi_head import MultiHead
 
@@ -354,6 +358,190 @@ class RotatesByContent(Rotary, kind="wrong_rotate"):
         return super().rotate(x, start) + x.mean(dim=2, keepdim=True)
 
 
+# ---- in some layers only ----
+
+
+class ThirdLayer(MultiHead, kind="wrong_third_layer"):
+    """From the third layer on, its mix forgets the scale."""
+
+    def __init__(self, config: MultiHead.Config, model: Shape, layer: int = 0):
+        super().__init__(config, model, layer)
+        self.layer = layer
+
+    def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        if self.layer < 2:
+            return super().mix(query, key, value)
+        mask = self.mask(query.shape[2], key.shape[2], query.device)  # (T, S)
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=1.0)
+
+
+class RightThirdLayer(ThirdLayer, kind="right_third_layer"):
+    """The same, with the scale of that layer: scores and kernel agree."""
+
+    def scale(self, query: Tensor) -> float:
+        return super().scale(query) if self.layer < 2 else 1.0
+
+    mix = ThirdLayer.mix
+
+
+class ListOfWindows(MultiHead, kind="wrong_list_of_windows"):
+    """A window for each layer; the caches are as large as the first one's, and the third window is larger."""
+
+    order_blind = False
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(MultiHead.Config):
+        windows: tuple[int, ...] = (3, 3, 9)
+        """How many positions each layer sees."""
+
+    config: ListOfWindows.Config
+
+    def __init__(self, config: ListOfWindows.Config, model: Shape, layer: int = 0):
+        super().__init__(config, model, layer)
+        self.window = config.windows[layer % len(config.windows)]
+
+    def mask(self, T: int, S: int, device: torch.device) -> Tensor:
+        return super().mask(T, S, device) & (distance(T, S, device) < self.window)
+
+    def make_cache(self, length: int) -> Past:
+        return WindowCache(self.config.windows[0])
+
+
+class RightListOfWindows(ListOfWindows, kind="right_list_of_windows"):
+    def make_cache(self, length: int) -> Past:
+        return WindowCache(self.window)
+
+
+# ---- in training only, for the compiler only, on the instance only ----
+
+
+class UnscaledInTraining(MultiHead, kind="wrong_unscaled_in_training"):
+    """Sees nothing that it should not, and is trained as something else than it is."""
+
+    def scale(self, query: Tensor) -> float:
+        return 1.0 if self.training else super().scale(query)
+
+
+class DropsKeys(MultiHead, kind="right_drops_keys"):
+    """In training a tenth of the past is not seen, at random (DropKey, arXiv 2208.02646)."""
+
+    def mask(self, T: int, S: int, device: torch.device) -> Tensor:
+        mask = super().mask(T, S, device)  # (T, S)
+        return (
+            mask & ((torch.rand(T, S, device=device) > 0.1) | (distance(T, S, device) == 0)) if self.training else mask
+        )
+
+
+class DenseInTraining(MultiHead, kind="right_dense_in_training"):
+    """Trained with the whole past, and evaluated with the last four positions, which it says."""
+
+    order_blind = same_in_training = False
+
+    def mask(self, T: int, S: int, device: torch.device) -> Tensor:
+        mask = super().mask(T, S, device)  # (T, S)
+        return mask if self.training else mask & (distance(T, S, device) < 4)
+
+
+class CompiledOnly(MultiHead, kind="wrong_compiled_only"):
+    """A way around what the compiler does not take, which is another mathematics."""
+
+    def scores(self, query: Tensor, key: Tensor) -> Tensor:
+        scores = super().scores(query, key)  # (B, H, T, S)
+        return scores.clamp(-1, 1) if torch.compiler.is_compiling() else scores.tanh()
+
+
+class RightCompiledOnly(MultiHead, kind="right_compiled_only"):
+    """A way around that is equal to it."""
+
+    def scores(self, query: Tensor, key: Tensor) -> Tensor:
+        scores = super().scores(query, key)  # (B, H, T, S)
+        return 2 * (2 * scores).sigmoid() - 1 if torch.compiler.is_compiling() else scores.tanh()
+
+
+class SetOnTheInstance(MultiHead, kind="wrong_set_on_the_instance"):
+    """Its mix is a kernel without a scale, and no method of the class."""
+
+    def __init__(self, config: MultiHead.Config, model: Shape, layer: int = 0):
+        super().__init__(config, model, layer)
+        self.mix = partial(F.scaled_dot_product_attention, is_causal=True, scale=1.0)  # type: ignore[method-assign]
+
+
+class RightSetOnTheInstance(MultiHead, kind="right_set_on_the_instance"):
+    """Its scores are no method of the class, so that no kernel that looks there may be used."""
+
+    def __init__(self, config: MultiHead.Config, model: Shape, layer: int = 0):
+        super().__init__(config, model, layer)
+        self.scores = self.bounded  # type: ignore[method-assign]
+
+    def bounded(self, query: Tensor, key: Tensor) -> Tensor:
+        return (query @ key.mT * self.scale(query)).tanh()
+
+
+# ---- the scale, and gates ----
+
+
+class TwiceScaled(MultiHead, kind="wrong_twice_scaled"):
+    """Divides by sqrt(d) what is divided by sqrt(d) already."""
+
+    def scores(self, query: Tensor, key: Tensor) -> Tensor:
+        return super().scores(query, key) / query.shape[-1] ** 0.5
+
+
+class OwnScale(MultiHead, kind="right_own_scale"):
+    """Divides by d, and says so (muP, arXiv 2203.03466); and the sign is another."""
+
+    def scale(self, query: Tensor) -> float:
+        return 1 / query.shape[-1]
+
+    def scores(self, query: Tensor, key: Tensor) -> Tensor:
+        return -super().scores(query, key)
+
+
+class LearnedScale(MultiHead, kind="right_learned_scale"):
+    """A number that is learned stands beside the scale."""
+
+    def __init__(self, config: MultiHead.Config, model: Shape, layer: int = 0):
+        super().__init__(config, model, layer)
+        self.sharpness = nn.Parameter(torch.ones(1))
+
+    def scores(self, query: Tensor, key: Tensor) -> Tensor:
+        return super().scores(query, key) * self.sharpness.to(query.dtype)
+
+
+class ShutGate(MultiHead, kind="wrong_shut_gate"):
+    """A gate that is zero for every token that comes, and so has no gradient."""
+
+    threshold = 10.0
+
+    def __init__(self, config: MultiHead.Config, model: Shape, layer: int = 0):
+        super().__init__(config, model, layer)
+        self.gate = nn.Linear(model.n_embd, model.n_embd)
+
+    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
+        return super().output(mixed, x) + (self.gate(x) - self.threshold).relu()
+
+
+class LostLoss(MultiHead, kind="wrong_lost_loss"):
+    """It has a loss of its own, and nothing that makes it."""
+
+    own_loss: Tensor | None = None
+
+    def extra_loss(self) -> Tensor | None:
+        return self.own_loss
+
+
+class OpeningGate(MultiHead, kind="right_opening_gate"):
+    """All that it adds is zero at first; the first step opens it."""
+
+    def __init__(self, config: MultiHead.Config, model: Shape, layer: int = 0):
+        super().__init__(config, model, layer)
+        self.gate = nn.Linear(model.n_embd, model.n_embd)
+        self.share = nn.Parameter(torch.zeros(model.n_embd))
+
+    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
+        return self.share * (super().output(mixed, x) * self.gate(x).sigmoid())
+
+
 FUTURE, BATCH = "sees the future", "mixes the texts of a batch"
 CORNER = "aligned to the upper left corner"
 WRONG: dict[str, tuple[str, ...]] = {  # kind -> what the refusal says
@@ -400,7 +588,21 @@ WRONG: dict[str, tuple[str, ...]] = {  # kind -> what the refusal says
     "wrong_embed": ("the position wrong_embed (embed) sees the future",),
     "wrong_embed_in_training": ("the position wrong_embed_in_training (embed) sees the future", "training mode only"),
     "wrong_rotate": (FUTURE,),
+    "wrong_third_layer": ("layer 3 (wrong_third_layer): mix is not weights @ value",),
+    "wrong_list_of_windows": ("with its cache it computes something else than without",),
+    "wrong_unscaled_in_training": ("something else in training than in evaluation", "same_in_training = False"),
+    "wrong_compiled_only": ("under torch.compile it computes something else", "torch.compiler.is_compiling()"),
+    "wrong_set_on_the_instance": ("mix is not weights @ value",),
+    "wrong_twice_scaled": (
+        "products of queries and keys times 0.25, and its scale is 0.5",
+        "let scale(query) return it",
+    ),
+}
+NOTED: dict[str, tuple[str, ...]] = {  # kind -> what a note says, before it is trained
+    "wrong_shut_gate": ("attention.gate.weight, attention.gate.bias of layers 1, 2 got no gradient", "never opens"),
+    "wrong_lost_loss": ("attention.extra_loss of layers 1, 2 returned None",),
 }
 
-KINDS: dict[str, type[Attention]] = {k: Attention.kinds.pop(k) for k in [*Attention.kinds] if k in WRONG}
+KINDS: dict[str, type[Attention]] = {k: Attention.kinds.pop(k) for k in [*Attention.kinds] if k in WRONG | NOTED}
+RIGHT = {kind: Attention.kinds.pop(kind) for kind in [*Attention.kinds] if kind.startswith("right_")}
 POSITIONS: dict[str, type[Position]] = {k: Position.kinds.pop(k) for k in [*Position.kinds] if k in WRONG}

@@ -29,7 +29,7 @@ from minigpt.system.errors import Mistake
 
 
 class Attention(nn.Module, Component):
-    """The base of all kinds. The contract suite tests the first three properties where a kind declares them.
+    """The base of all kinds. The contract suite tests the first four properties where a kind declares them.
 
     Weights that a kind sets in its constructor keep their values: `nn.init.constant_(self.forget.bias, 4)`,
     `weight.data.zero_()`, or an `nn.Parameter` of its own. A linear layer or an embedding that it leaves as torch made
@@ -43,6 +43,7 @@ class Attention(nn.Module, Component):
     rows_sum_to_one: ClassVar[bool] = True
     weights_nonnegative: ClassVar[bool] = True
     order_blind: ClassVar[bool] = True  # the order of the past does not change the last row (no position)
+    same_in_training: ClassVar[bool] = True  # without dropout it computes the same in training as in evaluation
     chooses: ClassVar[bool] = False  # it selects some of the keys; rounding can change which ones
     unsuited: ClassVar[Mapping[str, str]] = {}  # {"rotate" or "bias": why it uses no position of this sort}
     edges: ClassVar[tuple[Edge, ...]] = ()  # where it equals another kind, or comes near it

@@ -6,34 +6,41 @@
   keeps, and the contract suite cannot try every combination.
 - Training windows that are divided into documents (`data.attend`): each document is computed as if it were alone.
 - An attention, position, norm, MLP or block from a plugin or a notebook: the model obeys the laws below. The contract
-  suite checks them for the built-in kinds.
+  suite checks them for the built-in kinds. Then a trial of a few steps: does everything in these parts learn?
 
-The shapes of the contract are checked earlier, when a model is built (`inspection/shapes.py`).
+What cannot be asked of a model is said in a note. The shapes of the contract are checked earlier, when a model is built
+(`inspection/shapes.py`).
 """
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from types import MethodType
 
 import torch
+from torch import nn
 
-from minigpt.checks import laws, laws_of_documents, laws_of_parts, laws_of_writing
-from minigpt.checks.laws import Law, LawError
+from minigpt.checks import laws, laws_of_documents, laws_of_parts, laws_of_training, laws_of_writing
+from minigpt.checks.laws import Law, LawError, View, has_weights
+from minigpt.checks.laws_of_training import by_layer, varies, varies_as_a_whole, what_does_not_learn
 from minigpt.checks.whole_model import NOISE, check_whole_model, untouched_random
 from minigpt.config.options import Component
-from minigpt.fast import make_fast
+from minigpt.fast.guard import set_on
 from minigpt.inspection.causality import check_causal
 from minigpt.model.gpt import GPT
+from minigpt.system.counting import layer_name
 from minigpt.text.dataset import Dataset
 from minigpt.training.loop import TrainingConfig
 
 ROUNDING = 1e-5  # allowed error of a kind that always computes in float32, relative to the largest number
 MIXED_TYPES = re.compile("dtype|scalar type")  # in torch's errors
 CONTEXT, VOCABULARY, LAYERS = 256, 64, 2  # the largest sizes of the model on which laws are checked
+MOST, NUMBERS = 12, 2.5e7  # layers of a user's own, and parameters in them: a law of them takes a second at most
 
 FIRST: tuple[Law, ...] = (  # without these, the other checks would give a wrong reason
     laws_of_writing.caches_begin_empty,
@@ -43,12 +50,17 @@ FIRST: tuple[Law, ...] = (  # without these, the other checks would give a wrong
 )
 WEIGHTS: tuple[Law, ...] = (
     laws.weights_do_not_see_the_future,
-    partial(laws.rows_sum_to_one, allowed=ROUNDING),
-    partial(laws.weights_are_not_negative, allowed=ROUNDING),
+    partial(laws.rows_sum_to_one, allowed=ROUNDING, needed=False),
+    partial(laws.weights_are_not_negative, allowed=ROUNDING, needed=False),
     partial(laws.mix_is_weights_times_values, allowed=ROUNDING),
     partial(laws.queries_may_come_alone, allowed=ROUNDING),
-    laws.random_numbers_go_on,
+    laws.scores_have_the_declared_scale,
 )
+TRAINING: tuple[Law, ...] = (
+    laws_of_training.random_numbers_go_on,
+    partial(laws_of_training.training_computes_the_same, allowed=ROUNDING),
+)
+COMPILED: tuple[Law, ...] = (partial(laws_of_training.compiled_branches_compute_the_same, allowed=ROUNDING),)
 TOGETHER: tuple[Law, ...] = (
     partial(laws_of_writing.written_token_by_token, allowed=ROUNDING),
     partial(laws_of_writing.written_in_chunks, allowed=ROUNDING),
@@ -71,25 +83,79 @@ def check_before_training(model: GPT, dataset: Dataset, config: TrainingConfig, 
     """
     notes: list[str] = []
     with untouched_random(model.device), says_how_to_go_on():
-        plugin = small_copy(model, config.fast) if has_plugin(model) else None
+        plugin = small_copy(model, layers_to_ask(model)) if has_plugin(model) else None
         obey(plugin, FIRST)
         if not allow_leak:
             notes += check_causal(model)
             notes += check_whole_model(model, dataset, config)
-            obey(plugin, (*WEIGHTS, *WRITING))
-            obey(small_copy(model, config.fast) if is_mixed(model) and not plugin else None, TOGETHER)
-            obey(small_copy(model, config.fast) if dataset.config.divides else None, DOCUMENTS)
+            obey(plugin, (*WEIGHTS, *TRAINING, *(COMPILED if config.compile else ()), *WRITING))
+            obey(small_copy(model) if is_mixed(model) and not plugin else None, TOGETHER)
+            obey(small_copy(model) if dataset.config.divides else None, DOCUMENTS)
+        if plugin is not None:
+            notes += not_asked(model, plugin, allow_leak) + not_learned(model)
     if config.compile:
-        notes.append(
-            "torch.compile compiles at the beginning, for a minute or more; the model was checked as it is before"
-        )
+        first = "torch.compile compiles at the beginning, for a minute or more"
+        notes.append(f"{first}; the model was checked as it is before, not what the compiler makes of it")
     return notes
 
 
+def not_asked(model: GPT, plugin: GPT, allow_leak: bool) -> list[str]:
+    """Notes on the laws that were not asked of a user's parts, and why."""
+    notes = list[str]()
+    attentions = plugin.attentions()
+    names = [f"{layer_name(layer)} ({attention.kind})" for layer, attention in enumerate(attentions)]
+    if allow_leak:
+        asked = "empty caches, equal passes, norms and MLPs, and the texts of a batch"
+        return [f"not asked, with --allow-leak: all laws but those on {asked}"]
+    if len(attentions) < model.config.n_layer:
+        rest = f"layers {len(attentions) + 1} to {model.config.n_layer}"
+        notes.append(f"not asked of {rest}: all laws but those on the future, on which the whole model was checked")
+    if without := [name for name, attention in zip(names, attentions) if not has_weights(attention)]:
+        laws_on_weights = "signs and sums of weights, their scale, mix = weights @ value, and queries that come alone"
+        notes.append(f"not asked of {', '.join(without)}, which has no weights(query, key): {laws_on_weights}")
+    same, trained = "the same in training as in evaluation", copy.deepcopy(plugin).train()
+    if other := [name for name, attention in zip(names, attentions) if not attention.same_in_training]:
+        notes.append(f"not asked of {', '.join(other)}: {same}, which is declared to be false")
+    differ = "of which two equal passes in training differ, by random numbers or by a state"
+    if vary := [name for layer, name in enumerate(names) if varies(View(trained, layer))]:
+        notes.append(f"not asked of {', '.join(vary)}: {same}, {differ}")
+    elif varies_as_a_whole(trained):
+        notes.append(f"not asked of the model as a whole: {same}, {differ}")
+    return notes
+
+
+def not_learned(model: GPT) -> list[str]:
+    """Notes on the parameters of a user's parts that do not learn in a trial of a few steps, and on lost losses."""
+    trial = small_copy(model, layers_to_ask(model), noise=0.0).float()
+    mine = tuple(f"{name}." if name else "" for name, part in trial.named_modules() if is_users(part))
+    silent = [name for name in what_does_not_learn(trial) if name.startswith(mine)]
+    losses = [name for name in silent if name.endswith(".extra_loss")]
+    why = (
+        "a gate that never opens, a detach, or a layer that is not used? If it is meant, freeze: requires_grad_(False)"
+    )
+    return [
+        *(
+            f"{line} got no gradient in a trial of a few steps: {why}"
+            for line in by_layer([name for name in silent if name not in losses])
+        ),
+        *(
+            f"{line} returned None in a trial of a few steps: is what makes the loss called?"
+            for line in by_layer(losses)
+        ),
+    ]
+
+
+def is_users(part: nn.Module) -> bool:
+    """Whether a part that a config chooses is from outside this package, or has a method that was set on it alone."""
+    if not isinstance(part, Component):
+        return False
+    own = (name for name in set_on(part) if callable(getattr(type(part), name, None)))
+    return not type(part).__module__.startswith("minigpt.") or any(own)
+
+
 def has_plugin(model: GPT) -> bool:
-    """Whether a part that the config chooses, such as an attention, a norm or an MLP, is from outside this package."""
-    parts = [part for part in model.modules() if isinstance(part, Component)]
-    return not all(type(part).__module__.startswith("minigpt.") for part in parts)
+    """Whether a part that the config chooses, such as an attention, a norm or an MLP, is a user's."""
+    return any(map(is_users, model.modules()))
 
 
 def is_mixed(model: GPT) -> bool:
@@ -97,22 +163,43 @@ def is_mixed(model: GPT) -> bool:
     return len({attention.config for attention in model.attentions()}) > 1
 
 
-def small_copy(model: GPT, fast: bool) -> GPT:
-    """A model of the same kinds, options and width for the laws, in float64 and evaluation mode, with noise.
+def fewest_layers(model: GPT) -> int:
+    """How many layers have each kind of a list, and two of one kind."""
+    attention = model.config.attention
+    return min(model.config.n_layer, max(LAYERS, len(attention) if isinstance(attention, tuple) else 1))
+
+
+def layers_to_ask(model: GPT) -> int:
+    """Of how many layers, from the first on, a user's kind is asked the laws: of all, as far as time allows."""
+    largest = max(sum(parameter.numel() for parameter in block.parameters()) for block in model.blocks)
+    return min(model.config.n_layer, max(fewest_layers(model), min(MOST, int(NUMBERS / max(1, largest)))))
+
+
+def small_copy(model: GPT, n_layer: int | None = None, noise: float = NOISE) -> GPT:
+    """A model of the same kinds, options, width and methods for the laws, in float64 and evaluation mode, with noise.
 
     It has few layers, a small vocabulary and a short context, unless an option needs a longer one.
     """
-    config = model.config
-    period = len(config.attention) if isinstance(config.attention, tuple) else 1
-    config = replace(config, n_layer=min(config.n_layer, max(LAYERS, period)), dropout=0.0)
+    config = replace(model.config, n_layer=n_layer or fewest_layers(model), dropout=0.0)
     short = replace(config, block_size=min(config.block_size, CONTEXT))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         made = GPT(config if [*short.mistakes()] else short, VOCABULARY)
         with torch.no_grad():
             for parameter in made.parameters():
-                parameter.add_(NOISE * torch.randn_like(parameter))
-    return make_fast(made, fast).double().eval()
+                parameter.add_(noise * torch.randn_like(parameter))
+    originals = dict(model.named_modules())
+    for name, part in made.named_modules():
+        copy_methods(originals.get(name, part), part)
+    return made.double().eval()
+
+
+def copy_methods(original: nn.Module, part: nn.Module) -> None:
+    """Give a part the methods of another that were set on it alone: by `make_fast`, or by a user."""
+    for name, value in vars(original).items():
+        if name == "faster" or callable(getattr(type(original), name, None)):
+            bound = getattr(value, "__self__", None) is original
+            vars(part)[name] = MethodType(value.__func__, part) if bound else value
 
 
 def obey(model: GPT | None, some: tuple[Law, ...]) -> None:

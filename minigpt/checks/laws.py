@@ -2,7 +2,8 @@
 
 A law takes a model in float64 and evaluation mode, and raises LawError: one line that says which law, where, by how
 much, and the likely cause. The model is not changed. The contract suite checks all laws for every kind;
-`before_training.py` checks the fast ones for a user's own kind. The laws of writing are in `laws_of_writing.py`.
+`before_training.py` checks the fast ones for a user's own kind. Others are in `laws_of_training.py`, what is the same
+in training as in evaluation, and in `laws_of_writing.py`.
 
 B batch, H query heads, G key heads, T query positions, S key positions, D model width, d and e widths of heads.
 """
@@ -11,15 +12,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from minigpt.attention import Attention
+from minigpt.attention import Attention, SoftmaxAttention
+from minigpt.attention.base import repeat_kv
 from minigpt.attention.cache import Past
 from minigpt.attention.position import NoPosition
+from minigpt.checks.alike import first_of_each
 from minigpt.inspection.causality import WRONG_MASK
 from minigpt.model.gpt import GPT, chain
 from minigpt.system.counting import layer_name
@@ -79,10 +81,15 @@ class View:
         return LawError(f"{self.name}: {what}. Likely cause: {cause}")
 
 
-def views(model: GPT) -> list[View]:
-    """The attentions of a model, each kind with its options once."""
-    first = {attention.config: index for index, attention in reversed([*enumerate(model.attentions())])}
-    return [View(model, index) for index in sorted(first.values())]
+def views(model: GPT, with_weights: bool = False) -> list[View]:
+    """The attentions of a model, the first of those that are alike; `with_weights`: only those that have weights."""
+    found = [View(model, index) for index in first_of_each(model.attentions())]
+    return [view for view in found if has_weights(view.layer)] if with_weights else found
+
+
+def has_weights(attention: Attention) -> bool:
+    """Whether it says what its weights are; a kind with a `forward` of its own need not."""
+    return "weights" in vars(attention) or type(attention).weights is not Attention.weights
 
 
 def tokens(model: GPT, B: int, T: int, seed: int = 0) -> Tensor:
@@ -162,43 +169,33 @@ def equal_passes_are_equal(model: GPT) -> None:
             raise view.broken(f"two equal passes in evaluation mode differ by {off(second, first):.2g}", cause)
 
 
-@torch.no_grad()
-def random_numbers_go_on(model: GPT) -> None:
-    """A pass in training does not seed torch's random generator anew: its random numbers go on."""
-    with torch.random.fork_rng(devices=[]):
-        for view in views(copy.deepcopy(model).train()):
-            before = torch.seed()  # sets a new seed
-            view.out(tokens(model, 2, 2))
-            if torch.initial_seed() != before:
-                raise view.broken("a pass seeds torch's random numbers anew", "torch.manual_seed in forward")
-
-
 # ---- its weights ----
 
 
 @torch.no_grad()
-def rows_sum_to_one(model: GPT, allowed: float = 1e-12) -> None:
-    """Every row of weights sums to one. If a kind declares `rows_sum_to_one = False`, some row does not."""
-    for view in views(model):
+def rows_sum_to_one(model: GPT, allowed: float = 1e-12, needed: bool = True) -> None:
+    """Every row of weights sums to one. If a kind declares `rows_sum_to_one = False`, some row does not (if `needed`:
+    a kind may declare it for other weights than those of the moment)."""
+    for view in views(model, with_weights=True):
         sums = torch.cat([view.weights(tokens(model, 2, S), T).sum(dim=-1).flatten() for T, S in lengths(model)])
         far = sums[(sums - 1).abs().nan_to_num(torch.inf).argmax()].item()  # the sum that is farthest from one
         if view.layer.rows_sum_to_one and not abs(far - 1) <= allowed:
             cause = "a missing normalisation, or one over another axis than the keys'; if it is meant, declare it: "
             raise view.broken(f"a row of its weights sums to {far:.4g}, not to 1", f"{cause}rows_sum_to_one = False")
-        if not view.layer.rows_sum_to_one and abs(far - 1) <= allowed:
+        if needed and not view.layer.rows_sum_to_one and abs(far - 1) <= allowed:
             what = "it declares rows_sum_to_one = False, and every row sums to 1"
             raise view.broken(what, "a declaration that is not needed")
 
 
 @torch.no_grad()
-def weights_are_not_negative(model: GPT, allowed: float = 0.0) -> None:
-    """No weight is negative. If a kind declares `weights_nonnegative = False`, some weight is."""
-    for view in views(model):
+def weights_are_not_negative(model: GPT, allowed: float = 0.0, needed: bool = True) -> None:
+    """No weight is negative. If a kind declares `weights_nonnegative = False`, some weight is (if `needed`)."""
+    for view in views(model, with_weights=True):
         lowest = min(view.weights(tokens(model, 2, S), T).min().item() for T, S in lengths(model))
         if view.layer.weights_nonnegative and lowest < -allowed:
             cause = "no softmax or other positive function makes them; if it is meant, declare weights_nonnegative = "
             raise view.broken(f"a weight is negative, {lowest:.2g}", f"{cause}False")
-        if not view.layer.weights_nonnegative and lowest >= -allowed:
+        if needed and not view.layer.weights_nonnegative and lowest >= -allowed:
             cause = "a declaration that is not needed"
             raise view.broken("it declares weights_nonnegative = False, and no weight is negative", cause)
 
@@ -206,7 +203,7 @@ def weights_are_not_negative(model: GPT, allowed: float = 0.0) -> None:
 @torch.no_grad()
 def weights_do_not_see_the_future(model: GPT) -> None:
     """No position gives weight to a later one, even with scores so large that a mask of -1e4 hides nothing."""
-    for view in views(model):
+    for view in views(model, with_weights=True):
         for T, S in lengths(model):
             for size in SIZES:
                 weights = view.weights(size * tokens(model, 2, S), T)  # (B, H, T, S)
@@ -223,7 +220,7 @@ def weights_do_not_see_the_future(model: GPT) -> None:
 @torch.no_grad()
 def queries_may_come_alone(model: GPT, allowed: float = EXACT) -> None:
     """If only the last T queries are given (as with a cache), their weights are the last T rows of all weights."""
-    for view in views(model):
+    for view in views(model, with_weights=True):
         for T, S in [(T, S) for T, S in lengths(model) if T < S]:
             x = tokens(model, 2, S)
             alone, among = view.weights(x, T), view.weights(x, S)[:, :, S - T :]  # (B, H, T, S) each
@@ -231,6 +228,43 @@ def queries_may_come_alone(model: GPT, allowed: float = EXACT) -> None:
                 what = f"where {T} of {S} positions are new, as with a cache, the new ones have other weights than in a"
                 cause = "its mask is aligned to the upper left corner, as torch.ones(T, S).tril() is; make it from "
                 raise view.broken(f"{what} pass over all {S}: off by {far:.2g}", f"{cause}distance(T, S, device)")
+
+
+def scores_have_the_declared_scale(model: GPT, allowed: float = 1e-6) -> None:
+    """Where the scores are products of queries and keys times one number, that is what `scale` returns, or minus that.
+
+    Asked of kinds whose weights are a softmax of such scores and do not depend on a parameter, such as a temperature.
+    """
+    for view in views(model, with_weights=True):
+        x = tokens(model, 2, min(7, longest(model)))
+        query, key = (part.detach() for part in view.parts(x, x.shape[1])[:2])  # (B, H, T, d), (B, G, T, d)
+        weights = view.layer.weights(query, key)  # (B, H, T, T)
+        if not isinstance(view.layer, SoftmaxAttention) or weights.requires_grad:
+            continue
+        with torch.no_grad():
+            factor = factor_of_products(weights, view.layer.bias(query, key), query, key)
+            declared = abs(float(view.layer.scale(query)))
+        if factor is not None and abs(factor - declared) > allowed * declared:
+            what = f"its scores are products of queries and keys times {factor:.4g}, and its scale is {declared:.4g}"
+            cause = "a scale that is left out, or comes twice; if it is meant, let scale(query) return it"
+            raise view.broken(what, cause)
+
+
+def factor_of_products(weights: Tensor, bias: Tensor, query: Tensor, key: Tensor) -> float | None:
+    """The absolute value of c in weights = softmax(c query . key + bias), as far as keys are seen; None if no c fits.
+
+    weights (B, H, T, S), bias (H, T, S), query (B, H, T, d), key (B, G, S, d).
+    """
+    if query.shape[3] != key.shape[3] or query.shape[1] != weights.shape[1] or query.shape[1] % key.shape[1]:
+        return None
+    seen = weights > 0  # (B, H, T, S)
+    logs, products = (  # (B, H, T, S) each, without the mean of each row: a softmax ignores what it adds to a row
+        (part - (part * seen).sum(dim=-1, keepdim=True) / seen.sum(dim=-1, keepdim=True).clamp(min=1)) * seen
+        for part in (weights.where(seen, 1.0).log() - bias, query @ repeat_kv(key, query.shape[1]).mT)
+    )
+    factor = (logs * products).sum() / products.square().sum().clamp(min=1e-30)  # ()
+    fits = logs.abs().max() > 1e-6 and off(factor * products, logs) < 1e-8
+    return abs(float(factor)) if fits else None
 
 
 @torch.no_grad()
@@ -276,7 +310,7 @@ def gradients(layer: Attention, x: Tensor, output: Tensor, direction: Tensor) ->
 
 def mix_is_weights_times_values(model: GPT, allowed: float = EXACT) -> None:
     """`mix` is the weights times the values, gradients included."""
-    for view in views(model):
+    for view in views(model, with_weights=True):
         for T, S in lengths(model):
             x, direction = tokens(model, 2, S).requires_grad_(), tokens(model, 2, T, seed=1)
             found = []
@@ -291,21 +325,6 @@ def mix_is_weights_times_values(model: GPT, allowed: float = EXACT) -> None:
             if (far := max(map(off, mine[1:], expected[1:]))) > allowed:
                 cause = "something in mix is detached, or computed under torch.no_grad()"
                 raise view.broken(f"the gradients of mix are not those of weights @ value: off by {far:.2g}", cause)
-
-
-def training_computes_the_same(model: GPT, allowed: float = EXACT) -> None:
-    """Without dropout a layer computes the same in training, gradients included."""
-    trained = copy.deepcopy(model).train()
-    for ours, theirs in zip(views(model), views(trained)):
-        found, T = [], longest(model)
-        direction = tokens(model, 2, T, seed=1)
-        for view in (ours, theirs):
-            x = tokens(model, 2, T).requires_grad_()
-            output = view.out(x)  # (B, T, D)
-            found.append([output.detach(), *gradients(view.layer, x, output, direction)])
-        if (far := max(map(off, *found))) > allowed:
-            what = f"without dropout it computes something else in training than in evaluation: off by {far:.2g}"
-            raise ours.broken(what, "a branch on self.training")
 
 
 @torch.no_grad()
@@ -349,47 +368,18 @@ def huge_scores_leave_numbers(model: GPT) -> None:
                 raise view.broken("very large scores make NaN or infinity", cause)
 
 
-@torch.no_grad()
-def dropout_acts_in_training_only(model: GPT, draws: int = 1000) -> None:
-    """In evaluation nothing is dropped; in training weights are, and the mean of `mix` stays. For a model with dropout.
-
-    The mean is taken after `mix`, because `output` may contain a norm, which changes the mean.
-    """
-    plain = GPT(replace(model.config, dropout=0.0), model.vocab_size).double().eval()
-    plain.load_state_dict(model.state_dict())
-    dropping = copy.deepcopy(model).train()
-    for evaluated, trained, exact in zip(views(model), views(dropping), views(plain)):
-        x = tokens(model, 1, min(5, longest(model)))
-        if (far := off(evaluated.out(x), exact.out(x))) > EXACT:
-            raise evaluated.broken(f"in evaluation mode something is dropped: off by {far:.2g}", DROPS)
-        expected = Attention.mix(exact.layer, *exact.parts(x, x.shape[1]))  # (1, H, T, e)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            drawn = trained.layer.mix(*trained.parts(x.expand(draws, -1, -1), x.shape[1]))  # (draws, H, T, e)
-        spread, mean = drawn.std(dim=0), drawn.mean(dim=0)  # (H, T, e) each
-        if not (spread[:, 1:].amax(dim=(0, 2)) > 0).all():
-            what = f"in training nothing is dropped, and model.dropout is {model.config.dropout}"
-            raise evaluated.broken(what, DROPS)
-        if ((mean - expected[0]).abs() > 6 * spread / draws**0.5 + 1e-12).any():
-            raise evaluated.broken("in training dropout changes the mean of what it computes", DROPS)
-
-
-DROPS = "dropout that is not F.dropout(weights, self.dropout, self.training), inside mix"
-
 LAWS: tuple[Law, ...] = (
     shapes,
     equal_passes_are_equal,
-    random_numbers_go_on,
     rows_sum_to_one,
     weights_are_not_negative,
     weights_do_not_see_the_future,
     queries_may_come_alone,
+    scores_have_the_declared_scale,
     the_order_of_the_past,
     only_distances_matter,
     mix_is_weights_times_values,
-    training_computes_the_same,
     output_does_not_see_the_future,
     batch_elements_do_not_mix,
     huge_scores_leave_numbers,
-    dropout_acts_in_training_only,
 )

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from minigpt.attention import Past
+from minigpt.fast.guard import set_on
 from minigpt.model.config import AnyBlock
 from minigpt.model.eval_mode import eval_mode
 from minigpt.model.gpt import GPT
@@ -95,17 +96,18 @@ def _watched(model: GPT) -> Iterator[tuple[nn.Module, str, Callable[..., Any]]]:
 
 def _checked(part: nn.Module, whose: str, name: str, expect: Callable[..., Expected]) -> Callable[..., Any]:
     """A method in its plain form, which also checks the shapes of its results."""
-    plain = getattr(type(part), name)
+    plain = getattr(part, name) if name in set_on(part) else MethodType(getattr(type(part), name), part)
 
     def method(*arguments: Any, **named: Any) -> Any:
-        found = plain(part, *arguments, **named)
+        found = plain(*arguments, **named)
         try:
             expected = expect(*arguments, **named)
         except (TypeError, AttributeError, IndexError):  # a kind may call its own methods in its own way
             return found
         tensors = found if isinstance(found, tuple) and len(expected) > 1 else (found,)
         if len(tensors) != len(expected) or not all(map(_fits, tensors, (sizes for _, sizes in expected))):
-            where = f"{line_of(plain)}: " if isinstance(plain, FunctionType) and of_plugin(plain) else ""
+            function = getattr(plain, "__func__", plain)
+            where = f"{line_of(function)}: " if isinstance(function, FunctionType) and of_plugin(function) else ""
             wanted = " and ".join(f"{names} = {_show(sizes)}" for names, sizes in expected)
             got = " and ".join(map(_describe, tensors))
             raise UserError(f"{where}{name} of {whose} returned {got}, expected {wanted}")

@@ -1,0 +1,42 @@
+"""Which layers of a model are alike: what one of them computes, the others compute with other weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
+
+INSIDE = ("_parameters", "_buffers", "_modules")  # attributes of a module, which are compared in another way
+
+
+def first_of_each(modules: Sequence[nn.Module]) -> list[int]:
+    """The indices of the modules that are like none before them."""
+    different = dict[int, list[Any]]()
+    for index, module in enumerate(modules):
+        ours = contents(module)
+        if not any(equal(ours, theirs) for theirs in different.values()):
+            different[index] = ours
+    return [*different]
+
+
+def contents(module: nn.Module) -> list[Any]:
+    """What a module can branch on: the class, attributes, shapes of parameters and buffers of each of its parts."""
+    found = []
+    for name, part in module.named_modules():
+        cls = type(part).__mro__[is_parametrized(part)]  # torch makes a class for each layer with a parametrisation
+        own = {key: value for key, value in vars(part).items() if key not in INSIDE}
+        methods = {key: value.__func__ for key, value in own.items() if getattr(value, "__self__", None) is part}
+        shapes = {key: (value.shape, value.dtype) for key, value in part.named_parameters(recurse=False)}
+        buffers = {key: value.tolist() for key, value in part.named_buffers(recurse=False)}
+        found.append((name, cls, own | methods, shapes, buffers))
+    return found
+
+
+def equal(ours: list[Any], theirs: list[Any]) -> bool:
+    """Whether two contents are equal; false where that cannot be told."""
+    try:
+        return ours == theirs
+    except (RuntimeError, TypeError, ValueError):  # `==` of tensors or arrays among the attributes is no bool
+        return False
