@@ -91,8 +91,8 @@ def test_the_right_sibling_of_a_wrong_kind_passes(kind: str) -> None:
     steps = replace(STEPS, compile="compiled" in kind)
     notes = check_before_training(wrong_model(kind), make_dataset(128), steps)
     told = {  # a law that cannot be asked of it
-        "right_drops_keys": "layer 2 (right_drops_keys): the same in training as in evaluation, of which two equal",
-        "right_dense_in_training": "(right_dense_in_training): the same in training as in evaluation, which is decl",
+        "right_drops_keys": "layers 1, 2 (right_drops_keys): the same in training as in evaluation, since two passes",
+        "right_dense_in_training": "the same in training as in evaluation, which it declares to be false",
         "right_compiled_only": "not what the compiler makes of it",
     }
     assert len(notes) == (kind in told) and all(told[kind] in note for note in notes), notes
@@ -318,7 +318,7 @@ class OwnForward(Attention):
 
 def test_a_kind_without_weights_is_asked_the_other_laws_and_a_note_says_which_not() -> None:
     [note] = check_before_training(make_model(OwnForward.Config()), make_dataset(128), STEPS)
-    assert note.startswith("not asked of layer 1 (), layer 2 (), which has no weights(query, key): signs and sums of")
+    assert note.startswith("not asked of layers 1, 2 (), which has no weights(query, key): signs and sums of weights")
 
 
 def test_of_many_layers_the_first_are_asked_and_a_note_says_which_not() -> None:

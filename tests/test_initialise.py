@@ -145,6 +145,43 @@ def test_what_it_leaves_alone_starts_as_the_rest_of_the_model_tensor_by_tensor()
     assert all((layer.bias == 0).all() for layer in (attention.untouched, attention.query, attention.project))
 
 
+def test_what_a_module_makes_equal_stays_equal() -> None:
+    """Copied layers too, as in `nn.TransformerEncoder`; layers that were drawn one by one differ."""
+
+    class Equal(MultiHead):
+        def __init__(self, config: MultiHead.Config, model: Shape, layer: int = 0):
+            super().__init__(config, model, layer)
+            self.key.load_state_dict(self.query.state_dict())
+            self.copies = nn.ModuleList(copy.deepcopy(self.value) for _ in range(2))
+
+    first, second = (attention for attention in made(Equal).attentions())
+    for attention in (first, second):
+        parts: Any = attention
+        assert torch.equal(parts.key.weight, parts.query.weight)
+        assert all(torch.equal(part.weight, parts.value.weight) for part in parts.copies)
+        assert parts.query.weight.std().item() == pytest.approx(0.02, rel=0.1)
+        assert not torch.equal(parts.query.weight, parts.value.weight)
+    assert not torch.equal(first.query.weight, second.query.weight)
+
+
+def test_what_a_parametrisation_computes_starts_as_the_module_left_it() -> None:
+    """What the weights are computed from is no layer's own parameter: training starts with what the author computed."""
+
+    class Computed(MultiHead):
+        def __init__(self, config: MultiHead.Config, model: Shape, layer: int = 0):
+            super().__init__(config, model, layer)
+            parametrizations.weight_norm(self.query)
+            parametrizations.orthogonal(self.key)
+            parametrizations.spectral_norm(self.value)
+            nn.init.constant_(self.project.weight, 0.5)
+            parametrizations.weight_norm(self.project)
+            self.left = {name: getattr(self, name).weight.detach().clone() for name in ("query", "key", "project")}
+
+    parts: Any = made(Computed).attentions()[1]
+    assert all(torch.equal(getattr(parts, name).weight, weight) for name, weight in parts.left.items())
+    assert torch.allclose(parts.key.weight @ parts.key.weight.mT, torch.eye(SHAPE.n_embd), atol=1e-5)
+
+
 class Constants(MultiHead):
     """Sets some weights, to numbers that are no chance."""
 

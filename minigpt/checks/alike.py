@@ -11,14 +11,17 @@ from torch.nn.utils.parametrize import is_parametrized
 INSIDE = ("_parameters", "_buffers", "_modules")  # attributes of a module, which are compared in another way
 
 
-def first_of_each(modules: Sequence[nn.Module]) -> list[int]:
-    """The indices of the modules that are like none before them."""
-    different = dict[int, list[Any]]()
+def alike(modules: Sequence[nn.Module]) -> list[list[int]]:
+    """The indices of the modules in groups, those that are alike together, in the order of the first of each."""
+    groups, different = list[list[int]](), list[list[Any]]()
     for index, module in enumerate(modules):
         ours = contents(module)
-        if not any(equal(ours, theirs) for theirs in different.values()):
-            different[index] = ours
-    return [*different]
+        place = next((n for n, theirs in enumerate(different) if equal(ours, theirs)), len(groups))
+        if place == len(groups):
+            groups.append([])
+            different.append(ours)
+        groups[place].append(index)
+    return groups
 
 
 def contents(module: nn.Module) -> list[Any]:

@@ -26,6 +26,7 @@ import torch
 from torch import nn
 
 from minigpt.checks import laws, laws_of_documents, laws_of_parts, laws_of_training, laws_of_writing
+from minigpt.checks.alike import alike
 from minigpt.checks.laws import Law, LawError, View, has_weights
 from minigpt.checks.laws_of_training import by_layer, varies, varies_as_a_whole, what_does_not_learn
 from minigpt.checks.whole_model import NOISE, check_whole_model, untouched_random
@@ -33,7 +34,7 @@ from minigpt.config.options import Component
 from minigpt.fast.guard import set_on
 from minigpt.inspection.causality import check_causal
 from minigpt.model.gpt import GPT
-from minigpt.system.counting import layer_name
+from minigpt.system.counting import layer_names
 from minigpt.text.dataset import Dataset
 from minigpt.training.loop import TrainingConfig
 
@@ -101,26 +102,24 @@ def check_before_training(model: GPT, dataset: Dataset, config: TrainingConfig, 
 
 def not_asked(model: GPT, plugin: GPT, allow_leak: bool) -> list[str]:
     """Notes on the laws that were not asked of a user's parts, and why."""
-    notes = list[str]()
-    attentions = plugin.attentions()
-    names = [f"{layer_name(layer)} ({attention.kind})" for layer, attention in enumerate(attentions)]
     if allow_leak:
         asked = "empty caches, equal passes, norms and MLPs, and the texts of a batch"
         return [f"not asked, with --allow-leak: all laws but those on {asked}"]
-    if len(attentions) < model.config.n_layer:
-        rest = f"layers {len(attentions) + 1} to {model.config.n_layer}"
+    notes, same, trained = list[str](), "the same in training as in evaluation", copy.deepcopy(plugin).train()
+    if len(plugin.blocks) < model.config.n_layer:
+        rest = f"layers {len(plugin.blocks) + 1} to {model.config.n_layer}"
         notes.append(f"not asked of {rest}: all laws but those on the future, on which the whole model was checked")
-    if without := [name for name, attention in zip(names, attentions) if not has_weights(attention)]:
-        laws_on_weights = "signs and sums of weights, their scale, mix = weights @ value, and queries that come alone"
-        notes.append(f"not asked of {', '.join(without)}, which has no weights(query, key): {laws_on_weights}")
-    same, trained = "the same in training as in evaluation", copy.deepcopy(plugin).train()
-    if other := [name for name, attention in zip(names, attentions) if not attention.same_in_training]:
-        notes.append(f"not asked of {', '.join(other)}: {same}, which is declared to be false")
-    differ = "of which two equal passes in training differ, by random numbers or by a state"
-    if vary := [name for layer, name in enumerate(names) if varies(View(trained, layer))]:
-        notes.append(f"not asked of {', '.join(vary)}: {same}, {differ}")
-    elif varies_as_a_whole(trained):
-        notes.append(f"not asked of the model as a whole: {same}, {differ}")
+    for group in alike(trained.attentions()):
+        view, whose = View(trained, group[0]), f"{layer_names(group)} ({trained.attentions()[group[0]].kind})"
+        if not has_weights(view.layer):
+            weights = "signs and sums of weights, their scale, mix = weights @ value, and queries that come alone"
+            notes.append(f"not asked of {whose}, which has no weights(query, key): {weights}")
+        if not view.layer.same_in_training:
+            notes.append(f"not asked of {whose}: {same}, which it declares to be false")
+        elif varies(view):
+            notes.append(f"not asked of {whose}: {same}, since two passes differ, by random numbers or by a state")
+    if not notes and varies_as_a_whole(trained):
+        notes.append(f"not asked of the model: {same}, since two passes differ, by random numbers or by a state")
     return notes
 
 

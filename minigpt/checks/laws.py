@@ -21,7 +21,7 @@ from minigpt.attention import Attention, SoftmaxAttention
 from minigpt.attention.base import repeat_kv
 from minigpt.attention.cache import Past
 from minigpt.attention.position import NoPosition
-from minigpt.checks.alike import first_of_each
+from minigpt.checks.alike import alike
 from minigpt.inspection.causality import WRONG_MASK
 from minigpt.model.gpt import GPT, chain
 from minigpt.system.counting import layer_name
@@ -83,7 +83,7 @@ class View:
 
 def views(model: GPT, with_weights: bool = False) -> list[View]:
     """The attentions of a model, the first of those that are alike; `with_weights`: only those that have weights."""
-    found = [View(model, index) for index in first_of_each(model.attentions())]
+    found = [View(model, group[0]) for group in alike(model.attentions())]
     return [view for view in found if has_weights(view.layer)] if with_weights else found
 
 

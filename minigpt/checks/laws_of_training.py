@@ -22,11 +22,11 @@ from minigpt.checks.laws import EXACT, Law, LawError, View, gradients, longest, 
 from minigpt.checks.laws_of_writing import ids_of, kinds
 from minigpt.model.gpt import GPT
 from minigpt.model.replaced import replaced
-from minigpt.system.counting import layer_name
+from minigpt.system.counting import layer_names
 from minigpt.training.loop import next_token_loss
 
 STEPS, LAST = 4, 2  # of a trial training; a parameter learns if it has a gradient in one of the last ones
-ROWS, LENGTH = 4, 64  # of its batches, at most
+ROWS, LENGTH = 2, 32  # of its batches, at most
 STRIDE = 0.01  # how far each number moves in a step, against its gradient
 
 
@@ -184,8 +184,7 @@ def by_layer(names: list[str]) -> list[str]:
         layers.setdefault(name[block.end() :] if block else name, []).extend([int(block[1])] if block else [])
     alike: dict[str, list[str]] = {}
     for name, where in layers.items():
-        numbers = layer_name(where[0]) if len(where) == 1 else f"layers {', '.join(str(n + 1) for n in where)}"
-        alike.setdefault(f" of {numbers}" if where else "", []).append(name)
+        alike.setdefault(f" of {layer_names(where)}" if where else "", []).append(name)
     return [f"{', '.join(some)}{where}" for where, some in alike.items()]
 
 

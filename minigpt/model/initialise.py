@@ -58,10 +58,19 @@ def layer_being_drawn(frame: FrameType | None) -> nn.Module | None:
 
 
 def initialise(model: nn.Module, drawn: Container[Tensor], n_layer: int) -> None:
-    """Initialise all parameters that are still as torch drew them, as in GPT-2: weights normal, biases zero."""
+    """Initialise all parameters that are still as torch drew them, as in GPT-2: weights normal, biases zero. Those that
+    were made equal, such as the keys of `self.key.load_state_dict(self.query.state_dict())`, stay equal.
+    """
+    started = dict[float, Tensor]()
     for name, parameter in layer_parameters(model):
-        if parameter in drawn:
+        if parameter not in drawn:
+            continue
+        before = checksum(parameter)
+        if before in started and started[before].shape == parameter.shape:
+            parameter.data.copy_(started[before])
+        else:
             start(name, parameter, n_layer)
+            started[before] = parameter
 
 
 def layer_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -16,6 +16,11 @@ def layer_name(layer: int, head: int | None = None) -> str:
     return f"layer {layer + 1}" + ("" if head is None else f", head {head + 1}")
 
 
+def layer_names(layers: Sequence[int]) -> str:
+    """The name of one or more layers, from their indices: [0, 2] -> "layers 1, 3"."""
+    return layer_name(layers[0]) if len(layers) == 1 else f"layers {', '.join(str(n + 1) for n in layers)}"
+
+
 def part_name(name: str, kind: str = "") -> str:
     """The name of a part of a model, from its module's: "blocks.0.mlp", "gelu" -> "layer 1 (mlp gelu)"."""
     words = name.split(".")
