@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from running import furnish, script, well
 
 import minigpt
 from minigpt import Run
+from minigpt.attention import Attention
 from minigpt.attention.position import Rotary
 from minigpt.attention.sparse.sliding_window import SlidingWindow
 from minigpt.runs.assemble import build_model
@@ -19,6 +21,7 @@ from minigpt.runs.checkpoint import tensors_of
 from minigpt.runs.run import open_run
 from minigpt.runs.swap import move, swapped
 from minigpt.system.errors import UserError
+from minigpt.system.plugin import load_plugin
 
 GROUPED = """\
 data: {source: text.txt}
@@ -159,6 +162,40 @@ def test_another_context_keeps_all_but_a_table_of_positions(home: Path) -> None:
 
 
 # ---- a kind for each layer ----
+
+
+COMPUTED = """\
+from torch.nn.utils import parametrizations
+from minigpt.attention import MultiHead
+
+class Computed(MultiHead, kind="computed"):
+    def __init__(self, config, model, layer=0):
+        super().__init__(config, model, layer)
+        parametrizations.weight_norm(self.query)
+        parametrizations.spectral_norm(self.value)
+"""
+
+
+def test_a_weight_that_is_computed_is_taken_as_it_is_computed_and_the_other_way_round(tmp_path: Path) -> None:
+    """A weight norm computes any weight. A spectral norm does not: its weight is kept as far as its norm allows."""
+    furnish(tmp_path, GROUPED.replace("grouped_query", "computed").replace("n_kv_head: 2, ", ""))
+    (tmp_path / "mine.py").write_text(COMPUTED, encoding="utf-8")
+    well(script("train.py", "--config", "small.yaml", "--plugin", "mine.py", cwd=tmp_path))
+    plain = ("train.py", "--config", "small.yaml", "--name", "plain", "model.attention.kind=multi_head")
+    well(script(*plain, cwd=tmp_path))
+    load_plugin(tmp_path / "mine.py")
+    try:
+        swapped = opened(tmp_path, "model.attention=multi_head")
+        assert torch.allclose(logits(swapped), logits(opened(tmp_path)), rtol=0, atol=1e-6)
+        assert line(swapped, "fresh") == "fresh: nothing" and line(swapped, "dropped") == "dropped: nothing"
+        back: Any = opened(tmp_path, "model.attention=computed", name="plain")
+        before: Any = opened(tmp_path, name="plain")
+        for ours, theirs in zip(back.model.attentions(), before.model.attentions()):
+            assert torch.allclose(ours.query.weight, theirs.query.weight, atol=1e-6)
+        assert "attention.query.parametrizations.weight.original1" in line(back, "kept")
+        assert "attention.query" not in line(back, "fresh") + line(back, "dropped")
+    finally:
+        Attention.kinds.pop("computed")
 
 
 def test_a_list_is_repeated_over_the_layers_and_each_kind_keeps_the_options(home: Path) -> None:

@@ -9,6 +9,7 @@ head reads the same keys and values as before.
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn.utils.parametrize import is_parametrized
 
 from minigpt.attention import MultiHead
 from minigpt.config.options import Tell, build, read_tree, to_python
@@ -114,18 +116,52 @@ class Moved:
 def move(model: GPT, saved: Mapping[str, Tensor], former: GPT) -> Moved:
     """Copy those tensors of a run that fit into a model. `former` is the run's model; it may be on the meta device."""
     parts: dict[str, dict[str, int]] = {"kept": {}, "repeated": {}, "fresh": {}}
-    for name, tensor in tensors_of(model).items():
-        if name in saved and saved[name].shape == tensor.shape:
-            what, source = "kept", saved[name]
+    plain, theirs = with_computed(saved, former), tensors_of(model)
+    others = {weight for name in theirs if name not in saved and (weight := weight_of(name)) != name}
+    assigned = {weight for weight in others if assign(model, weight, plain.get(weight))}
+    for name, tensor in theirs.items():
+        if name in plain and plain[name].shape == tensor.shape:
+            what, source = "kept", plain[name]
+        elif weight_of(name) in assigned:
+            what, source = "kept", tensor
         else:
-            made = _repeated(name, saved, former, model)
+            made = _repeated(name, plain, former, model)
             what, source = ("fresh", tensor) if made is None or made.shape != tensor.shape else ("repeated", made)
         if what != "fresh":
             tensor.copy_(source)
         parts[what][name] = tensor.numel()
-    used = parts["kept"].keys() | parts["repeated"].keys()
-    dropped = {name: tensor.numel() for name, tensor in saved.items() if name not in used}
+    used = parts["kept"].keys() | parts["repeated"].keys() | assigned
+    dropped = {n: tensor.numel() for n, tensor in saved.items() if n not in used and weight_of(n) not in used}
     return Moved(**parts, dropped=dropped)
+
+
+def weight_of(name: str) -> str:
+    """The name of the weight that a parametrisation computes from the tensor of this name; of any other, its own."""
+    return re.sub(r"\.parametrizations\.(\w+)\..*", r".\1", name)
+
+
+def with_computed(saved: Mapping[str, Tensor], former: GPT) -> dict[str, Tensor]:
+    """The tensors of a run, and the weights that parametrisations of its model compute from them."""
+    weights = {weight for name in saved if (weight := weight_of(name)) != name}
+    found = dict(saved)
+    for path, _, last in (weight.rpartition(".") for weight in sorted(weights)):
+        layer = copy.deepcopy(former.get_submodule(path)).to_empty(device="cpu").eval()
+        layer.load_state_dict({n[len(path) + 1 :]: t for n, t in saved.items() if n.startswith(f"{path}.")})
+        found[f"{path}.{last}"] = getattr(layer, last)
+    return found
+
+
+def assign(model: GPT, name: str, weight: Tensor | None) -> bool:
+    """Set a weight that a parametrisation computes to this one, and return whether that is possible."""
+    path, _, last = name.rpartition(".")
+    layer = model.get_submodule(path)
+    if weight is None or not is_parametrized(layer, last) or getattr(layer, last).shape != weight.shape:
+        return False
+    try:
+        setattr(layer, last, weight)
+    except (RuntimeError, NotImplementedError, ValueError):  # it has no inverse, or not of this weight
+        return False
+    return True
 
 
 def _repeated(name: str, saved: Mapping[str, Tensor], former: GPT, model: GPT) -> Tensor | None:
