@@ -321,6 +321,33 @@ def test_a_kind_without_weights_is_asked_the_other_laws_and_a_note_says_which_no
     assert note.startswith("not asked of layers 1, 2 (), which has no weights(query, key): signs and sums of weights")
 
 
+class NoGradient(torch.autograd.Function):
+    """The identity, as an operation whose gradient exists in one type only."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        if gradient.dtype == torch.float64:
+            raise NotImplementedError("backward is not implemented\nfor 'Double'")
+        return gradient
+
+
+class OwnKernel(MultiHead):
+    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
+        return super().output(NoGradient.apply(mixed), x)
+
+
+def test_a_law_that_needs_an_operation_that_is_not_there_is_named_in_a_note() -> None:
+    notes = check_before_training(make_model(OwnKernel.Config()), make_dataset(128), STEPS)
+    assert notes == [
+        f"not asked: {law}: backward is not implemented for 'Double'"
+        for law in ("mix is weights times values", "training computes the same")
+    ]
+
+
 def test_of_many_layers_the_first_are_asked_and_a_note_says_which_not() -> None:
     model = make_model(PLUGIN_KINDS["plugin_window"].Config(), block=32, n_layer=MOST + 2)
     [note] = check_before_training(model, make_dataset(32), STEPS)

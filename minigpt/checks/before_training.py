@@ -85,13 +85,13 @@ def check_before_training(model: GPT, dataset: Dataset, config: TrainingConfig, 
     notes: list[str] = []
     with untouched_random(model.device), says_how_to_go_on():
         plugin = small_copy(model, layers_to_ask(model)) if has_plugin(model) else None
-        obey(plugin, FIRST)
+        notes += obey(plugin, FIRST)
         if not allow_leak:
             notes += check_causal(model)
             notes += check_whole_model(model, dataset, config)
-            obey(plugin, (*WEIGHTS, *TRAINING, *(COMPILED if config.compile else ()), *WRITING))
-            obey(small_copy(model) if is_mixed(model) and not plugin else None, TOGETHER)
-            obey(small_copy(model) if dataset.config.divides else None, DOCUMENTS)
+            notes += obey(plugin, (*WEIGHTS, *TRAINING, *(COMPILED if config.compile else ()), *WRITING))
+            notes += obey(small_copy(model) if is_mixed(model) and not plugin else None, TOGETHER)
+            notes += obey(small_copy(model) if dataset.config.divides else None, DOCUMENTS)
         if plugin is not None:
             notes += not_asked(model, plugin, allow_leak) + not_learned(model)
     if config.compile:
@@ -201,16 +201,25 @@ def copy_methods(original: nn.Module, part: nn.Module) -> None:
             vars(part)[name] = MethodType(value.__func__, part) if bound else value
 
 
-def obey(model: GPT | None, some: tuple[Law, ...]) -> None:
-    """Raises LawError for a model that breaks one of these laws; does nothing for None."""
-    if model is not None:
-        for law in some:
-            try:
-                law(model)
-            except RuntimeError as error:
-                if MIXED_TYPES.search(str(error)):
-                    error.args = (f"{error} (the checks compute in float64: make tensors of the type that arrives)",)
-                raise
+def obey(model: GPT | None, some: tuple[Law, ...]) -> list[str]:
+    """Raises LawError for a model that breaks one of these laws; does nothing for None.
+
+    Returns notes on the laws that cannot be asked of it, since an operation exists neither on a CPU nor in float64.
+    """
+    notes = list[str]()
+    if model is None:
+        return notes
+    for law in some:
+        try:
+            law(model)
+        except NotImplementedError as error:
+            name = getattr(law, "func", law).__name__.replace("_", " ")
+            notes.append(f"not asked: {name}: {' '.join(str(error).split())}")
+        except RuntimeError as error:
+            if MIXED_TYPES.search(str(error)):
+                error.args = (f"{error} (the checks compute in float64: make tensors of the type that arrives)",)
+            raise
+    return notes
 
 
 @contextmanager
