@@ -26,9 +26,9 @@ import torch
 from torch import nn
 
 from minigpt.checks import laws, laws_of_documents, laws_of_parts, laws_of_training, laws_of_writing
-from minigpt.checks.alike import alike
 from minigpt.checks.laws import Law, LawError, View, has_weights
 from minigpt.checks.laws_of_training import by_layer, varies, varies_as_a_whole, what_does_not_learn
+from minigpt.checks.layers import alike
 from minigpt.checks.whole_model import NOISE, check_whole_model, untouched_random
 from minigpt.config.options import Component
 from minigpt.fast.guard import set_on

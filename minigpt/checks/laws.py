@@ -21,7 +21,7 @@ from minigpt.attention import Attention, SoftmaxAttention
 from minigpt.attention.base import repeat_kv
 from minigpt.attention.cache import Past
 from minigpt.attention.position import NoPosition
-from minigpt.checks.alike import alike
+from minigpt.checks.layers import AboveOthers, alike
 from minigpt.inspection.causality import WRONG_MASK
 from minigpt.model.gpt import GPT, chain
 from minigpt.system.counting import layer_name
@@ -48,12 +48,17 @@ class View:
 
     def past(self, x: Tensor, start: int = 0) -> Past:
         """The past of a training pass over x (B, S, D), whose first position is `start`."""
-        pasts = chain([Past() for _ in self.model.blocks])
-        for past in pasts:
-            past.length = start
-        for attention, past in zip(self.model.attentions()[: self.index], pasts):
-            attention(x, past)
-        return pasts[self.index]
+
+        def read_below() -> Past | None:
+            pasts = chain([Past() for _ in range(self.index)])
+            for attention, past in zip(self.model.attentions(), pasts):
+                past.length = start
+                attention(x, past)
+            return pasts[-1] if pasts else None
+
+        own = AboveOthers(read_below)
+        own.length = start
+        return own
 
     def out(self, x: Tensor) -> Tensor:
         """The output of the layer for x (B, S, D): (B, S, D)."""

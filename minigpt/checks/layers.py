@@ -1,12 +1,14 @@
-"""Which layers of a model are alike: what one of them computes, the others compute with other weights."""
+"""One layer of a model at a time: which are alike, so that one stands for all of them, and what a layer finds below."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
+
+from minigpt.attention.cache import Past
 
 INSIDE = ("_parameters", "_buffers", "_modules")  # attributes of a module, which are compared in another way
 
@@ -43,3 +45,23 @@ def equal(ours: list[Any], theirs: list[Any]) -> bool:
         return ours == theirs
     except (RuntimeError, TypeError, ValueError):  # `==` of tensors or arrays among the attributes is no bool
         return False
+
+
+class AboveOthers(Past):
+    """The past of a training pass of a layer whose layers below read x too, but only if this layer asks for them."""
+
+    def __init__(self, read_below: Callable[[], Past | None]):
+        self.lower: Past | None = None
+        super().__init__()
+        self.read_below = read_below
+
+    @property
+    def below(self) -> Past | None:
+        """The past of the layer below, after its pass."""
+        if self.lower is None:
+            self.lower = self.read_below()
+        return self.lower
+
+    @below.setter
+    def below(self, past: Past | None) -> None:
+        self.lower = past
