@@ -70,6 +70,14 @@ IN_TRAINING = [
         "mine.py:10 in scores (called by weights, layer 1): TypeError: Mine.sco",
     ),
     (
+        "a layer of a width that a function of ours meets",
+        "from minigpt.attention.linear.retention import Retention\n"
+        + KIND.replace("MultiHead", "Retention")
+        + "    def __init__(self, config, model, layer=0):\n        super().__init__(config, model, layer)\n"
+        "        self.query, self.key = nn.Linear(16, 4), nn.Linear(16, 4)\n",
+        "mine.py:9 in Mine (called by products, layer 1): RuntimeError: ",
+    ),
+    (
         "a constructor without the layer",
         KIND + "    def __init__(self, config, model):\n        super().__init__(config, model)\n",
         "mine.py:9 in __init__ (called by __init__, layer 1): TypeError: Mine.__init__() takes 3",

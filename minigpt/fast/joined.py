@@ -32,7 +32,7 @@ def parts_to_join(module: nn.Module) -> tuple[str, ...]:
     own = set_on(module)  # a method of this instance alone
     if isinstance(module, (SingleHead, MultiHead)) and type(module).qkv in (SingleHead.qkv, MultiHead.qkv):
         H, G = head_counts(module)
-        widths = [getattr(getattr(module, name), "out_features", 0) for name in QKV]
+        widths = [getattr(getattr(module, name, None), "out_features", 0) for name in QKV]
         return QKV if "qkv" not in own and widths[0] * G == widths[1] * H == widths[2] * H else ()
     if isinstance(module, MLP) and type(module).forward is MLP.forward and module.gated and "forward" not in own:
         widths = [getattr(module.get_submodule(name), "out_features", None) for name in GATED]
@@ -90,8 +90,8 @@ def qkv_in_training(self: SingleHead | MultiHead, x: Tensor, past: Past) -> tupl
 
 
 def head_counts(self: SingleHead | MultiHead) -> tuple[int, int]:
-    """How many heads of queries and of keys a module has: H, G."""
-    return (self.n_head, self.n_kv_head) if isinstance(self, MultiHead) else (1, 1)
+    """How many heads of queries and of keys a module has: H, G; a single head does not count them."""
+    return getattr(self, "n_head", 1), getattr(self, "n_kv_head", 1)
 
 
 def heads(self: SingleHead | MultiHead, made: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:

@@ -76,7 +76,8 @@ def _in_code(error: BaseException, calls: Calls) -> Found | None:
 
 
 def _in_object(error: BaseException, calls: Calls) -> Found | None:
-    """Finds a plugin's class among the objects of the innermost call of minigpt: its result may not fit there.
+    """Finds a plugin's class among the objects of the innermost method of minigpt: its result may not fit there, or
+    in a function that this method calls.
 
     If that call is a check, the objects are those of the model that is checked.
     """
@@ -87,7 +88,7 @@ def _in_object(error: BaseException, calls: Calls) -> Found | None:
             for part in thing.modules() if isinstance(thing, nn.Module) else (thing,):
                 if of_plugin(type(part)):
                     return _class_line(type(part)), calls
-        if not _looks(frame):
+        if not _looks(frame) and owner is not None:
             break
     return None
 
