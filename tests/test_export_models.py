@@ -126,6 +126,16 @@ def test_a_cap_asks_for_the_form_that_has_it(tmp_path: Path) -> None:
     assert "_attn_implementation" not in json.loads((tmp_path / "far" / "config.json").read_text())
 
 
+def test_no_family_has_caps_and_norms_of_queries_and_keys() -> None:
+    """A config.json of Gemma 3 has a key for the cap, and transformers computes without it."""
+    capped = [
+        attention | {"kind": "soft_cap_window" if "window" in attention else "soft_cap", "cap": 2.0}
+        for attention in MODELS["Gemma 3"][1]["attention"]
+    ]
+    with pytest.raises(UserError, match=r"model\.attention"):
+        expressed(from_dict(ModelConfig, MODELS["Gemma 3"][1] | {"attention": capped}), 256)
+
+
 def test_every_family_is_asked() -> None:
     assert sorted(ORDER) == sorted(FAMILIES)
 

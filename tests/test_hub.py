@@ -5,28 +5,35 @@ B texts, T positions, V vocabulary.
 
 from __future__ import annotations
 
+import json
 import math
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from families import CASES, YARN, T, V, in_float64, make
+from families import CASES, YARN, T, V, changed_config, changes, in_float64, make, random_config, read_by_transformers
 from published_configs import PUBLISHED
 from torch import Tensor, nn
+from transformers import CONFIG_MAPPING
 
 from minigpt.hub import FAMILIES, Family
 from minigpt.hub.families import llama, neox
-from minigpt.hub.family import to_ours, to_theirs
-from minigpt.hub.folder import check_tensors, open_folder
+from minigpt.hub.family import NoCounterpart, to_ours, to_theirs
+from minigpt.hub.folder import Place, check_tensors, open_folder
 from minigpt.hub.importer import named, shapes
+from minigpt.hub.keys import NO_EFFECT
 from minigpt.hub.layouts import SAME
 from minigpt.hub.spelled import spell_out
 from minigpt.model import GPT
+from minigpt.runs.checkpoint import CheckpointError
+from minigpt.system.errors import UserError
 from minigpt.training.memory import parameter_count
 
 IDS = torch.randint(V, (2, T), generator=torch.Generator().manual_seed(3))  # (B, T)
+FIRST = list({options[0]: case for case, options in reversed(CASES.items())}.values())  # a case of each family
 ROTATED = [case for case in CASES if case.split()[0] not in ("gpt2", "gptj", "bloom", "mpt")]
 
 
@@ -56,10 +63,12 @@ def family_of(model: Any) -> Family:
 
 
 @torch.no_grad()
-def ours_from(model: Any) -> GPT:
-    """The same model here."""
+def ours_from(model: Any, values: dict[str, Any] | None = None) -> GPT:
+    """The same model here, by the `values` of its config.json. Raises UserError or CheckpointError if it is refused."""
     family = family_of(model)
-    config, weights = family.read_config(said(model)), weights_of(model, family)
+    config, weights = family.read_config(values or said(model)), weights_of(model, family)
+    places = {name: Place(Path("x"), name, tuple(tensor.shape), "F32") for name, tensor in weights.items()}
+    check_tensors(named(places, family, config.tied_head), shapes(family.rules(config), config, V))
     ours = GPT(config, V)
     own = dict(ours.named_parameters())
     read = dict(to_ours(family.rules(config), weights.__getitem__))
@@ -170,6 +179,120 @@ def test_a_published_config_gives_a_model_of_that_size(name: str) -> None:
     model = family.read_config(config)
     assert parameter_count(model, config["vocab_size"]) == size
     assert spell_out(family.read_config(family.write_config(model, config["vocab_size"]))) == spell_out(model)
+
+
+# ---- every key of a config.json is used, or changes no logit, or is refused by its name ----
+
+
+@torch.no_grad()
+def outcome(values: dict[str, Any]) -> str:
+    """What becomes of a config.json: it is `refused` here, `fails` in transformers, or has `equal` logits in both.
+
+    What is equal is written as a config.json again, of which transformers makes the same model.
+    """
+    try:
+        FAMILIES[values["model_type"]].read_config(json.loads(json.dumps(values)))
+    except UserError as error:
+        assert len(str(error).splitlines()) == 1
+        return "refused"
+    with in_float64():
+        try:
+            model: Any = read_by_transformers(values)
+            logits = model(IDS).logits  # (B, T, V)
+        except Exception:
+            return "fails"
+        try:
+            ours = ours_from(model, values).double()
+        except CheckpointError:
+            return "refused"
+        torch.testing.assert_close(ours(IDS), logits, rtol=0, atol=1e-10, msg=f"other logits: {values}")
+        try:
+            written = family_of(model).write_config(ours.config, V)
+        except NoCounterpart:  # only newer versions of transformers have a key for it
+            return "equal"
+        again: Any = read_by_transformers(written)
+        again.load_state_dict(model.state_dict())
+        torch.testing.assert_close(again(IDS).logits, logits, rtol=0, atol=1e-10, msg=f"written otherwise: {values}")
+    return "equal"
+
+
+@pytest.mark.parametrize("case", FIRST)
+def test_a_config_is_read_as_transformers_reads_it_or_is_refused(case: str) -> None:
+    for seed in range(3):
+        outcome(random_config(case, seed))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_many_configs_are_read_as_transformers_reads_them_or_are_refused(case: str, whole: bool) -> None:
+    seeds = range(3, 60 if whole else 12)
+    assert "equal" in {outcome(random_config(case, seed)) for seed in seeds}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", FIRST)
+def test_each_key_is_read_as_transformers_reads_it_or_is_refused(case: str) -> None:
+    assert {outcome(changed_config(case, change)) for change in changes(case)} >= {"equal", "refused"}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_missing_keys_have_the_values_of_transformers(name: str) -> None:
+    family, size = FAMILIES[name], {"vocab_size": V}
+    everything = CONFIG_MAPPING[name](**size).to_dict()  # with no key that minigpt does not know
+    assert family.read_config({"model_type": name} | size) == family.read_config(everything)
+
+
+WORDS: dict[str, Any] = {
+    **dict.fromkeys(("attn_implementation", "_attn_implementation"), "eager"),
+    **dict.fromkeys(("dtype", "torch_dtype"), "float32"),
+    **dict.fromkeys(("output_attentions", "output_hidden_states"), True),
+    "cache_implementation": "static",
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("case", FIRST)
+def test_keys_without_effect_change_no_logit(case: str) -> None:
+    plain, family = said(theirs(case)), family_of(theirs(case))
+    values = dict(plain)
+    for key in " ".join([*NO_EFFECT.values(), *family.no_effect.values()]).split():
+        for value in [WORDS[key]] if key in WORDS else (0.5, True, 3, "x", ["x"], {"3": "x"}):
+            try:  # the first value that transformers accepts
+                CONFIG_MAPPING[family.model_type].from_dict(deepcopy(values | {key: value}))
+            except Exception:
+                continue
+            values[key] = value
+            break
+    values["model_type"] = family.model_type
+    assert family.read_config(values) == family.read_config(plain)
+    torch.testing.assert_close(read_by_transformers(values)(IDS).logits, theirs(case)(IDS).logits, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("case", "values"),
+    [
+        ("gpt2", {"n_embd": None, "hidden_size": 45, "num_attention_heads": 3}),
+        ("gpt2", {"n_ctx": 30, "output_past": True, "n_special": 0, "predict_special_tokens": True}),
+        ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_theta": 500.0}),
+        ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0}}),
+        ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.0}, "rope_theta": 500.0}),
+        ("qwen2 with windows", {"sliding_window": None}),
+        ("gemma3", {"sliding_window_pattern": 3, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}),
+        ("gemma3", {"rope_theta": 500.0, "rope_local_base_freq": 300.0}),
+        ("gpt_neox", {"rotary_emb_base": 500, "rope_theta": 500, "partial_rotary_factor": 0.5}),
+        ("gpt_neox", {"rotary_pct": None, "rope_parameters": {"rope_theta": 500.0, "partial_rotary_factor": 0.5}}),
+        ("bloom", {"pretraining_tp": 2}),
+        ("bloom", {"slow_but_exact": True}),
+        ("bloom", {"hidden_size": None, "n_embed": 42}),
+        ("mpt", {"attn_config": {"softmax_scale": 0.3, "model_type": "", "attn_impl": "flash"}}),
+        ("phi", {"partial_rotary_factor": None, "rope_parameters": {"partial_rotary_factor": 0.4, "rope_theta": 1e4}}),
+    ],
+    ids=str,
+)
+def test_older_and_newer_spellings_of_a_config(case: str, values: dict[str, Any]) -> None:
+    missing = {key for key, value in values.items() if value is None} - {"sliding_window"}
+    spelled = changed_config(case, *values.items())
+    assert outcome({key: value for key, value in spelled.items() if key not in missing}) == "equal"
 
 
 def test_every_family_has_a_case_and_a_published_config() -> None:

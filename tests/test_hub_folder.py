@@ -140,7 +140,8 @@ def test_code_of_a_folder_is_not_run_and_that_is_said(folder: Path) -> None:
         ({"vocab_size": 1 << 40}, "vocab_size: expected a whole number"),
         ({"vocab_size": "256"}, "vocab_size: expected a whole number"),
         ({"activation_function": ["gelu"]}, "activation_function: .* has no counterpart"),
-        ({"n_ctx": 7}, "n_ctx: 7, and another key says 40"),
+        ({"hidden_size": 7}, "hidden_size: 7, and n_embd is 45"),
+        ({"n_positions": None}, "n_positions: expected a whole number from 1 to .*, found null"),
         ({"n_head": 7}, "7 heads do not divide"),
         ({"layer_norm_epsilon": -1}, "layer_norm_epsilon: expected a number above 0"),
         ({"scale_attn_weights": "yes"}, "scale_attn_weights: expected true or false"),
@@ -174,6 +175,32 @@ def test_an_option_without_counterpart_is_refused_by_name(values: dict[str, Any]
         ("phi", {"qk_layernorm": True}, "qk_layernorm: true"),
         ("gptj", {"rotary": False}, "rotary: false"),
         ("qwen2", {"layer_types": ["chunked_attention"] * 3}, "layer_types"),
+        *[
+            (case, {"partial_rotary_factor": 0.5}, "partial_rotary_factor: 0.5 has no counterpart")
+            for case in ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "olmo2")
+        ],
+        ("qwen3", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "rope_parameters.partial_rotary_factor: 0.5"),
+        ("llama", {"rope_theta": 500.0}, "rope_parameters.rope_theta: 10000.0, and rope_theta is 500.0"),
+        (
+            "llama",
+            {"rope_parameters": None, "rope_scaling": {"type": "linear", "factor": 2.0, "rope_theta": 500.0}},
+            "rope_scaling.rope_theta: 500.0, and rope_theta is 10000.0",
+        ),
+        ("gemma3", {"rope_parameters": {"rope_theta": 500.0}}, "rope_parameters.rope_theta: 500.0: minigpt does not"),
+        (
+            "gemma3",
+            {"layer_types": None, "_sliding_window_pattern": 3},
+            "_sliding_window_pattern: 3 has no counterpart",
+        ),
+        ("gemma3", {"attn_logit_softcapping": 2.0}, "attn_logit_softcapping: 2.0 has no counterpart"),
+        ("bloom", {"pretraining_tp": 2, "slow_but_exact": True}, r"slow_but_exact: true .*pretraining_tp is above 1"),
+        ("gptj", {"rotary_dim": None}, "rotary_dim: expected a whole number .*, found null"),
+        ("mpt", {"attn_config": {"kv_n_heads": 1}}, "attn_config.kv_n_heads: 1: minigpt does not know"),
+        (
+            "qwen2 with windows",
+            {"sliding_window": None, "layer_types": ["sliding_attention"] * 3},
+            "layer_types: a layer has a window, and sliding_window is null",
+        ),
     ],
 )
 def test_options_of_families_are_refused_by_name(

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from minigpt.config.options import from_dict
-from minigpt.hub.keys import BEFORE_TEXT, Keys, show
+from minigpt.hub.keys import BEFORE_TEXT, NO_EFFECT, Keys, show, under_one_name
 from minigpt.hub.layouts import SAME, Layout, Tensors
 from minigpt.hub.spelled import Spelled, differences, spell_out
 from minigpt.model import ModelConfig
@@ -89,6 +89,12 @@ class Family:
     """Other names that some files have for modules -> the names in the rules."""
     buffers: ClassVar[str] = r".*\.rotary_emb\.inv_freq"
     """A regular expression for tensors that hold no weights and are not read: the config determines them."""
+    defaults: ClassVar[dict[str, Any]] = {}
+    """The values that transformers gives to missing keys; null without one here."""
+    other_names: ClassVar[dict[str, str]] = {}
+    """Other names of keys -> the names that `read` asks for."""
+    no_effect: ClassVar[dict[str, str]] = {}
+    """Why keys change no logit -> the keys, beside those of all families (`NO_EFFECT` in `keys.py`)."""
 
     def __init_subclass__(cls) -> None:
         if cls.model_type:
@@ -112,7 +118,9 @@ class Family:
 
     def read_config(self, theirs: Mapping[str, Any]) -> ModelConfig:
         """The model's options from a config.json. Raises UserError, which names the key that has no counterpart."""
-        keys = Keys(theirs, self.model_type)
+        harmless = " ".join([*NO_EFFECT.values(), *self.no_effect.values()]).split()
+        named = under_one_name(theirs, self.other_names)
+        keys = Keys(named, self.model_type, defaults=self.defaults, no_effect=harmless)
         keys.must("model_type", self.model_type)
         keys.whole("vocab_size")
         keys.must(BEFORE_TEXT, "\n")

@@ -6,7 +6,7 @@ GELU has 0.79788456 where other models have sqrt(2/pi). MPT has no biases.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from minigpt.hub.family import Family, Row, row
 from minigpt.hub.keys import Keys
@@ -14,7 +14,6 @@ from minigpt.hub.layouts import fused, fused_by_head
 from minigpt.hub.spelled import Spelled
 
 ALIBI = {"kind": "alibi", "slopes": "bloom"}
-CONTEXT = 2048  # of BLOOM, if its config.json does not have it
 
 
 class BLOOM(Family):
@@ -24,32 +23,38 @@ class BLOOM(Family):
     architecture = "BloomForCausalLM"
     prefix = "transformer."
     embeddings = "transformer.word_embeddings"
+    defaults: ClassVar[dict[str, Any]] = {
+        "hidden_size": 64, "n_layer": 2, "n_head": 8, "layer_norm_epsilon": 1e-5, "tie_word_embeddings": True,
+        "pretraining_tp": 1, "slow_but_exact": False, "seq_length": 2048,
+    }  # fmt: skip
+    other_names: ClassVar[dict[str, str]] = {
+        "n_embed": "hidden_size", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"
+    }  # fmt: skip
+    no_effect: ClassVar[dict[str, str]] = {
+        "the same values, computed in another order": """
+            attention_softmax_in_fp32 masked_softmax_fusion bias_dropout_fusion""",
+        "keys of the program that trained it": "skip_bias_add skip_bias_add_qkv offset_alibi",
+    }
 
     def read(self, keys: Keys) -> dict[str, Any]:
-        D, n_head, n_layer = (self.either(keys, *names) for names in NAMES)
+        D = keys.whole("hidden_size")
         keys.must("apply_residual_connection_post_layernorm", False)
         keys.must("n_inner", 4 * D)
-        for key in ("slow_but_exact", "attention_softmax_in_fp32", "masked_softmax_fusion", "bias_dropout_fusion"):
-            keys.take(key)  # no effect: the same values, computed in another order
-        for key in ("skip_bias_add", "skip_bias_add_qkv", "offset_alibi"):
-            keys.take(key)  # no effect: keys of the program that trained it
+        slices, in_slices = keys.whole("pretraining_tp"), keys.flag("slow_but_exact")
+        if in_slices and slices > 1:
+            what = f"true has no counterpart in minigpt where pretraining_tp is above 1 ({slices}): without two biases"
+            raise keys.wrong("slow_but_exact", what)
         return {
-            "n_layer": n_layer,
+            "n_layer": keys.whole("n_layer"),
             "n_embd": D,
-            "block_size": keys.whole("seq_length", CONTEXT),
+            "block_size": keys.whole("seq_length"),
             "position": ALIBI,
-            "attention": {"kind": "multi_head", "n_head": n_head},
+            "attention": {"kind": "multi_head", "n_head": keys.whole("n_head")},
             "embedding_norm": True,
-            "norm": {"kind": "layernorm", "epsilon": keys.number("layer_norm_epsilon", 1e-5)},
+            "norm": {"kind": "layernorm", "epsilon": keys.number("layer_norm_epsilon")},
             "mlp": {"kind": "gelu_tanh", "width": 4 * D},
-            "tied_head": keys.flag("tie_word_embeddings", True),
+            "tied_head": keys.flag("tie_word_embeddings"),
         }
-
-    def either(self, keys: Keys, name: str, other: str, default: int) -> int:
-        """The value of a key with two names. Raises UserError if both are there and differ."""
-        found = keys.whole(name, keys.whole(other, default))
-        keys.same(other, found)
-        return int(found)
 
     def write(self, model: Spelled) -> dict[str, Any]:
         return {
@@ -82,9 +87,6 @@ class BLOOM(Family):
         ]
 
 
-NAMES = (("hidden_size", "n_embed", 64), ("n_head", "num_attention_heads", 8), ("n_layer", "num_hidden_layers", 2))
-
-
 class MPT(Family):
     """MPT."""
 
@@ -92,30 +94,41 @@ class MPT(Family):
     architecture = "MptForCausalLM"
     prefix = "transformer."
     embeddings = "transformer.wte"
+    defaults: ClassVar[dict[str, Any]] = {
+        "d_model": 2048, "n_heads": 16, "n_layers": 24, "max_seq_len": 2048, "layer_norm_epsilon": 1e-5,
+        "tie_word_embeddings": True,
+    }  # fmt: skip
+    other_names: ClassVar[dict[str, str]] = {
+        "hidden_size": "d_model", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"
+    }  # fmt: skip
+    no_effect: ClassVar[dict[str, str]] = {
+        "how its weights began": "init_config init_device init_std",
+        "what it says while it trains": "verbose",
+        "it scales gradients": "embedding_fraction",
+        "with ALiBi there are none": "learned_pos_emb",
+    }
 
     def read(self, keys: Keys) -> dict[str, Any]:
-        D, n_head = keys.whole("d_model", 2048), keys.whole("n_heads", 16)
-        group = keys.group("attn_config")
+        D, n_head = keys.whole("d_model"), keys.whole("n_heads")
+        no_effect = ("attn_impl", "attn_uses_sequence_id", "tie_word_embeddings")  # for a group, the last means nothing
+        group = keys.group("attn_config", [*keys.no_effect, *no_effect])
         for key, value in MPT_ATTENTION.items():
             group.must(key, value)
         scale = group.number("softmax_scale", (D / n_head) ** -0.5)
-        group.finish("attn_impl", "attn_uses_sequence_id")
         keys.must("expansion_ratio", 4)
         keys.must("no_bias", True)
         keys.must("logit_scale")
         keys.must("norm_type", "low_precision_layernorm", "layernorm")
-        keys.take("embedding_fraction")  # no effect: it scales gradients
-        keys.take("learned_pos_emb")  # no effect: with ALiBi there are none
         return {
-            "n_layer": keys.whole("n_layers", 24),
+            "n_layer": keys.whole("n_layers"),
             "n_embd": D,
-            "block_size": keys.whole("max_seq_len", 2048),
+            "block_size": keys.whole("max_seq_len"),
             "bias": False,
             "position": ALIBI,
             "attention": {"kind": "multi_head", "n_head": n_head, "score_scale": scale},
-            "norm": {"kind": "layernorm", "epsilon": keys.number("layer_norm_epsilon", 1e-5)},
+            "norm": {"kind": "layernorm", "epsilon": keys.number("layer_norm_epsilon")},
             "mlp": {"kind": "gelu", "width": 4 * D},
-            "tied_head": keys.flag("tie_word_embeddings", True),
+            "tied_head": keys.flag("tie_word_embeddings"),
         }
 
     def write(self, model: Spelled) -> dict[str, Any]:

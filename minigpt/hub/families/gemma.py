@@ -25,8 +25,11 @@ class Gemma(Llama):
 
     model_type = "gemma"
     architecture = "GemmaForCausalLM"
-    context = 8192
-    tied = True
+    defaults: ClassVar[dict[str, Any]] = Llama.defaults | {
+        "hidden_size": 3072, "intermediate_size": 24576, "num_hidden_layers": 28, "num_attention_heads": 16,
+        "num_key_value_heads": 16, "head_dim": 256, "hidden_act": "gelu_pytorch_tanh", "max_position_embeddings": 8192,
+        "tie_word_embeddings": True,
+    }  # fmt: skip
 
     def read(self, keys: Keys) -> dict[str, Any]:
         keys.must("use_bidirectional_attention", False)
@@ -35,7 +38,7 @@ class Gemma(Llama):
 
     def read_gate(self, keys: Keys) -> str:
         keys.must("hidden_activation", "gelu_pytorch_tanh")
-        return keys.choice("hidden_act", TANH_GELU, "gelu_pytorch_tanh")
+        return keys.choice("hidden_act", TANH_GELU)
 
     def read_mlp_bias(self, keys: Keys) -> bool:
         return False
@@ -60,29 +63,28 @@ class Gemma2(Gemma):
 
     model_type = "gemma2"
     architecture = "Gemma2ForCausalLM"
-    caps: ClassVar[tuple[float | None, float | None]] = (30.0, 50.0)
-    """The caps of logits and of scores, for a config.json without the keys."""
+    defaults: ClassVar[dict[str, Any]] = Gemma.defaults | {
+        "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26, "num_attention_heads": 8,
+        "num_key_value_heads": 4, "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 256,
+        "sliding_window": 4096, "final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0,
+    }  # fmt: skip
 
     def read(self, keys: Keys) -> dict[str, Any]:
-        cap = self.read_cap(keys, "final_logit_softcapping", self.caps[0])
+        cap = keys.number("final_logit_softcapping", None)
         return super().read(keys) | {"block": "sandwich", "head_cap": cap}
-
-    def read_cap(self, keys: Keys, key: str, default: float | None) -> float | None:
-        """A cap: a null key means none, and a missing key means the family's default."""
-        return default if key not in keys.values else keys.number(key, None)
 
     def read_gate(self, keys: Keys) -> str:
         keys.must("hidden_act", "gelu_pytorch_tanh")
-        return keys.choice("hidden_activation", {"gelu_pytorch_tanh": "geglu_tanh"}, "gelu_pytorch_tanh")
+        return keys.choice("hidden_activation", {"gelu_pytorch_tanh": "geglu_tanh"})
 
     def read_attention(self, keys: Keys, epsilon: float) -> dict[str, Any]:
-        cap = self.read_cap(keys, "attn_logit_softcapping", self.caps[1])
-        scale = keys.number("query_pre_attn_scalar", 256.0) ** -0.5
+        cap = keys.number("attn_logit_softcapping", None)
+        scale = keys.number("query_pre_attn_scalar") ** -0.5
         capped = {} if cap is None else {"kind": "soft_cap", "cap": cap}
         return super().read_attention(keys, epsilon) | {"score_scale": scale} | capped
 
     def read_layers(self, keys: Keys, attention: dict[str, Any], n_layer: int) -> Any:
-        window = keys.whole("sliding_window", 4096)
+        window = keys.whole("sliding_window")
         keys.same("sliding_window_size", window)
         types = read_layer_types(keys, n_layer, self.pattern(keys, n_layer))
         near = attention | {"kind": "soft_cap_window" if "cap" in attention else "sliding_window", "window": window}
@@ -126,11 +128,13 @@ class Gemma3(Gemma2):
 
     model_type = "gemma3_text"
     architecture = "Gemma3ForCausalLM"
-    context = 131_072
-    base = 1_000_000.0
-    caps = (None, None)
+    defaults: ClassVar[dict[str, Any]] = Gemma2.defaults | {
+        "max_position_embeddings": 131_072, "final_logit_softcapping": None, "attn_logit_softcapping": None,
+        "rope_theta": 1_000_000.0, "rope_local_base_freq": 10_000.0,
+    }  # fmt: skip
 
     def read_attention(self, keys: Keys, epsilon: float) -> dict[str, Any]:
+        keys.must("attn_logit_softcapping")  # transformers has this key, and computes without the cap
         return super().read_attention(keys, epsilon) | {"qk_norm": True, "qk_norm_epsilon": epsilon}
 
     def layer_rows(self, attention: Spelled, model: Spelled) -> list[Row]:
@@ -138,16 +142,16 @@ class Gemma3(Gemma2):
         return [Row(o.theirs, o.ours, ONE_PLUS.then(o.layout)) if o.theirs.endswith("_norm") else o for o in rows]
 
     def read_position(self, keys: Keys, width: int) -> dict[str, Any]:
-        return read_rotary(keys, width, self.base, layers="full_attention")
+        return read_rotary(keys, width, layers="full_attention")
 
     def read_near(self, keys: Keys, width: int) -> dict[str, Any]:
-        group, local = keys.group("rope_parameters"), keys.number("rope_local_base_freq", 10_000.0)
-        known = {"max_position_embeddings": keys.whole("max_position_embeddings", self.context)}
-        near = Keys(known | {"rope_parameters": group.take("sliding_attention", {})}, self.model_type)
-        return {"position": read_rotary(near, width, local)}
+        return {"position": read_rotary(keys, width, base="rope_local_base_freq", layers="sliding_attention")}
 
     def pattern(self, keys: Keys, n_layer: int) -> list[str]:
-        every = keys.whole("sliding_window_pattern", keys.whole("_sliding_window_pattern", 6))
+        every = keys.whole("sliding_window_pattern", 6)
+        if keys.take("layer_types") is None:
+            keys.must("_sliding_window_pattern", every)  # transformers writes this key, and does not read it
+        keys.take("_sliding_window_pattern")
         return ["sliding_attention" if (layer + 1) % every else "full_attention" for layer in range(n_layer)]
 
     def write_attention(self, model: Spelled) -> dict[str, Any]:

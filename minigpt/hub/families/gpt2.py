@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from minigpt.hub.family import Family, Row, row
 from minigpt.hub.keys import Keys
@@ -11,6 +11,7 @@ from minigpt.hub.spelled import Spelled
 
 TANH = ("gelu_new", "gelu_pytorch_tanh", "gelu_fast")  # the same function under three names
 GELUS = {"gelu": "gelu"} | dict.fromkeys(TANH, "gelu_tanh")
+SUMMARY = "summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout"
 GELU_NAMES = {"gelu": "gelu", "gelu_tanh": "gelu_new"}
 
 
@@ -22,14 +23,27 @@ class GPT2(Family):
     prefix = "transformer."
     embeddings = "transformer.wte"
     buffers = r".*\.attn\.(bias|masked_bias)"
+    defaults: ClassVar[dict[str, Any]] = {
+        "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12, "activation_function": "gelu_new",
+        "layer_norm_epsilon": 1e-5, "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False,
+        "tie_word_embeddings": True,
+    }  # fmt: skip
+    other_names: ClassVar[dict[str, str]] = {
+        "hidden_size": "n_embd", "max_position_embeddings": "n_positions", "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+    }  # fmt: skip
+    no_effect: ClassVar[dict[str, str]] = {
+        "the same scores, computed in another order": "reorder_and_upcast_attn",
+        "the size of a mask in older code: the context is n_positions": "n_ctx",
+        "heads for other tasks": SUMMARY,
+        "keys of GPT-1": "n_special predict_special_tokens",
+    }
 
     def read(self, keys: Keys) -> dict[str, Any]:
-        D, n_head, n_layer = keys.whole("n_embd", 768), keys.whole("n_head", 12), keys.whole("n_layer", 12)
-        block_size = keys.whole("n_positions", 1024)
-        keys.same("n_ctx", block_size)
-        keys.take("reorder_and_upcast_attn")  # no effect: the same scores, computed in another order
-        scale = (D / n_head) ** -0.5 if keys.flag("scale_attn_weights", True) else 1.0
-        fall = keys.flag("scale_attn_by_inverse_layer_idx", False)
+        D, n_head, n_layer = keys.whole("n_embd"), keys.whole("n_head"), keys.whole("n_layer")
+        block_size = keys.whole("n_positions")
+        scale = (D / n_head) ** -0.5 if keys.flag("scale_attn_weights") else 1.0
+        fall = keys.flag("scale_attn_by_inverse_layer_idx")
         scales = [scale / (layer + 1) for layer in range(min(n_layer, 1000))] if fall else [scale]
         return {
             "n_layer": n_layer,
@@ -37,12 +51,9 @@ class GPT2(Family):
             "block_size": block_size,
             "position": "learned",
             "attention": [{"kind": "multi_head", "n_head": n_head, "score_scale": one} for one in scales],
-            "norm": {"kind": "layernorm", "epsilon": keys.number("layer_norm_epsilon", 1e-5)},
-            "mlp": {
-                "kind": keys.choice("activation_function", GELUS, "gelu_new"),
-                "width": keys.whole("n_inner", 4 * D),
-            },
-            "tied_head": keys.flag("tie_word_embeddings", True),
+            "norm": {"kind": "layernorm", "epsilon": keys.number("layer_norm_epsilon")},
+            "mlp": {"kind": keys.choice("activation_function", GELUS), "width": keys.whole("n_inner", 4 * D)},
+            "tied_head": keys.flag("tie_word_embeddings"),
         }
 
     def write(self, model: Spelled) -> dict[str, Any]:

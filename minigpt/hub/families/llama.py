@@ -23,16 +23,22 @@ class Llama(Family):
 
     model_type = "llama"
     architecture = "LlamaForCausalLM"
-    epsilon: ClassVar[float] = 1e-6  # of norms, if a config.json does not have it
-    context: ClassVar[int] = 2048
-    tied: ClassVar[bool] = False
+    defaults: ClassVar[dict[str, Any]] = {
+        "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "hidden_act": "silu", "max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "rope_theta": 10_000.0,
+        "tie_word_embeddings": False, "attention_bias": False, "mlp_bias": False,
+    }  # fmt: skip
+    no_effect: ClassVar[dict[str, str]] = {
+        "the same products, computed in slices": "pretraining_tp",
+        "a key of the program that trained SmolLM": "is_llama_config",
+        "the context is max_position_embeddings": "max_sequence_length",
+    }
 
     def read(self, keys: Keys) -> dict[str, Any]:
         keys.must("rope_interleaved", False)
-        keys.take("is_llama_config")  # no effect: a key of the program that trained SmolLM
-        D, n_head = keys.whole("hidden_size", 4096), keys.whole("num_attention_heads", 32)
+        D, n_head = keys.whole("hidden_size"), keys.whole("num_attention_heads")
         d = keys.whole("head_dim", max(1, D // n_head))
-        epsilon = keys.number("rms_norm_eps", self.epsilon)
+        epsilon = keys.number("rms_norm_eps")
         attention = {
             "kind": "grouped_query",
             "n_head": n_head,
@@ -40,17 +46,17 @@ class Llama(Family):
             "head_dim": d,
             **self.read_attention(keys, epsilon),
         }
-        n_layer, bias = keys.whole("num_hidden_layers", 32), self.read_mlp_bias(keys)
+        n_layer, bias = keys.whole("num_hidden_layers"), self.read_mlp_bias(keys)
         return {
             "n_layer": n_layer,
             "n_embd": D,
-            "block_size": keys.whole("max_position_embeddings", self.context),
+            "block_size": keys.whole("max_position_embeddings"),
             "bias": bias,
             "position": self.read_position(keys, d),
             "attention": self.read_layers(keys, attention, n_layer),
             "norm": {"kind": "rmsnorm", "epsilon": epsilon},
-            "mlp": {"kind": self.read_gate(keys), "width": keys.whole("intermediate_size", 11008)},
-            "tied_head": keys.flag("tie_word_embeddings", self.tied),
+            "mlp": {"kind": self.read_gate(keys), "width": keys.whole("intermediate_size")},
+            "tied_head": keys.flag("tie_word_embeddings"),
         }
 
     def read_position(self, keys: Keys, width: int) -> dict[str, Any]:
@@ -59,16 +65,16 @@ class Llama(Family):
 
     def read_gate(self, keys: Keys) -> str:
         """The kind of the MLP."""
-        return keys.choice("hidden_act", GATES, "silu")
+        return keys.choice("hidden_act", GATES)
 
     def read_attention(self, keys: Keys, epsilon: float) -> dict[str, Any]:
         """The options of every layer's attention that differ between families."""
-        bias = keys.flag("attention_bias", False)
+        bias = keys.flag("attention_bias")
         return {"qkv_bias": bias, "project_bias": bias}
 
     def read_mlp_bias(self, keys: Keys) -> bool:
         """Whether the MLP has biases."""
-        return keys.flag("mlp_bias", False)
+        return keys.flag("mlp_bias")
 
     def read_layers(self, keys: Keys, attention: dict[str, Any], n_layer: int) -> Any:
         """`model.attention`: one for all layers, or a list with one for each."""
@@ -127,7 +133,10 @@ class Mistral(Llama):
 
     model_type = "mistral"
     architecture = "MistralForCausalLM"
-    context = 4096 * 32
+    defaults: ClassVar[dict[str, Any]] = Llama.defaults | {
+        "intermediate_size": 14336, "num_key_value_heads": 8, "max_position_embeddings": 4096 * 32,
+        "sliding_window": 4096,
+    }  # fmt: skip
 
     def read_attention(self, keys: Keys, epsilon: float) -> dict[str, Any]:
         return {"qkv_bias": False, "project_bias": False}
@@ -137,8 +146,7 @@ class Mistral(Llama):
 
     def read_layers(self, keys: Keys, attention: dict[str, Any], n_layer: int) -> Any:
         keys.must("layer_types")
-        window = 4096 if "sliding_window" not in keys.values else keys.whole("sliding_window", None)
-        return attention | windowed(window)
+        return attention | windowed(keys.whole("sliding_window", None))
 
     def write_attention(self, model: Spelled) -> dict[str, Any]:
         return {"sliding_window": model["attention"][0].get("window")}
@@ -154,7 +162,10 @@ class Qwen2(Llama):
 
     model_type = "qwen2"
     architecture = "Qwen2ForCausalLM"
-    context = 32768
+    defaults: ClassVar[dict[str, Any]] = Llama.defaults | {
+        "intermediate_size": 22016, "num_key_value_heads": 32, "max_position_embeddings": 32768,
+        "use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28,
+    }  # fmt: skip
 
     def read_attention(self, keys: Keys, epsilon: float) -> dict[str, Any]:
         return {"qkv_bias": True, "project_bias": False}
@@ -164,12 +175,14 @@ class Qwen2(Llama):
         return False
 
     def read_layers(self, keys: Keys, attention: dict[str, Any], n_layer: int) -> Any:
-        used, first = keys.flag("use_sliding_window", False), keys.whole("max_window_layers", 28)
-        window = keys.whole("sliding_window", 4096)
+        first, window = keys.whole("max_window_layers"), keys.whole("sliding_window", None)
+        wanted = keys.flag("use_sliding_window")
+        used = wanted and window is not None
         rest = ["sliding_attention" if used and layer >= first else "full_attention" for layer in range(n_layer)]
         types = read_layer_types(keys, n_layer, rest)
         if not used and "sliding_attention" in types:
-            raise keys.wrong("layer_types", "a layer has a window, and use_sliding_window is false")
+            why = "sliding_window is null" if wanted else "use_sliding_window is false"
+            raise keys.wrong("layer_types", f"a layer has a window, and {why}")
         return [attention | windowed(window if name == "sliding_attention" else None) for name in types]
 
     def write_attention(self, model: Spelled) -> dict[str, Any]:
@@ -203,11 +216,10 @@ class Qwen3(Qwen2):
 
     model_type = "qwen3"
     architecture = "Qwen3ForCausalLM"
+    defaults: ClassVar[dict[str, Any]] = Qwen2.defaults | {"head_dim": 128}
 
     def read_attention(self, keys: Keys, epsilon: float) -> dict[str, Any]:
-        bias = keys.flag("attention_bias", False)
-        if "head_dim" not in keys.values:
-            raise keys.wrong("head_dim", "missing; a model of the family qwen3 needs it")
+        bias = keys.flag("attention_bias")
         return {"qkv_bias": bias, "project_bias": bias, "qk_norm": True, "qk_norm_epsilon": epsilon}
 
     def write_use(self, model: Spelled) -> dict[str, Any]:

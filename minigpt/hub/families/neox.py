@@ -7,9 +7,9 @@ GPT-J and Phi have one norm for attention and MLP, and a bias in the head. GPT-J
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
-from minigpt.hub.families.gpt2 import GELU_NAMES, GELUS
+from minigpt.hub.families.gpt2 import GELU_NAMES, GELUS, GPT2, SUMMARY
 from minigpt.hub.families.rope import read_rotary, rotated_features, write_rotary
 from minigpt.hub.family import Family, Row, row
 from minigpt.hub.keys import Keys
@@ -27,24 +27,29 @@ class GPTNeoX(Family):
     renamed = {"lm_head": "embed_out"}  # noqa: RUF012
     embeddings = "gpt_neox.embed_in"
     buffers = r".*\.(rotary_emb\.inv_freq|attention\.(bias|masked_bias))"
+    defaults: ClassVar[dict[str, Any]] = {
+        "hidden_size": 6144, "num_hidden_layers": 44, "num_attention_heads": 64, "intermediate_size": 24576,
+        "hidden_act": "gelu", "max_position_embeddings": 2048, "layer_norm_eps": 1e-5, "tie_word_embeddings": False,
+        "use_parallel_residual": True, "attention_bias": True, "rotary_emb_base": 10_000.0, "rotary_pct": 0.25,
+    }  # fmt: skip
 
     def read(self, keys: Keys) -> dict[str, Any]:
-        D, n_head = keys.whole("hidden_size", 6144), keys.whole("num_attention_heads", 64)
-        bias = keys.flag("attention_bias", True)
-        base, share = keys.number("rotary_emb_base", 10_000.0), keys.number("rotary_pct", 0.25)
-        keys.same("rope_theta", base)
-        keys.same("partial_rotary_factor", share)
-        parallel = keys.flag("use_parallel_residual", True)
+        D, n_head = keys.whole("hidden_size"), keys.whole("num_attention_heads")
+        bias = keys.flag("attention_bias")
+        position = read_rotary(keys, max(1, D // n_head), base="rotary_emb_base", share="rotary_pct")
+        keys.same("rope_theta", position["base"])
+        keys.same("partial_rotary_factor", position["share"])
+        parallel = keys.flag("use_parallel_residual")
         return {
-            "n_layer": keys.whole("num_hidden_layers", 44),
+            "n_layer": keys.whole("num_hidden_layers"),
             "n_embd": D,
-            "block_size": keys.whole("max_position_embeddings", 2048),
-            "position": read_rotary(keys, max(1, D // n_head), base, share),
+            "block_size": keys.whole("max_position_embeddings"),
+            "position": position,
             "attention": {"kind": "multi_head", "n_head": n_head, "qkv_bias": bias, "project_bias": bias},
             "block": "parallel" if parallel else "pre_norm",
-            "norm": {"kind": "layernorm", "epsilon": keys.number("layer_norm_eps", 1e-5)},
-            "mlp": {"kind": keys.choice("hidden_act", GELUS, "gelu"), "width": keys.whole("intermediate_size", 24576)},
-            "tied_head": keys.flag("tie_word_embeddings", False),
+            "norm": {"kind": "layernorm", "epsilon": keys.number("layer_norm_eps")},
+            "mlp": {"kind": keys.choice("hidden_act", GELUS), "width": keys.whole("intermediate_size")},
+            "tied_head": keys.flag("tie_word_embeddings"),
         }
 
     def write(self, model: Spelled) -> dict[str, Any]:
@@ -94,27 +99,33 @@ class GPTJ(Family):
     prefix = "transformer."
     embeddings = "transformer.wte"
     buffers = r".*\.attn\.(bias|masked_bias|embed_positions)"
+    defaults: ClassVar[dict[str, Any]] = {
+        "n_positions": 2048, "n_embd": 4096, "n_layer": 28, "n_head": 16, "rotary_dim": 64,
+        "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "tie_word_embeddings": False,
+    }  # fmt: skip
+    other_names = GPT2.other_names
+    no_effect: ClassVar[dict[str, str]] = {
+        "the size of a mask in older code: the context is n_positions": "n_ctx",
+        "heads for other tasks": SUMMARY,
+    }
 
     def read(self, keys: Keys) -> dict[str, Any]:
-        D, n_head = keys.whole("n_embd", 4096), keys.whole("n_head", 16)
-        d, rotated = max(1, D // n_head), keys.whole("rotary_dim", 64)
+        D, n_head = keys.whole("n_embd"), keys.whole("n_head")
+        d, rotated = max(1, D // n_head), keys.whole("rotary_dim")
         keys.must("rotary", True)
         keys.must("scale_attn_weights", True)
         if rotated % 2 or rotated > d:
             raise keys.wrong("rotary_dim", f"{rotated} of {d} features are rotated: expected an even number of them")
         return {
-            "n_layer": keys.whole("n_layer", 28),
+            "n_layer": keys.whole("n_layer"),
             "n_embd": D,
-            "block_size": keys.whole("n_positions", 2048),
+            "block_size": keys.whole("n_positions"),
             "position": {"kind": "rotary", "share": share_of(rotated, d)},
             "attention": {"kind": "multi_head", "n_head": n_head, "qkv_bias": False, "project_bias": False},
             "block": "parallel_one_norm",
-            "norm": {"kind": "layernorm", "epsilon": keys.number("layer_norm_epsilon", 1e-5)},
-            "mlp": {
-                "kind": keys.choice("activation_function", GELUS, "gelu_new"),
-                "width": keys.whole("n_inner", 4 * D),
-            },
-            "tied_head": keys.flag("tie_word_embeddings", False),
+            "norm": {"kind": "layernorm", "epsilon": keys.number("layer_norm_epsilon")},
+            "mlp": {"kind": keys.choice("activation_function", GELUS), "width": keys.whole("n_inner", 4 * D)},
+            "tied_head": keys.flag("tie_word_embeddings"),
             "head_bias": True,
         }
 
@@ -126,7 +137,7 @@ class GPTJ(Family):
             "n_head": first.get("n_head", 1),
             "n_positions": model["block_size"],
             "n_inner": model["mlp"]["width"],
-            "rotary_dim": rotated_features(first) or None,
+            "rotary_dim": rotated_features(first) or self.defaults["rotary_dim"],
             "activation_function": GELU_NAMES.get(model["mlp"]["kind"], "gelu_new"),
             "layer_norm_epsilon": model["norm"]["epsilon"],
         }
@@ -158,24 +169,26 @@ class Phi(Family):
 
     model_type = "phi"
     architecture = "PhiForCausalLM"
+    defaults: ClassVar[dict[str, Any]] = {
+        "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 24, "num_attention_heads": 32,
+        "hidden_act": "gelu_new", "max_position_embeddings": 2048, "layer_norm_eps": 1e-5,
+        "tie_word_embeddings": False, "rope_theta": 10_000.0, "partial_rotary_factor": 0.5,
+    }  # fmt: skip
 
     def read(self, keys: Keys) -> dict[str, Any]:
-        D, n_head = keys.whole("hidden_size", 2048), keys.whole("num_attention_heads", 32)
+        D, n_head = keys.whole("hidden_size"), keys.whole("num_attention_heads")
         n_kv_head = keys.whole("num_key_value_heads", n_head)
         keys.must("qk_layernorm", False)
         return {
-            "n_layer": keys.whole("num_hidden_layers", 24),
+            "n_layer": keys.whole("num_hidden_layers"),
             "n_embd": D,
-            "block_size": keys.whole("max_position_embeddings", 2048),
-            "position": read_rotary(keys, max(1, D // n_head), share=0.5),
+            "block_size": keys.whole("max_position_embeddings"),
+            "position": read_rotary(keys, max(1, D // n_head), share="partial_rotary_factor"),
             "attention": {"kind": "grouped_query", "n_head": n_head, "n_kv_head": n_kv_head},
             "block": "parallel_one_norm",
-            "norm": {"kind": "layernorm", "epsilon": keys.number("layer_norm_eps", 1e-5)},
-            "mlp": {
-                "kind": keys.choice("hidden_act", GELUS, "gelu_new"),
-                "width": keys.whole("intermediate_size", 8192),
-            },
-            "tied_head": keys.flag("tie_word_embeddings", False),
+            "norm": {"kind": "layernorm", "epsilon": keys.number("layer_norm_eps")},
+            "mlp": {"kind": keys.choice("hidden_act", GELUS), "width": keys.whole("intermediate_size")},
+            "tied_head": keys.flag("tie_word_embeddings"),
             "head_bias": True,
         }
 

@@ -3,7 +3,7 @@ queries and keys act on all heads at once."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from minigpt.hub.families.llama import Llama
 from minigpt.hub.family import Row, row
@@ -16,7 +16,7 @@ class OLMo2(Llama):
 
     model_type = "olmo2"
     architecture = "Olmo2ForCausalLM"
-    epsilon = 1e-5
+    defaults: ClassVar[dict[str, Any]] = Llama.defaults | {"rms_norm_eps": 1e-5}
 
     def read(self, keys: Keys) -> dict[str, Any]:
         return super().read(keys) | {"block": "post_norm"}

@@ -1,6 +1,6 @@
 """Converts the keys of rotary positions in a config.json to minigpt's options, and back.
 
-Old files have `rope_theta` and `rope_scaling`; newer files have a group `rope_parameters` with both. Frequencies that
+Older files have `rope_theta` and `rope_scaling`; newer files have a group `rope_parameters` with both. Frequencies that
 depend on the length of the text (`dynamic`, `longrope`) have no counterpart.
 """
 
@@ -19,25 +19,51 @@ TURNS = {  # scaling rule: {name of a parameter in a config.json: minigpt's name
 }
 
 
-def read_rotary(keys: Keys, width: int, base: float = 10_000.0, share: float = 1.0, layers: str = "") -> dict[str, Any]:
-    """`model.position` for heads of `width` features; `base` and `share` are the defaults for missing keys.
+def read_rotary(keys: Keys, width: int, base: str = "rope_theta", share: str = "", layers: str = "") -> dict[str, Any]:
+    """`model.position` for heads of `width` features, from `rope_parameters` or from older keys.
 
-    `layers` names the kind of layers (`full_attention`) if `rope_parameters` has a group for each. Raises UserError for
-    an odd number of rotated features: Hugging Face's models pair the first half of them with the second.
+    `base` and `share` are the older keys of the base and of the share of a head that is rotated; without `share`, the
+    family rotates whole heads. `layers` names the kind of layers (`full_attention`) if `rope_parameters` has a group
+    for each. Raises UserError for an odd number of rotated features: the first half of them is paired with the second.
     """
-    context = keys.whole("max_position_embeddings", 2048)
-    new = keys.group("rope_parameters")
-    new = new.group(layers) if layers and new.values else new
-    old = keys.group("rope_scaling")
-    if new.values and old.values and new.values != old.values:
-        raise keys.wrong("rope_scaling", "not what rope_parameters says")
-    group = new if new.values else old
-    base = group.number("rope_theta", keys.number("rope_theta", base))
-    share = group.number("partial_rotary_factor", keys.number("partial_rotary_factor", share))
-    rotated = int(width * share)
+    context = keys.whole("max_position_embeddings")
+    group = rope_group(keys, layers)
+    part = either(keys, share, group, "partial_rotary_factor") if share else 1.0
+    if not share:
+        for place in (keys, group):
+            place.must("partial_rotary_factor", 1, 1.0)
+    rotated = int(width * part)
     if rotated % 2 or not 2 <= rotated <= width:
         raise keys.wrong("head_dim", f"{rotated} of {width} features are rotated: expected an even number of them")
-    return {"kind": "rotary", "base": base, "share": share, "stretch": read_stretch(group, context)}
+    stretch = read_stretch(group, context)
+    return {"kind": "rotary", "base": either(keys, base, group, "rope_theta"), "share": part, "stretch": stretch}
+
+
+def rope_group(keys: Keys, layers: str) -> Keys:
+    """The group of rotary positions: `rope_parameters`, or `rope_scaling` in older files. Raises UserError for two."""
+    new, old = keys.group("rope_parameters"), keys.group("rope_scaling")
+    new = new.group(layers) if layers else new
+    if layers == "sliding_attention":
+        return new  # Gemma 3's `rope_scaling` is that of the layers without a window
+    if layers and "type" in old.values and "rope_type" not in old.values:
+        raise old.wrong("type", f"{show(old.values['type'])}: for Gemma 3, transformers 5 reads only rope_type")
+    if new.values and old.values:
+        if new.values != old.values:
+            raise keys.wrong("rope_scaling", "not what rope_parameters says")
+        old.left.clear()
+    return new if new.values else old
+
+
+def either(keys: Keys, name: str, group: Keys, name_in_group: str) -> float:
+    """A number with a place in `rope_parameters` and an older one outside. Raises UserError if they differ.
+
+    In `rope_scaling`, it must be the one outside, too: only transformers 5 would read it there.
+    """
+    outside = keys.number(name, None)
+    value = float(group.number(name_in_group, REQUIRED if outside is None else outside))
+    if value != outside and (keys.values.get(name) is not None or "rope_scaling" in group.within):
+        raise group.wrong(name_in_group, f"{show(value)}, and {name} is {show(outside)}")
+    return value
 
 
 def read_stretch(group: Keys, context: int) -> Any:
@@ -45,7 +71,6 @@ def read_stretch(group: Keys, context: int) -> Any:
     name = group.take("rope_type", group.take("type", "default"))
     group.same("type", name)
     if name == "default":
-        group.finish()
         return {"kind": "none"}
     if not isinstance(name, str) or name not in TURNS:
         raise group.wrong(
@@ -60,7 +85,6 @@ def read_stretch(group: Keys, context: int) -> Any:
     if name == "yarn":
         group.must("truncate", True)
         stretch |= read_lengths(group, stretch)
-    group.finish()
     return stretch
 
 
