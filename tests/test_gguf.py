@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from minigpt.attention.stretch import Llama3
 from minigpt.hub import fetch
 from minigpt.hub.gguf_architectures import KNOWN
 from minigpt.hub.gguf_header import read_header
-from minigpt.hub.gguf_model import dequantised, open_gguf
+from minigpt.hub.gguf_model import NO_EFFECT, READ, check_metadata, dequantised, open_gguf, read_metadata
 from minigpt.hub.importer import import_folder
 from minigpt.runs.checkpoint import CheckpointError
 from minigpt.runs.run import Run, load
@@ -207,6 +208,70 @@ def test_a_file_computes_what_the_model_in_it_computes(case: str, tmp_path: Path
         [V - 1],
         None,
     )
+
+
+@pytest.mark.parametrize("case", ["llama", "qwen2", "qwen3", "gpt2", "gemma", "gemma2", "gemma3"])
+def test_each_key_of_the_format_is_read_or_refused_or_known_to_change_nothing(case: str, tmp_path: Path) -> None:
+    options = SIX if case == "gemma3" else {}
+    header = read_header(write(tmp_path / "model.gguf", make(case, vocab_size=V, **options)))
+    plain = read_metadata(header, case)
+    groups = [vars(group).values() for group in vars(gguf.Keys).values() if isinstance(group, type)]
+    names = [name for group in groups for name in group if isinstance(name, str) and "." in name]
+    for key in {name.format(arch=case, id=0, name="x", dense="x") for name in names}:
+        for value in (7, 0.5, True, "x", [1, 0]):
+            odd = replace(header, values=header.values | {key: value})
+            try:
+                check_metadata(odd, case)
+                same = read_metadata(odd, case) == plain
+            except UserError:
+                continue
+            assert not same or READ.fullmatch(key) or NO_EFFECT.fullmatch(key) or key.endswith("attention.causal")
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"general.type": "adapter"}, r'general\.type: "adapter" has no counterpart'),
+        ({"general.quantization_version": 1}, r"general\.quantization_version: 1"),
+        ({"adapter.lora.alpha": 16.0}, r"adapter\.lora\.alpha: 16\.0"),
+        ({"tokenizer.ggml.add_eos_token": True}, r"tokenizer\.ggml\.add_eos_token: true"),
+        ({"tokenizer.ggml.a_new_key": 1}, r"tokenizer\.ggml\.a_new_key: 1"),
+        ({"llama.attention.clamp_kqv": 8.0}, r"llama\.attention\.clamp_kqv: 8\.0"),
+        ({"llama.rope.scale_linear": 2.0}, r"llama\.rope\.scale_linear: 2\.0"),
+        ({"llama.vocab_size": 7}, r"llama\.vocab_size: 7"),
+        ({"llama.block_count": None}, r"llama\.block_count: missing; llama\.cpp reads no file without it"),
+    ],
+    ids=str,
+)
+def test_metadata_without_a_counterpart_are_refused_by_name(changes: Any, what: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "model.gguf", make("llama", vocab_size=V), **changes)
+    with pytest.raises(UserError, match=rf"model\.gguf: {what}"):
+        open_gguf(path)
+
+
+def test_metadata_that_change_nothing_are_passed_over(tmp_path: Path) -> None:
+    model = make("qwen2", vocab_size=V, num_key_value_heads=6)
+    changes = {
+        "general.type": "model", "general.quantization_version": 2, "general.sampling.temp": 0.5, "general.tags": ["x"],
+        "quantize.imatrix.file": "x", "split.count": 1, "tokenizer.ggml.padding_token_id": 3,
+        "tokenizer.ggml.add_eos_token": False, "tokenizer.chat_template.tool_use": "x", "qwen2.attention.causal": True,
+        "qwen2.rope.scaling.type": "none", "qwen2.expert_count": 0, "qwen2.attention.head_count_kv": None,
+    }  # fmt: skip
+    plain, other = (open_gguf(write(tmp_path / f"{n}.gguf", model, **one)) for n, one in enumerate(({}, changes)))
+    assert plain.config == other.config
+    assert plain.tokenizer().fingerprint == other.tokenizer().fingerprint
+
+
+def test_ends_of_text_may_be_listed_and_a_space_before_a_text_is_refused(tmp_path: Path) -> None:
+    model = make("llama", vocab_size=V)
+    ends = {"tokenizer.ggml.eos_token_ids": [V - 1, V - 2]}
+    assert list(open_gguf(write(tmp_path / "a.gguf", model, **ends)).tokenizer().ends) == [V - 1, V - 2]
+    for change, what in (
+        ({"tokenizer.ggml.add_space_prefix": True}, r"a\.gguf: tokenizer\.ggml\.add_space_prefix changes the text"),
+        ({"tokenizer.ggml.eos_token_ids": 7}, r"a\.gguf: tokenizer\.ggml\.eos_token_ids: expected a list of ids"),
+    ):
+        with pytest.raises(UserError, match=what):
+            open_gguf(write(tmp_path / "a.gguf", model, **change)).tokenizer()
 
 
 @torch.no_grad()

@@ -83,6 +83,12 @@ LIKE_GEMMA3 = LIKE_LLAMA | {
     "rope.scaling.type": "rope_scaling.rope_type",
     "rope.scaling.factor": "rope_scaling.factor",
 }
+# Of these, the keys for which llama.cpp has a value if they are missing; it reads no file without the others.
+OPTIONAL = {
+    "attention.head_count_kv", "attention.key_length", "attention.sliding_window", "attention.sliding_window_pattern",
+    "attn_logit_softcapping", "final_logit_softcapping", "rope.freq_base", "rope.freq_base_swa", "rope.scaling.type",
+    "rope.scaling.factor",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

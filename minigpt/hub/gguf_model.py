@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from minigpt.hub.folder import Place, check_plain
-from minigpt.hub.gguf_architectures import BY_FAMILY, KNOWN, nested
+from minigpt.hub.gguf_architectures import BY_FAMILY, KNOWN, OPTIONAL, nested
 from minigpt.hub.gguf_header import Header, check_numbers, read_header, read_numbers
 from minigpt.hub.gguf_pieces import steps_of_pieces
 from minigpt.hub.gguf_rope import FREQUENCIES, stretch_of
@@ -35,9 +35,24 @@ from minigpt.text.ranked import Ranked
 
 Json = dict[str, Any]
 
-OFF = {"rope.scaling.type": "none", "expert_count": 0, "expert_used_count": 0}  # values without effect
-NOTHING = ("vocab_size",)  # keys that repeat something else: here the number of tokens
+OFF = {  # values without effect; the last key is ollama's
+    "rope.scaling.type": "none", "expert_count": 0, "expert_used_count": 0, "attention.causal": True,
+    "rope.local.freq_base": 10_000.0,
+}  # fmt: skip
 OURS = {"minigpt.before_text": BEFORE_TEXT}  # minigpt's own key, which other programs ignore
+# The metadata beside those of the architecture: keys that are read here, keys that change no logit and no id (names and
+# records, other special tokens, settings of generation), and keys that must have one value, or be missing.
+READ = re.compile(
+    r"general\.(architecture|alignment)|tokenizer\.(chat_template|ggml\.(model|pre|tokens|token_type|scores|merges"
+    r"|add_bos_token|add_space_prefix|remove_extra_whitespaces|precompiled_charsmap|eos_token_ids))"
+)
+NO_EFFECT = re.compile(
+    r"general\..*|split\..*|quantize\.imatrix\..*|tokenizer\.(chat_template\..*|chat_templates|huggingface\.json)"
+    r"|tokenizer\.ggml\.(\w+_token_id|token_type_count)"
+)
+MUST_BE = {"general.type": "model", "general.quantization_version": 2} | dict.fromkeys(
+    (f"tokenizer.ggml.add_{name}_token" for name in ("eos", "sep", "unknown", "padding", "cls", "mask")), False
+)
 SPECIAL, WHOLE = 3, 4  # token types: control, and matched in a text before any other step
 BEGINS = ("llama-bpe", "llama3", "llama-v3", "falcon3")  # split patterns for which llama.cpp begins a text with a token
 
@@ -100,6 +115,9 @@ def of_bytes(values: Json) -> Ranked:
     types = values.get("ggml.token_type", [1] * len(tokens))
     if not has_form(types, [int]) or len(types) != len(tokens):
         raise UserError("tokenizer.ggml.token_type: expected a number for each token")
+    for key in ("ggml.add_space_prefix", "ggml.remove_extra_whitespaces", "ggml.precompiled_charsmap"):
+        if values.get(key):
+            raise UserError(f"tokenizer.{key} changes the text: it is not read for a vocabulary of bytes")
     begins = values.get("ggml.add_bos_token", split in BEGINS)
     return Ranked(
         tokens,
@@ -125,9 +143,12 @@ def of_pieces(values: Json) -> HuggingFace:
 
 
 def ends_of(values: Json) -> list[Any]:
-    """The ids at which generation stops."""
-    found = dict.fromkeys(values.get(f"ggml.{name}_token_id") for name in ("eos", "eot", "eom"))
-    return [id for id in found if id is not None]
+    """The ids at which generation stops. Raises UserError."""
+    several = values.get("ggml.eos_token_ids", [])  # of ollama
+    if not has_form(several, [int]):
+        raise UserError("tokenizer.ggml.eos_token_ids: expected a list of ids")
+    found = [values.get(f"ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
+    return [id for id in dict.fromkeys([*found, *several]) if id is not None]
 
 
 def open_gguf(path: Path) -> GGUF:
@@ -139,6 +160,7 @@ def open_gguf(path: Path) -> GGUF:
         raise UserError(f"{path}: general.architecture: {show(name)} is not read (only {', '.join(KNOWN)})")
     if header.values.get("split.count", 1) != 1:
         raise UserError(f"{path}: one of several files of a model; llama-gguf-split --merge makes one of them")
+    check_metadata(header, name)
     for tensor in header.tensors:
         stored_type(header, tensor)
     stored = {renamed(own, KNOWN[name].names, path): own for own in header.tensors if own != FREQUENCIES}
@@ -146,6 +168,16 @@ def open_gguf(path: Path) -> GGUF:
     if FREQUENCIES in header.tensors:
         config["rope_scaling"] = read_stretch(header, config)
     return GGUF(header, config, stored)
+
+
+def check_metadata(header: Header, name: str) -> None:
+    """Raises UserError for a key beside those of the architecture `name` that is not known, or has another value."""
+    for key, value in header.values.items():
+        if key.startswith(f"{name}.") or key in OURS or READ.fullmatch(key):
+            continue
+        if value != MUST_BE[key] if key in MUST_BE else not NO_EFFECT.fullmatch(key):
+            what = f"{show(value)} has no counterpart in minigpt, or minigpt does not know this key"
+            raise UserError(f"{header.path}: {one_line(key)[:60]}: {what}")
 
 
 def read_stretch(header: Header, config: Json) -> Json:
@@ -179,6 +211,8 @@ def read_metadata(header: Header, name: str) -> Json:
     if not has_form(tokens, [str]) or not tokens:
         raise UserError(f"{header.path}: there is no vocabulary in it (tokenizer.ggml.tokens)")
     own = {key[len(name) + 1 :]: value for key, value in values.items() if key.startswith(f"{name}.")}
+    if missing := known.keys.keys() - own.keys() - OPTIONAL:
+        raise UserError(f"{header.path}: {name}.{min(missing)}: missing; llama.cpp reads no file without it")
     said = [key for key in known.keys if key in own and own[key] != OFF.get(key)]
     config = nested({known.keys[key]: plain(own.pop(key)) for key in said})
     config |= {
@@ -189,10 +223,11 @@ def read_metadata(header: Header, name: str) -> Json:
     config |= {theirs: values[key] for key, theirs in OURS.items() if key in values}
     width, n_head = config.get("hidden_size"), config.get("num_attention_heads")
     if has_form([width, n_head], (int, int)) and n_head:
-        config.setdefault("head_dim", width // n_head)
-    same = dict.fromkeys(("rope.dimension_count", "attention.value_length"), config.get("head_dim"))
+        config = {"head_dim": width // n_head, "num_key_value_heads": n_head} | config
+    repeated = ("rope.dimension_count", "attention.value_length", "attention.head_dim")
+    same = dict.fromkeys(repeated, config.get("head_dim")) | {"vocab_size": len(tokens)}
     for key, value in own.items():
-        if key not in NOTHING and value != same.get(key, OFF.get(key)):
+        if value != same.get(key, OFF.get(key)):
             what = f"{show(value)} has no counterpart in minigpt, or minigpt does not know this key"
             raise UserError(f"{header.path}: {one_line(name)}.{one_line(key)[:60]}: {what}")
     try:
