@@ -15,6 +15,7 @@ from running import small_text
 from test_gguf import WIDE, add_tensors, gguf
 
 from minigpt.hub.gguf_model import Json, of_pieces, open_gguf
+from minigpt.hub.gguf_pieces import merges_of
 from minigpt.hub.importer import import_folder
 from minigpt.runs.report import silent
 from minigpt.runs.run import load
@@ -105,6 +106,15 @@ def test_what_is_not_read_is_one_line(changes: Json, what: str) -> None:
     with pytest.raises(UserError, match=what) as found:
         of_pieces(VALUES | changes)
     assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("longest", "what"), [(1001, "a piece of 1,001 characters"), (1000, "merges take more than 41,943,040 characters")]
+)
+def test_pieces_whose_merges_would_take_the_memory_are_refused(longest: int, what: str) -> None:
+    pieces = {"a" * length: 0.0 for length in range(1, longest + 1)}  # made of 500,000 pairs, of 167 million characters
+    with pytest.raises(UserError, match=what):
+        merges_of(pieces)
 
 
 def write(path: Path, values: Json) -> Path:

@@ -30,6 +30,7 @@ from minigpt.system.errors import UserError
 from minigpt.system.folder import sha256_of
 from minigpt.system.strict_json import has_form
 from minigpt.system.terminal import one_line
+from minigpt.text.hf_steps import MOST_IDS
 from minigpt.text.hf_tokenizer import HuggingFace
 from minigpt.text.ranked import Ranked
 
@@ -103,6 +104,8 @@ class GGUF:
             what = "only vocabularies of bytes (gpt2) and of SentencePiece (llama) are read"
             hint = "the model's folder with tokenizer.json may be"
             raise UserError(f"{self.header.path}: tokenizer.ggml.model: {show(model)}: {what}; {hint}")
+        if (count := len(values["ggml.tokens"])) > MOST_IDS:
+            raise UserError(f"{self.header.path}: tokenizer.ggml.tokens: {count:,}; at most {MOST_IDS:,} are read")
         try:
             return known[model](values)
         except UserError as error:

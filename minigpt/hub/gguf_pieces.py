@@ -15,7 +15,7 @@ from typing import Any
 from minigpt.system.errors import UserError
 from minigpt.system.strict_json import has_form
 from minigpt.system.waiting import progress
-from minigpt.text.hf_steps import SPACE
+from minigpt.text.hf_steps import LARGEST, LONGEST_NAME, SPACE
 
 NORMAL, UNKNOWN, CONTROL, OWN, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # types of pieces; OWN: user-defined
 
@@ -54,13 +54,20 @@ def steps_of_pieces(values: Mapping[str, Any]) -> Json:
 
 
 def merges_of(pieces: Mapping[str, float]) -> list[tuple[str, str]]:
-    """All pairs of pieces whose union is a piece, in the order in which they are merged."""
-    found = []
+    """All pairs of pieces whose union is a piece, in the order in which they are merged. Raises UserError for so long
+    pieces, or so many pairs, that no tokenizer.json could hold them: n pieces `aaa...` are made of n^2 / 2 pairs."""
+    if long := next((piece for piece in pieces if len(piece) > LONGEST_NAME), None):
+        what = f"a piece of {len(long):,} characters; at most {LONGEST_NAME:,} are read"
+        raise UserError(f"tokenizer.ggml.tokens: {what}")
+    found, size = [], 0  # size: characters of the merges in a tokenizer.json
     for piece, score in progress(pieces.items(), "finding the merges", len(pieces), "pieces"):
         for cut in range(1, len(piece)):
             left, right = piece[:cut], piece[cut:]
             if left in pieces and right in pieces:
                 found.append((-score, left, right))
+                size += len('["",""],') + len(piece)
+        if size > LARGEST:
+            raise UserError(f"tokenizer.ggml.tokens: their merges take more than {LARGEST:,} characters")
     return [(left, right) for _, left, right in sorted(found)]
 
 
