@@ -75,7 +75,7 @@ IN_TRAINING = [
         + KIND.replace("MultiHead", "Retention")
         + "    def __init__(self, config, model, layer=0):\n        super().__init__(config, model, layer)\n"
         "        self.query, self.key = nn.Linear(16, 4), nn.Linear(16, 4)\n",
-        "mine.py:9 in Mine (called by products, layer 1): RuntimeError: ",
+        "mine.py:9 in Mine (called by split_heads, layer 1): RuntimeError: ",
     ),
     (
         "a constructor without the layer",

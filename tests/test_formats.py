@@ -238,38 +238,38 @@ def test_a_file_that_changes_after_the_check_is_named(change: str, name: str, mo
     if change == "a folder":
         path.mkdir()
     elif change == "no permission":
-        monkeypatch.setattr(Path, "open", refusing(Path.open, name))
+        monkeypatch.setattr(files, "open_plain", refusing(files.open_plain, name))
     elif change == "a bad disk":
-        monkeypatch.setattr(Path, "open", failing_later(Path.open, name))
+        monkeypatch.setattr(files, "open_plain", failing_later(files.open_plain, name))
     elif change == "cut short":
         path.write_bytes(LATER[name][:-3])
     elif change == "other bytes":
         path.write_bytes(bytes([LATER[name][0] ^ 1]) + LATER[name][1:])
-    with pytest.raises((UserError, OSError), match=rf"{name}: changed while|{name}'$") as failed:
+    with pytest.raises((UserError, OSError), match=rf"{name}: changed while|{name}: a folder|{name}'$") as failed:
         write_shards(Path("f"), corpus, Byte(), np.dtype("<u2"), 0)
     assert ("changed while" in str(failed.value)) == (change in ("cut short", "other bytes"))
 
 
-def refusing(open_path: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """`Path.open` that has no permission for files of a name, as a user has who is not root."""
+def refusing(open_plain: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """`open_plain` that has no permission for files of a name, as a user has who is not root."""
 
-    def opened(path: Path, *arguments: str) -> Any:
+    def opened(path: Path) -> Any:
         if path.name == name:
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return open_path(path, *arguments)
+        return open_plain(path)
 
     return opened
 
 
-def failing_later(open_path: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """`Path.open` that gives files of a name whose disk fails once they are read."""
+def failing_later(open_plain: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """`open_plain` that gives files of a name whose disk fails once they are read."""
 
     class Bad(io.FileIO):
         def readinto(self, buffer: Any) -> int:
             raise OSError(errno.EIO, "Input/output error")
 
-    def opened(path: Path, *arguments: str) -> Any:
-        return io.BufferedReader(Bad(path)) if path.name == name else open_path(path, *arguments)
+    def opened(path: Path) -> Any:
+        return io.BufferedReader(Bad(path)) if path.name == name else open_plain(path)
 
     return opened
 

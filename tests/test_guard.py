@@ -421,7 +421,7 @@ def of_values(change: Callable[[Tensor], Tensor]) -> tuple[str, Change]:
 STEPS: dict[str, dict[str, Change]] = {
     "capped": {"scores": lambda parent, query, key: 1.5 * (parent(query, key) / 1.5).tanh()},
     "negated": {"scores": lambda parent, query, key: -parent(query, key)},
-    "sharper": {"scale": lambda parent, query: 2 * parent(query)},
+    "sharper": {"scale": lambda parent, *query: 2 * parent(*query)},
     "near": {"mask": lambda parent, T, S, device: parent(T, S, device) & (distance(T, S) < 3)},
     "sloped": {"bias": lambda parent, query, key: parent(query, key) - distance(query.shape[2], key.shape[2])},
     "with a sink": {"normalise": lambda parent, scores: parent(F.pad(scores, (0, 1)))[..., :-1]},

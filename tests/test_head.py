@@ -149,7 +149,7 @@ def test_writing_and_looking_see_capped_logits() -> None:
     config = SimpleNamespace(
         sampling=SimpleNamespace(weights="float32", stop="\n"), training=SimpleNamespace(fast=True)
     )
-    run: Any = SimpleNamespace(model=model, config=config, tokenizer=tokenizer)
+    run: Any = SimpleNamespace(model=model, config=config, tokenizer=tokenizer, usual_loss=lambda: None)
     player = Player(run)  # the playground
     torch.testing.assert_close(player.logits(ids[0].tolist(), 7, Edits()), expected[-1], **near)
     torch.testing.assert_close(torch.tensor(player.surprises(ids[0].tolist(), Edits())), losses, **near)

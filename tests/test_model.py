@@ -229,7 +229,7 @@ def test_a_model_of_any_kind_can_learn(kind: type[Attention]) -> None:
     ids = torch.randint(11, (4, 9))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     losses = []
-    for _ in range(6):
+    for _ in range(12):
         loss = F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
         optimizer.zero_grad()
         loss.backward()

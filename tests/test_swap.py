@@ -209,7 +209,7 @@ def test_one_kind_in_place_of_a_list_and_an_option_for_all_of_it(home: Path) -> 
     assert kinds(opened(home, name="mixed")) == ["sliding_window", "grouped_query", "sliding_window"]
     assert kinds(opened(home, "model.attention=grouped_query", name="mixed")) == ["grouped_query"] * 3
     windows = opened(home, "model.attention=sliding_window", name="mixed").model.attentions()
-    assert [layer.config.window for layer in windows] == [4, None, 4]  # the run's own, and the default
+    assert [layer.config.window for layer in windows] == [4, 4, 4]  # the run's own
     unscaled = opened(home, "model.attention.scaled=false", name="mixed").model.attentions()
     assert [attention.config.scaled for attention in unscaled] == [False] * 3
 

@@ -102,7 +102,8 @@ def resume(
     check_run(folder)
     with ExitStack() as after_an_error:  # a notebook keeps the error, and with it whatever belongs to this call
         lock = after_an_error.enter_context(Lock(folder)) if distributed.rank() == 0 else None
-        config, changes = _changed_config(folder, overrides, allow_data_change)
+        told = list[str]()
+        config, changes = _changed_config(folder, overrides, allow_data_change, told.append)
         shared = distributed.started()[1] > 1 and isinstance(config.training.parallel, FSDP.Config)
         saved, notes = open_checkpoint(folder, values=not shared)  # sharded: each process reads its slices later
         for note in notes:
@@ -120,8 +121,9 @@ def resume(
         text = _changed_text(trainer, saved, allow_data_change)
         _restore(trainer, saved)
         trainer.lock = lock
-        for key, before, after in changes:  # only now: a resume that was refused has changed nothing
-            say(f"changed: {key}: {before} -> {after}")
+        told += [f"changed: {key}: {before} -> {after}" for key, before, after in changes]
+        for line in told:  # only now: a resume that was refused has changed nothing
+            say(line)
         if text:
             say(f"changed: the text of {config.data.source} is not the one that {folder} was trained on")
         changes += [*text, *([("checks", "passed", checks)] if checks != "passed" else [])]
@@ -133,9 +135,11 @@ def resume(
     return trainer
 
 
-def _changed_config(folder: Path, overrides: Sequence[str], allow_data_change: bool) -> tuple[RunConfig, list[Change]]:
+def _changed_config(
+    folder: Path, overrides: Sequence[str], allow_data_change: bool, tell: Say
+) -> tuple[RunConfig, list[Change]]:
     """A run's config with overrides, and what they change. Raises UserError for what cannot change."""
-    old, config = read_config(folder), read_config(folder, overrides, say)
+    old, config = read_config(folder), read_config(folder, overrides, tell)
     if old.data.source == PRETRAINED:
         what = "it was imported, and has no training to go on with: start one with its weights"
         raise UserError(f"--resume: {folder}: {what}: --from-run {folder.name} data.source=my.txt")

@@ -114,7 +114,7 @@ class MLSTM(Retention, kind="mlstm"):
     edges: ClassVar[tuple[Edge, ...]] = (
         Edge("linear", "large inputs, nothing is forgotten", {"features": "elu", "normed": False}, {}, large_inputs),
         Edge("retention", "small inputs, constant gates", {"normed": False}, {"normed": False}, small_inputs),
-        Edge("forgetting", "large inputs, one product", {"normed": False}, {}, inputs_are_scores, without=("rotary",)),
+        Edge("forgetting", "large inputs, one product", {"normed": False}, {}, inputs_are_scores, without=("rotate",)),
     )
 
     @dataclass(frozen=True, kw_only=True)
@@ -223,7 +223,7 @@ class MLSTM(Retention, kind="mlstm"):
         return state, torch.cat((found[..., :-1] / self.divisor(found[..., -1:], largest), skipped), dim=1)
 
     def empty(self, key: Tensor, value: Tensor) -> Tensor:
-        return key.new_zeros(*key.shape[:2], self.d, self.e + 2)  # (B, H, d, e + 2)
+        return key.new_zeros(*key.shape[:2], self.d, value.shape[-1] + 2)  # (B, H, d, e + 2)
 
     def gates_of_output(self, x: Tensor) -> Tensor:
         return super().gates_of_output(x) if self.config.inner else split_heads(self.gate(x), self.n_head).sigmoid()
