@@ -129,4 +129,6 @@ def cut(page: Any) -> list[str]:
                 page.evaluate("() => dispatchEvent(new Event('afterprint'))")
     page.emulate_media(media="screen", color_scheme=None)
     page.set_viewport_size(size)
+    # the page is told of its colours before the next frame
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     return found

@@ -149,7 +149,7 @@ STARTING = {
     "resume": "train.py --resume small training.max_steps=6",
     "learn": "train.py --config bpe.yaml training.max_steps=2",
     "sample": "sample.py --run small --prompt the --max-tokens 3",
-    "show": "show_attention.py --run small --prompt the --text",
+    "show": "show_attention.py --run small --prompt the",
     "explore": "explore.py --run small --prompt the",
     "export": "export_hf.py --run small --out out",
     "play": "play.py --run small --measure",
