@@ -210,7 +210,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def explain(self, error: Exception) -> None:
         """Print an error on the terminal; the page is not told its text."""
-        complain(one_line(f"{type(error).__name__}: {error}"))
+        what = NO_MORE if no_more(error) else one_line(f"{type(error).__name__}: {error}")
+        complain(f"a question could not be answered: {what}")
 
     def refuse(self, code: int) -> None:
         """Send the constant answer for a status code."""

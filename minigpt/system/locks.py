@@ -33,6 +33,7 @@ else:
     import fcntl
 
 LOCK, HOLDER = ".lock", ".holder"
+HANDOVER = 3.0  # seconds until a holder has said with whom it shares
 PULSE, SILENCE = 5.0, 120.0  # seconds: how often a holder shows that it lives, and how long it may not
 TAKEN = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
 NO_LOCKS = (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of some network's file systems
@@ -236,7 +237,10 @@ class Lock(AbstractContextManager["Lock"]):
         has the folder, and OSError."""
         whole = [folder] if sys.platform != "win32" else []
         self.claim = Claim([*whole, folder / LOCK], folder / HOLDER)
-        if not self.claim.take(together):
+        until = time.monotonic() + (HANDOVER if together else 0)
+        while not (taken := self.claim.take(together)) and time.monotonic() < until:
+            time.sleep(0.05)
+        if not taken:
             more = "" if self.claim.locks else f" (if it has ended, remove {folder / HOLDER}: this disk has no locks)"
             raise InUse(f"{folder} is in use by {holder(folder / HOLDER)}{more}: two runs cannot share a folder")
 

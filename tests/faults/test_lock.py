@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -300,3 +301,22 @@ def test_a_system_without_locks_of_folders_and_without_sighup_trains_and_locks_a
     assert ended.returncode == 0, ended.stderr
     assert "small is in use by process" in ended.stdout
     assert resume(tmp_path, "training.max_steps=14").code == 0
+
+
+def test_who_comes_while_a_holder_writes_down_with_whom_it_shares_waits_for_it(tmp_path: Path) -> None:
+    for number in range(10):
+        (folder := tmp_path / str(number)).mkdir()
+        together, had = threading.Barrier(8), list[Lock]()
+
+        def take(folder: Path = folder, together: threading.Barrier = together, had: list[Lock] = had) -> None:
+            together.wait()
+            had.append(Lock(folder, together="the same runs"))
+
+        threads = [threading.Thread(target=take) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(had) == 8  # a thread that is refused raises InUse, which fails the test as well
+        for lock in had:
+            lock.claim.release()
