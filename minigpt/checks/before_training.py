@@ -129,19 +129,11 @@ def not_learned(model: GPT) -> list[str]:
     mine = tuple(f"{name}." if name else "" for name, part in trial.named_modules() if is_users(part))
     silent = [name for name in what_does_not_learn(trial) if name.startswith(mine)]
     losses = [name for name in silent if name.endswith(".extra_loss")]
-    why = (
-        "a gate that never opens, a detach, or a layer that is not used? If it is meant, freeze: requires_grad_(False)"
-    )
-    return [
-        *(
-            f"{line} got no gradient in a trial of a few steps: {why}"
-            for line in by_layer([name for name in silent if name not in losses])
-        ),
-        *(
-            f"{line} returned None in a trial of a few steps: is what makes the loss called?"
-            for line in by_layer(losses)
-        ),
-    ]
+    parameters = [name for name in silent if name not in losses]
+    when = "in a trial of a few steps"
+    why = "a gate that never opens, a detach, an unused layer? If it is meant, freeze: requires_grad_(False)"
+    notes = [f"{line} got no gradient {when}: {why}" for line in by_layer(parameters)]
+    return notes + [f"{line} returned None {when}: is what makes the loss called?" for line in by_layer(losses)]
 
 
 def is_users(part: nn.Module) -> bool:
