@@ -98,18 +98,18 @@ def overflow(page: Any) -> int:
 CUT = """paper => {
     const [found, root] = [[], document.documentElement];
     if (root.scrollWidth > root.clientWidth) found.push(`the page is ${root.scrollWidth} wide`);
-    const told = (e) => `${e.tagName.toLowerCase()}#${e.id}.${e.className.baseVal ?? e.className}`;
+    const named = (e) => `${e.tagName.toLowerCase()}#${e.id}.${e.className.baseVal ?? e.className}`;
     for (const e of paper ? document.querySelectorAll("body *") : []) {
         const [style, box] = [getComputedStyle(e), e.getBoundingClientRect()];
         if (!box.width || !box.height || style.visibility === "hidden") continue;
         const scrolls = (how, inside, outside) => /auto|scroll/.test(how) && inside > outside + 1;
         const across = scrolls(style.overflowX, e.scrollWidth, e.clientWidth);
         const down = scrolls(style.overflowY, e.scrollHeight, e.clientHeight);
-        if (box.right > root.clientWidth + 1) found.push(`${told(e)} ends at ${box.right}`);
-        else if (across || down) found.push(`${told(e)} is cut off`);
+        if (box.right > root.clientWidth + 1) found.push(`${named(e)} ends at ${box.right}`);
+        else if (across || down) found.push(`${named(e)} is cut off`);
         const light = style.color.match(/[\\d.]+/g).slice(0, 3).every((x) => Number(x) > 170);
         const written = [...e.childNodes].some((one) => one.nodeType === 3 && one.data.trim());
-        if (light && written) found.push(`${told(e)} is pale`);
+        if (light && written) found.push(`${named(e)} is pale`);
     }
     return found;
 }"""
@@ -129,6 +129,10 @@ def cut(page: Any) -> list[str]:
                 page.evaluate("() => dispatchEvent(new Event('afterprint'))")
     page.emulate_media(media="screen", color_scheme=None)
     page.set_viewport_size(size)
-    # the page is told of its colours before the next frame
-    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    told(page)
     return found
+
+
+def told(page: Any) -> None:
+    """Waits until the page knows its colours: it is told of them before the next frame."""
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from browser import QUICKLY, THEMES, Visit, cut, overflow, violations
+from browser import QUICKLY, THEMES, Visit, cut, overflow, told, violations
 from running import script, started, well
 
 from minigpt.attention import Attention
@@ -308,6 +308,12 @@ def test_on_paper_nothing_is_folded_and_the_answers_come_behind_the_questions(pa
     """Of the lessons that are open, or else of all; on the screen everything is then where it was."""
     seen = visit(page, theme="dark")
     screen = seen.content()
+    seen.evaluate("() => dispatchEvent(new Event('beforeprint'))")
+    for scheme in ("light", "dark"):  # the system changes its colours while the page is on paper
+        seen.emulate_media(color_scheme=scheme)
+        told(seen)
+    seen.evaluate("() => dispatchEvent(new Event('afterprint'))")
+    assert seen.content() == screen
     assert cut(seen) == [] and seen.content() == screen
     for opened, count in {(): len(LESSONS), (1, 4): 2}.items():
         seen.reload()

@@ -68,6 +68,7 @@ function printed(before, after = () => {}) {
   window.addEventListener("afterprint", () => {
     if (kept) document.documentElement.dataset.theme = kept;
     else delete document.documentElement.dataset.theme;
+    darkOutside.dispatchEvent(new Event("change")); // the colours may have changed meanwhile
     after();
   });
 }

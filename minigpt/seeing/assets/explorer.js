@@ -172,7 +172,7 @@ async function explore() {
     show();
   };
   themeButton(byId("theme"), () => recolour());
-  printed(() => { byId("words").open = true; recolour(numbers.heads.length); }, () => recolour());
+  printed(() => { byId("words").open = true; recolour(numbers.heads.length); });
   window.addEventListener("pointermove", (event) => { if (event.movementX || event.movementY) scrolled = false; }, true);
   window.addEventListener("hashchange", () => {
     stopAsking();
