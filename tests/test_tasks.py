@@ -17,6 +17,7 @@ from torch import Tensor
 
 from minigpt.config.options import from_dict, load, to_yaml
 from minigpt.languages.tasks import Task
+from minigpt.languages.tasks.ceilings import MEANS, Means, ceiling
 from minigpt.languages.tasks.facts import RELATIONS, Facts
 from minigpt.model import GPT, ModelConfig
 from minigpt.runs.assemble import RunConfig
@@ -124,6 +125,48 @@ def facts(sizes: list[int], subjects: int, relations: str, exponent: float) -> T
                 yield f"\n{name}|" + "".join(relations[i] + values[i] for i in order) + end, chance
 
 
+def most(sizes: list[int], digits: str) -> Texts:
+    for n in sizes:
+        counted = [(told, Counter(told).most_common(2)) for told in product(digits, repeat=n)]
+        clear = [(told, ranks[0][0]) for told, ranks in counted if len(ranks) == 1 or ranks[0][1] > ranks[1][1]]
+        for told, answer in clear:
+            yield f"\n{''.join(told)}|{answer}", 1 / len(sizes) / len(clear)
+
+
+def trio(sizes: list[int], values: str) -> Texts:
+    following = dict(zip("abcdef", "bcaefd"))
+    for n in sizes:
+        letters = "abcdef"[: 3 * n]
+        for told, said in product(permutations(letters), product(values, repeat=3 * n)):
+            cards = "".join(map("".join, zip(told, said)))
+            for asked in letters:
+                chance = 1 / len(sizes) / math.factorial(3 * n) / len(values) ** (3 * n) / (3 * n)
+                yield f"\n{cards}|{asked}{said[told.index(following[asked])]}", chance
+
+
+def other(sizes: list[int], letters: str) -> Texts:
+    for n in sizes:
+        two = [told for told in product(letters, repeat=n) if len(set(told)) == 2]
+        for told, asked in product(two, letters):
+            if asked in told:
+                [answer] = set(told) - {asked}
+                yield f"\n{''.join(told)}|{asked}{answer}", 1 / len(sizes) / len(two) / 2
+
+
+def difference(sizes: list[int], letters: str, values: str) -> Texts:
+    for n in sizes:
+        for told, said in product(permutations(letters, n), product(values, repeat=n)):
+            cards = dict(zip(told, said))
+            lower = {x: [y for y in told if y != x and cards[y] <= cards[x]] for x in told}
+            first = [x for x in told if lower[x]]
+            chance = 1 / len(sizes) / math.perm(len(letters), n) / len(values) ** n / len(first)
+            for more in first:
+                for less in lower[more]:
+                    answer = int(cards[more]) - int(cards[less])
+                    text = "".join(map("".join, cards.items()))
+                    yield f"\n{text}|{more}{less}{answer}", chance / len(lower[more])
+
+
 SMALL: dict[str, tuple[dict[str, Any], Callable[[], Texts]]] = {
     "facts": (
         {"questions": [1, 3], "subjects": 5, "relations": 3, "exponent": 1.5},
@@ -137,6 +180,12 @@ SMALL: dict[str, tuple[dict[str, Any], Callable[[], Texts]]] = {
     "counting": ({"length": [2, 4], "vocabulary": 3, "questions": 2}, lambda: counting([2, 4], "abc", 2)),
     "parity": ({"length": [1, 2, 5]}, lambda: parity([1, 2, 5])),
     "permutations": ({"length": [1, 3]}, lambda: three_things([1, 3])),
+    "most": ({"length": [2, 5], "digits": 3}, lambda: most([2, 5], "012")),
+    "match": ({"pairs": [1, 3], "keys": 3, "values": 2}, lambda: recall([1, 3], "abc", "01", 1)),
+    "trio": ({"rings": [1, 2], "values": 2}, lambda: trio([1, 2], "01")),
+    "other": ({"length": [2, 4], "vocabulary": 3}, lambda: other([2, 4], "abc")),
+    "difference": ({"cards": [2, 3], "keys": 4, "values": 3}, lambda: difference([2, 3], "abcd", "012")),
+    "current": ({"writes": [2, 3], "keys": 2, "values": 3}, lambda: latest([2, 3], "ab", "012", 1)),
 }
 
 
@@ -218,6 +267,150 @@ def test_the_sizes_for_validation_may_be_larger() -> None:
     sizes = [len(text.split("|")[0]) // 2 for text in told.texts()]
     assert set(sizes[:-60]) == {2} and set(sizes[-60:]) == {2, 9}
     assert told.takes == ("free", "local", "2 pairs", "9 pairs")
+
+
+# --------------------------------------------------------------------------------------------------------- ceilings
+
+Evidence = Callable[[str, str], object]  # what a reader knows of a text with its bar, and of what is asked
+
+
+def only_the_question(told: str, asked: str) -> object:
+    return asked
+
+
+def the_bag(told: str, asked: str) -> object:
+    return sorted(told), asked
+
+
+def the_bag_of_neighbours(told: str, asked: str) -> object:
+    return sorted(zip("\n" + told, told)), asked
+
+
+def best_reader(texts: Texts, evidence: Evidence) -> float:
+    """How often the best of all readers is right that knows this of each text, of all texts written out."""
+    odds: dict[str, Counter[str]] = {}
+    for text, chance in texts:
+        told, asked = text[1:].split("|")
+        known = repr(evidence(told + "|", asked[:-1]))
+        odds.setdefault(known, Counter())[asked[-1]] += chance  # type: ignore[assignment]
+    return sum(max(answers.values()) for answers in odds.values())
+
+
+@pytest.mark.parametrize("kind", ["most", "match", "trio", "other", "difference", "current"])
+def test_an_exact_ceiling_is_the_best_of_all_readers_of_all_texts(kind: str) -> None:
+    options, written = ({"rings": [1], "values": 3}, lambda: trio([1], "012")) if kind == "trio" else SMALL[kind]
+    told = task(kind, **options)
+    exact = 0
+    for means in MEANS[:1] if kind == "other" else MEANS:  # its others are fitted
+        for neighbours in (True, False):
+            known = ceiling(told, means, neighbours)
+            if known and known.exact:
+                evidence = only_the_question if means == "nothing" else the_bag
+                assert known.value == pytest.approx(best_reader(written(), evidence)), (means, neighbours)
+                exact += 1
+    assert exact >= 2
+    assert kind not in ("match", "trio", "difference", "current") or exact == 8  # nothing, mean, and four more untold
+
+
+def test_without_an_order_one_knows_which_letters_stand_side_by_side() -> None:
+    for sizes, keys, values in ([2, 3], "ab", "012"), ([4], "ab", "01"), ([4], "abc", "01"):
+        told = task("current", writes=sizes, keys=len(keys), values=len(values))
+        known = ceiling(told, "heads")
+        best = best_reader(latest(sizes, keys, values, 1), the_bag_of_neighbours)
+        assert known is not None and known.value == pytest.approx(best, abs=0.015)
+        assert best < 1 and ceiling(told, "one layer") is None
+
+
+def test_the_ceiling_of_a_mean_is_reached_on_the_texts_of_the_default_sizes() -> None:
+    """By naming the commonest number. A sample of 4,000 is within 0.02."""
+    for kind, rightly in ("match", 0.3366), ("trio", 0.3366), ("current", 0.2999):
+        texts = [text.split("|") for text in task(kind).tell(0, 4000)]
+        commonest = [(Counter(sorted(told[2::2])).most_common(1)[0][0], asked[-1]) for told, asked in texts]
+        known = ceiling(task(kind), "mean")
+        assert known is not None and known.exact and known.value == pytest.approx(rightly, abs=1e-4)
+        assert sum(one == answer for one, answer in commonest) / 4000 == pytest.approx(known.value, abs=0.02)
+
+
+def test_a_symmetric_score_reaches_its_ceiling_in_a_ring_of_three() -> None:
+    """b with c scores highest and a with c lowest, so c looks at b and not at a; if it likes high numbers, it is right
+    where a has a higher one than b, or the same. No other order of the three scores, and no other liking, is better."""
+    known = ceiling(task("trio"), "dot product")
+    assert known is not None and not known.exact
+    questions = []
+    for told, (asked, answer) in (text[1:].split("|") for text in task("trio").tell(0, 3000)):
+        ring, cards = ("abc" if asked in "abc" else "def"), dict(zip(told[::2], told[1::2]))
+        two = [place for place in range(3) if ring[place] != asked]
+        questions.append((ring.index(asked), [(place, cards[ring[place]]) for place in two], answer))
+
+    def accuracy(scores: list[list[float]], likes: list[int]) -> float:
+        right = 0
+        for asked, cards, answer in questions:
+            weights = {number: scores[asked][place] + likes[asked] * int(number) for place, number in cards}
+            right += max(weights, key=lambda number: weights[number]) == answer
+        return right / len(questions)
+
+    rates = [
+        accuracy([[0, ab, ac], [ab, 0, bc], [ac, bc, 0]], list(likes))
+        for ab, ac, bc in permutations((0.0, 0.1, 0.2))
+        for likes in product((0, 1), repeat=3)
+    ]
+    assert max(rates) == pytest.approx(known.value, abs=0.02)
+
+
+def test_one_mean_can_subtract_if_weights_say_the_number_and_values_the_letter() -> None:
+    """So the ceiling of one head is an estimate. Letter number i has the value i, a sink half of x + y, and each weight
+    is the exponential of a sum of functions of one letter or number and one letter asked for, as scores of x can be."""
+    small, letters = 1e-3, "abcdef"
+    for told, asked in (text[1:].split("|") for text in task("difference").tell(0, 400)):
+        x, y = letters.index(asked[0]), letters.index(asked[1])
+        cards = [(letters.index(told[i]), int(told[i + 1])) for i in range(0, len(told), 2)]
+        scores = [small * (x - y) * number + (40 if letter in (x, y) else 0) for letter, number in cards]
+        weights = [math.exp(score - 40) / (x - y) ** 2 for score in scores]  # the others' are nearly 0
+        sink = 1 / small  # so that the sum of the weights hardly depends on the numbers
+        mean = (sum(weight * letter for weight, (letter, _) in zip(weights, cards)) + sink * (x + y) / 2) / (
+            sum(weights) + sink
+        )
+        assert round((mean - (x + y) / 2) * sink / small * 2) == int(asked[2])
+
+
+@pytest.mark.parametrize("neighbours", [True, False])
+def test_a_ceiling_is_between_that_of_fewer_means_and_one(neighbours: bool) -> None:
+    for kind in ("most", "match", "trio", "difference", "current"):
+        values = [known.value for means in MEANS if (known := ceiling(task(kind), means, neighbours))]
+        assert values == sorted(values) and values[0] > 0.09 and values[-1] < 0.9
+
+
+SOLVED_BY: dict[tuple[str, bool], Means] = {
+    ("most", True): "mean",
+    ("match", True): "dot product",
+    ("trio", True): "query_key",
+    ("difference", True): "heads",
+    ("current", True): "one layer",
+}
+
+
+def test_there_is_no_ceiling_where_the_means_suffice() -> None:
+    for (kind, neighbours), enough in SOLVED_BY.items():
+        place = MEANS.index(enough)
+        assert [ceiling(task(kind), means, neighbours) is None for means in MEANS] == [i >= place for i in range(7)]
+    assert [ceiling(task("other"), means) is None for means in MEANS] == [False] + [
+        True
+    ] * 6  # if it is told neighbours
+    assert ceiling(task("other"), "one head", False) is ceiling(task("match", pairs=[1]), "mean") is None
+    assert ceiling(task("recall"), "mean") is ceiling(task("match", questions=2), "mean") is None
+    with pytest.raises(ValueError, match=r"means: expected one of nothing, mean, .*, found 'two heads'"):
+        ceiling(task("match"), "two heads")  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"vocabulary": 6}, {"vocabulary": 40, "length": [4, 12]}])
+def test_the_fits_for_the_other_letter_are_above_what_simple_readers_reach(options: dict[str, Any]) -> None:
+    """To look at the other letter alone and name one of the two is right half of the time; more means reach more."""
+    told = task("other", **options)
+    nothing, mean, dot, any_score = (ceiling(told, means, False) for means in MEANS[:4])
+    assert nothing and mean and dot and any_score
+    assert nothing.exact and nothing.value < mean.value <= dot.value < any_score.value
+    assert 0.6 < any_score.value < 1 and not mean.exact and "An estimate" in mean.why
 
 
 # --------------------------------------------------------------------------------------------------------- training

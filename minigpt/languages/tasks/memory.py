@@ -19,6 +19,7 @@ class Recall(Task, kind="recall"):
     """`eTbAkQ|bAkQ`: the value of a key. Multi-query associative recall (Zoology, arXiv 2312.04927)."""
 
     size, label, answers_at = "pairs", "{} pairs", (2, 2)
+    alphabet = VALUES
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Task.Config):
@@ -38,7 +39,7 @@ class Recall(Task, kind="recall"):
         return 1, self.config.keys
 
     def tale(self, sizes: Sequence[int]) -> Tale:
-        keys, values = LETTERS[: self.config.keys], Letters(VALUES[: self.config.values])
+        keys, values = LETTERS[: self.config.keys], Letters(self.alphabet[: self.config.values])
         told: dict[str, str] = {}
         yield "\n"
         while len(told) < max(sizes):
@@ -65,6 +66,7 @@ class Latest(Task, kind="latest"):
     """`aTbAaQbK|aQbK`: the value that was last written to a key. What was written before has to be forgotten."""
 
     size, label, answers_at = "writes", "{} writes", (2, 2)
+    alphabet = VALUES
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Task.Config):
@@ -80,7 +82,7 @@ class Latest(Task, kind="latest"):
     config: Config
 
     def tale(self, sizes: Sequence[int]) -> Tale:
-        keys, values = LETTERS[: self.config.keys], Letters(VALUES[: self.config.values])
+        keys, values = LETTERS[: self.config.keys], Letters(self.alphabet[: self.config.values])
         told: dict[str, str] = {}
         yield "\n"
         for writes in range(max(sizes)):

@@ -1,0 +1,360 @@
+"""What a reader can reach at most on a task of `steps.py`, if it has the means of one rung only.
+
+    ceiling(task, "mean")                        match: 0.337. It knows six numbers, and not whose they are
+    ceiling(task, "dot product")                 None: these means suffice
+    ceiling(task, "one layer", neighbours=False) match where no number is told its letter: 0.337, not proved
+
+The model that is meant has attention and nothing else (`block: attention_only`), and a head that is not tied. Its
+means, each with those before it:
+
+    nothing         it sees the end of the question only
+    mean            and all letters, added up: how often each is there
+    dot product     and weights, from symmetric scores; what is added up is x itself
+    query_key       and any scores
+    one head        and any values
+    heads           and several means
+    one layer       and the order
+
+An exact ceiling is computed from all texts: no reader with these means is better. The others are estimates: by fitting,
+from a sample of the texts, or without a proof; `why` says which.
+
+R restarts of a fit, V letters, n sorts of texts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from random import Random
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from minigpt.languages.tale import tell
+from minigpt.languages.tasks.base import BAR, Task
+from minigpt.languages.tasks.steps import Current, Difference, Match, Most, Other, Trio
+
+Means = Literal["nothing", "mean", "dot product", "query_key", "one head", "heads", "one layer"]
+MEANS: tuple[Means, ...] = ("nothing", "mean", "dot product", "query_key", "one head", "heads", "one layer")
+
+
+class Ceiling(NamedTuple):
+    """The highest accuracy that a reader can reach: `exact`, or an estimate; and the reason, in a sentence."""
+
+    value: float
+    exact: bool
+    why: str
+
+
+def ceiling(task: Task, means: Means, neighbours: bool = True) -> Ceiling | None:
+    """The ceiling on the texts for validation, all sizes alike; None where none below 1 is known: the means suffice.
+
+    `neighbours` says whether the model tells a letter the one before it, as the position `convolution` does. None too
+    of a task that is not one of `steps.py` or asks more than once. Raises ValueError for other means.
+    """
+    if means not in MEANS:
+        raise ValueError(f"means: expected one of {', '.join(MEANS)}, found {means!r}")
+    of = next((of for kind, of in CEILINGS.items() if isinstance(task, kind)), None)
+    if of is None or getattr(task.config, "questions", 1) > 1:
+        return None
+    each = [of(task.config, size, MEANS.index(means), neighbours) for size in task.new_sizes]
+    known = [one for one in each if one is not None]
+    value = sum(one.value for one in known) / len(each)
+    if len(known) < len(each) or value > 1 - 1e-9:
+        return None
+    return Ceiling(value, all(one.exact for one in known), known[0].why)
+
+
+# ------------------------------------------------------------------------------------------ numbers without an owner
+
+MEAN, DOT, HEAD, HEADS, LAYER = (MEANS.index(m) for m in ("mean", "dot product", "one head", "heads", "one layer"))
+NOTHING = "It sees the question alone, and names the commonest answer."
+BAG = "In the sum of all letters nobody knows whose a number is: it can only name the likeliest of the numbers told."
+ORDER = (
+    "A number does not know whose it is, and one layer cannot tell it first. An estimate, not proved: in a softmax's"
+    " denominator two letters can meet, but training does not find it."
+)
+
+
+def without_owners(bag: Callable[[], float], rung: int, neighbours: bool) -> Ceiling | None:
+    """The ceiling of a reader that knows the numbers and not whose they are; None where it may know."""
+    if rung == MEAN or not neighbours:
+        return Ceiling(bag(), rung < LAYER, BAG if rung < LAYER else ORDER)
+    return None
+
+
+def largest_share(size: int, values: int) -> float:
+    """The mean share of the commonest of `size` numbers, each one of `values`.
+
+    Counts are Poisson numbers with a given sum, so P(no count > m) is a power of a polynomial.
+    """
+    rate, largest = size / values, 0.0
+    odds = np.array([math.exp(j * math.log(rate) - rate - math.lgamma(j + 1)) for j in range(size + 1)])
+    every = math.exp(size * math.log(size) - size - math.lgamma(size + 1))
+    for most in range(size):
+        sums = np.ones(1)
+        for _ in range(values):
+            sums = np.convolve(sums, odds[: most + 1])[: size + 1]
+        largest += 1 - (sums[size] / every if len(sums) > size else 0)
+    return float(largest / size)
+
+
+def of_most(config: Most.Config, size: int, rung: int, neighbours: bool) -> Ceiling | None:
+    return None if rung else Ceiling(1 / config.digits, True, NOTHING)
+
+
+def of_match(config: Match.Config | Trio.Config | Current.Config, size: int, rung: int, told: bool) -> Ceiling | None:
+    if not rung:
+        return Ceiling(1 / config.values, True, NOTHING)
+    return without_owners(lambda: largest_share(size, config.values), rung, told)
+
+
+# ------------------------------------------------------------------------------------------------------- rings of three
+
+RING = (
+    "Each letter of a ring would have to score higher with the next than with the one after, but a symmetric score"
+    " cannot rise all the way round: two of three questions are right, and the third if its answer happens to be the"
+    " number that gets the higher weight. An estimate, proved for a reader that names the number with the most weight."
+)
+
+
+def of_trio(config: Trio.Config, size: int, rung: int, neighbours: bool) -> Ceiling | None:
+    if rung == DOT and neighbours:
+        return Ceiling((2 + (1 + 1 / config.values) / 2) / 3, False, RING)
+    return of_match(config, 3 * size, rung, neighbours)
+
+
+# ----------------------------------------------------------------------------------------------- fits: the other letter
+
+Logits = Callable[[Sequence[Tensor]], Tensor]
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Tensors as small as these are slower with several threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@one_thread()
+def fitted(logits: Logits, shapes: Sequence[tuple[int, ...]], chance: Tensor, answer: Tensor, restarts: int) -> float:
+    """The accuracy of the best of some restarts: logits (R, n, V) of n sorts of texts, their chances and answers.
+
+    First the likelihood of the answers grows, then their probability, which is nearer to the accuracy.
+    """
+    random, steps = torch.Generator().manual_seed(0), 800
+    parameters = [torch.randn(restarts, *shape, generator=random) for shape in shapes]
+    for parameter in parameters:
+        parameter.mul_(torch.linspace(0.1, 1, restarts).view(-1, *[1] * (parameter.dim() - 1))).requires_grad_()
+    optimizer = torch.optim.Adam(parameters, lr=0.2)
+    for step in range(steps):
+        odds = logits(parameters).log_softmax(-1)  # (R, n, V)
+        odds = odds.gather(-1, answer[None, :, None].expand(restarts, -1, 1))[..., 0]  # (R, n)
+        loss = -(chance * (odds if step < steps / 8 else 3 * odds.exp())).sum()
+        optimizer.param_groups[0]["lr"] = 0.2 * (1 - step / steps)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    with torch.no_grad():
+        right = logits(parameters).argmax(-1) == answer  # (R, n)
+    return float((right * chance).sum(-1).max())
+
+
+OTHER = {
+    "mean": "Both letters are added up, one a little heavier: only for some pairs does that say which is the other.",
+    "dot product": "Both letters are added up as they are, and no two letters can look at each other rather than at"
+    " themselves: only for some pairs does the sum say which is the other.",
+    "query_key": "Both letters are added up as they are. If one looks at the other alone, the sum is the same for both"
+    " questions and half the answers are right; with other weights, more.",
+}
+
+
+def of_other(config: Other.Config, size: int, rung: int, neighbours: bool) -> Ceiling | None:
+    if not rung:
+        return Ceiling(1 / (config.vocabulary - 1), True, "It sees the letter asked with, and any other may be it.")
+    if rung >= HEAD or neighbours:  # a letter that is told its neighbour is there in two ways, as if it had values
+        return None
+    fewer = min(config.vocabulary, 16)  # a reader of more letters is at least as good at a part of them
+    why = f"{OTHER[MEANS[rung]]} An estimate by fitting" + ("." if fewer == config.vocabulary else ", of 16 letters.")
+    value = max(other_letter(means, fewer, size) for means in MEANS[MEAN : rung + 1])  # scores may all be equal
+    return Ceiling(value, False, why)
+
+
+@cache
+def other_letter(means: str, V: int, size: int) -> float:
+    """logits = M x_asked + sum of weights M x, with M and scores that are fitted. The newline and | are one sink."""
+    odds = np.cumsum([math.comb(size, i) / (2**size - 2) for i in range(1, size)])
+    few = range(1, size) if size <= 6 else [1 + int((odds < share).sum()) for share in (0.1, 0.3, 0.5, 0.7, 0.9)]
+    mine = torch.tensor([float(i) for i in few])  # (I,): how often the asked letter comes before the question
+    chance = torch.tensor([math.comb(size, i) / (2**size - 2) for i in few] if size <= 6 else [0.2] * len(few))
+    pairs = (1 - torch.eye(V)) / (V * (V - 1))  # (V, V)
+
+    def logits(parameters: Sequence[Tensor]) -> Tensor:
+        matrix, scores, sink = parameters[0], parameters[1], parameters[2][..., None, None]
+        if means == "mean":
+            scores, sink = 0 * scores, 0 * sink  # (R, V, V), (R, V, 1, 1)
+        elif means == "dot product":
+            scores = scores @ scores.mT  # (R, V, V)
+        own = scores.diagonal(dim1=1, dim2=2)[..., None, None] + (mine + 1).log()  # (R, V, 1, I)
+        other = scores[..., None] + (size - mine).log()  # (R, V, V, I)
+        every = torch.stack(torch.broadcast_tensors(own, other, sink + math.log(2)), -1)  # (R, V, V, I, 3)
+        share_own, share_other, share_sink = every.softmax(-1)[..., None].unbind(-2)  # (R, V, V, I, 1) each
+        asked, told = matrix[:, :V, None, None], matrix[:, None, :V, None]  # (R, V, 1, 1, V), (R, 1, V, 1, V)
+        read = (1 + share_own) * asked + share_other * told + share_sink * matrix[:, None, None, V:]
+        return read.flatten(1, 3)  # (R, V V I, V)
+
+    n = V * V * len(mine)
+    answer = torch.arange(V)[None, :, None].expand(V, V, len(mine)).flatten()  # (n,)
+    restarts = max(4, 80_000 // (n * V))
+    return fitted(logits, [(V + 1, V), (V, V), (V,)], (pairs[..., None] * chance).flatten(), answer, restarts)
+
+
+# ---------------------------------------------------------------------------------------------------------- differences
+
+SUBTRACT = (
+    "A mean adds what it reads, and a difference is no sum. An estimate by fitting, of a reader whose values say the"
+    " numbers; if weights say the number and values the letter, one mean could subtract, but training does not find it."
+)
+
+
+def of_difference(config: Difference.Config, size: int, rung: int, neighbours: bool) -> Ceiling | None:
+    _, bag, exact = two_numbers(size, config.values)
+    if not rung:  # it does not see the size: one difference is the commonest in the texts of all sizes
+        odds = [differences(two_numbers(n, config.values)[0]) for n in config.validation_sizes or config.cards]
+        return Ceiling(max(sum(one[d] for one in odds) for d in range(config.values)) / len(odds), exact, NOTHING)
+    if neighbours and MEAN < rung < HEADS:
+        return Ceiling(max(one_mean(size, config.values), bag), False, SUBTRACT)
+    known = without_owners(lambda: bag, rung, neighbours)
+    return known and known._replace(exact=exact and known.exact)
+
+
+Odds = dict[tuple[int, int], float]  # {(number of the first letter asked for, of the second): probability}
+
+
+def differences(pairs: Odds) -> defaultdict[int, float]:
+    """{difference: its probability}."""
+    odds = defaultdict[int, float](float)
+    for (more, less), chance in pairs.items():
+        odds[more - less] += chance
+    return odds
+
+
+def bags(size: int, values: int) -> Iterator[tuple[int, ...]]:
+    """How often each value can come in `size` numbers."""
+    if values == 1:
+        yield (size,)
+        return
+    for count in range(size + 1):
+        yield from ((count, *more) for more in bags(size - count, values - 1))
+
+
+@cache
+def two_numbers(size: int, values: int) -> tuple[Odds, float, bool]:
+    """The odds of the two numbers, how often the likeliest difference of a bag is right, and whether both are exact."""
+    exact = math.comb(size + values - 1, size) <= 5_005
+    drawn = np.random.default_rng(0).multinomial(size, [1 / values] * values, size=5_000)  # (5000, values)
+    pairs, right, weight = defaultdict[tuple[int, int], float](float), 0.0, 0.0
+    for counts in bags(size, values) if exact else drawn.tolist():
+        texts = math.exp(math.lgamma(size + 1) - sum(math.lgamma(count + 1) for count in counts)) if exact else 1.0
+        others = [sum(counts[: more + 1]) - 1 for more in range(values)]  # the cards that are not higher
+        first = sum(count for count, lower in zip(counts, others) if lower)
+        these = {
+            (more, less): counts[more] / first * (counts[less] - (more == less)) / others[more]
+            for more in range(values)
+            for less in range(more + 1)
+            if counts[more] and others[more]
+        }
+        for pair, chance in these.items():
+            pairs[pair] += texts * chance
+        right, weight = right + texts * max(differences(these).values()), weight + texts
+    return {pair: chance / weight for pair, chance in pairs.items()}, right / weight, exact
+
+
+@cache
+def one_mean(size: int, V: int) -> float:
+    """logits = w_1 M v_1 + w_2 M v_2 + w_0 c, one mean of both numbers and a sink; weights depend on the numbers."""
+    odds = two_numbers(size, V)[0]
+    first, second = torch.tensor(list(odds)).T  # (n,), (n,)
+
+    def logits(parameters: Sequence[Tensor]) -> Tensor:
+        matrix, number, letter, sink = parameters  # (R, V, V), (R, V), (R, 2), (R, V)
+        one, two = number[:, first] + letter[:, :1], number[:, second] + letter[:, 1:]  # (R, n), (R, n)
+        weights = torch.stack((one, two, torch.zeros_like(one)), -1).softmax(-1)  # (R, n, 3)
+        weights_one, weights_two, rest = weights[..., None].unbind(-2)  # (R, n, 1) each
+        return weights_one * matrix[:, first] + weights_two * matrix[:, second] + rest * sink[:, None]  # (R, n, V)
+
+    chance = torch.tensor(list(odds.values()))
+    return fitted(logits, [(V, V), (V,), (2,), (V,)], chance, first - second, restarts=200)
+
+
+# -------------------------------------------------------------------------------------------------------- without order
+
+NEXT = (
+    "It knows the last number, and which letters stand side by side and how often, but not their order: often several"
+    " orders fit. An estimate, the mean of 2,000 texts."
+)
+
+
+def of_current(config: Current.Config, size: int, rung: int, neighbours: bool) -> Ceiling | None:
+    if MEAN < rung < LAYER and neighbours:
+        return Ceiling(no_order(config, size), False, NEXT)
+    return of_match(config, size, rung, neighbours)
+
+
+@cache
+def no_order(config: Current.Config, size: int) -> float:
+    """How often the likeliest of the numbers that fit is right. The orders of the last 8 cards are counted; what comes
+    before them is taken as known."""
+    right = 0.0
+    for number in range(2_000):
+        told, question = tell(Current(config).tale((size,)), Random(number)).lstrip("\n").split(BAR)
+        late, asked = told[-16:], question[0]
+        orders = last_numbers(late, asked) if asked in late else {"": 1}
+        right += max(orders.values()) / sum(orders.values())
+    return right / 2_000
+
+
+def last_numbers(told: str, asked: str) -> dict[str, int]:
+    """{number: in how many orders of the cards it is the last of `asked`}: orders that have the same last number, and
+    the same neighbours equally often."""
+
+    @cache
+    def orders(cards: tuple[str, ...], links: tuple[str, ...], end: str, answer: str) -> dict[str, int]:
+        """From the end on: these cards are left, these links of a number and the next letter, `end` is the number."""
+        ways = Counter[str]()
+        for card in {card for card in cards if card[1] == end}:
+            named = answer or (end if card[0] == asked else "")
+            left = without(cards, card)
+            for link in {link for link in links if link[1] == card[0]}:
+                ways.update(orders(left, without(links, link), link[0], named))
+            if not left:
+                ways[named] += 1
+        return ways
+
+    cards, links = (tuple(sorted(told[i : i + 2] for i in range(start, len(told) - 1, 2))) for start in (0, 1))
+    return orders(cards, links, told[-1], "")
+
+
+def without(things: tuple[str, ...], one: str) -> tuple[str, ...]:
+    """The things without one of them."""
+    place = things.index(one)
+    return things[:place] + things[place + 1 :]
+
+
+CEILINGS: dict[type[Task], Callable[[Any, int, int, bool], Ceiling | None]] = {
+    Most: of_most,
+    Match: of_match,
+    Trio: of_trio,
+    Other: of_other,
+    Difference: of_difference,
+    Current: of_current,
+}
