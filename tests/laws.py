@@ -69,7 +69,7 @@ PUBLISHED: dict[str, Any] = {"convolution": 4, "value_silu": True, "norm_weights
 OPTIONS = [
     SingleHead.Config(scaled=False),
     SingleHead.Config(head_dim=5),
-    DotProduct.Config(include_self=False),
+    DotProduct.Config(include_self=False, scaled=True),
     MultiHead.Config(qk_norm=True),
     MultiHead.Config(head_dim=3),
     GroupedQuery.Config(n_kv_head=2),

@@ -54,6 +54,13 @@ FORMULAS: dict[str, Callable[[Tensor, Part, Part, dict[str, Part], dict[str, Ten
     ),
     "parallel": lambda x, a, m, n, p: x + a(n["attention_norm"](x)) + m(n["mlp_norm"](x)),
     "parallel_one_norm": lambda x, a, m, n, p: x + a(n["attention_norm"](x)) + m(n["attention_norm"](x)),
+    "attention_only": lambda x, a, m, n, p: x + a(x),
+}
+USUAL = ["attention_norm", "attention", "mlp_norm", "mlp", "dropout"]
+PARTS = dict.fromkeys(FORMULAS, USUAL) | {
+    "sandwich": [*USUAL, "attention_post_norm", "mlp_post_norm"],
+    "parallel_one_norm": ["attention_norm", "attention", "mlp", "dropout"],
+    "attention_only": ["attention", "dropout"],
 }
 
 
@@ -115,7 +122,7 @@ def test_the_parts_of_a_prepared_model_keep_their_kinds() -> None:
     for kind, block in AnyBlock.kinds.items():
         model = made(kind)
         first, prepared = model.blocks[-1], prepare(model).blocks[-1]
-        for part in ("attention", "attention_norm", "mlp"):
+        for part in {"attention", "attention_norm", "mlp"} & {*PARTS[kind]}:
             assert prepared.get_submodule(part).kind == first.get_submodule(part).kind != ""
         assert prepared.kind == kind and AnyBlock.kinds[kind] is block
         assert ModelConfig().block.component is Block
@@ -195,11 +202,8 @@ def test_the_explorer_looks_into_every_block(kind: str) -> None:
 
 
 def test_the_names_of_the_parts() -> None:
-    usual = ["attention_norm", "attention", "mlp_norm", "mlp", "dropout"]
-    for kind in AnyBlock.kinds:
-        more = ["attention_post_norm", "mlp_post_norm"] if kind == "sandwich" else []
-        expected = [name for name in usual if name != "mlp_norm" or kind != "parallel_one_norm"] + more
-        assert [name for name, _ in made(kind).blocks[0].named_children()] == expected
+    for kind, parts in PARTS.items():
+        assert [name for name, _ in made(kind).blocks[0].named_children()] == parts
 
 
 def test_the_default_is_the_block_of_gpt() -> None:

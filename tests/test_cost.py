@@ -37,7 +37,8 @@ def flops(projections: int, square: int, running_sum: int = 0) -> int:
         ("average_softmax", flops(0, 0, running_sum=1)),
         ("average_matrix", flops(0, 0, running_sum=1)),
         ("dot_product", flops(0, 2)),
-        ({"kind": "dot_product", "include_self": False}, flops(0, 2)),
+        ({"kind": "dot_product", "include_self": False, "scaled": True}, flops(0, 2)),
+        ("query_key", flops(2, 2)),
         ("single_head", flops(4, 2)),
         ({"kind": "multi_head", "n_head": 4}, flops(4, 2)),
         ({"kind": "grouped_query", "n_head": 4, "n_kv_head": 2}, flops(3, 2)),
@@ -119,6 +120,7 @@ def test_the_transforms_of_a_long_convolution_are_counted() -> None:
     [
         ("average_softmax", L * D * 4 / T),  # a sum, however long the past
         ("dot_product", L * 2 * D * 4),
+        ("query_key", L * 2 * D * 4),
         ("single_head", L * 2 * D * 4),
         ({"kind": "multi_head", "n_head": 4}, L * 2 * D * 4),
         ({"kind": "grouped_query", "n_head": 4, "n_kv_head": 2}, L * D * 4),

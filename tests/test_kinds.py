@@ -33,6 +33,7 @@ from minigpt.attention.position import Alibi, NoPosition, Position, Rotary, Shap
 from minigpt.attention.softmax.dot_product import DotProduct
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import MultiHead
+from minigpt.attention.softmax.query_key import QueryKey
 from minigpt.attention.softmax.single_head import SingleHead
 from minigpt.checks.laws import mix_is_weights_times_values
 from minigpt.config.options import from_dict
@@ -203,6 +204,23 @@ def test_a_single_head_is_attend_digit_for_digit(causal: bool, scaled: bool) -> 
     layer, x = plain_layer(SingleHead.Config(causal=causal, scaled=scaled)), tokens(2, 7)
     attended = ladder.attend(layer.query(x), layer.key(x), layer.value(x), causal, None if scaled else 1.0)
     assert torch.equal(layer(x), layer.project(attended))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("causal", [True, False])
+def test_learned_queries_and_keys_are_their_function_digit_for_digit(causal: bool) -> None:
+    layer, x = plain_layer(QueryKey.Config(causal=causal)), tokens(2, 7)
+    assert isinstance(layer, QueryKey)
+    for linear in (layer.query, layer.key):
+        linear.bias.zero_()  # the function has none
+    assert torch.equal(layer(x), ladder.query_key(x, layer.query.weight.T, layer.key.weight.T, causal))
+
+
+@torch.no_grad()
+def test_a_scaled_dot_product_is_its_function_digit_for_digit() -> None:
+    x = tokens(2, 7)
+    scaled = ladder.dot_product(x, scale=x.shape[-1] ** -0.5)
+    assert torch.equal(plain_layer(DotProduct.Config(scaled=True))(x), scaled)
 
 
 @torch.no_grad()

@@ -14,6 +14,7 @@ from minigpt.attention.ladder import (
     average_matrix,
     average_softmax,
     dot_product,
+    query_key,
 )
 
 AVERAGES = (average_loop, average_matrix, average_softmax)
@@ -322,10 +323,44 @@ def test_averaging_is_attention_whose_scores_are_all_zero() -> None:
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_the_dot_product_is_attention_without_learned_weights(causal) -> None:
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+def test_the_dot_product_is_attention_without_learned_weights(causal, scale) -> None:
     x = torch.randn(2, 3, 6, 4, dtype=torch.float64)
-    expected = attend(x, x, x, causal=causal, scale=1.0)
-    torch.testing.assert_close(dot_product(x, causal), expected, rtol=0, atol=1e-14)
+    expected = attend(x, x, x, causal=causal, scale=scale)
+    torch.testing.assert_close(dot_product(x, causal, scale), expected, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_learned_queries_and_keys_are_attention_whose_values_are_x(causal) -> None:
+    x = torch.randn(2, 3, 6, 4, dtype=torch.float64)
+    W_query, W_key = torch.randn(2, 4, 3, dtype=torch.float64)
+    expected = attend(x @ W_query, x @ W_key, x, causal=causal)
+    torch.testing.assert_close(query_key(x, W_query, W_key, causal), expected, rtol=0, atol=1e-14)
+    same = torch.eye(4, dtype=torch.float64)
+    torch.testing.assert_close(query_key(x, same, same, causal), dot_product(x, causal, 1 / 2), rtol=0, atol=1e-14)
+
+
+def test_unscaled_dot_products_behind_a_norm_choose_one_token_and_scaled_ones_weigh_many() -> None:
+    """The others of each of 32 tokens with |x|^2 = D = 64: their products vary by 8, and the largest wins."""
+    torch.manual_seed(0)
+    x = torch.randn(100, 32, 64, dtype=torch.float64)
+    x = x / x.square().mean(dim=-1, keepdim=True).sqrt()  # |x|^2 = 64
+    others = (x @ x.mT)[:, ~torch.eye(32, dtype=torch.bool)].view(100, 32, 31)
+    assert others.std() == pytest.approx(8, rel=0.02)
+    assert others.softmax(dim=-1).max(dim=-1).values.mean() > 0.75
+    assert (others / 8).softmax(dim=-1).max(dim=-1).values.mean() < 0.25
+    torch.testing.assert_close(dot_product(x), x, rtol=0, atol=1e-3)  # each sees itself alone
+
+
+def test_only_learned_queries_and_keys_find_the_next_in_a_ring_of_three() -> None:
+    """A score that is symmetric in both tokens would rise all the way round."""
+    x, next_of = torch.eye(3, dtype=torch.float64), torch.eye(3, dtype=torch.float64).roll(1, dims=0)
+    found = query_key(x, x, 100 * next_of, causal=False)  # the key of b is what a looks for
+    torch.testing.assert_close(found, x[[1, 2, 0]], rtol=0, atol=1e-12)
+    W = torch.randn(1000, 3, 3, dtype=torch.float64)
+    scores = W + W.mT
+    right = torch.stack([scores[:, a, (a + 1) % 3] > scores[:, a, (a + 2) % 3] for a in range(3)])  # (3, 1000)
+    assert right.sum(dim=0).max() == 2
 
 
 def test_scale_none_is_one_over_the_root_of_the_width() -> None:
@@ -360,6 +395,7 @@ def test_no_rung_sees_the_future_however_large_it_is(huge) -> None:
     """A mask that subtracts a finite number would give way, and one that multiplies would make NaN."""
     x = torch.randn(6, 4, dtype=torch.float64)
     changed = torch.cat((x[:3], huge * torch.randn(3, 4, dtype=torch.float64)))
-    for rung in (*AVERAGES, dot_product, lambda x: attend(x, x, x)):
+    W = torch.randn(4, 4, dtype=torch.float64)
+    for rung in (*AVERAGES, dot_product, lambda x: query_key(x, W, x.new_ones(4, 4)), lambda x: attend(x, x, x)):
         assert torch.equal(rung(changed)[:3], rung(x)[:3])
         assert rung(huge * x).isfinite().all()

@@ -27,6 +27,7 @@ from minigpt.inspection.graph import ROUNDING, all_steps, gap
 
 ENOUGH = 2  # mutants of each file
 FEWER = {"average_softmax": 0, "grouped_query": 0, "soft_cap_window": 0}  # there is nothing to change that counts
+FEWER |= {"query_key": 1}  # there is one
 FEWER |= {"cross_layer": 1, "talking_heads": 0, "dot_product": 1, "taylor": 1, "published.py": 1}  # laws or oracles see
 
 

@@ -1,7 +1,7 @@
 """Attention as a textbook. Read `ladder.py` first, then `cache`, `position`, `norm` and `base.py`, then a family:
 
     averages/   the mean of the past, three ways: a loop, a matrix, a softmax of masked zeros
-    softmax/    scores and a softmax: dot_product, single_head, multi_head, grouped_query; the others change one step
+    softmax/    scores and a softmax: dot_product, query_key, single_head, multi_head, ...; the others change one step
     compact/    smaller caches: a latent, factors, or another layer's keys and values
     sparse/     a softmax over some of the past: a window, a stride, a chunk, or chosen keys
     linear/     no softmax: the past is a state of fixed size, read and written by each token
@@ -22,6 +22,7 @@ from minigpt.attention.position import Position, Shape, distance
 from minigpt.attention.softmax.dot_product import DotProduct
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import MultiHead
+from minigpt.attention.softmax.query_key import QueryKey
 from minigpt.attention.softmax.single_head import SingleHead
 
 for _module in walk_packages(__path__, f"{__name__}."):
@@ -38,6 +39,7 @@ __all__ = [
     "MultiHead",
     "Past",
     "Position",
+    "QueryKey",
     "RMSNorm",
     "Shape",
     "Shared",

@@ -1,7 +1,18 @@
 """The ladder: attention from a running mean to queries, keys and values, as plain functions.
 
-Read it from top to bottom. Each function is complete in itself, and adds one idea to the one before.
-The other files of this folder turn the same steps into trainable modules.
+Read it from top to bottom. Each function is complete in itself, and adds one idea to the one before. So it answers a
+question that attention alone cannot answer without this idea (`languages/tasks/steps.py`; the last character of each
+text is the answer):
+
+    3131302|3    which digit comes most often?                    the mean: a mean is a count
+    d7a3f5|a3    what is a's number?                              the dot product: who looks like me?
+    a3b5c2|a5    the number of the next in the ring a, b, c, a?   queries and keys: what I look for is not what I am
+    kpkkp|kp     which other letter is there?                     values and a projection: what I give is not what I am
+    a4b1c2|ab3   how many more has a than b?                      two heads: one mean can add, but not subtract
+    a3b5a7|a7    what is a's number now?                          order: a bag has no last one
+    d7a3f5|a3    a's number, if no digit is told its neighbour?   two layers: first whose it is, then where it is
+
+The other files of this folder turn the same steps into trainable modules, and add heads and order (`position`).
 
 T positions (of the queries), S positions (of the keys), D width of a token, d width of a query and a key, e width of a
 value; `...` is any number of batch dimensions. "Causal" means that position t sees the positions 0..t and no others.
@@ -34,10 +45,30 @@ def average_softmax(x: Tensor) -> Tensor:
     return weights @ x  # (..., T, D)
 
 
-def dot_product(x: Tensor, causal: bool = True) -> Tensor:
-    """Scores that depend on the tokens: the dot product of each pair, x @ x^T; nothing is learned: (..., T, D)."""
+def dot_product(x: Tensor, causal: bool = True, scale: float = 1.0) -> Tensor:
+    """Scores that depend on the tokens: the dot product of each pair, x @ x^T; nothing is learned: (..., T, D).
+
+    Behind a norm |x|^2 = D, and the products of unrelated tokens vary by sqrt(D): so large that a row of weights is one
+    token and no mean. A `scale` of 1/sqrt(D) brings them back to one. It is no detail: on the stories it is the
+    difference between worse than the mean and much better (`configs/ladder.yaml`).
+    """
     T = x.shape[-2]
-    scores = x @ x.mT  # (..., T, T)
+    scores = x @ x.mT * scale  # (..., T, T)
+    if causal:
+        past = torch.ones(T, T, dtype=torch.bool, device=x.device).tril()  # (T, T)
+        scores = scores.masked_fill(~past, -torch.inf)
+    return scores.softmax(dim=-1) @ x  # (..., T, D)
+
+
+def query_key(x: Tensor, W_query: Tensor, W_key: Tensor, causal: bool = True) -> Tensor:
+    """Learned queries and keys: what a token looks for is not what it is; the mean is still of x: (..., T, D).
+
+    W_query and W_key (D, d). The dot product is symmetric, x_t . x_s = x_s . x_t, so it cannot find the next in a ring
+    of three: b would have to match c better than a, c match a better than b, and a match b better than c.
+    """
+    T = x.shape[-2]
+    query, key = x @ W_query, x @ W_key  # (..., T, d) twice
+    scores = query @ key.mT * query.shape[-1] ** -0.5  # (..., T, T)
     if causal:
         past = torch.ones(T, T, dtype=torch.bool, device=x.device).tril()  # (T, T)
         scores = scores.masked_fill(~past, -torch.inf)
@@ -45,7 +76,7 @@ def dot_product(x: Tensor, causal: bool = True) -> Tensor:
 
 
 def attention_weights(query: Tensor, key: Tensor, causal: bool = True, scale: float | None = None) -> Tensor:
-    """The attention weights, where what a token looks for (query) differs from what it offers (key).
+    """The attention weights of any queries and keys: what a token looks for, and what it offers.
 
     query (..., T, d), key (..., S, d) -> (..., T, S); every row sums to one. The scores are multiplied by `scale`:
     None is 1/sqrt(d), which keeps their variance at one ("Attention Is All You Need", arXiv 1706.03762), and 1.0
@@ -61,5 +92,8 @@ def attention_weights(query: Tensor, key: Tensor, causal: bool = True, scale: fl
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, causal: bool = True, scale: float | None = None) -> Tensor:
-    """Attention: the mean of the values (..., S, e), weighted by `attention_weights`: (..., T, e)."""
+    """Attention: the mean of the values (..., S, e), weighted by `attention_weights`: (..., T, e).
+
+    A value is what a token hands over, and need not be x. So whoever adds it to x can tell the two apart.
+    """
     return attention_weights(query, key, causal, scale) @ value  # (..., T, e)

@@ -6,6 +6,7 @@ reads what attention has added.
     sandwich            x = x + norm(attention(norm(x)))    then  x + norm(mlp(norm(x)))    Gemma 2 and 3
     parallel            x + attention(norm(x)) + mlp(other norm(x))                         GPT-NeoX
     parallel_one_norm   x + attention(norm(x)) + mlp(the same norm(x))                      GPT-J, Phi
+    attention_only      x + attention(x)                                                    for lessons
 
 B batch, T positions, D model width.
 """
@@ -59,3 +60,14 @@ class ParallelOneNorm(Block, kind="parallel_one_norm"):
     def forward(self, x: Tensor, past: Past) -> Tensor:
         normed = self.attention_norm(x)  # (B, T, D)
         return x + self.dropout(self.attention(normed, past)) + self.dropout(self.mlp(normed))  # (B, T, D)
+
+
+class AttentionOnly(Block, kind="attention_only"):
+    """Attention and nothing else: no norm and no MLP. What a model of such blocks can do, attention does alone."""
+
+    def __init__(self, config: ModelConfig, layer: int):
+        super().__init__(config, layer)
+        del self.attention_norm, self.mlp_norm, self.mlp
+
+    def forward(self, x: Tensor, past: Past) -> Tensor:
+        return x + self.dropout(self.attention(x, past))  # (B, T, D)

@@ -199,7 +199,8 @@ def kept_width(layer: Attention, D: int) -> int:
         return 2 * D  # keys and values are x itself
     names = ("latent",) if isinstance(layer, Latent) else ("key", "other_key", "value")
     parts = [layer.get_submodule(name) for name in names if hasattr(layer, name)]
-    return sum(matrix.out_features for part in parts for matrix in part.modules() if isinstance(matrix, nn.Linear))
+    made = sum(matrix.out_features for part in parts for matrix in part.modules() if isinstance(matrix, nn.Linear))
+    return made + D * (hasattr(layer, "key") and not hasattr(layer, "value"))  # then values are x itself
 
 
 def map_parts(config: ModelConfig, vocab_size: int, T: int) -> Parts:

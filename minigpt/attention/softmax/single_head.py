@@ -2,8 +2,9 @@
 
     weights_t = softmax over s <= t of q_t . k_s / sqrt(d),    out = W_o (weights v),    q, k, v = W_q x, W_k x, W_v x
 
-New against the dot product: what a token asks (query), what it offers (key) and what it hands over (value) are three
-learned projections of it, and scores are divided by sqrt(d) so that their variance stays at one (arXiv 1706.03762).
+New against learned queries and keys (`query_key`): what a token hands over, its value, is a learned projection of it
+too, and an output projection says where in the stream it goes. So a token can tell what it has been handed from what it
+is. Scores are divided by sqrt(d) so that their variance stays at one (arXiv 1706.03762).
 Cost: T^2 d for a text and T d for a written token, beside the four products of D d a token. Cache: 2 d numbers a token.
 Used with more heads (`multi_head`).
 
@@ -23,22 +24,26 @@ from minigpt.attention.cache import Past
 from minigpt.attention.edge import Edge
 from minigpt.attention.norm import HeadNorm
 from minigpt.attention.position import Shape
+from minigpt.attention.softmax.query_key import identities
 from minigpt.config.options import Positive, Size
 from minigpt.system.errors import Mistake
-
-
-def look_at_x_itself(mine: SingleHead, theirs: SoftmaxAttention) -> None:
-    """Query, key and value are x, and the output projection is the identity."""
-    for layer in (mine.query, mine.key, mine.value, mine.project):
-        nn.init.eye_(layer.weight)
-        nn.init.zeros_(layer.bias)
 
 
 class SingleHead(SoftmaxAttention, kind="single_head"):
     """One head as wide as the model. Linear layers named `project` write to the residual stream (see GPT)."""
 
     edges: ClassVar[tuple[Edge, ...]] = (
-        Edge("dot_product", "four identities, unscaled", mine={"scaled": False}, prepare=look_at_x_itself),
+        Edge(
+            "query_key",
+            "two identities: values and projection",
+            prepare=lambda mine, theirs: identities(mine.value, mine.project),
+        ),
+        Edge(
+            "dot_product",
+            "four identities, unscaled",
+            mine={"scaled": False},
+            prepare=lambda mine, theirs: identities(mine.query, mine.key, mine.value, mine.project),
+        ),
     )
 
     @dataclass(frozen=True, kw_only=True)
