@@ -2,6 +2,7 @@
 
 python scripts/train.py --config tiny.yaml
 python scripts/compare.py --config ladder.yaml
+python scripts/compare.py --config staircase.yaml
 python scripts/pictures.py
 """
 
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from minigpt import command
+from minigpt.comparison.staircase import staircase_svg
 from minigpt.inspection.figures import THEMES, bars_svg, map_svg, readers_svg
 from minigpt.runs.report import say
 from minigpt.runs.run import load, newest_run
@@ -30,11 +32,17 @@ FORM = {
     "variants": [{"variant": str, "above": float}],
     "example": {"text": str, "ideal": [float], "forgetful": [float], "variants": {str: {"probabilities": [float]}}},
 }
+STAIRCASE = {
+    "rungs": [str],
+    "tasks": [{"task": str, "question": str}],
+    "cells": [{"rung": str, "task": str, "values": [float], "solved": bool}],
+}
 
 
 def main(arguments: argparse.Namespace) -> None:
     """Draw each picture in each theme."""
-    found = read_results(arguments.comparison / "results.json")
+    what = "of a comparison on the built-in stories, each run of it done"
+    found = read_results(arguments.comparison / "results.json", FORM, what, "ladder.yaml")
     run = load(newest_run(arguments.run), "cpu", overrides=arguments.overrides)
     maps, labels = run.attention(arguments.prompt), run.labels(arguments.prompt)
     ((layer, head),) = chosen([len(heads) for heads in maps], arguments.layer, arguments.head)
@@ -43,6 +51,11 @@ def main(arguments: argparse.Namespace) -> None:
     example = found["example"]
     readers = {"ideal reader": example["ideal"]}
     readers |= {name: look["probabilities"] for name, look in example["variants"].items()}
+    stairs = None
+    if (arguments.staircase / "results.json").exists():
+        stairs = read_results(arguments.staircase / "results.json", STAIRCASE, "of a staircase", "staircase.yaml")
+    else:
+        say(f"note: no staircase in {arguments.staircase}: python scripts/compare.py --config staircase.yaml")
     arguments.out.mkdir(parents=True, exist_ok=True)
     for name, theme in THEMES.items():
         pictures = {
@@ -50,21 +63,23 @@ def main(arguments: argparse.Namespace) -> None:
             "attention": map_svg(weights, labels, title, theme),
             "readers": readers_svg(example["text"], readers, READERS, theme),
         }
+        if stairs is not None:
+            pictures["staircase"] = staircase_svg(stairs, theme)
         for what, picture in pictures.items():
             write_whole(arguments.out / f"{what}-{name}.svg", picture)
             say(f"wrote {arguments.out / f'{what}-{name}.svg'}: {len(picture):,} bytes")
 
 
-def read_results(path: Path) -> dict[str, Any]:
-    """The results of a comparison on the built-in stories. Raises UserError."""
+def read_results(path: Path, form: Any, what: str, config: str) -> dict[str, Any]:
+    """The results of a comparison. Raises UserError."""
     try:
         found = parse_json(path.read_bytes())
     except FileNotFoundError:
-        raise UserError(f"{path}: no such file: python scripts/compare.py --config ladder.yaml") from None
+        raise UserError(f"{path}: no such file: python scripts/compare.py --config {config}") from None
     except ValueError as error:
         raise UserError(f"{path}: not JSON: {error}") from None
-    if not has_form(found, FORM):
-        raise UserError(f"{path}: not the results of a comparison on the built-in stories, each run of it done")
+    if not has_form(found, form):
+        raise UserError(f"{path}: not the results {what}")
     return dict(found)
 
 
@@ -73,6 +88,8 @@ if __name__ == "__main__":
     parser.add_argument("--run", default="tiny", metavar="RUN", help="the run whose attention is shown (default: tiny)")
     ladder, pictures = Path("runs/compare/ladder"), ROOT / "data" / "pictures"
     parser.add_argument("--comparison", type=Path, default=ladder, metavar="DIR", help=f"default: {ladder}")
+    stairs = Path("runs/compare/staircase")
+    parser.add_argument("--staircase", type=Path, default=stairs, metavar="DIR", help=f"default: {stairs}")
     parser.add_argument("--prompt", default="Mia was a shy fox. She met Tom.", help="the text that is looked at")
     parser.add_argument("--layer", type=int, default=3, metavar="N", help="counted from 1 (default: 3)")
     parser.add_argument("--head", type=int, default=1, metavar="N", help="counted from 1 (default: 1)")

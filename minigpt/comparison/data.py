@@ -11,13 +11,13 @@ from minigpt.text.tokenizer import Tokenizer
 from minigpt.training.floor import Expected, expectations
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 def text_and_tokenizer(data: DataConfig) -> tuple[Corpus, Tokenizer]:
     """The text that a config names, and the tokenizer fitted to it."""
     return open_text(data)
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=8)
 def expected_of(data: DataConfig) -> Expected | None:
     """What the ideal and the forgetful reader predict for the validation text; None where no floor is known."""
     return expectations(*text_and_tokenizer(data))

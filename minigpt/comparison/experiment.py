@@ -16,10 +16,13 @@ from typing import Any
 
 from tqdm import tqdm
 
+from minigpt.comparison import staircase
 from minigpt.comparison.matching import match_parameters
 from minigpt.comparison.page import page
 from minigpt.comparison.pool import WorkerPool
 from minigpt.comparison.results import Job, code_digest, config_key, jobs, load_result
+from minigpt.comparison.staircase import summarise_staircase
+from minigpt.comparison.staircase_page import staircase_page
 from minigpt.comparison.summary import summarise, to_csv
 from minigpt.comparison.tuning import best, losses_of, notes_on, summary_of, trials, tuned
 from minigpt.comparison.variants import Comparison
@@ -71,6 +74,10 @@ class Experiment:
         found = list(self.results())
         results = [(job, result) for job, result, _ in found if result]
         finished = {job.variant for job, _ in results}
+        if self.comparison.tasks:
+            summary = summarise_staircase(self.comparison, results, command, notes)
+            self.write(summary, staircase.to_csv(summary), staircase_page(summary), failures)
+            return summary
         if self.comparison.settings.baseline not in finished:
             reasons = failures or [f"{job.who}: {why}" for job, _, why in found if why]
             reasons = reasons or [f"its results are gone from {folder}: does another comparison have the same --name?"]
@@ -78,13 +85,18 @@ class Experiment:
         variants = {name: config for name, config in self.comparison.variants.items() if name in finished}
         summary = summarise(replace(self.comparison, variants=variants), results, command, notes, self.tuning)
         summary["held_equal"] += UNCHECKED if self.skip_checks else ""
+        self.write(summary, to_csv(summary), page(summary), failures)
+        return summary
+
+    def write(self, summary: Mapping[str, Any], as_csv: str, as_page: str, failures: Sequence[str]) -> None:
+        """Write the results. Raises UserError after that if some runs failed."""
+        folder = self.comparison.folder
         write_whole(folder / "results.json", json.dumps(summary, indent=1, allow_nan=False))
-        write_whole(folder / "results.csv", to_csv(summary))
-        write_whole(folder / "page.html", page(summary))
+        write_whole(folder / "results.csv", as_csv)
+        write_whole(folder / "page.html", as_page)
         if failures:
             what = "; ".join(first_lines(failures))
             raise UserError(f"{what}; the other runs are in {folder}, and the same command tries the failed ones again")
-        return summary
 
     def alone(self) -> Lock:
         """The lock of the comparison's folder, which processes share that do the same runs.
@@ -156,7 +168,7 @@ class Experiment:
 
     def key(self, config: RunConfig) -> str:
         """The key of a variant's speed in speeds.json. Variants with the same config share one."""
-        return config_key(config, self.plugins, self.allow_leak, self.skip_checks)
+        return config_key(self.comparison.like(config), self.plugins, self.allow_leak, self.skip_checks)
 
     def measure_speeds(self, pool: WorkerPool) -> None:
         """Measure the speed of each variant whose speed is not known yet. With `match: seconds`, set its steps."""

@@ -25,6 +25,7 @@ from minigpt.inspection.causality import idle_positions
 from minigpt.inspection.cost import cost
 from minigpt.inspection.maps import Map, read_maps, sums
 from minigpt.inspection.pictures import small_png
+from minigpt.model.eval_mode import eval_mode
 from minigpt.model.gpt import GPT
 from minigpt.model.sampling import SamplingConfig, generate
 from minigpt.runs import checkpoint
@@ -181,11 +182,20 @@ def read_example(model: GPT, config: RunConfig, tokenizer: Tokenizer) -> dict[st
         maps = []
     layers = [[one for one in maps if one.layer == layer] for layer in dict.fromkeys(one.layer for one in maps)]
     return {
+        "text": found[0],
         "probabilities": _of_answers(corpus, found[0], character_probabilities(model, tokenizer, found[0])),
         "attention": [[small_png(head.weights.float().cpu()) for head in layer] for layer in layers],
         "notes": [[_note(head) for head in layer] for layer in layers],
+        "answers": [tokenizer.token_bytes(id).decode("utf-8", "replace") for id in likeliest(model, ids)],
         "tokens": [tokenizer.token_bytes(id).decode("utf-8", "replace") for id in ids[0].tolist()],
     }
+
+
+@torch.no_grad()
+def likeliest(model: GPT, ids: torch.Tensor) -> list[int]:
+    """The id that a model finds likeliest after each of ids (1, T) but the last."""
+    with eval_mode(model):
+        return [int(id) for id in model(ids[:, :-1])[0].argmax(-1)]
 
 
 def _note(one: Map) -> str:

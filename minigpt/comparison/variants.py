@@ -6,6 +6,11 @@
       four heads: {model.attention: {kind: multi_head, n_head: 4}}
     data: ...      model: ...      training: ...           # as for train.py; the same for all variants
 
+A staircase has `tasks:` too, and every variant, its rungs, is trained on each of them:
+
+    tasks:
+      most: {question: Which digit comes most often?, data.source: most}
+
 A variant is a name and the config keys in which it differs; any key may differ. Every variant is trained once with each
 seed, so runs with the same seed form a pair. Batch n depends on (seed, n) alone, so both runs of a pair see the same
 batches in the same order.
@@ -15,18 +20,21 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
+from minigpt.attention import Attention
 from minigpt.config.options import Options, Positive, Range, Seed, Tell, build, find, suggest, to_python
 from minigpt.config.overrides import override, put
 from minigpt.config.strict_yaml import Node, from_python, parse_yaml, read_text
+from minigpt.languages.tasks import Task
 from minigpt.runs.assemble import RunConfig
 from minigpt.runs.run import RUNS
 from minigpt.system.errors import ConfigError, Mistake
 from minigpt.system.folder import check_name
+from minigpt.system.plugin import module_name
 
 ONE_THREAD = "every run of a comparison has one thread; compare.processes sets how many runs train at the same time"
 
@@ -86,17 +94,37 @@ class Comparison:
     settings: CompareConfig
     variants: dict[str, RunConfig]
     differing: tuple[str, ...]  # all keys that a variant sets
+    rungs: tuple[str, ...] = field(
+        default=(), kw_only=True
+    )  # of a staircase, whose variants are its rungs on its tasks
+    tasks: Mapping[str, str] = field(default_factory=dict, kw_only=True)  # of a staircase: task -> question
 
     @property
     def folder(self) -> Path:
         """The folder of its runs and results."""
         return RUNS / "compare" / self.name
 
+    def like(self, config: RunConfig) -> RunConfig:
+        """The config whose checks and speed stand for those of this one: in a staircase that of its model on the first
+        of the tasks.
+        """
+        every = self.variants.values() if self.tasks else ()
+        alike = (one for one in every if (one.model, one.training) == (config.model, config.training))
+        return replace(config, data=next(alike, config).data)
 
-def load_comparison(file: str, overrides: Sequence[str] = (), name: str = "", tell: Tell | None = None) -> Comparison:
+
+def cell_name(rung: str, task: str) -> str:
+    """The name of the variant that is a rung on a task."""
+    return f"{rung}, {task}"
+
+
+def load_comparison(
+    file: str, overrides: Sequence[str] = (), name: str = "", tell: Tell | None = None, plugins: Sequence[Path] = ()
+) -> Comparison:
     """Read a comparison. The overrides `group.key=value` change what all variants share.
 
-    `tell` is given a sentence for each kind that a variant swaps: what it keeps of the shared one. Raises UserError.
+    Each attention of `plugins`, which are loaded, becomes a variant if none has it. `tell` is given a sentence for each
+    kind that a variant swaps: what it keeps of the shared one. Raises UserError.
     """
     path = find(file)
     name = name or path.stem
@@ -109,14 +137,62 @@ def load_comparison(file: str, overrides: Sequence[str] = (), name: str = "", te
         override(tree, argument, mistakes)
     settings_node, variants_node = tree.value.pop("compare"), tree.value.pop("variants")
     settings = build(CompareConfig, settings_node)
+    variants_node = _with_plugins(variants_node, {*map(module_name, plugins)})
+    rungs, questions = variants_node, dict[str, str]()
+    if tasks_node := tree.value.pop("tasks", None):
+        variants_node, questions = _on_tasks(tasks_node, rungs)
     variants, keys = _variants(tree, variants_node, mistakes, tell)
     mistakes += _untunable(settings, settings_node, variants, keys)
-    if settings.baseline not in variants_node.value:
+    if questions and (settings.baseline or settings.tune or settings.match != "steps"):
+        mistakes.append((settings_node.where, "compare: with `tasks:`, only seeds and processes can be set"))
+    mistakes += [
+        (tasks_node.where, f"tasks: {name}: data.source: expected a task, as in {{kind: match}}")
+        for name, config in (variants.items() if tasks_node else ())
+        if not isinstance(config.data.language, Task)
+    ]
+    if not questions and settings.baseline not in variants_node.value:
         found = f"found {settings.baseline!r}{suggest(settings.baseline, variants_node.value)}"
         mistakes.append((settings_node.where, f"compare.baseline: expected a variant, {found}"))
     if mistakes:
         raise ConfigError(list(dict.fromkeys(mistakes)))
-    return Comparison(name, settings, variants, keys)
+    return Comparison(name, settings, variants, keys, rungs=tuple(rungs.value) if questions else (), tasks=questions)
+
+
+def _with_plugins(variants: Node, modules: Collection[str]) -> Node:
+    """The variants, and one for each attention of these modules that none names, if they compare attentions."""
+    compared = variants.value.values() if isinstance(variants.value, dict) else ()
+    if not any("model.attention" in changes.value for changes in compared if isinstance(changes.value, dict)):
+        return variants
+    named = words_in(variants)
+    own = [kind for kind, made in Attention.kinds.items() if made.__module__ in modules and kind not in named]
+    more = from_python({kind: {"model.attention": {"kind": kind}} for kind in own}, "--plugin")
+    return replace(variants, value=variants.value | more.value, keys=variants.keys | more.keys)
+
+
+def words_in(node: Node) -> set[str]:
+    """All words of a part of a config, but for its keys."""
+    if isinstance(node.value, (dict, list)):
+        inside = node.value.values() if isinstance(node.value, dict) else node.value
+        return set[str]().union(*map(words_in, inside))
+    return {str(node.value)}
+
+
+def _on_tasks(tasks: Node, rungs: Node) -> tuple[Node, dict[str, str]]:
+    """Each rung on each task as a variant, and the question of each task. Raises ConfigError."""
+    expected = "expected `name: {question: TEXT, data.source: TASK, ...}`, one a line"
+    if not isinstance(tasks.value, dict) or not tasks.value:
+        raise ConfigError([(tasks.where, f"tasks: {expected}")])
+    questions, variants, places = dict[str, str](), dict[str, Node](), dict[str, str]()
+    for task, changes in tasks.value.items():
+        if not isinstance(changes.value, dict) or not {"question", "data.source"} <= changes.value.keys():
+            raise ConfigError([(changes.where, f"tasks.{task}: {expected}")])
+        questions[task] = str(changes.value["question"].value)
+        shared = {key: value for key, value in changes.value.items() if key != "question"}
+        for rung, own in rungs.value.items() if isinstance(rungs.value, dict) else ():
+            name, places[cell_name(rung, task)] = cell_name(rung, task), rungs.keys[rung]
+            both = own.value if not isinstance(own.value, dict) else shared | own.value
+            variants[name] = replace(own, value=both, keys=changes.keys | own.keys)
+    return replace(rungs, value=variants or rungs.value, keys=places or rungs.keys), questions
 
 
 def _variants(

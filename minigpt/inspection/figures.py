@@ -1,4 +1,4 @@
-"""SVG figures for a light and a dark page: bars, one attention map, and a text coloured by its improbable characters.
+"""SVG figures for a light and a dark page: bars, squares, one attention map, a text by its improbable characters.
 
 Each is drawn once for each theme; a page chooses by `<picture>` with `prefers-color-scheme`.
 """
@@ -59,6 +59,45 @@ def bars_svg(values: Mapping[str, float], title: str, mark: tuple[str, float], t
     x = across(mark[1])
     parts.append(f'<path d="M{x:.1f} {top - 4}V{bottom}" stroke="{theme.ink}" stroke-dasharray="3 4"/>')
     parts.append(text_svg(x, top - 10, f"{mark[0]}: {mark[1]:.4f}", theme.soft, "middle"))
+    return close_svg(parts)
+
+
+@dataclass(frozen=True)
+class Square:
+    """A square of a table: filled or not, a line in it, and a smaller one below."""
+
+    filled: bool
+    line: str
+    below: str = ""
+
+
+def squares_svg(
+    columns: Mapping[str, str], rows: Mapping[str, Sequence[Square]], title: str, foot: str, theme: Theme
+) -> str:
+    """A square for each row and column. `columns`: name -> its question, all of which are listed below."""
+    left, top, line = 136, 66, 20
+    side = (WIDTH - left - 16) / len(columns)
+    bottom = top + 44 * len(rows)
+    parts = open_svg(bottom + line * (len(columns) + 1) + 22, title, theme)
+    for place, name in enumerate(columns):
+        parts.append(text_svg(left + side * (place + 0.5), top - 8, name, theme.ink, "middle"))
+    for down, (name, squares) in enumerate(rows.items()):
+        y = top + 44 * down
+        parts.append(text_svg(left - 10, y + 26, name, theme.ink, "end"))
+        for place, square in enumerate(squares):
+            x, fill = left + side * place, theme.bar if square.filled else "none"
+            size = f'width="{side - 4:.1f}" height="40"'
+            parts.append(f'<rect x="{x:.1f}" y="{y}" {size} fill="{fill}" stroke="{theme.faint}"/>')
+            ink = theme.ground if square.filled else theme.ink
+            parts.append(text_svg(x + side / 2 - 2, y + (18 if square.below else 25), square.line, ink, "middle"))
+            if square.below:
+                below = theme.ground if square.filled else theme.soft
+                parts.append(text_svg(x + side / 2 - 2, y + 34, square.below, below, "middle", ' font-size="11"'))
+    for place, (name, question) in enumerate(columns.items()):
+        y = bottom + line * (place + 1)
+        parts.append(text_svg(left - 10, y, name, theme.soft, "end"))
+        parts.append(text_svg(left, y, question, theme.ink, "start"))
+    parts.append(text_svg(left, bottom + line * (len(columns) + 1) + 6, foot, theme.soft, "start", ' font-size="12"'))
     return close_svg(parts)
 
 

@@ -1,0 +1,229 @@
+"""A staircase: which tasks does each attention solve? Every rung is trained on every task, with every seed.
+
+    compare: {seeds: [1, 2, 3]}
+    tasks:
+      most: {question: Which digit comes most often?, data.source: most}
+    variants:
+      mean: {model.attention: average_softmax}
+    data: ...      model: ...      training: ...           # as for train.py; the same for all
+
+A task is a name, its question, and the config keys in which it differs. Each rung on each task is one variant of the
+comparison, `mean, most`. Beside the accuracy of each stands the ceiling of a reader with the rung's means
+(`languages/tasks/ceilings.py`).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from minigpt.attention.averages.average import Average
+from minigpt.attention.position import Convolution
+from minigpt.attention.softmax.dot_product import DotProduct
+from minigpt.attention.softmax.multi_head import MultiHead
+from minigpt.attention.softmax.query_key import QueryKey
+from minigpt.attention.softmax.single_head import SingleHead
+from minigpt.comparison.results import Job
+from minigpt.comparison.summary import aligned, number
+from minigpt.comparison.variants import Comparison, cell_name
+from minigpt.config.options import to_python
+from minigpt.inspection.figures import Square, Theme, squares_svg
+from minigpt.languages.tasks.base import Task
+from minigpt.languages.tasks.ceilings import Ceiling, Means, ceiling
+from minigpt.model import ModelConfig
+from minigpt.model.blocks import AttentionOnly
+from minigpt.runs.assemble import RunConfig
+from minigpt.system.terminal import one_line
+from minigpt.training.floor import NO_MEMORY
+
+SOLVED = 0.98  # of the answers are right, with every seed
+SLACK = 0.02  # by chance, a run may be above a ceiling by this much
+
+Result = Mapping[str, Any]
+Summary = Mapping[str, Any]
+
+
+def means_of(model: ModelConfig) -> Means | None:
+    """What a reader with the means of this model can do, as `ceiling` names it; None where it is not known."""
+    attention = model.layer_attention(0).component
+    if model.n_layer > 1 or model.block.component is not AttentionOnly:
+        return None
+    means: dict[type, Means] = {DotProduct: "dot product", QueryKey: "query_key"}
+    if attention in means or issubclass(attention, Average):
+        return means.get(attention, "mean")
+    if attention not in (SingleHead, MultiHead):
+        return None
+    position = model.layer_attention(0).position or model.position
+    if any(map(position.component.acts_by, ("rotate", "bias"))):
+        return "one layer"
+    return "one head" if getattr(model.layer_attention(0), "n_head", 1) == 1 else "heads"
+
+
+def ceiling_of(config: RunConfig) -> Ceiling | None:
+    """The ceiling of a model on its task; None where none is known, or its means suffice."""
+    means, task = means_of(config.model), config.data.language
+    if means is None or not isinstance(task, Task):
+        return None
+    return ceiling(task, means, tells_neighbours(config.model))
+
+
+def summarise_staircase(
+    staircase: Comparison, results: Sequence[tuple[Job, Result]], command: str, notes: Sequence[str] = ()
+) -> dict[str, Any]:
+    """All results of a staircase: the content of results.json."""
+    runs = {name: [r for job, r in results if job.variant == name] for name in staircase.variants}
+    done = [r for _, r in results if r["status"] == "done"]
+    return {
+        "comparison": staircase.name,
+        "command": command,
+        "notes": list(notes),
+        "seeds": list(staircase.settings.seeds),
+        "held_equal": equal(staircase, done),
+        "rungs": list(staircase.rungs),
+        "tasks": [_task(staircase, task, runs) for task in staircase.tasks],
+        "cells": [
+            {"rung": rung, "task": task} | _cell(staircase, cell_name(rung, task), runs)
+            for rung in staircase.rungs
+            for task in staircase.tasks
+        ],
+        "runs": [{key: value for key, value in result.items() if key != "example"} for _, result in results],
+        "config": {name: to_python(config) for name, config in staircase.variants.items()},
+    }
+
+
+def _task(staircase: Comparison, task: str, runs: Mapping[str, Sequence[Result]]) -> dict[str, Any]:
+    """A task: its question, what is right by chance, and one text with the answer of each rung."""
+    names = {rung: cell_name(rung, task) for rung in staircase.rungs}
+    config = staircase.variants[names[staircase.rungs[0]]]
+    language = config.data.language
+    assert isinstance(language, Task)
+    nothing = ceiling(language, "nothing", tells_neighbours(config.model))
+    firsts = {rung: runs[name][0].get("example") for rung, name in names.items() if runs[name]}
+    looks = {rung: look for rung, look in firsts.items() if look}
+    text = next((look["text"] for look in looks.values()), "")
+    asked = range(len(text))[language.answers(text)][0] if text else 0
+    return {
+        "task": task,
+        "question": staircase.tasks[task],
+        "chance": nothing.value if nothing else None,
+        "text": text[1:asked],
+        "answer": text[asked : asked + 1],
+        "answers": {rung: look["answers"][asked - 1] for rung, look in looks.items()},
+    }
+
+
+def tells_neighbours(model: ModelConfig) -> bool:
+    """Whether the model tells each letter the one before it."""
+    return issubclass(model.position.component, Convolution)
+
+
+def _cell(staircase: Comparison, name: str, runs: Mapping[str, Sequence[Result]]) -> dict[str, Any]:
+    """A rung on a task: the accuracy with each seed, and the ceiling."""
+    values = [accuracy(run) for run in runs[name] if run["status"] == "done"]
+    top = ceiling_of(staircase.variants[name])
+    return {
+        "values": values,
+        "mean": math.fsum(values) / len(values) if values else None,
+        "solved": len(values) == len(staircase.settings.seeds) and min(values) >= SOLVED,
+        "ceiling": top and top._asdict(),
+        "trouble": "; ".join(f"seed {run['seed']} {run['status']}" for run in runs[name] if run["status"] != "done"),
+    }
+
+
+def accuracy(run: Result) -> float:
+    """The share of the answers that are right."""
+    found = [one for name, one in run["names"].items() if name not in NO_MEMORY]
+    return float(sum(one["accuracy"] * one["characters"] for one in found) / sum(one["characters"] for one in found))
+
+
+def equal(staircase: Comparison, done: Sequence[Result]) -> str:
+    """One line: what all runs have in common, and what differs."""
+    configs = list(staircase.variants.values())
+    steps = sorted({config.training.max_steps for config in configs})
+    counts = sorted({run["parameters"] for run in done})
+    blocks = sorted({config.model.block.component.kind for config in configs})
+    taken = f"{steps[0]:,} steps" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,} steps"
+    seeds = f"seeds {', '.join(map(str, staircase.settings.seeds))}"
+    spread = f"{counts[0]:,} to {counts[-1]:,}" if counts else "unknown"
+    return f"Equal for all: {taken}, {', '.join(blocks)} blocks, {seeds}. Not equal: parameters ({spread})."
+
+
+# ---------------------------------------------------------------------------------------------------------- as text
+
+
+def cell_of(summary: Summary, rung: str, task: str) -> dict[str, Any]:
+    """The cell of a rung and a task."""
+    return next(cell for cell in summary["cells"] if (cell["rung"], cell["task"]) == (rung, task))
+
+
+def shown(cell: Mapping[str, Any]) -> str:
+    """The lowest and the highest accuracy of a cell: 1.00, 0.31 to 0.34."""
+    ends = sorted({number(value, ".2f") for value in cell["values"]})
+    return f"{ends[0]} to {ends[-1]}" if len(ends) > 1 else ends[0] if ends else "-"
+
+
+def under(cell: Mapping[str, Any]) -> str:
+    """The ceiling of a cell: "at most 0.34", "about 0.77" for an estimate, or nothing."""
+    top = cell["ceiling"]
+    return f"{'at most' if top['exact'] else 'about'} {top['value']:.2f}" if top else ""
+
+
+def rows(summary: Summary) -> Iterator[list[str]]:
+    """The table: a row for each rung, with the ceilings in a row below it."""
+    names = [task["task"] for task in summary["tasks"]]
+    yield ["", *names]
+    yield ["by chance", *(number(task["chance"], ".2f") for task in summary["tasks"])]
+    for rung in summary["rungs"]:
+        cells = [cell_of(summary, rung, task) for task in names]
+        yield [rung, *map(shown, cells)]
+        if any(cell["ceiling"] for cell in cells):
+            yield ["  its ceiling", *map(under, cells)]
+
+
+def surprises(summary: Summary) -> Iterator[str]:
+    """Sentences on runs that are above their ceiling, and on runs that did not finish."""
+    for cell in summary["cells"]:
+        where, top = f"{cell['rung']} on {cell['task']}", cell["ceiling"]
+        if top and cell["values"] and max(cell["values"]) > top["value"] + SLACK:
+            yield f"{where}: {max(cell['values']):.2f} is above the ceiling of {top['value']:.2f}."
+        if cell["trouble"]:
+            yield f"{where}: {cell['trouble']}."
+
+
+def staircase_table(summary: Summary) -> str:
+    """The text for the terminal: what was equal, the questions, the accuracies with their ceilings."""
+    asked = [[task["task"], f"{task['text']}{task['answer']}", task["question"]] for task in summary["tasks"]]
+    width = max(len(row[0]) for row in asked), max(len(row[1]) for row in asked)
+    questions = [f"{name:<{width[0]}}  {text:<{width[1]}}  {question}" for name, text, question in asked]
+    parts = [summary["held_equal"], "", *questions, ""]
+    parts += ["accuracy of the answers, the lowest and the highest of the seeds:"]
+    return "\n".join([*map(one_line, parts), *aligned(list(rows(summary))), *map(one_line, surprises(summary))])
+
+
+def staircase_svg(summary: Summary, theme: Theme) -> str:
+    """The triangle as a picture, with the question of each task."""
+    columns = {task["task"]: task["question"] for task in summary["tasks"]}
+    squares = {
+        rung: [Square(cell["solved"], number(cell["mean"], ".2f"), under(cell)) for cell in cells]
+        for rung in summary["rungs"]
+        if (cells := [cell_of(summary, rung, task) for task in columns])
+    }
+    title = "The share of right answers: each rung solves what none before it can"
+    seeds = f"with each of {len(summary['seeds'])} seeds"
+    foot = f"Filled: {SOLVED:.0%} or more {seeds}. The smaller number: what a rung can reach at most."
+    return squares_svg(columns, squares, title, foot, theme)
+
+
+def to_csv(summary: Summary) -> str:
+    """One line for each run."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["rung", "task", "run", "accuracy", "ceiling", "exact"])
+    for cell in summary["cells"]:
+        top = cell["ceiling"] or {"value": None, "exact": None}
+        for place, value in enumerate(cell["values"], 1):
+            writer.writerow([cell["rung"], cell["task"], place, value, top["value"], top["exact"]])
+    return text.getvalue()
