@@ -5,6 +5,9 @@ third one is attention that has not learned anything yet.
 """
 
 # %% [markdown]
+# **The question.** `3131302|`: which digit comes most often? The bar at the end has to say it. A token that knows only
+# itself cannot. What would it have to know of all the others?
+#
 # ## Three words, three lists of numbers
 #
 # A language model does not see letters or words. It sees a list of numbers for each of them: a **vector**. The piece of

@@ -5,6 +5,9 @@ it finds in a small text, and what goes wrong with it in a wide one.
 """
 
 # %% [markdown]
+# **The question.** `d7a3f5|a`: what is a's number? The mean of lesson 1 has taken all three numbers alike, and cannot
+# say which of them is a's. Somebody has to be found who looks like "a".
+#
 # ## How well do two vectors match?
 #
 # In lesson 1 all scores were zero, so every token of the past counted the same. Now the tokens decide. The **dot
@@ -165,6 +168,8 @@ reveal(
 #
 # First, it cannot look away from itself. One can forbid it: hide the diagonal as the future is hidden. The kind
 # `dot_product` does so with the option `include_self: false`; the first token, which has nothing else, keeps itself.
+# Even then one of the others mostly takes everything, since their scores are far apart. Lesson 5 says what to divide
+# them by; here the option is `scaled: true`.
 
 # %%
 kind = DotProduct(DotProduct.Config(include_self=False), Shape(n_embd=64))

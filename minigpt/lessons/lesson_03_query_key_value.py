@@ -5,6 +5,13 @@ will follow three tokens through every step, with numbers small enough to check 
 """
 
 # %% [markdown]
+# **Two questions.** `a3b5c2|a`: what is the number of the *next* letter in the ring a, b, c, and a again? The dot
+# product of lesson 2 cannot say: it is the same from both sides, so b would have to match c better than a, c match a
+# better than b, and a match b better than c. What a token looks for must be something else than what it is.
+#
+# `kpkkp|k`: the text has two letters; which is the other one? Whoever finds p and adds it to itself has k + p, and
+# whoever is p and finds k has the same sum. What a token hands over must be something else than what it is, too.
+#
 # ## One vector, three jobs
 #
 # In lesson 2 the vector of a token had three jobs at once: it looked for others, it was found by others, and it was

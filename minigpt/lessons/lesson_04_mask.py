@@ -5,6 +5,9 @@ and then train a model that peeks one letter ahead, and see how it gives itself 
 """
 
 # %% [markdown]
+# **The question.** Which letter comes next, in a text that nobody has written yet? The head of lesson 3 saw the whole
+# text, the answer included, and did not have to know anything.
+#
 # ## What must be hidden
 #
 # A language model is trained to say, at every place of a text, which token comes next. In training the whole text is

@@ -5,6 +5,9 @@ will see why on random vectors, and then look at what your own model has made of
 """
 
 # %% [markdown]
+# **The question.** What is a's number, if vectors are wide? In lesson 2 each token of 64 numbers saw itself alone, and
+# a's number never arrived. How large may a score be, so that a softmax still weighs one token against another?
+#
 # ## How large is a dot product?
 #
 # The **variance** of some numbers is the mean of their squared distances from their mean. It says how far they are

@@ -5,6 +5,9 @@ switch off the heads of a trained model, one at a time, and see what each of the
 """
 
 # %% [markdown]
+# **The question.** `a4b1c2|ab`: how many more has a than b? One head takes one mean. In a mean both numbers count for a
+# large answer, or both for a small one: it can add, but not subtract.
+#
 # ## What one head cannot keep apart
 #
 # "Tom fed Mia" and "Mia fed Tom" have the same words. To know who fed whom, the model needs both names, and it must

@@ -5,6 +5,9 @@ little of it after all, and see what four kinds of position do to the scores.
 """
 
 # %% [markdown]
+# **The question.** `a3b5a7|a`: what is a's number *now*? Both of a's numbers look alike to every head so far. It would
+# have to know which of them came last.
+#
 # ## A bag of tokens
 #
 # In lesson 1 the running mean did not notice when two tokens changed places. Attention with queries and keys is

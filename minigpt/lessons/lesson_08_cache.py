@@ -5,6 +5,9 @@ need not be computed twice, and see for which kinds of attention that is allowed
 """
 
 # %% [markdown]
+# **The question.** A text of 127 letters has been read. What has to be computed for one more? Everything once more, as
+# far as the lessons before can say.
+#
 # ## Writing is reading, again and again
 #
 # To write a text, a model reads what is there, says how likely each next token is, and one of them is drawn. Then the

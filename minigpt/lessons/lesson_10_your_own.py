@@ -5,6 +5,9 @@ find out how much one may say after a few trainings.
 """
 
 # %% [markdown]
+# **The question.** You have an idea for a better attention. Is it better? One training of each, as in lesson 9, cannot
+# say.
+#
 # ## An idea
 #
 # In a story, the last few letters matter more than those from long ago. Attention has to learn this. What if we told
