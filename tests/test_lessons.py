@@ -200,11 +200,14 @@ def test_a_lesson_has_its_parts(lesson: Lesson, all_ran: tuple[str, dict[str, Ra
 def test_what_a_lesson_compares_differs_in_what_it_names_alone(
     lesson: Lesson, all_ran: tuple[str, dict[str, Ran]]
 ) -> None:
-    """Of the models that it trains: in the kind of their attention and its own options, the position or the seed."""
+    """Of the models that it trains: in the kind of their attention, its own options and those that the lesson sets, the
+    position or the seed."""
+    source = lesson.path.read_text(encoding="utf-8")
     trained = [to_python(config) for config in all_ran[1][lesson.path.stem].trained]
     for one, other in itertools.combinations(trained, 2):
         mine, theirs = one["model"].pop("attention"), other["model"].pop("attention")
-        both = {name for name in mine.keys() & theirs.keys() if mine["kind"] != theirs["kind"] and name != "kind"}
+        both = mine.keys() & theirs.keys() - {"kind"} if mine["kind"] != theirs["kind"] else set()
+        both = {name for name in both if f"{name}=" not in source}
         assert {name: mine[name] for name in both} == {name: theirs[name] for name in both}
         for named in (one, other):
             named["model"]["position"], named["training"]["seed"] = {}, 0
