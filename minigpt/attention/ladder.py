@@ -48,9 +48,9 @@ def average_softmax(x: Tensor) -> Tensor:
 def dot_product(x: Tensor, causal: bool = True, scale: float = 1.0) -> Tensor:
     """Scores that depend on the tokens: the dot product of each pair, x @ x^T; nothing is learned: (..., T, D).
 
-    Behind a norm |x|^2 = D, and the products of unrelated tokens vary by sqrt(D): so large that a row of weights is one
-    token and no mean. A `scale` of 1/sqrt(D) brings them back to one. It is no detail: on the stories it is the
-    difference between worse than the mean and much better (`configs/ladder.yaml`).
+    Behind a norm |x|^2 = D, and the products of unrelated tokens have the standard deviation sqrt(D): so large that a
+    row of weights is mostly one token, and no mean. A `scale` of 1/sqrt(D) brings it to one. It is no detail: on the
+    stories it is the difference between worse than the mean and better (`comparison/README.md`).
     """
     T = x.shape[-2]
     scores = x @ x.mT * scale  # (..., T, T)
