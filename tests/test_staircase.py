@@ -10,6 +10,8 @@ import pytest
 from comparing import finished, written
 
 from minigpt.comparison import variants as compare
+from minigpt.comparison.experiment import Experiment
+from minigpt.comparison.results import TEXTS
 from minigpt.comparison.staircase import (
     accuracy,
     ceiling_of,
@@ -18,15 +20,18 @@ from minigpt.comparison.staircase import (
     staircase_svg,
     staircase_table,
     surprises,
+    telling_text,
 )
 from minigpt.comparison.staircase_page import staircase_page
 from minigpt.comparison.variants import load_comparison
 from minigpt.config.options import from_dict
 from minigpt.inspection.figures import THEMES
+from minigpt.languages.tasks import Task
 from minigpt.model import ModelConfig
 from minigpt.runs.assemble import RunConfig
 from minigpt.system.errors import ConfigError
 from minigpt.system.plugin import load_plugin
+from minigpt.text.dataset import DataConfig
 
 STAIRS = """\
 compare: {seeds: [1, 2]}
@@ -61,7 +66,11 @@ def test_every_rung_is_trained_on_every_task_and_stands_beside_its_ceiling(tmp_p
     assert cells["mean", "most"]["ceiling"] is None is cells["dot product", "match"]["ceiling"]
     for run in summary["runs"]:
         rung, task = run["variant"].split(", ")
-        assert accuracy(run) in cells[rung, task]["values"]
+        assert accuracy(run) in cells[rung, task]["values"] and not run.keys() & set(TEXTS)
+    for _, result, _ in Experiment(stairs, (), False).results():
+        assert result is not None and len(result["answered"]) == 20  # all texts for validation
+        right = [said == text[-len(said) :] for text, said in result["answered"]]
+        assert accuracy(result) == pytest.approx(sum(right) / 20)
     for task in summary["tasks"]:
         assert task["answers"].keys() == {"mean", "dot product"} and task["text"].endswith(("|", task["text"][-1]))
     text, page = staircase_table(summary), staircase_page(summary)
@@ -71,6 +80,15 @@ def test_every_rung_is_trained_on_every_task_and_stands_beside_its_ceiling(tmp_p
     lines = (stairs.folder / "results.csv").read_text("utf-8").splitlines()
     assert len(lines) == 1 + 8 and lines[0].startswith("rung,task,")
     assert finished(stairs)[1] == ["all 8 runs are finished already"]
+
+
+def test_the_example_of_a_task_shows_which_rungs_can_answer() -> None:
+    match = from_dict(DataConfig, {"source": {"kind": "match"}, "windows": "documents"}).language
+    assert isinstance(match, Task)
+    said = {"mean": {"\na3b5|a3": "3", "\na3b5|b5": "3"}, "dot product": {"\na3b5|a3": "3", "\na3b5|b5": "5"}}
+    assert telling_text(match, said, {"mean": False, "dot product": True}) == "\na3b5|b5"
+    assert telling_text(match, said, {"mean": True, "dot product": True}) == "\na3b5|a3"
+    assert telling_text(match, {}, {}) == ""
 
 
 def test_what_is_solved_and_what_is_above_its_ceiling_is_said() -> None:

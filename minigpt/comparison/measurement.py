@@ -17,6 +17,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from minigpt.checks.before_training import check_before_training
 from minigpt.comparison.data import expected_of, text_and_tokenizer
@@ -25,6 +26,7 @@ from minigpt.inspection.causality import idle_positions
 from minigpt.inspection.cost import cost
 from minigpt.inspection.maps import Map, read_maps, sums
 from minigpt.inspection.pictures import small_png
+from minigpt.languages.tasks import Task
 from minigpt.model.eval_mode import eval_mode
 from minigpt.model.gpt import GPT
 from minigpt.model.sampling import SamplingConfig, generate
@@ -49,6 +51,7 @@ from minigpt.training.records import Diverged
 CURVE_WINDOWS = 256  # of the validation split, for each point of a curve
 TRIAL_STEPS = 7  # to measure a variant's speed
 SAMPLED = 100  # tokens, to measure the speed of sampling
+ANSWERED = 50  # texts of a task whose answers are kept
 
 Send = Callable[[dict[str, Any]], None]  # sends an answer to the process that asked for the run
 
@@ -130,6 +133,7 @@ def perform(config: RunConfig, folder: Path, send: Send, share: int | None = Non
         | asdict(scores[-1])
         | {"steps": history.step, "curve": curve, "seconds": history.seconds, "training_tokens_per_second": speed}
         | {"sampling_tokens_per_second": sampling_speed(model), "example": read_example(model, config, tokenizer)}
+        | {"answered": read_answers(model, config, tokenizer)}
         | {"whole_seconds": perf_counter() - began, "environment": platform_facts()}
     )
 
@@ -182,20 +186,28 @@ def read_example(model: GPT, config: RunConfig, tokenizer: Tokenizer) -> dict[st
         maps = []
     layers = [[one for one in maps if one.layer == layer] for layer in dict.fromkeys(one.layer for one in maps)]
     return {
-        "text": found[0],
         "probabilities": _of_answers(corpus, found[0], character_probabilities(model, tokenizer, found[0])),
         "attention": [[small_png(head.weights.float().cpu()) for head in layer] for layer in layers],
         "notes": [[_note(head) for head in layer] for layer in layers],
-        "answers": [tokenizer.token_bytes(id).decode("utf-8", "replace") for id in likeliest(model, ids)],
         "tokens": [tokenizer.token_bytes(id).decode("utf-8", "replace") for id in ids[0].tolist()],
     }
 
 
 @torch.no_grad()
-def likeliest(model: GPT, ids: torch.Tensor) -> list[int]:
-    """The id that a model finds likeliest after each of ids (1, T) but the last."""
+def read_answers(model: GPT, config: RunConfig, tokenizer: Tokenizer) -> list[list[str]]:
+    """What the model answers in the first validation texts of a task: [text, the letters of its answers] each."""
+    corpus = text_and_tokenizer(config.data)[0]
+    if not isinstance(task := corpus.language, Task):
+        return []
+    texts = list(corpus.documents())[-task.config.validation :][:ANSWERED]
+    ids = pad_sequence([torch.from_numpy(tokenizer.encode(text)).long() for text in texts], batch_first=True)  # (N, T)
+    if ids.shape[1] > config.model.block_size:
+        return []
     with eval_mode(model):
-        return [int(id) for id in model(ids[:, :-1])[0].argmax(-1)]
+        likeliest = model(ids[:, :-1].to(model.device)).argmax(-1).tolist()  # (N, T - 1)
+    places = [range(len(text))[task.answers(text)] for text in texts]
+    said = [[tokenizer.decode([found[place - 1]]) for place in of] for found, of in zip(likeliest, places)]
+    return [[text, "".join(letters)] for text, letters in zip(texts, said)]
 
 
 def _note(one: Map) -> str:

@@ -95,8 +95,9 @@ FINISHED = RAN | {  # the keys of a run that did not diverge
     **{"seconds": float, "training_tokens_per_second": float, "sampling_tokens_per_second": float},
 }
 EXAMPLE = {"probabilities": [float | None], "attention": [[str]]}  # of the example story, if there is one
-LABELS = {"notes": [[str]], "tokens": [str], "answers": [str], "text": str}
-EARLIER: dict[str, Any] = {"notes": [], "tokens": [], "answers": [], "text": ""}  # results that have none of these
+LABELS = {"notes": [[str]], "tokens": [str]}  # of its attention; earlier results have none
+ANSWERED = [[str]]  # a text of a task and the answers to it; earlier results have none
+TEXTS = ("example", "answered")  # what a result says of single texts
 
 
 def is_result(values: Any) -> bool:
@@ -104,10 +105,12 @@ def is_result(values: Any) -> bool:
     if not has_form(values, RAN) or not all(len(point) in (3, 4) for point in values["curve"]):
         return False
     look = values.get("example")
-    if look is not None and not (has_form(look, EXAMPLE) and has_form(EARLIER | look, LABELS)):
+    if look is not None and not (has_form(look, EXAMPLE) and has_form({key: [] for key in LABELS} | look, LABELS)):
         return False
     if values["status"] == "diverged":
         return True
+    if not has_form(values.get("answered", []), ANSWERED):
+        return False
     known = {values.get(key) is None for key in ("floor", "forgetful", "above")}
     return values["status"] == "done" and has_form(values, FINISHED) and len(known) == 1
 

@@ -26,7 +26,7 @@ from minigpt.attention.softmax.dot_product import DotProduct
 from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.attention.softmax.query_key import QueryKey
 from minigpt.attention.softmax.single_head import SingleHead
-from minigpt.comparison.results import Job
+from minigpt.comparison.results import TEXTS, Job
 from minigpt.comparison.summary import aligned, number
 from minigpt.comparison.variants import Comparison, cell_name
 from minigpt.config.options import to_python
@@ -89,7 +89,7 @@ def summarise_staircase(
             for rung in staircase.rungs
             for task in staircase.tasks
         ],
-        "runs": [{key: value for key, value in result.items() if key != "example"} for _, result in results],
+        "runs": [{key: value for key, value in result.items() if key not in TEXTS} for _, result in results],
         "config": {name: to_python(config) for name, config in staircase.variants.items()},
     }
 
@@ -101,18 +101,32 @@ def _task(staircase: Comparison, task: str, runs: Mapping[str, Sequence[Result]]
     language = config.data.language
     assert isinstance(language, Task)
     nothing = ceiling(language, "nothing", tells_neighbours(config.model))
-    firsts = {rung: runs[name][0].get("example") for rung, name in names.items() if runs[name]}
-    looks = {rung: look for rung, look in firsts.items() if look}
-    text = next((look["text"] for look in looks.values()), "")
-    asked = range(len(text))[language.answers(text)][0] if text else 0
+    said = {rung: dict(runs[name][0].get("answered", ())) for rung, name in names.items() if runs[name]}
+    solved = {rung: _cell(staircase, name, runs)["solved"] for rung, name in names.items()}
+    text, asked = telling_text(language, said, solved), 0
+    if text:
+        asked = range(len(text))[language.answers(text)][0]
     return {
         "task": task,
         "question": staircase.tasks[task],
         "chance": nothing.value if nothing else None,
         "text": text[1:asked],
         "answer": text[asked : asked + 1],
-        "answers": {rung: look["answers"][asked - 1] for rung, look in looks.items()},
+        "answers": {rung: answers[text] for rung, answers in said.items() if text in answers},
     }
+
+
+def telling_text(task: Task, said: Mapping[str, Mapping[str, str]], solved: Mapping[str, bool]) -> str:
+    """The text on which the most rungs are right if they solve the task, and wrong if they do not; "" if there is none.
+
+    `said` has the answer of each rung to each text.
+    """
+
+    def as_usual(text: str) -> int:
+        answer = text[task.answers(text)]
+        return sum((answers.get(text) == answer) == solved[rung] for rung, answers in said.items())
+
+    return max((text for answers in said.values() for text in answers), key=as_usual, default="")
 
 
 def tells_neighbours(model: ModelConfig) -> bool:
@@ -213,7 +227,7 @@ def staircase_svg(summary: Summary, theme: Theme) -> str:
     }
     title = "The share of right answers: each rung solves what none before it can"
     seeds = f"with each of {len(summary['seeds'])} seeds"
-    foot = f"Filled: {SOLVED:.0%} or more {seeds}. The smaller number: what a rung can reach at most."
+    foot = f"Filled: {SOLVED:.0%} or more {seeds}. The smaller number: what a rung can reach at most, over all texts."
     return squares_svg(columns, squares, title, foot, theme)
 
 

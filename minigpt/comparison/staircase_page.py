@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
-from minigpt.comparison.staircase import Summary, cell_of, shown, surprises, under
+from minigpt.comparison.staircase import SLACK, Summary, cell_of, shown, surprises, under
 from minigpt.seeing.document import asset, document
 
 STYLE = """
 .squares td, .squares th { text-align: center; border: 1px solid var(--line); padding: .35rem .3rem; }
 .squares td { min-width: 4.2rem; }
+.squares th { vertical-align: middle; }
+.examples th:first-child { min-width: 9rem; }
 .squares th:first-child { text-align: left; min-width: 6.5rem; position: sticky; left: 0; background: var(--card); }
 .squares b { display: block; font-variant-numeric: tabular-nums; }
 .squares small { color: var(--soft); white-space: nowrap; }
@@ -55,11 +57,13 @@ def _squares(summary: Summary) -> Iterator[str]:
         yield "</tr>"
     yield f"""</tbody></table></div><p class="soft">The share of right answers, the lowest and the highest of
 {len(summary["seeds"])} seeds. A filled square: solved with every seed. Below it stands the ceiling, what a reader with
-the means of this rung can reach: "at most" is exact, "about" an estimate.</p></section>"""
+the means of this rung can reach over all texts: "at most" is exact, "about" an estimate. By chance, the texts of a
+run may be easier or harder by {SLACK}.</p></section>"""
 
 
 def _examples(summary: Summary) -> Iterator[str]:
-    yield f'<section class="card"><h2>One text of each task</h2>{_wide("the examples")}<table><thead><tr>'
+    yield f'<section class="card"><h2>One text of each task</h2>{_wide("the examples")}'
+    yield '<table class="examples"><thead><tr>'
     head = ["question", "text", "answer", *summary["rungs"]]
     yield "".join(f'<th scope="col">{escape(name)}</th>' for name in head) + "</tr></thead><tbody>"
     for task in summary["tasks"]:
@@ -70,7 +74,9 @@ def _examples(summary: Summary) -> Iterator[str]:
             mark = "" if said == task["answer"] else ' class="wrong"'
             yield f"<td{mark}>{escape(said)}</td>"
         yield "</tr>"
-    yield '</tbody></table></div><p class="soft">Wrong answers are underlined. Anybody may be lucky once.</p></section>'
+    yield """</tbody></table></div><p class="soft">The letters behind the bar are those that are asked for, the a and b
+of the question. Wrong answers are underlined. Everybody is lucky at times: of the first 50 texts this is the one that
+shows best which rungs can answer.</p></section>"""
 
 
 def _reasons(summary: Summary) -> Iterator[str]:

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from typing import Any
 
 from minigpt.comparison.data import text_and_tokenizer
-from minigpt.comparison.results import Job
+from minigpt.comparison.results import TEXTS, Job
 from minigpt.comparison.statistics import paired
 from minigpt.comparison.variants import Comparison
 from minigpt.config.options import to_python
@@ -58,13 +58,14 @@ def summarise(
         "forgetful": None if _common(rows, "floor") is None else _common(rows, "forgetful"),
         "variants": rows,
         "example": _example(comparison, by_variant),
-        "runs": [_without_example(result) for _, result in results],
+        "runs": [_without_texts(result) for _, result in results],
         "config": {name: to_python(config) for name, config in comparison.variants.items()},
     }
 
 
-def _without_example(run: Result) -> dict[str, Any]:
-    return {key: value for key, value in run.items() if key != "example"} | {"impossible": _is_impossible(run)}
+def _without_texts(run: Result) -> dict[str, Any]:
+    kept = {key: value for key, value in run.items() if key not in TEXTS}
+    return kept | {"impossible": _is_impossible(run)}
 
 
 def _row(name: str, runs: Sequence[Result], base: Sequence[Result], metric: str, c: Comparison) -> dict[str, Any]:

@@ -48,18 +48,19 @@ def bars_svg(values: Mapping[str, float], title: str, mark: tuple[str, float], t
     for tick in axis:
         parts.append(f'<path d="M{across(tick):.1f} {top}V{bottom}" stroke="{theme.faint}"/>')
         parts.append(text_svg(across(tick), bottom + 18, f"{tick:g}", theme.soft, "middle"))
+    numbers, halo = [], f' stroke="{theme.ground}" stroke-width="4" paint-order="stroke"'  # over the dashed line
     for place, (name, value) in enumerate(values.items()):
         y = top + row * place
         parts.append(text_svg(left - 10, y + 22, name, theme.ink, "end"))
         size = f'width="{across(value) - left:.1f}" height="{row - 12}"'
         parts.append(f'<rect x="{left}" y="{y + 6}" {size} fill="{theme.bar}"/>')
         inside = value > 0.8 * axis[-1]
-        ends = (across(value) - 8, theme.ground, "end") if inside else (across(value) + 8, theme.ink, "start")
-        parts.append(text_svg(ends[0], y + 22, f"{value:.4f}", ends[1], ends[2]))
+        ends = (across(value) - 8, theme.ground, "end") if inside else (across(value) + 8, theme.ink, "start", halo)
+        numbers.append(text_svg(ends[0], y + 22, f"{value:.4f}", *ends[1:]))
     x = across(mark[1])
     parts.append(f'<path d="M{x:.1f} {top - 4}V{bottom}" stroke="{theme.ink}" stroke-dasharray="3 4"/>')
     parts.append(text_svg(x, top - 10, f"{mark[0]}: {mark[1]:.4f}", theme.soft, "middle"))
-    return close_svg(parts)
+    return close_svg(parts + numbers)
 
 
 @dataclass(frozen=True)
