@@ -227,7 +227,7 @@ def staircase_svg(summary: Summary, theme: Theme) -> str:
     }
     title = "The share of right answers: each rung solves what none before it can"
     seeds = f"with each of {len(summary['seeds'])} seeds"
-    foot = f"Filled: {SOLVED:.0%} or more {seeds}. The smaller number: what a rung can reach at most, over all texts."
+    foot = f"Filled: {SOLVED:.0%} or more {seeds}. Small: the most that a rung can reach, over all texts."
     return squares_svg(columns, squares, title, foot, theme)
 
 
