@@ -1,6 +1,7 @@
 """Compare attentions, or any other variants of a config, with confidence intervals and a page.
 
-python scripts/compare.py --config ladder.yaml                            # the rungs of the ladder
+python scripts/compare.py --config staircase.yaml                         # which rung answers which question
+python scripts/compare.py --config ladder.yaml                            # the rungs of the ladder on stories
 python scripts/compare.py --config ladder.yaml compare.match=parameters   # the same with equal parameters
 python scripts/compare.py --config positions.yaml                         # how a model is told where a token is
 python scripts/compare.py --config ladder.yaml --figures paper            # SVG, PDF and LaTeX; trains only missing runs

@@ -11,6 +11,7 @@ from comparing import finished, written
 
 from minigpt.comparison import variants as compare
 from minigpt.comparison.experiment import Experiment
+from minigpt.comparison.figures import write_figures
 from minigpt.comparison.results import TEXTS
 from minigpt.comparison.staircase import (
     accuracy,
@@ -77,6 +78,9 @@ def test_every_rung_is_trained_on_every_task_and_stands_beside_its_ceiling(tmp_p
     assert "at most 0.34" in text and "at most 0.34" in page and "What is a&#x27;s number?" in page
     for theme in THEMES.values():
         xml.etree.ElementTree.fromstring(staircase_svg(summary, theme))
+    write_figures(summary, tmp_path / "figures", said.append)
+    assert "at most 0.34" in (tmp_path / "figures" / "table.tex").read_text("utf-8")
+    assert (tmp_path / "figures" / "staircase.svg").read_text("utf-8") == staircase_svg(summary, THEMES["light"])
     lines = (stairs.folder / "results.csv").read_text("utf-8").splitlines()
     assert len(lines) == 1 + 8 and lines[0].startswith("rung,task,")
     assert finished(stairs)[1] == ["all 8 runs are finished already"]

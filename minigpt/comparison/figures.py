@@ -5,6 +5,8 @@ DIR/
     differences.svg  differences.pdf    to the baseline, with 95 % confidence intervals
     table.tex  accuracy.tex             a tabular each, which needs no package: \\input{table.tex}
 
+Of a staircase: staircase.svg and table.tex.
+
 The PDF files are drawn by matplotlib (the extra `plot`), from the numbers that the SVG files show.
 """
 
@@ -16,7 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from minigpt.comparison.charts import BROAD, PAPER, Curves, Summary, curves_of, curves_svg, differences_svg, shortened
+from minigpt.comparison.staircase import rows as staircase_rows
+from minigpt.comparison.staircase import staircase_svg
 from minigpt.comparison.summary import number, rows_of
+from minigpt.inspection.figures import THEMES
 from minigpt.inspection.pictures import can_plot, log_ticks, plotting, ticks
 from minigpt.runs.report import Say
 from minigpt.system.folder import write_whole
@@ -33,6 +38,11 @@ LATEX = {
 def write_figures(summary: Summary, folder: Path, say: Say) -> None:
     """Write all files. Without matplotlib, write no PDF, and say so. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
+    if "rungs" in summary:
+        write_whole(folder / "staircase.svg", staircase_svg(summary, THEMES["light"]))
+        write_whole(folder / "table.tex", tabular(staircase_rows(summary)))
+        say(f"figures: staircase.svg, table.tex in {folder}")
+        return
     rows = [row for row in summary["variants"] if row["difference"]]
     charts: dict[str, tuple[Callable[[], str], Callable[[Any], None]]] = {}
     if (curves := curves_of(summary)) is not None:
