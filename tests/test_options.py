@@ -230,7 +230,7 @@ def test_an_unknown_kind_has_a_suggestion(read: Reader) -> None:
 
 def test_an_option_of_another_kind_is_unknown(read: Reader) -> None:
     found = the_mistake(read, "model: {attention: {kind: dot_product, n_head: 4}}")
-    assert found.startswith("c.yaml:1:40: model.attention.n_head: unknown key (known: position, causal, include_self)")
+    assert found.startswith("c.yaml:1:40: model.attention.n_head: unknown key (known: position, causal, include_self,")
 
 
 @pytest.mark.parametrize("kind", ["3", "{a: b}", "[a]"])
