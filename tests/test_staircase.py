@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from comparing import finished, written
+from comparing import finished, work_here, written
 
 from minigpt.comparison import variants as compare
 from minigpt.comparison.experiment import Experiment
 from minigpt.comparison.figures import write_figures
+from minigpt.comparison.pool import WorkerPool
 from minigpt.comparison.results import TEXTS
 from minigpt.comparison.staircase import (
     accuracy,
@@ -84,6 +85,15 @@ def test_every_rung_is_trained_on_every_task_and_stands_beside_its_ceiling(tmp_p
     lines = (stairs.folder / "results.csv").read_text("utf-8").splitlines()
     assert len(lines) == 1 + 8 and lines[0].startswith("rung,task,")
     assert finished(stairs)[1] == ["all 8 runs are finished already"]
+
+
+def test_models_of_a_staircase_that_were_not_checked_are_said_to_be_so(tmp_path: Path) -> None:
+    stairs = load_comparison(str(written(tmp_path, STAIRS)), ["compare.seeds=[1]"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(WorkerPool, "work", work_here)
+        summary = Experiment(stairs, (), False, [].append, skip_checks=True).run("a test")
+    assert "not checked before training" in staircase_table(summary)
+    assert "not checked before training" in (stairs.folder / "page.html").read_text("utf-8")
 
 
 def test_the_example_of_a_task_shows_which_rungs_can_answer() -> None:

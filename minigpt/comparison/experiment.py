@@ -73,30 +73,33 @@ class Experiment:
         folder = self.comparison.folder
         found = list(self.results())
         results = [(job, result) for job, result, _ in found if result]
-        finished = {job.variant for job, _ in results}
         if self.comparison.tasks:
             summary = summarise_staircase(self.comparison, results, command, notes)
-            self.write(summary, staircase.to_csv(summary), staircase_page(summary), failures)
-            return summary
-        if self.comparison.settings.baseline not in finished:
-            reasons = failures or [f"{job.who}: {why}" for job, _, why in found if why]
-            reasons = reasons or [f"its results are gone from {folder}: does another comparison have the same --name?"]
-            raise UserError(f"no run of the baseline could be finished; {'; '.join(first_lines(reasons))}")
-        variants = {name: config for name, config in self.comparison.variants.items() if name in finished}
-        summary = summarise(replace(self.comparison, variants=variants), results, command, notes, self.tuning)
+        else:
+            summary = self.summary(
+                results, command, notes, failures or [f"{job.who}: {why}" for job, _, why in found if why]
+            )
         summary["held_equal"] += UNCHECKED if self.skip_checks else ""
-        self.write(summary, to_csv(summary), page(summary), failures)
-        return summary
-
-    def write(self, summary: Mapping[str, Any], as_csv: str, as_page: str, failures: Sequence[str]) -> None:
-        """Write the results. Raises UserError after that if some runs failed."""
-        folder = self.comparison.folder
+        as_csv, as_page = (staircase.to_csv, staircase_page) if self.comparison.tasks else (to_csv, page)
         write_whole(folder / "results.json", json.dumps(summary, indent=1, allow_nan=False))
-        write_whole(folder / "results.csv", as_csv)
-        write_whole(folder / "page.html", as_page)
+        write_whole(folder / "results.csv", as_csv(summary))
+        write_whole(folder / "page.html", as_page(summary))
         if failures:
             what = "; ".join(first_lines(failures))
             raise UserError(f"{what}; the other runs are in {folder}, and the same command tries the failed ones again")
+        return summary
+
+    def summary(
+        self, results: Sequence[tuple[Job, Any]], command: str, notes: Sequence[str], reasons: Sequence[str]
+    ) -> dict[str, Any]:
+        """The results of the variants that have any. Raises UserError with the reasons if the baseline has none."""
+        finished = {job.variant for job, _ in results}
+        if self.comparison.settings.baseline not in finished:
+            gone = f"its results are gone from {self.comparison.folder}: does another comparison have the same --name?"
+            why = "; ".join(first_lines(reasons or [gone]))
+            raise UserError(f"no run of the baseline could be finished; {why}")
+        variants = {name: config for name, config in self.comparison.variants.items() if name in finished}
+        return summarise(replace(self.comparison, variants=variants), results, command, notes, self.tuning)
 
     def alone(self) -> Lock:
         """The lock of the comparison's folder, which processes share that do the same runs.

@@ -94,9 +94,7 @@ class Comparison:
     settings: CompareConfig
     variants: dict[str, RunConfig]
     differing: tuple[str, ...]  # all keys that a variant sets
-    rungs: tuple[str, ...] = field(
-        default=(), kw_only=True
-    )  # of a staircase, whose variants are its rungs on its tasks
+    rungs: tuple[str, ...] = field(default=(), kw_only=True)  # of a staircase: its variants are these on its tasks
     tasks: Mapping[str, str] = field(default_factory=dict, kw_only=True)  # of a staircase: task -> question
 
     @property
