@@ -11,14 +11,18 @@ From a notebook:
     weights = run.attention("Mia was a shy fox.")    # one (H, T, T) a layer
 """
 
+from typing import TYPE_CHECKING, Any
+
 from minigpt.attention import Attention
 from minigpt.fast import make_fast, shortcut
-from minigpt.grading import check
 from minigpt.model import GPT, ModelConfig
 from minigpt.runs.assemble import RunConfig
 from minigpt.runs.notebook import fine_tune, resume, train
 from minigpt.runs.run import Run, load
 from minigpt.system.plugin import load_plugin
+
+if TYPE_CHECKING:
+    from minigpt.learners.check import check
 
 __all__ = [
     "GPT",
@@ -35,3 +39,12 @@ __all__ = [
     "shortcut",
     "train",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`check`, imported when it is first asked for: no training needs the checker."""
+    if name != "check":
+        raise AttributeError(f"module 'minigpt' has no attribute {name!r}")
+    from minigpt.learners.check import check
+
+    return check

@@ -1,14 +1,14 @@
-"""Check an attention that you wrote: is it right, and if not, what is wrong, in which line.
+"""Check a program that you wrote or found: is it right, and if not, which law does it break, in which line?
 
-python scripts/check.py my_attention.py                       # many heads
+python scripts/check.py my_attention.py                       # what is it right as, or nearest to?
+python scripts/check.py my_attention.py --lines               # what each line of it makes
+python scripts/check.py model.py::CausalSelfAttention         # one class of a file
 python scripts/check.py my_attention.py --as multi_head,rotary
-python scripts/check.py my_functions.py --as attend
 python scripts/check.py --exercise rotary my/rotary.py        # an exercise (python scripts/exercises.py --out my)
 python scripts/check.py my                                    # all exercises in a folder
 python scripts/check.py class --csv class.csv                 # a folder of such folders: a table
 
-End the file with a line like `attention = MyAttention(48, 6)`, so that nothing has to be guessed. The exit code
-is 0 if everything is right, else 2.
+The exit code is 0 if everything is right, else 2.
 """
 
 import begin  # noqa: F401  before the imports that take seconds
@@ -19,26 +19,28 @@ import sys
 from pathlib import Path
 
 from minigpt import command
-from minigpt.grading.classroom import grade_all, one_exercise, table, tasks_of, write_csv
-from minigpt.grading.confined import grade
-from minigpt.grading.exercises import EXERCISES
-from minigpt.grading.targets import TARGETS
+from minigpt.laws.target import SORTS
+from minigpt.learners.classroom import grade_all, one_exercise, table, tasks_of, write_csv
+from minigpt.learners.confined import grade
+from minigpt.learners.exercises import EXERCISES
 from minigpt.runs.report import say
 from minigpt.system.errors import UserError
 
 
 def main(arguments: argparse.Namespace) -> None:
     """Print the report on one file, or the table of a folder."""
-    file, exercise = arguments.file, arguments.exercise
+    name, _, part = arguments.file.partition("::")
+    file, exercise = Path(name), arguments.exercise
     if exercise or file.is_dir():
         alone = "--exercise" if exercise else "a folder of exercises"
-        for option, given in (("--as", arguments.target is not None), ("--csv", exercise and arguments.csv)):
-            if given:
-                raise UserError(f"{option} and {alone}: give one of them")
+        given = {"--as": arguments.target, "--csv": exercise and arguments.csv, f"::{part}": part}
+        given |= {"--lines": file.is_dir() and arguments.lines}
+        for option in (option for option, value in given.items() if value):
+            raise UserError(f"{option} and {alone}: give one of them")
     if arguments.csv and not file.is_dir():
         raise UserError(f"--csv: is for a folder of exercises; {file} is none")
     if exercise:
-        grade_of_one = one_exercise(file, exercise)
+        grade_of_one = one_exercise(file, exercise, arguments.lines)
         say(str(grade_of_one))
         arguments.exit_code = 0 if grade_of_one.right else 2
     elif file.is_dir():
@@ -48,21 +50,24 @@ def main(arguments: argparse.Namespace) -> None:
             write_csv(grades, arguments.csv)
         arguments.exit_code = 0 if all(each.right for each in grades) else 2
     else:
-        report = grade(file, arguments.target or "multi_head")
-        say(str(report))
+        report = grade(file, arguments.target or "", part, arguments.lines)
+        say(report.text(sys.stdout.isatty()))
         arguments.exit_code = report.exit_code
 
 
 if __name__ == "__main__":
-    parser = command.parser("Check an attention that you wrote, and name the bug.")
+    parser = command.parser("Check a program: is it right, and if not, which law does it break, in which line?")
     parser.add_argument(
-        "file", type=Path, metavar="FILE", help="a Python file with a module or a function; or a folder of exercises"
+        "file",
+        metavar="FILE",
+        help="a Python file with a module or a function, or FILE::NAME; or a folder of exercises",
     )
     parser.add_argument(
         "--as", dest="target", metavar="TARGET",
-        help=f"(default: multi_head) one of {', '.join(TARGETS)}; options of a "
-        "module behind it: rotary, alibi, window=4, cache, full, as in multi_head,rotary"
+        help=f"what it should be; by default what it is nearest to. One of {', '.join(SORTS)}, or an attention of "
+        "minigpt; options behind it: rotary, alibi, window=4, cache, full, as in multi_head,rotary"
     )  # fmt: skip
+    parser.add_argument("--lines", action="store_true", help="show each line of the file beside what it makes")
     parser.add_argument("--exercise", metavar="NAME", help=f"the file is this exercise: {', '.join(EXERCISES)}")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write the table of a folder into this file too")
     arguments = parser.parse_args()

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from minigpt import command
-from minigpt.grading.exercises import hand_out, hint
+from minigpt.learners.exercises import hand_out, hint
 from minigpt.runs.report import say
 from minigpt.system.errors import UserError
 

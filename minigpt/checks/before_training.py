@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from types import MethodType
@@ -29,6 +29,7 @@ from minigpt.checks import laws, laws_of_documents, laws_of_parts, laws_of_train
 from minigpt.checks.laws import Law, LawError, View, has_weights
 from minigpt.checks.laws_of_training import by_layer, varies, varies_as_a_whole, what_does_not_learn
 from minigpt.checks.layers import alike
+from minigpt.checks.lines import with_the_line
 from minigpt.checks.whole_model import NOISE, check_whole_model, untouched_random
 from minigpt.config.options import Component
 from minigpt.fast.guard import set_on
@@ -83,8 +84,9 @@ def check_before_training(model: GPT, dataset: Dataset, config: TrainingConfig, 
     each checks its own rows, without communication. The model and the states of all random generators are unchanged.
     """
     notes: list[str] = []
-    with untouched_random(model.device), says_how_to_go_on():
+    with untouched_random(model.device), says_how_to_go_on(), ExitStack() as stack:
         plugin = small_copy(model, layers_to_ask(model)) if has_plugin(model) else None
+        stack.enter_context(with_the_line(plugin))
         notes += obey(plugin, FIRST)
         if not allow_leak:
             notes += check_causal(model)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from html import escape
 
-from minigpt.grading.exercises import EXERCISES, hint, template
+from minigpt.learners.exercises import EXERCISES, hint, template
 from minigpt.lessons.output import Output, show
 
 
 def exercise(name: str) -> None:
-    """Show an exercise of `minigpt/grading`: what is to be written, the commands, and the hint behind its fold."""
+    """Show an exercise of `minigpt/learners`: what is to be written, the commands, and the hint behind its fold."""
     place = list(EXERCISES).index(name) + 1
     commands = f"python scripts/exercises.py --out my\npython scripts/check.py --exercise {name} my/{name}.py"
     stuck = f"python scripts/exercises.py --hint {name}"

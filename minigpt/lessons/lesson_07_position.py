@@ -27,7 +27,6 @@ from minigpt.attention import MultiHead, Past, Shape
 from minigpt.attention.ladder import attend
 from minigpt.attention.position import Alibi, Rotary, angles, distance
 from minigpt.config.options import from_dict
-from minigpt.grading.targets.rotation import rotary_bugs
 from minigpt.lessons.tools import bars, curves, exercise, reveal, say, show
 from minigpt.model import GPT, Block, ModelConfig
 
@@ -280,7 +279,7 @@ reveal(
 
 # %%
 exercise("rotary")
-say(f"It takes a few lines. The checker knows the names of {len(rotary_bugs())} ways to get them wrong.")
+say("It takes a few lines. The checker reads by which angle your program turns each pair of numbers, and says where.")
 
 # %% [markdown]
 # ## What to read next

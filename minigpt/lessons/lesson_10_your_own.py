@@ -27,7 +27,7 @@ from torch import Tensor
 from minigpt.attention import MultiHead, distance
 from minigpt.comparison.statistics import paired, t_quantile
 from minigpt.comparison.summary import sentence
-from minigpt.grading import check
+from minigpt.learners.check import check
 from minigpt.lessons.short_trainings import watch_short
 from minigpt.lessons.tools import curves, exercise, reveal
 from minigpt.model import ModelConfig
@@ -56,11 +56,21 @@ class Nearby(MultiHead, kind="nearby"):
 # An attention that is a little wrong still trains, and its loss still falls. So we check before we train. This idea has
 # been had before: it is ALiBi, from lesson 7. That is lucky, because the checker knows ALiBi and can say whether we
 # have it.
+#
+# It runs the class on a small text, and keeps beside every number what the number *is*: a query, a score, a weight.
+# What our class does not say is inherited, from `minigpt/attention/base.py`. With `lines=True` we see the lines that
+# ran, and beside each what it has made.
 
 # %%
-print(check(Nearby, "multi_head,alibi"))
+print(check(Nearby, "multi_head,alibi", lines=True))
 
 # %% [markdown]
+# Below the verdict stands each line that ran beside what it has made. Read it from `forward` on, and follow the calls:
+# the queries, keys and values of six heads, their scores, to which our bias is added, the weights, the mixtures of
+# values, and the output. The checker has held each step against a law: a token sees itself and what came before, scores
+# are divided by the root of the width, and so on. So you can read any attention, also one of a public repository:
+# `python scripts/check.py model.py::CausalSelfAttention --lines`.
+#
 # Here is a version that somebody wrote late in the evening.
 
 
@@ -88,9 +98,9 @@ found = [answer for word, answer in said.items() if report.names and word in rep
 reveal(
     guess,
     "nothing" if report.exit_code == 0 else found[0],
-    f"The checker says: {report.names[0]}. It says so because the numbers of this version are *exactly* those of an "
-    f"ALiBi with this mistake, on every text that it tried. And what to do: {report.fixes[0]}. A mistake that it does "
-    "not know it calls wrong too, but then it can only say what it measured.",
+    f"The checker says: {report.names[0]}. It has not looked for this mistake. It has read what is added to each "
+    f"score, and that is not what ALiBi adds. The law that is broken: {report.laws[0].law}. And what to do: "
+    f"{report.fixes[0]}.",
     among=["the strengths", "the distance", "the sign", "nothing"],
 )
 
