@@ -1,17 +1,11 @@
-"""The bank's table: how the checker does on learners' files that were written without looking at its list of bugs.
+"""The bank's table: what the checker says of each program.
 
-    python tests/bank/table.py                  every program, about five minutes on one core
+    python tests/bank/table.py                  every program, about three minutes on one core
     python tests/bank/table.py rotary window    those whose target or name contains a word
     python tests/bank/table.py --show           with each program's verdict, and its seconds of processor time
     python tests/bank/table.py --write          puts the table into README.md, and what went wrong into gaps.txt
 
-A program stands in `learners/*.py` between two lines `# === name`, below a header of `# key: value` lines:
-
-    target   what was to be written, as for `check.py --as`
-    right, convention or wrong     what it is, and what is unusual or wrong about it
-    words    wrong only: what a naming must contain; a comma is "and", a bar is "or"
-    seen     where such a bug was reported
-    like     another program of the same file, of which lines are replaced: `#- old`, then `#+ new`
+How programs are written in `learners/`: README.md.
 """
 
 from __future__ import annotations
@@ -19,14 +13,16 @@ from __future__ import annotations
 import argparse
 import re
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from minigpt.grading.confined import LIMITS, Confined, Limits, Outcome
+from minigpt.learners.confined import Confined, Outcome
+from minigpt.learners.verdict import Report
 
 LEARNERS = Path(__file__).with_name("learners")
+KEYS = "target|of|right|convention|wrong|words|seen"
 
 
 @dataclass(frozen=True)
@@ -54,32 +50,41 @@ class Program:
 
 
 def read(path: Path) -> list[Program]:
-    """The programs of a file, in order."""
+    """The programs of a file, in order. Raises ValueError with the name of a program that is not written properly."""
+    top, *parts = re.split(r"^# === ", path.read_text(encoding="utf-8"), flags=re.M)
+    (of_file,) = re.findall(r"^# target: (.*)$", top, flags=re.M)
     programs = dict[str, Program]()
-    for part in re.split(r"^# === ", path.read_text(encoding="utf-8"), flags=re.M)[1:]:
-        name, _, rest = part.partition("\n")
-        header = dict(re.findall(r"^# (\w+): (.*)$", rest, flags=re.M))
-        (truth,) = {"right", "convention", "wrong"} & set(header)
-        if "like" in header:
-            code = replaced(programs[header["like"]].code, rest)
-        else:
-            code = re.sub(r"^# (target|right|convention|wrong|words|seen): .*\n", "", rest, flags=re.M)
-        programs[name] = Program(name, header["target"], truth, header[truth], header.get("words", ""), code)
+    for part in parts:
+        name, _, text = part.partition("\n")
+        lines = re.match(rf"(?:# (?:{KEYS}): .*\n)*", text)
+        assert lines is not None
+        header, code = dict(re.findall(r"^# (\w+): (.*)$", lines[0], flags=re.M)), text[lines.end() :]
+        truths, of = {"right", "convention", "wrong"} & set(header), header.get("of", "")
+        if len(truths) != 1 or name in programs or of not in ("", *programs):
+            raise ValueError(f"{name} stands twice, is not said to be right or wrong, or its base is not above it")
+        base, truth = programs.get(of), truths.pop()
+        target = header.get("target", base.target if base else of_file)
+        code = replaced(base.code, code, name) if base else code
+        programs[name] = Program(name, target, truth, header[truth], header.get("words", ""), code)
     return list(programs.values())
 
 
-def replaced(code: str, change: str) -> str:
+def replaced(code: str, change: str, name: str) -> str:
     """Another program's code with runs of `#- old` lines replaced by the `#+ new` lines that follow them."""
-    for old, new in re.findall(r"((?:^#-.*\n)+)((?:^#\+.*(?:\n|\Z))*)", change, flags=re.M):
+    runs = r"((?:^#-.*\n)+)((?:^#\+.*(?:\n|\Z))*)"
+    if stray := re.sub(runs, "", change, flags=re.M).strip():
+        raise ValueError(f"{name}: expected lines that begin with #- or #+, found {stray.splitlines()[0]!r}")
+    for old, new in re.findall(runs, change, flags=re.M):
         before, after = re.sub(r"^#-", "", old, flags=re.M), re.sub(r"^#\+", "", new, flags=re.M)
-        assert code.count(before) == 1, f"stands {code.count(before)} times: {before}"
+        if code.count(before) != 1:
+            raise ValueError(f"{name}: lines that stand {code.count(before)} times in its base, not once:\n{before}")
         code = code.replace(before, after)
     return code
 
 
 def bank() -> list[Program]:
     """All programs."""
-    return [program for path in sorted(LEARNERS.glob("*.py")) for program in read(path)]
+    return [program for path in sorted(LEARNERS.rglob("*.py")) for program in read(path)]
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,6 @@ class Judged:
     program: Program
     verdict: str
     sentences: list[str]
-    measured: bool
     seconds: float
     """Of processor time, without importing torch: other programs change it little."""
 
@@ -101,65 +105,78 @@ class Judged:
             return "cannot tell"
         if truth != "wrong":
             return "passed" if said_right else "false alarm"
-        if said_right:
-            return "missed"
-        if self.program.named_by(self.sentences):
-            return "measured" if self.measured else "named"
-        return "caught, not named" if self.measured or not self.sentences else "misnamed"
+        return "missed" if said_right else "named" if self.program.named_by(self.sentences) else "not named"
 
     @property
     def well(self) -> bool:
         """Whether a wrong program was named, and a right one passed."""
-        return self.result in ("named", "measured", "passed")
+        return self.result in ("named", "passed")
 
 
 def judge(program: Program, confined: Confined) -> Judged:
     """Check a program as a user's file is checked, in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         outcome = confined.check(program.write(Path(folder)), program.target)
-    return Judged(program, *said(outcome), outcome.processor_seconds)
+    return judged_by(program, outcome)
 
 
-def said(outcome: Outcome) -> tuple[str, list[str], bool]:
-    """Verdict, sentences, and whether they are measurements."""
-    if outcome.answer is None:
-        return "cannot tell", [outcome.reason], False
-    return outcome.answer["verdict"], outcome.answer["names"], outcome.answer["measured"]
+def judged_by(program: Program, outcome: Outcome) -> Judged:
+    """A program with the outcome of its check."""
+    if outcome.report is None:
+        return Judged(program, "cannot tell", [outcome.reason], outcome.processor_seconds)
+    return Judged(program, outcome.report.verdict, said(outcome.report), outcome.processor_seconds)
 
 
-def judge_all(programs: Iterable[Program], limits: Limits = LIMITS) -> list[Judged]:
-    """All of them, one after the other."""
-    with Confined(limits) as confined:
-        confined.check(LEARNERS / "means.py", "running_mean")  # the server imports torch
-        return [judge(program, confined) for program in programs]
+def said(report: Report) -> list[str]:
+    """What a report says about a program in its own words: not the program's lines, and not how it was called."""
+    return [*report.names, *(law.law for law in report.laws), *report.fixes, *report.notes]
 
 
-COLUMNS = ("bugs", "caught", "named", "measured", "misnamed", "not named", "missed", "cannot tell", "", "right",
-           "passed", "false alarms", "cannot tell")  # fmt: skip
+def judge_all(programs: Iterable[Program]) -> Iterator[Judged]:
+    """Yields each, one after the other."""
+    with Confined() as confined:
+        confined.check(next(LEARNERS.rglob("*.py")), "running_mean")  # the server imports torch
+        for program in programs:
+            yield judge(program, confined)
+
+
+COLUMNS = (
+    "right",
+    "passed",
+    "false alarm",
+    "not told",
+    "wrong",
+    "called wrong",
+    "named",
+    "missed",
+    "left open",
+    "seconds",
+)
+
+
+def figures(judged: list[Judged]) -> dict[str, int]:
+    """How many programs there are of each column but the last."""
+    rights = [one.result for one in judged if one.program.truth != "wrong"]
+    bugs = [one.result for one in judged if one.program.truth == "wrong"]
+    of_rights = [len(rights), *(rights.count(result) for result in ("passed", "false alarm", "cannot tell"))]
+    of_bugs = [bugs.count(result) for result in ("named", "missed", "cannot tell")]
+    return dict(zip(COLUMNS, [*of_rights, len(bugs), bugs.count("named") + bugs.count("not named"), *of_bugs]))
 
 
 def row(name: str, judged: list[Judged]) -> str:
     """A line of the table."""
-    bugs = [one.result for one in judged if one.program.truth == "wrong"]
-    rights = [one.result for one in judged if one.program.truth != "wrong"]
-    caught = sum(result not in ("missed", "cannot tell") for result in bugs)
-    kinds = [
-        bugs.count(kind) for kind in ("named", "measured", "misnamed", "caught, not named", "missed", "cannot tell")
-    ]
-    others = [rights.count(kind) for kind in ("passed", "false alarm", "cannot tell")]
-    return " | ".join(["", name, *map(str, [len(bugs), caught, *kinds, len(rights), *others]), ""]).strip()
+    listed = " | ".join(map(str, figures(judged).values()))
+    return f"| {name} | {listed} | {median(one.seconds for one in judged):.2f} |"
 
 
 def table(judged: list[Judged]) -> str:
-    """Markdown: a line for each target, then all of them, then the seconds."""
-    head = [column for column in COLUMNS if column]
-    lines = [f"| target | {' | '.join(head)} |", f"|---{'|---:' * len(head)}|"]
+    """Markdown: a line for each target, then all of them, then the slowest."""
+    lines = [f"| target | {' | '.join(COLUMNS)} |", f"|---{'|---:' * len(COLUMNS)}|"]
     for target in dict.fromkeys(one.program.target for one in judged):
         lines.append(row(f"`{target}`", [one for one in judged if one.program.target == target]))
-    seconds = sorted(one.seconds for one in judged)
+    slowest = max(judged, key=lambda one: one.seconds)
     lines.append(row("all", judged))
-    took = f"{median(seconds):.2f} in the median, {seconds[-1]:.1f} for the slowest"
-    return "\n".join([*lines, "", f"seconds of processor time a check, without importing torch: {took}"])
+    return "\n".join([*lines, "", f"The slowest check took {slowest.seconds:.1f} s: `{slowest.program.name}`."])
 
 
 def write(judged: list[Judged]) -> None:
@@ -181,14 +198,13 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="put the table into README.md, the gaps into gaps.txt")
     arguments = parser.parse_args()
     chosen = [p for p in bank() if not arguments.words or any(w in (p.target + " " + p.name) for w in arguments.words)]
-    judged = judge_all(chosen)
-    for one in judged:
+    judged = list[Judged]()
+    for one in judge_all(chosen):
+        judged.append(one)
         if arguments.show or not one.well:
             what = f"{one.program.target}; {one.program.truth}: {one.program.about}; {one.seconds:.1f} s"
-            print(f"{one.result}: {one.program.name} ({what})")
-            print(
-                "".join(f"    said: {sentence}\n" for sentence in one.sentences) or f"    said: {one.verdict}\n", end=""
-            )
+            said_of_it = "".join(f"\n    said: {sentence}" for sentence in one.sentences or [one.verdict])
+            print(f"{one.result}: {one.program.name} ({what}){said_of_it}", flush=True)
     print()
     print(table(judged))
     if arguments.write and not arguments.words:

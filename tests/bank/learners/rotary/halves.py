@@ -1,0 +1,246 @@
+# Attention with rotary positions where feature i is paired with i + d/2 (rotate_half): tables in buffers or from positions, part of a head.
+# target: multi_head,rotary
+
+# === rotate_half_and_cached_tables
+# right: HF rotate_half with cached cos/sin buffers; additive mask argument optional, causal by default
+import torch
+from torch import nn
+
+class RotaryEmbedding(nn.Module):
+    def __init__(self, dim, max_position_embeddings=256, base=10000):
+        super().__init__()
+        inv_freq = 1.0 / (base ** (torch.arange(0, dim, 2).float() / dim))
+        t = torch.arange(max_position_embeddings).float()
+        freqs = torch.outer(t, inv_freq)
+        emb = torch.cat((freqs, freqs), dim=-1)
+        self.register_buffer("cos_cached", emb.cos(), persistent=False)
+        self.register_buffer("sin_cached", emb.sin(), persistent=False)
+
+    def forward(self, seq_len):
+        return self.cos_cached[:seq_len], self.sin_cached[:seq_len]
+
+def rotate_half(x):
+    x1 = x[..., : x.shape[-1] // 2]
+    x2 = x[..., x.shape[-1] // 2 :]
+    return torch.cat((-x2, x1), dim=-1)
+
+def apply_rotary_pos_emb(q, k, cos, sin):
+    return (q * cos) + (rotate_half(q) * sin), (k * cos) + (rotate_half(k) * sin)
+
+class RotaryAttention(nn.Module):
+    def __init__(self, hidden_size, num_heads):
+        super().__init__()
+        self.num_heads = num_heads
+        self.head_dim = hidden_size // num_heads
+        self.q_proj = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.k_proj = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.v_proj = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.o_proj = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.rotary_emb = RotaryEmbedding(self.head_dim)
+
+    def forward(self, hidden_states, attention_mask=None):
+        bsz, q_len, hidden = hidden_states.size()
+        shape = (bsz, q_len, self.num_heads, self.head_dim)
+        q = self.q_proj(hidden_states).view(shape).transpose(1, 2)
+        k = self.k_proj(hidden_states).view(shape).transpose(1, 2)
+        v = self.v_proj(hidden_states).view(shape).transpose(1, 2)
+        cos, sin = self.rotary_emb(q_len)
+        q, k = apply_rotary_pos_emb(q, k, cos, sin)
+        attn = torch.matmul(q, k.transpose(2, 3)) / self.head_dim**0.5
+        if attention_mask is None:
+            attention_mask = torch.full((q_len, q_len), float("-inf"), device=q.device, dtype=q.dtype).triu(1)
+        attn = (attn + attention_mask).softmax(dim=-1)
+        out = torch.matmul(attn, v).transpose(1, 2).reshape(bsz, q_len, hidden)
+        return self.o_proj(out)
+
+attention = RotaryAttention(48, 6)
+
+# === rotate_half_and_softmax_in_float32
+# of: rotate_half_and_cached_tables
+# right: the softmax is computed in float32
+#-        attn = (attn + attention_mask).softmax(dim=-1)
+#+        attn = (attn + attention_mask).softmax(dim=-1, dtype=torch.float32).to(q.dtype)
+
+# === rotate_half_without_minus
+# of: rotate_half_and_cached_tables
+# wrong: rotate_half without the minus: a reflection and not a rotation
+# words: minus|sign|rotation|rotate
+#-    return torch.cat((-x2, x1), dim=-1)
+#+    return torch.cat((x2, x1), dim=-1)
+
+# === keys_turn_the_other_way
+# of: rotate_half_and_cached_tables
+# wrong: the keys turn in the other direction
+# words: direction|sum
+#-    return (q * cos) + (rotate_half(q) * sin), (k * cos) + (rotate_half(k) * sin)
+#+    return (q * cos) + (rotate_half(q) * sin), (k * cos) - (rotate_half(k) * sin)
+
+# === positions_as_argument_and_config
+# right: HF-like module, rotation with tensor_split, optional position_ids, always returns a tuple
+import torch
+from torch import nn
+
+class LlamaStyleConfig:
+    def __init__(self, hidden_size=48, num_attention_heads=6, rope_theta=10000.0, attention_bias=False):
+        self.hidden_size = hidden_size
+        self.num_attention_heads = num_attention_heads
+        self.rope_theta = rope_theta
+        self.attention_bias = attention_bias
+
+def turn(x):
+    # (first half, second half) -> (-second, first)
+    first, second = x.tensor_split(2, dim=-1)
+    return torch.cat((second.neg(), first), dim=-1)
+
+def rotate_qk(q, k, cos, sin, head_axis=1):
+    cos, sin = cos.unsqueeze(head_axis), sin.unsqueeze(head_axis)
+    return tuple(t * cos + turn(t) * sin for t in (q, k))
+
+class RotaryAttention(nn.Module):
+    def __init__(self, config: LlamaStyleConfig):
+        super().__init__()
+        self.config = config
+        self.head_dim = config.hidden_size // config.num_attention_heads
+        d, b = config.hidden_size, config.attention_bias
+        self.q_proj = nn.Linear(d, d, bias=b)
+        self.k_proj = nn.Linear(d, d, bias=b)
+        self.v_proj = nn.Linear(d, d, bias=b)
+        self.o_proj = nn.Linear(d, d, bias=b)
+
+    def _cos_sin(self, position_ids, dtype):
+        exps = torch.arange(0, self.head_dim, 2, device=position_ids.device).to(dtype) / self.head_dim
+        inv_freq = 1.0 / self.config.rope_theta**exps
+        freqs = position_ids[..., None].to(dtype) * inv_freq
+        emb = torch.cat((freqs, freqs), dim=-1)
+        return emb.cos(), emb.sin()
+
+    def forward(self, hidden_states, position_ids=None, output_attentions=False):
+        shape = (*hidden_states.shape[:-1], -1, self.head_dim)
+        q = self.q_proj(hidden_states).view(shape).transpose(1, 2)
+        k = self.k_proj(hidden_states).view(shape).transpose(1, 2)
+        v = self.v_proj(hidden_states).view(shape).transpose(1, 2)
+        T = q.shape[2]
+        if position_ids is None:
+            position_ids = torch.arange(T, device=q.device).unsqueeze(0)
+        q, k = rotate_qk(q, k, *self._cos_sin(position_ids, q.dtype))
+        w = q @ k.transpose(2, 3) * self.head_dim**-0.5
+        w = w + torch.triu(torch.full_like(w[0, 0], torch.finfo(w.dtype).min), 1)
+        w = nn.functional.softmax(w, dim=-1)
+        y = self.o_proj((w @ v).transpose(1, 2).flatten(2))
+        return (y, w) if output_attentions else (y, None)
+
+attention = RotaryAttention(LlamaStyleConfig(hidden_size=48, num_attention_heads=6))
+
+# === rotary_module_time_before_heads
+# right: a RotaryEmbedding module with cos and sin buffers, layout (B, T, H, d), halves
+import torch
+from torch import nn
+
+class RotaryEmbedding(nn.Module):
+    def __init__(self, dim, max_len=64, base=10000):
+        super().__init__()
+        inv_freq = 1.0 / (base ** (torch.arange(0, dim, 2).float() / dim))
+        freqs = torch.outer(torch.arange(max_len).float(), inv_freq)
+        emb = torch.cat((freqs, freqs), dim=-1)
+        self.register_buffer("cos", emb.cos()[None, :, None, :])
+        self.register_buffer("sin", emb.sin()[None, :, None, :])
+
+    def rotate_half(self, x):
+        x1, x2 = x.chunk(2, dim=-1)
+        return torch.cat((-x2, x1), dim=-1)
+
+    def forward(self, x):
+        n = x.shape[1]
+        return x * self.cos[:, :n] + self.rotate_half(x) * self.sin[:, :n]
+
+class RotaryAttention(nn.Module):
+    def __init__(self, dim, num_heads):
+        super().__init__()
+        self.num_heads = num_heads
+        self.Wqkv, self.out_proj = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+        self.rotary = RotaryEmbedding(dim // num_heads)
+
+    def forward(self, x):
+        b, n, c = x.shape
+        q, k, v = self.Wqkv(x).view(b, n, 3, self.num_heads, c // self.num_heads).unbind(dim=2)
+        q, k = self.rotary(q), self.rotary(k)
+        a = torch.einsum("bthd,bshd->bhts", q, k) / (c // self.num_heads) ** 0.5
+        a = a + torch.triu(torch.full((n, n), -10000.0 * 10000.0), 1)
+        return self.out_proj(torch.einsum("bhts,bshd->bthd", a.softmax(-1), v).reshape(b, n, c))
+
+attention = RotaryAttention(48, 4)
+
+# === rotary_tables_along_heads
+# of: rotary_module_time_before_heads
+# wrong: the tables run along the heads: each head is turned by its number
+# words: rotary|rope|rotation|position, head|axis|dim|time
+#-        q, k = self.rotary(q), self.rotary(k)
+#+        q, k = (self.rotary(y.transpose(1, 2)).transpose(1, 2) for y in (q, k))
+
+# === tables_for_neighbours_turned_by_halves
+# of: rotary_module_time_before_heads
+# wrong: the table is stacked for neighbours, the turning is by halves
+# words: halves
+#-        emb = torch.cat((freqs, freqs), dim=-1)
+#+        emb = torch.stack((freqs, freqs), dim=-1).flatten(-2)
+
+# === rotary_base_1000
+# of: rotary_module_time_before_heads
+# wrong: the base is 1000
+# words: 1000 instead
+#-    def __init__(self, dim, max_len=64, base=10000):
+#+    def __init__(self, dim, max_len=64, base=1000):
+
+# === rotary_exponents_of_the_width
+# of: rotary_module_time_before_heads
+# wrong: the exponents are those of the model's width
+# words: width of the model|2i/D
+#-        inv_freq = 1.0 / (base ** (torch.arange(0, dim, 2).float() / dim))
+#+        inv_freq = 1.0 / (base ** (torch.arange(0, dim, 2).float() / dim))
+#+        inv_freq = 1.0 / (base ** (torch.arange(0, dim, 2).float() / 48))
+
+# === rotated_twice
+# of: rotary_module_time_before_heads
+# wrong: queries and keys are rotated twice
+# words: twice|values
+#-        q, k = self.rotary(q), self.rotary(k)
+#+        q, k = self.rotary(self.rotary(q)), self.rotary(self.rotary(k))
+
+# === half_of_each_head_is_rotated
+# right: partial rotary: only the first half of each head's channels is rotated, by halves
+import torch
+from torch import nn
+from dataclasses import dataclass
+
+@dataclass
+class Cfg:
+    d: int = 48
+    h: int = 3
+    rotary_pct: float = 0.5
+    base: float = 10000.
+
+class PartialRotary(nn.Module):
+    def __init__(self, cfg):
+        super().__init__()
+        self.h = cfg.h
+        self.hd = cfg.d // cfg.h
+        self.rd = int(self.hd * cfg.rotary_pct)
+        self.query_key_value = nn.Linear(cfg.d, 3 * cfg.d)
+        self.dense = nn.Linear(cfg.d, cfg.d)
+        self.register_buffer('inv', cfg.base ** (-torch.arange(0, self.rd, 2) / self.rd))
+
+    def rot(self, x):
+        r, p = x[..., :self.rd], x[..., self.rd:]
+        ang = torch.arange(x.shape[-2], device=x.device)[:, None] * self.inv
+        a, b = r.chunk(2, -1)
+        return torch.cat([a * ang.cos() - b * ang.sin(), b * ang.cos() + a * ang.sin(), p], -1)
+
+    def forward(self, x):
+        B, T, C = x.shape
+        # (B, T, heads, 3 * hd)
+        q, k, v = self.query_key_value(x).view(B, T, self.h, 3 * self.hd).transpose(1, 2).chunk(3, -1)
+        q, k = self.rot(q), self.rot(k)
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.dense(y.transpose(1, 2).reshape(B, T, C))
+
+attention = PartialRotary(Cfg())
