@@ -18,7 +18,6 @@ import ast
 import inspect
 import os
 import random
-import re
 import sys
 import types
 from collections import Counter
@@ -38,15 +37,11 @@ from minigpt.attention.position import Alibi, NoPosition, Rotary
 from minigpt.attention.sparse import choice
 from minigpt.checks.laws import Law, LawError
 from minigpt.inspection.graph import ROUNDING, Step, all_steps, family, gap, positions_of
+from minigpt.learners.edits import mutated, replace_node
 
 HERE = Path(__file__).parent
 SKIPPED = {"__init__", "mistakes_within"}  # how it starts, its options
 SKIPPED |= {"stages", "head_note", "one_by_one"}  # what is only looked at
-OPERATORS = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.Pow: ast.Mult}
-OPERATORS |= {ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.Mod: ast.FloorDiv, ast.FloorDiv: ast.Mod}
-COMPARISONS = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq}
-PASSED = {"to", "double", "float", "size", "contiguous", "type_as", "new_zeros", "new_ones", "new_empty"}
-EINSUM = re.compile("[a-z, ]+->[a-z ]+")
 EDGE, LAW, ORACLE, SAME, NOTHING = "an edge", "a law", "an oracle", "computes the same", "nothing"
 ORACLES = {  # the tests that hold the kinds of a family against formulas of their own
     "averages": ("test_ladder.py",),
@@ -55,30 +50,6 @@ ORACLES = {  # the tests that hold the kinds of a family against formulas of the
     "sparse": ("test_oracles_sparse.py", "test_cache.py"),
     "linear": ("test_oracles_linear.py", "test_recurrent.py", "test_convolution.py"),
 }
-
-
-def mutated(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
-    """What a node may become, each with a word that says so."""
-    if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
-        yield "operator", ast.BinOp(node.left, OPERATORS[type(node.op)](), node.right)
-    if isinstance(node, ast.UnaryOp):
-        yield "sign", node.operand
-    if isinstance(node, ast.Compare) and type(node.ops[0]) in COMPARISONS:
-        yield "comparison", ast.Compare(node.left, [COMPARISONS[type(node.ops[0])]()], node.comparators)
-    if isinstance(node, ast.Constant) and isinstance(node.value, bool):
-        yield "truth", ast.Constant(not node.value)
-    elif isinstance(node, ast.Constant) and isinstance(node.value, int):
-        yield "number", ast.Constant(node.value + 1)
-    elif isinstance(node, ast.Constant) and isinstance(node.value, float):
-        yield "number", ast.Constant(1.5 * node.value + 0.1)
-    bare = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not (node.args or node.keywords)
-    if bare and node.func.attr not in PASSED:
-        yield f"no .{node.func.attr}()", node.func.value
-    if isinstance(node, ast.Attribute) and node.attr == "mT":
-        yield "no .mT", node.value
-    if isinstance(node, ast.Constant) and isinstance(node.value, str) and EINSUM.fullmatch(node.value):
-        first, *others = node.value.split(",")
-        yield "index", ast.Constant(",".join((first[:-2] + first[:-3:-1], *others)))
 
 
 def functions(tree: ast.Module) -> list[ast.FunctionDef]:
@@ -133,16 +104,6 @@ def changed(source: str, place: int, index: int, which: int) -> ast.Module:
     node = list(ast.walk(function))[index]
     replace_node(function, node, [other for _, other in mutated(node)][which])
     return ast.fix_missing_locations(tree)
-
-
-def replace_node(tree: ast.AST, old: ast.AST, new: ast.AST) -> None:
-    """Put a node in the place of another."""
-    for parent in ast.walk(tree):
-        for name, value in ast.iter_fields(parent):
-            if value is old:
-                setattr(parent, name, new)
-            elif isinstance(value, list) and any(item is old for item in value):
-                value[:] = [new if item is old else item for item in value]
 
 
 @contextmanager

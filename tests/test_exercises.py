@@ -1,54 +1,25 @@
-"""The exercises: handed out without a solution, graded right when they are solved, and what passes can be trained.
-
-A class with hostile files is graded all the same, and nothing outside the files' own copies changes.
-"""
+"""The exercises: handed out without a solution, graded right when they are solved, and what passes can be trained."""
 
 from __future__ import annotations
 
 import codecs
 import csv
-import os
 import re
-import signal
-import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from running import ForkedProcess, command_line, environment, furnish, script, wait_until
+from running import ForkedProcess, furnish, script
 from solutions import SOLUTIONS, solved
 
-from minigpt.grading import confined as confinement
-from minigpt.grading.classroom import Grade, Task, grade_all, grade_exercise, table, tasks_of, write_csv
-from minigpt.grading.confined import Confined, Limits
-from minigpt.grading.confined import grade as grade_one
-from minigpt.grading.exercises import EXERCISES, begun, exercise_file, hand_out, hint, template
-from minigpt.system.errors import UserError
+from minigpt.learners import confined as confinement
+from minigpt.learners.classroom import Task, grade_all, grade_exercise, tasks_of
+from minigpt.learners.confined import Confined, Limits
+from minigpt.learners.exercises import EXERCISES, begun, exercise_file, hand_out, hint, template
 
 QUICK = Limits(processor_seconds=2, seconds=6, memory=2**29)
 PATIENT = replace(QUICK, seconds=120)  # a busy machine ends nobody before what the row is to say
-
-HOSTILE = {  # what a learner's file does, and what its row says
-    "never_ends": ("while True: pass", "took "),
-    "sleeps": ("import time; time.sleep(10_000)", "took longer than"),
-    "eats_memory": ("import torch; x = [torch.ones(50_000_000) for _ in range(10_000)]", "GiB of memory"),
-    "eats_bytes": ("x = [bytes(10_000_000) * 2 for _ in range(100_000)]", "GiB of memory"),
-    "leaves": ("import os; os._exit(0)", "ended Python itself (exit code 0)"),
-    "leaves_politely": ("raise SystemExit(0)", "raises SystemExit"),
-    "reads_stdin": ("input()", "EOFError"),
-    "forks": ("import os\nwhile True: os.fork()", "may not start processes"),
-    "starts_a_shell": ("import os; os.system('touch TOUCHED')", "may not start processes"),
-    "deletes_its_folder": ("import shutil, pathlib; shutil.rmtree(pathlib.Path(__file__).parent)", "may not remove"),
-    "deletes_the_class": ("import shutil; shutil.rmtree('CLASS')", "may not remove"),
-    "writes_elsewhere": ("open('TOUCHED', 'w').write('x')", "may not write outside"),
-    "writes_to_the_terminal": ("open('/dev/tty', 'w').write('\\x1b[2J')", "may not write outside"),
-    "kills_its_parent": ("import os; os.kill(os.getppid(), 9)", "may not send signals"),
-    "crashes": ("import ctypes; ctypes.string_at(0)", "crashed Python (SIGSEGV)"),
-    "escapes": ("raise ValueError('\\x1b[2J')", "raises ValueError: \x1b[2J"),
-    "is_no_python": ("def f(:", "SyntaxError"),
-}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -129,27 +100,6 @@ def test_half_an_exercise_is_not_finished(exercise: str, confined: Confined, tmp
     assert grade_exercise(Task(path, exercise, "ana"), confined).verdict == "not finished"
 
 
-SLIPS = {  # exercise: a piece of the right solution, what a learner writes instead, and words of the sentence
-    "running_mean_loop": (".mean(dim=1)", ".sum(dim=1)", "sum"),
-    "dot_product": (".tril(S - T)", ".tril()", "with fewer queries than keys"),
-    "attention_weights": ("** 0.5", "** 1", "sqrt"),
-    "linear_attention": ("total = total + key[:, :, t]", "total = key[:, :, t]", "with a cache"),
-    "multi_head": ("/ d**0.5", "/ (query.shape[1] * d) ** 0.5", "width of the model"),
-    "window": ("behind < self", "behind <= self", "window"),
-    "cache": (".tril(S - T)", ".tril()", "upper left"),
-    "single_head": ("mixed.squeeze(1)", "mixed.view(1)", "it raises"),
-}
-
-
-@pytest.mark.parametrize("exercise", SLIPS)
-def test_a_usual_slip_is_named(exercise: str, confined: Confined, tmp_path: Path) -> None:
-    old, new, words = SLIPS[exercise]
-    assert old in solved(exercise)
-    path = write(tmp_path / f"{exercise}.py", solved(exercise).replace(old, new))
-    grade = grade_exercise(Task(path, exercise, "ana"), confined)
-    assert (grade.verdict, words in grade.sentence) == ("wrong", True), grade
-
-
 def train(exercise: str, folder: Path) -> str:
     """Train a solved exercise for two steps of tiny.yaml, on a small text; what was printed."""
     furnish(folder)
@@ -174,143 +124,6 @@ def test_what_passes_can_be_trained(tmp_path: Path) -> None:
 @pytest.mark.parametrize("exercise", EXERCISES)
 def test_each_exercise_can_be_trained(exercise: str, tmp_path: Path) -> None:
     assert "sample at step 2" in train(exercise, tmp_path)
-
-
-# a class
-
-
-@pytest.fixture(scope="module")
-def hostile_class(forked_servers: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Grade]]:
-    """A class of one good learner and one for each hostile file, graded."""
-    root = tmp_path_factory.mktemp("hostile")
-    classroom, touched = root / "class", root / "touched"
-    write(classroom / "ana" / "running_mean_loop.py", solved("running_mean_loop"))
-    prints = "print('\\x1b[2J' * 10_000_000)\n"
-    write(classroom / "prints" / "running_mean_loop.py", prints + solved("running_mean_loop"))
-    for learner, (code, _) in HOSTILE.items():
-        code = code.replace("TOUCHED", str(touched)).replace("CLASS", str(classroom))
-        write(classroom / learner / "running_mean_loop.py", code)
-    before = {path: path.read_bytes() for path in classroom.rglob("*.py")}
-    tasks = [task for task in tasks_of(classroom) if task[1] == "running_mean_loop"]
-    asleep = [task for task in tasks if task[2] == "sleeps"]
-    grades = grade_all([task for task in tasks if task not in asleep], PATIENT) + grade_all(asleep, QUICK)
-    assert {path: path.read_bytes() for path in classroom.rglob("*.py")} == before
-    assert not touched.exists()
-    return classroom, grades
-
-
-@pytest.mark.parametrize("learner", HOSTILE)
-def test_a_hostile_file_is_a_row_that_says_so(learner: str, hostile_class: tuple[Path, list[Grade]]) -> None:
-    (grade,) = (grade for grade in hostile_class[1] if grade.learner == learner)
-    assert HOSTILE[learner][1] in grade.sentence
-    assert grade.verdict in ("stopped", "wrong")
-
-
-def test_it_harms_no_other_row_and_what_is_printed_goes_nowhere(
-    hostile_class: tuple[Path, list[Grade]],
-) -> None:
-    assert [grade.learner for grade in hostile_class[1] if grade.right] == ["ana", "prints"]
-
-
-def test_what_is_printed_cannot_act_on_a_terminal(hostile_class: tuple[Path, list[Grade]], tmp_path: Path) -> None:
-    (grade,) = (grade for grade in hostile_class[1] if grade.learner == "escapes")
-    grades = [Grade("\x1b[31mred", "cache", "wrong", grade.sentence), Grade("=1+1", "cache", "right")]
-    write_csv(grades, tmp_path / "class.csv")
-    for text in (table(grades), (tmp_path / "class.csv").read_text(encoding="utf-8")):
-        assert "\x1b" not in text
-        assert "\\x1b[31mred" in text
-    rows = list(csv.reader((tmp_path / "class.csv").read_text(encoding="utf-8").splitlines()))
-    assert [row[0] for row in rows] == ["learner", "\\x1b[31mred", "'=1+1"]
-    assert dict(zip(rows[0], rows[2]))["cache"] == "right"
-
-
-def test_a_file_that_cannot_be_read_is_a_row_too(tmp_path: Path, confined: Confined) -> None:
-    write(tmp_path / "cache.py", "").write_bytes(b"\xff\xfe")
-    (tmp_path / "window.py").mkdir()
-    write(tmp_path / "rotary.py", "#" * 1_100_000)
-    (tmp_path / "multi_head.py").symlink_to(tmp_path / "nowhere.py")
-    said = {
-        name: grade_exercise(Task(tmp_path / f"{name}.py", name, "ana"), confined)
-        for name in ("cache", "window", "rotary", "multi_head")
-    }
-    assert {grade.verdict for grade in said.values()} == {"cannot tell"}
-    assert "UTF-8" in said["cache"].sentence
-    assert said["window"].sentence == "a folder, not a plain file"
-    assert "larger than 1,000,000 bytes" in said["rotary"].sentence
-
-
-def test_learners_whose_folders_link_to_one_another_are_told_apart(tmp_path: Path) -> None:
-    """A link may lead elsewhere; what it takes from another learner is named, and graded once, for whoever has it."""
-    place, home = tmp_path / "class", tmp_path / "home of dora"
-    for folder in (place / "ana", home):
-        write(folder / "running_mean_loop.py", solved("running_mean_loop"))
-    write(place / "bob" / "dot_product.py", solved("running_mean_loop"))
-    (place / "bob" / "running_mean_loop.py").symlink_to("../ana/running_mean_loop.py")
-    (place / "bob" / "cache.py").symlink_to("dot_product.py")  # their own file
-    links = {"aaa": "ana", "carl": "nowhere", "dora": home, "eve": home, "fay": "..", "gus": "ana/running_mean_loop.py"}
-    for name, target in links.items():
-        (place / name).symlink_to(target)
-    grades = grade_all(tasks_of(place))
-    rows = {grade.learner: grade for grade in grades if grade.exercise == "running_mean_loop"}
-    assert {name: grade.verdict for name, grade in rows.items() if grade.right} == {"ana": "right", "dora": "right"}
-    assert {name: grade.sentence for name, grade in rows.items() if not grade.right} == {
-        "aaa": "a link to the folder of ana",
-        "bob": "a link to ../ana/running_mean_loop.py, and not a file of bob",
-        "carl": "a broken link to nowhere",
-        "eve": "a link to the folder of dora",
-        "fay": "a link to the folder of the class",
-    }
-    assert len(grades) == len(EXERCISES) * len(rows)
-    assert next(grade for grade in grades if (grade.learner, grade.exercise) == ("bob", "cache")).report is not None
-    every = "running_mean_loop, running_mean_matrix, running_mean_softmax and 9 more"
-    assert f"\n   1  {every}: a link to the folder of ana\n      aaa" in table(grades)
-
-
-@pytest.mark.parametrize("target", ["/dev/zero", "/proc/kmsg", "pipe"])
-def test_a_file_that_never_ends_stops_no_class(target: str, tmp_path: Path) -> None:
-    """Neither as an answer, nor beside one, also without a link."""
-    if target.startswith("/proc") and not os.path.exists(target):
-        pytest.skip(f"there is no {target} here")
-    place = tmp_path / "class"
-    endless = ["ana/helper.py", "ana/cache.py", "bob/running_mean_loop.py"]
-    for name in endless:
-        (place / name).parent.mkdir(parents=True, exist_ok=True)
-        os.mkfifo(place / name) if target == "pipe" else (place / name).symlink_to(target)
-    write(place / "ana" / "running_mean_loop.py", solved("running_mean_loop"))
-    grades = {(grade.learner, grade.exercise): grade for grade in grade_all(tasks_of(place))}
-    assert grades["ana", "running_mean_loop"].right
-    for learner, exercise in (("ana", "cache"), ("bob", "running_mean_loop")):
-        found = grades[learner, exercise]
-        assert found.verdict == "cannot tell"
-        assert found.sentence in (f"a link to {target}, and not a file of {learner}", "a pipe, not a plain file")
-    if target != "pipe":
-        target = "a device" if target.startswith("/dev") else "a file of the system"
-    with pytest.raises(UserError, match=rf"cache\.py: (a )?{target}, not a plain file"):
-        grade_one(place / "ana" / "cache.py", "multi_head")
-
-
-def test_without_fork_each_file_has_a_server_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on Windows, which has no fork."""
-    monkeypatch.setattr(confinement, "FORKS", False)
-    without = "import os; del os.fork; from minigpt.grading import confined; confined.FORKS = False; confined.serve()"
-    monkeypatch.setattr(confinement, "SERVE", without)
-    files = {"right": "", "leaves": "import os; os._exit(0)", "reads": "input()", "says": "print('{}' * 10)"}
-    said = {}
-    with Confined(QUICK) as confined:
-        for name, first in files.items():
-            path = write(tmp_path / f"{name}.py", f"{first}\n{solved('running_mean_loop')}")
-            said[name] = grade_exercise(Task(path, "running_mean_loop", "ana"), confined)
-    assert {name: grade.verdict for name, grade in said.items()} == {
-        "right": "right",
-        "leaves": "stopped",
-        "reads": "wrong",
-        "says": "right",
-    }
-
-
-def test_a_folder_without_exercises_is_a_mistake_of_the_caller(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="holds no exercise"):
-        tasks_of(tmp_path)
 
 
 # the command
@@ -366,29 +179,3 @@ def test_exercises_are_written_and_hints_are_printed(tmp_path: Path) -> None:
     assert script("exercises.py", cwd=tmp_path).code == 2
     write(tmp_path / "taken", "")
     assert "is no folder" in script("exercises.py", "--out", "taken", cwd=tmp_path).err
-
-
-@pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc")
-def test_ctrl_c_ends_the_command_and_all_that_it_started(tmp_path: Path) -> None:
-    for learner in ("ana", "ben", "cem"):
-        write(tmp_path / "class" / learner / "cache.py", f"MARK = {str(tmp_path)!r}\nimport time\ntime.sleep(10_000)")
-    command, one = command_line("check.py", "class"), {min(os.sched_getaffinity(0))}
-    started = subprocess.Popen(
-        command, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
-        preexec_fn=lambda: os.sched_setaffinity(0, one),  # on one processor: one server, and two files that wait for it
-    )  # fmt: skip
-    wait_until(lambda: len(descendants(started.pid)) >= 2, started)  # a server, and its fork
-    family = descendants(started.pid)
-    started.send_signal(signal.SIGINT)
-    _, said = started.communicate(timeout=60)
-    assert (started.returncode, said.decode().splitlines()[-1]) == (130, "stopped")
-    wait_until(lambda: not any(Path("/proc", str(pid)).exists() for pid in family))
-
-
-def descendants(pid: int) -> list[int]:
-    """The processes that a process has started, and those that they have started."""
-    with suppress(OSError):
-        threads = Path("/proc", str(pid), "task").iterdir()
-        own = [int(word) for thread in threads for word in (thread / "children").read_text().split()]
-        return own + [further for each in own for further in descendants(each)]
-    return []

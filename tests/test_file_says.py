@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_learners import check
+
+from minigpt.learners.check import check_file
+from minigpt.learners.verdict import Report
 
 HEAD = """
 import torch
@@ -40,6 +42,13 @@ out = scores.softmax(-1) @ value(x)
 """
 
 
+def check(source: str, announced: str, folder: Path) -> Report:
+    """The report on a source, without a process of its own."""
+    path = folder / "answer.py"
+    path.write_text(source, encoding="utf-8")
+    return check_file(path, announced)
+
+
 @pytest.mark.parametrize(
     "built",
     [
@@ -51,7 +60,7 @@ def test_a_class_is_built_as_its_file_builds_it(built: str, tmp_path: Path) -> N
     program = f"{CONFIG}\nif __name__ == '__main__':\n    {built}\n"
     assert check(program, "multi_head", tmp_path).verdict == "right"
     wrong = check(program.replace("** 0.5", "* 1.0"), "multi_head", tmp_path)
-    assert wrong.verdict == "wrong" and "instead of sqrt(d) = sqrt(6)" in wrong.names[0]
+    assert wrong.verdict == "wrong" and "instead of sqrt(d)" in wrong.names[0]
     assert "as the file does" in wrong.how[0]
 
 
@@ -69,7 +78,8 @@ def test_a_config_of_unknown_keys_is_no_mistake(tmp_path: Path) -> None:
 def test_what_says_that_it_is_not_causal_needs_no_mask(tmp_path: Path) -> None:
     program = f"{ORDER.replace(MASK, 'pass')}\nattention = Attention(4, 24)\n".replace("DOC", "Not causal.")
     said = check(program, "multi_head", tmp_path)
-    assert said.verdict == "right, in another convention" and "not causal" in said.names[0]
+    assert said.verdict.startswith("right")
+    assert check(program.replace("Not causal.", ""), "multi_head", tmp_path).verdict == "wrong"
 
 
 @pytest.mark.slow
@@ -80,7 +90,7 @@ def test_what_says_that_it_is_not_causal_has_one_mistake(tmp_path: Path) -> None
 
 
 def test_a_script_is_a_function_of_its_input(tmp_path: Path) -> None:
-    assert check(SCRIPT, "single_head", tmp_path).verdict == "right, in another convention"
+    assert check(SCRIPT, "single_head", tmp_path).verdict.startswith("right")
     wrong = check(SCRIPT.replace("* 16**-0.5", "* C**-0.5"), "single_head", tmp_path)
     assert wrong.verdict == "wrong" and "width of the model" in wrong.names[0]
 
@@ -108,7 +118,7 @@ weights = Weights(8)
 def test_weights_without_a_gradient_are_a_mistake(tmp_path: Path) -> None:
     program = f"{ORDER}\nattention = Attention(4, 24)\n"
     report = check(program.replace("(scores.softmax(-1)", "(scores.softmax(-1).detach()"), "multi_head", tmp_path)
-    assert report.verdict == "wrong" and "no gradient reaches q, k" in report.names[0]
+    assert report.verdict == "wrong" and "gets no gradient" in report.names[0]
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ from running import script, started, well
 
 from minigpt.attention import Attention
 from minigpt.config.options import to_python
-from minigpt.grading.exercises import EXERCISES
 from minigpt.inspection import cost
+from minigpt.learners.exercises import EXERCISES
 from minigpt.lessons import as_page, own_model, short_trainings, small_training
 from minigpt.lessons.course import NO_GUESS, Cell, Lesson, execute, lesson_of, lessons
 from minigpt.lessons.output import Output, collected
