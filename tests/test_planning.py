@@ -294,20 +294,20 @@ SHARED = ("training.precision=float32", "model.n_embd=192", "model.n_layer=4", "
 
 @pytest.mark.slow
 def test_the_peak_of_processes_is_that_of_real_ones(tmp_path: Path) -> None:
-    """Gloo frees what it has sent a moment later: at most all that a step sends."""
+    """Gloo's threads say when gathered weights come and go: all of them once earlier, or what a step sends later."""
     (tmp_path / "rank.py").write_text(RANK, encoding="utf-8")
     ended = ranks(tmp_path / "rank.py", tmp_path, cwd=tmp_path, imports=["test_planning"])
     assert ended.code == 0, ended.err
     whole = sum(parameter.numel() for parameter in GPT(config_of(*SHARED).model, V).parameters())
     sent = 3 * 4 * whole  # each block is gathered twice, and its gradients once; when gloo's threads free that varies
-    for parallel, later in (("ddp", 0), ("fsdp", sent)):
+    for parallel, earlier, later in (("ddp", 0, 0), ("fsdp", 4 * whole, sent)):
         real = [int(found) for found in re.findall(rf"{parallel} (\d+)", ended.out)]
         config = config_of(*SHARED, f"training.parallel={parallel}")
         planned = bytes_by_part(config.model, V, config.training, ROWS // 2, ranks=2)
         most = sum(planned.values())
         assert len(real) == 2
         for each in real:
-            assert 0.99 * most <= each <= 1.001 * most + later, (each, most, later)
+            assert 0.99 * most - earlier <= each <= 1.001 * most + later, (each, most, earlier, later)
     assert 4 * whole / 2 <= planned["weights"] < 4 * 0.7 * whole  # a block's, or the embeddings', may be gathered
 
 
