@@ -14,8 +14,9 @@ from torch import nn
 from minigpt.laws.law import judged
 from minigpt.laws.softmax import INSIDE
 from minigpt.laws.target import find_target
-from minigpt.learners.check import Read, chosen, in_double, read_all
+from minigpt.learners.check import chosen, in_double, read_all
 from minigpt.learners.handed_in import candidates
+from minigpt.learners.judging import Read
 from minigpt.reading.listing import listing
 from minigpt.reading.meanings import Feature, Mixture
 from minigpt.reading.reading import Reading

@@ -1,0 +1,81 @@
+"""What the text of a program says: its axes, that it hides nothing, what uses what."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+MAKES = (".ones", ".zeros", ".full", ".arange", ".empty", ".tri", "_ones", "_zeros", "_full")  # make tensors of a size
+AXES = r"(B|b|bs|bsz|batch\w*)", r"(T|S|L|t|n|seq\w*|time\w*|length|tokens)"
+BATCH_FIRST, TIME_FIRST = (re.compile(rf"[(\[]\s*{one}\s*,\s*{other}\s*[,)\]]") for one, other in (AXES, AXES[::-1]))
+FULL = re.compile(r"(?i)(not?|without|without a) causal|non-?causal|bidirectional|encoder|bert")
+
+
+def says_batch_first(thing: Any) -> bool:
+    """Whether the text of a program says that the batch is the first axis, and nowhere that the sequence is."""
+    text = text_of(thing)
+    return bool(BATCH_FIRST.search(text)) and not TIME_FIRST.search(text)
+
+
+def text_of(thing: Any) -> str:
+    """The source of a function, or of a module's class."""
+    with suppress(OSError, TypeError):
+        return inspect.getsource(type(thing) if isinstance(thing, nn.Module) else thing)
+    return ""
+
+
+def says_full(path: Path) -> bool:
+    """Whether the text of a program says that it hides nothing."""
+    with suppress(OSError, UnicodeDecodeError):
+        return bool(FULL.search(path.read_text(encoding="utf-8")))
+    return False
+
+
+def two_lengths(thing: Any) -> bool:
+    """Whether a function makes tensors of two lengths that it asked for, like a mask (T, S); True if it is not known.
+
+    One that does not was written for as many queries as keys.
+    """
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(getattr(thing, "forward", thing))))
+    except (OSError, TypeError, SyntaxError):
+        return True
+    asked = dict[str, str]()
+    for one in (node for node in ast.walk(tree) if isinstance(node, ast.Assign)):
+        names = [target.id for target in ast.walk(one.targets[0]) if isinstance(target, ast.Name)]
+        if ".shape" in (text := ast.unparse(one.value)) or ".size(" in text or "len(" in text:
+            asked |= {name: f"{text} {i}" for i, name in enumerate(names)}
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(MAKES)]
+    lengths = [one.id for call in calls for part in call.args for one in ast.walk(part) if isinstance(one, ast.Name)]
+    return len({asked[name] for name in lengths if name in asked}) > 1
+
+
+def used_by(names: Sequence[str], path: Path) -> set[str]:
+    """The functions and classes of a file that these use, directly or not."""
+    texts, used = dict[str, str](), set[str]()
+    with suppress(OSError, UnicodeDecodeError, SyntaxError):
+        nodes = ast.parse(path.read_text(encoding="utf-8")).body
+        texts = {one.name: ast.unparse(one) for one in nodes if isinstance(one, ast.ClassDef | ast.FunctionDef)}
+    queue = list(names)
+    for name in queue:
+        more = {other for other in texts if other != name and re.search(rf"\b{other}\b", texts.get(name, ""))} - used
+        used |= more
+        queue += more
+    return used
+
+
+def sources_of(thing: Any) -> list[Path]:
+    """The files in which a function, or a class's own methods, were written, and that of its forward; or cells."""
+    kind = thing if inspect.isclass(thing) else type(thing)
+    own = [one for one in vars(kind).values() if inspect.isfunction(one)] if not inspect.isroutine(thing) else []
+    functions = (vars(kind).get("forward") or next(iter(own), None), getattr(thing, "forward", thing))
+    codes = [getattr(getattr(one, "__func__", one), "__code__", None) for one in functions]
+    return list(dict.fromkeys(Path(code.co_filename) for code in codes if code)) or [Path("?")]
