@@ -28,6 +28,8 @@ class Wanted:
     T: int
     shares: int = 1
     """How many query heads share a head of keys and values; 0: any number."""
+    heads: int = 0
+    """How many heads there are; 0: any number."""
     rotary: float = 0.0
     """The base of the rotary frequencies; 0: nothing is rotated."""
     projected: bool = True

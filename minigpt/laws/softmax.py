@@ -50,6 +50,9 @@ def one_text(found: Found, wanted: Wanted) -> Saws:
 @law("queries, keys and values have layers of their own", "use the layer that belongs to each of them")
 def own_layers(found: Found, wanted: Wanted) -> Saws:
     if not wanted.learned:
+        for what, rows in (("queries", found.query_rows), ("keys", found.key_rows)):
+            if row := next((row for row in rows if not found.is_text(row)), None):
+                yield Saw(found.line_of_row(row), f"the {what} are made by a layer", "x itself")
         return
     sides = {"queries": found.query_rows, "keys": found.key_rows, "values": [found.of.row(found.values)]}
     units = {what: frozenset[int]().union(*map(found.units, rows)) for what, rows in sides.items()}
@@ -150,6 +153,8 @@ def own_partners(found: Found, wanted: Wanted) -> Saws:
     line = found.line_of_row(found.key_rows[0]) if len(shared) < len(partners) else 0
     if len(set(shared.values())) > 1:
         yield Saw(line, f"the heads of keys serve {sorted(shared.values())} query heads", "the same number each")
+    if wanted.heads not in (0, len(partners)):
+        yield Saw(found.line_of_row(found.query_rows[0]), f"there are {len(partners)} heads", str(wanted.heads))
     if wanted.shares == 0 and len(partners) > 1 and len(shared) == len(partners):
         yield Saw(line, "no heads share their keys", "keys and values for several heads", "", "nothing shared")
     if wanted.shares == 1 and len(shared) < len(partners):

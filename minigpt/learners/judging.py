@@ -247,7 +247,11 @@ def judge(read: Read, y: Tensor, wanted: Target | None, late: int) -> None:
     except Strange as step:
         read.laws, read.depth = [step_of(step)], 1
         if not any(isinstance(one, Mixture | Score) and len(tokens_of(found, one)) > 1 for one in found.of.all):
-            read.ends = "no token reads another one: there is no attention in it"
+            words, mend = "there is no attention in what it returns", "mix the values by weights"
+            if wanted and not read.way.chosen and not read.way.note:
+                read.laws = [Broken("a token mixes what it sees", words, "a mixture of values", mend, step.line)]
+            else:
+                read.ends = words
         elif read.way.note:
             read.ends = str(step)  # of the usual layout it may be true, of another one it is not known
     except Ends as error:
