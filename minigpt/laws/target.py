@@ -105,7 +105,8 @@ class Target:
             "dot_product": USUAL - {"normed", "no maximum"} | {"scaled"},
         }.get(self.name, USUAL)
         return Wanted(made, T, 0 if self.name == "grouped_query" else 1,
-                      1 if of_x and self.name in ("single_head", "dot_product") else 0, BASE if options.rotary or self.name == "rotary" else 0.0,
+                      int(of_x and self.name in ("single_head", "dot_product")),
+                      BASE if options.rotary or self.name == "rotary" else 0.0,
                       of_x and self.name not in ("single_head", "dot_product"), not (unscaled and of_x),
                       allows if of_x else allows - {"no maximum"})  # fmt: skip
 

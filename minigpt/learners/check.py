@@ -318,7 +318,7 @@ def with_doubt(read: Read) -> Read:
     thing = read.candidate.thing
     left = [one.name for one in parameters_of(thing) if is_mask(one) and one.name not in read.way.chosen]
     left = [name for name in left if not ignores(read, name)]
-    if left and "x" * T in read.laws[0].row:
+    if left and "x" * read.T in read.laws[0].row:
         read.ends = (
             f"it takes a mask as `{left[0]}`, and no way was found to give it one; without one, nothing is hidden"
         )

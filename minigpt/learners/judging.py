@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from minigpt.laws.again import again, positions
 from minigpt.laws.families import JUDGES, WantedLoss, recognise
 from minigpt.laws.law import Wanted, judged, step_of
-from minigpt.laws.target import IDS, LAWS_OF, QKV, SORTS, Target, X, nearest
+from minigpt.laws.target import IDS, LAWS_OF, QKV, SORTS, Options, Target, X, nearest
 from minigpt.learners.build import Candidate
 from minigpt.learners.cached import parameters_of
 from minigpt.learners.calls import GIVEN, ONE_TEXT, Way, tensors
@@ -38,9 +38,9 @@ from minigpt.reading.shadows import Ids
 from minigpt.reading.structure import Broken, Ends, Found, Strange
 from minigpt.reading.values import NotGiven
 
-B, T, SHORT = 2, 7, 5  # of the text that is read; wholes are dear, so that their text is short
+B, T, SHORT = 2, 7, 5  # of the text that is read; a window may end later than in the short one
 CHUNKS = (3, 1, 2, 1)
-LATE = 4  # with fewer queries than keys: the position of the first query
+LATE = 3  # with fewer queries than keys: the position of the first query
 LENGTHS = (1, 2, 40)  # of other texts
 TOKENS = torch.tensor([[3, 7, 1, 9, 5], [8, 2, 0, 6, 4]])  # (B, T): each once, so that it is known where a loss looks
 BY_ITSELF = ("evaluation draws nothing", "each token is computed by itself")  # told first, of norms and MLPs
@@ -93,8 +93,8 @@ class Read:
 def read_way(candidate: Candidate, way: Way, wanted: Target | None, late: int = 0) -> Read:
     """Read one way to call a program; if it obeys all laws, it is measured. The queries begin at position `late`."""
     read = Read(candidate, wanted or Target("multi_head"), way)
-    is_whole = way.takes == IDS or (wanted is not None and wanted.name == "block")
-    read.T = SHORT if is_whole and not (wanted and wanted.options.window) else T
+    options = wanted.options if wanted else Options(window=int(way.takes != IDS))  # perhaps a window
+    read.T = T if options.window or options.cache else SHORT
     chunks = CHUNKS if wanted and wanted.options.cache else ()
     if wanted and (wanted.name not in SORTS or wanted.name == "linear_attention"):
         return as_kind(read, wanted)
@@ -113,7 +113,7 @@ def read_way(candidate: Candidate, way: Way, wanted: Target | None, late: int = 
                 y = way.run(candidate.thing, inputs, chunks)  # (B, T, D), or (B, H, T, e) of given heads
             if way.takes == QKV and y.dim() == 4:
                 y = y.transpose(1, 2).flatten(2)  # (B, T, H e)
-            elif makes == "weights" and y.dim() == 4 and y.shape[1] == T - late:  # (B, T, H, S) of (B, T, H, d)
+            elif makes == "weights" and y.dim() == 4 and y.shape[1] == read.T - late:  # (B, T, H, S) of (B, T, H, d)
                 y = y.transpose(1, 2)  # (B, H, T, S)
             elif makes == "rows":
                 y = y.transpose(1, 2)  # (B, T, 2 H, d): both, rotated
@@ -236,7 +236,7 @@ def judge(read: Read, y: Tensor, wanted: Target | None, late: int) -> None:
         read.target = wanted or near
         full = full or bool(wanted and wanted.options.full)
         read.target = replace(read.target, options=replace(read.target.options, full=full))
-        asked = read.target.wanted(T, takes)
+        asked = read.target.wanted(read.T, takes)
         if late and not two_lengths(read.candidate.thing):
             asked = replace(asked, allows=asked.allows | {"corner"})
         if takes != X and read.way.sizes["G"] < read.way.sizes["H"]:
@@ -248,7 +248,7 @@ def judge(read: Read, y: Tensor, wanted: Target | None, late: int) -> None:
         read.laws, read.depth = [step_of(step)], 1
         if not any(isinstance(one, Mixture | Score) and len(tokens_of(found, one)) > 1 for one in found.of.all):
             words, mend = "there is no attention in what it returns", "mix the values by weights"
-            if wanted and not read.way.chosen and not read.way.note:
+            if wanted and not (wanted.options.rotary or read.way.chosen or read.way.note):  # perhaps a rotation alone
                 read.laws = [Broken("a token mixes what it sees", words, "a mixture of values", mend, step.line)]
             else:
                 read.ends = words
@@ -289,7 +289,7 @@ def judge_part(read: Read, target: Target, ids: Ids, wanted: Wanted | None = Non
     except (AttributeError, LookupError, TypeError, ValueError) as error:  # the laws are of another thing
         read.ends = f"it returns something else ({type(error).__name__})"
     by_itself = target.name in ("norm", "mlp") and (read.ends or read.laws)
-    measures = measured(read, inputs_of(read.way, B, T), ()) if by_itself else []
+    measures = measured(read, inputs_of(read.way, B, read.T), ()) if by_itself else []
     if first := [one for one in measures if one.law in BY_ITSELF]:
         read.laws, read.ends = first, ""
 
@@ -342,7 +342,7 @@ def other_texts(read: Read, chunks: tuple[int, ...]) -> Iterator[Broken]:
     if read.found is None or read.found.makes != "output":
         return
     parameters = {name: one.detach() for name, one in thing.named_parameters()} if isinstance(thing, nn.Module) else {}
-    wanted = read.target.wanted(T, way.takes)
+    wanted = read.target.wanted(read.T, way.takes)
     try:
         computed = list(again(read.found, wanted, parameters) if way.takes == X else mixed(wanted))
         for length in LENGTHS:
@@ -350,8 +350,8 @@ def other_texts(read: Read, chunks: tuple[int, ...]) -> Iterator[Broken]:
             try:
                 y = way.run(thing, inputs, in_chunks(length) if chunks else ())
             except Exception as error:  # the learner's code: anything
-                if length > T and ends_at(read, T):
-                    yield no_law(T + 1, T)
+                if length > read.T and ends_at(read, read.T):
+                    yield no_law(read.T + 1, read.T)
                     return
                 read.notes.append(f"for a text of {length} tokens it raises {type(error).__name__}")
                 continue

@@ -53,6 +53,7 @@ FAINT = 1e-13  # a smaller change than this part of the largest number is roundi
 STEPS = (1e-3, 1e-4, 1e-5)  # of finite differences
 FEW = 11  # tokens: a number that is no width
 SOFTMAXES = ("softmax", "log_softmax", "exp", "exp_")
+PRODUCTS = ("matmul", "__matmul__", "bmm", "einsum", "linear", "scaled_dot_product_attention")
 DROPS = (F.dropout, F.dropout1d, F.dropout2d, F.alpha_dropout, F.feature_alpha_dropout, torch.dropout)
 TAKES_DROPOUT = (F.scaled_dot_product_attention, F.multi_head_attention_forward)
 OURS = "minigpt.learners"  # modules that hold the matrices of a function
@@ -261,7 +262,7 @@ class Undropped(TorchFunctionMode):
         super().__init__()
         self.path, self.line = path, 0
         self.dropped = dict[torch.Size, int]()
-        """The lines at which numbers of a shape were dropped, some of them below zero: no weights."""
+        """The lines at which numbers of a shape were dropped since the last product, some below zero: no weights."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named = dict(kwargs or {})
@@ -273,7 +274,9 @@ class Undropped(TorchFunctionMode):
             if bool((x < 0).any()):
                 self.dropped[x.shape] = line_in(self.path) or 1
             return x
-        if getattr(func, "__name__", "") in SOFTMAXES and isinstance(x, Tensor) and x.shape[-1] == FEW:
+        if (name := getattr(func, "__name__", "")) in PRODUCTS:
+            self.dropped.clear()
+        if name in SOFTMAXES and isinstance(x, Tensor) and x.shape[-1] == FEW:
             self.line = self.line or self.dropped.get(x.shape, 0)
         return func(*args, **named)
 
@@ -290,7 +293,7 @@ def undropped(program: Program, inputs: Inputs, trains: bool) -> tuple[Tensor, U
 
 def random_state() -> list[Any]:
     """Where the random numbers of torch, Python and numpy are."""
-    return [torch.get_rng_state().tolist(), random.getstate(), str(np.random.get_state())]
+    return [torch.get_rng_state().numpy().tobytes(), random.getstate(), str(np.random.get_state())]
 
 
 def otherwise_in_training(program: Program) -> Iterator[Slip]:
