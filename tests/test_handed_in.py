@@ -123,6 +123,7 @@ BUILT = {  # a class in some style is built, and called with x
     "constants in other classes": attention("D, H, causal_scale=False", "assert causal_scale") +
         "\nclass Block(nn.Module):\n"
     "    def __init__(self, D, H):\n        super().__init__()\n        self.a = Attention(D, H, causal_scale=True)\n",
+    "scores that are scaled if asked for": attention("D, H, scale=False", "assert scale"),
     "a layer as an argument": attention("D, H, norm", "assert isinstance(norm, Norm)") + "\nclass Norm(nn.LayerNorm):\n"
     "    def __init__(self, size): super().__init__(size)\n",
     "a plain class": HEAD + "class Attention:\n    def __init__(self, D, H):\n        self.W = torch.randn(D, D)\n "

@@ -157,6 +157,8 @@ class Builder:
                 values[name] = self.known[axis]
             elif name in given and (needed or optional):  # by another class of the file, Attention(nx, scale=True)
                 values[name] = given[name]
+            elif optional and entry.default is False and "scale" in name:
+                values[name] = True  # the scores are scaled if it is asked for, as in Attention(nx, scale=False)
             elif needed and (value := self.guess(name, entry.annotation)) is not MISSING:
                 values[name] = value
             elif needed:
