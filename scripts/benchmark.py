@@ -23,10 +23,10 @@ from typing import Any
 
 import torch
 
+from benchmarks import attention, sampling, shared, startup, throughput, time_to_loss, tricks
+from benchmarks.report import Report
+from benchmarks.setting import Setting, find_text
 from minigpt import command
-from minigpt.bench import attention, sampling, shared, startup, throughput, time_to_loss, tricks
-from minigpt.bench.ledger import Report
-from minigpt.bench.setting import Setting, find_text
 from minigpt.runs.report import say
 from minigpt.system.errors import UserError
 from minigpt.training.loop import choose_device

@@ -15,12 +15,12 @@ import torch
 from benchmarking import CONFIG, briefly, files, furnish_checkout, numbers
 from running import ForkedProcess, script, small_text, well
 
+from benchmarks import attention, nanogpt, shared, trainings
+from benchmarks.attention import Kind, peak_bytes
+from benchmarks.processes import WorkerProcess, interleave, time_command
+from benchmarks.setting import Setting, find_text
+from benchmarks.time_to_loss import column
 from minigpt.attention import Attention
-from minigpt.bench import attention, checkout, ours, shared
-from minigpt.bench.attention import Kind, peak_bytes
-from minigpt.bench.processes import WorkerProcess, interleave, time_command
-from minigpt.bench.setting import Setting, find_text
-from minigpt.bench.time_to_loss import column
 from minigpt.fast import decoding, switch
 from minigpt.system.errors import UserError
 from minigpt.system.process import JsonProcess
@@ -66,10 +66,10 @@ def test_a_worker_that_fails_says_who_and_why(home: Path, workers_forked: None) 
 
 def test_the_loss_of_a_checkpoint_is_exact(home: Path, workers_forked: None) -> None:
     """Every target counts once, also in the short last window. The loss of a bigram does not depend on windows."""
-    copy = checkout.make_copy(home / "nanoGPT", home / "copy", home / "text.txt")
+    copy = nanogpt.make_copy(home / "nanoGPT", home / "copy", home / "text.txt")
     table = torch.randn(copy.vocab_size, copy.vocab_size)
     copy.out.mkdir()
-    args = {**checkout.SHAPE, "vocab_size": copy.vocab_size}
+    args = {**nanogpt.SHAPE, "vocab_size": copy.vocab_size}
     torch.save({"model": {"_orig_mod.table.weight": table}, "model_args": args}, copy.out / "ckpt.pt")
     told = spec(home, do="evaluate", folder=str(copy.out), val=str(copy.val), window=64)
     with WorkerProcess("nanoGPT", told) as worker:
@@ -98,7 +98,7 @@ def test_a_command_is_timed_to_its_first_line_or_to_its_end(tmp_path: Path) -> N
 
 def test_a_copy_has_the_text_as_nanogpt_reads_it(home: Path) -> None:
     (home / "text.txt").write_text("ba" * 10 + "c", encoding="utf-8")
-    copy = checkout.make_copy(home / "nanoGPT", home / "copy", home / "text.txt")
+    copy = nanogpt.make_copy(home / "nanoGPT", home / "copy", home / "text.txt")
     ids = [np.fromfile(copy.val.with_name(f"{split}.bin"), np.uint16).tolist() for split in ("train", "val")]
     assert ids == [[1, 0] * 9, [1, 0, 2]]
     assert copy.vocab_size == 3
@@ -108,18 +108,18 @@ def test_a_copy_has_the_text_as_nanogpt_reads_it(home: Path) -> None:
 def test_both_are_judged_by_the_same_characters(home: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("minigpt.text.corpus.DATA", home / "data")
     (home / "text.txt").write_bytes(how.format(small_text()).encode())
-    copy = checkout.make_copy(home / "nanoGPT", home / "copy", home / "text.txt")
-    dataset = ours.prepare(ours.check(str(home / "small.yaml"), ours.overrides(home / "text.txt", CPU)))
+    copy = nanogpt.make_copy(home / "nanoGPT", home / "copy", home / "text.txt")
+    dataset = trainings.prepare(trainings.check(str(home / "small.yaml"), trainings.overrides(home / "text.txt", CPU)))
     val = dataset.splits["val"]
     assert dataset.ids[val.start : val.stop].tolist() == np.fromfile(copy.val, np.uint16).tolist()
 
 
 def test_the_recipe_is_trained_from_a_seed_of_its_own(home: Path) -> None:
     """One more config file sets it, since train.py has a fixed seed."""
-    copy = checkout.make_copy(home / "nanoGPT", home / "copy", home / "text.txt")
+    copy = nanogpt.make_copy(home / "nanoGPT", home / "copy", home / "text.txt")
     python, program, *words = copy.train(42, 2, CPU)
     ended = script(copy.folder / program, *words, cwd=copy.folder)
-    assert python == sys.executable and re.search(checkout.FIRST_STEP, well(ended))
+    assert python == sys.executable and re.search(nanogpt.FIRST_STEP, well(ended))
     assert torch.load(copy.out / "ckpt.pt", weights_only=True)["seed"] == 42
 
 

@@ -10,14 +10,14 @@ from contextlib import suppress
 import pytest
 import torch
 from benchmarking import shown
-from running import forked, wait_until
+from running import SCRIPTS, forked, wait_until
 
-from minigpt.bench import shared
-from minigpt.bench.attention import exponent, peak_bytes
-from minigpt.bench.hardware import Hardware
-from minigpt.bench.ledger import Report, Spread, Table, rate
-from minigpt.bench.processes import in_turn
-from minigpt.bench.time_to_loss import LONGER, column, steps_within, summary, verdicts
+from benchmarks import shared
+from benchmarks.attention import exponent, peak_bytes
+from benchmarks.machine import Hardware
+from benchmarks.processes import in_turn
+from benchmarks.report import Report, Spread, Table, rate
+from benchmarks.time_to_loss import LONGER, column, steps_within, summary, verdicts
 
 CPU = torch.device("cpu")
 
@@ -115,8 +115,10 @@ def test_neighbours_compute_until_they_are_no_longer_needed() -> None:
 @pytest.mark.skipif(os.name == "nt", reason="a process of Windows keeps the number of its parent")
 def test_neighbours_end_with_a_benchmark_that_is_killed() -> None:
     """The neighbour holds its end of the pipe as long as it lives."""
-    code = """
-from minigpt.bench import shared
+    code = f"""
+import sys
+sys.path[0] = {str(SCRIPTS)!r}
+from benchmarks import shared
 with shared.busy(1) as neighbours:
     print(neighbours[0].pid, flush=True)
     input()

@@ -86,6 +86,25 @@ def test_every_line_of_the_list_is_a_file() -> None:
     assert len(ORDER) == len(set(ORDER))
 
 
+def imports_of_commands(source: str) -> set[str]:
+    """The names of scripts/ that a source imports: from outside the package."""
+    nodes = list(ast.walk(ast.parse(source)))
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
+    commands = {path.stem for path in (ROOT / "scripts").iterdir() if path.suffix == ".py" or path.is_dir()}
+    return {name for name in names if name.partition(".")[0] in {"scripts", *commands}}
+
+
+def test_the_package_imports_nothing_of_the_commands() -> None:
+    assert imports_of_commands("import begin\ndef f():\n    from benchmarks.report import Spread, scripts") == {
+        "begin",
+        "benchmarks.report",
+    }
+    assert imports_of_commands("from minigpt import command\nfrom minigpt.hub import check\nimport trains") == set()
+    found = {name: imports_of_commands(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
+    assert {name: commands for name, commands in found.items() if commands} == {}
+
+
 def test_the_walk_finds_an_import_from_below() -> None:
     assert imports_from_below("attention.cache", "from minigpt import model") == ["model"]
     assert imports_from_below("attention.cache", "from minigpt.attention import Attention") == ["attention"]
@@ -134,7 +153,7 @@ def test_every_file_opens_with_what_it_is() -> None:
 
 def test_no_script_hides_a_standard_module() -> None:
     """`python scripts/x.py` puts scripts/ first on the path."""
-    names = {path.stem for path in (ROOT / "scripts").glob("*.py")}
+    names = {path.stem for path in (ROOT / "scripts").iterdir()}
     assert names & set(sys.stdlib_module_names) == set()
     assert names & {"minigpt", "torch", "numpy", "yaml", "tqdm", "tiktoken", "safetensors"} == set()
 

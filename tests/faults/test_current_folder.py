@@ -11,7 +11,7 @@ from benchmarking import furnish_checkout
 from comparing import SMALL, written
 from running import process
 
-from minigpt.bench.processes import WorkerProcess, time_command
+from benchmarks.processes import WorkerProcess, time_command
 from minigpt.system.process import python_command
 
 NAMES = ("torch", "numpy", "queue", "json", "signal", "runpy", "subprocess", "minigpt", "model", "sitecustomize")

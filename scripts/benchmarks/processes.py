@@ -17,7 +17,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from minigpt.bench.ledger import Spread
+from benchmarks.report import Spread
 from minigpt.system.errors import UserError
 from minigpt.system.process import JsonProcess
 

@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
+from benchmarks.machine import seconds
+from benchmarks.processes import in_turn
+from benchmarks.report import Report, Row, Spread
+from benchmarks.setting import Setting
 from minigpt.attention import Attention
 from minigpt.attention.cache import Past
 from minigpt.attention.position import NoPosition, Shape
-from minigpt.bench.hardware import seconds
-from minigpt.bench.ledger import Report, Row, Spread
-from minigpt.bench.processes import in_turn
-from minigpt.bench.setting import Setting
 from minigpt.config.options import hints, suggest
 from minigpt.fast import make_fast
 from minigpt.inspection.cost import bytes_of, counting

@@ -1,4 +1,4 @@
-"""Time to loss: whole trainings as users start them, from the start of the process to its end, including imports.
+"""Time to loss: whole both as users start them, from the start of the process to its end, including imports.
 
 The recipe for a laptop CPU in nanoGPT's README beside a config of minigpt, in turn, for each seed. The exact validation
 loss is computed afterwards in float32, for both over the same targets: all of them, in separate windows of 64.
@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from minigpt.bench import checkout, ours
-from minigpt.bench.ledger import Report, Row, Spread
-from minigpt.bench.processes import WorkerProcess, in_turn, time_command
-from minigpt.bench.setting import Setting
-from minigpt.bench.throughput import model_config
+from benchmarks import nanogpt, trainings
+from benchmarks.processes import WorkerProcess, in_turn, time_command
+from benchmarks.report import Report, Row, Spread
+from benchmarks.setting import Setting
+from benchmarks.throughput import model_config
 from minigpt.model.gpt import GPT
 from minigpt.runs.report import say
 from minigpt.system.errors import UserError
@@ -48,46 +48,46 @@ PILOT, SHARE = 200, 0.9  # steps of a trial run; how much of nanoGPT's time to u
 
 @dataclass
 class Trainings:
-    """Starts both trainings in a temporary folder."""
+    """Starts both both in a temporary folder."""
 
     setting: Setting
     text: Path
     folder: Path
     steps: int | None
     dataset: Dataset
-    copy: checkout.Copy | None
+    copy: nanogpt.Copy | None
 
     def changes(self, config: str, steps: int | None) -> list[str]:
         """The options of minigpt's run besides config and seed. With few steps, at most half of them are warm-up."""
-        options = ours.overrides(self.text, self.setting.device)
+        options = trainings.overrides(self.text, self.setting.device)
         if steps is None:
             return options
-        warm_up = min(ours.check(config, options).training.warmup_steps, steps // 2)
+        warm_up = min(trainings.check(config, options).training.warmup_steps, steps // 2)
         return [*options, f"training.max_steps={steps}", f"training.warmup_steps={warm_up}"]
 
     def minigpt(self, config: str, who: str, seed: int, steps: int | None) -> Row:
         """Train minigpt and evaluate the result."""
         name, changes = re.sub(r"\W+", "-", f"{who}-{seed}"), self.changes(config, steps)
-        command = ours.train(self.setting, config, name, [f"training.seed={seed}", *changes])
-        times = time_command(f"{who}, seed {seed}", command, self.folder, ours.FIRST_STEP)
-        trained = ours.look_at(self.folder, name, times, self.dataset, self.setting.device)
-        settings = ours.check(config, changes)
+        command = trainings.train(self.setting, config, name, [f"training.seed={seed}", *changes])
+        times = time_command(f"{who}, seed {seed}", command, self.folder, trainings.FIRST_STEP)
+        trained = trainings.look_at(self.folder, name, times, self.dataset, self.setting.device)
+        settings = trainings.check(config, changes)
         row = Row(who=who, seed=seed, seconds=times.seconds, steps=settings.training.max_steps)
         return row | asdict(trained) | {"flops_per_second": trained.flops / times.seconds}
 
     def nanogpt(self, seed: int) -> Row:
         """Train nanoGPT by its README. A worker evaluates its checkpoint."""
         assert self.copy
-        steps, device = self.steps or checkout.STEPS, self.setting.device
+        steps, device = self.steps or nanogpt.STEPS, self.setting.device
         command = self.copy.train(seed, steps, device)
-        times = time_command(f"{THEIRS}, seed {seed}", command, self.copy.folder, checkout.FIRST_STEP)
+        times = time_command(f"{THEIRS}, seed {seed}", command, self.copy.folder, nanogpt.FIRST_STEP)
         spec = self.setting.spec(do="evaluate", program="nanogpt", folder=str(self.copy.out), val=str(self.copy.val))
-        with WorkerProcess(THEIRS, {**spec, "path": str(self.copy.folder), "window": ours.WINDOW}) as worker:
+        with WorkerProcess(THEIRS, {**spec, "path": str(self.copy.folder), "window": trainings.WINDOW}) as worker:
             facts = worker.facts
         row = Row(who=THEIRS, seed=seed, seconds=times.seconds, steps=steps, startup=times.first)
-        shape = {**checkout.SHAPE, "vocab_size": self.copy.vocab_size}
+        shape = {**nanogpt.SHAPE, "vocab_size": self.copy.vocab_size}
         model = GPT(model_config(shape), self.copy.vocab_size)
-        flops = ours.flops_of(model, steps * checkout.BATCH * checkout.SHAPE["block_size"])
+        flops = trainings.flops_of(model, steps * nanogpt.BATCH * nanogpt.SHAPE["block_size"])
         precision = "bfloat16" if device.type == "cuda" else "float32"  # the default of its train.py
         row |= {"loss": facts["loss"], "parameters": facts["parameters"], "precision": precision}
         return row | {"flops_per_second": flops / times.seconds}
@@ -105,23 +105,23 @@ def run(
     """Train both with every seed, in turn; with `steps`, for so many steps only. Raises UserError."""
     if equal_time and setting.nanogpt is None:
         raise UserError("--equal-time: give --nanogpt DIR too, since nanoGPT's time is needed")
-    changes = ours.overrides(text, setting.device)
-    settings = ours.check(config, changes)
-    ours.check(long_config or config, changes)
+    changes = trainings.overrides(text, setting.device)
+    settings = trainings.check(config, changes)
+    trainings.check(long_config or config, changes)
     report = setting.report("time-to-loss", "nothing else")
     with TemporaryDirectory(prefix="minigpt-benchmark-") as made:
         folder = Path(made)
         copy = None
         if setting.nanogpt:
-            copy = checkout.make_copy(setting.nanogpt, folder / "nanogpt", text)
-        trainings = Trainings(setting, text, folder, steps, ours.prepare(settings), copy)
+            copy = nanogpt.make_copy(setting.nanogpt, folder / "nanogpt", text)
+        both = Trainings(setting, text, folder, steps, trainings.prepare(settings), copy)
         rows, longer = [], long_config or config
-        known = [trainings.minigpt(longer, "pilot", seeds[0], steps or PILOT)] if equal_time else []
+        known = [both.minigpt(longer, "pilot", seeds[0], steps or PILOT)] if equal_time else []
         for turn, seed in enumerate(seeds):
-            rows += one_round(trainings, config, turn, seed)
+            rows += one_round(both, config, turn, seed)
             if equal_time:
                 [time] = [row["seconds"] for row in rows if (row["who"], row["seed"]) == (THEIRS, seed)]
-                known.append(trainings.minigpt(longer, LONGER, seed, steps_within(SHARE * time, known)))
+                known.append(both.minigpt(longer, LONGER, seed, steps_within(SHARE * time, known)))
                 rows.append(announced(known[-1]))
     report.add("all runs, in order", RUNS, rows)
     report.add("medians (smallest..largest); ratios and differences are taken for each seed", SUMMARY, summary(rows))
@@ -136,11 +136,11 @@ def run(
     return report
 
 
-def one_round(trainings: Trainings, config: str, turn: int, seed: int) -> list[Row]:
+def one_round(both: Trainings, config: str, turn: int, seed: int) -> list[Row]:
     """Train both with one seed. In each round, the other one goes first."""
-    start = {OURS: lambda: trainings.minigpt(config, OURS, seed, trainings.steps)}
-    if trainings.copy:
-        start = {THEIRS: lambda: trainings.nanogpt(seed), **start}
+    start = {OURS: lambda: both.minigpt(config, OURS, seed, both.steps)}
+    if both.copy:
+        start = {THEIRS: lambda: both.nanogpt(seed), **start}
     return [announced(start[who]()) for who in in_turn(list(start), turn)]
 
 

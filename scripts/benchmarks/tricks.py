@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from minigpt.bench.ledger import Report, Row
-from minigpt.bench.processes import interleave
-from minigpt.bench.setting import Setting
+from benchmarks.processes import interleave
+from benchmarks.report import Report, Row
+from benchmarks.setting import Setting
 from minigpt.fast import decoding, switch
 from minigpt.fast.convolution import FFT
 from minigpt.fast.guard import FORMS

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from minigpt.bench import checkout, ours
-from minigpt.bench.ledger import Report, Row, Spread
-from minigpt.bench.processes import in_turn, time_command
-from minigpt.bench.setting import Setting
+from benchmarks import nanogpt, trainings
+from benchmarks.processes import in_turn, time_command
+from benchmarks.report import Report, Row, Spread
+from benchmarks.setting import Setting
 from minigpt.system.process import python_command
 
 COLUMNS = {
@@ -24,17 +24,17 @@ MINIGPT, NANOGPT = "minigpt's first step", "nanoGPT's first step"
 
 def run(setting: Setting, text: Path, config: str = "shakespeare_char_cpu.yaml") -> Report:
     """Measure all processes in turn. Raises UserError."""
-    settings = ours.check(config, ours.overrides(text, setting.device))
-    ours.prepare(settings)  # writes the ids to disk before anything is timed; make_copy does so for nanoGPT
+    settings = trainings.check(config, trainings.overrides(text, setting.device))
+    trainings.prepare(settings)  # writes the ids to disk before anything is timed; make_copy does so for nanoGPT
     report = setting.report("startup", "transformers alone")
     with TemporaryDirectory(prefix="minigpt-benchmark-") as folder:
         commands = {name: (python_command(code), Path(folder), "") for name, code in IMPORTS.items()}
-        changes = ours.overrides(text, setting.device)
-        commands[MINIGPT] = (ours.train(setting, config, "startup", changes), Path(folder), ours.FIRST_STEP)
+        changes = trainings.overrides(text, setting.device)
+        commands[MINIGPT] = (trainings.train(setting, config, "startup", changes), Path(folder), trainings.FIRST_STEP)
         if setting.nanogpt:
-            copy = checkout.make_copy(setting.nanogpt, Path(folder, "nanogpt"), text)
-            command = copy.train(1, checkout.STEPS, setting.device)
-            commands[NANOGPT] = (command, copy.folder, checkout.FIRST_STEP)
+            copy = nanogpt.make_copy(setting.nanogpt, Path(folder, "nanogpt"), text)
+            command = copy.train(1, nanogpt.STEPS, setting.device)
+            commands[NANOGPT] = (command, copy.folder, nanogpt.FIRST_STEP)
         took: dict[str, list[float]] = {name: [] for name in commands}
         for turn in range(WARM_UP + setting.repeat):
             for name in in_turn(list(commands), turn):

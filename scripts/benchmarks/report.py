@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from minigpt.bench.hardware import Hardware, describe_machine
+from benchmarks.machine import Hardware, describe_machine
 from minigpt.comparison.summary import aligned, number
 from minigpt.system.folder import write_whole
 from minigpt.system.terminal import complain

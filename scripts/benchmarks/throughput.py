@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarks.processes import Measured, interleave
+from benchmarks.report import Report, Row, rate
+from benchmarks.setting import Setting
 from minigpt.attention.softmax.multi_head import MultiHead
-from minigpt.bench.ledger import Report, Row, rate
-from minigpt.bench.processes import Measured, interleave
-from minigpt.bench.setting import Setting
 from minigpt.inspection.cost import cost
 from minigpt.model import GPT, ModelConfig
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from minigpt.bench.checkout import check_checkout
-from minigpt.bench.hardware import Hardware, Shape
-from minigpt.bench.ledger import Report
+from benchmarks.machine import Hardware, Shape
+from benchmarks.nanogpt import check_checkout
+from benchmarks.report import Report
 from minigpt.system.errors import UserError
 from minigpt.text.corpus import shakespeare
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from minigpt.bench.ledger import Report
-from minigpt.bench.processes import interleave
-from minigpt.bench.setting import Setting
-from minigpt.bench.throughput import LAPTOP, OTHERS, describe, flops_per_token, rows
+from benchmarks.processes import interleave
+from benchmarks.report import Report
+from benchmarks.setting import Setting
+from benchmarks.throughput import LAPTOP, OTHERS, describe, flops_per_token, rows
 
 GPT2 = {"n_layer": 12, "n_head": 12, "n_embd": 768, "block_size": 1024, "vocab_size": 50257}
 COLUMNS = {

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
-from minigpt.bench import checkout
-from minigpt.bench.processes import CommandTimes
-from minigpt.bench.setting import Setting
+from benchmarks import nanogpt
+from benchmarks.processes import CommandTimes
+from benchmarks.setting import Setting
 from minigpt.config import options as configs
 from minigpt.inspection.cost import cost
 from minigpt.model.gpt import GPT, count_parameters
@@ -25,7 +25,7 @@ from minigpt.text.tokenizer import Char
 from minigpt.training.loop import TrainingConfig, evaluate, mixed_precision
 
 FIRST_STEP = r"step\s+1/"
-WINDOW = checkout.SHAPE["block_size"]  # length of the windows of the exact loss, for all programs
+WINDOW = nanogpt.SHAPE["block_size"]  # length of the windows of the exact loss, for all programs
 
 
 def overrides(text: Path, device: torch.device) -> list[str]:

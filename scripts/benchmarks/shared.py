@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 
-from minigpt.bench.ledger import Report, Row, Spread
-from minigpt.bench.processes import WorkerProcess, in_turn
-from minigpt.bench.setting import Setting
-from minigpt.bench.throughput import LAPTOP, describe
+from benchmarks.processes import WorkerProcess, in_turn
+from benchmarks.report import Report, Row, Spread
+from benchmarks.setting import Setting
+from benchmarks.throughput import LAPTOP, describe
 from minigpt.fast.threads import cpus
 
 NEIGHBOURS = (0, 1, 2, 4, 8)

@@ -180,7 +180,7 @@ def train_transformers(spec: Spec) -> Ready:
 
 def train_minigpt(spec: Spec) -> Ready:
     """minigpt's own training loop, on random ids."""
-    from minigpt.bench.ours import precision_of
+    from benchmarks.trainings import precision_of
     from minigpt.config.options import MOST
     from minigpt.text.dataset import DataConfig, Dataset
     from minigpt.training.loop import TrainingConfig, train
