@@ -12,7 +12,7 @@ from typing import Any
 
 from running import SCRIPTS, Ended, furnish, script
 
-from benchmarks import nanogpt
+from benchmarks import trainings
 
 MODEL = '''
 """A substitute: the next token depends only on the last one."""
@@ -99,7 +99,7 @@ BRIEFLY = """
 import os, runpy, subprocess, sys
 sys.path[:1] = [{scripts!r}, {tests!r}]
 from fork_server import Forked, hurry
-from benchmarks import attention, machine, processes, shared, startup, tricks
+from benchmarks import attention, commands, machine, processes, shared, tricks
 
 class Command(Forked):
     def __init__(self, command, cwd, **_):
@@ -128,7 +128,7 @@ def begun(command, **options):
     return real(command, **options) if command[1].startswith("-") else Command(command, **options)
 
 machine.BRIEF = attention.BLOCK = 0.001
-shared.SETTLE, shared.WARM_UP, shared.BLOCK, startup.WARM_UP = 0.2, 0.1, 0.1, 0
+shared.SETTLE, shared.WARM_UP, shared.BLOCK, commands.WARM_UP = 0.2, 0.1, 0.1, 0
 tricks.TOKENS, tricks.SIZE["n_layer"] = 1024, 1
 for model in tricks.MODELS.values():
     model["n_layer"] = 1
@@ -151,7 +151,7 @@ def furnish_checkout(folder: Path) -> Path:
     furnish(folder, CONFIG)
     made = folder / "nanoGPT"
     (made / "config").mkdir(parents=True)
-    for name, text in {"model.py": MODEL, "train.py": TRAIN, "configurator.py": "", nanogpt.CONFIG: ""}.items():
+    for name, text in {"model.py": MODEL, "train.py": TRAIN, "configurator.py": "", trainings.CONFIG: ""}.items():
         (made / name).write_text(text, encoding="utf-8")
     return folder
 

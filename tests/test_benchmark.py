@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import sys
+from argparse import Namespace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,11 @@ import torch
 from benchmarking import CONFIG, briefly, files, furnish_checkout, numbers
 from running import ForkedProcess, script, small_text, well
 
-from benchmarks import attention, nanogpt, shared, trainings
-from benchmarks.attention import Kind, peak_bytes
+from benchmarks import shared, trainings
+from benchmarks.attention import Kind, one_step, peak_bytes
+from benchmarks.commands import column
 from benchmarks.processes import WorkerProcess, interleave, time_command
-from benchmarks.setting import Setting, find_text
-from benchmarks.time_to_loss import column
+from benchmarks.report import Report
 from minigpt.attention import Attention
 from minigpt.fast import decoding, switch
 from minigpt.system.errors import UserError
@@ -52,9 +53,9 @@ def spec(home: Path, **more: Any) -> dict[str, Any]:
 def test_workers_take_turns_and_leave_the_checkout_as_it_is(home: Path, workers_forked: None) -> None:
     before = files(home / "nanoGPT")
     specs = {"training": spec(home, do="train"), "writing": spec(home, do="sample")}
-    found = interleave(specs, 3, 2, 1)
-    assert all(len(one.seconds.values) == 2 and min(one.seconds.values) > 0 for one in found.values())
-    assert {one.facts["parameters"] for one in found.values()} == {11 * 11}
+    measured = interleave(specs, 3, 2, 1).values()
+    assert all(len(seconds.values) == 2 and min(seconds.values) > 0 for _, seconds in measured)
+    assert {facts["parameters"] for facts, _ in measured} == {11 * 11}
     assert files(home / "nanoGPT") == before
 
 
@@ -66,10 +67,10 @@ def test_a_worker_that_fails_says_who_and_why(home: Path, workers_forked: None) 
 
 def test_the_loss_of_a_checkpoint_is_exact(home: Path, workers_forked: None) -> None:
     """Every target counts once, also in the short last window. The loss of a bigram does not depend on windows."""
-    copy = nanogpt.make_copy(home / "nanoGPT", home / "copy", home / "text.txt")
+    copy = trainings.make_copy(home / "nanoGPT", home / "copy", home / "text.txt")
     table = torch.randn(copy.vocab_size, copy.vocab_size)
     copy.out.mkdir()
-    args = {**nanogpt.SHAPE, "vocab_size": copy.vocab_size}
+    args = {**trainings.SHAPE, "vocab_size": copy.vocab_size}
     torch.save({"model": {"_orig_mod.table.weight": table}, "model_args": args}, copy.out / "ckpt.pt")
     told = spec(home, do="evaluate", folder=str(copy.out), val=str(copy.val), window=64)
     with WorkerProcess("nanoGPT", told) as worker:
@@ -82,8 +83,8 @@ def test_the_loss_of_a_checkpoint_is_exact(home: Path, workers_forked: None) -> 
 
 def test_a_command_is_timed_to_its_first_line_or_to_its_end(tmp_path: Path) -> None:
     code = "import time; print('hello'); print('step 1/2'); time.sleep({}); open('end', 'w')"
-    whole = time_command("it", [sys.executable, "-c", code.format(0.2)], tmp_path, r"step 1")
-    assert whole.first is not None and whole.seconds >= whole.first + 0.15
+    seconds, first = time_command("it", [sys.executable, "-c", code.format(0.2)], tmp_path, r"step 1")
+    assert first is not None and seconds >= first + 0.15
     (tmp_path / "end").unlink()
     time_command("it", [sys.executable, "-c", code.format(60)], tmp_path, r"step 1", stop=True)
     assert not (tmp_path / "end").exists()
@@ -98,7 +99,7 @@ def test_a_command_is_timed_to_its_first_line_or_to_its_end(tmp_path: Path) -> N
 
 def test_a_copy_has_the_text_as_nanogpt_reads_it(home: Path) -> None:
     (home / "text.txt").write_text("ba" * 10 + "c", encoding="utf-8")
-    copy = nanogpt.make_copy(home / "nanoGPT", home / "copy", home / "text.txt")
+    copy = trainings.make_copy(home / "nanoGPT", home / "copy", home / "text.txt")
     ids = [np.fromfile(copy.val.with_name(f"{split}.bin"), np.uint16).tolist() for split in ("train", "val")]
     assert ids == [[1, 0] * 9, [1, 0, 2]]
     assert copy.vocab_size == 3
@@ -108,7 +109,7 @@ def test_a_copy_has_the_text_as_nanogpt_reads_it(home: Path) -> None:
 def test_both_are_judged_by_the_same_characters(home: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("minigpt.text.corpus.DATA", home / "data")
     (home / "text.txt").write_bytes(how.format(small_text()).encode())
-    copy = nanogpt.make_copy(home / "nanoGPT", home / "copy", home / "text.txt")
+    copy = trainings.make_copy(home / "nanoGPT", home / "copy", home / "text.txt")
     dataset = trainings.prepare(trainings.check(str(home / "small.yaml"), trainings.overrides(home / "text.txt", CPU)))
     val = dataset.splits["val"]
     assert dataset.ids[val.start : val.stop].tolist() == np.fromfile(copy.val, np.uint16).tolist()
@@ -116,10 +117,10 @@ def test_both_are_judged_by_the_same_characters(home: Path, how: str, monkeypatc
 
 def test_the_recipe_is_trained_from_a_seed_of_its_own(home: Path) -> None:
     """One more config file sets it, since train.py has a fixed seed."""
-    copy = nanogpt.make_copy(home / "nanoGPT", home / "copy", home / "text.txt")
+    copy = trainings.make_copy(home / "nanoGPT", home / "copy", home / "text.txt")
     python, program, *words = copy.train(42, 2, CPU)
     ended = script(copy.folder / program, *words, cwd=copy.folder)
-    assert python == sys.executable and re.search(nanogpt.FIRST_STEP, well(ended))
+    assert python == sys.executable and re.search(trainings.FIRST_STEP_OF_NANOGPT, well(ended))
     assert torch.load(copy.out / "ckpt.pt", weights_only=True)["seed"] == 42
 
 
@@ -171,12 +172,12 @@ def test_a_mistake_is_one_line_before_any_work(home: Path, arguments: list[str],
 def test_what_is_compared_with_must_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match="transformers is not installed"):
-        Setting(device=CPU, command="", transformers=True)
-    assert Setting(device=CPU, command="").others() == {"transformers": "transformers"}
+        Report(Namespace(suite="sampling", device="cpu"))
+    assert Report(Namespace(suite="shared", device="cpu")).others() == {"transformers": "transformers"}
 
 
 def test_a_text_is_a_file_or_a_name(home: Path) -> None:
-    assert find_text(str(home / "text.txt")) == (home / "text.txt").resolve()
+    assert trainings.find_text(str(home / "text.txt")) == (home / "text.txt").resolve()
 
 
 # ---- the suites ----
@@ -223,7 +224,7 @@ def test_attention_measures_some_kinds_beside_multi_head(home: Path) -> None:
 def test_memory_grows_with_the_pass() -> None:
     """The peak of an average grows with the context, not with its square: it makes a few numbers for each feature."""
     kind = Kind("average_matrix", Attention.kinds["average_matrix"].Config(), CPU)
-    small, large = (peak_bytes(attention.one_step(kind, T), CPU) for T in (64, 256))
+    small, large = (peak_bytes(one_step(kind, T), CPU) for T in (64, 256))
     assert 3.9 < large / small < 4.1
     assert 64 * 128 * 4 < small < 10 * 64 * 128 * 4
 
@@ -278,7 +279,7 @@ def test_a_shared_machine_is_measured_beside_each_number_of_neighbours(home: Pat
     few = ("--nanogpt", "nanoGPT", "--neighbours", "0,1", "--repeat", "1", *BRIEF)
     found = numbers(briefly(home, "shared", *few), home, "shared")
     for table in found["tables"]:
-        who = [shared.OURS, shared.SPINNING, shared.ONE, shared.NANOGPT]
+        who = [shared.MINIGPT, shared.SPINNING, shared.ONE, shared.NANOGPT]
         assert [(row["neighbours"], row["who"]) for row in table["rows"]] == [(n, name) for n in (0, 1) for name in who]
         assert all(row["growth"]["values"] == [1.0] for row in table["rows"][:4])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+from argparse import Namespace
 from contextlib import suppress
 
 import pytest
@@ -14,10 +15,9 @@ from running import SCRIPTS, forked, wait_until
 
 from benchmarks import shared
 from benchmarks.attention import exponent, peak_bytes
-from benchmarks.machine import Hardware
+from benchmarks.commands import LONGER, column, steps_within, summary, verdicts
 from benchmarks.processes import in_turn
-from benchmarks.report import Report, Spread, Table, rate
-from benchmarks.time_to_loss import LONGER, column, steps_within, summary, verdicts
+from benchmarks.report import Report, Spread, Table
 
 CPU = torch.device("cpu")
 
@@ -26,7 +26,7 @@ def test_a_spread_is_its_median_and_its_ends() -> None:
     spread = Spread((3.0, 1.0, 10.0))
     assert spread.text(".1f") == "3.0 (1.0..10.0)"
     assert spread.to_json() == {"median": 3.0, "min": 1.0, "max": 10.0, "values": [3.0, 1.0, 10.0]}
-    assert rate(30, spread).values == (10.0, 30.0, 3.0)
+    assert spread.rate(30).values == (10.0, 30.0, 3.0)
     assert Spread((2.5,)).text(".1f") == "2.5"
 
 
@@ -44,16 +44,29 @@ def test_a_table_shows_what_the_json_holds() -> None:
 
 
 def test_the_share_of_the_machine_is_taken_of_the_product_of_the_same_type() -> None:
-    hardware = Hardware(CPU, size=8)
-    report = Report("x", "command", hardware, None)
+    report = Report(Namespace(suite="x", device="cpu", square=8))
+    report.start()
     half = Spread((1e9,))
     report.add("t", {}, [{"flops_per_second": half}, {"flops_per_second": half, "precision": "bfloat16"}, {}])
     report.finish()
     first, second, third = report.tables[0].rows
-    assert first["mfu"] == 1e9 / hardware.square("float32")
-    assert second["mfu"] == 1e9 / hardware.square("bfloat16")
+    speeds = {row["precision"]: row["gflops"] for row in report.products}
+    assert first["mfu"] == pytest.approx(1 / speeds["float32"])
+    assert second["mfu"] == pytest.approx(1 / speeds["bfloat16"])
     assert "mfu" not in third
-    assert [len(times) for times in hardware.found.values()] == [2, 2]  # at the start and at the end
+
+
+def test_products_are_measured_at_the_start_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = iter([[1e9, 3e9], [8e9], [5e9, 7e9], [4e9]])
+    monkeypatch.setattr("benchmarks.machine.product_rate", lambda shape, dtype, device: next(rates))
+    report = Report(Namespace(suite="x", device="cpu", square=8))
+    report.start()
+    report.finish()
+    shape = {"shape": "(8, 8) @ (8, 8)"}
+    assert report.products == [
+        {**shape, "precision": "float32", "gflops": 4.0, "first": 2.0, "last": 6.0},
+        {**shape, "precision": "bfloat16", "gflops": 6.0, "first": 8.0, "last": 4.0},
+    ]
 
 
 def test_the_exponent_of_a_power_is_found() -> None:
@@ -100,8 +113,9 @@ def test_a_share_is_fair_where_every_thread_gets_as_much() -> None:
 
 def test_growth_is_taken_round_by_round_and_over_the_fair_share(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared, "cpus", lambda: 2)
-    cells = shared.Cell(2, [1.0, 2.0], [0.1, 0.5]), shared.Cell(2, [3.0, 8.0], [2, 3])
-    alone, beside = shared.rows({(0, shared.OURS): cells[0], (2, shared.OURS): cells[1]})
+    cells = [{"threads": 2, "seconds": [1.0, 2.0], "load": [0.1, 0.5]}]
+    cells += [{"threads": 2, "seconds": [3.0, 8.0], "load": [2, 3]}]
+    alone, beside = shared.rows({(0, shared.MINIGPT): cells[0], (2, shared.MINIGPT): cells[1]})
     assert alone["unfair"].values == (1.0, 1.0) and alone["load"] == "0.1..0.5"
     assert beside["growth"].values == (3.0, 4.0) and beside["unfair"].values == (1.5, 2.0)
 

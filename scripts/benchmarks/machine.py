@@ -1,20 +1,19 @@
-"""The machine: what it is, and how fast it multiplies matrices at the time of the benchmark.
+"""The machine: what it is, how fast it multiplies matrices at the time of the benchmark, and a clock.
 
 MFU (model FLOPs utilization) is usually a fraction of the vendor's peak. On a CPU that is shared, throttled or old,
 that peak cannot be reached. Here it is a fraction of the speed of a large matrix product, measured before and after the
-rest.
+rest. Nothing of minigpt is imported here: workers measure other programs with the same clock.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import importlib.util
 import os
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -34,79 +33,47 @@ def clock(device: torch.device) -> float:
     return perf_counter()
 
 
-@dataclass
-class Hardware:
-    """The speed of matrix products: a large square one, and those of shapes (m, k, n) that a suite's models contain."""
+def seconds_each(call: Callable[[], object], count: int, device: torch.device) -> float:
+    """How long one of `count` calls takes, on average."""
+    start = clock(device)
+    for _ in range(count):
+        call()
+    return (clock(device) - start) / count
 
-    device: torch.device
-    shapes: Sequence[Shape] = ()
-    size: int = 0  # side of the square matrices; 0: a size that is large for this device
-    # a list for each call of `measure`, with the FLOP/s of each round
-    found: dict[tuple[Shape, str], list[list[float]]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        size = self.size or (8192 if self.device.type == "cuda" else 2048)
-        self.shapes = [(size, size, size), *self.shapes]
-
-    def measure(self) -> None:
-        """Measure every shape in float32 and bfloat16."""
-        for shape in self.shapes:
-            for name, dtype in TYPES.items():
-                self.found.setdefault((shape, name), []).append(product_rates(shape, dtype, self.device))
-
-    def square(self, precision: str) -> float:
-        """FLOP/s of the large square product: the median of all measurements."""
-        return median(rate for rates in self.found[self.shapes[0], precision] for rate in rates)
-
-    def rows(self) -> list[dict[str, Any]]:
-        """One table row for each shape and type, in GFLOP/s."""
-        return [
-            {
-                "shape": f"({m}, {k}) @ ({k}, {n})",
-                "precision": name,
-                "gflops": median(rate for rates in times for rate in rates) / 1e9,
-                "first": median(times[0]) / 1e9,
-                "last": median(times[-1]) / 1e9,
-            }
-            for ((m, k, n), name), times in self.found.items()
-        ]
+def product_rates(shapes: Sequence[Shape], device: torch.device) -> dict[tuple[Shape, str], list[float]]:
+    """FLOP/s in each round, of each shape in each of TYPES."""
+    return {(shape, name): product_rate(shape, dtype, device) for shape in shapes for name, dtype in TYPES.items()}
 
 
 @torch.no_grad()
-def product_rates(shape: Shape, dtype: torch.dtype, device: torch.device) -> list[float]:
+def product_rate(shape: Shape, dtype: torch.dtype, device: torch.device) -> list[float]:
     """FLOP/s of (m, k) @ (k, n) in each round. A multiplication and an addition are two operations."""
     m, k, n = shape
     a = torch.randn(m, k, device=device).to(dtype)  # (m, k)
     b = torch.randn(n, k, device=device).to(dtype).T  # (k, n): transposed, as the weights of a linear layer are
     repeat = 1
-    while (took := seconds(lambda: a @ b, repeat, device)) < BRIEF:
+    while (seconds := repeat * seconds_each(lambda: a @ b, repeat, device)) < BRIEF:
         repeat *= 2
-    rounds = ROUNDS if took < 1 else 1  # without instructions for this type, one round takes long enough
-    return [2 * m * k * n * repeat / seconds(lambda: a @ b, repeat, device) for _ in range(rounds)]
-
-
-def seconds(call: Callable[[], object], count: int, device: torch.device) -> float:
-    """How long `count` calls take."""
-    began = clock(device)
-    for _ in range(count):
-        call()
-    return clock(device) - began
+    rounds = ROUNDS if seconds < 1 else 1  # without instructions for this type, one round takes long enough
+    return [2 * m * k * n / seconds_each(lambda: a @ b, repeat, device) for _ in range(rounds)]
 
 
 def describe_machine(device: torch.device, nanogpt: Path | None) -> dict[str, Any]:
     """The machine and the versions of the programs; `lines` holds the same as text."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    load = os.getloadavg()[0]
-    name = torch.cuda.get_device_name() if device.type == "cuda" else cpu_model()
-    versions = {"python": platform.python_version(), "torch": torch.__version__, "transformers": transformers()}
+    load, threads, cpu = os.getloadavg()[0], torch.get_num_threads(), cpu_model()
+    name = torch.cuda.get_device_name() if device.type == "cuda" else cpu
+    versions = {"python": platform.python_version(), "torch": torch.__version__, "transformers": "not installed"}
+    if importlib.util.find_spec("transformers"):
+        versions["transformers"] = importlib.metadata.version("transformers")
     versions["nanogpt"] = "not given" if nanogpt is None else fingerprint(nanogpt)
     lines = [
-        f"machine: {name}, {cores} cores, {torch.get_num_threads()} threads, load {load:.1f} before, on {device.type}",
-        "versions: " + ", ".join(f"{what} {version}" for what, version in versions.items()),
+        f"machine: {name}, {cores} cores, {threads} threads, load {load:.1f} before, on {device.type}",
+        "versions: " + ", ".join(f"{program} {version}" for program, version in versions.items()),
     ]
-    found: dict[str, Any] = {"device": device.type, "name": name, "cpu": cpu_model(), "cores": cores, "load": load}
-    found |= {"threads": torch.get_num_threads(), "platform": platform.platform(), "versions": versions}
-    return found | {"lines": lines}
+    machine: dict[str, Any] = {"device": device.type, "name": name, "cpu": cpu, "cores": cores, "load": load}
+    return machine | {"threads": threads, "platform": platform.platform(), "versions": versions, "lines": lines}
 
 
 def cpu_model() -> str:
@@ -116,14 +83,6 @@ def cpu_model() -> str:
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
-
-
-def transformers() -> str:
-    """The installed version of transformers, or "not installed"."""
-    try:
-        return importlib.metadata.version("transformers")
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
 
 
 def fingerprint(checkout: Path) -> str:

@@ -10,9 +10,9 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -21,19 +21,18 @@ from benchmarks.report import Spread
 from minigpt.system.errors import UserError
 from minigpt.system.process import JsonProcess
 
-WORKER = Path(__file__).with_name("worker.py")
-RUN_WORKER = f"import runpy; runpy.run_path({str(WORKER)!a}, run_name='__main__')"
-
 
 class WorkerProcess(JsonProcess):
     """A process of worker.py, ready to work. Raises UserError if it fails.
 
-    It has a session of its own, because Linux divides the CPUs among sessions first. With `session=False` it competes
-    with the other processes of our session. `variables` are added to its environment.
+    It has a session of its own, because Linux divides the CPUs among sessions first. With `session: false` in its spec
+    it competes with the other processes of our session. The spec's `variables` are added to its environment.
     """
 
-    def __init__(self, name: str, spec: Mapping[str, Any], session: bool = True, **variables: str):
-        super().__init__(RUN_WORKER, json.dumps(dict(spec)), session=session, quiet=True, variables=variables)
+    def __init__(self, name: str, spec: Mapping[str, Any]):
+        session, variables = spec.get("session", True), spec.get("variables")
+        statement = "from benchmarks.worker import main; main()"
+        super().__init__(statement, json.dumps(dict(spec)), session=session, quiet=True, variables=variables)
         self.name = name
         try:
             self.facts = self._answer()
@@ -53,39 +52,34 @@ class WorkerProcess(JsonProcess):
         return answer
 
 
-@dataclass(frozen=True)
-class Measured:
-    """The facts that a worker sent about its model, and the seconds of each of its blocks."""
+def interleave(
+    specs: Mapping[str, Mapping[str, Any]], count: int, repeat: int, warm_up: int
+) -> dict[str, tuple[Mapping[str, Any], Spread]]:
+    """Let all workers do `repeat` blocks of `count` steps, in turn, after a warm-up that is not timed.
 
-    facts: Mapping[str, Any]
-    seconds: Spread
-
-
-def interleave(specs: Mapping[str, Mapping[str, Any]], count: int, repeat: int, warm_up: int) -> dict[str, Measured]:
-    """Let all workers do `repeat` blocks of `count` steps, in turn, after a warm-up that is not timed."""
-    seconds: dict[str, list[float]] = {name: [] for name in specs}
+    Returns the facts that each worker sent about its model, and the seconds of its blocks.
+    """
     with ExitStack() as stack:
         workers = {name: stack.enter_context(WorkerProcess(name, spec)) for name, spec in specs.items()}
         for worker in workers.values():
             worker.work(warm_up)
-        for turn in range(repeat):
-            for name in in_turn(list(specs), turn):
-                seconds[name].append(workers[name].work(count))
-        return {name: Measured(workers[name].facts, Spread(tuple(seconds[name]))) for name in specs}
+        seconds = take_turns({name: partial(worker.work, count) for name, worker in workers.items()}, repeat)
+        return {name: (worker.facts, seconds[name]) for name, worker in workers.items()}
+
+
+def take_turns(measurements: Mapping[str, Callable[[], float]], repeat: int, warm_up: int = 0) -> dict[str, Spread]:
+    """Do all measurements in each of `repeat` rounds, after rounds that only warm up."""
+    values: dict[str, list[float]] = {name: [] for name in measurements}
+    for turn in range(warm_up + repeat):
+        for name in in_turn(list(measurements), turn):
+            values[name].append(measurements[name]())
+    return {name: Spread(tuple(measured[warm_up:])) for name, measured in values.items()}
 
 
 def in_turn(names: Sequence[str], turn: int) -> list[str]:
     """The order of round number `turn`. Each round starts with another name."""
     first = turn % max(1, len(names))
     return [*names[first:], *names[:first]]
-
-
-@dataclass(frozen=True)
-class CommandTimes:
-    """The times of a command."""
-
-    seconds: float  # from the start of its process to its end
-    first: float | None  # to the first line that matched; None if no line was waited for
 
 
 def absolute_pythonpath() -> dict[str, str]:
@@ -95,12 +89,14 @@ def absolute_pythonpath() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, folders.split(os.pathsep)))}
 
 
-def time_command(name: str, command: Sequence[str], folder: Path, line: str = "", stop: bool = False) -> CommandTimes:
-    """Run a command in a folder and time it. With `stop`, end it at the first line that matches `line`.
+def time_command(
+    name: str, command: Sequence[str], folder: Path, line: str = "", stop: bool = False
+) -> tuple[float, float | None]:
+    """Run a command in a folder: the seconds to its end, and to the first line that matches `line`, if one is given.
 
-    Raises UserError with its last line if it fails, or if it ends without a matching line.
+    With `stop`, end it at that line. Raises UserError with its last line if it fails or never writes such a line.
     """
-    first, said, began = None, "", perf_counter()
+    first, last_line, start = None, "", perf_counter()
     with subprocess.Popen(
         command,
         cwd=folder,
@@ -116,16 +112,16 @@ def time_command(name: str, command: Sequence[str], folder: Path, line: str = ""
         assert process.stdout
         try:
             for text in process.stdout:
-                said = text.strip() or said
+                last_line = text.strip() or last_line
                 if line and first is None and re.match(line, text):
-                    first = perf_counter() - began
+                    first = perf_counter() - start
                     if stop:
-                        return CommandTimes(first, first)
+                        return first, first
             code = process.wait()
-            seconds = perf_counter() - began
+            seconds = perf_counter() - start
         finally:
             process.kill()
     if code or (line and first is None):
-        what = f"ended with code {code}" if code else f"never wrote a line like {line!r}"
-        raise UserError(f"{name} {what}; its last line: {said or 'nothing'}")
-    return CommandTimes(seconds, first)
+        failure = f"ended with code {code}" if code else f"never wrote a line like {line!r}"
+        raise UserError(f"{name} {failure}; its last line: {last_line or 'nothing'}")
+    return seconds, first

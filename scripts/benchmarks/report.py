@@ -1,20 +1,30 @@
-"""The report of a benchmark: medians with their spread, ratios, tables to print, and the same numbers as JSON."""
+"""What a suite is given, and the report that it makes: medians with their spread, as tables to print and as JSON."""
 
 from __future__ import annotations
 
+import argparse
+import importlib.util
 import json
+import shlex
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.machine import Hardware, describe_machine
+import torch
+
+from benchmarks.machine import Shape, describe_machine, product_rates
+from benchmarks.trainings import check_checkout
 from minigpt.comparison.summary import aligned, number
+from minigpt.system.errors import UserError
 from minigpt.system.folder import write_whole
 from minigpt.system.terminal import complain
+from minigpt.training.loop import choose_device
 
 Row = dict[str, Any]
+Columns = Mapping[str, tuple[str, str]]  # {title: (key of a row, format)}
 
 
 @dataclass(frozen=True)
@@ -40,6 +50,10 @@ class Spread:
         """Each measurement multiplied by a factor, as for another unit."""
         return Spread(tuple(value * factor for value in self.values))
 
+    def rate(self, amount: float) -> Spread:
+        """An amount of work for each of these seconds, in each round."""
+        return Spread(tuple(amount / value for value in self.values))
+
     def to_json(self) -> Row:
         """The form in which it is written to JSON."""
         return {"median": self.median, "min": min(self.values), "max": max(self.values), "values": list(self.values)}
@@ -50,18 +64,13 @@ class Spread:
         return f"{self.median:{form}}" + (f" ({low:{form}}..{high:{form}})" if len(self.values) > 1 else "")
 
 
-def rate(amount: float, seconds: Spread) -> Spread:
-    """An amount of work as a rate per second, in each round."""
-    return Spread(tuple(amount / second for second in seconds.values))
-
-
 @dataclass
 class Table:
-    """Rows, and the columns to print: {title: (key of a row, format)}."""
+    """Rows, and the columns to print."""
 
     title: str
-    columns: Mapping[str, tuple[str, str]]
-    rows: list[Row]
+    columns: Columns
+    rows: Sequence[Row]
 
     def lines(self) -> Iterator[str]:
         """The lines to print; a missing number is a dash."""
@@ -82,53 +91,80 @@ def cell(value: Any, form: str) -> str:
     return value if isinstance(value, str) else number(value, form)
 
 
-@dataclass
+MATMUL = {"(m, k) @ (k, n)": ("shape", ""), "type": ("precision", ""), "GFLOP/s": ("gflops", ",.0f")}
+MATMUL |= {"at the start": ("first", ",.0f"), "at the end": ("last", ",.0f")}
+
+
 class Report:
-    """The report of one suite. The hardware is measured when the suite begins and again when it ends."""
+    """A suite's options, with the programs that they name, and its tables.
 
-    suite: str
-    command: str
-    hardware: Hardware
-    nanogpt: Path | None
-    notes: list[str] = field(default_factory=list)
-    tables: list[Table] = field(default_factory=list)
+    The speed of matrix products is measured when the suite begins and again when it ends. Raises UserError before
+    anything is measured if something is missing.
+    """
 
-    def __post_init__(self) -> None:
-        self.machine = describe_machine(self.hardware.device, self.nanogpt)
-        self.hardware.measure()
+    def __init__(self, options: argparse.Namespace):
+        self.options, self.tables, self.notes = options, list[Table](), list[str]()
+        self.repeat = getattr(options, "repeat", 1)
+        self.nanogpt: Path | None = getattr(options, "nanogpt", None)
+        best = "cuda" if torch.cuda.is_available() else "cpu"
+        self.device = choose_device(best if options.device == "auto" else options.device)
+        if self.nanogpt is not None:
+            check_checkout(self.nanogpt)
+        compared = options.suite in ("throughput", "sampling", "startup")
+        if compared and importlib.util.find_spec("transformers") is None:
+            raise UserError("transformers is not installed, but minigpt is compared with it: pip install transformers")
 
-    def begin(self, title: str) -> None:
-        """Print on stderr what is measured next: it may take minutes."""
+    def spec(self, **spec: Any) -> dict[str, Any]:
+        """The instructions for a worker (see worker.py); for nanoGPT, with the path of its code."""
+        code = {"path": str(self.nanogpt.resolve())} if self.nanogpt and spec["program"] == "nanogpt" else {}
+        return {"device": self.device.type, "compile": self.device.type == "cuda", **code, **spec}
+
+    def others(self) -> dict[str, str]:
+        """The programs that minigpt is compared with: the name to print, and the name in a spec."""
+        return ({"nanoGPT": "nanogpt"} if self.nanogpt else {}) | {"transformers": "transformers"}
+
+    def start(self, shapes: Sequence[Shape] = (), alone: str = "") -> None:
+        """Measure the machine. `shapes`: of products in the suite's models. `alone`: what is left without nanoGPT."""
+        if self.nanogpt is None and alone:
+            self.notes.append(f"no checkout of nanoGPT was given (--nanogpt DIR): minigpt is compared with {alone}")
+        size = self.options.square or (8192 if self.device.type == "cuda" else 2048)
+        self.machine, self.shapes = describe_machine(self.device, self.nanogpt), [(size, size, size), *shapes]
+        self.before = product_rates(self.shapes, self.device)
+
+    def begin(self, title: str) -> str:
+        """Print on stderr what is measured next: it may take minutes. Returns the title."""
         complain(title)
+        return title
 
-    def add(self, title: str, columns: Mapping[str, tuple[str, str]], rows: Sequence[Row]) -> None:
+    def add(self, title: str, columns: Columns, rows: Sequence[Row]) -> None:
         """Add a table."""
-        self.tables.append(Table(title, columns, list(rows)))
+        self.tables.append(Table(title, columns, rows))
 
     def finish(self) -> None:
-        """Measure the hardware again, and add MFU to each row that has FLOP/s."""
-        self.hardware.measure()
+        """Measure the products again, and add MFU to each row that has FLOP/s: over the large product of its type."""
+        self.products: list[Row] = []
+        for ((m, k, n), precision), last in product_rates(self.shapes, self.device).items():
+            first = self.before[(m, k, n), precision]
+            row = {"shape": f"({m}, {k}) @ ({k}, {n})", "precision": precision, "gflops": median(first + last) / 1e9}
+            self.products.append(row | {"first": median(first) / 1e9, "last": median(last) / 1e9})
+        square = {row["precision"]: row["gflops"] * 1e9 for row in self.products[:2]}
         for row in (row for table in self.tables for row in table.rows if row.get("flops_per_second")):
             flops = row["flops_per_second"]
             flops = flops.median if isinstance(flops, Spread) else flops
-            row["mfu"] = flops / self.hardware.square(row.get("precision", "float32"))
+            row["mfu"] = flops / square[row.get("precision", "float32")]
 
     def text(self) -> str:
         """The whole report as text."""
-        blocks = ["\n".join(self.machine["lines"]), *("\n".join(table.lines()) for table in self.tables)]
-        matmul = Table("matrix products on this machine, at the start and at the end", MATMUL, self.hardware.rows())
-        notes = "\n".join(f"- {note}" for note in self.notes)
-        return "\n\n".join([*blocks, notes, "\n".join(matmul.lines())])
+        products = Table("matrix products on this machine, at the start and at the end", MATMUL, self.products)
+        *tables, last = ["\n".join(table.lines()) for table in (*self.tables, products)]
+        return "\n\n".join(["\n".join(self.machine["lines"]), *tables, "\n".join(f"- {n}" for n in self.notes), last])
 
-    def write(self, folder: Path) -> Path:
+    def write(self) -> Path:
         """Write `benchmark-SUITE.json`; it replaces an older one. Raises OSError."""
-        found: Row = {"suite": self.suite, "command": self.command, "machine": self.machine, "notes": self.notes}
-        found |= {"matmul": self.hardware.rows(), "tables": [table.to_json() for table in self.tables]}
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"benchmark-{self.suite}.json"
-        write_whole(path, json.dumps(found, indent=1, allow_nan=False) + "\n")
+        command, suite = shlex.join(["python", "scripts/benchmark.py", *sys.argv[1:]]), self.options.suite
+        numbers: Row = {"suite": suite, "command": command, "machine": self.machine, "notes": self.notes}
+        numbers |= {"matmul": self.products, "tables": [table.to_json() for table in self.tables]}
+        path: Path = self.options.out / f"benchmark-{suite}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps(numbers, indent=1, allow_nan=False) + "\n")
         return path
-
-
-MATMUL = {"(m, k) @ (k, n)": ("shape", ""), "type": ("precision", ""), "GFLOP/s": ("gflops", ",.0f")}
-MATMUL |= {"at the start": ("first", ",.0f"), "at the end": ("last", ",.0f")}

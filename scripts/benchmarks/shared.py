@@ -12,23 +12,20 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 import torch
 
 from benchmarks.processes import WorkerProcess, in_turn
 from benchmarks.report import Report, Row, Spread
-from benchmarks.setting import Setting
 from benchmarks.throughput import LAPTOP, describe
+from benchmarks.worker import Spec
 from minigpt.fast.threads import cpus
 
-NEIGHBOURS = (0, 1, 2, 4, 8)
 SETTLE, WARM_UP = 6.0, 0.5  # seconds of warm-up: minigpt, which adapts its threads, and the others
 BLOCK = 1.0  # seconds that a measurement takes, about
-OURS, SPINNING, ONE, NANOGPT = "minigpt", "minigpt, spinning", "minigpt, one thread", "nanoGPT"
+MINIGPT, SPINNING, ONE, NANOGPT = "minigpt", "minigpt, spinning", "minigpt, one thread", "nanoGPT"
 SPIN = "300000"  # as libgomp has it by default
 NEIGHBOUR = """
 import os
@@ -49,27 +46,20 @@ COLUMNS = {
 }
 
 
-@dataclass
-class Cell:
-    """The measurements of one program beside n neighbours: seconds a step or token, and the load, in each round."""
-
-    threads: int
-    seconds: list[float] = field(default_factory=list)
-    load: list[float] = field(default_factory=list)
-
-
-def run(setting: Setting, neighbours: Sequence[int] = NEIGHBOURS) -> Report:
+def shared(report: Report) -> None:
     """Measure training and writing beside each number of neighbours. Raises UserError."""
-    report = setting.report("shared", "itself")
-    common: dict[str, Any] = {"shape": LAPTOP, "precision": "auto", "weights": "float32", "cache": True}
-    for do, batch in (("train", 12), ("sample", 1)):
-        specs = {name: setting.spec(do=do, program="minigpt", batch=batch, **common) for name in (OURS, SPINNING, ONE)}
-        if setting.nanogpt:
-            specs[NANOGPT] = setting.spec(do=do, program="nanogpt", batch=batch, **common)
-        what = "training, ms a step" if do == "train" else "sampling, ms a token"
-        title = f"{what}: {describe(LAPTOP)}, batch {batch}, {setting.repeat} rounds, in turn"
-        report.begin(title)
-        report.add(title, COLUMNS, rows(measure_cells(specs, setting.repeat, neighbours)))
+    report.start(alone="itself")
+    common: Spec = {"shape": LAPTOP, "precision": "auto", "weights": "float32", "cache": True, "session": False}
+    spinning = {"GOMP_SPINCOUNT": SPIN, "OMP_NUM_THREADS": str(torch.get_num_threads())}
+    programs: dict[str, Spec] = {MINIGPT: {"program": "minigpt"}}
+    programs[SPINNING] = {"program": "minigpt", "variables": spinning}
+    programs[ONE] = {"program": "minigpt", "variables": {"OMP_NUM_THREADS": "1"}}
+    if report.nanogpt:
+        programs[NANOGPT] = {"program": "nanogpt"}
+    for do, batch, work in (("train", 12, "training, ms a step"), ("sample", 1, "sampling, ms a token")):
+        specs = {name: report.spec(do=do, batch=batch, **common, **own) for name, own in programs.items()}
+        title = report.begin(f"{work}: {describe(LAPTOP)}, batch {batch}, {report.repeat} rounds, in turn")
+        report.add(title, COLUMNS, rows(measure(specs, report.repeat, report.options.neighbours)))
     report.notes += [
         f"fair share: t threads beside n neighbours on {cpus()} CPUs take max(1, (n + t) / {cpus()}) times as long as "
         "alone; `x fair share` is the measured growth over that",
@@ -77,36 +67,33 @@ def run(setting: Setting, neighbours: Sequence[int] = NEIGHBOURS) -> Report:
         "minigpt's time, x: the time over minigpt's in the same round; below 1 the program was faster",
         "load: the load average of the last minute (smallest..largest), with all programs of this machine",
     ]
-    return report
 
 
-def measure_cells(
-    specs: dict[str, dict[str, Any]], repeat: int, neighbours: Sequence[int]
-) -> dict[tuple[int, str], Cell]:
-    """Measure each program beside each number of neighbours, in turn, for `repeat` rounds."""
-    variables = {SPINNING: {"GOMP_SPINCOUNT": SPIN, "OMP_NUM_THREADS": str(torch.get_num_threads())}}
-    variables[ONE] = {"OMP_NUM_THREADS": "1"}
+def measure(specs: dict[str, Spec], repeat: int, neighbours: Sequence[int]) -> dict[tuple[int, str], Row]:
+    """Measure each program beside each number of neighbours, in turn.
+
+    Returns the number of its threads, and in each round the seconds of a step or a token, and the load.
+    """
     with ExitStack() as stack:
-        workers = {
-            name: stack.enter_context(WorkerProcess(name, spec, session=False, **variables.get(name, {})))
-            for name, spec in specs.items()
-        }
-        cells = {(n, name): Cell(workers[name].facts["threads"]) for n in neighbours for name in specs}
+        workers = {name: stack.enter_context(WorkerProcess(name, spec)) for name, spec in specs.items()}
         for worker in workers.values():
             worker.work(2)
+        cells = {(n, name): Row(seconds=[], load=[], threads=0) for n in neighbours for name in specs}
         for turn in range(repeat):
             for n in neighbours:
                 with busy(n):
                     for name in in_turn(list(specs), turn):
-                        cells[n, name].seconds.append(seconds_each(workers[name], SETTLE if name == OURS else WARM_UP))
-                        cells[n, name].load.append(os.getloadavg()[0])
+                        settle = SETTLE if name == MINIGPT else WARM_UP
+                        cells[n, name]["threads"] = workers[name].facts["threads"]
+                        cells[n, name]["seconds"].append(seconds_each(workers[name], settle))
+                        cells[n, name]["load"].append(os.getloadavg()[0])
     return cells
 
 
 def seconds_each(worker: WorkerProcess, settle: float) -> float:
     """Seconds a step or token, after a warm-up of `settle` seconds."""
-    began, done = perf_counter(), 0
-    while (passed := perf_counter() - began) < settle:
+    start, done = perf_counter(), 0
+    while (passed := perf_counter() - start) < settle:
         worker.work(1 + done // 8)
         done += 1 + done // 8
     count = max(1, round(done * BLOCK / passed))
@@ -126,21 +113,20 @@ def busy(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
         yield started
 
 
-def rows(cells: dict[tuple[int, str], Cell]) -> list[Row]:
+def rows(cells: dict[tuple[int, str], Row]) -> list[Row]:
     """A row for each number of neighbours and program. Growth is over the fewest neighbours in the same round."""
-    fewest, made = min(n for n, _ in cells), []
+    seconds = {key: Spread(tuple(cell["seconds"])) for key, cell in cells.items()}
+    fewest, table = min(n for n, _ in cells), list[Row]()
     for (n, name), cell in cells.items():
-        seconds, alone = Spread(tuple(cell.seconds)), Spread(tuple(cells[fewest, name].seconds))
-        growth = seconds.over(alone)
-        fair = fair_growth(n, cell.threads, cpus()) / fair_growth(fewest, cell.threads, cpus())
-        row: Row = {"neighbours": n, "who": name, "threads": cell.threads}
-        row["ms"] = Spread(tuple(1000 * s for s in cell.seconds))
-        row |= {"growth": growth, "unfair": Spread(tuple(value / fair for value in growth.values))}
-        row["load"] = f"{min(cell.load):.1f}..{max(cell.load):.1f}"
-        if name != OURS:
-            row["ratio"] = seconds.over(Spread(tuple(cells[n, OURS].seconds)))
-        made.append(row)
-    return made
+        threads, time = cell["threads"], seconds[n, name]
+        growth, low, high = time.over(seconds[fewest, name]), min(cell["load"]), max(cell["load"])
+        fair = fair_growth(n, threads, cpus()) / fair_growth(fewest, threads, cpus())
+        row = Row(neighbours=n, who=name, threads=threads, ms=time.times(1000), growth=growth)
+        row |= {"unfair": growth.times(1 / fair), "load": f"{low:.1f}..{high:.1f}"}
+        if name != MINIGPT:
+            row["ratio"] = time.over(seconds[n, MINIGPT])
+        table.append(row)
+    return table
 
 
 def fair_growth(neighbours: int, threads: int, cpus: int) -> float:

@@ -1,89 +1,119 @@
-"""Throughput: tokens a second in training. All programs train the same shape with the same amount of work.
+"""Throughput and sampling: tokens a second in training and in writing. All programs do the same amount of work.
 
-All models are GPT-2: learned positions, LayerNorm, GELU, a tied head; AdamW, gradients clipped at 1. nanoGPT uses its
-own optimizer, transformers uses torch's; both run in a minimal loop whose batches cost almost no time. minigpt runs its
-own training loop.
+All models are GPT-2: learned positions, LayerNorm, GELU, a tied head, random weights. In training: AdamW, gradients
+clipped at 1; nanoGPT uses its own optimizer, transformers uses torch's; both run in a minimal loop whose batches cost
+almost no time. minigpt runs its own training loop. In writing, with a cache and without, and with weights of fewer
+bits, all programs sample from the whole distribution at temperature 1.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.processes import Measured, interleave
-from benchmarks.report import Report, Row, rate
-from benchmarks.setting import Setting
-from minigpt.attention.softmax.multi_head import MultiHead
+from benchmarks.processes import interleave
+from benchmarks.report import Report, Row
+from benchmarks.worker import Spec, plain_minigpt
 from minigpt.inspection.cost import cost
-from minigpt.model import GPT, ModelConfig
 
 LAPTOP = {"n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 64, "vocab_size": 65}
 BABY = {"n_layer": 6, "n_head": 6, "n_embd": 384, "block_size": 256, "vocab_size": 65}
-OTHERS = ("nanoGPT", "transformers")
-COLUMNS = {
+GPT2 = {"n_layer": 12, "n_head": 12, "n_embd": 768, "block_size": 1024, "vocab_size": 50257}
+RATIOS = {f"x {program}": (f"x {program}", ".2f") for program in ("nanoGPT", "transformers")}
+TRAINING = {
     "program": ("who", ""),
     "parameters": ("parameters", ",d"),
     "type": ("precision", ""),
     "tokens/s": ("tokens_per_second", ",.0f"),
-    **{f"x {program}": (f"x {program}", ".2f") for program in OTHERS},
+    **RATIOS,
     "FLOP/token": ("flops_per_token", ",.0f"),
     "MFU": ("mfu", ".1%"),
 }
-TRAINING = 3  # forward passes that a step costs: backward costs two
+WRITING = {
+    "program": ("who", ""),
+    "weights": ("weights", ""),
+    "parameters": ("parameters", ",d"),
+    "tokens/s": ("tokens_per_second", ",.1f"),
+    **RATIOS,
+    "same text uncached": ("same", ""),
+    "MFU": ("mfu", ".2%"),
+}
+PASSES = 3  # forward passes that a step of training costs: backward costs two
+WARM_UP = 8  # tokens, before the writing that is timed; training warms up for a whole block
 
 
-def run(setting: Setting, steps: int = 20, large: bool = False) -> Report:
-    """Measure every shape, in blocks of `steps` steps. Raises UserError."""
-    tasks: list[tuple[dict[str, int], int, int]] = [(LAPTOP, 12, steps), (LAPTOP, 16, steps)]
-    if large:
-        tasks.append((BABY, 64, max(1, steps // 10)))
-    shapes = [(b * s["block_size"], s["n_embd"], 4 * s["n_embd"]) for s, b, _ in tasks]
-    report = setting.report("throughput", "transformers alone", shapes)
-    for shape, batch, count in tasks:
-        specs = {"minigpt, float32": setting.spec(do="train", program="minigpt", precision="float32")}
-        specs["minigpt, auto"] = setting.spec(do="train", program="minigpt", precision="auto")
-        if setting.device.type == "cuda":
-            specs["minigpt, CUDA graphs"] = setting.spec(
-                do="train", program="minigpt", precision="auto", cuda_graphs=True
-            )
-        specs |= {name: setting.spec(do="train", program=program) for name, program in setting.others().items()}
-        specs = {name: {**spec, "shape": shape, "batch": batch} for name, spec in specs.items()}
-        title = f"training: {describe(shape)}, batch {batch}, {setting.repeat} blocks of {count} steps each, in turn"
-        report.begin(title)
-        found = interleave(specs, count, setting.repeat, warm_up=count)
-        tokens = count * batch * shape["block_size"]
-        report.add(title, COLUMNS, rows(found, tokens, TRAINING * flops_per_token(shape)))
+def train(report: Report) -> None:
+    """Measure every shape, in blocks of `--steps`. Raises UserError."""
+    steps, precisions = report.options.steps, ("float32", "auto")
+    models = [(LAPTOP, 12, steps), (LAPTOP, 16, steps), *[(BABY, 64, max(1, steps // 10))] * report.options.large]
+    report.start([(B * shape["block_size"], shape["n_embd"], 4 * shape["n_embd"]) for shape, B, _ in models], ALONE)
+    minigpt: dict[str, Spec] = {f"minigpt, {precision}": {"precision": precision} for precision in precisions}
+    if report.device.type == "cuda":
+        minigpt["minigpt, CUDA graphs"] = {"precision": "auto", "cuda_graphs": True}
+    for shape, batch, count in models:
+        blocks = f"{report.repeat} blocks of {count} steps each"
+        title = report.begin(f"training: {describe(shape)}, batch {batch}, {blocks}, in turn")
+        report.add(title, TRAINING, measure(report, minigpt, count, do="train", shape=shape, batch=batch))
     report.notes += [
         "tokens/s and ratios: the median (smallest..largest). A ratio is taken of the blocks of one round",
         "MFU: operations of the model a second (three times those of a forward pass, see minigpt/inspection/cost.py), "
         "over those of the large square product of the same type, which is measured below",
         "the biases of transformers' GPT-2 cannot be turned off; all programs use the exact GELU",
     ]
-    return report
 
 
-def rows(found: dict[str, Measured], tokens: int, flops: float) -> list[Row]:
-    """A row for each program. A ratio above 1 means more tokens a second than the other program."""
-    made = []
-    for name, measured in found.items():
-        row: Row = {"who": name, "precision": "float32", **measured.facts, "flops_per_token": flops}
-        row["tokens_per_second"] = rate(tokens, measured.seconds)
-        row["flops_per_second"] = rate(tokens * flops, measured.seconds)
-        for program in OTHERS:
-            if program in found and program != name:
-                row[f"x {program}"] = found[program].seconds.over(measured.seconds)
-        made.append(row)
-    return made
+def sample(report: Report) -> None:
+    """Measure the small model with a batch of 1 and of 16; with `--large`, also GPT-2 (124M). Raises UserError."""
+    tokens, cached = report.options.tokens, {"weights": "float32", "cache": True}
+    small = {"minigpt": {**cached, "check": tokens}, "minigpt, no cache": {**cached, "cache": False}}
+    large = {f"minigpt, {weights}": {**cached, "weights": weights} for weights in ("float32", "bfloat16", "int8")}
+    models = [(LAPTOP, 1, tokens, small), (LAPTOP, 16, tokens, small)]
+    models += [(GPT2, 1, report.options.large_tokens or 200, large)] * report.options.large
+    report.start([(batch, shape["n_embd"], 4 * shape["n_embd"]) for shape, batch, *_ in models], ALONE)
+    for shape, batch, count, minigpt in models:
+        blocks = f"{report.repeat} times {count} tokens each"
+        title = report.begin(f"sampling: {describe(shape)}, batch {batch}, {blocks}, in turn")
+        rows = measure(report, minigpt, count, do="sample", shape=shape, batch=batch, positions=count + 1)
+        for row in rows:
+            if "same" in row:
+                row["same"] = "yes" if row["same"] else "NO"
+            row["weights"], row["precision"] = row["precision"], "float32"
+        report.add(title, WRITING, rows)
+    report.notes += [
+        "tokens/s: of all texts of a batch together; the median (smallest..largest). Ratios are taken in each round",
+        "beyond the context of T tokens, minigpt restarts its window every T/2 tokens, with a cache or without; "
+        "nanoGPT (which has no cache) moves its window by one token; transformers can do neither, so its model has a "
+        "position for every token and attends to all of them",
+        "same text uncached: minigpt writes the same tokens with the cache and without it; tested before it is timed",
+        "MFU: the operations of reading each new token once, even if more was computed, over the float32 product below",
+    ]
 
 
-def model_config(shape: dict[str, int]) -> ModelConfig:
-    """The config of minigpt's model of a shape."""
-    sizes: dict[str, Any] = {key: shape[key] for key in ("n_layer", "n_embd", "block_size")}
-    return ModelConfig(**sizes, bias=False, attention=MultiHead.Config(n_head=shape["n_head"]))
+ALONE = "transformers alone"
+
+
+def measure(report: Report, minigpt: Mapping[str, Spec], count: int, **common: Any) -> list[Row]:
+    """Let minigpt, with each of some options, and the other programs take turns: a row for each of them.
+
+    `common`: what the specs of all have. A ratio above 1 means more tokens a second than the other program.
+    """
+    specs = {name: report.spec(program="minigpt", **common, **options) for name, options in minigpt.items()}
+    specs |= {name: report.spec(program=program, **common) for name, program in report.others().items()}
+    training, shape, rows = common["do"] == "train", common["shape"], []
+    measured = interleave(specs, count, report.repeat, count if training else min(count, WARM_UP))
+    tokens = count * common["batch"] * (shape["block_size"] if training else 1)
+    flops = flops_per_token(shape) * (PASSES if training else 1)
+    for name, (facts, seconds) in measured.items():
+        row: Row = {"who": name, "precision": "float32", **facts, "flops_per_token": flops}
+        row |= {"tokens_per_second": seconds.rate(tokens), "flops_per_second": seconds.rate(tokens * flops)}
+        ratios = {f"x {other}": measured[other][1].over(seconds) for other in report.others() if other != name}
+        rows.append(row | ratios)
+    return rows
 
 
 def flops_per_token(shape: dict[str, int]) -> float:
-    """Operations of a forward pass for one token."""
-    return cost(GPT(model_config(shape), shape["vocab_size"])).flops_per_token
+    """Operations of a forward pass for one token, of minigpt's model of a shape."""
+    return cost(plain_minigpt({"shape": shape})).flops_per_token
 
 
 def describe(shape: dict[str, int]) -> str:

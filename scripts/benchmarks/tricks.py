@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.processes import interleave
 from benchmarks.report import Report, Row
-from benchmarks.setting import Setting
+from benchmarks.worker import Spec
 from minigpt.fast import decoding, switch
 from minigpt.fast.convolution import FFT
 from minigpt.fast.guard import FORMS
@@ -45,15 +45,14 @@ WHERE = {  # the model with which a trick is measured, since it uses it; the oth
 COLUMNS = {"turned off": ("who", ""), "model": ("model", ""), "ms": ("ms", ".3f"), "x without it": ("slower", ".3f")}
 
 
-def run(setting: Setting, steps: int = 5, tokens: int = 120) -> Report:
-    """Measure every trick, in blocks of `steps` training steps or `tokens` sampled tokens. Raises UserError."""
-    report = setting.report("tricks")
-    for what, precision in (("a training step", "float32"), ("a training step in bfloat16", "bfloat16")):
-        add(report, setting, what, steps, used_in_training(precision), {"do": "train", "precision": precision})
-    writing = {"do": "sample", "weights": "float32", "cache": True}
-    add(report, setting, "a sampled token", tokens, used_in_sampling(), writing)
+def tricks(report: Report) -> None:
+    """Measure every trick, in blocks of `--steps` in training or of `--tokens` in sampling. Raises UserError."""
+    report.start()
+    steps, tokens = report.options.steps, report.options.tokens
+    for work, precision in (("a training step", "float32"), ("a training step in bfloat16", "bfloat16")):
+        add(report, work, steps, used_in_training(precision), {"do": "train", "precision": precision})
+    add(report, "a sampled token", tokens, used_in_sampling(), {"do": "sample", "weights": "float32", "cache": True})
     report.notes.append("x without it: the time without the trick over the time with all; median (smallest..largest)")
-    return report
 
 
 def used_in_training(precision: str) -> list[str]:
@@ -68,23 +67,22 @@ def used_in_sampling() -> list[str]:
     return [trick for trick in (*switch.TRICKS, *decoding.TRICKS) if trick not in (IN_TRAINING, FFT)]
 
 
-def add(report: Report, setting: Setting, what: str, count: int, tricks: Sequence[str], spec: dict[str, Any]) -> None:
+def add(report: Report, work: str, count: int, used: Sequence[str], spec: Spec) -> None:
     """Add one table: all tricks on, then each one off, then all off."""
-    rows: list[Row] = []
+    rows = list[Row]()
     for model, options in MODELS.items():
-        mine = [trick for trick in tricks if WHERE.get(trick, "multi_head") == model]
-        if not mine:
+        in_model = [trick for trick in used if WHERE.get(trick, "multi_head") == model]
+        if not in_model:
             continue
-        off: dict[str, list[str]] = {"nothing": [], **{trick: [trick] for trick in mine}, "all of them": [*tricks]}
+        off: dict[str, list[str]] = {"nothing": [], **{trick: [trick] for trick in in_model}, "all of them": [*used]}
         T = options["block_size"]
         batch = TOKENS // T if spec["do"] == "train" else TEXTS.get(model, 1)
         shape = {**SIZE, "block_size": T, "vocab_size": VOCABULARY}
         common = {**spec, "program": "minigpt", "batch": batch, "shape": shape, "model": options}
-        title = f"{what}, {model}, {batch} x {T}, {setting.repeat} blocks of {count}, in turn"
-        report.begin(title)
-        specs = {name: setting.spec(**common, without=without) for name, without in off.items()}
-        found = interleave(specs, count, setting.repeat, warm_up=count)
-        for name, measured in found.items():
-            row: Row = {"who": name, "model": model, "ms": measured.seconds.times(1000 / count)}
-            rows.append(row | {"slower": measured.seconds.over(found["nothing"].seconds)})
-    report.add(f"{what}, {setting.repeat} rounds", COLUMNS, rows)
+        report.begin(f"{work}, {model}, {batch} x {T}, {report.repeat} blocks of {count}, in turn")
+        specs = {name: report.spec(**common, without=without) for name, without in off.items()}
+        measured = interleave(specs, count, report.repeat, warm_up=count)
+        for name, (_, seconds) in measured.items():
+            slower = seconds.over(measured["nothing"][1])
+            rows.append(Row(who=name, model=model, ms=seconds.times(1000 / count), slower=slower))
+    report.add(f"{work}, {report.repeat} rounds", COLUMNS, rows)

@@ -16,74 +16,63 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks.machine import seconds_each
+
+if TYPE_CHECKING:
+    from minigpt.model import GPT
+
 Spec = dict[str, Any]
-Block = Callable[[int], None]  # does a number of steps, or writes a number of tokens
+Block = Callable[[int], object]  # does a number of steps, or writes a number of tokens
 Ready = tuple[Block, dict[str, Any]]  # the work, and facts about the model
 
 TEXT = 1 << 20  # random ids to train on
 RATE, BETAS, DECAY, CLIP = 1e-3, (0.9, 0.99), 0.1, 1.0  # of the optimizer, for all programs
 
 
-def main(spec: Spec) -> None:
+def main() -> None:
     """Answer until stdin ends. The first answer holds the facts, or the error."""
     # comparison/worker.py begins alike, but nothing of minigpt may be imported here
+    spec = json.loads(sys.argv[1])
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what the program prints goes to stderr
     sys.dont_write_bytecode = spec["program"] == "nanogpt"
 
-    def say(answer: dict[str, Any]) -> None:
+    def send(answer: dict[str, Any]) -> None:
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
     try:
         block, facts = READY[spec["do"], spec["program"]](spec)
-        say({"ready": True, "threads": torch.get_num_threads(), **facts})
+        send({"ready": True, "threads": torch.get_num_threads(), **facts})
         for line in sys.stdin:
-            say({"seconds": seconds(block, int(line), spec["device"])})
+            send({"seconds": seconds_each(partial(block, int(line)), 1, torch.device(spec["device"]))})
     except Exception as error:
-        say({"failed": f"{type(error).__name__}: {error}"})
-
-
-def clock(device: str) -> float:
-    """The time in seconds, after all work that was queued on the device is done."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return perf_counter()
-
-
-def seconds(block: Block, count: int, device: str) -> float:
-    """How long a block takes."""
-    began = clock(device)
-    block(count)
-    return clock(device) - began
-
-
-# ---------------------------------------------------------------------------------------------- the models
+        send({"failed": f"{type(error).__name__}: {error}"})
 
 
 def nanogpt(spec: Spec) -> Any:
     """nanoGPT's model.py as a module. No other file of the checkout is imported."""
-    found = importlib.util.spec_from_file_location("model", Path(spec["path"], "model.py"))
-    assert found and found.loader
-    module = sys.modules["model"] = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
+    source = importlib.util.spec_from_file_location("model", Path(spec["path"], "model.py"))
+    assert source and source.loader
+    module = sys.modules["model"] = importlib.util.module_from_spec(source)
+    source.loader.exec_module(module)
     return module
 
 
 def nanogpt_model(spec: Spec) -> Any:
     """nanoGPT's model, without biases (the default of its training)."""
-    theirs = nanogpt(spec)
-    return theirs.GPT(theirs.GPTConfig(**spec["shape"], dropout=0.0, bias=False)).to(spec["device"])
+    code = nanogpt(spec)
+    return code.GPT(code.GPTConfig(**spec["shape"], dropout=0.0, bias=False)).to(spec["device"])
 
 
 def transformers_model(spec: Spec) -> Any:
@@ -91,39 +80,32 @@ def transformers_model(spec: Spec) -> Any:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     shape = spec["shape"]
-    positions = max(shape["block_size"], spec.get("positions", 0))
-    sizes: dict[str, Any] = {
-        "n_positions": positions,
-        **{key: shape[key] for key in ("vocab_size", "n_layer", "n_head", "n_embd")},
-    }
-    still: dict[str, Any] = {
-        "resid_pdrop": 0.0,
-        "embd_pdrop": 0.0,
-        "attn_pdrop": 0.0,
-        "bos_token_id": 0,
-        "eos_token_id": None,
-    }
-    return GPT2LMHeadModel(GPT2Config(**sizes, **still, activation_function="gelu")).to(spec["device"])
+    sizes: Any = {key: shape[key] for key in ("vocab_size", "n_layer", "n_head", "n_embd")}
+    sizes["n_positions"] = max(shape["block_size"], spec.get("positions", 0))
+    fixed: Any = {**dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0), "activation_function": "gelu"}
+    return GPT2LMHeadModel(GPT2Config(**sizes, **fixed, bos_token_id=0, eos_token_id=None)).to(spec["device"])
 
 
-def minigpt_model(spec: Spec) -> Any:
+def plain_minigpt(spec: Spec) -> GPT:
     """minigpt's model: GPT-2 of the same shape without biases, or what `model` in the spec says."""
     from minigpt.config.options import from_dict
-    from minigpt.fast import make_fast
     from minigpt.model import GPT, ModelConfig
 
     sizes = dict(spec["shape"])
     V, attention = sizes.pop("vocab_size"), {"kind": "multi_head", "n_head": sizes.pop("n_head", 4)}
-    config = from_dict(ModelConfig, spec.get("model", {**sizes, "bias": False, "attention": attention}))
-    return make_fast(GPT(config, V).to(spec["device"]), without=spec.get("without", ()))
+    return GPT(from_dict(ModelConfig, spec.get("model", {**sizes, "bias": False, "attention": attention})), V)
+
+
+def minigpt_model(spec: Spec) -> GPT:
+    """The same in its fast form, `without` some tricks."""
+    from minigpt.fast import make_fast
+
+    return make_fast(plain_minigpt(spec).to(spec["device"]), without=spec.get("without", ()))
 
 
 def count(model: nn.Module) -> int:
     """The number of parameters of a model."""
     return sum(parameter.numel() for parameter in model.parameters())
-
-
-# ---------------------------------------------------------------------------------------------- training
 
 
 def random_text(spec: Spec) -> Tensor:
@@ -181,10 +163,9 @@ def train_transformers(spec: Spec) -> Ready:
 def train_minigpt(spec: Spec) -> Ready:
     """minigpt's own training loop, on random ids."""
     from benchmarks.trainings import precision_of
-    from minigpt.config.options import MOST
+    from minigpt.config.options import MOST, from_dict
     from minigpt.text.dataset import DataConfig, Dataset
     from minigpt.training.loop import TrainingConfig, train
-    from minigpt.training.optimizer import AdamW
 
     class Random(Dataset):
         """A dataset that needs no file."""
@@ -194,30 +175,13 @@ def train_minigpt(spec: Spec) -> Ready:
             self.ids, self.splits = random_text(spec).numpy(), {"train": range(TEXT)}
             self.asked = None  # every target counts
 
-    adamw = AdamW.Config(learning_rate=RATE, beta1=BETAS[0], beta2=BETAS[1], weight_decay=DECAY)
-    config = TrainingConfig(
-        batch_size=spec["batch"],
-        max_steps=MOST,
-        optimizer=adamw,
-        warmup_steps=0,
-        schedule="constant",
-        grad_clip=CLIP,
-        device=spec["device"],
-        precision=spec["precision"],
-        compile=spec["compile"],
-        cuda_graphs=spec.get("cuda_graphs", False),
-    )
-    model = minigpt_model(spec)
-    steps = train(model, Random(), adamw.component(adamw, model), config)
+    optimizer = {"kind": "adamw", "learning_rate": RATE, "beta1": BETAS[0], "beta2": BETAS[1], "weight_decay": DECAY}
+    own = {key: spec.get(key, False) for key in ("device", "precision", "compile", "cuda_graphs")}
+    own |= {"batch_size": spec["batch"], "max_steps": MOST, "grad_clip": CLIP, "optimizer": optimizer}
+    config, model = from_dict(TrainingConfig, {"warmup_steps": 0, "schedule": "constant", **own}), minigpt_model(spec)
+    steps = train(model, Random(), config.optimizer.component(config.optimizer, model), config)
     facts = {"parameters": count(model), "precision": precision_of(config, model)}
-    return lambda n: _exhaust(islice(steps, n)), facts
-
-
-def _exhaust(things: Iterator[Any]) -> None:
-    deque(things, maxlen=0)
-
-
-# ---------------------------------------------------------------------------------------------- sampling
+    return lambda n: deque(islice(steps, n), maxlen=0), facts
 
 
 def start(spec: Spec) -> Tensor:
@@ -234,11 +198,11 @@ def sample_nanogpt(spec: Spec) -> Ready:
 def sample_transformers(spec: Spec) -> Ready:
     """`generate` of transformers with its cache and the same sampling options as the others."""
     model = transformers_model(spec).eval()
-    drawn = {"do_sample": True, "temperature": 1.0, "top_k": 0, "use_cache": True, "pad_token_id": 0}
+    options = {"do_sample": True, "temperature": 1.0, "top_k": 0, "use_cache": True, "pad_token_id": 0}
 
     def block(n: int) -> None:
         ids = start(spec)
-        model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=n, min_new_tokens=n, **drawn)
+        model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=n, min_new_tokens=n, **options)
 
     return block, {"parameters": count(model)}
 
@@ -249,34 +213,28 @@ def sample_minigpt(spec: Spec) -> Ready:
     from minigpt.fast.threads import use_threads_to_sample
     from minigpt.model.sampling import SamplingConfig, generate
 
-    made = minigpt_model(spec).eval()
-    parameters, model = count(made), prepare(made, spec["weights"], spec.get("without", ()))
+    original = minigpt_model(spec).eval()
+    parameters, model = count(original), prepare(original, spec["weights"], spec.get("without", ()))
     if spec["batch"] == 1:  # as scripts/sample.py does
         use_threads_to_sample(parameters)
 
-    def text(n: int, cache: bool) -> Tensor:
+    def text(n: int, cache: bool = spec["cache"]) -> Tensor:
         config = SamplingConfig(temperature=1.0, max_tokens=n)
         draw = torch.Generator(spec["device"]).manual_seed(0)
         return torch.stack(list(generate(model, start(spec), config, draw, cache)), dim=1)  # (B, n)
 
-    def block(n: int) -> None:
-        text(n, spec["cache"])
-
     facts: dict[str, Any] = {"parameters": parameters, "precision": spec["weights"]}
     if checked := spec.get("check", 0):
         facts["same"] = torch.equal(text(checked, True), text(checked, False))
-    return block, facts
-
-
-# ---------------------------------------------------------------------------------------------- the exact loss
+    return text, facts
 
 
 @torch.no_grad()
 def evaluate_nanogpt(spec: Spec) -> Ready:
     """The exact loss of a checkpoint of nanoGPT: each target of val.bin once, in windows that do not overlap."""
-    theirs = nanogpt(spec)
+    code = nanogpt(spec)
     saved = torch.load(Path(spec["folder"], "ckpt.pt"), map_location=spec["device"], weights_only=True)
-    model = theirs.GPT(theirs.GPTConfig(**saved["model_args"])).to(spec["device"]).eval()
+    model = code.GPT(code.GPTConfig(**saved["model_args"])).to(spec["device"]).eval()
     model.load_state_dict({name.removeprefix("_orig_mod."): value for name, value in saved["model"].items()})
     ids = torch.from_numpy(np.fromfile(spec["val"], dtype="<u2").astype(np.int64)).to(spec["device"])  # (N,)
     T, total, targets = spec["window"], 0.0, len(ids) - 1
@@ -298,6 +256,3 @@ READY: dict[tuple[str, str], Callable[[Spec], Ready]] = {
     ("sample", "transformers"): sample_transformers,
     ("evaluate", "nanogpt"): evaluate_nanogpt,
 }
-
-if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
