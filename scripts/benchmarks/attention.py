@@ -22,7 +22,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.machine import seconds_each
 from benchmarks.processes import take_turns
-from benchmarks.report import Report, Row, Spread
+from benchmarks.report import Report, Row, Spread, columns
 from minigpt.attention import Attention
 from minigpt.attention.cache import Past
 from minigpt.attention.position import NoPosition, Shape
@@ -37,15 +37,12 @@ BLOCK = 0.05  # seconds that a measurement takes, at least
 FITTED = 3  # the growth is fitted to so many of the longest contexts
 DECODED = 16  # tokens in one measurement
 
-TRAIN = {
-    "kind": ("kind", ""),
-    "T": ("context", ",d"),
-    "ms": ("ms", ".3f"),
-    "x multi_head": ("ratio", ".2f"),
-    "peak MiB": ("peak_mib", ",.2f"),
-    "MFU": ("mfu", ".1%"),
-}
-GROWTH = {"kind": ("kind", ""), "to T": ("context", ",d"), "ms ~ T^": ("time", ".2f"), "peak ~ T^": ("memory", ".2f")}
+TRAIN = columns("kind | T=context:,d | ms:.3f | x multi_head=ratio:.2f | peak MiB=peak_mib:,.2f | MFU=mfu:.1%")
+GROWTH = columns("kind | to T=context:,d | ms ~ T^=time:.2f | peak ~ T^=memory:.2f")
+DECODING = (
+    "kind | ms at {near}=near_ms:.3f | ms at {far}=far_ms:.3f | far / near=ratio:.2f | cache B at {near}=near_bytes:,d"
+    " | cache B at {far}=far_bytes:,d | B/token=bytes_per_token:,.1f | times smaller=smaller:,.1f"
+)
 
 
 @dataclass
@@ -82,8 +79,8 @@ def attention(report: Report) -> None:
     report.add(title, TRAIN, cells)
     report.add(f"growth, fitted to the last {FITTED} contexts", GROWTH, [growth(kind.name, cells) for kind in kinds])
     near, far = contexts[0], contexts[-1]
-    decoded = decode(kinds, near, far, rounds)
-    report.add(f"decoding one token after {near} and after {far} others", decoding_columns(near, far), decoded)
+    title, header = f"decoding one token after {near} and after {far} others", DECODING.format(near=near, far=far)
+    report.add(title, columns(header), decode(kinds, near, far, rounds))
     on = "torch.cuda.max_memory_allocated" if device.type == "cuda" else "torch.profiler's allocations added up"
     report.notes += [
         f"peak MiB: the most memory of the pass's tensors at one time ({on}), without parameters and inputs",
@@ -199,14 +196,6 @@ def growth(name: str, cells: Sequence[Row]) -> Row:
 def exponent(x: Sequence[float], y: Sequence[float]) -> float:
     """The p of y ~ x^p: the slope of log y over log x, by least squares."""
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
-
-
-def decoding_columns(near: int, far: int) -> dict[str, tuple[str, str]]:
-    """The columns of the table on decoding."""
-    ms = {"kind": ("kind", ""), f"ms at {near}": ("near_ms", ".3f"), f"ms at {far}": ("far_ms", ".3f")}
-    cache = {f"cache B at {near}": ("near_bytes", ",d"), f"cache B at {far}": ("far_bytes", ",d")}
-    cache |= {"B/token": ("bytes_per_token", ",.1f"), "times smaller": ("smaller", ",.1f")}
-    return {**ms, "far / near": ("ratio", ".2f"), **cache}
 
 
 @torch.no_grad()

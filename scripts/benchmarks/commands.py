@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 
 from benchmarks import trainings
 from benchmarks.processes import WorkerProcess, in_turn, take_turns, time_command
-from benchmarks.report import Report, Row, Spread
+from benchmarks.report import Report, Row, Spread, columns
 from benchmarks.throughput import PASSES, flops_per_token
 from minigpt.inspection.cost import cost
 from minigpt.runs import run as runs
@@ -26,33 +26,16 @@ from minigpt.system.process import python_command
 from minigpt.text.dataset import Dataset
 from minigpt.training.loop import evaluate
 
-RUNS = {
-    "program": ("who", ""),
-    "seed": ("seed", "d"),
-    "seconds": ("seconds", ".2f"),
-    "loss": ("loss", ".4f"),
-    "parameters": ("parameters", ",d"),
-    "steps": ("steps", ",d"),
-    "type": ("precision", ""),
-    "start-up": ("startup", ".2f"),
-    "training": ("training", ".2f"),
-    "rest": ("rest", ".2f"),
-    "MFU": ("mfu", ".1%"),
-}
-SUMMARY = {
-    "program": ("who", ""),
-    "seconds": ("seconds", ".2f"),
-    "loss": ("loss", ".4f"),
-    "times as fast as nanoGPT": ("ratio", ".2f"),
-    "loss - nanoGPT's": ("difference", "+.4f"),
-}
+RUNS = columns(
+    "program=who | seed:d | seconds:.2f | loss:.4f | parameters:,d | steps:,d | type=precision"
+    " | start-up=startup:.2f | training:.2f | rest:.2f | MFU=mfu:.1%"
+)
+SUMMARY = columns(
+    "program=who | seconds:.2f | loss:.4f | times as fast as nanoGPT=ratio:.2f | loss - nanoGPT's=difference:+.4f"
+)
+STARTUP = columns("from the start of a process to=what | seconds:.2f | x minigpt's first step=ratio:.2f")
 MINIGPT, NANOGPT, LONGER = "minigpt", "nanoGPT", "minigpt, in nanoGPT's time"
 PILOT, SHARE = 200, 0.9  # steps of a trial run; how much of nanoGPT's time to use, as the pace may change
-STARTUP = {
-    "from the start of a process to": ("what", ""),
-    "seconds": ("seconds", ".2f"),
-    "x minigpt's first step": ("ratio", ".2f"),
-}
 IMPORTS = {"torch imported": "import torch", "minigpt imported": "import minigpt"}
 IMPORTS["GPT-2 of transformers imported"] = "from transformers import GPT2LMHeadModel"
 WARM_UP = 1  # rounds of start-up that only load the files into the operating system's cache
@@ -124,7 +107,10 @@ def time_to_loss(report: Report) -> None:
         longer = partial(both.minigpt, long_config or config)
         earlier = [longer("pilot", seeds[0], options.steps or PILOT)] if options.equal_time else []
         for turn, seed in enumerate(seeds):
-            rows += one_round(both, turn, seed)
+            start = {MINIGPT: partial(both.minigpt, config, MINIGPT, seed, options.steps)}
+            if copy:
+                start = {NANOGPT: partial(both.nanogpt, seed), **start}
+            rows += [announced(start[who]()) for who in in_turn(list(start), turn)]  # in each round, another first
             if options.equal_time:
                 [time] = [row["seconds"] for row in rows if (row["who"], row["seed"]) == (NANOGPT, seed)]
                 earlier.append(longer(LONGER, seed, steps_within(SHARE * time, earlier)))
@@ -139,15 +125,6 @@ def time_to_loss(report: Report) -> None:
         "MFU: operations of all steps over all seconds of the process, over the large square product below",
         *verdicts(rows),
     ]
-
-
-def one_round(both: Trainings, turn: int, seed: int) -> list[Row]:
-    """Train both with one seed. In each round, the other one goes first."""
-    options = both.report.options
-    start = {MINIGPT: partial(both.minigpt, options.config, MINIGPT, seed, options.steps)}
-    if both.copy:
-        start = {NANOGPT: partial(both.nanogpt, seed), **start}
-    return [announced(start[who]()) for who in in_turn(list(start), turn)]
 
 
 def announced(row: Row) -> Row:

@@ -67,7 +67,10 @@ def describe_machine(device: torch.device, nanogpt: Path | None) -> dict[str, An
     versions = {"python": platform.python_version(), "torch": torch.__version__, "transformers": "not installed"}
     if importlib.util.find_spec("transformers"):
         versions["transformers"] = importlib.metadata.version("transformers")
-    versions["nanogpt"] = "not given" if nanogpt is None else fingerprint(nanogpt)
+    versions["nanogpt"] = "not given"
+    if nanogpt is not None:  # it has no number
+        both = b"".join((nanogpt / name).read_bytes() for name in ("train.py", "model.py"))
+        versions["nanogpt"] = hashlib.sha256(both).hexdigest()[:12]
     lines = [
         f"machine: {name}, {cores} cores, {threads} threads, load {load:.1f} before, on {device.type}",
         "versions: " + ", ".join(f"{program} {version}" for program, version in versions.items()),
@@ -83,9 +86,3 @@ def cpu_model() -> str:
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
-
-
-def fingerprint(checkout: Path) -> str:
-    """Identifies a version of nanoGPT: the first digits of the SHA-256 of its train.py and model.py."""
-    both = b"".join((checkout / name).read_bytes() for name in ("train.py", "model.py"))
-    return hashlib.sha256(both).hexdigest()[:12]

@@ -82,13 +82,6 @@ def in_turn(names: Sequence[str], turn: int) -> list[str]:
     return [*names[first:], *names[:first]]
 
 
-def absolute_pythonpath() -> dict[str, str]:
-    """The environment with the folders of PYTHONPATH made absolute: the command is run in another folder."""
-    if not (folders := os.environ.get("PYTHONPATH")):
-        return dict(os.environ)
-    return os.environ | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, folders.split(os.pathsep)))}
-
-
 def time_command(
     name: str, command: Sequence[str], folder: Path, line: str = "", stop: bool = False
 ) -> tuple[float, float | None]:
@@ -96,11 +89,13 @@ def time_command(
 
     With `stop`, end it at that line. Raises UserError with its last line if it fails or never writes such a line.
     """
+    folders = os.environ.get("PYTHONPATH")
+    absolute = map(os.path.abspath, folders.split(os.pathsep)) if folders else ()  # it runs in another folder
     first, last_line, start = None, "", perf_counter()
     with subprocess.Popen(
         command,
         cwd=folder,
-        env=absolute_pythonpath() | {"PYTHONUNBUFFERED": "1"},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(absolute), "PYTHONUNBUFFERED": "1"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

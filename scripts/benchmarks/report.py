@@ -84,6 +84,13 @@ class Table:
         return {"title": self.title, "columns": {head: key for head, (key, _) in self.columns.items()}, "rows": rows}
 
 
+def columns(header: str) -> Columns:
+    """The columns of a table from its header, `program=who | seed:d`: title, key (if it is another) and format."""
+    parts = [part.strip().partition(":") for part in header.split("|")]
+    names = [(name.partition("="), form) for name, _, form in parts]
+    return {title: (key or title, form) for (title, _, key), form in names}
+
+
 def cell(value: Any, form: str) -> str:
     """The text of one cell."""
     if isinstance(value, Spread):
@@ -91,8 +98,9 @@ def cell(value: Any, form: str) -> str:
     return value if isinstance(value, str) else number(value, form)
 
 
-MATMUL = {"(m, k) @ (k, n)": ("shape", ""), "type": ("precision", ""), "GFLOP/s": ("gflops", ",.0f")}
-MATMUL |= {"at the start": ("first", ",.0f"), "at the end": ("last", ",.0f")}
+PRODUCTS = columns(
+    "(m, k) @ (k, n)=shape | type=precision | GFLOP/s=gflops:,.0f | at the start=first:,.0f | at the end=last:,.0f"
+)
 
 
 class Report:
@@ -155,7 +163,7 @@ class Report:
 
     def text(self) -> str:
         """The whole report as text."""
-        products = Table("matrix products on this machine, at the start and at the end", MATMUL, self.products)
+        products = Table("matrix products on this machine, at the start and at the end", PRODUCTS, self.products)
         *tables, last = ["\n".join(table.lines()) for table in (*self.tables, products)]
         return "\n\n".join(["\n".join(self.machine["lines"]), *tables, "\n".join(f"- {n}" for n in self.notes), last])
 

@@ -18,7 +18,7 @@ from time import perf_counter
 import torch
 
 from benchmarks.processes import WorkerProcess, in_turn
-from benchmarks.report import Report, Row, Spread
+from benchmarks.report import Report, Row, Spread, columns
 from benchmarks.throughput import LAPTOP, describe
 from benchmarks.worker import Spec
 from minigpt.fast.threads import cpus
@@ -34,16 +34,10 @@ while os.getppid() == parent:  # a benchmark that is killed leaves none behind
     for _ in range(1_000_000):
         pass
 """
-COLUMNS = {
-    "neighbours": ("neighbours", "d"),
-    "program": ("who", ""),
-    "threads": ("threads", "d"),
-    "ms": ("ms", ",.1f"),
-    "x alone": ("growth", ".2f"),
-    "x fair share": ("unfair", ".2f"),
-    "minigpt's time, x": ("ratio", ".2f"),
-    "load": ("load", ""),
-}
+COLUMNS = columns(
+    "neighbours:d | program=who | threads:d | ms:,.1f | x alone=growth:.2f | x fair share=unfair:.2f"
+    " | minigpt's time, x=ratio:.2f | load"
+)
 
 
 def shared(report: Report) -> None:

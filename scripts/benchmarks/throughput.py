@@ -12,32 +12,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.processes import interleave
-from benchmarks.report import Report, Row
+from benchmarks.report import Report, Row, columns
 from benchmarks.worker import Spec, plain_minigpt
 from minigpt.inspection.cost import cost
 
 LAPTOP = {"n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 64, "vocab_size": 65}
 BABY = {"n_layer": 6, "n_head": 6, "n_embd": 384, "block_size": 256, "vocab_size": 65}
 GPT2 = {"n_layer": 12, "n_head": 12, "n_embd": 768, "block_size": 1024, "vocab_size": 50257}
-RATIOS = {f"x {program}": (f"x {program}", ".2f") for program in ("nanoGPT", "transformers")}
-TRAINING = {
-    "program": ("who", ""),
-    "parameters": ("parameters", ",d"),
-    "type": ("precision", ""),
-    "tokens/s": ("tokens_per_second", ",.0f"),
-    **RATIOS,
-    "FLOP/token": ("flops_per_token", ",.0f"),
-    "MFU": ("mfu", ".1%"),
-}
-WRITING = {
-    "program": ("who", ""),
-    "weights": ("weights", ""),
-    "parameters": ("parameters", ",d"),
-    "tokens/s": ("tokens_per_second", ",.1f"),
-    **RATIOS,
-    "same text uncached": ("same", ""),
-    "MFU": ("mfu", ".2%"),
-}
+RATIOS = "x nanoGPT:.2f | x transformers:.2f"
+TRAINING = columns(
+    "program=who | parameters:,d | type=precision | tokens/s=tokens_per_second:,.0f"
+    f" | {RATIOS} | FLOP/token=flops_per_token:,.0f | MFU=mfu:.1%"
+)
+WRITING = columns(
+    "program=who | weights | parameters:,d | tokens/s=tokens_per_second:,.1f"
+    f" | {RATIOS} | same text uncached=same | MFU=mfu:.2%"
+)
 PASSES = 3  # forward passes that a step of training costs: backward costs two
 WARM_UP = 8  # tokens, before the writing that is timed; training warms up for a whole block
 

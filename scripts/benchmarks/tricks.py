@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.processes import interleave
-from benchmarks.report import Report, Row
+from benchmarks.report import Report, Row, columns
 from benchmarks.worker import Spec
 from minigpt.fast import decoding, switch
 from minigpt.fast.convolution import FFT
@@ -42,7 +42,7 @@ WHERE = {  # the model with which a trick is measured, since it uses it; the oth
     "waves as a state": "long_convolution, 1,024 positions",
     "no oneDNN": "GPT-2's shape, 16 texts",  # the only one with GELU
 }
-COLUMNS = {"turned off": ("who", ""), "model": ("model", ""), "ms": ("ms", ".3f"), "x without it": ("slower", ".3f")}
+COLUMNS = columns("turned off=who | model | ms:.3f | x without it=slower:.3f")
 
 
 def tricks(report: Report) -> None:
