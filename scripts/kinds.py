@@ -14,7 +14,7 @@ from pathlib import Path
 
 from minigpt import command
 from minigpt.inspection.catalogue import as_markdown, as_svg, as_text, describe
-from minigpt.inspection.figures import THEMES
+from minigpt.inspection.drawing import THEMES
 from minigpt.runs.report import say
 from minigpt.system.errors import UserError
 from minigpt.system.folder import write_whole

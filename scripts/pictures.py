@@ -16,7 +16,8 @@ from typing import Any
 
 from minigpt import command
 from minigpt.comparison.staircase import staircase_svg
-from minigpt.inspection.figures import THEMES, bars_svg, map_svg, readers_svg
+from minigpt.inspection.drawing import THEMES
+from minigpt.inspection.figures import bars_svg, map_svg, readers_svg
 from minigpt.runs.report import say
 from minigpt.runs.run import load, newest_run
 from minigpt.system.counting import chosen, layer_name

@@ -19,11 +19,12 @@ from pathlib import Path
 from minigpt import command
 from minigpt.comparison.experiment import Experiment
 from minigpt.comparison.growth import lines, sentences, summarise, to_csv
-from minigpt.comparison.growth_chart import picture
+from minigpt.comparison.growth_chart import growth_svg
 from minigpt.comparison.growth_page import page
 from minigpt.comparison.sizes import Scaling, load_scaling, refuse_fewer_kinds, refuse_other_settings
 from minigpt.comparison.summary import aligned
-from minigpt.inspection.figures import THEMES
+from minigpt.inspection.drawing import THEMES
+from minigpt.inspection.figures import WIDTH
 from minigpt.runs.report import say
 from minigpt.system.errors import UserError
 from minigpt.system.folder import first_lines, write_whole
@@ -58,8 +59,8 @@ def write(scaling: Scaling, experiment: Experiment, notes: list[str], figures: P
     say("\n".join([*aligned(lines(summary)), "", *map(one_line, sentences(summary))]))
     if figures is not None:
         figures.mkdir(parents=True, exist_ok=True)
-        for theme in THEMES:
-            write_whole(figures / f"growth-{theme}.svg", picture(summary, theme))
+        for name, theme in THEMES.items():
+            write_whole(figures / f"growth-{name}.svg", growth_svg(summary, WIDTH, theme))
     say(f"\n{folder / 'page.html'} shows the results; results.json and results.csv have the numbers")
 
 

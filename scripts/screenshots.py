@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from minigpt import command
-from minigpt.inspection.figures import THEMES
+from minigpt.inspection.drawing import THEMES
 from minigpt.runs.report import say
 from minigpt.runs.run import load, newest_run
 from minigpt.system.errors import UserError

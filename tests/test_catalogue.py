@@ -11,7 +11,7 @@ from running import ROOT, script
 
 from minigpt.attention import Attention
 from minigpt.inspection.catalogue import as_markdown, as_svg, as_text, describe, idea, papers, rows
-from minigpt.inspection.figures import THEMES
+from minigpt.inspection.drawing import THEMES
 from minigpt.inspection.graph import all_steps
 from minigpt.system.errors import UserError
 

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from running import furnish, script
 
-from minigpt.inspection.figures import THEMES, bars_svg, broken, map_svg, readers_svg
+from minigpt.inspection.drawing import THEMES
+from minigpt.inspection.figures import bars_svg, broken, map_svg, readers_svg
 
 LIGHT = THEMES["light"]
 
@@ -38,7 +39,7 @@ def test_a_cell_is_as_dark_as_its_weight() -> None:
 def test_a_negative_weight_has_a_colour_of_its_own_and_the_largest_is_opaque() -> None:
     picture = map_svg(torch.tensor([[2.0, -4.0], [-1.0, 0.0]]), ["a", "b"], "title", LIGHT)
     assert numbers(picture, "opacity") == [0.5, 1.0, 0.25]
-    assert picture.count(f'fill="{LIGHT.heat}"') == 2 and "orange is below zero" in picture
+    assert picture.count(f'fill="{LIGHT["heat"]}"') == 2 and "orange is below zero" in picture
     assert "orange" not in map_svg(torch.eye(2), ["a", "b"], "title", LIGHT)
 
 

@@ -15,11 +15,11 @@ from browser import QUICK_THEMES, Visit, cut, overflow, violations
 from comparing import SMALL, finished, small
 
 from minigpt.comparison import variants as compare
-from minigpt.comparison.charts import PAPER, curves_of, curves_svg
+from minigpt.comparison.charts import curves_of, curves_svg
 from minigpt.comparison.figures import tabular, write_figures
 from minigpt.comparison.page import page
 from minigpt.comparison.summary import COLUMNS
-from minigpt.inspection.pictures import log_ticks, ticks
+from minigpt.inspection.drawing import THEMES
 
 TEXT = SMALL.replace("  mean:", '  "<b>&amp;": {model.norm: rmsnorm}\n  mean:')
 
@@ -37,25 +37,29 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return comparison.folder
 
 
+NAMES = "accuracy by what must be remembered"
 POINTING = re.compile("src|href|srcset|action|data|xlink:href|poster|background|ping|formaction|cite")
 
 
 class Tables(HTMLParser):
-    """The text of all tables by their id, and every attribute that can point somewhere."""
+    """The text of all tables by the names of their regions, and every attribute that can point somewhere."""
 
     def __init__(self, text: str):
         super().__init__()
         self.tables: dict[str, list[list[str]]] = {}
         self.addresses: list[str] = []
         self.tags: set[str] = set()
+        self.region = ""
         self.open: list[list[str]] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
         self.addresses += [value or "" for name, value in attributes if POINTING.fullmatch(name)]
+        if ("role", "region") in attributes:
+            self.region = dict(attributes).get("aria-label") or ""
         if tag == "table":
-            self.open = self.tables.setdefault(dict(attributes).get("id") or "", [])
+            self.open = self.tables.setdefault(self.region, [])
         elif tag == "tr":
             self.open.append([])
         elif tag in ("td", "th"):
@@ -73,7 +77,7 @@ class Tables(HTMLParser):
 def check_numbers(dom: str, results: dict[str, Any]) -> None:
     """The tables of a page have the numbers of the JSON, to the printed digit."""
     tables = Tables(dom).tables
-    head, *rows = tables["table"]
+    head, *rows = tables["all variants"]
     assert head == ["variant", *COLUMNS]
     assert [row[0] for row in rows] == [*(v["variant"] for v in results["variants"]), "the forgetful reader"]
     for row, variant in zip(rows, results["variants"]):
@@ -82,13 +86,13 @@ def check_numbers(dom: str, results: dict[str, Any]) -> None:
             assert float(shown.replace(",", "")) == pytest.approx(variant[key], abs=0.5000001 * 10**-digits)
             assert shown.replace(",", "").count(".") == (digits > 0)
     assert float(rows[-1][2]) == pytest.approx(results["forgetful"], abs=5.1e-5)
-    for name, what in (("names", "accuracy"), ("remembered", "remembered")):
+    for name, what in ((NAMES, "accuracy"), ("how much of it is remembered", "remembered")):
         head, *rows = tables[name]
         for row, variant in zip(rows, results["variants"]):
             assert row[0] == variant["variant"]
             for takes, shown in zip(head[1:], row[1:]):
                 assert float(shown) == pytest.approx(variant[what][takes], abs=5.1e-4)
-    assert len(tables["runs"]) == 1 + len(results["runs"])
+    assert len(tables["all runs"]) == 1 + len(results["runs"])
 
 
 def test_the_tables_hold_the_numbers_of_the_json(folder: Path) -> None:
@@ -145,7 +149,8 @@ def spoiled(value: Any, text: str, key: str = "") -> Any:
 def test_the_story_is_shown_as_every_reader_reads_it(folder: Path) -> None:
     results = json.loads((folder / "results.json").read_text("utf-8"))
     example = results["example"]
-    rows = Tables((folder / "page.html").read_text("utf-8")).tables[""]
+    tables = Tables((folder / "page.html").read_text("utf-8")).tables
+    rows = [row for name, table in tables.items() if name.startswith("the story from character") for row in table]
     readers = ["ideal reader", "forgetful reader", "<b>&amp;", "mean", "one head"]
     for reader in readers:
         told = "".join("".join(row[1:]) for row in rows if row[0] == reader)
@@ -162,17 +167,9 @@ def test_a_comparison_without_a_floor_has_a_page_too(folder: Path) -> None:
     bare = results | {"metric": "loss", "floor": None, "forgetful": None, "names": [], "example": None}
     bare["variants"] = [v | {"above": None, "accuracy": {}, "remembered": {}} for v in results["variants"]]
     found = Tables(page(bare)).tables
-    assert len(found["table"]) == 4
-    assert [row[2] for row in found["table"][1:]] == ["-"] * 3
-    assert "names" not in found
-
-
-def test_ticks_are_round_and_enclose() -> None:
-    assert ticks(0, 400) == [0, 100, 200, 300, 400]
-    assert ticks(-0.013, 0.021) == [-0.02, -0.01, 0, 0.01, 0.02, 0.03]
-    assert ticks(3, 3)[0] <= 3 <= ticks(3, 3)[-1]
-    assert log_ticks(0.013, 0.41) == [0.01, 0.02, 0.05, 0.1, 0.2, 0.5]
-    assert log_ticks(1, 1)[0] <= 1 <= log_ticks(1, 1)[-1]
+    assert len(found["all variants"]) == 4
+    assert [row[2] for row in found["all variants"][1:]] == ["-"] * 3
+    assert NAMES not in found
 
 
 # ---- a real browser ----
@@ -260,12 +257,12 @@ def test_a_single_evaluation_has_a_spread_too(folder: Path) -> None:
         row["curve"], row["spread"] = [[6, 3.0, 2.0]], [[6, 1.0, 3.0]]
     found = curves_of(results)
     assert found is not None
-    root = xml.etree.ElementTree.fromstring(curves_svg(found, 820, PAPER))
-    bars, dots = ([one for one in root if one.get("class") == name] for name in ("spread", "mean"))
+    root = xml.etree.ElementTree.fromstring(curves_svg(found, 820, THEMES["light"]))
+    bars, dots = ([one for one in root if one.tag.endswith(name)] for name in ("polyline", "circle"))
     assert len(bars) == len(dots) == len(results["variants"])
     for bar, dot in zip(bars, dots):
-        highest, lowest = re.findall(r"[V ]([\d.]+)", str(bar.get("d")))[1:3]
-        assert float(highest) < float(str(dot.get("cy"))) < float(lowest)
+        heights = [float(point.split(",")[1]) for point in str(bar.get("points")).split()]
+        assert min(heights) < float(str(dot.get("cy"))) < max(heights)
 
 
 # ---- files for papers ----

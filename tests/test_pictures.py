@@ -20,6 +20,18 @@ from minigpt.attention.softmax.differential import Differential
 from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.attention.softmax.sigmoid import Sigmoid
 from minigpt.config.options import from_dict
+from minigpt.inspection.drawing import (
+    COLOURS,
+    PAGE,
+    THEMES,
+    Axis,
+    Canvas,
+    Chart,
+    Theme,
+    log_ticks,
+    stroke_of,
+    ticks,
+)
 from minigpt.inspection.maps import Map, Scale, axis_labels, maps_svg, read_maps, rows_of, scales, write_maps
 from minigpt.inspection.pictures import (
     BOTTOM,
@@ -33,7 +45,6 @@ from minigpt.inspection.pictures import (
     heat_map,
     small_png,
     smooth,
-    ticks,
     visible,
 )
 from minigpt.model import GPT, ModelConfig
@@ -79,11 +90,48 @@ def test_without_points_there_is_no_picture() -> None:
     assert curve_svg({}, "title", "step") == curve_svg({"a": []}, "title", "step") == ""
 
 
-def test_ticks_by_hand() -> None:
-    assert ticks(0, 100) == [0, 50, 100]
-    assert ticks(1.2, 4.7) == [1, 2, 3, 4, 5]
-    assert ticks(2.0, 2.0) == [2.0, 2.5]
-    assert ticks(0, 0) == [0, 0.5]
+@pytest.mark.parametrize(
+    ("low", "high", "numbers"),
+    [
+        (0, 100, [0, 50, 100]),
+        (0, 400, [0, 100, 200, 300, 400]),
+        (1.2, 4.7, [1, 2, 3, 4, 5]),
+        (-0.013, 0.021, [-0.02, -0.01, 0, 0.01, 0.02, 0.03]),
+        (2.0, 2.0, [2.0, 2.5]),
+        (0, 0, [0, 0.5]),
+    ],
+)
+def test_ticks_by_hand(low: float, high: float, numbers: list[float]) -> None:
+    assert ticks(low, high) == numbers
+
+
+def test_axes_by_hand() -> None:
+    """Half way between 1 and 100 is 50.5, or 10 if equal ratios are equally long."""
+    assert [Axis(1, 100, 40, 20)(number) for number in (1, 50.5, 100)] == [40, 30, 20]
+    assert [Axis(1, 100, 40, 20, logs=True)(number) for number in (1, 10, 100)] == [40, 30, 20]
+    assert log_ticks(0.013, 0.41) == [0.01, 0.02, 0.05, 0.1, 0.2, 0.5]
+    assert log_ticks(1, 1)[0] <= 1 <= log_ticks(1, 1)[-1]
+
+
+def test_a_colour_is_a_role_and_a_picture_of_a_page_leaves_it_to_the_page() -> None:
+    def drawn(theme: Theme) -> str:
+        canvas = Canvas(theme)
+        canvas.text(1.0, 2.25, '<"', "above", font_size=None, class_="a")
+        return canvas.svg(10, 10, "one")
+
+    assert '<text x="1" y="2.25" fill="var(--above)" class="a">&lt;&quot;</text>' in drawn(PAGE)
+    assert 'aria-label="one"' in drawn(PAGE) and "http" not in drawn(PAGE)  # it has no ground and no address
+    for name, theme in THEMES.items():
+        ground = COLOURS["picture"][name == "dark"]
+        assert f'fill="{theme["above"]}"' in drawn(theme) and f'rx="8" fill="{ground}"' in drawn(theme)
+    assert stroke_of(9) == {"stroke": stroke_of(1)["stroke"], "stroke_dasharray": "6 3"}
+
+
+def test_names_beside_curves_do_not_overlap() -> None:
+    chart = Chart(PAGE, Axis(0, 1, 0, 100), Axis(0, 100, 100, 0))
+    chart.names([("a", 50, "ink"), ("b", 90, "ink"), ("c", 55, "ink")])
+    heights = {name: float(y) for y, name in re.findall(r'y="(\d+)" .*>(\w)</text>', "\n".join(chart.parts))}
+    assert heights == {"b": 14, "c": 49, "a": 64}
 
 
 @given(FINITE, FINITE)

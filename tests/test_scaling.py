@@ -26,7 +26,7 @@ from minigpt.comparison.growth import (
     to_csv,
     trend_in_words,
 )
-from minigpt.comparison.growth_chart import picture
+from minigpt.comparison.growth_chart import growth_svg
 from minigpt.comparison.growth_page import page
 from minigpt.comparison.power_law import PowerLaw, fit, loose
 from minigpt.comparison.results import RESULT, Job, jobs, save_result
@@ -34,6 +34,7 @@ from minigpt.comparison.sizes import Scaling, blocks_of, load_scaling, refuse_fe
 from minigpt.comparison.statistics import paired
 from minigpt.comparison.tuning import trials
 from minigpt.config.options import to_python
+from minigpt.inspection.drawing import THEMES
 from minigpt.system.errors import UserError
 
 SIZES = [3500.0, 6200, 9700, 13900, 24700, 38600]
@@ -400,8 +401,8 @@ def test_the_table_the_chart_and_the_file_have_the_same_numbers(tmp_path: Path) 
     json.dumps(found, allow_nan=False)
     assert lines(found)[1][1] == f"{found['kinds'][0]['points'][0]['mean']:.4f}"
     assert len(to_csv(found).splitlines()) == 1 + 36
-    for theme in ("light", "dark"):
-        drawn = xml.etree.ElementTree.fromstring(picture(found, theme))
+    for theme in THEMES.values():
+        drawn = xml.etree.ElementTree.fromstring(growth_svg(found, 720, theme))
         assert len(drawn.findall(".//{http://www.w3.org/2000/svg}circle")) == 18
     html = page(found)
     assert "of all kinds <b>584 to 12,704</b>" in html and "positions trained on <b>96</b>" in html

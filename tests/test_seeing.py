@@ -28,9 +28,9 @@ from minigpt.inspection.trace import attention_maps
 from minigpt.languages.language import Stories
 from minigpt.lessons.small_training import watch
 from minigpt.seeing import pack as packing
-from minigpt.seeing.document import document, shown, write_page
+from minigpt.seeing.document import document, write_page
 from minigpt.seeing.explorer import SCRIPTS, explore, habits
-from minigpt.seeing.numbers import Layer, Numbers, costs, far_outside, look
+from minigpt.seeing.numbers import Layer, Numbers, costs, far_outside, look, token_text
 from minigpt.seeing.pack import QUERIES, STEPS, arrays, fitting, pack
 from minigpt.system.errors import UserError
 from minigpt.text.tokenizer import Byte, Char
@@ -336,8 +336,8 @@ def test_no_asset_leads_outside_or_makes_tags_of_text() -> None:
 
 def test_a_page_replaces_only_pages(tmp_path: Path) -> None:
     page, other, link = (tmp_path / name for name in ("page.html", "other.html", "link.html"))
-    assert write_page(page, document("one", "", [], [], {})) == page
-    write_page(page, document("two", "", [], [], {}))
+    assert write_page(page, document("one", "")) == page
+    write_page(page, document("two", ""))
     assert "<title>two" in page.read_text("utf-8")
     other.write_text("<html>mine</html>", encoding="utf-8")
     link.symlink_to(page)
@@ -354,7 +354,7 @@ def test_a_page_replaces_only_pages(tmp_path: Path) -> None:
 
 
 def test_bytes_that_are_no_whole_character_are_shown_as_such() -> None:
-    assert [shown(Byte(), id) for id in "é\n".encode()] == ["⟨c3⟩", "⟨a9⟩", "\n"]
+    assert [token_text(Byte(), id) for id in "é\n".encode()] == ["⟨c3⟩", "⟨a9⟩", "\n"]
 
 
 # ---- texts far outside what a model was trained on ----

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import Visit, overflow, violations
 from comparing import finished, work_here, written
 
 from minigpt.comparison import variants as compare
@@ -27,7 +28,7 @@ from minigpt.comparison.staircase import (
 from minigpt.comparison.staircase_page import staircase_page
 from minigpt.comparison.variants import load_comparison
 from minigpt.config.options import from_dict
-from minigpt.inspection.figures import THEMES
+from minigpt.inspection.drawing import THEMES
 from minigpt.languages.tasks import Task
 from minigpt.model import ModelConfig
 from minigpt.runs.assemble import RunConfig
@@ -94,6 +95,29 @@ def test_models_of_a_staircase_that_were_not_checked_are_said_to_be_so(tmp_path:
         summary = Experiment(stairs, (), False, [].append, skip_checks=True).run("a test")
     assert "not checked before training" in staircase_table(summary)
     assert "not checked before training" in (stairs.folder / "page.html").read_text("utf-8")
+
+
+def test_a_browser_finds_nothing_wrong_with_the_page(visit: Visit, tmp_path: Path) -> None:
+    """On a phone, with a command that is longer than a line."""
+    ceiling, names = {"value": 0.34, "exact": True, "why": "it cannot"}, ["most", "match", "trio"]
+    texts = {"text": "a3b5c7d1e9f2", "answer": "5", "answers": {"mean": "3"}}
+    (tmp_path / "page.html").write_text(
+        staircase_page(
+            {
+                **{"comparison": "stairs", "held_equal": "steps", "command": "python scripts/" + "x" * 60},
+                **{"notes": [], "seeds": [1, 2], "rungs": ["mean"]},
+                "tasks": [{"task": name, "question": "What is a's number?", **texts} for name in names],
+                "cells": [
+                    {"rung": "mean", "task": name, "values": [0.3, 1], "solved": name == "most", "trouble": ""}
+                    | {"ceiling": ceiling}
+                    for name in names
+                ],
+            }
+        ),
+        encoding="utf-8",
+    )
+    opened = visit(tmp_path / "page.html", 390, "dark")
+    assert overflow(opened) <= 0 and violations(opened) == []
 
 
 def test_the_example_of_a_task_shows_which_rungs_can_answer() -> None:

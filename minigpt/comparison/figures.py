@@ -17,16 +17,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from minigpt.comparison.charts import BROAD, PAPER, Curves, Summary, curves_of, curves_svg, differences_svg, shortened
+from minigpt.comparison.charts import Curves, Summary, curves_of, curves_svg, differences_svg
 from minigpt.comparison.staircase import rows as staircase_rows
 from minigpt.comparison.staircase import staircase_svg
 from minigpt.comparison.summary import number, rows_of
-from minigpt.inspection.figures import THEMES
-from minigpt.inspection.pictures import can_plot, log_ticks, plotting, ticks
+from minigpt.inspection.drawing import BROAD, CURVES, THEMES, log_ticks, shortened, ticks
+from minigpt.inspection.pictures import can_plot, plotting
 from minigpt.runs.report import Say
 from minigpt.system.folder import write_whole
 from minigpt.system.terminal import one_line
 
+PAPER = THEMES["light"]
 LATEX = {
     **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "|": r"\textbar{}"},
     **{"<": r"\textless{}", ">": r"\textgreater{}", '"': r"\textquotedbl{}", "`": r"\textasciigrave{}"},
@@ -39,7 +40,7 @@ def write_figures(summary: Summary, folder: Path, say: Say) -> None:
     """Write all files. Without matplotlib, write no PDF, and say so. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     if "rungs" in summary:
-        write_whole(folder / "staircase.svg", staircase_svg(summary, THEMES["light"]))
+        write_whole(folder / "staircase.svg", staircase_svg(summary, PAPER))
         write_whole(folder / "table.tex", tabular(staircase_rows(summary)))
         say(f"figures: staircase.svg, table.tex in {folder}")
         return
@@ -50,8 +51,7 @@ def write_figures(summary: Summary, folder: Path, say: Say) -> None:
     if rows:
         charts["differences"] = (lambda: differences_svg(rows, BROAD, PAPER), lambda axes: plot_differences(rows, axes))
     for name, (svg, plot) in charts.items():
-        picture = svg().replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" font-family="sans-serif" ', 1)
-        write_whole(folder / f"{name}.svg", picture + "\n")
+        write_whole(folder / f"{name}.svg", svg())
         if can_plot():
             write_pdf(folder / f"{name}.pdf", plot, 4.0 if name == "curves" else 0.9 + 0.3 * len(rows))
     write_whole(folder / "table.tex", tabular(table_of(summary)))
@@ -73,7 +73,7 @@ def write_pdf(path: Path, plot: Callable[[Any], None], height: float) -> None:
         plot(axes)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
-        axes.grid(axis="y" if axes.get_legend() else "x", color=PAPER.faint, linewidth=0.7)
+        axes.grid(axis="y" if axes.get_legend() else "x", color=PAPER["line"], linewidth=0.7)
         axes.set_axisbelow(True)
         figure.savefig(path, format="pdf", metadata={"CreationDate": None})  # equal results make equal files
         pyplot.close(figure)
@@ -84,15 +84,15 @@ def plot_curves(found: Curves, axes: Any) -> None:
     for place, curve in enumerate(found.curves):
         steps, means = zip(*((step, found.drawn(value)) for step, value in curve.points))
         lows, highs = ([found.drawn(values[side]) for values in curve.spread] for side in (1, 2))
-        colour, label = PAPER.colour(place), one_line(shortened(curve.name))
+        colour, label = PAPER[CURVES[place % len(CURVES)]], one_line(shortened(curve.name))
         if len(steps) == 1:
             ends = [[means[0] - lows[0]], [highs[0] - means[0]]]
             axes.errorbar([place], means, ends, color=colour, fmt="o", capsize=4, label=label)
             continue
         axes.fill_between(steps, lows, highs, color=colour, alpha=0.15, linewidth=0)
-        axes.plot(steps, means, color=colour, linestyle="--" if place >= len(PAPER.curves) else "-", label=label)
+        axes.plot(steps, means, color=colour, linestyle="--" if place >= len(CURVES) else "-", label=label)
     if found.forgetful is not None:
-        axes.axhline(found.forgetful, color=PAPER.ink, linestyle=":", label="the forgetful reader")
+        axes.axhline(found.forgetful, color=PAPER["ink"], linestyle=":", label="the forgetful reader")
     marks = (log_ticks if found.logs else ticks)(min(found.values), max(found.values))
     axes.set_yscale("log" if found.logs else "linear")
     axes.set_yticks(marks, [f"{mark:g}" for mark in marks])
@@ -109,10 +109,10 @@ def plot_differences(rows: Sequence[Mapping[str, Any]], axes: Any) -> None:
     """Variant minus baseline: a dot and its confidence interval, the first variant on top."""
     for place, row in enumerate(rows):
         d, y = row["difference"], -place
-        colour = PAPER.ink if d["shown"] else PAPER.soft
+        colour = PAPER["ink"] if d["shown"] else PAPER["soft"]
         ends = None if d["low"] is None else [[d["mean"] - d["low"]], [d["high"] - d["mean"]]]
         axes.errorbar([d["mean"]], [y], xerr=ends, color=colour, fmt="o", linewidth=2)
-    axes.axvline(0, color=PAPER.soft, linewidth=1)
+    axes.axvline(0, color=PAPER["soft"], linewidth=1)
     axes.set_yticks([-place for place in range(len(rows))], [one_line(shortened(row["variant"])) for row in rows])
     axes.set_ylim(0.5 - len(rows), 0.5)
     axes.set_xlabel("difference to the baseline, nats a character (left is better)")

@@ -30,7 +30,8 @@ from minigpt.comparison.results import TEXTS, Job
 from minigpt.comparison.summary import aligned, number
 from minigpt.comparison.variants import Comparison, cell_name
 from minigpt.config.options import to_python
-from minigpt.inspection.figures import Square, Theme, squares_svg
+from minigpt.inspection.drawing import Theme
+from minigpt.inspection.figures import Square, squares_svg
 from minigpt.languages.tasks.base import Task
 from minigpt.languages.tasks.ceilings import Ceiling, Means, ceiling
 from minigpt.model import ModelConfig

@@ -15,7 +15,8 @@ import torch
 
 from minigpt.attention import Attention
 from minigpt.config.options import from_dict, hints
-from minigpt.inspection.figures import THEMES, Theme, close_svg, open_svg, text_svg
+from minigpt.inspection.drawing import Canvas, Theme, shortened
+from minigpt.inspection.figures import WIDTH
 from minigpt.inspection.graph import Step, all_steps, family, gap, path, positions_of
 from minigpt.inspection.maps import in_words
 from minigpt.inspection.trace import sums_of, tracing
@@ -23,13 +24,7 @@ from minigpt.model import GPT, ModelConfig
 from minigpt.system.errors import UserError
 
 PAPER = re.compile(r"\b\d{4}\.\d{5}\b")
-COLOURS = {  # of a family, in a light and a dark theme
-    "averages": ("#57606a", "#9aa5b1"),
-    "softmax": ("#2563eb", "#7aa7ff"),
-    "compact": ("#0f766e", "#4fd1c5"),
-    "sparse": ("#b45309", "#f0a75a"),
-    "linear": ("#a21caf", "#e08aee"),
-}
+FAMILIES = {"averages": "soft", "softmax": "above", "compact": "green", "sparse": "below", "linear": "purple"}
 
 
 def text_of(kind: type[Attention]) -> str:
@@ -106,31 +101,22 @@ def as_markdown() -> str:
 
 def as_svg(theme: Theme) -> str:
     """The tree as a picture: a row for each kind, in the colour of its family, with its first edge."""
-    top, row, indent, dark = 70, 22, 18, theme is THEMES["dark"]
-    found = rows()
-    parts = open_svg(top + row * len(found) + 16, "Kinds of attention: what each one is, with which option", theme)
-    for place, (name, colours) in enumerate(COLOURS.items()):
-        parts.append(f'<circle cx="{26 + 110 * place}" cy="46" r="5" fill="{colours[dark]}"/>')
-        parts.append(text_svg(36 + 110 * place, 50, name, theme.soft, "start"))
+    top, row, indent, canvas = 70, 22, 18, Canvas(theme)
+    title, kinds = "Kinds of attention: what each one is, with which option", rows()
+    canvas.heading(title)
+    for index, (name, colour) in enumerate(FAMILIES.items()):
+        canvas.dot(26 + 110 * index, 46, 5, colour)
+        canvas.text(36 + 110 * index, 50, name, "soft")
     last: dict[int, float] = {}  # depth -> y of the last kind there
-    for place, (depth, name, what) in enumerate(found):
-        x, y = 26 + indent * depth, top + row * place + 10
-        colour = COLOURS.get(family(Attention.kinds[name]), (theme.ink, theme.ink))[dark]
+    for index, (depth, name, edges) in enumerate(kinds):
+        x, y = 26 + indent * depth, top + row * index + 10
         if depth:
-            parts.append(
-                f'<path d="M{x - indent} {last[depth - 1] + 6:.0f}V{y}H{x - 6}" fill="none" stroke="{theme.faint}"/>'
-            )
-        parts.append(f'<circle cx="{x}" cy="{y}" r="5" fill="{colour}"/>')
-        parts.append(text_svg(x + 12, y + 4, name, theme.ink, "start", ' font-weight="600"'))
-        parts.append(text_svg(360, y + 4, shortened(what, 56), theme.soft, "start", ' font-size="12"'))
+            canvas.lines([(x - indent, last[depth - 1] + 6), (x - indent, y), (x - 6, y)], "line")
+        canvas.dot(x, y, 5, FAMILIES.get(family(Attention.kinds[name]), "ink"))
+        canvas.text(x + 12, y + 4, name, font_weight=600)
+        canvas.text(360, y + 4, shortened(edges.split("; ")[0], 56), "soft", font_size=12)
         last[depth] = y
-    return close_svg(parts)
-
-
-def shortened(text: str, length: int) -> str:
-    """The first edge of a line, cut to a length."""
-    first = text.split("; ")[0]
-    return first if len(first) <= length else f"{first[: length - 3]}..."
+    return canvas.svg(WIDTH, top + row * len(kinds) + 16, title, font_size=13)
 
 
 def steps_of(kind: type[Attention]) -> list[str]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from math import ceil
 from pathlib import Path
 from textwrap import wrap
@@ -21,7 +20,8 @@ from torch import Tensor
 
 from minigpt.attention import Attention
 from minigpt.attention.base import SoftmaxAttention
-from minigpt.inspection.pictures import BLUE, ORANGE, can_plot, plotting, small_png, visible
+from minigpt.inspection.drawing import THEMES, Canvas, shortened
+from minigpt.inspection.pictures import can_plot, plotting, small_png, visible
 from minigpt.inspection.trace import MixCall, sums_of, tracing
 from minigpt.model.eval_mode import eval_mode
 from minigpt.model.gpt import GPT
@@ -125,13 +125,8 @@ def axis_labels(tokens: Sequence[str], most: int) -> list[Label]:
             first, before = (place, "") if begins else (words[-1][0], words.pop()[2])
             words.append((first, place, before + token.strip()))
         inside = bool(token) and not token[-1].isspace()
-    names = [((first + last) / 2, visible(shortened(text))) for first, last, text in words]
+    names = [((first + last) / 2, visible(shortened(text, LONGEST_WORD))) for first, last, text in words]
     return names[:: max(1, ceil(len(names) / most))]
-
-
-def shortened(text: str) -> str:
-    """A word, or its beginning if it is long."""
-    return text if len(text) <= LONGEST_WORD else f"{text[: LONGEST_WORD - 1]}…"
 
 
 def rows_of(maps: Sequence[Map]) -> list[list[Map]]:
@@ -164,52 +159,42 @@ def maps_svg(maps: Sequence[Map], tokens: Sequence[str]) -> str:
     edge = 14 + 6 * max(len(name) for _, name in labels)  # pixels for a label
     title = 6 + LETTER * (1 + max(len(one.facts((side + edge) // 6)) for one in maps))
     width, height = columns * (side + edge + GAP) + GAP, side + edge + title + GAP
-    body = "".join(
-        f'<g transform="translate({GAP + column * (side + edge + GAP)} {GAP + row * height})">'
-        f"{map_group(one, labels, side, edge, title, most)}</g>\n"
-        for row, shown in enumerate(rows)
-        for column, one in enumerate(shown)
-    )
-    bottom = GAP + len(rows) * height
-    size = f'width="{max(width, 420)}" height="{bottom + 50}" viewBox="0 0 {max(width, 420)} {bottom + 50}"'
-    what = escape("attention: " + ", ".join(one.title for one in maps))
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="system-ui,sans-serif" font-size="11" role="img">'
-        f'<title>{what}</title><rect width="100%" height="100%" fill="#fff"/>\n{body}'
-        f'<g transform="translate({GAP} {bottom})">{_scale(most, any(one.signed for one in maps))}</g></svg>\n'
-    )
+    bottom, canvas = GAP + len(rows) * height, Canvas(THEMES["light"])
+    for row, row_maps in enumerate(rows):
+        for column, one in enumerate(row_maps):
+            with canvas.group(transform=f"translate({GAP + column * (side + edge + GAP)} {GAP + row * height})"):
+                draw_map(canvas, one, labels, side, edge, title, most)
+    with canvas.group(transform=f"translate({GAP} {bottom})"):
+        draw_scale(canvas, most, any(one.signed for one in maps))
+    return canvas.svg(max(width, 420), bottom + 50, "attention: " + ", ".join(one.title for one in maps), font_size=11)
 
 
-def map_group(one: Map, labels: Sequence[Label], side: int, edge: int, title: int, most: float) -> str:
+def draw_map(canvas: Canvas, one: Map, labels: Sequence[Label], side: int, edge: int, title: int, most: float) -> None:
     """One map, `side` pixels wide, with labels of `edge` and a title of `title` pixels; `most` is the opaque weight."""
     top, (T, S) = title + edge, one.weights.shape
-    parts = [f'<text y="12" font-size="13" font-weight="600">{escape(one.name)}</text>']
+    canvas.text(0, 12, one.name, font_size=13, font_weight=600)
     for line, text in enumerate(one.facts((side + edge) // 6), 2):
-        parts.append(f'<text y="{LETTER * line}" fill="#57606a">{escape(text)}</text>')
-    turned = any(len(name) > 1 for _, name in labels)
-    for place, name in labels:
-        x, y = edge + (place + 0.5) * side / S, top + (place + 0.5) * side / T
-        column = f'text-anchor="start" transform="translate({x + 4:.1f} {top - 6}) rotate(-90)"'
-        column = column if turned else f'text-anchor="middle" x="{x:.1f}" y="{top - 6}"'
-        parts.append(f"<text {column}>{escape(name)}</text>")
-        parts.append(f'<text x="{edge - 6}" y="{y + 4:.1f}" text-anchor="end">{escape(name)}</text>')
-    frame = f'x="{edge}" y="{top}" width="{side}" height="{side}"'
-    image = f'href="data:image/png;base64,{small_png(one.weights, most)}" preserveAspectRatio="none"'
-    parts.append(f'<image {frame} {image} style="image-rendering:pixelated"/>')
-    return "".join([*parts, f'<rect {frame} fill="none" stroke="#8c959f"/>'])
+        canvas.text(0, LETTER * line, text, "soft")
+    upward = any(len(name) > 1 for _, name in labels)
+    for index, name in labels:
+        x, y = edge + (index + 0.5) * side / S, top + (index + 0.5) * side / T
+        if upward:
+            canvas.upward(x + 4, top - 6, name)
+        else:
+            canvas.text(x, top - 6, name, anchor="middle")
+        canvas.text(edge - 6, y + 4, name, anchor="end")
+    canvas.pixels(edge, top, side, small_png(one.weights, most))
 
 
-def _scale(most: float, signed: bool) -> str:
+def draw_scale(canvas: Canvas, most: float, signed: bool) -> None:
     """What the shades mean: five weights with their colours, and what rows and columns are."""
-    ends = [-1.0, -0.25, 0.0, 0.25, 1.0] if signed else [0.0, 0.05, 0.25, 0.5, 1.0]
-    parts = ['<text x="0" y="12">weight</text>']
-    for place, value in enumerate(ends):
-        x, colour = 52 + 66 * place, "rgb({},{},{})".format(*(ORANGE if value < 0 else BLUE))
-        box = f'x="{x}" y="0" width="20" height="15" stroke="#8c959f"'
-        parts.append(f'<rect {box} fill="{colour}" fill-opacity="{abs(value) ** 0.5:.2f}"/>')
-        parts.append(f'<text x="{x + 24}" y="12">{value * most:.3g}</text>')
-    words = "each row is a query, each column a key" + ("; orange is below zero" if signed else "")
-    return "".join([*parts, f'<text x="0" y="36" fill="#57606a">{words}</text>'])
+    canvas.text(0, 12, "weight")
+    for index, share in enumerate([-1.0, -0.25, 0.0, 0.25, 1.0] if signed else [0.0, 0.05, 0.25, 0.5, 1.0]):
+        x, fill = 52 + 66 * index, "heat" if share < 0 else "above"
+        canvas.box(x, 0, 20, 15, fill, fill_opacity=abs(share) ** 0.5, stroke="edge")
+        canvas.text(x + 24, 12, f"{share * most:.3g}")
+    legend = "each row is a query, each column a key" + ("; orange is below zero" if signed else "")
+    canvas.text(0, 36, legend, "soft")
 
 
 @dataclass(frozen=True)

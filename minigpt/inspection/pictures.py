@@ -11,21 +11,17 @@ import math
 import struct
 import zlib
 from collections.abc import Sequence
-from html import escape
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from minigpt.inspection.drawing import CURVES, THEMES, Axis, Chart, Points, ticks
 from minigpt.system.terminal import one_line
 
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 720, 400, 60, 44, 34, 16
-COLOURS = ("#2563eb", "#ea580c")
-BLUE, ORANGE = (37, 99, 235), (234, 88, 12)  # weights above and below zero
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 720, 400, 60, 44, 40, 16
 SHADES = " .:-=+*#%@"  # from zero to the largest weight
 NEGATIVE = " 123456789"  # from zero to the most negative one
-
-Points = Sequence[tuple[float, float]]
 
 
 def curve_svg(curves: dict[str, Points], title: str, x_label: str) -> str:
@@ -34,49 +30,16 @@ def curve_svg(curves: dict[str, Points], title: str, x_label: str) -> str:
     if not points:
         return ""
     xs, ys = ticks(0, max(x for x, _ in points)), ticks(min(y for _, y in points), max(y for _, y in points))
-
-    def place(x: float, y: float) -> tuple[float, float]:
-        across = (x - xs[0]) / (xs[-1] - xs[0])
-        up = (y - ys[0]) / (ys[-1] - ys[0])
-        return LEFT + across * (WIDTH - LEFT - RIGHT), HEIGHT - BOTTOM - up * (HEIGHT - BOTTOM - TOP)
-
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif" '
-        f'font-size="12"><rect width="100%" height="100%" fill="white"/>',
-        f'<text x="{LEFT}" y="20" font-size="14">{escape(title)}</text>',
-        f'<text x="{(LEFT + WIDTH) / 2:.0f}" y="{HEIGHT - 8}" text-anchor="middle">{escape(x_label)}</text>',
-    ]
-    for y in ys:
-        px, py = place(xs[0], y)
-        parts.append(f'<path d="M{px:.1f} {py:.1f}H{WIDTH - RIGHT}" stroke="#ddd"/>')
-        parts.append(f'<text x="{px - 8:.1f}" y="{py + 4:.1f}" text-anchor="end">{y:g}</text>')
-    for x in xs:
-        px, py = place(x, ys[0])
-        parts.append(f'<text x="{px:.1f}" y="{py + 18:.1f}" text-anchor="middle">{x:g}</text>')
-    for (name, curve), colour, row in zip(curves.items(), COLOURS, range(len(curves))):
-        line = " ".join(f"{px:.1f},{py:.1f}" for px, py in (place(x, y) for x, y in curve))
-        parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="1.8"/>')
-        parts.append(f'<text x="{WIDTH - RIGHT - 8}" y="{TOP + 16 + 18 * row}" text-anchor="end" fill="{colour}">')
-        parts.append(f"{escape(name)}: {curve[-1][1]:.4f}</text>")
-    return "\n".join([*parts, "</svg>\n"])
-
-
-def ticks(low: float, high: float) -> list[float]:
-    """About five round numbers that enclose a range."""
-    raw = (high - low or abs(high) or 1.0) / 4
-    unit = 10.0 ** math.floor(math.log10(raw))
-    step = next(multiple * unit for multiple in (1, 2, 5, 10) if multiple * unit >= raw)
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(i * step, 10) for i in range(first, max(last, first + 1) + 1)]
-
-
-def log_ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times powers of ten that enclose a range above zero."""
-    powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
-    every = [round(m * 10.0**power, 10) for power in powers for m in (1, 2, 5)]
-    first = max(i for i, tick in enumerate(every) if tick <= low * (1 + 1e-9))
-    last = min(i for i, tick in enumerate(every) if tick >= high * (1 - 1e-9))
-    return every[first : max(last, first + 1) + 1]
+    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
+    chart = Chart(THEMES["light"], Axis(xs[0], xs[-1], LEFT, right), Axis(ys[0], ys[-1], bottom, TOP))
+    chart.heading(title)
+    chart.rows(ys)
+    chart.columns(xs, x_label)
+    for index, (name, curve) in enumerate(curves.items()):
+        colour = CURVES[index]
+        chart.curve(curve, colour, stroke_width=1.8)
+        chart.text(right - 8, TOP + 16 + 18 * index, f"{name}: {curve[-1][1]:.4f}", colour, "end")
+    return chart.svg(WIDTH, HEIGHT, title)
 
 
 def smooth(points: Points, most: int = 200) -> Points:
@@ -123,7 +86,8 @@ def small_png(weights: Tensor, most: float = 1.0) -> str:
     """
     most = max(most, float(weights.abs().max()))
     shade = ((weights.abs() / most).sqrt() * 255).byte()  # (T, T): the square root makes small weights visible
-    colour = torch.tensor([BLUE, ORANGE], dtype=torch.uint8)[(weights < 0).long()]  # (T, T, 3)
+    colours = [list(bytes.fromhex(THEMES["light"][role][1:])) for role in ("above", "heat")]
+    colour = torch.tensor(colours, dtype=torch.uint8)[(weights < 0).long()]  # (T, T, 3)
     pixels = torch.cat((colour, shade[..., None]), dim=-1).numpy()  # (T, T, 4)
     height, width = shade.shape
     raw = b"".join(b"\0" + row.tobytes() for row in pixels)

@@ -17,7 +17,7 @@ from typing import Any
 from minigpt.lessons.course import NO_GUESS, Cell, Lesson, execute, lessons
 from minigpt.lessons.output import STYLE, Output, collected
 from minigpt.lessons.prose import as_html, inline
-from minigpt.seeing.document import asset, document
+from minigpt.seeing.document import document
 from minigpt.system.waiting import progress
 
 HERE = Path(__file__).parent
@@ -39,7 +39,7 @@ def page() -> str:
         f'was made.</p>\n<nav aria-label="Lessons"><ol>{contents}</ol></nav>\n' + "\n".join(sections) + "</main>"
     )
     look, script = ((HERE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    return document("Lessons in attention", body, [asset("common.css"), STYLE, look], [asset("common.js"), script], {})
+    return document("Lessons in attention", body, f"{STYLE}\n{look}", [script])
 
 
 def section(lesson: Lesson) -> str:

@@ -14,14 +14,18 @@ from html import escape
 
 from torch import Tensor
 
-from minigpt.inspection.figures import Theme, map_svg
-from minigpt.inspection.pictures import heat_map, ticks, visible
+from minigpt.inspection.drawing import PAGE, Axis, Canvas, Chart, Points, Style, Theme, ticks
+from minigpt.inspection.figures import map_svg
+from minigpt.inspection.pictures import heat_map, visible
 from minigpt.lessons.output import Output
 
-WIDTH, LEFT, RIGHT, TOP, BOTTOM = 380, 52, 16, 6, 46  # of a picture, which fits a phone, and the margins of its curves
-BLUE, ORANGE = "#5588f0", "#d9741c"  # contrast 3 to 1 or more with both backgrounds
-DASHES = ("", "7 4", "2 4", "10 3 2 3")
-AROUND = Theme(ground="none", ink="currentColor", soft="currentColor", faint="#88888866", bar=BLUE, heat=ORANGE)
+WIDTH, HEIGHT = 380, 260  # of curves; the width fits a phone
+LEFT, RIGHT, TOP, BOTTOM = 52, 16, 6, 46  # the margins
+DASHES = (None, "7 4", "2 4", "10 3 2 3")
+AROUND: Theme = PAGE | {  # colours with a contrast of 3 to 1 or more with both grounds, also in a notebook
+    **{"ink": "currentColor", "soft": "currentColor", "line": "#88888866"},
+    **{"above": "#5588f0", "heat": "#d9741c"},
+}
 BAR = 30  # letters of the longest bar in a terminal
 
 
@@ -75,21 +79,19 @@ def _aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def bars(values: Mapping[str, float], title: str, decimals: int = 2) -> Output:
     """A bar for each value, from zero to the right, with its number; those of values below zero are orange."""
     most, wide = max(map(abs, values.values())) or 1.0, max(map(len, values))
-    left, row = 20 + 7.6 * wide, 26
-    room = WIDTH - left - 66
-    parts, lines = _open(TOP + row * len(values) + 6, title), [title]
-    for place, (name, value) in enumerate(values.items()):
-        y, length = TOP + row * place, abs(value) / most
-        colour = ORANGE if value < 0 else BLUE
-        parts.append(_text(left - 8, y + 17, name, "end"))
-        parts.append(f'<rect x="{left:.1f}" y="{y + 4}" width="{length * room:.1f}" height="16" fill="{colour}"/>')
-        parts.append(_text(left + length * room + 6, y + 17, f"{value:.{decimals}f}", "start"))
-        lines.append(f"  {name.rjust(wide)}  {'#' * round(length * BAR)} {value:.{decimals}f}")
-    return Output("\n".join(lines), _figure(parts, title))
+    canvas, row, lines = Canvas(AROUND), 26, [title]
+    length = Axis(0, most, 20 + 7.6 * wide, WIDTH - 66)
+    for index, (name, value) in enumerate(values.items()):
+        y, number = TOP + row * index, f"{value:.{decimals}f}"
+        canvas.text(length.start - 8, y + 17, name, anchor="end")
+        canvas.box(length.start, y + 4, length(abs(value)) - length.start, 16, "heat" if value < 0 else "above")
+        canvas.text(length(abs(value)) + 6, y + 17, number)
+        lines.append(f"  {name.rjust(wide)}  {'#' * round(abs(value) / most * BAR)} {number}")
+    return Output("\n".join(lines), _figure(canvas, TOP + row * len(values) + 6, title))
 
 
 def curves(
-    lines: Mapping[str, Sequence[tuple[float, float]]],
+    lines: Mapping[str, Points],
     title: str,
     x_label: str,
     mark: tuple[str, float] | None = None,
@@ -100,67 +102,41 @@ def curves(
     `log2`: each doubling of x (above zero) is a step of the same width.
     """
     heights = [y for line in lines.values() for _, y in line] + ([mark[1]] if mark else [])
-    xs = sorted({x for line in lines.values() for x, _ in line})
-    axis = ticks(min(0.0, *heights), max(heights))
-    turned = math.log2 if log2 else float
-    height, names = 260, list(lines)
-
-    def place(x: float, y: float) -> tuple[float, float]:
-        part = (turned(x) - turned(xs[0])) / ((turned(xs[-1]) - turned(xs[0])) or 1.0)
-        up = (y - axis[0]) / (axis[-1] - axis[0])
-        return LEFT + part * (WIDTH - LEFT - RIGHT), TOP + 12 + (1 - up) * (height - TOP - BOTTOM - 12)
-
-    parts = _open(height + 20 * len(names), title)
-    for y in axis:
-        across = place(xs[0], y)[1]
-        parts.append(f'<path d="M{LEFT} {across:.1f}H{WIDTH - RIGHT}" stroke="{AROUND.faint}"/>')
-        parts.append(_text(LEFT - 8, across + 5, f"{y:g}", "end"))
-    for x in xs if log2 else [tick for tick in ticks(xs[0], xs[-1]) if xs[0] <= tick <= xs[-1]]:
-        parts.append(_text(place(x, axis[0])[0], height - BOTTOM + 18, f"{x:g}", "middle"))
-    parts.append(_text((LEFT + WIDTH - RIGHT) / 2, height - 6, x_label, "middle"))
+    xs, rows = sorted({x for line in lines.values() for x, _ in line}), ticks(min(0.0, *heights), max(heights))
+    x, y = Axis(xs[0], xs[-1], LEFT, WIDTH - RIGHT, log2), Axis(rows[0], rows[-1], HEIGHT - BOTTOM, TOP + 12)
+    chart = Chart(AROUND, x, y)
+    chart.rows(rows)
+    chart.columns(xs if log2 else [tick for tick in ticks(xs[0], xs[-1]) if xs[0] <= tick <= xs[-1]], x_label)
     if mark:
-        down = place(xs[0], mark[1])[1]
-        parts.append(f'<path d="M{LEFT} {down:.1f}H{WIDTH - RIGHT}" stroke="currentColor" stroke-dasharray="3 4"/>')
-        parts.append(_text(WIDTH - RIGHT, down - 5, mark[0], "end"))
-    for number, (name, line) in enumerate(lines.items()):
-        points = " ".join(f"{px:.1f},{py:.1f}" for px, py in (place(x, y) for x, y in line))
-        style = f'fill="none" stroke="{(BLUE, ORANGE)[number % 2]}" stroke-width="2.2"'
-        dashes = f' stroke-dasharray="{DASHES[number % len(DASHES)]}"' if number % len(DASHES) else ""
-        parts.append(f'<polyline points="{points}" {style}{dashes}/>')
-        y = height + 20 * number + 8
-        parts.append(f'<path d="M{LEFT} {y}H{LEFT + 34}" {style}{dashes}/>' + _text(LEFT + 42, y + 5, name, "start"))
-    return Output(_curves_text(lines, title, x_label, mark), _figure(parts, title))
+        chart.level(mark[1], stroke_dasharray="3 4")
+        chart.text(x.end, y(mark[1]) - 5, mark[0], anchor="end")
+    for index, (name, line) in enumerate(lines.items()):
+        dashes = DASHES[index % len(DASHES)]
+        style: Style = {"stroke": ("above", "heat")[index % 2], "stroke_width": 2.2, "stroke_dasharray": dashes}
+        chart.curve(line, **style)
+        chart.key(LEFT, HEIGHT + 20 * index + 12, name, **style)
+    return Output(_curves_text(lines, title, x_label, mark), _figure(chart, HEIGHT + 20 * len(lines), title))
 
 
-def _curves_text(
-    lines: Mapping[str, Sequence[tuple[float, float]]], title: str, x_label: str, mark: tuple[str, float] | None
-) -> str:
+def _curves_text(lines: Mapping[str, Points], title: str, x_label: str, mark: tuple[str, float] | None) -> str:
     """Curves as a table of at most eight of their points."""
     xs = sorted({x for line in lines.values() for x, _ in line})
     step = max(1, math.ceil((len(xs) - 1) / 7))
-    kept = sorted({*xs[::step], xs[-1]})
-    found = {name: dict(line) for name, line in lines.items()}
-    rows = [[name, *(f"{points[x]:.4g}" if x in points else "" for x in kept)] for name, points in found.items()]
-    table = _aligned([x_label, *(f"{x:g}" for x in kept)], rows)
+    columns = sorted({*xs[::step], xs[-1]})
+    rows = [
+        [name, *(f"{dict(line)[x]:.4g}" if x in dict(line) else "" for x in columns)] for name, line in lines.items()
+    ]
+    table = _aligned([x_label, *(f"{x:g}" for x in columns)], rows)
     return f"{title}\n{table}" + (f"\n  ({mark[0]}: {mark[1]:.4g})" if mark else "")
 
 
 def attention_map(weights: Tensor, labels: Sequence[str], title: str) -> Output:
     """Weights (T, S) of one head over a text of some dozens of tokens, without numbers."""
-    svg = map_svg(weights, labels, title, AROUND)
-    return Output(f"{title}\n{heat_map(weights, labels)}", svg.replace("<svg ", '<svg class="lesson-picture map" ', 1))
+    svg = map_svg(weights, labels, title, AROUND, style="lesson-picture map")
+    return Output(f"{title}\n{heat_map(weights, labels)}", svg)
 
 
-def _open(height: float, title: str) -> list[str]:
-    size = f'viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{escape(title)}"'
-    return [f'<svg class="lesson-picture" {size} font-family="system-ui,sans-serif" font-size="15">']
-
-
-def _figure(parts: Sequence[str], title: str) -> str:
+def _figure(canvas: Canvas, height: float, title: str) -> str:
     """A picture below its title, which is broken into lines where the page is narrow."""
-    caption = f"<figcaption>{escape(title)}</figcaption>"
-    return "\n".join([f'<figure class="lesson-figure">{caption}', *parts, "</svg></figure>"])
-
-
-def _text(x: float, y: float, text: str, anchor: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="currentColor">{escape(text)}</text>'
+    svg = canvas.svg(WIDTH, height, title, font_size=15, class_="lesson-picture")
+    return f'<figure class="lesson-figure"><figcaption>{escape(title)}</figcaption>\n{svg}</figure>'

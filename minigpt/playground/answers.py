@@ -25,9 +25,9 @@ from minigpt.playground.line import line
 from minigpt.playground.measure import Measure
 from minigpt.playground.player import Player
 from minigpt.runs.run import Run
-from minigpt.seeing.document import shown
 from minigpt.seeing.edits import Edits
 from minigpt.seeing.explorer import explore
+from minigpt.seeing.numbers import token_text
 from minigpt.system.errors import UserError
 from minigpt.system.strict_json import has_form
 from minigpt.system.waiting import QUIET_SECONDS
@@ -157,7 +157,7 @@ class Playground:
         before = found if changed == Edits() else self.turn(lambda: seat.player.surprises(ids, Edits()))
         mean = [sum(one) / len(one) if one else None for one in (found, before)]
         return {
-            "tokens": [shown(tokenizer, id) for id in ids],
+            "tokens": [token_text(tokenizer, id) for id in ids],
             "surprise": [None, *found],
             "loss": mean[0],
             "before": mean[1],
@@ -201,7 +201,7 @@ class Playground:
             surprise = -float(logits.float().log_softmax(-1)[id])
             return {
                 "id": id,
-                "token": shown(tokenizer, id),
+                "token": token_text(tokenizer, id),
                 "surprise": surprise,
                 "line": line(logits, config, turn, tokenizer) | {"stands": id},
             }

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from minigpt.model.sampling import SamplingConfig, next_token, probabilities
-from minigpt.seeing.document import shown
+from minigpt.seeing.numbers import token_text
 from minigpt.text.tokenizer import Tokenizer
 
 ON_THE_LINE, LIKELIEST = 40, 12  # how many tokens have a name on the line, and are listed below it
@@ -58,7 +58,7 @@ def line(
     extra = [id for id in dict.fromkeys((chosen, also)) if id is not None]
     long = p.topk(min(ON_THE_LINE, int((p > 0).sum()))).indices.tolist()
     first = own.topk(min(LIKELIEST, len(own))).indices.tolist()
-    names = {id: shown(tokenizer, id) for id in {*long, *first, *extra}}
+    names = {id: token_text(tokenizer, id) for id in {*long, *first, *extra}}
     return {
         "die": point,
         "chosen": chosen,

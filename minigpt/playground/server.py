@@ -26,7 +26,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from minigpt.playground.answers import Malformed, Playground
-from minigpt.seeing.document import asset
+from minigpt.seeing.document import asset, style_sheet
 from minigpt.system.errors import UserError
 from minigpt.system.process import NO_MORE, no_more
 from minigpt.system.strict_json import parse_json
@@ -73,7 +73,8 @@ class Server(socketserver.ThreadingTCPServer):
         self.free, self.crowded = threading.BoundedSemaphore(BUSY), threading.Event()
         self.private = ExitStack()  # what is removed when the page has been opened, and at the end
         self.files = {f"/{path.name}": (KINDS[path.suffix], path.read_bytes()) for path in ASSETS.iterdir()}
-        self.files |= {f"/common{end}": (KINDS[end], asset(f"common{end}").encode()) for end in (".css", ".js")}
+        common = {".css": style_sheet(), ".js": asset("common.js")}
+        self.files |= {f"/common{end}": (KINDS[end], text.encode()) for end, text in common.items()}
         self.files["/"] = self.files["/play.html"]
         try:
             super().__init__((HERE, port), Handler)

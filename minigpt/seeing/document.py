@@ -1,4 +1,4 @@
-"""Builds one HTML file from assets: it loads nothing from outside, and its policy allows only its own script and style.
+"""An HTML page in one file: it loads nothing from outside, and its policy allows only its own script and style.
 
 The policy names the SHA-256 of the script and of the style sheet, so nothing else in the page can run, whatever a model
 or a person wrote into it (Content Security Policy Level 3, W3C).
@@ -11,14 +11,15 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from minigpt.inspection.drawing import BROAD, COLOURS, NARROW
 from minigpt.system.errors import UserError
 from minigpt.system.folder import read_start, write_whole
-from minigpt.text.tokenizer import Tokenizer
 
 ASSETS = Path(__file__).with_name("assets")
 MARK = '<meta name="generator" content="minigpt">'  # marks a page as made by minigpt
@@ -29,30 +30,34 @@ def asset(name: str) -> str:
     return (ASSETS / name).read_text(encoding="utf-8")
 
 
-def document(
-    title: str,
-    body: str,
-    styles: Sequence[str],
-    scripts: Sequence[str],
-    data: Mapping[str, Any],
-    connect: str = "'none'",
-) -> str:
-    """A complete HTML page.
+def style_sheet(style: str = "") -> str:
+    """The look of minigpt's pages: the colours of both themes, common.css, and then `style`."""
+    colours = "".join(f"--{role}:light-dark({light},{dark});" for role, (light, dark) in COLOURS.items())
+    return f":root{{{colours}}}\n{asset('common.css')}\n{style}"
 
-    `styles` and `scripts` are texts, joined in order. `data`: {id: a JSON value}, which the script finds by `dataOf`.
-    `connect` is the policy's connect-src: where the script may send requests, 'none' for a file.
+
+def document(
+    title: str, body: str, style: str = "", scripts: Sequence[str] = (), data: Mapping[str, Any] | None = None
+) -> str:
+    """A complete HTML page in the look of `style_sheet`.
+
+    `scripts` are texts, which come behind common.js; without any, the page has no script. `data`: {id: a JSON value},
+    which a script finds by `dataOf`.
     """
-    style, script = "\n".join(styles), "\n".join(scripts)
-    policy = f"default-src 'none'; img-src data:; style-src {digest(style)}; script-src {digest(script)}"
-    policy += f"; connect-src {connect}; base-uri 'none'; form-action 'none'"
-    blocks = [f'<script type="application/json" id="{name}">{embedded(value)}</script>' for name, value in data.items()]
+    style, script = style_sheet(style), "\n".join([asset("common.js"), *scripts]) if scripts else ""
+    allowed = f"img-src data:; style-src {digest(style)}" + (f"; script-src {digest(script)}" if script else "")
+    policy = f"default-src 'none'; {allowed}; connect-src 'none'; base-uri 'none'; form-action 'none'"
+    blocks = [
+        f'<script type="application/json" id="{name}">{embedded(value)}</script>'
+        for name, value in (data or {}).items()
+    ]
     head = [
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">' + MARK,
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">',
         f"<title>{escape(title)}</title><style>{style}</style></head><body>",
     ]
-    return "\n".join([*head, body, *blocks, f"<script>{script}</script></body></html>\n"])
+    return "\n".join([*head, body, *blocks, f"<script>{script}</script>" if script else "", "</body></html>\n"])
 
 
 def digest(text: str) -> str:
@@ -65,13 +70,94 @@ def embedded(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def shown(tokenizer: Tokenizer, id: int) -> str:
-    """A token as text. If its bytes are not whole characters, they are shown in hexadecimal: ⟨e280⟩."""
-    raw = tokenizer.token_bytes(id)
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return f"\N{MATHEMATICAL LEFT ANGLE BRACKET}{raw.hex()}\N{MATHEMATICAL RIGHT ANGLE BRACKET}"
+# ---- results ----
+
+
+def report(
+    title: str,
+    heading: str,
+    about: str,
+    command: str,
+    notes: Iterable[str],
+    parts: Iterable[str],
+    style: str,
+    button: bool = True,
+) -> str:
+    """A page of results: what it is `about`, the command that made it, notes, and then its `parts`.
+
+    `about` and `parts` are HTML. Without the `button` for the theme, the page has no script.
+    """
+    body = [
+        f'<header class="row apart"><h1>{escape(heading)}</h1>',
+        '<button id="theme" type="button"></button></header><main>' if button else "</header><main>",
+        about,
+        soft(f"Made by <code>{escape(command)}</code>"),
+        *(f"<p><b>Note</b>: {escape(note)}</p>" for note in notes),
+        *parts,
+        "</main>",
+    ]
+    return document(title, "\n".join(body), style, ['themeButton(byId("theme"));'] if button else ())
+
+
+def facts(values: Mapping[str, str]) -> str:
+    """Names and values in a line."""
+    return '<ul class="facts">' + "".join(f"<li>{name} <b>{escape(v)}</b></li>" for name, v in values.items()) + "</ul>"
+
+
+def card(heading: str, parts: Iterable[str]) -> str:
+    """A section of a page; its `parts` are HTML."""
+    return "\n".join([f'<section class="card"><h2>{escape(heading)}</h2>', *parts, "</section>"])
+
+
+def soft(html: str) -> str:
+    """A paragraph that explains."""
+    return f'<p class="soft">{html}</p>'
+
+
+def in_two_widths(draw: Callable[[int], str]) -> str:
+    """A chart in two widths; the style sheet shows the one for which there is room."""
+    return f'<div class="broad">{draw(BROAD)}</div><div class="narrow">{draw(NARROW)}</div>'
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table whose content is HTML, and its class."""
+
+    html: str
+    style: str = ""
+
+
+def table(
+    rows: Iterable[Sequence[str | Cell]], name: str, style: str = "", row_styles: Mapping[int, str] | None = None
+) -> str:
+    """A table in a region that scrolls, by keyboard too, where it is wider than the screen.
+
+    The first row has the titles of the columns, the first cell of each other row names the row. `name` is for screen
+    readers. `row_styles`: {number of a row below the titles: its class}.
+    """
+    head, *body = rows
+    titles = "".join(f'<th scope="col">{escape(title)}</th>' for title in map(str, head))
+    lines = [f"<table{_class(f'results {style}'.strip())}><thead><tr>{titles}</tr></thead><tbody>"]
+    for index, (title, *cells) in enumerate(body):
+        line = f'<tr{_class((row_styles or {}).get(index, ""))}><th scope="row">{escape(str(title))}</th>'
+        lines.append(line + "".join(_cell(cell) for cell in cells) + "</tr>")
+    return scrolling(name, "\n".join([*lines, "</tbody></table>"]))
+
+
+def scrolling(name: str, html: str) -> str:
+    """What may be wider than the screen."""
+    return f'<div class="wide" tabindex="0" role="region" aria-label="{escape(name)}">{html}</div>'
+
+
+def _cell(cell: str | Cell) -> str:
+    return f"<td{_class(cell.style)}>{cell.html}</td>" if isinstance(cell, Cell) else f"<td>{escape(cell)}</td>"
+
+
+def _class(name: str) -> str:
+    return f' class="{name}"' if name else ""
+
+
+# ---- files ----
 
 
 def write_page(path: Path, html: str) -> Path:

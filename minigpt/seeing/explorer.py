@@ -20,22 +20,14 @@ from torch import Tensor
 
 from minigpt.languages.language import Language
 from minigpt.model import GPT, count_parameters
-from minigpt.seeing.document import asset, document, shown, write_page
-from minigpt.seeing.numbers import Layer, Numbers, look
+from minigpt.seeing.document import asset, document, write_page
+from minigpt.seeing.numbers import Layer, Numbers, look, token_text
 from minigpt.seeing.pack import STEPS, fitting
 from minigpt.system.errors import UserError
 from minigpt.system.waiting import heartbeat
 from minigpt.text.tokenizer import Tokenizer
 
-SCRIPTS = (
-    "common",
-    "explorer-numbers",
-    "explorer-words",
-    "explorer-maps",
-    "explorer-steps",
-    "explorer-parts",
-    "explorer",
-)
+SCRIPTS = *(f"explorer-{part}" for part in ("numbers", "words", "maps", "steps", "parts")), "explorer"
 TALL = 900  # pixels of the frame in a notebook
 
 
@@ -86,9 +78,8 @@ def explore(
         packed, left_out = fitting(numbers)
     data = described(numbers, tokenizer, left_out)
     data |= {"facts": [*(facts or {}).items(), *facts_of(model, numbers)], "command": command}
-    styles = [asset("common.css"), asset("explorer.css")]
-    scripts = [asset(f"{name}.js") for name in SCRIPTS]
-    html = document("Who attends to whom", asset("explorer.html"), styles, scripts, {"data": data, "arrays": packed})
+    style, scripts = asset("explorer.css"), [asset(f"{name}.js") for name in SCRIPTS]
+    html = document("Who attends to whom", asset("explorer.html"), style, scripts, {"data": data, "arrays": packed})
     return Page(html, outside=numbers.outside)
 
 
@@ -123,7 +114,7 @@ def described(numbers: Numbers, tokenizer: Tokenizer, left_out: list[str]) -> di
         "habits": [habit for layer in numbers.layers for habit in habits(layer.weights)],
         "next": [next_tokens(numbers, tokenizer, t) for t in range(len(numbers.tokens))],
         "lens": [
-            [[shown(tokenizer, id), round(p, 5)] for id, p in zip(*row)]
+            [[token_text(tokenizer, id), round(p, 5)] for id, p in zip(*row)]
             for row in zip(numbers.lens_top.tolist(), numbers.lens_chance.tolist())
         ],
         "reader": {"ideal": reading.ideal, "takes": reading.takes} if reading else None,
@@ -167,7 +158,7 @@ def next_tokens(numbers: Numbers, tokenizer: Tokenizer, t: int) -> list[list[Any
     support = numbers.reading.support[t + 1] if numbers.reading and t + 1 < len(numbers.reading.support) else None
     found: list[list[Any]] = []
     for id, p in zip(numbers.top[t].tolist(), numbers.chance[t].tolist()):
-        token = shown(tokenizer, id)
+        token = token_text(tokenizer, id)
         found.append([token, round(p, 6), None if support is None else support.get(token, 0.0)])
     return found
 

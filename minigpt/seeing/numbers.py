@@ -25,7 +25,6 @@ from minigpt.languages.reader import Reading
 from minigpt.model import GPT
 from minigpt.model.eval_mode import eval_mode
 from minigpt.model.sampling import OVERFLOW
-from minigpt.seeing.document import shown
 from minigpt.seeing.edits import Edits, edited
 from minigpt.system.errors import UserError
 from minigpt.system.waiting import progress
@@ -135,7 +134,7 @@ def look(
         logits = model(ids)[0].float()  # (T, V)
     if not logits.isfinite().all():
         raise UserError(OVERFLOW)
-    tokens = [shown(tokenizer, id) for id in ids[0].tolist()]
+    tokens = [token_text(tokenizer, id) for id in ids[0].tolist()]
     layers = [layer_of(attention, calls[-1]) for attention, calls in zip(model.attentions(), trace.calls)]
     if not all(layer.weights.isfinite().all() for layer in layers):
         raise UserError(OVERFLOW)
@@ -352,3 +351,12 @@ def product_of(
     product = (query @ repeat_kv(key[None], H)[0].mT * scale).masked_fill(~seen, 0.0)  # (H, T, T)
     close = torch.allclose(product, first.expand_as(product), rtol=1e-3, atol=1e-3 * float(product.abs().max()) + 1e-6)
     return (query, key, scale) if close else (None, None, 1.0)
+
+
+def token_text(tokenizer: Tokenizer, id: int) -> str:
+    """A token as text. If its bytes are not whole characters, they are shown in hexadecimal: ⟨e280⟩."""
+    raw = tokenizer.token_bytes(id)
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return f"\N{MATHEMATICAL LEFT ANGLE BRACKET}{raw.hex()}\N{MATHEMATICAL RIGHT ANGLE BRACKET}"
