@@ -16,8 +16,8 @@ from typing import Any
 
 from minigpt.lessons.course import NO_GUESS, Cell, Lesson, execute, lessons
 from minigpt.lessons.output import STYLE, Output, collected
-from minigpt.lessons.prose import as_html, inline
-from minigpt.seeing.document import document
+from minigpt.lessons.prose import as_code, as_html, inline
+from minigpt.seeing.document import document, header
 from minigpt.system.waiting import progress
 
 HERE = Path(__file__).parent
@@ -33,10 +33,10 @@ def page() -> str:
     )
     sections = [section(lesson) for lesson in progress(found, "running the lessons", len(found), "lessons")]
     body = (
-        '<header class="row apart"><h1>Lessons in attention</h1><button id="theme" type="button">Colours</button>'
-        "</header>\n<main><p>Each takes about ten minutes. Make a guess before you open an answer: what surprises you, "
-        "you will remember. All numbers and pictures were computed by the code that stands above them, when this page "
-        f'was made.</p>\n<nav aria-label="Lessons"><ol>{contents}</ol></nav>\n' + "\n".join(sections) + "</main>"
+        header("Lessons in attention")
+        + "\n<main><p>Each takes about ten minutes. Make a guess before you open an answer: what surprises you, you "
+        "will remember. All numbers and pictures were computed by the code that stands above them, when this page was "
+        f'made.</p>\n<nav aria-label="Lessons"><ol>{contents}</ol></nav>\n' + "\n".join(sections) + "</main>"
     )
     look, script = ((HERE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     return document("Lessons in attention", body, f"{STYLE}\n{look}", [script])
@@ -69,7 +69,7 @@ def _cell(cell: Cell, outputs: Sequence[Output]) -> str:
         asked = cell.source.splitlines()[0].removeprefix(NO_GUESS).strip(" #")
         what = f" ({escape(asked)})" if asked else ""
         return f'<p class="guess">Make your guess{what}<span class="screen">, then open the answer.</span></p>'
-    code = f'<pre tabindex="0"><code>{"".join(highlighted(cell.computes))}</code></pre>' if cell.computes else ""
+    code = as_code("".join(highlighted(cell.computes))) if cell.computes else ""
     if cell.answers:
         inside = f"<details><summary>How it was computed</summary>{code}</details></details>"
         return shown.removesuffix("</details>") + inside

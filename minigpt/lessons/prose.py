@@ -56,14 +56,18 @@ def as_html(text: str, top: int = 2) -> str:
             tag = f"h{min(6, block.level + top - 1)}"
             made.append(f"<{tag}>{inline(block.parts[0])}</{tag}>")
         elif block.kind == "code":
-            code = "\n".join(block.parts)
-            made.append(f'<pre tabindex="0"><code>{escape(code)}</code></pre>')
+            made.append(as_code(escape("\n".join(block.parts))))
         elif block.kind == "paragraph":
             made.append(f"<p>{inline(block.parts[0])}</p>")
         else:
             tag = "ul" if block.kind == "list" else "ol"
             made.append(f"<{tag}>" + "".join(f"<li>{inline(part)}</li>" for part in block.parts) + f"</{tag}>")
     return "\n".join(made)
+
+
+def as_code(html: str) -> str:
+    """Code, which is HTML, in a block that scrolls by keyboard too."""
+    return f'<pre tabindex="0"><code>{html}</code></pre>'
 
 
 def inline(text: str) -> str:

@@ -88,8 +88,8 @@ def report(
     `about` and `parts` are HTML. Without the `button` for the theme, the page has no script.
     """
     body = [
-        f'<header class="row apart"><h1>{escape(heading)}</h1>',
-        '<button id="theme" type="button"></button></header><main>' if button else "</header><main>",
+        header(heading, button),
+        "<main>",
         about,
         soft(f"Made by <code>{escape(command)}</code>"),
         *(f"<p><b>Note</b>: {escape(note)}</p>" for note in notes),
@@ -97,6 +97,12 @@ def report(
         "</main>",
     ]
     return document(title, "\n".join(body), style, ['themeButton(byId("theme"));'] if button else ())
+
+
+def header(heading: str, button: bool = True) -> str:
+    """The heading of a page, beside the button for its theme."""
+    theme = '<button id="theme" type="button">Colours</button>' if button else ""
+    return f'<header class="row apart"><h1>{escape(heading)}</h1>{theme}</header>'
 
 
 def facts(values: Mapping[str, str]) -> str:
