@@ -73,9 +73,8 @@ def test_lines_are_the_whole_text_and_none_is_too_long(text: str, line: int) -> 
 def test_the_command_draws_every_picture_for_both_themes(tmp_path: Path) -> None:
     home = furnish(tmp_path)
     assert script("train.py", "--config", "small.yaml", "--name", "tiny", cwd=home).code == 0
-    missing = script(
-        "pictures.py", "--run", "tiny", "--prompt", "the cat", "--layer", 1, "--head", 2, "--out", "made", cwd=home
-    )
+    chosen = ("--run", "tiny", "--prompt", "the cat", "--layer", 1, "--head", 2, "--out", "made")
+    missing = script("pictures.py", *chosen, cwd=home)
     assert (missing.code, missing.err.count("\n")) == (2, 1)
     assert "results.json: no such file: python scripts/compare.py --config ladder.yaml" in missing.err
     folder = home / "runs" / "compare" / "ladder"
@@ -84,17 +83,13 @@ def test_the_command_draws_every_picture_for_both_themes(tmp_path: Path) -> None
     example = {"text": "\nAda.", "ideal": [0.1] * 5, "forgetful": [0.2] * 5, "variants": {"one": look}}
     results = {"forgetful": 0.15, "variants": [{"variant": "one", "above": 0.01}], "example": example}
     (folder / "results.json").write_text(json.dumps(results), encoding="utf-8")
-    made = script(
-        "pictures.py", "--run", "tiny", "--prompt", "the cat", "--layer", 1, "--head", 2, "--out", "made", cwd=home
-    )
+    made = script("pictures.py", *chosen, cwd=home)
     assert (made.code, made.err) == (0, "")
     names = {f"{what}-{theme}.svg" for what in ("ladder", "attention", "readers") for theme in THEMES}
     assert {path.name for path in (home / "made").iterdir()} == names
     shutil.rmtree(home / "made")
     results["example"] = None
     (folder / "results.json").write_text(json.dumps(results), encoding="utf-8")
-    refused = script(
-        "pictures.py", "--run", "tiny", "--prompt", "the cat", "--layer", 1, "--head", 2, "--out", "made", cwd=home
-    )
+    refused = script("pictures.py", *chosen, cwd=home)
     assert refused.code == 2 and "not the results of a comparison on the built-in stories" in refused.err
     assert not (home / "made").exists()

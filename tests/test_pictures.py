@@ -51,6 +51,7 @@ from minigpt.model import GPT, ModelConfig
 from minigpt.system.counting import chosen, layer_name
 from minigpt.system.errors import UserError
 
+BLUE, ORANGE = (37, 99, 235), (234, 88, 12)  # weights above and below zero
 FINITE = st.integers(-(10**9), 10**9).map(lambda n: n / 1e6)
 
 
@@ -312,22 +313,18 @@ def test_whether_pictures_can_be_made_is_whether_the_extra_is_there(monkeypatch:
     assert not can_plot()
 
 
-def test_the_pixels_of_a_small_png_are_the_weights() -> None:
-    """Read by pillow, which matplotlib brings along: blue, the opacity is the square root of the weight."""
+@pytest.mark.parametrize(
+    ("weights", "pixels"),
+    [
+        ([[1.0, 0.0], [0.25, 0.75]], [(*BLUE, 255), (*BLUE, 0), (*BLUE, 127), (*BLUE, 220)]),
+        ([[4.0, -1.0], [0.0, -4.0]], [(*BLUE, 255), (*ORANGE, 127), (*BLUE, 0), (*ORANGE, 255)]),
+    ],
+)
+def test_the_pixels_of_a_small_png_are_the_weights(weights: list[list[float]], pixels: list[tuple[int, ...]]) -> None:
+    """Read by pillow, which matplotlib brings along: the opacity is the square root of a weight, scaled to one."""
     image = pytest.importorskip("PIL.Image")
-    raw = base64.b64decode(small_png(torch.tensor([[1.0, 0.0], [0.25, 0.75]])))
-    with image.open(io.BytesIO(raw)) as picture:
-        pixels = [picture.getpixel((x, y)) for y in (0, 1) for x in (0, 1)]
-    assert pixels == [(37, 99, 235, opacity) for opacity in (255, 0, 127, 220)]
-
-
-def test_the_pixels_of_a_small_png_tell_the_sign_and_are_scaled_to_one() -> None:
-    image = pytest.importorskip("PIL.Image")
-    raw = base64.b64decode(small_png(torch.tensor([[4.0, -1.0], [0.0, -4.0]])))
-    with image.open(io.BytesIO(raw)) as picture:
-        pixels = [picture.getpixel((x, y)) for y in (0, 1) for x in (0, 1)]
-    blue, orange = (37, 99, 235), (234, 88, 12)
-    assert pixels == [(*blue, 255), (*orange, 127), (*blue, 0), (*orange, 255)]
+    with image.open(io.BytesIO(base64.b64decode(small_png(torch.tensor(weights))))) as picture:
+        assert [picture.getpixel((x, y)) for y in (0, 1) for x in (0, 1)] == pixels
 
 
 @pytest.mark.parametrize(("layers", "heads"), [(1000, 2), (2, 300), (17, 16)])

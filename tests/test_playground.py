@@ -212,11 +212,6 @@ def test_a_text_of_ones_own_that_is_far_outside_is_told_whatever_the_model_wrote
         assert post(server, "read", json.dumps(question | {"kept": kept}).encode())[0] == 400
 
 
-def test_bytes_of_no_whole_character_are_shown_as_such(server: Server) -> None:
-    [found] = asked(server, "read", run=2, ids=list("é!".encode()), edits=NONE, kept=3)
-    assert found["tokens"] == ["\u27e8c3\u27e9", "\u27e8a9\u27e9", "!"]
-
-
 # ---- edits ----
 
 

@@ -119,13 +119,10 @@ def test_the_steps_lead_from_queries_and_keys_to_the_weights() -> None:
     torch.testing.assert_close(by_hand, layer.weights, rtol=1e-4, atol=1e-5)
 
 
-def test_without_a_bias_there_is_no_step_for_one() -> None:
-    assert [*seen(make_model()).layers[0].steps] == ["scores"]
-
-
 @pytest.mark.parametrize(
     ("kind", "law", "steps", "gates", "signed"),
     [
+        ("multi_head", "softmax", ["scores"], [], False),  # there is no step for a bias
         ("average_loop", "", [], [], False),
         ("average_softmax", "softmax", ["scores"], [], False),
         ("linear", "share", ["products"], [], False),
