@@ -38,8 +38,8 @@ class Curves:
     @property
     def values(self) -> list[float]:
         """All losses that are drawn."""
-        found = [y for curve in self.curves for _, low, high in curve.spread for y in (low, high)]
-        return [self.drawn(y) for y in found] + ([] if self.forgetful is None else [self.forgetful])
+        losses = [y for curve in self.curves for _, low, high in curve.spread for y in (low, high)]
+        return [self.drawn(y) for y in losses] + ([] if self.forgetful is None else [self.forgetful])
 
     def drawn(self, y: float) -> float:
         """The value that is drawn for `y`: on a logarithmic axis, at least LEAST."""
@@ -51,39 +51,39 @@ def curves_of(summary: Summary) -> Curves | None:
     logs = summary["metric"] == "above"
     rows = [row for row in summary["variants"] if row["curve"] and not row["impossible"]]
     curves = [Curve(r["variant"], [(p[0], p[2]) for p in r["curve"]], [(*p,) for p in r["spread"]]) for r in rows]
-    what = "nats a character above the floor" if logs else "validation loss, nats a character"
-    return Curves(what, curves, summary["forgetful"] if logs else None, logs) if curves else None
+    title = "nats a character above the floor" if logs else "validation loss, nats a character"
+    return Curves(title, curves, summary["forgetful"] if logs else None, logs) if curves else None
 
 
-def curves_svg(found: Curves, width: int, theme: Theme) -> str:
+def curves_svg(data: Curves, width: int, theme: Theme) -> str:
     """The curves as SVG, `width` pixels wide, with names at the right, or below in a narrow chart."""
-    below, lowest, highest = width < 2 * NARROW, min(found.values), max(found.values)
-    steps = ticks(0, max(x for curve in found.curves for x, _ in curve.points))
-    losses = (log_ticks if found.logs else ticks)(lowest, highest)
+    below, lowest, highest = width < 2 * NARROW, min(data.values), max(data.values)
+    steps = ticks(0, max(x for curve in data.curves for x, _ in curve.points))
+    losses = (log_ticks if data.logs else ticks)(lowest, highest)
     bottom = HEIGHT - BOTTOM - 80 * below
     across = Axis(0, steps[-1], LEFT, width - (12 if below else 180))
-    chart = Chart(theme, across, Axis(losses[0], losses[-1], bottom, TOP, found.logs))
+    chart = Chart(theme, across, Axis(losses[0], losses[-1], bottom, TOP, data.logs))
     chart.rows(losses)
     chart.columns(steps, "step")
-    names = [(shortened(curve.name), curve.points[-1][1], stroke_of(i)) for i, curve in enumerate(found.curves)]
-    for index, curve in enumerate(found.curves):
-        _curve(chart, curve, found, index)
-    if found.forgetful is not None:
+    names = [(shortened(curve.name), curve.points[-1][1], stroke_of(i)) for i, curve in enumerate(data.curves)]
+    for index, curve in enumerate(data.curves):
+        _curve(chart, curve, data, index)
+    if data.forgetful is not None:
         forgetful = {"stroke": "ink", "stroke_dasharray": "2 4"}
-        chart.level(found.forgetful, **forgetful)
-        names.append(("the forgetful reader", found.forgetful, forgetful))
+        chart.level(data.forgetful, **forgetful)
+        names.append(("the forgetful reader", data.forgetful, forgetful))
     if not below:
-        chart.names([(name, found.drawn(loss), stroke["stroke"]) for name, loss, stroke in names])
+        chart.names([(name, data.drawn(loss), stroke["stroke"]) for name, loss, stroke in names])
     for row, (name, _, stroke) in enumerate(names if below else ()):
         chart.key(LEFT - 40, bottom + BOTTOM + ROW * row + 8, name, stroke_width=2, **stroke)
     height = bottom + BOTTOM + (ROW * len(names) if below else 0)
-    return chart.svg(width, height, f"curves: {found.title}, by step")
+    return chart.svg(width, height, f"curves: {data.title}, by step")
 
 
-def _curve(chart: Chart, curve: Curve, found: Curves, index: int) -> None:
+def _curve(chart: Chart, curve: Curve, data: Curves, index: int) -> None:
     """The spread as a band and the mean as a line; for a single evaluation, a bar and a dot."""
-    points = [(step, found.drawn(value)) for step, value in curve.points]
-    spread = [(step, found.drawn(low), found.drawn(high)) for step, low, high in curve.spread]
+    points = [(step, data.drawn(value)) for step, value in curve.points]
+    spread = [(step, data.drawn(low), data.drawn(high)) for step, low, high in curve.spread]
     stroke = stroke_of(index)
     if len(points) == 1:
         (step, mean), (_, low, high) = points[0], spread[0]

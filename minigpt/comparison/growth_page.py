@@ -55,7 +55,9 @@ def _findings(summary: Mapping[str, Any]) -> Iterator[str]:
     yield "<ul>"
     for row in summary["kinds"]:
         yield f"<li>{escape(law_in_words(row, summary))}</li>"
-        yield from (f"<li>{escape(told)}</li>" for p in row["points"] if (told := prediction_in_words(row["kind"], p)))
+        yield from (
+            f"<li>{escape(sentence)}</li>" for p in row["points"] if (sentence := prediction_in_words(row["kind"], p))
+        )
     yield "</ul><h2>Does the gain survive?</h2><ul>"
     yield from (f"<li>{escape(trend_in_words(row, summary))}</li>" for row in summary["kinds"] if row["trend"])
     yield "</ul>"

@@ -145,17 +145,17 @@ is underlined. Point at a character for its probability.""")
         for name, probabilities in readers.items():
             letters = zip(example["text"][piece], example["takes"][piece], probabilities[piece])
             rows.append(
-                f'<tr><th scope="row">{escape(name)}</th>' + "".join(_letter(*one) for one in letters) + "</tr>"
+                f'<tr><th scope="row">{escape(name)}</th>' + "".join(_letter(*letter) for letter in letters) + "</tr>"
             )
         yield scrolling(f"the story from character {start + 1}", f'<table class="story">{"".join(rows)}</table>')
 
 
 def _letter(letter: str, takes: str, probability: float | None) -> str:
-    shown = "&nbsp;" if letter == " " else escape(letter)
+    text = "&nbsp;" if letter == " " else escape(letter)
     if probability is None:
-        return f'<td class="soft" title="{escape(visible(letter))}: not asked">{shown}</td>'
+        return f'<td class="soft" title="{escape(visible(letter))}: not asked">{text}</td>'
     style = f"h{round(HEAT * (1 - probability))}" + (" unlikely" if probability < 0.5 else "")
-    return f'<td class="{style}" title="{escape(visible(letter))}: {probability:.3f}, {escape(takes)}">{shown}</td>'
+    return f'<td class="{style}" title="{escape(visible(letter))}: {probability:.3f}, {escape(takes)}">{text}</td>'
 
 
 def _attention(summary: Summary) -> Iterator[str]:

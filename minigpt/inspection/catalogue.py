@@ -64,15 +64,15 @@ def walk(tree: dict[str, list[Step]], kind: str, depth: int = 0) -> Iterator[tup
 def rows() -> list[tuple[int, str, str]]:
     """(depth, kind, its first edge and its other edges in words), in the order of the tree."""
     steps = all_steps()
-    tree, found = children(steps), list[tuple[int, str, str]]()
-    hung = {step.kind for step in steps}
-    for root in (name for name in Attention.kinds if name not in hung):
-        found.append((0, root, ""))
+    tree, lines = children(steps), list[tuple[int, str, str]]()
+    placed = {step.kind for step in steps}
+    for root in (name for name in Attention.kinds if name not in placed):
+        lines.append((0, root, ""))
         for depth, step in walk(tree, root):
             others = [other for other in steps if other.kind == step.kind and other is not step]
             also = "".join(f"; {sign(other)} {other.edge.to}: {other.edge.when}" for other in others)
-            found.append((depth, step.kind, f"{sign(step)} {step.edge.to}: {step.edge.when}{also}"))
-    return found
+            lines.append((depth, step.kind, f"{sign(step)} {step.edge.to}: {step.edge.when}{also}"))
+    return lines
 
 
 def sign(step: Step) -> str:
@@ -82,9 +82,9 @@ def sign(step: Step) -> str:
 
 def as_text() -> str:
     """The tree, a line for each kind."""
-    lines = [(f"{'  ' * depth}{name}", what) for depth, name, what in rows()]
+    lines = [(f"{'  ' * depth}{name}", edges) for depth, name, edges in rows()]
     width = max(len(name) for name, _ in lines)
-    return "\n".join(f"{name:<{width}}  {what}".rstrip() for name, what in lines)
+    return "\n".join(f"{name:<{width}}  {edges}".rstrip() for name, edges in lines)
 
 
 def as_markdown() -> str:
@@ -133,7 +133,7 @@ def steps_of(kind: type[Attention]) -> list[str]:
     made_of = {step: {n: float(f[0, 0]) for n, f in parts.items()} for step, parts in sums_of(stages).items()}
     maps = [step for step, stage in stages.items() if stage.ndim == 4]
     lines = [in_words(step, made_of[step]) if step in made_of else step for step in maps]
-    gates = [f"{step}, of each token" for step, one in stages.items() if one.ndim == 3]
+    gates = [f"{step}, of each token" for step, stage in stages.items() if stage.ndim == 3]
     heads = range(call.weights.shape[1])
     notes = [f"head {i + 1}: {layer.head_note(i)}" for i in heads if layer.head_note(i)]
     gated = ["a gate for the output of each head, at each token"] if call.head_gates is not None else []

@@ -84,15 +84,15 @@ def _maps_of(attention: Attention, layer: int, call: MixCall) -> Iterator[Map]:
     kind, H = type(attention), call.weights.shape[1]
     usual = kind.stages in (Attention.stages, SoftmaxAttention.stages)  # no sums, and maps that need not be made again
     stages = {} if usual else attention.stages(call.query, call.key)
-    made_of = sums_of(stages)
-    parts = {name: stages[name][0] for name in made_of.get("weights", {})}  # (1 or H, T, T) each
+    summands = sums_of(stages)
+    parts = {name: stages[name][0] for name in summands.get("weights", {})}  # (1 or H, T, T) each
     shared = {name: maps[0] for name, maps in parts.items() if len(maps) < H}  # (T, T) each
-    yield from (Map(one, layer, None, kind, name) for name, one in shared.items())
+    yield from (Map(weights, layer, None, kind, name) for name, weights in shared.items())
     for head, weights in enumerate(call.weights[0]):  # (T, T)
         yield from (Map(maps[head], layer, head, kind, name) for name, maps in parts.items() if name not in shared)
-        sums = (in_words(step, {name: float(f[0, head]) for name, f in made.items()}) for step, made in made_of.items())
+        own = {step: {name: float(f[0, head]) for name, f in factors.items()} for step, factors in summands.items()}
         gate = None if call.head_gates is None else call.head_gates[0, head]  # (T,)
-        note = "; ".join(filter(None, (attention.head_note(head), *sums)))
+        note = "; ".join(filter(None, (attention.head_note(head), *map(in_words, own, own.values()))))
         yield Map(weights, layer, head, kind, note=note, gate=gate)
 
 
@@ -107,24 +107,24 @@ def in_words(step: str, factors: Mapping[str, float]) -> str:
 
 def sums(weights: Tensor) -> str:
     """What the rows of weights (T, S) sum to, in words; "" where each row sums to 1."""
-    found = weights.double().sum(dim=-1)  # (T,)
-    if torch.allclose(found, torch.ones_like(found), atol=1e-3):
+    totals = weights.double().sum(dim=-1)  # (T,)
+    if torch.allclose(totals, torch.ones_like(totals), atol=1e-3):
         return ""
-    return f"rows sum to {found.min():.2g} to {found.max():.2g}"
+    return f"rows sum to {totals.min():.2g} to {totals.max():.2g}"
 
 
 def axis_labels(tokens: Sequence[str], most: int) -> list[Label]:
     """At most `most` labels for an axis of tokens: the tokens, or the words, each at its middle, or every k-th word."""
     if len(tokens) <= most:
-        return [(place, visible(token)) for place, token in enumerate(tokens)]
+        return [(index, visible(token)) for index, token in enumerate(tokens)]
     words = list[tuple[int, int, str]]()  # first token, last token, text
-    inside = False
-    for place, token in enumerate(tokens):
+    in_word = False
+    for index, token in enumerate(tokens):
         if token.strip():
-            begins = not inside or token[0].isspace()
-            first, before = (place, "") if begins else (words[-1][0], words.pop()[2])
-            words.append((first, place, before + token.strip()))
-        inside = bool(token) and not token[-1].isspace()
+            begins_word = not in_word or token[0].isspace()
+            first, before = (index, "") if begins_word else (words[-1][0], words.pop()[2])
+            words.append((first, index, before + token.strip()))
+        in_word = bool(token) and not token[-1].isspace()
     names = [((first + last) / 2, visible(shortened(text, LONGEST_WORD))) for first, last, text in words]
     return names[:: max(1, ceil(len(names) / most))]
 
@@ -137,9 +137,12 @@ def rows_of(maps: Sequence[Map]) -> list[list[Map]]:
     if len(maps) > MOST_MAPS:
         how = "choose by --layer 3, --head 4, or both; in Python layer=2, head=3"
         raise UserError(f"{len(maps)} maps: too many for one picture (at most {MOST_MAPS}): {how}")
-    groups, apart = dict[Any, list[Map]](), {one.layer for one in maps if one.part and one.head is not None}
-    for one in maps:
-        groups.setdefault((one.layer, one.head if one.layer in apart else None), []).append(one)
+    groups, apart = (
+        dict[Any, list[Map]](),
+        {head_map.layer for head_map in maps if head_map.part and head_map.head is not None},
+    )
+    for head_map in maps:
+        groups.setdefault((head_map.layer, head_map.head if head_map.layer in apart else None), []).append(head_map)
     return [group[start : start + COLUMNS] for group in groups.values() for start in range(0, len(group), COLUMNS)]
 
 
@@ -151,29 +154,33 @@ def maps_svg(maps: Sequence[Map], tokens: Sequence[str]) -> str:
 
     Raises UserError for more than MOST_MAPS maps.
     """
-    rows, most = rows_of(maps), max(1.0, *(float(one.weights.abs().max()) for one in maps))
+    rows, most = rows_of(maps), max(1.0, *(float(head_map.weights.abs().max()) for head_map in maps))
     columns = max(map(len, rows))
     room = WIDTH // columns - 2 * GAP
     side = min(room - 100, max(320, LINE * len(tokens))) if len(maps) == 1 else min(room - 50, 320)
     labels = axis_labels(tokens, side // LINE)
     edge = 14 + 6 * max(len(name) for _, name in labels)  # pixels for a label
-    title = 6 + LETTER * (1 + max(len(one.facts((side + edge) // 6)) for one in maps))
+    title = 6 + LETTER * (1 + max(len(head_map.facts((side + edge) // 6)) for head_map in maps))
     width, height = columns * (side + edge + GAP) + GAP, side + edge + title + GAP
     bottom, canvas = GAP + len(rows) * height, Canvas(THEMES["light"])
     for row, row_maps in enumerate(rows):
-        for column, one in enumerate(row_maps):
+        for column, head_map in enumerate(row_maps):
             with canvas.group(transform=f"translate({GAP + column * (side + edge + GAP)} {GAP + row * height})"):
-                draw_map(canvas, one, labels, side, edge, title, most)
+                draw_map(canvas, head_map, labels, side, edge, title, most)
     with canvas.group(transform=f"translate({GAP} {bottom})"):
-        draw_scale(canvas, most, any(one.signed for one in maps))
-    return canvas.svg(max(width, 420), bottom + 50, "attention: " + ", ".join(one.title for one in maps), font_size=11)
+        draw_scale(canvas, most, any(head_map.signed for head_map in maps))
+    return canvas.svg(
+        max(width, 420), bottom + 50, "attention: " + ", ".join(head_map.title for head_map in maps), font_size=11
+    )
 
 
-def draw_map(canvas: Canvas, one: Map, labels: Sequence[Label], side: int, edge: int, title: int, most: float) -> None:
+def draw_map(
+    canvas: Canvas, head_map: Map, labels: Sequence[Label], side: int, edge: int, title: int, most: float
+) -> None:
     """One map, `side` pixels wide, with labels of `edge` and a title of `title` pixels; `most` is the opaque weight."""
-    top, (T, S) = title + edge, one.weights.shape
-    canvas.text(0, 12, one.name, font_size=13, font_weight=600)
-    for line, text in enumerate(one.facts((side + edge) // 6), 2):
+    top, (T, S) = title + edge, head_map.weights.shape
+    canvas.text(0, 12, head_map.name, font_size=13, font_weight=600)
+    for line, text in enumerate(head_map.facts((side + edge) // 6), 2):
         canvas.text(0, LETTER * line, text, "soft")
     upward = any(len(name) > 1 for _, name in labels)
     for index, name in labels:
@@ -183,7 +190,7 @@ def draw_map(canvas: Canvas, one: Map, labels: Sequence[Label], side: int, edge:
         else:
             canvas.text(x, top - 6, name, anchor="middle")
         canvas.text(edge - 6, y + 4, name, anchor="end")
-    canvas.pixels(edge, top, side, small_png(one.weights, most))
+    canvas.pixels(edge, top, side, small_png(head_map.weights, most))
 
 
 def draw_scale(canvas: Canvas, most: float, signed: bool) -> None:
@@ -256,37 +263,37 @@ class Scale:
 
 def scales(maps: Sequence[Map]) -> list[Scale]:
     """The scale of each map: one for all with weights from zero up, and one for all with negative weights."""
-    made = dict[bool, Scale]()
-    for signed in {one.signed for one in maps}:
-        most = max(1.0, *(float(one.weights.abs().max()) for one in maps if one.signed == signed))
+    by_sign = dict[bool, Scale]()
+    for signed in {head_map.signed for head_map in maps}:
+        most = max(1.0, *(float(head_map.weights.abs().max()) for head_map in maps if head_map.signed == signed))
         positive = Scale(0, most, "magma_r", "weight: the darker the larger")
-        made[signed] = Scale(-most, most, "RdBu", "weight: red below zero, blue above") if signed else positive
-    return [made[one.signed] for one in maps]
+        by_sign[signed] = Scale(-most, most, "RdBu", "weight: red below zero, blue above") if signed else positive
+    return [by_sign[head_map.signed] for head_map in maps]
 
 
 def _draw(pyplot: Any, rows: Sequence[Sequence[Map]], tokens: Sequence[str], path: Path, form: str) -> None:
     """The picture of `write_maps`: about 12 inches wide, labels of 8 points."""
-    maps, columns = [one for row in rows for one in row], max(map(len, rows))
+    maps, columns = [head_map for row in rows for head_map in row], max(map(len, rows))
     side = min(9.0, max(4.0, 0.19 * len(tokens))) if len(maps) == 1 else 11 / max(columns, 3)
-    titles = {id(one): "\n".join([one.name, *one.facts(int(12 * side))]) for one in maps}
+    titles = {id(head_map): "\n".join([head_map.name, *head_map.facts(int(12 * side))]) for head_map in maps}
     lines = max(title.count("\n") for title in titles.values())
     size = (side * columns + 1.2, (side + 0.05 + 0.16 * lines) * len(rows) + 0.4)
     figure, axes = pyplot.subplots(len(rows), columns, figsize=size, squeeze=False, layout="constrained")
     labels, bars = axis_labels(tokens, int(0.75 * side / 0.125)), dict[Scale, Any]()
     scale_of = dict(zip(map(id, maps), scales(maps)))
-    for row, shown in zip(axes, rows):
-        for axis in row[len(shown) :]:
+    for row, row_maps in zip(axes, rows):
+        for axis in row[len(row_maps) :]:
             axis.set_axis_off()
-        for axis, one in zip(row, shown):
-            scale = scale_of[id(one)]
-            drawn, colours = one.weights.float().numpy(), pyplot.get_cmap(scale.colours)
-            bars[scale] = axis.imshow(drawn, vmin=scale.low, vmax=scale.high, cmap=colours, aspect="auto")
+        for axis, head_map in zip(row, row_maps):
+            scale = scale_of[id(head_map)]
+            numbers, colours = head_map.weights.float().numpy(), pyplot.get_cmap(scale.colours)
+            bars[scale] = axis.imshow(numbers, vmin=scale.low, vmax=scale.high, cmap=colours, aspect="auto")
             axis.set_box_aspect(1)
-            axis.set_title(titles[id(one)], fontsize=9, loc="left", parse_math=False)
-            places, names = [place for place, _ in labels], [name for _, name in labels]
-            turned = 90 if any(len(name) > 1 for name in names) else 0
-            axis.set_xticks(places, names, fontsize=8, parse_math=False, rotation=turned)
-            axis.set_yticks(places, names, fontsize=8, parse_math=False)
+            axis.set_title(titles[id(head_map)], fontsize=9, loc="left", parse_math=False)
+            indices, names = [index for index, _ in labels], [name for _, name in labels]
+            rotation = 90 if any(len(name) > 1 for name in names) else 0
+            axis.set_xticks(indices, names, fontsize=8, parse_math=False, rotation=rotation)
+            axis.set_yticks(indices, names, fontsize=8, parse_math=False)
     for scale, picture in bars.items():
         figure.colorbar(picture, ax=axes, shrink=min(1.0, 4 / size[1]), aspect=30, label=scale.label)
     figure.supxlabel("key", fontsize=10)

@@ -62,19 +62,19 @@ def heat_map(weights: Tensor, labels: Sequence[str], columns: int | None = None,
     `columns` follow below; lines without a weight there are left out.
     """
     names, total = [visible(label) for label in labels], weights.double().sum(dim=-1)  # (T,)
-    gates = [""] * len(names) if gate is None else [f" x {one:.2f}" for one in gate.tolist()]
-    margin, ones = max(map(len, names)), torch.allclose(total, torch.ones_like(total), atol=1e-3)
+    gates = [""] * len(names) if gate is None else [f" x {factor:.2f}" for factor in gate.tolist()]
+    margin, sums_to_one = max(map(len, names)), torch.allclose(total, torch.ones_like(total), atol=1e-3)
     room = len(names) if columns is None else max(8, columns - margin - 14 - len(gates[0]))
     lines = []
     for start in range(0, len(names), room):
         keys = slice(start, start + room)
         lines.append(f"{'':{margin}}  " + "".join(name.lstrip("␣")[:1] or "␣" for name in names[keys]))
-        for name, row, found, gated in zip(names, weights.tolist(), total.tolist(), gates):
+        for name, row, row_sum, gated in zip(names, weights.tolist(), total.tolist(), gates):
             most = max(map(abs, row)) or 1.0
             tenths = [min(int(abs(w) / most * len(SHADES)), len(SHADES) - 1) for w in row[keys]]
             cells = "".join((NEGATIVE if w < 0 else SHADES)[tenth] for w, tenth in zip(row[keys], tenths))
             if start == 0 or any(row[keys]):
-                lines.append(f"{name:>{margin}} |{cells}|" + ("" if ones else f" {found:.3g}") + gated)
+                lines.append(f"{name:>{margin}} |{cells}|" + ("" if sums_to_one else f" {row_sum:.3g}") + gated)
     return "\n".join(lines)
 
 

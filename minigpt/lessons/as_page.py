@@ -26,12 +26,12 @@ CLASSES = {tokenize.COMMENT: "comment", tokenize.STRING: "string"}
 
 def page() -> str:
     """The whole page. It takes as long as all lessons take to run."""
-    found = lessons()
+    all_lessons = lessons()
     contents = "".join(
         f'<li value="{lesson.number}"><a href="#lesson-{lesson.number}">{escape(lesson.title)}</a></li>'
-        for lesson in found
+        for lesson in all_lessons
     )
-    sections = [section(lesson) for lesson in progress(found, "running the lessons", len(found), "lessons")]
+    sections = [section(lesson) for lesson in progress(all_lessons, "running the lessons", len(all_lessons), "lessons")]
     body = (
         header("Lessons in attention")
         + "\n<main><p>Each takes about ten minutes. Make a guess before you open an answer: what surprises you, you "
@@ -62,18 +62,18 @@ def run(cell: Cell, names: dict[str, Any], path: Path) -> Sequence[Output]:
 
 def _cell(cell: Cell, outputs: Sequence[Output]) -> str:
     """A cell and its outputs as HTML. The code that gives an answer is folded."""
-    shown = "\n".join(output.html for output in outputs)
+    html = "\n".join(output.html for output in outputs)
     if cell.kind == "markdown":
         return as_html(cell.source)
     if cell.waits:
-        asked = cell.source.splitlines()[0].removeprefix(NO_GUESS).strip(" #")
-        what = f" ({escape(asked)})" if asked else ""
-        return f'<p class="guess">Make your guess{what}<span class="screen">, then open the answer.</span></p>'
+        question = cell.source.splitlines()[0].removeprefix(NO_GUESS).strip(" #")
+        hint = f" ({escape(question)})" if question else ""
+        return f'<p class="guess">Make your guess{hint}<span class="screen">, then open the answer.</span></p>'
     code = as_code("".join(highlighted(cell.computes))) if cell.computes else ""
     if cell.answers:
         inside = f"<details><summary>How it was computed</summary>{code}</details></details>"
-        return shown.removesuffix("</details>") + inside
-    return code + shown
+        return html.removesuffix("</details>") + inside
+    return code + html
 
 
 def highlighted(source: str) -> Iterator[str]:

@@ -72,7 +72,7 @@ def _shade(part: float) -> str:
 
 def _aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table as lines, its columns flush right."""
-    widths = [max(len(row[place]) for row in [head, *rows]) for place in range(len(head))]
+    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
     return "\n".join("  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in [head, *rows])
 
 

@@ -175,7 +175,7 @@ def write_page(path: Path, html: str) -> Path:
 
 def place_of(folder: Path, name: str, overrides: Sequence[str]) -> Path:
     """The path of a run's page: explorer.html, or, after a swap, explorer-attention-linear.html."""
-    swapped = re.sub(r"[^\w.]+", "-", "".join(f" {one.removeprefix('model.')}" for one in overrides))
+    swapped = re.sub(r"[^\w.]+", "-", "".join(f" {override.removeprefix('model.')}" for override in overrides))
     stem, dot, ending = name.rpartition(".")
     return folder / f"{stem}{swapped[:100].rstrip('-')}{dot}{ending}"
 
