@@ -9,7 +9,7 @@ from typing import Any
 from minigpt.comparison.growth import amount, law_in_words, lines, number, prediction_in_words, trend_in_words
 from minigpt.comparison.growth_chart import growth_svg
 from minigpt.inspection.drawing import PAGE
-from minigpt.seeing.document import card, facts, in_two_widths, report, soft, table
+from minigpt.seeing.document import card, facts, folded, in_two_widths, report, soft, table
 
 STYLE = "li { margin: .25rem 0; }"
 
@@ -76,7 +76,7 @@ def _table(summary: Mapping[str, Any]) -> Iterator[str]:
             [row["variant"], *map(number, row["losses"]), "-" if row["taken"] is None else f"{row['taken']:g}"]
             for row in tuning["variants"]
         ]
-        yield f"<details><summary>Trials of {escape(tuning['key'])}</summary>{table([head, *rows], 'trials')}</details>"
+        yield folded(f"Trials of {escape(tuning['key'])}", table([head, *rows], "trials"))
 
 
 def _gains(summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from minigpt.comparison.summary import COLUMNS, cells, lines, marked, number, ro
 from minigpt.inspection.drawing import PAGE, Canvas
 from minigpt.inspection.maps import axis_labels
 from minigpt.inspection.pictures import visible
-from minigpt.seeing.document import card, in_two_widths, report, scrolling, soft, table
+from minigpt.seeing.document import card, folded, in_two_widths, report, scrolling, soft, table
 from minigpt.system.counting import layer_name
 
 CELL, ROOM = 10, 24  # of a map: pixels of a letter in full size; the most labels of a small map
@@ -164,10 +164,8 @@ def _attention(summary: Summary) -> Iterator[str]:
 zero, orange below. Open a map for its full size, with every letter.""")
     for name, look in summary["example"]["variants"].items():
         if look["attention"]:
-            opened = " open" if name == summary["baseline"] else ""
-            yield f'<details{opened}><summary>{escape(name)}</summary><div class="maps">'
-            yield from _maps(look)
-            yield "</div></details>"
+            maps = f'<div class="maps">{"".join(_maps(look))}</div>'
+            yield folded(escape(name), maps, opened=name == summary["baseline"])
         else:
             yield f"<p>{escape(name)}: it has no attention weights to show</p>"
 
@@ -179,8 +177,7 @@ def _maps(look: Mapping[str, Any]) -> Iterator[str]:
         for head, (picture, note) in enumerate(zip(pictures, captions)):
             label = layer_name(layer, head)
             title = label + (f'<br><span class="soft">{escape(note)}</span>' if note else "")
-            drawn = f"<summary>{title}{_map(picture, tokens, label)}</summary>"
-            yield f'<div class="wide"><details class="map">{drawn}</details></div>'
+            yield f'<div class="wide">{folded(title + _map(picture, tokens, label), style="map")}</div>'
 
 
 def _map(picture: str, tokens: Sequence[str], label: str) -> str:
@@ -213,4 +210,4 @@ def _runs(summary: Summary) -> Iterator[str]:
     for run in summary["runs"]:
         known = {key: run.get(key) for key, _ in COLUMNS.values()}
         rows.append([marked(run), str(run["seed"]), run["status"], *cells(known)])
-    yield f'<details class="printed"><summary>{len(rows) - 1} runs</summary>{table(rows, "all runs")}</details>'
+    yield folded(f"{len(rows) - 1} runs", table(rows, "all runs"), style="printed")

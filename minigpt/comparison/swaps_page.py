@@ -12,7 +12,7 @@ from minigpt.comparison.charts import differences_svg
 from minigpt.comparison.swaps import AS_IT_IS, Swaps, difference
 from minigpt.comparison.swaps import table as rows_of
 from minigpt.inspection.drawing import PAGE
-from minigpt.seeing.document import card, facts, in_two_widths, report, soft, table
+from minigpt.seeing.document import card, facts, folded, in_two_widths, report, soft, table
 
 STYLE = """
 pre { margin: .2rem 0 .6rem; white-space: pre-wrap; font-family: var(--mono); font-size: .85rem; }
@@ -68,13 +68,12 @@ def _looks(swaps: Swaps) -> Iterator[str]:
     """The commands that open each model, and which of its weights are the run's."""
     run = f"--run {shlex.quote(str(swaps.source.folder))}"
     documents = swaps.corpus.pieces()
-    begun = " ".join(next(iter(next(documents))).split()[:WORDS])[: swaps.source.config.model.block_size // 2]
+    prompt = " ".join(next(iter(next(documents))).split()[:WORDS])[: swaps.source.config.model.block_size // 2]
     for row in swaps.rows:
         if row.config is not None:
             words = shlex.join(row.swap)
             commands = [f"play.py {f'{run} {run}' if words else run} {words}"]
-            commands.append(f"explore.py {run} --prompt {shlex.quote(begun)} {words}")
-            yield f"<details><summary>{escape(row.name)}</summary>"
-            yield from (f"<pre>python scripts/{escape(command.strip())}</pre>" for command in commands)
-            yield from (soft(escape(line)) for line in (row.moved.lines() if row.moved else ()))
-            yield "</details>"
+            commands.append(f"explore.py {run} --prompt {shlex.quote(prompt)} {words}")
+            lines = [f"<pre>python scripts/{escape(command.strip())}</pre>" for command in commands]
+            lines += [soft(escape(line)) for line in (row.moved.lines() if row.moved else ())]
+            yield folded(escape(row.name), "\n".join(lines))

@@ -17,7 +17,7 @@ from typing import Any
 from minigpt.lessons.course import NO_GUESS, Cell, Lesson, execute, lessons
 from minigpt.lessons.output import STYLE, Output, collected
 from minigpt.lessons.prose import as_code, as_html, inline
-from minigpt.seeing.document import document, header
+from minigpt.seeing.document import document, folded, header
 from minigpt.system.waiting import progress
 
 HERE = Path(__file__).parent
@@ -48,7 +48,7 @@ def section(lesson: Lesson) -> str:
     parts = [_cell(cell, run(cell, names, lesson.path)) for cell in lesson.cells]
     title = f"<h2>{lesson.number}. {inline(lesson.title)}</h2>"
     inside = f'<div id="lesson-{lesson.number}">{as_html(lesson.about, top=3)}\n' + "\n".join(parts) + "</div>"
-    return f'<details class="card lesson"><summary>{title}</summary>{inside}</details>'
+    return folded(title, inside, style="card lesson")
 
 
 def run(cell: Cell, names: dict[str, Any], path: Path) -> Sequence[Output]:
@@ -71,8 +71,7 @@ def _cell(cell: Cell, outputs: Sequence[Output]) -> str:
         return f'<p class="guess">Make your guess{hint}<span class="screen">, then open the answer.</span></p>'
     code = as_code("".join(highlighted(cell.computes))) if cell.computes else ""
     if cell.answers:
-        inside = f"<details><summary>How it was computed</summary>{code}</details></details>"
-        return html.removesuffix("</details>") + inside
+        return html.removesuffix("</details>") + folded("How it was computed", code) + "</details>"
     return code + html
 
 

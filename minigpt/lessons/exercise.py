@@ -7,6 +7,7 @@ from html import escape
 from minigpt.learners.exercises import EXERCISES, hint, template
 from minigpt.lessons.output import Output, show
 from minigpt.lessons.prose import as_code, as_html, plain
+from minigpt.seeing.document import folded
 
 
 def exercise(name: str) -> None:
@@ -16,6 +17,6 @@ def exercise(name: str) -> None:
     task = f"Exercise {number}: write `my/{name}.py`. The checker says whether it is right, and else names the bug."
     text = f"{task}\n\n{commands}"
     stuck = f"If you are stuck: python scripts/exercises.py --hint {name}"
-    folded = f"<details><summary>The file to fill in</summary>{as_code(escape(template(name)))}</details>"
-    folded += f'\n<details class="hint"><summary>A hint</summary><p>{escape(hint(name))}</p></details>'
-    show(Output(f"{plain(text)}\n\n{stuck}", f"{as_html(text)}\n{folded}"))
+    file = folded("The file to fill in", as_code(escape(template(name))))
+    advice = folded("A hint", f"<p>{escape(hint(name))}</p>", style="hint")
+    show(Output(f"{plain(text)}\n\n{stuck}", f"{as_html(text)}\n{file}\n{advice}"))

@@ -18,6 +18,7 @@ from typing import Any
 from minigpt.lessons.output import Output, can_ask, in_notebook, show
 from minigpt.lessons.prose import as_html, as_text, inline, plain
 from minigpt.runs import report
+from minigpt.seeing.document import folded
 
 NEAR = 0.1  # how far a guess of a number may be off, as a part of the number, where a lesson does not say
 CLOSE = 3  # times as far is close
@@ -149,7 +150,7 @@ def answer(question: Question, guess: object, says: str, picture: Output | None 
     else:
         advice = hint or ("Put your guess in place of None and run both cells again, or look:" if in_notebook() else "")
         html = f"<p>{inline(advice)}</p>" if advice else ""
-        html += f'<details class="answer"><summary>Show the answer</summary>{inside}</details>'
+        html += folded("Show the answer", inside, style="answer")
     lead = hint + " " if hint else ""
     return Answer(f"  {lead}{plain(first)}\n\n{as_text(says, '  ')}{pictured[0]}", html, question, right)
 

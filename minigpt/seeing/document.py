@@ -115,6 +115,11 @@ def card(heading: str, parts: Iterable[str]) -> str:
     return "\n".join([f'<section class="card"><h2>{escape(heading)}</h2>', *parts, "</section>"])
 
 
+def folded(summary: str, html: str = "", style: str = "", opened: bool = False) -> str:
+    """What is shown when its `summary` is clicked; both are HTML."""
+    return f"<details{_class(style)}{' open' if opened else ''}><summary>{summary}</summary>{html}</details>"
+
+
 def soft(html: str) -> str:
     """A paragraph that explains."""
     return f'<p class="soft">{html}</p>'
