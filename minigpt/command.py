@@ -157,7 +157,7 @@ def special(run: Run, arguments: argparse.Namespace, prompt: str | None = None) 
         return
     if not run.tokenizer.special_tokens:
         raise UserError(f"--special: the tokenizer of {run.folder}, {run.tokenizer.kind}, has no special tokens")
-    from minigpt.text.misspelt import misspelt  # imported here: most commands do not need it
+    from minigpt.text.tokenizer import misspelt  # imported here: most commands do not need it
 
     for line in misspelt(arguments.prompt if prompt is None else prompt, run.tokenizer.special_tokens):
         complain(line)

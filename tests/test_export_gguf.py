@@ -20,7 +20,7 @@ from minigpt.config.options import from_dict
 from minigpt.hub.exporter import export_run
 from minigpt.hub.gguf_header import MAGIC, read_header
 from minigpt.hub.gguf_model import open_gguf
-from minigpt.hub.gguf_vocabulary import vocabulary
+from minigpt.hub.gguf_vocabulary import write_vocabulary
 from minigpt.hub.gguf_writer import Weights, export_gguf
 from minigpt.hub.importer import import_folder
 from minigpt.hub.tokenizer_json import steps_of
@@ -216,7 +216,7 @@ def test_the_vocabulary_is_read_again_with_the_same_ids(kind: str, tmp_path: Pat
 
 
 def test_unused_ids_have_tokens_of_their_own() -> None:
-    found = vocabulary(HuggingFace(steps_of(learned()), learned().vocab_size + 3, None, [], None))
+    found = write_vocabulary(HuggingFace(steps_of(learned()), learned().vocab_size + 3, None, [], None))
     assert found["tokenizer.ggml.tokens"][-2:] == [f"<unused{learned().vocab_size + n}>" for n in (1, 2)]
     assert found["tokenizer.ggml.token_type"][-3:] == [5, 5, 5]
 

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from running import small_text
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from minigpt.hub.read_tokenizer import read_tokenizer
-from minigpt.hub.tokenizer_json import merged, merges_of, tokenizer_files
+from minigpt.hub.tokenizer_json import merged, merges_of, read_tokenizer, spelled, tokenizer_files
 from minigpt.system.errors import UserError
 from minigpt.text.ranked import Ranked
-from minigpt.text.tokenizer import Byte, Char, Tokenizer, byte_letters
+from minigpt.text.tokenizer import Byte, Char, Tokenizer
 
 NASTY = [
     "",
@@ -129,11 +128,7 @@ def test_special_tokens_keep_their_ids(kind: str, tmp_path: Path) -> None:
 
 def published(**changes: Any) -> Ranked:
     """A vocabulary as a GGUF file has it: learned from a small text, with special tokens, and ids in another order."""
-    learned, letters = made("bpe"), {byte: letter for letter, byte in byte_letters().items()}
-    pieces = ["".join(letters[chr(byte)] for byte in learned.token_bytes(id)) for id in range(learned.vocab_size)]
-    ranks = {learned.token_bytes(id): id for id in range(learned.vocab_size)}
-    spell = {learned.token_bytes(id): piece for id, piece in enumerate(pieces)}
-    merges = [f"{spell[left]} {spell[right]}" for left, right in merges_of(ranks)]
+    pieces, merges, _, _ = spelled(made("bpe"))  # type: ignore[arg-type]
     tokens = ["<s>", "</s>", *reversed(pieces), "  \n", "<pad>"]
     whole, last = [len(tokens) - 2], len(tokens) - 1
     template = "{% for message in messages %}<s>{{ message['content'] }}</s>{% endfor %}"

@@ -269,6 +269,7 @@ def test_ends_of_text_may_be_listed_and_a_space_before_a_text_is_refused(tmp_pat
     for change, what in (
         ({"tokenizer.ggml.add_space_prefix": True}, r"a\.gguf: tokenizer\.ggml\.add_space_prefix changes the text"),
         ({"tokenizer.ggml.eos_token_ids": 7}, r"a\.gguf: tokenizer\.ggml\.eos_token_ids: expected a list of ids"),
+        ({"tokenizer.ggml.model": ["gpt2"]}, r"a\.gguf: tokenizer\.ggml\.model: .*: only vocabularies of bytes"),
     ):
         with pytest.raises(UserError, match=what):
             open_gguf(write(tmp_path / "a.gguf", model, **change)).tokenizer()

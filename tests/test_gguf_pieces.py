@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from running import small_text
 from test_gguf import WIDE, add_tensors, gguf
 
-from minigpt.hub.gguf_model import Json, of_pieces, open_gguf
-from minigpt.hub.gguf_pieces import merges_of
+from minigpt.hub.gguf_model import Json, open_gguf
+from minigpt.hub.gguf_vocabulary import merges_of, of_pieces
 from minigpt.hub.importer import import_folder
 from minigpt.runs.report import silent
 from minigpt.runs.run import load

@@ -14,15 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_corpora import corpus_of, own_data
 
-from minigpt.hub.read_tokenizer import read_tokenizer
+from minigpt.hub.tokenizer_json import read_tokenizer
 from minigpt.system.errors import UserError
 from minigpt.text import hf_steps, split_patterns
 from minigpt.text.cuts import Piece, cut_up, encode_block
 from minigpt.text.dataset import DataConfig, Dataset
 from minigpt.text.hf_tokenizer import HuggingFace
-from minigpt.text.misspelt import misspelt
 from minigpt.text.ranked import Ranked
-from minigpt.text.tokenizer import MAX_BYTES, Tokenizer
+from minigpt.text.tokenizer import MAX_BYTES, Tokenizer, misspelt
 
 library = pytest.importorskip("tokenizers")
 models, before, after, trainers = library.models, library.pre_tokenizers, library.normalizers, library.trainers
@@ -429,6 +428,8 @@ def test_a_gguf_vocabulary_may_lack_bytes() -> None:
         ({"tokens": "abc"}, "lists of texts"),
         ({"special": [400]}, "must be ids"),
         ({"split": "mine"}, "the split pattern 'mine' is not known here, only gpt-2"),
+        ({"split": []}, r"the split pattern '\[\]' is not known here"),
+        ({"ends": 7}, "ends a list of ids"),
         ({"merges": ["a"]}, "the merge 'a' is not a pair"),
         ({"merges": ["a b c"]}, "the merge 'a b c' is not a pair"),
         ({"merges": ["a €"]}, "the merge 'a €' is not a pair"),

@@ -7,9 +7,7 @@ tables read both formats. The `gguf` library dequantises the tensors to float32,
 from __future__ import annotations
 
 import importlib
-import json
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -22,15 +20,14 @@ from torch import Tensor
 from minigpt.hub.folder import Place, check_plain
 from minigpt.hub.gguf_architectures import BY_FAMILY, KNOWN, OPTIONAL, nested
 from minigpt.hub.gguf_header import Header, check_numbers, read_header, read_numbers
-from minigpt.hub.gguf_pieces import steps_of_pieces
 from minigpt.hub.gguf_rope import FREQUENCIES, stretch_of
+from minigpt.hub.gguf_vocabulary import read_vocabulary
 from minigpt.hub.keys import BEFORE_TEXT, show
 from minigpt.runs.checkpoint import CheckpointError
 from minigpt.system.errors import UserError
 from minigpt.system.folder import sha256_of
 from minigpt.system.strict_json import has_form
 from minigpt.system.terminal import one_line
-from minigpt.text.hf_steps import MOST_IDS
 from minigpt.text.hf_tokenizer import HuggingFace
 from minigpt.text.ranked import Ranked
 
@@ -54,8 +51,6 @@ NO_EFFECT = re.compile(
 MUST_BE = {"general.type": "model", "general.quantization_version": 2} | dict.fromkeys(
     (f"tokenizer.ggml.add_{name}_token" for name in ("eos", "sep", "unknown", "padding", "cls", "mask")), False
 )
-SPECIAL, WHOLE = 3, 4  # token types: control, and matched in a text before any other step
-BEGINS = ("llama-bpe", "llama3", "llama-v3", "falcon3")  # split patterns for which llama.cpp begins a text with a token
 
 
 @dataclass(frozen=True)
@@ -98,60 +93,10 @@ class GGUF:
 
     def tokenizer(self) -> Ranked | HuggingFace:
         """The tokenizer. Raises UserError for a vocabulary that is neither byte-level nor SentencePiece's."""
-        values = {key.removeprefix("tokenizer."): value for key, value in self.header.values.items()}
-        known: dict[Any, Callable[[Json], Ranked | HuggingFace]] = {"gpt2": of_bytes, "llama": of_pieces}
-        if (model := values.get("ggml.model")) not in known:
-            what = "only vocabularies of bytes (gpt2) and of SentencePiece (llama) are read"
-            hint = "the model's folder with tokenizer.json may be"
-            raise UserError(f"{self.header.path}: tokenizer.ggml.model: {show(model)}: {what}; {hint}")
-        if (count := len(values["ggml.tokens"])) > MOST_IDS:
-            raise UserError(f"{self.header.path}: tokenizer.ggml.tokens: {count:,}; at most {MOST_IDS:,} are read")
         try:
-            return known[model](values)
+            return read_vocabulary({key.removeprefix("tokenizer."): each for key, each in self.header.values.items()})
         except UserError as error:
             raise UserError(f"{self.header.path}: {error}") from None
-
-
-def of_bytes(values: Json) -> Ranked:
-    """The tokenizer of a byte-level vocabulary, from the keys `ggml.*`. Raises UserError."""
-    tokens, split = values["ggml.tokens"], values.get("ggml.pre", "gpt-2")
-    types = values.get("ggml.token_type", [1] * len(tokens))
-    if not has_form(types, [int]) or len(types) != len(tokens):
-        raise UserError("tokenizer.ggml.token_type: expected a number for each token")
-    for key in ("ggml.add_space_prefix", "ggml.remove_extra_whitespaces", "ggml.precompiled_charsmap"):
-        if values.get(key):
-            raise UserError(f"tokenizer.{key} changes the text: it is not read for a vocabulary of bytes")
-    begins = values.get("ggml.add_bos_token", split in BEGINS)
-    return Ranked(
-        tokens,
-        values.get("ggml.merges", []),
-        split,
-        special=[id for id, kind in enumerate(types) if kind == SPECIAL],
-        whole=[id for id, kind in enumerate(types) if kind == WHOLE],
-        begin_of_text=values.get("ggml.bos_token_id") if begins else None,
-        ends=ends_of(values),
-        chat_template=values.get("chat_template"),
-    )
-
-
-def of_pieces(values: Json) -> HuggingFace:
-    """The tokenizer of a SentencePiece vocabulary, from the keys `ggml.*`. Raises UserError.
-
-    By default, llama.cpp begins a text with the token 1.
-    """
-    begin = values.get("ggml.bos_token_id", 1) if values.get("ggml.add_bos_token", True) else None
-    text = json.dumps(steps_of_pieces(values), ensure_ascii=False, separators=(",", ":"))
-    ends = ends_of({"ggml.eos_token_id": 2} | values)
-    return HuggingFace(text, len(values["ggml.tokens"]), begin, ends, values.get("chat_template"))
-
-
-def ends_of(values: Json) -> list[Any]:
-    """The ids at which generation stops. Raises UserError."""
-    several = values.get("ggml.eos_token_ids", [])  # of ollama
-    if not has_form(several, [int]):
-        raise UserError("tokenizer.ggml.eos_token_ids: expected a list of ids")
-    found = [values.get(f"ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
-    return [id for id in dict.fromkeys([*found, *several]) if id is not None]
 
 
 def open_gguf(path: Path) -> GGUF:

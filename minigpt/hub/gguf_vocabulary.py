@@ -1,39 +1,158 @@
-"""A tokenizer as the vocabulary of a GGUF file: tokens, their types, merges, and the name of a split pattern.
+"""The vocabulary of a GGUF file, the keys `tokenizer.*`, as a tokenizer and back.
 
-llama.cpp needs the merges of a byte-level vocabulary. `char` and `byte` have none, so they have no counterpart.
+A vocabulary of bytes (`gpt2`) has tokens, merges, and the name of a split pattern. llama.cpp needs the merges; `char`
+and `byte` have none, so they have no counterpart.
+
+A SentencePiece vocabulary (`llama`: Llama 2, Mistral, TinyLlama) is read as a tokenizer.json. It has a score for each
+piece. Of all neighbours whose union is a piece, sentencepiece's `bpe` models merge the two whose union has the best
+score, and the first two if scores are equal. A tokenizer.json has an ordered list of merges instead, which is computed
+here: every way to make a piece from two others, sorted by the score of the piece, best first. The order of two ways to
+make the same piece makes no difference: no text was found in which both stand side by side and share a part.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from minigpt.hub.gguf_model import SPECIAL, WHOLE
-from minigpt.hub.tokenizer_json import letters_of_bytes, merges_of, ranks_of
+from minigpt.hub.keys import show
+from minigpt.hub.tokenizer_json import Spelled, spelled
 from minigpt.system.errors import UserError
-from minigpt.text.hf_steps import read_steps
+from minigpt.system.strict_json import has_form
+from minigpt.system.waiting import progress
+from minigpt.text.hf_steps import LARGEST, LONGEST_NAME, MOST_IDS, SPACE, Json, read_steps
 from minigpt.text.hf_tokenizer import HuggingFace
 from minigpt.text.ranked import Ranked
-from minigpt.text.split_patterns import CL100K, LLAMA3, OF_GGUF
+from minigpt.text.split_patterns import CL100K, LLAMA3, NAMES
 from minigpt.text.tokenizer import BPE, Public, Tokenizer
 
-NORMAL, UNUSED = 1, 5  # token types, besides SPECIAL and WHOLE
-NAMES = {"bpe": "gpt-2", "gpt2": "gpt-2", "cl100k_base": "dbrx", "o200k_base": "gpt-4o"}  # tokenizer.ggml.pre
+NORMAL, UNKNOWN, SPECIAL, WHOLE, UNUSED = 1, 2, 3, 4, 5  # types of tokens; WHOLE: matched before any other step
+ENDS = ("eos", "eot", "eom")
+BEGINS = ("llama-bpe", "llama3", "llama-v3", "falcon3")  # split patterns for which llama.cpp begins a text with a token
 
-Json = dict[str, Any]
+
+# ---------------------------------------------------------------------------------- read
 
 
-def vocabulary(tokenizer: Tokenizer) -> Json:
+def read_vocabulary(values: Json) -> Ranked | HuggingFace:
+    """The tokenizer, from the keys `ggml.*` and `chat_template`. Raises UserError for a vocabulary that is not read."""
+    known: dict[Any, Callable[[Json], Ranked | HuggingFace]] = {"gpt2": of_bytes, "llama": of_pieces}
+    if not isinstance(model := values.get("ggml.model"), str) or model not in known:
+        what = "only vocabularies of bytes (gpt2) and of SentencePiece (llama) are read"
+        raise UserError(f"tokenizer.ggml.model: {show(model)}: {what}; the model's folder with tokenizer.json may be")
+    if (count := len(values["ggml.tokens"])) > MOST_IDS:
+        raise UserError(f"tokenizer.ggml.tokens: {count:,}; at most {MOST_IDS:,} are read")
+    return known[model](values)
+
+
+def of_bytes(values: Json) -> Ranked:
+    """The tokenizer of a byte-level vocabulary, from the keys `ggml.*`. Raises UserError."""
+    tokens, split = values["ggml.tokens"], values.get("ggml.pre", "gpt-2")
+    types = values.get("ggml.token_type", [1] * len(tokens))
+    if not has_form(types, [int]) or len(types) != len(tokens):
+        raise UserError("tokenizer.ggml.token_type: expected a number for each token")
+    for key in ("ggml.add_space_prefix", "ggml.remove_extra_whitespaces", "ggml.precompiled_charsmap"):
+        if values.get(key):
+            raise UserError(f"tokenizer.{key} changes the text: it is not read for a vocabulary of bytes")
+    begins = values.get("ggml.add_bos_token", split in BEGINS)
+    return Ranked(
+        tokens,
+        values.get("ggml.merges", []),
+        split,
+        special=[id for id, kind in enumerate(types) if kind == SPECIAL],
+        whole=[id for id, kind in enumerate(types) if kind == WHOLE],
+        begin_of_text=values.get("ggml.bos_token_id") if begins else None,
+        ends=ends_of(values),
+        chat_template=values.get("chat_template"),
+    )
+
+
+def of_pieces(values: Json) -> HuggingFace:
+    """The tokenizer of a SentencePiece vocabulary, from the keys `ggml.*`. Raises UserError.
+
+    By default, llama.cpp begins a text with the token 1.
+    """
+    begin = values.get("ggml.bos_token_id", 1) if values.get("ggml.add_bos_token", True) else None
+    text = json.dumps(steps_of_pieces(values), ensure_ascii=False, separators=(",", ":"))
+    ends = ends_of({"ggml.eos_token_id": 2} | values)
+    return HuggingFace(text, len(values["ggml.tokens"]), begin, ends, values.get("chat_template"))
+
+
+def steps_of_pieces(values: Mapping[str, Any]) -> Json:
+    """The values of a tokenizer.json, from the keys `ggml.*`. Raises UserError for a vocabulary that is not read."""
+    tokens, scores, types = (values.get(f"ggml.{name}") for name in ("tokens", "scores", "token_type"))
+    if not (has_form([scores, types], ([float], [int])) and len(scores) == len(types) == len(tokens)):  # type: ignore[arg-type]
+        raise UserError("tokenizer.ggml.scores and token_type: expected a number for each token")
+    assert tokens is not None and scores is not None and types is not None
+    for key in ("ggml.precompiled_charsmap", "ggml.remove_extra_whitespaces"):
+        if values.get(key):
+            raise UserError(f"tokenizer.{key} changes the text: it is not read")
+    ids = {token: id for id, token in enumerate(tokens)}
+    if len(ids) < len(tokens):
+        raise UserError("tokenizer.ggml.tokens: two of them are equal")
+    pieces = {token: scores[id] for token, id in ids.items() if types[id] == NORMAL}
+    if odd := next((piece for piece in pieces if not set(piece) <= pieces.keys()), None):
+        raise UserError(
+            f"tokenizer.ggml.tokens: the piece {odd[:40]!r} has a character that is no piece: it is not read"
+        )
+    if odd := next((token for token, id in ids.items() if types[id] == WHOLE and SPACE in token), None):
+        raise UserError(f"tokenizer.ggml.tokens: {odd[:40]!r} is a user-defined token with a space: it is not read")
+    lead = [{"type": "Prepend", "prepend": SPACE}] if values.get("ggml.add_space_prefix", True) else []
+    signs = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+    added = [
+        {"id": id, "content": token, "special": types[id] != WHOLE, "normalized": types[id] == WHOLE}
+        for token, id in ids.items()
+        if types[id] in (UNKNOWN, SPECIAL, WHOLE)
+    ]
+    unknown = next((token for token, id in ids.items() if types[id] == UNKNOWN), None)
+    model = {"type": "BPE", "vocab": ids, "merges": merges_of(pieces), "byte_fallback": True, "fuse_unk": True}
+    return {
+        "added_tokens": added,
+        "normalizer": {"type": "Sequence", "normalizers": [*lead, signs]},
+        "model": model | {"unk_token": unknown},
+    }
+
+
+def merges_of(pieces: Mapping[str, float]) -> list[tuple[str, str]]:
+    """All pairs of pieces whose union is a piece, in the order in which they are merged. Raises UserError for so long
+    pieces, or so many pairs, that no tokenizer.json could hold them: n pieces `aaa...` are made of n^2 / 2 pairs."""
+    if long := next((piece for piece in pieces if len(piece) > LONGEST_NAME), None):
+        what = f"a piece of {len(long):,} characters; at most {LONGEST_NAME:,} are read"
+        raise UserError(f"tokenizer.ggml.tokens: {what}")
+    found, size = [], 0  # size: characters of the merges in a tokenizer.json
+    for piece, score in progress(pieces.items(), "finding the merges", len(pieces), "pieces"):
+        for cut in range(1, len(piece)):
+            left, right = piece[:cut], piece[cut:]
+            if left in pieces and right in pieces:
+                found.append((-score, left, right))
+                size += len('["",""],') + len(piece)
+        if size > LARGEST:
+            raise UserError(f"tokenizer.ggml.tokens: their merges take more than {LARGEST:,} characters")
+    return [(left, right) for _, left, right in sorted(found)]
+
+
+def ends_of(values: Json) -> list[Any]:
+    """The ids at which generation stops. Raises UserError."""
+    several = values.get("ggml.eos_token_ids", [])  # of ollama
+    if not has_form(several, [int]):
+        raise UserError("tokenizer.ggml.eos_token_ids: expected a list of ids")
+    found = [values.get(f"ggml.{name}_token_id") for name in ENDS]
+    return [id for id in dict.fromkeys([*found, *several]) if id is not None]
+
+
+# ---------------------------------------------------------------------------------- written
+
+
+def write_vocabulary(tokenizer: Tokenizer) -> Json:
     """The keys `tokenizer.*` of a GGUF file. Raises UserError for a tokenizer that has no counterpart."""
-    if isinstance(tokenizer, Ranked):
-        found = tokenizer.tokens, tokenizer.merges, tokenizer.split, tokenizer.whole
-    elif isinstance(tokenizer, HuggingFace):
-        found = of_file(tokenizer)
-    elif isinstance(tokenizer, (BPE, Public)):
-        found = of_pieces(tokenizer)
+    if isinstance(tokenizer, HuggingFace):
+        tokens, merges, split, whole = of_file(tokenizer)
+    elif isinstance(tokenizer, (BPE, Public, Ranked)):
+        tokens, merges, split, whole = spelled(tokenizer)
     else:
         why = f"{tokenizer.kind} has no merges, and llama.cpp reads a vocabulary by its merges"
         raise UserError(f"data.tokenizer: {why}: train with data.tokenizer=bpe or gpt2")
-    tokens, merges, split, whole = found
     if not merges:
         raise UserError(
             f"data.tokenizer: {tokenizer.kind}: llama.cpp reads a vocabulary by its merges, and it has none"
@@ -51,39 +170,21 @@ def vocabulary(tokenizer: Tokenizer) -> Json:
         "ggml.bos_token_id": tokenizer.begin_of_text,
         "chat_template": getattr(tokenizer, "chat_template", None),
     }
-    values |= {f"ggml.{name}_token_id": id for name, id in zip(("eos", "eot", "eom"), tokenizer.ends)}
+    values |= {f"ggml.{name}_token_id": id for name, id in zip(ENDS, tokenizer.ends)}
     return {f"tokenizer.{key}": value for key, value in values.items() if value is not None}
 
 
-Found = tuple[list[Any], list[str], str, list[int]]  # tokens (None: an id without one), merges, split, whole tokens
-
-
-def of_pieces(tokenizer: BPE | Public) -> Found:
-    """The vocabulary of a tokenizer that tiktoken runs: its merges are computed from its ranks."""
-    ranks, letters = ranks_of(tokenizer), letters_of_bytes()
-    spelled = {piece: "".join(letters[byte] for byte in piece) for piece in ranks}
-    tokens: list[Any] = [None] * tokenizer.vocab_size
-    for piece, id in ranks.items():
-        tokens[id] = spelled[piece]
-    for name, id in tokenizer.special_tokens.items():
-        tokens[id] = name
-    merges = [f"{spelled[left]} {spelled[right]}" for left, right in merges_of(ranks)]
-    return tokens, merges, NAMES[tokenizer.kind], []
-
-
-def of_file(tokenizer: HuggingFace) -> Found:
+def of_file(tokenizer: HuggingFace) -> Spelled:
     """The vocabulary of a byte-level tokenizer.json. Raises UserError for steps that GGUF has no name for."""
     program = read_steps(tokenizer.text, tokenizer.vocab_size).program
     model, split = program["model"], split_name(program)
     if split is None or program["normalizer"] or model["type"] != "BPE" or model["byte_fallback"]:
         raise UserError("data.tokenizer: the steps of this tokenizer.json have no name in a GGUF file")
-    tokens: list[Any] = [None] * tokenizer.vocab_size
-    for token, id in model["vocab"].items():
-        tokens[id] = token
-    for one in program["added_tokens"]:
-        tokens[one["id"]] = one["content"]
+    names = {id: token for token, id in model["vocab"].items()}
+    names |= {one["id"]: one["content"] for one in program["added_tokens"]}
+    tokens = [names.get(id) for id in range(tokenizer.vocab_size)]
     merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
-    return tokens, merges, split, [one["id"] for one in program["added_tokens"] if not one["special"]]
+    return Spelled(tokens, merges, split, [one["id"] for one in program["added_tokens"] if not one["special"]])
 
 
 def split_name(program: Json) -> str | None:
@@ -97,5 +198,5 @@ def split_name(program: Json) -> str | None:
     if by_letters and kinds == ["Split", "ByteLevel"] and not words[-1]["use_regex"]:
         pattern = words[0]["pattern"].get("Regex")
         pattern = LLAMA3 if pattern == CL100K else pattern  # both split a text into the same words
-        return next((name for name, known in OF_GGUF.items() if known == pattern), None)
+        return NAMES[pattern][0] if pattern in NAMES else None
     return None

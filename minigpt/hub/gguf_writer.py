@@ -19,7 +19,7 @@ from minigpt.hub.family import Family, to_theirs
 from minigpt.hub.gguf_architectures import BY_FAMILY, KNOWN, Architecture, flat
 from minigpt.hub.gguf_header import Header, Stored
 from minigpt.hub.gguf_model import OURS, library, read_metadata
-from minigpt.hub.gguf_vocabulary import vocabulary
+from minigpt.hub.gguf_vocabulary import write_vocabulary
 from minigpt.hub.keys import show
 from minigpt.hub.spelled import differences, spell_out
 from minigpt.model import ModelConfig
@@ -89,7 +89,7 @@ def counterparts(run: Run) -> tuple[Family, Json, Json]:
     troubles = list[str]()
     words: Json = {}
     try:
-        words = vocabulary(run.tokenizer)
+        words = write_vocabulary(run.tokenizer)
     except UserError as error:
         troubles.append(str(error))
     try:

@@ -19,7 +19,7 @@ from minigpt.hub.folder import CONFIG, PICKLES, Folder, Place, check_tensors, op
 from minigpt.hub.gguf_model import GGUF, open_gguf
 from minigpt.hub.keys import BEFORE_TEXT, show
 from minigpt.hub.make_run import check_vocabulary, config_of, made_before, make_run
-from minigpt.hub.read_tokenizer import odd_ends, read_tokenizer
+from minigpt.hub.tokenizer_json import odd_ends, read_tokenizer
 from minigpt.model import ModelConfig
 from minigpt.runs.assemble import RunConfig
 from minigpt.runs.checkpoint import CheckpointError, tensors_of

@@ -9,11 +9,11 @@ import yaml
 
 from minigpt.config.options import to_python
 from minigpt.hub.make_run import ORIGIN
-from minigpt.hub.tokenizer_json import is_published
 from minigpt.languages.language import Stories
 from minigpt.runs.run import ENVIRONMENT, MAX_CHANGES, Run
 from minigpt.system.folder import read_start
 from minigpt.system.strict_json import parse_json
+from minigpt.text.hf_tokenizer import Published
 
 PLAIN = """\
 ```python
@@ -51,7 +51,7 @@ def model_card(run: Run, remote_code: bool, architecture: str) -> str:
     consent = ", trust_remote_code=True" if remote_code else ""
     load = PLAIN.format(consent=consent, prompt=prompt, reader=tokenizer_class(run, architecture))
     notes = (CARRIED if remote_code else "") + (
-        TOKENS if run.tokenizer.special_tokens and not is_published(run.tokenizer) else ""
+        TOKENS if run.tokenizer.special_tokens and not isinstance(run.tokenizer, Published) else ""
     )
     return (
         f"---\n{written(about)}---\n\n# {run.folder.name}\n\n{beginning(run)}, here as `{architecture}`.\n\n"
@@ -89,7 +89,7 @@ def recorded(path: Path) -> dict[str, Any]:
 
 def tokenizer_class(run: Run, architecture: str) -> str:
     """The class that reads the tokenizer. In a Qwen 2 folder, AutoTokenizer always uses Qwen 2's split pattern."""
-    strange = architecture == "Qwen2ForCausalLM" and not is_published(run.tokenizer)
+    strange = architecture == "Qwen2ForCausalLM" and not isinstance(run.tokenizer, Published)
     return "PreTrainedTokenizerFast" if strange else "AutoTokenizer"
 
 

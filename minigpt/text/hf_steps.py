@@ -1,4 +1,4 @@
-"""The steps of an untrusted tokenizer.json: which of them are run, and what bytes each token stands for.
+"""The steps of a tokenizer.json: how they are written, which of an untrusted file are run, the bytes of each token.
 
 Such a file is a program: normalise the text, split it into words, merge their characters or bytes. It is copied into
 new values, with known steps and known options only. A step that hides or changes text (lower case, removed spaces,
@@ -8,13 +8,14 @@ plain text (templates, truncation, padding, decoders) are left out.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from minigpt.system.errors import UserError
 from minigpt.system.strict_json import has_form, parse_json
 from minigpt.text.split_patterns import CHARACTERS, KNOWN
-from minigpt.text.tokenizer import byte_letters
+from minigpt.text.tokenizer import from_letters
 
 LARGEST = 40 << 20  # characters of a tokenizer.json; the largest of the known families has 34 million
 MOST_IDS = 1 << 20
@@ -23,6 +24,42 @@ SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # what SentencePiece writes for a space
 
 Json = dict[str, Any]
 FILE = {"added_tokens": [{"id": int, "content": str, "special": bool}], "model": {"type": str, "vocab": {str: int}}}
+CHANGING = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")  # options of a model that change or hide text
+
+
+# ---------------------------------------------------------------------------------- how steps are written
+
+
+def bpe_model(vocabulary: Json, merges: Any, **options: Any) -> Json:
+    """A model that merges pairs. `ignore_merges`: a word that is in the vocabulary is one piece, as in tiktoken."""
+    plain = {"dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None}
+    flags = {"fuse_unk": False, "byte_fallback": False, "ignore_merges": True}
+    return {"type": "BPE"} | plain | flags | options | {"vocab": vocabulary, "merges": merges}
+
+
+def word_level(vocabulary: Json, unknown: str) -> Json:
+    """A model that looks up whole words; the token `unknown` stands for the words that it lacks."""
+    return {"type": "WordLevel", "vocab": vocabulary, "unk_token": unknown}
+
+
+def split(pattern: Json, behavior: str = "Isolated") -> Json:
+    """The step that splits a text into the matches of a pattern, and what is between them."""
+    return {"type": "Split", "pattern": pattern, "behavior": behavior, "invert": False}
+
+
+def byte_level(use_regex: bool = False, add_prefix_space: bool = False) -> Json:
+    """The step that writes each byte as a printable character; with `use_regex` it splits into GPT-2's words first."""
+    space = {"add_prefix_space": add_prefix_space}
+    return {"type": "ByteLevel"} | space | {"trim_offsets": False, "use_regex": use_regex}
+
+
+def added_token(id: int, content: str, special: bool, **flags: Any) -> Json:
+    """An entry of `added_tokens`: a token that is matched in a text before any other step."""
+    known = {name: bool(flags.get(name)) for name in ("single_word", "lstrip", "rstrip", "normalized")}
+    return {"id": id, "content": content} | known | {"special": special}
+
+
+# ---------------------------------------------------------------------------------- which steps are read
 
 
 @dataclass(frozen=True)
@@ -57,9 +94,11 @@ def read_steps(text: str, vocab_size: int) -> Steps:
     check_ids(model["vocab"], added, vocab_size)
     normalizers = [read_normalizer(one) for one in listed(values, "normalizer", "normalizers")]
     words = [read_split(one) for one in listed(values, "pre_tokenizer", "pretokenizers")]
-    pieces = bytes_of(model, added, writing([*normalizers, *words]), vocab_size)
+    whole = [(one["content"], one["id"]) for one in added]
+    how, fallback = writing([*normalizers, *words]), bool(model.get("byte_fallback"))
+    pieces = bytes_of(model["vocab"].items(), whole, vocab_size, how, fallback)
     leads, again = take_lead(normalizers, words)
-    program: Json = {"version": "1.0", "model": model, "added_tokens": [read_added(one) for one in added]}
+    program: Json = {"version": "1.0", "model": model, "added_tokens": [added_token(**one) for one in added]}
     program |= dict.fromkeys(("truncation", "padding", "post_processor", "decoder"))
     program["normalizer"] = {"type": "Sequence", "normalizers": normalizers} if normalizers else None
     program["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": words} if words else None
@@ -70,23 +109,19 @@ def read_model(model: Json) -> Json:
     """The values of a model that merges pairs (BPE), or looks up whole words (WordLevel). Raises UserError."""
     if model["type"] not in ("BPE", "WordLevel"):
         raise UserError(f"the model {model['type'][:40]!r} is not run here, only BPE")
-    for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
+    for name in CHANGING:
         if model.get(name):
             raise UserError(f"the model's {name} is not run here: it changes or hides text")
     vocabulary, unknown = model["vocab"], model.get("unk_token")
     if not (vocabulary and has_form(unknown, str | None)):
         raise UserError("the model must have a vocabulary, and its unk_token must be a text")
-    known = {"type": model["type"], "vocab": vocabulary, "unk_token": unknown if unknown in vocabulary else None}
-    if (
-        model["type"] == "WordLevel"
-    ):  # any token may stand for an unknown word: its bytes differ, so `encode` raises an error
-        return known | {"unk_token": next(iter(vocabulary))}
+    if model["type"] == "WordLevel":  # any token may stand for an unknown word: its bytes differ, so `encode` raises
+        return word_level(vocabulary, next(iter(vocabulary)))
     merges = model.get("merges")
     if not (has_form(merges, [str]) or has_form(merges, [(str, str)])):
         raise UserError("the model's merges must be a list of pairs of tokens")
     flags = {name: bool(model.get(name)) for name in ("fuse_unk", "byte_fallback", "ignore_merges")}
-    nothing = dict.fromkeys(("dropout", "continuing_subword_prefix", "end_of_word_suffix"))
-    return known | flags | nothing | {"merges": merges}
+    return bpe_model(vocabulary, merges, unk_token=unknown if unknown in vocabulary else None, **flags)
 
 
 def check_ids(vocabulary: dict[str, int], added: list[Json], vocab_size: int) -> None:
@@ -100,12 +135,6 @@ def check_ids(vocabulary: dict[str, int], added: list[Json], vocab_size: int) ->
     low, high = min(names.values(), default=0), max(names.values(), default=0)
     if low < 0 or high >= vocab_size:
         raise UserError(f"the tokenizer has ids from {low} to {high}, but the model has {vocab_size:,} rows for them")
-
-
-def read_added(one: Json) -> Json:
-    """The values of a token that is matched in a text before any other step."""
-    flags = {name: bool(one.get(name)) for name in ("single_word", "lstrip", "rstrip", "normalized")}
-    return {"id": one["id"], "content": one["content"], "special": one["special"]} | flags
 
 
 def listed(values: Json, name: str, plural: str) -> list[Json]:
@@ -136,8 +165,7 @@ def read_split(step: Json) -> Json:
     if kind == "Digits":
         return {"type": kind, "individual_digits": bool(step.get("individual_digits"))}
     if kind == "ByteLevel":
-        regex = {"use_regex": bool(step.get("use_regex", True)), "trim_offsets": False}
-        return {"type": kind, "add_prefix_space": bool(step.get("add_prefix_space", True))} | regex
+        return byte_level(bool(step.get("use_regex", True)), bool(step.get("add_prefix_space", True)))
     if kind == "Metaspace" and step.get("replacement") == SPACE:
         scheme = step.get("prepend_scheme", "always" if step.get("add_prefix_space", True) else "never")
         if scheme in ("always", "first", "never"):
@@ -157,7 +185,7 @@ def read_pattern(step: Json) -> Json:
         shown = pattern["Regex"] if len(pattern["Regex"]) <= 60 else f"{pattern['Regex'][:60]}..."
         known = "only the patterns in minigpt/text/split_patterns.py are"
         raise UserError(f"the split pattern {shown!r} is not run here, since a pattern may never end: {known}")
-    return {"type": "Split", "pattern": pattern, "behavior": step["behavior"], "invert": False}
+    return split(pattern, step["behavior"])
 
 
 def writing(steps: list[Json]) -> str:
@@ -188,20 +216,24 @@ def take_lead(normalizers: list[Json], words: list[Json]) -> tuple[str, str]:
     return leads
 
 
-def bytes_of(model: Json, added: list[Json], how: str, vocab_size: int) -> list[bytes]:
-    """(V,): the bytes of each id; `how` is that of `writing`, and an added token is its own text."""
-    letters, pieces = byte_letters(), ["\N{REPLACEMENT CHARACTER}".encode()] * vocab_size
-    fallback = {f"<0x{byte:02X}>": bytes([byte]) for byte in range(256)} if model.get("byte_fallback") else {}
+def bytes_of(
+    tokens: Iterable[tuple[str, int]], whole: Iterable[tuple[str, int]], vocab_size: int, how: str, fallback: bool
+) -> list[bytes]:
+    """(V,): the bytes of each id, from pairs of a token and its id; U+FFFD for an id that is not used.
+
+    `how` is that of `writing`; the tokens `whole` are their own text. `fallback`: a token <0x0A> stands for a byte.
+    Raises UserError.
+    """
+    pieces = ["\N{REPLACEMENT CHARACTER}".encode()] * vocab_size
+    single = {f"<0x{byte:02X}>": bytes([byte]) for byte in range(256)} if fallback else {}
     try:
-        for token, id in model["vocab"].items():
-            if how == "bytes" and all(letter in letters for letter in token):
-                pieces[id] = "".join(map(letters.__getitem__, token)).encode("latin-1")
-            elif how == "spaces":
-                pieces[id] = fallback.get(token) or token.replace(SPACE, " ").encode()
+        for token, id in tokens:
+            if how == "spaces":
+                pieces[id] = single.get(token) or token.replace(SPACE, " ").encode()
             else:
-                pieces[id] = token.encode()
-        for one in added:
-            pieces[one["id"]] = one["content"].encode()
+                pieces[id] = (from_letters(token) if how == "bytes" else None) or token.encode()
+        for token, id in whole:
+            pieces[id] = token.encode()
     except UnicodeEncodeError:
         raise UserError("a token has half a surrogate pair, which is not a character") from None
     return pieces

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,38 @@ PART = 1 << 16  # characters that are encoded at once: `tokenizers` needs some 1
 LONGEST_PART = 1 << 20  # characters of a part in which no word ends
 
 
-class HuggingFace(Tokenizer, kind="hf"):
+class Published(Tokenizer):
+    """The vocabulary of a published model. A special token stands for plain text only in `encode_marked`."""
+
+    def __init__(
+        self,
+        vocab_size: int,
+        begin_of_text: int | None,
+        ends: list[int],
+        chat_template: str | None,
+        special: Sequence[int] = (),
+    ):
+        """`chat_template` is kept for an export, and never run; `special` are other ids that have a meaning.
+
+        Raises UserError unless these are a number of ids, ids below that number, and a text or None.
+        """
+        if not (has_form([vocab_size, chat_template], (int, str | None)) and 0 < vocab_size <= MOST_IDS):
+            raise UserError(f"vocab_size must be a number up to {MOST_IDS:,}, and chat_template a text")
+        if not (has_form(ends, [int]) and has_form(begin_of_text, int | None)):
+            raise UserError("begin_of_text must be an id, and ends a list of ids")
+        ids = [*ends, *special, *([] if begin_of_text is None else [begin_of_text])]
+        if any(not 0 <= id < vocab_size for id in ids):
+            raise UserError(f"begin_of_text and ends must be ids from 0 to {vocab_size - 1}, found {ids}")
+        self.vocab_size, self.begin_of_text, self.ends = vocab_size, begin_of_text, ends
+        self.end_of_text, self.chat_template = ends[0] if ends else None, chat_template
+
+    @classmethod
+    def fit(cls, config: Any, texts: Iterable[str]) -> Tokenizer:
+        """A published vocabulary is not learned from a text. Raises UserError."""
+        raise UserError(f"data.tokenizer: {cls.kind} comes with a model: import one (python scripts/import_hf.py)")
+
+
+class HuggingFace(Published, kind="hf"):
     """An id is a token of a published vocabulary; the steps of its tokenizer.json lead from a text to the ids.
 
     Kinds of vocabulary: byte-level byte-pair encoding (GPT-2, Llama 3, Qwen), and SentencePiece's, in which a space is
@@ -38,27 +69,17 @@ class HuggingFace(Tokenizer, kind="hf"):
     def __init__(
         self, text: str, vocab_size: int, begin_of_text: int | None, ends: list[int], chat_template: str | None
     ):
-        """`text` is that of tokenizer.json. `chat_template` is kept for an export, and never run.
-
-        Raises UserError for steps that are not run here, and when `tokenizers` is not installed.
-        """
-        check_arguments(vocab_size, begin_of_text, ends, chat_template)
+        """`text` is that of tokenizer.json. Raises UserError for steps that are not run here, and when `tokenizers` is
+        not installed."""
+        super().__init__(vocab_size, begin_of_text, ends, chat_template)
         if not isinstance(text, str):
             raise UserError("text must be the text of a tokenizer.json")
-        self.text, self.vocab_size, self.chat_template = text, vocab_size, chat_template
-        self.begin_of_text, self.ends = begin_of_text, ends
-        self.end_of_text = ends[0] if ends else None
-        self._steps = read_steps(text, vocab_size)
+        self.text, self._steps = text, read_steps(text, vocab_size)
         self.special_tokens = self._steps.special
         self._plain = list(self._steps.pieces)  # (V,); a special token never stands for plain text
         for id in self.special_tokens.values():
             self._plain[id] = b"\xff"
         self._library = run_by_library(self._steps.program)
-
-    @classmethod
-    def fit(cls, config: Any, texts: Iterable[str]) -> Tokenizer:
-        """A published vocabulary is not learned from a text. Raises UserError."""
-        raise UserError(f"data.tokenizer: {cls.kind} comes with a model: import one (python scripts/import_hf.py)")
 
     def encode(self, text: str) -> Ids:
         """The ids (N,) of a text. Raises UserError for a character that the vocabulary cannot write."""
@@ -111,17 +132,6 @@ class HuggingFace(Tokenizer, kind="hf"):
     def token_bytes(self, id: int) -> bytes:
         """The bytes of a token. An id that the vocabulary does not use has the text U+FFFD."""
         return self._steps.pieces[self._check(id)]
-
-
-def check_arguments(vocab_size: Any, begin_of_text: Any, ends: Any, chat_template: Any) -> None:
-    """Raises UserError unless these are a number of ids, ids below that number, and a text or None."""
-    if not (has_form([vocab_size, chat_template], (int, str | None)) and 0 < vocab_size <= MOST_IDS):
-        raise UserError(f"vocab_size must be a number up to {MOST_IDS:,}, and chat_template a text")
-    if not (has_form(ends, [int]) and has_form(begin_of_text, int | None)):
-        raise UserError("begin_of_text must be an id, and ends a list of ids")
-    ids = [*ends, *([] if begin_of_text is None else [begin_of_text])]
-    if any(not 0 <= id < vocab_size for id in ids):
-        raise UserError(f"begin_of_text and ends must be ids from 0 to {vocab_size - 1}, found {ids}")
 
 
 def run_by_library(program: Json) -> Any:

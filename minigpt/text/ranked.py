@@ -7,21 +7,21 @@ N ids   V vocabulary size
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from itertools import count
 
 import numpy as np
 import tiktoken
 
 from minigpt.system.errors import UserError
 from minigpt.system.strict_json import has_form
-from minigpt.text.hf_tokenizer import check_arguments
+from minigpt.text.hf_steps import bytes_of
+from minigpt.text.hf_tokenizer import Published
 from minigpt.text.seams import Unencodable, last_part
 from minigpt.text.split_patterns import OF_GGUF
-from minigpt.text.tokenizer import Ids, Tokenizer, byte_letters, encode_parts, split_at, utf8
+from minigpt.text.tokenizer import Ids, encode_parts, from_letters, split_at, utf8
 
 
-class Ranked(Tokenizer, kind="ranked"):
+class Ranked(Published, kind="ranked"):
     """An id is a token of a published vocabulary of bytes; pairs are merged in the order of a list of merges."""
 
     def __init__(
@@ -38,29 +38,22 @@ class Ranked(Tokenizer, kind="ranked"):
         """The V tokens and the merges have a letter for each byte, as GPT-2's; `split` is as in `tokenizer.ggml.pre`.
 
         `special` and `whole` are the ids of tokens that are plain text instead; the `whole` ones are matched in a text
-        before any other step.
-        `chat_template` is kept for an export, and never run. Raises UserError.
+        before any other step. Raises UserError.
         """
         if not (has_form(tokens, [str]) and has_form(merges, [str]) and has_form([special, whole], [[int]])):
             raise UserError("tokens and merges must be lists of texts, special and whole lists of ids")
-        check_arguments(len(tokens), begin_of_text, [*ends, *special, *whole], chat_template)
-        if split not in OF_GGUF:
+        super().__init__(len(tokens), begin_of_text, ends, chat_template, [*special, *whole])
+        if not isinstance(split, str) or split not in OF_GGUF:
             raise UserError(f"the split pattern {str(split)[:40]!r} is not known here, only {', '.join(OF_GGUF)}")
         self.tokens, self.merges, self.split, self.special, self.whole = tokens, merges, split, special, whole
-        self.vocab_size, self.begin_of_text, self.ends = len(tokens), begin_of_text, ends
-        self.end_of_text, self.chat_template = (ends[0] if ends else None), chat_template
         self.special_tokens = {tokens[id]: id for id in special}
         self._whole = {tokens[id]: id for id in whole}
-        self._pieces = bytes_of(tokens, {*special, *whole})
+        own_text = [(tokens[id], id) for id in (*special, *whole)]
+        self._pieces = bytes_of(zip(tokens, count()), own_text, len(tokens), "bytes", False)
         ids = {piece: id for id, piece in enumerate(self._pieces) if id not in {*special, *whole}}
         ranks = ranks_of(merges, ids)
         self._ids = np.array([ids.get(piece, -1) for piece in ranks], dtype=np.int64)  # (ranks,): -1 is unknown
         self._encoding = tiktoken.Encoding("ranked", pat_str=OF_GGUF[split], mergeable_ranks=ranks, special_tokens={})
-
-    @classmethod
-    def fit(cls, config: Any, texts: Iterable[str]) -> Tokenizer:
-        """A published vocabulary is not learned from a text. Raises UserError."""
-        raise UserError(f"data.tokenizer: {cls.kind} comes with a model: import one (python scripts/import_hf.py)")
 
     def encode(self, text: str) -> Ids:
         """The ids (N,) of a text. Raises UserError for a character with a byte that the vocabulary lacks."""
@@ -92,32 +85,17 @@ class Ranked(Tokenizer, kind="ranked"):
         return self._pieces[self._check(id)]
 
 
-def bytes_of(tokens: list[str], as_it_is: set[int]) -> list[bytes]:
-    """(V,): the bytes of each token, which has a letter for each byte, or is plain text (the ids `as_it_is`)."""
-    letters = byte_letters()
-    try:
-        return [
-            token.encode()
-            if id in as_it_is or any(letter not in letters for letter in token)
-            else "".join(map(letters.__getitem__, token)).encode("latin-1")
-            for id, token in enumerate(tokens)
-        ]
-    except UnicodeEncodeError:
-        raise UserError("a token has half a surrogate pair, which is not a character") from None
-
-
 def ranks_of(merges: list[str], ids: dict[bytes, int]) -> dict[bytes, int]:
     """The pieces that merges can make -> their ranks: the 256 bytes, then the union of each pair, in order.
 
     Raises UserError for a pair that is not made of two tokens, or whose union is not a token.
     """
-    letters, ranks = byte_letters(), {bytes([byte]): byte for byte in range(256)}
+    ranks = {bytes([byte]): byte for byte in range(256)}
     for merge in merges:
-        pair = merge.split(" ")
-        try:
-            left, right = ("".join(map(letters.__getitem__, one)).encode("latin-1") for one in pair)
-        except (ValueError, KeyError):
-            raise UserError(f"the merge {merge[:40]!r} is not a pair of tokens") from None
+        pair = [from_letters(token) for token in merge.split(" ")]
+        if len(pair) != 2 or None in pair:
+            raise UserError(f"the merge {merge[:40]!r} is not a pair of tokens")
+        left, right = (piece or b"" for piece in pair)
         if not (left in ids and right in ids and left + right in ids):
             raise UserError(f"the merge {merge[:40]!r} is made of, or makes, what is no token")
         ranks.setdefault(left + right, len(ranks))

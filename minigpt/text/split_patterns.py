@@ -27,25 +27,21 @@ SMOLLM = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?![^\s\
 
 KNOWN = frozenset({GPT2, LLAMA3, QWEN2, TEKKEN, GPT4O, CL100K, SMOLLM, CHARACTERS, BLOOM})
 
-OF_GGUF = {
-    "gpt-2": GPT2,
-    "phi-2": GPT2,
-    "mpt": GPT2,
-    "olmo": GPT2,
-    "smollm": SMOLLM,
-    "starcoder": SMOLLM,
-    "refact": SMOLLM,
-    "command-r": SMOLLM,
-    "llama-bpe": LLAMA3,
-    "llama3": LLAMA3,
-    "llama-v3": LLAMA3,
-    "dbrx": LLAMA3,
-    "smaug-bpe": LLAMA3,
-    "falcon3": LLAMA3,
-    "qwen2": QWEN2,
-    "deepseek-r1-qwen": QWEN2,
-    "tekken": TEKKEN,
-    "gpt-4o": GPT4O,
-    "llama4": GPT4O,
+NAMES = {
+    GPT2: ("gpt-2", "phi-2", "mpt", "olmo"),
+    SMOLLM: ("smollm", "starcoder", "refact", "command-r"),
+    LLAMA3: ("llama-bpe", "llama3", "llama-v3", "dbrx", "smaug-bpe", "falcon3"),
+    QWEN2: ("qwen2", "deepseek-r1-qwen"),
+    TEKKEN: ("tekken",),
+    GPT4O: ("gpt-4o", "llama4"),
 }
+"""A pattern -> its names in `tokenizer.ggml.pre`; the first is the one that is written."""
+OF_GGUF = {name: pattern for pattern, names in NAMES.items() for name in names}
 """`tokenizer.ggml.pre` -> its pattern."""
+OF_TIKTOKEN = {
+    "bpe": ("gpt-2", GPT2),
+    "gpt2": ("gpt-2", GPT2),
+    "cl100k_base": ("dbrx", CL100K),
+    "o200k_base": ("gpt-4o", GPT4O),
+}
+"""A kind of tokenizer that tiktoken runs -> the name of its pattern in a GGUF file, and its pattern."""

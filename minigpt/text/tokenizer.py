@@ -21,9 +21,10 @@ import subprocess
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
@@ -33,7 +34,7 @@ import numpy.typing as npt
 import tiktoken
 
 from minigpt.config.options import Component, Range, suggest
-from minigpt.system.errors import UserError
+from minigpt.system.errors import UserError, meant
 from minigpt.system.folder import read_file
 from minigpt.system.process import IGNORE_SIGINT, can_start, python_command
 from minigpt.system.strict_json import parse_json
@@ -42,6 +43,7 @@ from minigpt.text.seams import PART, SLOW, Unencodable, parts
 
 Ids = npt.NDArray[np.int64]
 MAX_BYTES = 32 << 20  # of a tokenizer.json; a larger file is a mistake or an attack
+LIKE_SPECIAL = re.compile(r"<\|[^\s<>|]{1,40}\|>|</?\w{1,40}>")
 
 
 class Tokenizer(Component):
@@ -147,6 +149,18 @@ def split_at(names: Iterable[str], text: str) -> list[str]:
     """Split a text at names: an odd number of strings, of which every second one is a name."""
     longest_first = sorted(names, key=len, reverse=True)
     return re.split(f"({'|'.join(map(re.escape, longest_first))})", text) if longest_first else [text]
+
+
+def misspelt(text: str, names: Collection[str]) -> list[str]:
+    """A note for each word of a text that looks like a special token and is not one of `names`."""
+    words = dict.fromkeys(word for section in split_at(names, text)[::2] for word in LIKE_SPECIAL.findall(section))
+    notes = []
+    for word in words:
+        near = meant(word, names, alike=0.7)
+        if near or word.startswith("<|"):
+            ending = near or f" (some of its special tokens: {', '.join([*names][:5])})"
+            notes.append(f"note: {word} is no special token of this model, so it is plain text{ending}")
+    return notes
 
 
 def utf8(text: str) -> bytes:
@@ -268,9 +282,9 @@ class BPE(Tiktoken, kind="bpe"):
     @classmethod
     def fit(cls, config: Config, texts: Iterable[str]) -> BPE:
         """Learn the merges. Raises UserError when `tokenizers` is not installed."""
-        vocabulary, latin = _learn(texts, config.vocab_size), byte_letters()
+        vocabulary = _learn(texts, config.vocab_size)
         pieces = sorted((piece for piece in vocabulary if len(piece) > 1), key=lambda piece: vocabulary[piece])
-        return cls(["".join(latin[letter] for letter in piece) for piece in pieces])
+        return cls(["".join(map(byte_letters().__getitem__, piece)) for piece in pieces])
 
 
 def _learn(texts: Iterable[str], vocab_size: int) -> dict[str, int]:
@@ -314,6 +328,7 @@ def shorter(part: str) -> list[str]:
     return [part[start : start + PART] for start in range(0, len(part), PART)]
 
 
+@cache
 def byte_letters() -> dict[str, str]:
     """The printable character that byte-level BPE uses for each byte -> the Latin-1 character of that byte.
 
@@ -322,6 +337,20 @@ def byte_letters() -> dict[str, str]:
     visible = [chr(byte) for byte in range(256) if chr(byte).isprintable() and byte != ord(" ")]
     hidden = [chr(byte) for byte in range(256) if chr(byte) not in visible]
     return dict(zip(visible, visible, strict=True)) | {chr(256 + i): hidden[i] for i in range(len(hidden))}
+
+
+def in_letters(piece: bytes) -> str:
+    """The bytes of a piece as letters: how published vocabularies write it."""
+    letters = {ord(latin): letter for letter, latin in byte_letters().items()}
+    return piece.decode("latin-1").translate(letters)
+
+
+def from_letters(token: str) -> bytes | None:
+    """The bytes of a token that has a letter for each; None if one of its characters is no such letter."""
+    known = byte_letters()
+    if any(letter not in known for letter in token):
+        return None
+    return "".join(map(known.__getitem__, token)).encode("latin-1")
 
 
 class Public(Tiktoken):
