@@ -26,8 +26,18 @@ def test_a_process_that_ends_has_no_answer(statement: str) -> None:
         process.send({})
         assert process.receive() is None
         process.process.wait()
-        process.send({})  # nobody reads it any more
+        assert not process.send({})  # nobody reads it any more
         assert process.receive() is None
+
+
+def test_half_a_message_of_a_parent_that_ended_is_not_read() -> None:
+    each = "import json; from minigpt.system.process import messages; "
+    with JsonProcess(f"{each}[print(json.dumps(one), flush=True) for one in messages()]") as process:
+        assert process.send({"n": 1}) and process.receive() == {"n": 1}
+        assert process.process.stdin
+        process.process.stdin.write('{"n": ')
+        process.process.stdin.close()
+        assert (process.receive(), process.process.wait()) == (None, 0)
 
 
 def test_it_imports_from_the_folders_of_its_parent_wherever_it_goes(

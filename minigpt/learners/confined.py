@@ -33,7 +33,7 @@ from minigpt.learners.guard import TimeIsUp, guard, stopped_after, watch_over_fo
 from minigpt.learners.verdict import Report, Verdict, frames_in, what_it_raised
 from minigpt.system.errors import UserError
 from minigpt.system.folder import open_plain, read_file
-from minigpt.system.process import NO_MORE, JsonProcess
+from minigpt.system.process import NO_MORE, JsonProcess, messages
 
 JUDGE = "minigpt.learners.check:check_file"
 SERVE = "from minigpt.learners import confined; confined.serve()"
@@ -184,8 +184,7 @@ def serve() -> None:
     silence(1)
     watch_over_forks()
     pkgutil.resolve_name(JUDGE)  # imported once, before any fork
-    for line in sys.stdin:
-        request = json.loads(line)
+    for request in messages():
         limits = Limits(**request.pop("limits"))
         if not FORKS:
             silence(0)  # otherwise the file could read the next request

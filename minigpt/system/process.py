@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -61,6 +61,13 @@ def python_command(statement: str, *arguments: str) -> list[str]:
     return [sys.executable, "-c", f"import sys; sys.path[:] = {folders!a}; {statement}", *arguments]
 
 
+def messages() -> Iterator[Any]:
+    """The messages that this process is sent, until the process that sends them ends, in the middle of one or not."""
+    for line in sys.stdin:
+        if line.endswith("\n"):
+            yield json.loads(line)
+
+
 class JsonProcess:
     """A Python process that executes a statement; it reads messages from stdin and writes answers to stdout.
 
@@ -88,12 +95,14 @@ class JsonProcess:
             start_new_session=session,
         )
 
-    def send(self, message: Any) -> None:
-        """Send a message. If the process has ended, nothing is sent, and `receive` returns None."""
+    def send(self, message: Any) -> bool:
+        """Send a message. False: the process has ended, so nothing was sent, and `receive` returns None."""
         assert self.process.stdin
         with suppress(BrokenPipeError):
             self.process.stdin.write(json.dumps(message) + "\n")
             self.process.stdin.flush()
+            return True
+        return False
 
     def receive(self) -> dict[str, Any] | None:
         """Wait for the next answer. None: the process ended first."""

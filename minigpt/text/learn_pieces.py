@@ -1,7 +1,7 @@
 """Learns the pieces of byte-pair encoding in a separate process, because `tokenizers` does not react to signals.
 
 `tokenizer.py` starts this file, and kills it when it is stopped itself. The texts come on stdin, each as a line of
-JSON, and after them an empty line; the answer is one line of JSON, {piece: id}. Nothing of minigpt is imported here, so
+JSON, and after them `null`; the answer is one line of JSON, {piece: id}. Nothing of minigpt is imported here, so
 that the process starts fast.
 """
 
@@ -19,7 +19,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 def texts() -> Iterator[str]:
     """The texts on stdin. When stdin ends, the parent process has ended, and this one exits."""
-    for line in iter(sys.stdin.readline, "\n"):
+    for line in iter(sys.stdin.readline, "null\n"):
         if not line:
             os._exit(1)
         yield json.loads(line)

@@ -17,12 +17,10 @@ import inspect
 import json
 import os
 import re
-import subprocess
 import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -36,7 +34,7 @@ import tiktoken
 from minigpt.config.options import Component, Range, suggest
 from minigpt.system.errors import UserError, meant
 from minigpt.system.folder import read_file
-from minigpt.system.process import IGNORE_SIGINT, can_start, python_command
+from minigpt.system.process import JsonProcess, can_start
 from minigpt.system.strict_json import parse_json
 from minigpt.system.waiting import interruptible, progress
 from minigpt.text.seams import PART, SLOW, Unencodable, parts
@@ -298,28 +296,18 @@ def _learn(texts: Iterable[str], vocab_size: int) -> dict[str, int]:
         hint = 'pip install -e ".[bpe]"'
         raise UserError(f"data.tokenizer: bpe is trained by the package tokenizers: {hint}") from None
     what, words = "training the tokenizer", (word for text in texts for part in parts(text) for word in shorter(part))
-    statement = f"{IGNORE_SIGINT}; import runpy; runpy.run_path({LEARN!a}, run_name='__main__')"
-    command = python_command(statement, str(vocab_size))
-    pipe, env = subprocess.PIPE, dict(os.environ)
-    if not can_start(4 + (os.cpu_count() or 1)):  # those of tokenizers, which learns the same without them, and ours
-        env["TOKENIZERS_PARALLELISM"] = "false"
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, encoding="utf-8", env=env) as learner:
-        assert learner.stdin and learner.stdout
-        try:
-            with suppress(BrokenPipeError):
-                for part in progress(words, what, unit="parts of the text"):
-                    utf8(part)
-                    learner.stdin.write(json.dumps(part) + "\n")
-                learner.stdin.write("\n")
-                learner.stdin.flush()
-            answer = interruptible(learner.stdout.readline, what)
-        finally:
-            learner.kill()
-            with suppress(BrokenPipeError):
-                learner.stdin.close()
-    if not answer:
+    threads = 4 + (os.cpu_count() or 1)  # those of tokenizers, which learns the same without them, and ours
+    variables = {} if can_start(threads) else {"TOKENIZERS_PARALLELISM": "false"}
+    statement = f"import runpy; runpy.run_path({LEARN!a}, run_name='__main__')"
+    with JsonProcess(statement, str(vocab_size), variables=variables) as learner:
+        for part in progress(words, what, unit="parts of the text"):
+            utf8(part)
+            if not learner.send(part):
+                break
+        learner.send(None)
+        vocabulary = interruptible(learner.receive, what)
+    if not vocabulary:
         raise UserError(f"data.tokenizer: {what}: its process ended without an answer; is there enough memory?")
-    vocabulary: dict[str, int] = json.loads(answer)
     return vocabulary
 
 

@@ -5,10 +5,9 @@ A worker receives the tokenizer as JSON. It does not import torch: it starts in 
 
 from __future__ import annotations
 
+import base64
 import json
 import os
-import struct
-import subprocess
 import sys
 from collections import deque
 from collections.abc import Generator, Iterable
@@ -16,22 +15,20 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
-from typing import IO
+from typing import Any
 
 import numpy as np
 
 from minigpt.system.errors import UserError
-from minigpt.system.process import IGNORE_SIGINT, python_command
+from minigpt.system.process import JsonProcess, messages
 from minigpt.system.waiting import in_background
 from minigpt.text.cuts import Failed, Piece, encode_block
 from minigpt.text.seams import Before
 from minigpt.text.tokenizer import Byte, Char, Ids, Tokenizer
 
 WORTHWHILE = 16 << 20  # characters of a text for which processes are started
-LENGTH = struct.Struct("<Q")  # in front of each message
 # `import minigpt` would import torch, so an empty module with the path of the package takes its place.
-STATEMENT = f"""{IGNORE_SIGINT}
-import types
+SERVE = f"""import sys, types
 sys.modules["minigpt"] = package = types.ModuleType("minigpt")
 package.__path__ = [{str(Path(__file__).parents[1])!a}]
 from minigpt.text.workers import serve
@@ -96,79 +93,45 @@ def encoded(blocks: Iterable[list[Piece]], tokenizer: Tokenizer, processes: int)
             worker.end()
 
 
-class Worker:
+class Worker(JsonProcess):
     """A worker process. It has its own session: Ctrl-C reaches only the main process, which ends the worker."""
 
     def __init__(self, tokenizer: Tokenizer):
-        pipe = subprocess.PIPE
-        env = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # numpy starts threads for matrices, of which there are none
-        command = python_command(STATEMENT)
-        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True, env=env)
-        with suppress(BrokenPipeError):
-            self._send(json.dumps(tokenizer.to_json()).encode())
-
-    def _send(self, message: bytes) -> None:
-        assert self.process.stdin
-        write(self.process.stdin, message)
+        # numpy starts threads for matrices, of which there are none
+        super().__init__(SERVE, variables={"OPENBLAS_NUM_THREADS": "1"})
+        self.send(tokenizer.to_json())
 
     def encode(self, block: list[Piece]) -> tuple[Ids, list[int]]:
         """The ids (N,) of a block, and how many each piece has. Raises Failed, also if the process has ended."""
-        assert self.process.stdout
-        try:
-            self._send(json.dumps(block, ensure_ascii=False).encode("utf-8", "surrogatepass"))
-            answer = json.loads(read(self.process.stdout))
-            if isinstance(answer, dict):
-                raise Failed(**answer)
-            return np.frombuffer(read(self.process.stdout), "<u4").astype(np.int64), answer  # (N,)
-        except (BrokenPipeError, EOFError):
+        self.send(block)
+        answer = self.receive()
+        if answer is None:
             code = self.process.wait()
             ended = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
             what = f"a process that tokenizes it, and what follows, {ended}: is there enough memory?"
-            raise Failed(block[0].document, what) from None
-
-    def end(self) -> None:
-        """Wait until the killed process has ended, and close its pipes."""
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe:
-                with suppress(BrokenPipeError):
-                    pipe.close()
-
-
-def write(stream: IO[bytes], message: bytes) -> None:
-    """Send a message."""
-    stream.write(LENGTH.pack(len(message)))
-    stream.write(message)
-    stream.flush()
-
-
-def read(stream: IO[bytes]) -> bytes:
-    """Wait for a message. Raises EOFError where the other process has ended."""
-    length = stream.read(LENGTH.size)
-    message = stream.read(*LENGTH.unpack(length)) if len(length) == LENGTH.size else b""
-    if len(length) < LENGTH.size or len(message) < LENGTH.unpack(length)[0]:
-        raise EOFError
-    return message
+            raise Failed(block[0].document, what)
+        if "message" in answer:
+            raise Failed(**answer)
+        return np.frombuffer(base64.b64decode(answer["ids"]), "<u4").astype(np.int64), answer["counts"]  # (N,)
 
 
 def serve() -> None:
     """Answer until stdin ends: for each block, how many ids each piece has and the ids, or what has failed."""
-    source, answers = sys.stdin.buffer, sys.stdout.buffer
-    with suppress(EOFError, BrokenPipeError), in_background():  # the process that asks shows the progress
-        tokenizer, mistake = None, ""
+    with suppress(BrokenPipeError), in_background():  # the process that asks shows the progress
+        tokenizer, mistake, asked = None, "", messages()
         try:
-            tokenizer = Tokenizer.from_json(json.loads(read(source)))
+            tokenizer = Tokenizer.from_json(next(asked, None))
         except UserError as error:
             mistake = str(error)
-        while True:
-            sent = json.loads(read(source).decode("utf-8", "surrogatepass"))
-            block = [Piece(document, n, text, Before(*before)) for document, n, text, before in sent]
+        for pieces in asked:
+            block = [Piece(document, n, text, Before(*before)) for document, n, text, before in pieces]
             try:
                 if tokenizer is None:
                     raise Failed(block[0].document, mistake)
                 ids, counts = encode_block(tokenizer, block)
+                raw = base64.b64encode(ids.astype("<u4").tobytes())
+                answer: dict[str, Any] = {"counts": counts, "ids": raw.decode()}
             except Failed as error:
-                write(answers, json.dumps({"document": error.document, "message": error.message}).encode())
-                continue
-            write(answers, json.dumps(counts).encode())
-            write(answers, ids.astype("<u4").tobytes())
+                answer = {"document": error.document, "message": error.message}
+            sys.stdout.write(json.dumps(answer) + "\n")
+            sys.stdout.flush()
