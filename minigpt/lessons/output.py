@@ -17,6 +17,7 @@ from pathlib import Path
 
 from minigpt.lessons.prose import as_html, as_text
 from minigpt.runs import report
+from minigpt.system.bars import in_notebook
 
 STYLE = Path(__file__).with_name("output.css").read_text(encoding="utf-8")  # of what is shown, in a notebook too
 
@@ -75,12 +76,6 @@ def show(*outputs: Output) -> None:
 def say(text: str) -> None:
     """Show a text in the Markdown of `prose.py`: sentences with numbers that were just computed."""
     show(Output(as_text(text), as_html(text, top=4)))
-
-
-def in_notebook() -> bool:
-    """Whether this is a notebook's kernel."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return hasattr(shell, "kernel")
 
 
 def can_ask() -> bool:
