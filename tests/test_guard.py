@@ -21,7 +21,6 @@ from plugin_kinds import PLUGIN_KINDS
 from torch import Tensor, nn
 
 from minigpt.attention import Attention, SoftmaxAttention
-from minigpt.attention.averages.average import Average
 from minigpt.attention.averages.average_loop import AverageLoop
 from minigpt.attention.averages.average_matrix import AverageMatrix
 from minigpt.attention.averages.average_softmax import AverageSoftmax
@@ -66,7 +65,66 @@ def off(kind: type[Attention], mix: object) -> float:
     return float((mix(layer, *qkv) - Attention.mix(layer, *qkv)).abs().max())
 
 
-# ---- the softmax family: the fast kernel ----
+# ---- named steps, changed ----
+
+
+Change = Callable[..., Any]  # what a subclass's method returns: a function of the parent's method, and of its arguments
+
+
+def of_values(change: Callable[[Tensor], Tensor]) -> tuple[str, Change]:
+    """A `qkv` with other values."""
+    return "qkv", lambda parent, *arguments: (*(made := parent(*arguments))[:2], change(made[2]))
+
+
+STEPS: dict[str, dict[str, Change]] = {
+    "capped": {"scores": lambda parent, query, key: 1.5 * (parent(query, key) / 1.5).tanh()},
+    "negated": {"scores": lambda parent, query, key: -parent(query, key)},
+    "sharper": {"scale": lambda parent, *query: 2 * parent(*query)},
+    "near": {"mask": lambda parent, T, S, device: parent(T, S, device) & (distance(T, S) < 3)},
+    "sloped": {"bias": lambda parent, query, key: parent(query, key) - distance(query.shape[2], key.shape[2])},
+    "with a sink": {"normalise": lambda parent, scores: parent(F.pad(scores, (0, 1)))[..., :-1]},
+    "halved": {"weights": lambda parent, query, key: 0.5 * parent(query, key)},
+    "bounded values": dict([of_values(torch.tanh)]),
+    "turned queries": {"qkv": lambda parent, *arguments: (-(made := parent(*arguments))[0], *made[1:])},
+    "wider values": {
+        **dict([of_values(lambda value: torch.cat((value, value.tanh()), dim=-1))]),
+        "output": lambda parent, mixed, x: parent(sum(mixed.chunk(2, dim=-1)), x),
+    },
+    "narrower values": {
+        **dict([of_values(lambda value: value[..., ::2])]),
+        "output": lambda parent, mixed, x: parent(mixed.repeat_interleave(2, dim=-1), x),
+    },
+    "its own mix": {"mix": lambda parent, query, key, value: parent(query, key, value)},
+    "a plain cache": {"make_cache": lambda parent, length: KVCache(length)},
+    "weaker gates": {"gates": lambda parent, x: 0.5 * parent(x)},
+    "another filter": {"filter": lambda parent, length: 0.5 * parent(length)},
+}
+OF_AVERAGES: dict[str, dict[str, Change]] = {
+    "added to its input": {"output": lambda parent, mixed, x: x + parent(mixed, x)},
+    "choosing": {"qkv": lambda parent, *arguments: (parent(*arguments)[2],) * 3},
+}
+NOT = {  # what has no meaning: these read values of other layers, which are changed already; and this counts its scores
+    *((kind, step) for kind in ("value_residual", "cross_layer") for step in ("wider values", "narrower values")),
+    ("block_top_k", "with a sink"),
+}
+
+
+def changed(kind: type[Attention], step: str) -> type[Attention]:
+    """A subclass of a kind that changes one step."""
+
+    def method(name: str, change: Change) -> Callable[..., Any]:
+        return lambda self, *arguments: change(getattr(super(mine, self), name), *arguments)
+
+    mine = type("Mine", (kind,), {name: method(name, change) for name, change in (STEPS | OF_AVERAGES)[step].items()})
+    return mine
+
+
+def have(kind: type[Attention], step: str) -> bool:
+    """Whether a kind has the step, and the change has a meaning in it."""
+    return all(hasattr(kind, name) for name in STEPS[step]) and (kind.kind, step) not in NOT
+
+
+# ---- which changes lose a faster form ----
 
 
 @pytest.mark.parametrize("parent", SOFTMAX)
@@ -77,91 +135,51 @@ def test_what_ships_has_the_fast_kernel(parent: type[SoftmaxAttention]) -> None:
 
 
 @pytest.mark.parametrize("parent", SOFTMAX)
-def test_other_scores_lose_the_fast_kernel(parent: type[SoftmaxAttention]) -> None:
-    class Mine(parent):
-        def scores(self, query: Tensor, key: Tensor) -> Tensor:
-            return super().scores(query, key).tanh()
-
-    assert fitting(Mine, "mix") is Attention.mix
+@pytest.mark.parametrize("step", ["capped", "halved", "with a sink"])
+def test_other_scores_weights_and_normalisers_lose_the_fast_kernel(step: str, parent: type[SoftmaxAttention]) -> None:
+    mine = changed(parent, step)
+    assert fitting(mine, "mix") is fitting(changed(mine, "near"), "mix") is Attention.mix  # and further down
 
 
-@pytest.mark.parametrize("parent", SOFTMAX)
-def test_other_weights_lose_the_fast_kernel(parent: type[SoftmaxAttention]) -> None:
-    class Mine(parent):
-        def weights(self, query: Tensor, key: Tensor) -> Tensor:
-            return super().weights(query, key) * 0.5
+class OtherLayers:
+    """What goes in and what comes out are others; the mean between them is the same."""
 
-    assert fitting(Mine, "mix") is Attention.mix
+    order_blind = False
+    muon: ClassVar[dict[str, bool]] = {"gate.weight": False}
+
+    def __init__(self, *arguments: object):
+        super().__init__(*arguments)
+        self.gate = nn.Linear(16, 16)
+
+    def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
+        query, key, value = super().qkv(x, past)
+        return query.tanh(), key, value
+
+    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
+        return super().output(mixed, x) * self.gate(x)
+
+    def a_helper(self) -> None:
+        """New names cannot matter to what was written before them."""
 
 
-@pytest.mark.parametrize("parent", SOFTMAX)
-def test_another_normaliser_loses_the_fast_kernel(parent: type[SoftmaxAttention]) -> None:
-    class Mine(parent):
-        def normalise(self, scores: Tensor) -> Tensor:
-            return scores.sigmoid()
-
-    assert fitting(Mine, "mix") is Attention.mix
+class Recalls:
+    def recall(self, query: Tensor, key: Tensor, value: Tensor, past: Past) -> Tensor:
+        return self.mix(query, *past.append(key, value))
 
 
-@pytest.mark.parametrize("parent", SOFTMAX)
-def test_another_mask_or_scale_keeps_the_fast_kernel_and_is_honoured(parent: type[SoftmaxAttention]) -> None:
-    class Windowed(parent):
-        def mask(self, T: int, S: int, device: torch.device) -> Tensor:
-            return super().mask(T, S, device).triu(S - T - 1)
-
-    class Sharper(parent):
-        def scale(self, query: Tensor) -> float:
-            return 3.0
-
-    for mine in (Windowed, Sharper):
-        assert fitting(mine, "mix") is kernels.mix
-        assert off(mine, fitting(mine, "mix")) < 1e-12
-        layer, x = layer_of(mine), tokens()
-        assert not torch.allclose(layer(x), layer_of(parent)(x))
+class Keeps:
+    def make_cache(self, length: int) -> Past:
+        return KVCache(length)
 
 
 @pytest.mark.parametrize("parent", SOFTMAX)
-def test_other_layers_and_options_keep_the_fast_kernel(parent: type[SoftmaxAttention]) -> None:
-    class Mine(parent):
-        """What goes in and what comes out are others; the mean between them is the same."""
-
-        order_blind = False
-        muon: ClassVar[dict[str, bool]] = {"gate.weight": False}
-
-        def __init__(self, *arguments: object):
-            super().__init__(*arguments)
-            self.gate = nn.Linear(16, 16)
-
-        def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
-            query, key, value = super().qkv(x, past)
-            return query.tanh(), key, value
-
-        def output(self, mixed: Tensor, x: Tensor) -> Tensor:
-            return super().output(mixed, x) * self.gate(x)
-
-        def a_helper(self) -> None:
-            """New names cannot matter to what was written before them."""
-
-    assert fitting(Mine, "mix") is kernels.mix
-    assert off(Mine, fitting(Mine, "mix")) < 1e-12
-
-
-@pytest.mark.parametrize("parent", SOFTMAX)
-def test_a_cache_of_its_own_keeps_the_fast_kernel(parent: type[SoftmaxAttention]) -> None:
-    class Recalls(parent):
-        def recall(self, query: Tensor, key: Tensor, value: Tensor, past: Past) -> Tensor:
-            return self.mix(query, *past.append(key, value))
-
-    class Keeps(parent):
-        def make_cache(self, length: int) -> Past:
-            return KVCache(length)
-
-    class Both(parent):
-        recall, make_cache = Recalls.recall, Keeps.make_cache
-
-    for mine in (Recalls, Keeps, Both):
-        assert fitting(mine, "mix") is kernels.mix
-        assert off(mine, fitting(mine, "mix")) < 1e-12
+@pytest.mark.parametrize("mixin", ["near", "sharper", (OtherLayers,), (Recalls,), (Keeps,), (Recalls, Keeps)], ids=str)
+def test_another_mask_scale_input_output_or_cache_keeps_it_and_is_honoured(mixin: Any, parent: Any) -> None:
+    mine = changed(parent, mixin) if isinstance(mixin, str) else type("Mine", (*mixin, parent), {})
+    assert fitting(mine, "mix") is kernels.mix
+    assert off(mine, fitting(mine, "mix")) < 1e-12
+    x = tokens()
+    assert isinstance(mixin, tuple) or not torch.allclose(layer_of(mine)(x), layer_of(parent)(x))
 
 
 def test_a_kind_that_shares_keys_between_layers_keeps_it_too() -> None:
@@ -175,33 +193,7 @@ def test_a_mixin_that_changes_the_scores_loses_the_fast_kernel() -> None:
         def scores(self, query: Tensor, key: Tensor) -> Tensor:
             return super().scores(query, key).tanh()
 
-    class Mine(Bounded, MultiHead):
-        pass
-
-    assert fitting(Mine, "mix") is Attention.mix
-
-
-def test_a_mixin_that_changes_nothing_known_keeps_it() -> None:
-    class Helper:
-        def a_helper(self) -> None:
-            pass
-
-    class Mine(Helper, MultiHead):
-        pass
-
-    assert fitting(Mine, "mix") is kernels.mix
-
-
-def test_what_was_lost_stays_lost_further_down() -> None:
-    class Bounded(MultiHead):
-        def scores(self, query: Tensor, key: Tensor) -> Tensor:
-            return super().scores(query, key).tanh()
-
-    class Windowed(Bounded):
-        def mask(self, T: int, S: int, device: torch.device) -> Tensor:
-            return super().mask(T, S, device).triu(S - T - 1)
-
-    assert fitting(Windowed, "mix") is Attention.mix
+    assert fitting(type("Mine", (Bounded, MultiHead), {}), "mix") is Attention.mix
 
 
 def test_a_shortcut_of_its_own_is_kept() -> None:
@@ -232,14 +224,10 @@ def test_a_shortcut_says_itself_what_it_honours() -> None:
         def temperature(self) -> float:
             return 4.0
 
-    class Bounded(Fast):
-        def scores(self, query: Tensor, key: Tensor) -> Tensor:
-            return super().scores(query, key).tanh()
-
     assert fitting(Hotter, "mix") is Fast.mix
     assert fitting(Hotter, "mix", fast=False) is Attention.mix
     assert off(Hotter, fitting(Hotter, "mix")) < 1e-12
-    assert fitting(Bounded, "mix") is Attention.mix
+    assert fitting(changed(Fast, "capped"), "mix") is Attention.mix
 
 
 def test_an_unmarked_mix_honours_nothing() -> None:
@@ -247,74 +235,39 @@ def test_an_unmarked_mix_honours_nothing() -> None:
         def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             return kernels.mix(self, query, key, value)
 
-    class Windowed(Unmarked):
-        def mask(self, T: int, S: int, device: torch.device) -> Tensor:
-            return super().mask(T, S, device).triu(S - T - 1)
-
-    assert fitting(Windowed, "mix") is not Unmarked.mix
-    assert off(Windowed, fitting(Windowed, "mix")) < 1e-12
+    windowed = changed(Unmarked, "near")
+    assert fitting(windowed, "mix") is not Unmarked.mix
+    assert off(windowed, fitting(windowed, "mix")) < 1e-12
 
 
 # ---- the averages: the running sum, and the state that it decodes from ----
 
 
-@pytest.mark.parametrize("parent", AVERAGES)
-def test_an_average_with_other_weights_loses_the_running_sum_and_its_state(parent: type[Average]) -> None:
-    class Mine(parent):
-        def weights(self, query: Tensor, key: Tensor) -> Tensor:
-            return super().weights(query, key) * 0.5
-
-    assert forms(Mine) == (Attention.mix, Attention.recall, Attention.make_cache)
-    assert isinstance(layer_of(parent).make_cache(8), State)
-    assert isinstance(layer_of(Mine).make_cache(8), KVCache)
+class Decays:
+    def decay(self, query: Tensor, key: Tensor) -> Tensor:
+        return torch.linspace(1, 2, key.shape[2], dtype=query.dtype).expand(1, query.shape[2], -1)
 
 
-@pytest.mark.parametrize("parent", [AverageLoop, AverageMatrix])
-def test_an_average_with_another_decay_loses_them_too(parent: type[Average]) -> None:
-    class Mine(parent):
-        def decay(self, query: Tensor, key: Tensor) -> Tensor:
-            return torch.linspace(1, 2, key.shape[2], dtype=query.dtype).expand(1, query.shape[2], -1)
-
-    assert forms(Mine) == (Attention.mix, Attention.recall, Attention.make_cache)
+PLAIN = (Attention.mix, Attention.recall, Attention.make_cache)
+SUMS = (running_sum.mix, running_sum.recall, running_sum.make_cache)
 
 
-def test_an_average_over_a_window_loses_them() -> None:
-    class Windowed(AverageSoftmax):
-        def mask(self, T: int, S: int, device: torch.device) -> Tensor:
-            return super().mask(T, S, device).triu(S - T - 1)
-
-    assert forms(Windowed) == (kernels.mix, Attention.recall, Attention.make_cache)
-    assert off(Windowed, fitting(Windowed, "mix")) < 1e-12
-
-
-@pytest.mark.parametrize("parent", AVERAGES)
-def test_an_average_with_another_output_keeps_them(parent: type[Average]) -> None:
-    class Mine(parent):
-        def output(self, mixed: Tensor, x: Tensor) -> Tensor:
-            return x + super().output(mixed, x)
-
-    assert forms(Mine) == (running_sum.mix, running_sum.recall, running_sum.make_cache)
-
-
-@pytest.mark.parametrize("parent", AVERAGES)
-def test_an_average_of_other_values_keeps_them(parent: type[Average]) -> None:
-    class Mine(parent):
-        def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
-            query, key, value = super().qkv(x, past)
-            return query, key, value.tanh()
-
-    assert off(Mine, fitting(Mine, "mix")) < 1e-12
-
-
-def test_an_average_that_learns_to_choose_is_no_average_any_more() -> None:
-    """average_softmax with queries and keys of its own is softmax attention, and its mix must say so."""
-
-    class Chooses(AverageSoftmax):
-        def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
-            _, _, value = super().qkv(x, past)
-            return value, value, value
-
-    assert off(Chooses, fitting(Chooses, "mix")) < 1e-12
+@pytest.mark.parametrize(
+    ("mine", "wanted"),
+    [
+        *((changed(parent, "halved"), PLAIN) for parent in AVERAGES),
+        *((type("Decaying", (Decays, parent), {}), PLAIN) for parent in (AverageLoop, AverageMatrix)),
+        (changed(AverageSoftmax, "near"), (kernels.mix, *PLAIN[1:])),
+        *((changed(parent, "added to its input"), SUMS) for parent in AVERAGES),
+        *((changed(parent, "bounded values"), None) for parent in AVERAGES),
+        (changed(AverageSoftmax, "choosing"), None),  # queries and keys of its own: softmax attention
+    ],
+)
+def test_an_average_keeps_the_running_sum_where_its_weights_are_equal(mine: Any, wanted: tuple[object, ...]) -> None:
+    assert wanted in (None, forms(mine))
+    assert off(mine, fitting(mine, "mix")) < 1e-12
+    has_sums = fitting(mine, "make_cache") is running_sum.make_cache
+    assert type(layer_of(mine).make_cache(8)) is (State if has_sums else KVCache)
 
 
 # ---- why the guard is there ----
@@ -323,12 +276,9 @@ def test_an_average_that_learns_to_choose_is_no_average_any_more() -> None:
 def test_without_the_guard_the_numbers_would_be_wrong() -> None:
     """The parent's kernel on a child's weights: another result by far, and nothing would say so."""
 
-    class Bounded(MultiHead):
-        def scores(self, query: Tensor, key: Tensor) -> Tensor:
-            return 20 * super().scores(query, key).tanh()
-
-    assert off(Bounded, fitting(MultiHead, "mix")) > 0.1
-    assert off(Bounded, fitting(Bounded, "mix")) == 0.0
+    negated = changed(MultiHead, "negated")
+    assert off(negated, fitting(MultiHead, "mix")) > 0.1
+    assert off(negated, fitting(negated, "mix")) == 0.0
 
 
 @torch.no_grad()
@@ -408,58 +358,6 @@ def test_a_position_whose_bias_is_set_on_the_instance_is_no_position_of_its_clas
 
 
 # ---- every named step of every kind ----
-
-
-Change = Callable[..., Any]  # what a subclass's method returns: a function of the parent's method, and of its arguments
-
-
-def of_values(change: Callable[[Tensor], Tensor]) -> tuple[str, Change]:
-    """A `qkv` with other values."""
-    return "qkv", lambda parent, *arguments: (*(made := parent(*arguments))[:2], change(made[2]))
-
-
-STEPS: dict[str, dict[str, Change]] = {
-    "capped": {"scores": lambda parent, query, key: 1.5 * (parent(query, key) / 1.5).tanh()},
-    "negated": {"scores": lambda parent, query, key: -parent(query, key)},
-    "sharper": {"scale": lambda parent, *query: 2 * parent(*query)},
-    "near": {"mask": lambda parent, T, S, device: parent(T, S, device) & (distance(T, S) < 3)},
-    "sloped": {"bias": lambda parent, query, key: parent(query, key) - distance(query.shape[2], key.shape[2])},
-    "with a sink": {"normalise": lambda parent, scores: parent(F.pad(scores, (0, 1)))[..., :-1]},
-    "halved": {"weights": lambda parent, query, key: 0.5 * parent(query, key)},
-    "bounded values": dict([of_values(torch.tanh)]),
-    "turned queries": {"qkv": lambda parent, *arguments: (-(made := parent(*arguments))[0], *made[1:])},
-    "wider values": {
-        **dict([of_values(lambda value: torch.cat((value, value.tanh()), dim=-1))]),
-        "output": lambda parent, mixed, x: parent(sum(mixed.chunk(2, dim=-1)), x),
-    },
-    "narrower values": {
-        **dict([of_values(lambda value: value[..., ::2])]),
-        "output": lambda parent, mixed, x: parent(mixed.repeat_interleave(2, dim=-1), x),
-    },
-    "its own mix": {"mix": lambda parent, query, key, value: parent(query, key, value)},
-    "a plain cache": {"make_cache": lambda parent, length: KVCache(length)},
-    "weaker gates": {"gates": lambda parent, x: 0.5 * parent(x)},
-    "another filter": {"filter": lambda parent, length: 0.5 * parent(length)},
-}
-NOT = {  # what has no meaning: these read values of other layers, which are changed already; and this counts its scores
-    *((kind, step) for kind in ("value_residual", "cross_layer") for step in ("wider values", "narrower values")),
-    ("block_top_k", "with a sink"),
-}
-
-
-def changed(kind: type[Attention], step: str) -> type[Attention]:
-    """A subclass of a kind that changes one step."""
-
-    def method(name: str, change: Change) -> Callable[..., Any]:
-        return lambda self, *arguments: change(getattr(super(mine, self), name), *arguments)
-
-    mine = type("Mine", (kind,), {name: method(name, change) for name, change in STEPS[step].items()})
-    return mine
-
-
-def have(kind: type[Attention], step: str) -> bool:
-    """Whether a kind has the step, and the change has a meaning in it."""
-    return all(hasattr(kind, name) for name in STEPS[step]) and (kind.kind, step) not in NOT
 
 
 PAIRS = [(kind, step) for kind in Attention.kinds.values() for step in STEPS if have(kind, step)]
