@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import random
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 from command_mistakes import MISTAKES, SEVERAL_LINES
 from running import CONFIG, Ended, furnish, process, script
 
-from minigpt.model.sampling import SamplingConfig
+from minigpt.model import SamplingConfig
 
 
 def refused(ended: Ended, code: int, *parts: str) -> None:
@@ -123,48 +122,6 @@ def test_help_says_what_every_option_is_for(home: Path) -> None:
         options = re.findall(r"^  (--?\w[\w-]*)(.*)(?:\n {10,}(.*))?", text, flags=re.MULTILINE)
         assert options
         assert [name for name, rest, more in options if not (more or re.search(r" {2,}\S", rest))] == []
-
-
-# ---- damage ----
-
-
-def test_a_damaged_checkpoint_is_passed_over_or_refused(home: Path, tmp_path: Path) -> None:
-    shutil.copytree(home / "runs", tmp_path / "runs")
-    checkpoints = tmp_path / "runs" / "small" / "checkpoints"
-
-    def damage(step: int) -> None:
-        with (checkpoints / f"step-{step:06d}" / "model.safetensors").open("r+b") as file:
-            file.seek(1000)
-            file.write(b"\x00\x01")
-
-    damage(8)
-    ended = script("sample.py", "--prompt", "the", cwd=tmp_path)
-    assert ended.code == 0
-    assert re.fullmatch(r"skipped: .*step-000008/model\.safetensors: its SHA-256 is not .*\n", ended.err)
-    assert ended.out.startswith("the")
-    damage(4)
-    for command in (["sample.py"], ["show_attention.py", "--prompt", "a"], ["train.py", "--resume"]):
-        ended = script(*command, cwd=tmp_path)
-        refused(ended, 4, "checkpoint refused: skipped: ", "step-000008/model.safetensors", "step-000004/model")
-        assert ended.err.count("\n") == 1
-
-
-def test_a_divergence_ends_the_run_before_the_step_is_taken(tmp_path: Path) -> None:
-    furnish(tmp_path)
-    hot = ("training.optimizer.kind=adamw", "training.optimizer.learning_rate=1e30", "training.warmup_steps=0")
-    ended = script("train.py", "--config", "small.yaml", *hot, cwd=tmp_path)
-    refused(ended, 3, "diverged: step 2: the loss is ", "lower the learning rate")
-    assert ended.err.count("\n") == 1
-    assert "NaN" not in (tmp_path / "runs" / "small" / "metrics.jsonl").read_text("utf-8")
-    early = ("training.checkpoint_every=1", "training.eval_every=1", "--name", "early")
-    refused(script("train.py", "--config", "small.yaml", *hot, *early, cwd=tmp_path), 3, "the validation loss is ")
-    refused(script("sample.py", "--run", "early", cwd=tmp_path), 4, "there is no checkpoint here yet")
-
-
-def test_a_leak_can_be_trained_on_purpose(home: Path) -> None:
-    leak = "model.attention={kind: multi_head, n_head: 2, causal: false}"
-    out = well(script("train.py", "--config", "small.yaml", "--name", "leak", "--allow-leak", leak, cwd=home))
-    assert "done: 8 steps" in out
 
 
 # ---- sampling ----
