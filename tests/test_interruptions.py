@@ -8,7 +8,6 @@ import pty
 import signal
 import struct
 import termios
-import time
 from pathlib import Path
 
 import pytest
@@ -26,18 +25,6 @@ LONG = CONFIG.replace("max_steps: 8, eval_every: 4", f"max_steps: {STEPS}, eval_
 )
 LONG = LONG.replace("n_embd: 16", "n_embd: 16, dropout: 0.2")
 
-SLEEPER = """
-import time
-from pathlib import Path
-from minigpt.attention.softmax.multi_head import MultiHead
-
-class Sleeper(MultiHead, kind="sleeper"):
-    def qkv(self, x, past):
-        if self.training:
-            Path("asleep").touch()
-            time.sleep(60)
-        return super().qkv(x, past)
-"""
 PAUSING = """
 import time, minigpt.training.loop
 
@@ -47,7 +34,6 @@ def pausing(*arguments, plain=minigpt.training.loop.accumulate):
 
 minigpt.training.loop.accumulate = pausing
 """
-INTERRUPTING = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
 
 
 def steps(folder: Path) -> list[int]:
@@ -81,7 +67,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     ("signum", "code"),
-    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow), (signal.SIGKILL, -9)],
+    [
+        (signal.SIGINT, 130),
+        *(pytest.param(*end, marks=pytest.mark.slow) for end in ((signal.SIGTERM, 143), (signal.SIGKILL, -9))),
+    ],
     ids=["INT", "TERM", "KILL"],
 )
 def test_a_training_that_was_stopped_goes_on_as_if_it_had_not_been(home: Path, signum: int, code: int) -> None:
@@ -110,32 +99,6 @@ def test_a_training_that_was_stopped_goes_on_as_if_it_had_not_been(home: Path, s
     assert same(last_checkpoint(run), last_checkpoint(straight))
 
 
-def test_a_run_has_one_holder_and_a_second_ctrl_c_does_not_wait_for_the_step(tmp_path: Path) -> None:
-    furnish(tmp_path)
-    (tmp_path / "sleeper.py").write_text(SLEEPER, encoding="utf-8")
-    sleepy = ("--skip-checks", "--plugin", "sleeper.py", "model.attention=sleeper", "model.n_embd=16")
-    with started("train.py", "--config", "small.yaml", *sleepy, cwd=tmp_path) as training:
-        wait_until((tmp_path / "asleep").exists, training)
-        other = script("train.py", "--plugin", "sleeper.py", "--resume", "small", cwd=tmp_path)
-        assert other.code == 2
-        assert other.err.startswith(f"error: runs/small is in use by process {training.pid} on ")
-        training.send_signal(signal.SIGINT)
-        time.sleep(0.3)
-        assert training.poll() is None  # the first one waits for the end of the step
-        training.send_signal(signal.SIGINT)
-        err = training.rest()
-    assert training.wait() == 130
-    assert "Traceback" not in err
-
-
-def test_ctrl_c_before_the_first_step_is_one_line(tmp_path: Path) -> None:
-    furnish(tmp_path)
-    (tmp_path / "interrupting.py").write_text(INTERRUPTING, encoding="utf-8")
-    ended = script("train.py", "--config", "small.yaml", "--plugin", "interrupting.py", cwd=tmp_path)
-    assert (ended.code, ended.err) == (130, "stopped\n")
-    assert not (tmp_path / "runs").exists()
-
-
 # ---- pipes and full disks ----
 
 
@@ -148,13 +111,6 @@ def test_a_sample_is_streamed_and_a_reader_that_leaves_ends_it_quietly(home: Pat
         assert sampling.poll() is None  # a million tokens are not made yet
         sampling.stdout.close()
         assert (sampling.rest(), sampling.wait()) == ("", 141)
-
-
-def test_a_training_whose_reader_leaves_ends_quietly(home: Path) -> None:
-    with started("train.py", "--config", "small.yaml", "--name", "unheard", cwd=home, stdout=True) as training:
-        assert training.stdout and training.stdout.readline()
-        training.stdout.close()
-        assert (training.rest(), training.wait()) == ("", 141)
 
 
 def test_a_full_disk_is_one_line(home: Path) -> None:

@@ -17,6 +17,12 @@ SMALL = CONFIG.replace(
 )
 SMALL = SMALL.replace("max_tokens: 20", "max_tokens: 8")
 
+COMMANDS = {  # those that open a run
+    "sample": ("sample.py", "--run", "small", "--max-tokens", "3"),
+    "show": ("show_attention.py", "--run", "small", "--prompt", "the"),
+    "resume": ("train.py", "--resume", "small", "training.max_steps=16"),
+}
+
 # `act` happens at the nth call of owner.name, before it (first=True) or within what it returns to
 PLUGIN = """
 import os, shutil, signal, torch

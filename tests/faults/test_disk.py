@@ -20,14 +20,6 @@ from stopping import furnished, leftovers, metrics, newest, resume, same, train,
 START = ("train.py", "--config", "small.yaml", "training.sample_every=0")
 
 
-@pytest.fixture(scope="module")
-def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run on a disk with room, and of how many bytes its files are."""
-    folder = furnished(tmp_path_factory.mktemp("straight"))
-    assert train(folder, "training.sample_every=0").code == 0
-    return folder
-
-
 def one_line(ended: Ended) -> None:
     """An end by input/output, told in one line."""
     assert ended.code == 5 and ended.err.count("\n") == 1, ended
@@ -176,18 +168,10 @@ def test_a_read_only_folder_is_noticed_before_the_first_step(what: str, straight
     assert metrics(tmp_path) == before and sorted(os.listdir(tmp_path / "runs")) == ["small"]
 
 
-def test_a_folder_that_vanishes_while_training(tmp_path: Path) -> None:
+@pytest.mark.parametrize("moment", [("minigpt.training.loop", "accumulate", 3), ("minigpt.runs.trainer", "signals", 1)])
+def test_a_folder_that_vanishes_within_the_training_or_before_it(moment: tuple[str, str, int], tmp_path: Path) -> None:
     """The run ends at the next checkpoint, and makes up no folder that looks like a run."""
-    furnished(tmp_path)
-    ended = train_until(tmp_path, "shutil.rmtree('runs/small')", "minigpt.training.loop", "accumulate", 3)
-    one_line(ended)
-    assert not (tmp_path / "runs" / "small").exists()
-
-
-def test_a_folder_that_vanishes_before_the_first_step(tmp_path: Path) -> None:
-    furnished(tmp_path)
-    ended = train_until(tmp_path, "shutil.rmtree('runs/small')", "minigpt.runs.trainer", "signals", 1)
-    one_line(ended)
+    one_line(train_until(furnished(tmp_path), "shutil.rmtree('runs/small')", *moment))
     assert not (tmp_path / "runs" / "small").exists()
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from ranks import TRAIN, ranks, torchrun
 from running import environment, script, small_text, started, wait_until
-from stopping import PLUGIN, STEPS, furnished, leftovers, metrics, newest, resume, train
+from stopping import PLUGIN, STEPS, furnished, leftovers, metrics, newest, resume
 
 ROUNDING = 2e-5  # float32: gradients are added in another order; losses here are about 3
 EXACT = """
@@ -76,23 +76,15 @@ def agree(folder: Path, other: Path, rounding: float = ROUNDING) -> None:
             assert line.get(key, 0) == pytest.approx(same.get(key, 0), rel=rounding)
 
 
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same run in one process."""
-    folder = furnished(tmp_path_factory.mktemp("alone"))
-    assert train(folder).code == 0
-    return folder
-
-
 @pytest.mark.slow
-def test_two_learn_what_one_would(alone: Path, tmp_path: Path) -> None:
+def test_two_learn_what_one_would(straight: Path, tmp_path: Path) -> None:
     """Under torchrun. A thread of the group that outlived Python would abort the process, one time in ten."""
     (furnished(tmp_path) / "threads.py").write_text(THREADS, encoding="utf-8")
     ended = torchrun(tmp_path, "--config", "small.yaml", "--plugin", "threads.py")
     assert ended.code == 0, ended.err
     assert ended.out.count("done: ") == 1 and ended.out.count("run: ") == 1  # one speaks for both
     assert ended.out.count("\nthreads:") == 2 and "gloo" not in ended.out
-    agree(tmp_path, alone)
+    agree(tmp_path, straight)
     assert newest(tmp_path).state["step"] == STEPS and leftovers(tmp_path) == []
 
 
@@ -116,7 +108,7 @@ def test_every_sum_is_right(optimizer: str, attention: str, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_two_then_one_then_two(alone: Path, tmp_path: Path) -> None:
+def test_two_then_one_then_two(straight: Path, tmp_path: Path) -> None:
     furnished(tmp_path)
     signalled = happening(
         tmp_path, f"os.kill(os.getpid(), {int(signal.SIGTERM)})", "minigpt.training.loop", "accumulate", 3
@@ -133,7 +125,7 @@ def test_two_then_one_then_two(alone: Path, tmp_path: Path) -> None:
     ("signum", "parallel"), [(signal.SIGTERM, "ddp"), (signal.SIGINT, "ddp"), (signal.SIGINT, "fsdp")]
 )
 def test_a_signal_to_one_of_them_stops_both_at_one_step(
-    signum: int, parallel: str, alone: Path, tmp_path: Path
+    signum: int, parallel: str, straight: Path, tmp_path: Path
 ) -> None:
     furnished(tmp_path)
     act = f"os.kill(os.getpid(), {int(signum)})"
@@ -143,7 +135,7 @@ def test_a_signal_to_one_of_them_stops_both_at_one_step(
     assert [line["step"] for line in metrics(tmp_path)] == [1, 2, 3, 4, 5, 6]
     assert newest(tmp_path).state["step"] == 6 and leftovers(tmp_path) == []
     assert ranks("train.py", "--resume", "small", cwd=tmp_path).code == 0
-    agree(tmp_path, alone)
+    agree(tmp_path, straight)
 
 
 @pytest.mark.slow
@@ -251,7 +243,7 @@ KILLED = f"os.kill(os.getpid(), {int(signal.SIGKILL)})"
 @pytest.mark.slow
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 @pytest.mark.parametrize("act", ["raise OSError('the cable was pulled')", KILLED])
-def test_a_crash_of_one_stops_both_within_seconds(act: str, parallel: str, alone: Path, tmp_path: Path) -> None:
+def test_a_crash_of_one_stops_both_within_seconds(act: str, parallel: str, straight: Path, tmp_path: Path) -> None:
     """Within a step: torch waits for the other in the backward pass, with fsdp in the forward pass too."""
     furnished(tmp_path)
     owner, name, nth = ("minigpt.training.loop", "next_token_loss", 7)  # after the sums of the targets
@@ -265,7 +257,7 @@ def test_a_crash_of_one_stops_both_within_seconds(act: str, parallel: str, alone
         assert re.search(r"input/output error: .*the cable was pulled", ended.err), ended.err
     assert newest(tmp_path).state["step"] in (4, 5) and leftovers(tmp_path) == []
     assert ranks("train.py", "--resume", "small", cwd=tmp_path).code == 0
-    agree(tmp_path, alone)
+    agree(tmp_path, straight)
 
 
 def a_process_alone(folder: Path, rank: int, patience: float) -> tuple[str, ...]:

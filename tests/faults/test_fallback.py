@@ -13,7 +13,7 @@ import pytest
 from comparing import SMALL, small
 from running import Ended, script
 from shim import UNREADABLE, under
-from stopping import furnished, train
+from stopping import COMMANDS
 
 import minigpt
 from minigpt.comparison import variants as compare
@@ -22,24 +22,10 @@ from minigpt.comparison.pool import WorkerPool
 from minigpt.comparison.results import jobs
 from minigpt.runs.checkpoint import CheckpointError, newest
 
-COMMANDS = {
-    "sample": ("sample.py", "--run", "small", "--max-tokens", "3"),
-    "show": ("show_attention.py", "--run", "small", "--prompt", "the"),
-    "resume": ("train.py", "--resume", "small"),
-}
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = furnished(tmp_path_factory.mktemp("trained"))
-    assert train(folder, "training.sample_every=0").code == 0  # checkpoints of the steps 8 and 12
-    return folder
-
 
 @pytest.fixture
-def home(trained: Path, tmp_path: Path) -> Path:
-    shutil.copytree(trained, tmp_path / "home")
-    return tmp_path / "home"
+def home(straight: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(straight, tmp_path / "home"))
 
 
 def says_so(ended: Ended, name: str) -> None:
@@ -70,6 +56,15 @@ def test_one_that_cannot_be_read_is_passed_over_by_name(error: int, text: str, n
     """A disk that fails at a file of the newest, or no permission."""
     ended = script(*COMMANDS["sample"], cwd=home, **under(home, UNREADABLE, error, f"step-000012/{name}"))
     says_so(ended, f"step-000012/{name}: cannot be read ({text})")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_folder_of_checkpoints_none_of_which_is_whole(command: str, home: Path) -> None:
+    for path in (home / "runs" / "small" / "checkpoints").glob("*/model.safetensors"):
+        path.write_bytes(path.read_bytes()[:1000] + b"\0\1" + path.read_bytes()[1002:])
+    ended = script(*COMMANDS[command], cwd=home)
+    assert ended.code == 4 and ended.err.count("\n") == 1 and ended.err.startswith("checkpoint refused: skipped: ")
+    assert "step-000012/model" in ended.err and "step-000008/model" in ended.err, ended
 
 
 def test_a_folder_of_checkpoints_none_of_which_can_be_read(home: Path) -> None:

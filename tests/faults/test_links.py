@@ -9,14 +9,9 @@ from pathlib import Path
 import pytest
 from comparing import written
 from running import script, started
-from stopping import furnished, train
+from stopping import COMMANDS
 
 MINE = "what I wrote\n"
-COMMANDS = {
-    "sample": ("sample.py", "--run", "small", "--max-tokens", "3"),
-    "show": ("show_attention.py", "--run", "small", "--prompt", "the"),
-    "resume": ("train.py", "--resume", "small", "training.max_steps=12"),
-}
 DEEP = ["explorer.html", ".config.yaml.1", "plugins/my.py", "checkpoints/step-000008/state.json", "diverged/a/b/note"]
 IN_A_COMPARISON = ["page.html", "speeds.json"]
 IN_A_COMPARISON += [
@@ -25,20 +20,12 @@ IN_A_COMPARISON += [
 ]
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = furnished(tmp_path_factory.mktemp("trained"))
-    assert train(folder, "training.max_steps=8").code == 0
-    return folder
-
-
 @pytest.fixture
-def home(trained: Path, tmp_path: Path) -> Path:
+def home(home: Path) -> Path:
     """A folder with a run `small`, and beside it what is not the run's."""
-    shutil.copytree(trained, tmp_path / "home")
-    (tmp_path / "outside").mkdir()
-    (tmp_path / "outside" / "note.txt").write_text(MINE, encoding="utf-8")
-    return tmp_path / "home"
+    (home.parent / "outside").mkdir()
+    (home.parent / "outside" / "note.txt").write_text(MINE, encoding="utf-8")
+    return home
 
 
 def untouched(home: Path) -> bool:

@@ -75,15 +75,12 @@ def test_the_next_save_waits_for_the_one_before(held: Held, tmp_path: Path) -> N
     assert [path.name for path in checkpoints(tmp_path / "checkpoints")] == ["step-000003", "step-000002"]
 
 
-def test_a_small_one_is_written_at_once(held: Held, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saver, "LARGE", 25)
-    held.go.set()
-    save(Saver(sharded=False), tmp_path, 1, torch.ones(3))  # twice 12 bytes
-    assert held.order == ["begin 1", "end 1"]
-
-
-def test_without_room_for_a_copy_training_waits(held: Held, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saver, "free_memory", lambda: 71)  # three times 24 bytes
+@pytest.mark.parametrize(("name", "value"), [("LARGE", 25), ("free_memory", lambda: 71)])
+def test_a_small_one_and_one_without_room_for_a_copy_are_written_at_once(
+    name: str, value: object, held: Held, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has twice 12 bytes; three times 24 are needed for a copy."""
+    monkeypatch.setattr(saver, name, value)
     held.go.set()
     save(Saver(sharded=False), tmp_path, 1, torch.ones(3))
     assert held.order == ["begin 1", "end 1"]
@@ -123,14 +120,6 @@ def test_nothing_is_shown_of_what_nobody_waits_for(
 
 
 # ---- whole trainings ----
-
-
-@pytest.fixture(scope="module")
-def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that saves at once."""
-    folder = furnished(tmp_path_factory.mktemp("straight"))
-    assert train(folder).code == 0
-    return folder
 
 
 def later(folder: Path, extra: str = "") -> tuple[str, str]:

@@ -23,14 +23,6 @@ PHASES = {  # where the signal comes, and the step after which the run stops
 SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 
 
-@pytest.fixture(scope="module")
-def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that was never stopped."""
-    folder = furnished(tmp_path_factory.mktemp("straight"))
-    assert train(folder).code == 0
-    return folder
-
-
 EACH = [  # every signal during a step, and one of them in each other phase; the rest is slow
     pytest.param(phase, *signal, marks=[pytest.mark.slow] * (place > 0 and (place - number) % 3 > 0))
     for place, phase in enumerate(PHASES)

@@ -11,21 +11,13 @@ from pathlib import Path
 
 import pytest
 from running import command_line, environment, script, started, wait_until
-from stopping import PLUGIN, STEPS, furnished, metrics, newest, resume, same, train, train_until
+from stopping import PLUGIN, STEPS, furnished, metrics, newest, resume, same, train_until
 
 A_STEP = ("minigpt.training.loop", "accumulate", 3)
 LEFT = "reader, writer = os.pipe(); os.dup2(writer, 1); os.close(reader)"
 FULL = "os.dup2(os.open('/dev/full', os.O_WRONLY), {})"
 WAIT = """while not Path("closed").exists():
         Path("ready").touch()"""
-
-
-@pytest.fixture(scope="module")
-def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that was never disturbed."""
-    folder = furnished(tmp_path_factory.mktemp("straight"))
-    assert train(folder).code == 0
-    return folder
 
 
 def undisturbed(folder: Path, straight: Path) -> None:

@@ -108,16 +108,14 @@ def test_an_untrusted_manifest(reader: Reader, good: Path, what: str) -> None:
     reader.refuses("checkpoint", good.parent, good)
 
 
-@pytest.mark.parametrize("what", TOKENIZERS)
-def test_an_untrusted_tokenizer(reader: Reader, tmp_path: Path, what: str) -> None:
-    (tmp_path / "tokenizer.json").write_bytes(made(TOKENIZERS[what]))
-    reader.refuses("tokenizer", tmp_path / "tokenizer.json")
-
-
-@pytest.mark.parametrize("what", CONFIGS)
-def test_an_untrusted_config(reader: Reader, tmp_path: Path, what: str) -> None:
-    (tmp_path / "config.yaml").write_text(CONFIGS[what], encoding="utf-8")
-    reader.refuses("config", tmp_path / "config.yaml")
+@pytest.mark.parametrize("what", [*TOKENIZERS, *CONFIGS])
+def test_an_untrusted_tokenizer_or_config(reader: Reader, tmp_path: Path, what: str) -> None:
+    if what in TOKENIZERS:
+        (tmp_path / "tokenizer.json").write_bytes(made(TOKENIZERS[what]))
+        reader.refuses("tokenizer", tmp_path / "tokenizer.json")
+    if what in CONFIGS:
+        (tmp_path / "config.yaml").write_text(CONFIGS[what], encoding="utf-8")
+        reader.refuses("config", tmp_path / "config.yaml")
 
 
 @pytest.mark.parametrize("target", ["secret.txt", "/dev/zero", "/dev/tty", "pipe", "folder", "nowhere"])
