@@ -308,26 +308,6 @@ def test_debug_shows_all_calls_first(tmp_path: Path) -> None:
     assert ended.code == 2
 
 
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        ("x = 1\nsys.exit(0)\n", "--plugin mine.py:9: SystemExit: 0"),
-        ("\nx = [\n", "--plugin mine.py:9: SyntaxError: '[' was never closed"),
-        ("def f():\n    return nowhere\nf()\n", "--plugin mine.py:9: NameError: name 'nowhere' is not defined"),
-        (
-            RIGHT + RIGHT.replace("Mine", "Other"),
-            "--plugin mine.py:10: the kind 'mine' of minigpt_plugin_mine is",
-        ),
-        (
-            KIND + "    class Config(MultiHead.Config): pass\n",
-            "--plugin mine.py:8: TypeError: Mine.Config must",
-        ),
-    ],
-)
-def test_a_file_that_cannot_be_loaded(tmp_path: Path, body: str, expected: str) -> None:
-    check(ended_with(tmp_path, body), expected)
-
-
 def test_a_right_plugin_is_not_blamed_for_what_fails_elsewhere(tmp_path: Path) -> None:
     """An error of ours says so, and that it may be the plugin's."""
     broken = "import minigpt.runs.trainer as t\ndef broken(*given): raise KeyError('lost')\nt.loss_curves = broken\n"

@@ -6,11 +6,10 @@ B batch, T positions, D model width.
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
-from running import CONFIG, ROOT, furnish, script
+from running import CONFIG, furnish, script, well
 from small_corpora import own_data
 from wrong_kinds import KINDS
 
@@ -70,24 +69,29 @@ def test_skip_checks_trains_it_anyway_and_leaves_a_record(tmp_path: Path) -> Non
     assert written.code == 0 and "runs/small was trained with --skip-checks" in written.err
 
 
-def test_a_plugin_that_was_edited_is_checked_again_on_resuming(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("edited", "words", "anyway", "note"),
+    [
+        (CORNER, "aligned to the upper left corner", "--skip-checks", ["checks", "passed", "skipped"]),
+        (LEAK, "error: layer 1 (mine) sees the future", "--allow-leak", ["training.max_steps", 8, 12]),
+    ],
+)
+def test_a_plugin_that_was_edited_is_checked_again_on_resuming(
+    edited: str, words: str, anyway: str, note: list[object], tmp_path: Path
+) -> None:
     home = home_with(tmp_path, RIGHT)
     assert script("train.py", *TRAIN, cwd=home).code == 0
     assert json.loads((home / "runs/small/environment.json").read_text("utf-8"))["checks"] == "passed"
-    (home / "mine.py").write_text(CORNER, encoding="utf-8")
+    (home / "mine.py").write_text(edited, encoding="utf-8")
     again = "--resume", "--plugin", "mine.py", "training.max_steps=12"
     refused = script("train.py", *again, cwd=home)
-    assert refused.code == 2 and "aligned to the upper left corner" in refused.err
+    assert refused.code == 2 and words in refused.err
     assert not (home / "runs/small/changes.jsonl").exists()
-    assert script("train.py", *again, "--skip-checks", cwd=home).code == 0
+    assert "done: 12 steps" in well(script("train.py", *again, anyway, cwd=home))
     change = json.loads((home / "runs/small/changes.jsonl").read_text("utf-8").splitlines()[0])
-    assert ["checks", "passed", "skipped"] in change["changes"]
-    assert "with --skip-checks" in script("sample.py", "--plugin", "mine.py", "--prompt", "the", cwd=home).err
-
-
-def test_a_profile_has_no_checks_to_skip(tmp_path: Path) -> None:
-    ended = script("train.py", "--config", "small.yaml", "--profile", "--skip-checks", cwd=furnish(tmp_path))
-    assert ended.code == 2 and "--profile and --skip-checks: give one of them" in ended.err
+    assert note in change["changes"]
+    sampled = script("sample.py", "--plugin", "mine.py", "--prompt", "the", cwd=home)
+    assert ("with --skip-checks" in sampled.err) == (anyway == "--skip-checks")
 
 
 def test_a_comparison_checks_each_variant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,16 +108,3 @@ def test_a_comparison_checks_each_variant(tmp_path: Path, monkeypatch: pytest.Mo
         try_out(corner, allow_leak=False)
     assert try_out(leaking, allow_leak=True)["step"] > 0
     assert try_out(corner, allow_leak=False, skip_checks=True)["step"] > 0
-
-
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
-def test_the_kinds_of_the_documents_pass(tmp_path: Path, document: str) -> None:
-    text = (ROOT / document).read_text("utf-8")
-    blocks = [block for block in re.findall(r"```python\n(.*?)```", text, flags=re.S) if "(MultiHead, kind=" in block]
-    assert blocks
-    for n, block in enumerate(blocks):
-        [kind] = re.findall(r'kind="(\w+)"', block)
-        (tmp_path / f"mine{n}.py").write_text(block, encoding="utf-8")
-        furnish(tmp_path, CONFIG.replace("multi_head", kind))
-        ended = script("train.py", "--config", "small.yaml", "--plugin", f"mine{n}.py", cwd=tmp_path)
-        assert ended.code == 0 and "note:" not in ended.out, ended.err
