@@ -25,16 +25,15 @@ from small_corpora import corpus_of, own_data
 from torch import Tensor, nn
 from wrong_kinds import KINDS, NOTED, POSITIONS, RIGHT, WRONG
 
-from minigpt.attention import Attention
-from minigpt.attention.cache import KVCache, Past, State
+from minigpt.attention import Attention, KVCache, MultiHead, Past, State
 from minigpt.attention.position import Learned, NoPosition, Position, Rotary, Shape
 from minigpt.attention.softmax.differential import Differential
-from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.checks.before_training import MOST, check_before_training, has_plugin, layers_to_ask
 from minigpt.checks.laws import LawError, views
 from minigpt.checks.whole_model import Probe, check_whole_model
 from minigpt.fast import make_fast
-from minigpt.inspection.causality import LeakError
+from minigpt.inspection.causality import LeakError, check_causal
+from minigpt.inspection.shapes import check_shapes
 from minigpt.model import GPT, ModelConfig
 from minigpt.system.errors import UserError
 from minigpt.text.dataset import DataConfig, Dataset
@@ -261,6 +260,9 @@ def test_every_kind_passes_with_every_position_to_the_bit(precision: str, case: 
     assert not isinstance(case.attention, tuple)
     model, dataset = make_model(case.attention, case.position, block=20, dropout=0.1), make_dataset(20)
     steps = replace(STEPS, batch_size=20, precision=precision)  # type: ignore[arg-type]
+    for form in (copy.deepcopy(model), make_fast(model, fast=False)):
+        check_shapes(form)
+    check_causal(make_fast(model))
     notes = check_whole_model(model, dataset, steps)
     assert notes == [] or (case.attention.component.kind in ROUNDED and all("is rounding" in n for n in notes))
 

@@ -7,48 +7,25 @@ from dataclasses import replace
 
 import pytest
 import torch
-from laws import KINDS, is_quick
-from plugin_kinds import PLUGIN_POSITIONS
+from laws import KINDS
 from torch import Tensor
 
-from minigpt.attention import Attention, MultiHead, Position
-from minigpt.attention.position import NoPosition, Rotary
+from minigpt.attention import Attention, MultiHead
+from minigpt.attention.position import Rotary
 from minigpt.fast import make_fast
 from minigpt.inspection.shapes import check_shapes
 from minigpt.model import GPT, ModelConfig
 
-POSITIONS = Position.kinds | PLUGIN_POSITIONS
 SHAPE = ModelConfig(n_layer=2, n_embd=16, block_size=8)
 
 
-PAIRS = [(kind, position) for kind in KINDS.values() for position in POSITIONS.values()]
-QUICK = [(kind, position) for kind, position in PAIRS if is_quick(kind.Config(), position)]
-
-
-@pytest.mark.parametrize(("kind", "position"), QUICK, ids=lambda part: part.kind)
-def test_every_kind_passes_with_every_position(kind: type[Attention], position: type[Position]) -> None:
-    check_contexts(kind, position, (1, 2, 8) if position is NoPosition or kind is MultiHead else (8,))
-
-
-def check_contexts(kind: type[Attention], position: type[Position], sizes: tuple[int, ...]) -> None:
-    for block_size in sizes:
-        shape = replace(SHAPE, attention=kind.Config(), position=position.Config(), block_size=block_size)
-        model = GPT(shape, 7)
-        for fast in (True, False):
-            check_shapes(make_fast(model, fast))
-
-
-@pytest.mark.slow
-def test_every_kind_passes_with_positions_that_are_alike() -> None:
-    for kind, position in PAIRS:
-        if (kind, position) not in QUICK:
-            test_every_kind_passes_with_every_position(kind, position)
-
-
-@pytest.mark.slow
-def test_every_kind_passes_with_rotary_in_the_shortest_contexts() -> None:
-    for kind in KINDS.values():
-        check_contexts(kind, Rotary, (1, 2))
+@pytest.mark.parametrize("block_size", [1, 2, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_every_kind_passes_in_the_shortest_contexts(kind: type[Attention], block_size: int) -> None:
+    """With each position, in a longer one: `test_checks.py`."""
+    model = GPT(replace(SHAPE, attention=kind.Config(), position=Rotary.Config(), block_size=block_size), 7)
+    for fast in (True, False):
+        check_shapes(make_fast(model, fast))
 
 
 def test_the_model_and_the_random_numbers_stay_as_they_were() -> None:

@@ -9,6 +9,7 @@ T query positions, S key positions, D model width.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,11 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minigpt.attention import Attention
-from minigpt.attention.base import SoftmaxAttention
+from minigpt.attention import Attention, MultiHead, SoftmaxAttention
 from minigpt.attention.cache import Past, WindowCache
 from minigpt.attention.position import Position, Rotary, Shape, distance
-from minigpt.attention.softmax.multi_head import MultiHead
 
 
 def ahead(x: Tensor, by: int = 1) -> Tensor:
@@ -101,6 +100,51 @@ class IsCausal(MultiHead, kind="wrong_is_causal"):
 # ---- leaks of other kinds ----
 
 
+Leak = Callable[[MultiHead, Tensor, Tensor], Tensor | int]  # of the layer, what it mixed and x (B, T, D): (B, T, D)
+
+
+def in_training(leak: Callable[[Tensor], Tensor]) -> Leak:
+    return lambda self, mixed, x: leak(x) if self.training else 0
+
+
+def end_to_end(self: MultiHead, mixed: Tensor, x: Tensor) -> Tensor:
+    """The texts of a batch are laid end to end and read as one."""
+    flat = x.reshape(1, -1, x.shape[2])  # (1, B T, D)
+    return flat.cumsum(dim=1).reshape(x.shape) / x.shape[1]  # (B, T, D)
+
+
+LEAKS: dict[str, Leak] = {  # what is added to the output
+    "beyond_64": lambda self, mixed, x: ahead(x) * (torch.arange(x.shape[1])[:, None] >= 64),
+    "training_only": in_training(ahead),
+    "faint": in_training(lambda x: 1e-6 * ahead(x)),  # as small as rounding is, and as large in float64
+    # trains honestly, and is evaluated on what it should not know: in the type in which it is evaluated
+    "evaluation_only": lambda self, mixed, x: 0 if self.training or x.dtype == torch.float64 else ahead(x),
+    "gradients_only": lambda self, mixed, x: ahead(x) if torch.is_grad_enabled() else 0,
+    "float32_only": lambda self, mixed, x: ahead(x) if mixed.dtype == torch.float32 else 0,
+    # as a finite mask that is only too small in bfloat16
+    "bfloat16_only": lambda self, mixed, x: ahead(x) if mixed.dtype == torch.bfloat16 else 0,
+    "every_16th": lambda self, mixed, x: ahead(x) * (torch.arange(x.shape[1])[:, None] % 16 == 5),
+    # each position knows whether the next token is the same as its own
+    "exact_match": lambda self, mixed, x: (ahead(x) == x).all(-1, keepdim=True) * x,
+    # each position counts how often its token comes in the whole text
+    "match_anywhere": lambda self, mixed, x: (x[:, :, None] == x[:, None]).all(-1).sum(-1, keepdim=True) * 0.1 * x,
+    "batch_in_training": in_training(lambda x: x.roll(1, dims=0)),
+    "reshape": end_to_end,
+    # its values are right; its gradient tells each token about the one before it
+    "gradient_leaks": lambda self, mixed, x: ahead(x) - ahead(x).detach(),
+}
+
+
+def leaking(name: str, leak: Leak) -> None:
+    class Leaking(MultiHead, kind=f"wrong_{name}"):
+        def output(self, mixed: Tensor, x: Tensor) -> Tensor:
+            return super().output(mixed, x) + leak(self, mixed, x)
+
+
+for name, leak in LEAKS.items():
+    leaking(name, leak)
+
+
 class Centred(MultiHead, kind="wrong_centred"):
     def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
         return super().qkv(x - x.mean(dim=1, keepdim=True), past)
@@ -128,12 +172,6 @@ class ZeroGateInTraining(MultiHead, kind="wrong_zero_gate_in_training"):
         return super().output(mixed, x) + (self.gate * ahead(x) if self.training else 0)
 
 
-class BeyondSixtyFour(MultiHead, kind="wrong_beyond_64"):
-    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
-        leak = ahead(x) * (torch.arange(x.shape[1], device=x.device)[:, None] >= 64)  # (B, T, D)
-        return super().output(mixed, x) + leak
-
-
 class ChunksOfHundred(MultiHead, kind="wrong_chunks_of_100"):
     """A mask made in chunks, which is forgotten in the last of several."""
 
@@ -141,64 +179,6 @@ class ChunksOfHundred(MultiHead, kind="wrong_chunks_of_100"):
         place = torch.arange(S, device=device) // 100  # (S,)
         same = place[S - T :, None] == place  # (T, S)
         return super().mask(T, S, device) | (same & (place > 0))
-
-
-class TrainingOnly(MultiHead, kind="wrong_training_only"):
-    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
-        return super().output(mixed, x) + (ahead(x) if self.training else 0)
-
-
-class Faint(MultiHead, kind="wrong_faint"):
-    """A leak in training as small as rounding is, and as large in float64."""
-
-    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
-        return super().output(mixed, x) + (1e-6 * ahead(x) if self.training else 0)
-
-
-class EvaluationOnly(MultiHead, kind="wrong_evaluation_only"):
-    """Trains honestly, and is evaluated on what it should not know: in the type in which it is evaluated."""
-
-    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
-        return super().output(mixed, x) + (0 if self.training or x.dtype == torch.float64 else ahead(x))
-
-
-class GradientsOnly(MultiHead, kind="wrong_gradients_only"):
-    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
-        return super().output(mixed, x) + (ahead(x) if torch.is_grad_enabled() else 0)
-
-
-class Float32Only(MultiHead, kind="wrong_float32_only"):
-    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
-        return super().output(mixed, x) + (ahead(x) if mixed.dtype == torch.float32 else 0)
-
-
-class Bfloat16Only(MultiHead, kind="wrong_bfloat16_only"):
-    """A finite mask that is only too small in bfloat16."""
-
-    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
-        return super().output(mixed, x) + (ahead(x) if mixed.dtype == torch.bfloat16 else 0)
-
-
-class EverySixteenth(MultiHead, kind="wrong_every_16th"):
-    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
-        some = torch.arange(x.shape[1], device=x.device)[:, None] % 16 == 5  # (T, 1)
-        return super().output(mixed, x) + ahead(x) * some
-
-
-class ExactMatch(MultiHead, kind="wrong_exact_match"):
-    """Each position knows whether the next token is the same as its own."""
-
-    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
-        same = (ahead(x) == x).all(-1, keepdim=True)  # (B, T, 1)
-        return super().output(mixed, x) + same * x
-
-
-class MatchAnywhere(MultiHead, kind="wrong_match_anywhere"):
-    """Each position counts how often its token comes in the whole text."""
-
-    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
-        same = (x[:, :, None] == x[:, None]).all(-1).sum(-1, keepdim=True)  # (B, T, 1)
-        return super().output(mixed, x) + 0.1 * same * x
 
 
 class BatchStatistics(MultiHead, kind="wrong_batch_statistics"):
@@ -217,27 +197,6 @@ class BatchMean(MultiHead, kind="wrong_batch_mean"):
 
     def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
         return super().qkv(x - x.mean(dim=0), past)
-
-
-class BatchTrainingOnly(MultiHead, kind="wrong_batch_in_training"):
-    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
-        return super().output(mixed, x) + (x.roll(1, dims=0) if self.training else 0)
-
-
-class Neighbours(MultiHead, kind="wrong_reshape"):
-    """The texts of a batch are laid end to end and read as one."""
-
-    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
-        B, T, D = x.shape
-        flat = x.reshape(1, B * T, D)  # (1, B T, D)
-        return super().output(mixed, x) + flat.cumsum(dim=1).reshape(B, T, D) / T
-
-
-class StraightThrough(MultiHead, kind="wrong_gradient_leaks"):
-    """Its values are right; its gradient tells each token about the one before it."""
-
-    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
-        return super().output(mixed, x) + ahead(x) - ahead(x).detach()
 
 
 # ---- with a cache ----
