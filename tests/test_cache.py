@@ -12,12 +12,8 @@ import torch
 from laws import KINDS
 from torch import Tensor
 
-from minigpt.attention import Attention
-from minigpt.attention.averages.average_loop import AverageLoop
+from minigpt.attention import Attention, AverageLoop, GroupedQuery, MultiHead, Shape
 from minigpt.attention.cache import ChunkCache, KVCache, Past, Shared, State, WindowCache
-from minigpt.attention.position import Shape
-from minigpt.attention.softmax.grouped_query import GroupedQuery
-from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.attention.sparse.chunked import Chunked
 from minigpt.attention.sparse.sliding_window import SlidingWindow
 from minigpt.attention.sparse.streaming import Streaming
@@ -121,15 +117,17 @@ def test_shared_keys_are_those_of_the_layer_that_keeps_them() -> None:
     assert bytes_of(past) == bytes_of(above) == 0
 
 
-def test_a_state_has_no_keys_to_share() -> None:
-    _, past = chain([State(), Shared()])
-    with pytest.raises(UserError, match="keeps a state of fixed size instead; put a kind that keeps them all below it"):
-        past.append(keys(1, 2), keys(1, 2))
-
-
-def test_the_first_layer_has_no_keys_to_share() -> None:
-    with pytest.raises(UserError, match="the first layer has no layer below"):
-        Shared().append(keys(1, 2), keys(1, 2))
+@pytest.mark.parametrize(
+    ("below", "message"),
+    [
+        ([State()], "keeps a state of fixed size instead; put a kind that keeps them all below it"),
+        ([WindowCache(3)], "keeps a window of them only; put a kind that keeps them all below it"),
+        ([], "the first layer has no layer below"),
+    ],
+)
+def test_not_every_layer_has_keys_to_share(below: list[Past], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        chain([*below, Shared()])[-1].append(keys(1, 2), keys(1, 2))
 
 
 def test_before_the_first_pass_there_are_no_keys() -> None:
@@ -142,20 +140,13 @@ def test_before_the_first_pass_there_are_no_keys() -> None:
 
 
 def test_it_returns_all_that_came_so_far() -> None:
-    cache, key, value = KVCache(6), keys(2, 6, d=3), keys(2, 6, d=5)
+    cache, key, value = KVCache(6), keys(2, 6, G=4, d=3), keys(2, 6, d=5)
     for start, end in ((0, 3), (3, 4), (4, 6)):
         all_keys, all_values = cache.append(key[:, :, start:end], value[:, :, start:end])
         assert torch.equal(all_keys, key[:, :, :end])
         assert torch.equal(all_values, value[:, :, :end])
         assert cache.length == end
         assert all(map(torch.equal, cache.kept(), (all_keys, all_values)))
-
-
-def test_keys_and_values_may_differ_in_heads_and_width() -> None:
-    cache = KVCache(4)
-    all_keys, all_values = cache.append(keys(1, 2, G=4, d=3), keys(1, 2, G=2, d=7))
-    assert all_keys.shape == (1, 4, 2, 3)
-    assert all_values.shape == (1, 2, 2, 7)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -231,12 +222,6 @@ def test_a_window_as_it_lies_holds_the_same_in_another_order() -> None:
         kept, _ = past.write(key[:, :, p : p + 1], key[:, :, p : p + 1])
     assert kept.flatten().tolist() == [0, 4, 5, 3]
     assert past.append(key[:, :, :1], key[:, :, :1])[0].flatten().tolist() == [0, 3, 4, 5, 0]
-
-
-def test_a_window_does_not_have_the_keys_of_all_positions() -> None:
-    _, past = chain([WindowCache(3), Shared()])
-    with pytest.raises(UserError, match="keeps a window of them only; put a kind that keeps them all below it"):
-        past.append(keys(1, 2), keys(1, 2))
 
 
 # ---- a state ----

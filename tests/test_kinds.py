@@ -24,17 +24,21 @@ from laws import (
 from plugin_kinds import Window
 from torch import Tensor, nn
 
-from minigpt.attention import Attention, SoftmaxAttention, ladder
-from minigpt.attention.averages.average_loop import AverageLoop
-from minigpt.attention.averages.average_matrix import AverageMatrix
-from minigpt.attention.averages.average_softmax import AverageSoftmax
-from minigpt.attention.cache import Past
+from minigpt.attention import (
+    Attention,
+    AverageLoop,
+    AverageMatrix,
+    AverageSoftmax,
+    DotProduct,
+    GroupedQuery,
+    MultiHead,
+    Past,
+    QueryKey,
+    SingleHead,
+    SoftmaxAttention,
+    ladder,
+)
 from minigpt.attention.position import Alibi, NoPosition, Position, Rotary, Shape, distance
-from minigpt.attention.softmax.dot_product import DotProduct
-from minigpt.attention.softmax.grouped_query import GroupedQuery
-from minigpt.attention.softmax.multi_head import MultiHead
-from minigpt.attention.softmax.query_key import QueryKey
-from minigpt.attention.softmax.single_head import SingleHead
 from minigpt.checks.laws import mix_is_weights_times_values
 from minigpt.config.options import from_dict
 from minigpt.fast import make_fast
@@ -42,53 +46,22 @@ from minigpt.model import GPT, ModelConfig
 from minigpt.training.loop import next_token_loss
 
 
-def twins(ours: Attention.Config, theirs: Attention.Config, position: Position.Config) -> tuple[Attention, Attention]:
-    """A layer of each kind with the same weights, where both have weights of the same names and shapes."""
-    first, second = make_layer(Case(ours, position)), make_layer(Case(theirs, position))
-    first.load_state_dict(second.state_dict())  # raises when a name or a shape differs
-    return first, second
-
-
-SAME = [
-    (MultiHead.Config(n_head=1), SingleHead.Config()),
-    (MultiHead.Config(n_head=1, scaled=False, qk_norm=True), SingleHead.Config(scaled=False, qk_norm=True)),
-    (MultiHead.Config(head_dim=4), MultiHead.Config()),
-    (GroupedQuery.Config(), MultiHead.Config()),
-    (GroupedQuery.Config(n_kv_head=4), MultiHead.Config()),
-    (Window.Config(window=BLOCK), MultiHead.Config()),
-    (AverageMatrix.Config(), AverageLoop.Config()),
-    (AverageSoftmax.Config(), AverageLoop.Config()),
-]
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("position", POSITIONS.values(), ids=POSITIONS)
 @pytest.mark.parametrize(
-    ("ours", "theirs"), SAME, ids=[f"{a.component.kind}-{b.component.kind}-{i}" for i, (a, b) in enumerate(SAME)]
+    "config", [MultiHead.Config(head_dim=4), GroupedQuery.Config(n_kv_head=4), Window.Config(window=BLOCK)], ids=str
 )
-def test_a_rung_at_its_neutral_options_is_the_rung_before(
-    ours: Attention.Config, theirs: Attention.Config, position: type[Position]
+def test_options_that_change_nothing_make_multi_head_attention(
+    config: Attention.Config, position: type[Position]
 ) -> None:
-    first, second = twins(ours, theirs, position.Config())
+    """The other kinds that equal one another under some options say so themselves: `test_edges.py`."""
+    first, second = make_layer(Case(config, position.Config())), make_layer(Case(MultiHead.Config(), position.Config()))
+    first.load_state_dict(second.state_dict())  # raises when a name or a shape differs
     x = tokens(2, BLOCK)
     torch.testing.assert_close(first(x), second(x), **PRECISION)
     for T, S in SHAPES:
         weights = (layer.weights(*parts(layer, x[:, :S], T)[:2]) for layer in (first, second))
         torch.testing.assert_close(*weights, **PRECISION)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("position", POSITIONS.values(), ids=POSITIONS)
-def test_one_head_that_learned_nothing_is_the_dot_product(position: type[Position]) -> None:
-    head = make_layer(Case(SingleHead.Config(scaled=False), position.Config()))
-    plain = make_layer(Case(DotProduct.Config(), position.Config()))
-    plain.position.load_state_dict(head.position.state_dict())
-    assert isinstance(head, SingleHead)
-    for layer in (head.query, head.key, head.value, head.project):
-        nn.init.eye_(layer.weight)
-        nn.init.zeros_(layer.bias)
-    x = tokens(2, 6)
-    torch.testing.assert_close(head(x), plain(x), **PRECISION)
 
 
 @torch.no_grad()
@@ -105,17 +78,37 @@ def test_scores_that_are_all_zero_make_the_average(position: type[Position]) -> 
         torch.testing.assert_close(average.weights(query, key), plain.weights(query, key), **PRECISION)
 
 
+STRICT = DotProduct.Config(include_self=False)
+
+
 @torch.no_grad()
-def test_heads_that_share_keys_are_heads_with_equal_keys() -> None:
-    """Grouped queries are multi-head attention whose keys and values repeat."""
-    grouped = make_layer(Case(GroupedQuery.Config(n_head=4, n_kv_head=2), Rotary.Config()))
-    many = make_layer(Case(MultiHead.Config(n_head=4), Rotary.Config()))
-    weights = grouped.state_dict()
-    for name in ("key.weight", "key.bias", "value.weight", "value.bias"):
-        weights[name] = weights[name].unflatten(0, (2, -1)).repeat_interleave(2, dim=0).flatten(0, 1)
-    many.load_state_dict(weights)
-    x = tokens(2, 6)
-    torch.testing.assert_close(grouped(x), many(x), **PRECISION)
+def test_nobody_looks_at_itself_but_the_first_who_has_nobody_else() -> None:
+    layer = make_layer(Case(STRICT, NoPosition.Config()))
+    x = tokens(2, BLOCK)
+    weights = layer.weights(*parts(layer, x, BLOCK)[:2])[:, 0]  # (B, T, S)
+    itself = weights.diagonal(dim1=1, dim2=2)  # (B, T)
+    assert (itself[:, 0] == 1).all()
+    assert (itself[:, 1:] == 0).all()
+    assert torch.equal(layer(x)[:, 1], x[:, 0])  # the second sees the first alone
+
+
+@torch.no_grad()
+def test_the_others_are_weighted_as_before() -> None:
+    """Without the diagonal, what is left of each row is the ordinary row in other proportions."""
+    strict, plain = (make_layer(Case(c, NoPosition.Config())) for c in (STRICT, DotProduct.Config()))
+    x = tokens(2, BLOCK)
+    ours, theirs = (layer.weights(*parts(layer, x, BLOCK)[:2])[:, 0, 1:] for layer in (strict, plain))  # (B, T - 1, S)
+    left = theirs - torch.diag_embed(theirs.diagonal(offset=1, dim1=1, dim2=2), offset=1)[:, : BLOCK - 1]
+    torch.testing.assert_close(ours, left / left.sum(-1, keepdim=True), rtol=1e-9, atol=1e-12)
+
+
+@torch.no_grad()
+def test_one_that_may_see_the_future_still_does_not_see_itself() -> None:
+    layer = make_layer(Case(DotProduct.Config(include_self=False, causal=False), NoPosition.Config()))
+    weights = layer.weights(*parts(layer, tokens(1, 5), 5)[:2])[0, 0]  # (T, S)
+    assert (weights.diagonal() == 0).all()
+    assert (weights + torch.eye(5) > 0).all()
+    assert layer(tokens(1, 1)).isfinite().all()
 
 
 @torch.no_grad()

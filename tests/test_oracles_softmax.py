@@ -13,9 +13,8 @@ import pytest
 import torch
 from laws import stir
 from torch import Tensor, nn
-from transformers import DiffLlamaConfig, Gemma2Config, GptOssConfig, Qwen3NextConfig
+from transformers import DiffLlamaConfig, GptOssConfig, Qwen3NextConfig
 from transformers.models.diffllama.modeling_diffllama import DiffLlamaAttention
-from transformers.models.gemma2.modeling_gemma2 import Gemma2Attention
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssAttention
 from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextAttention
 
@@ -302,14 +301,6 @@ def test_a_sink_is_that_of_gpt_oss() -> None:
     take(ours, theirs)
     ours.sink.copy_(theirs.sinks)
     torch.testing.assert_close(ours(tokens()), run(theirs, tokens()), **EXACT)
-
-
-@torch.no_grad()
-def test_a_soft_cap_is_that_of_gemma_2() -> None:
-    config = Gemma2Config(**OPTIONS, attn_logit_softcapping=2.0, query_pre_attn_scalar=d)
-    theirs, ours = theirs_of(Gemma2Attention, config, "eager"), made(SoftCap.Config(cap=2.0))
-    take(ours, theirs)
-    torch.testing.assert_close(ours(tokens()), run(theirs, tokens()), **ROUGH)
 
 
 @torch.no_grad()

@@ -16,8 +16,7 @@ from laws import OPTIONS as OF_ALL
 from laws import POSITIONS, PUBLISHED, Case, D, make_layer, model_config, stir
 from torch import Tensor
 
-from minigpt.attention import Attention
-from minigpt.attention.cache import Past, State
+from minigpt.attention import Attention, Past, State
 from minigpt.attention.linear.delta_net import DeltaNet
 from minigpt.attention.linear.delta_product import DeltaProduct
 from minigpt.attention.linear.gated_delta_net import GatedDeltaNet
@@ -91,15 +90,6 @@ def test_the_three_forms_are_one_computation(kind: type[Attention], monkeypatch:
 
 
 @every
-@pytest.mark.parametrize("position", POSITIONS.values(), ids=POSITIONS)
-def test_the_three_forms_are_one_computation_in_any_position(kind: type[Attention], position: type[Position]) -> None:
-    layer, x = layer_of(kind, position), tokens(9)
-    matrix = with_gradients(layer, x, "matrix")
-    for form in ("chunks", "recurrence"):
-        assert max(map(off, with_gradients(layer, x, form), matrix)) < 1e-9, form
-
-
-@every
 @torch.no_grad()
 def test_in_float32_each_form_is_near_the_exact_one(kind: type[Attention]) -> None:
     layer, x = layer_of(kind), tokens(300)
@@ -145,29 +135,21 @@ def test_gates_and_states_are_float32_at_least(kind: type[Attention]) -> None:
             assert {out.dtype for out in made} == {dtype} and past.tensors[0].dtype == precise
 
 
-@every
-@torch.no_grad()
-def test_a_state_is_copied_by_reference(kind: type[Attention]) -> None:
-    layer, x = layer_of(kind), tokens(6)
-    past = layer.make_cache(6)
-    assert isinstance(past, State)
-    layer(x[:, :4], past)
-    held = past.tensors[0]
-    before = held.clone()
-    layer(x[:, 4:], past)
-    assert torch.equal(held, before) and past.tensors[0] is not held
-
-
 # ---- what a subclass may change ----
 
 
-def test_weights_that_change_alone_lose_the_chunks_and_the_recurrence() -> None:
-    class Mine(Retention):
+def test_weights_that_change_alone_lose_the_chunks_and_the_recurrence_and_gates_keep_them() -> None:
+    class Weights(Retention):
         def weights(self, query: Tensor, key: Tensor) -> Tensor:
             return 2 * super().weights(query, key)
 
+    class Gates(Retention):
+        def gates(self, x: Tensor) -> Tensor:
+            return 3 * super().gates(x)
+
     for method in ("mix", "recall", "make_cache"):
-        assert fitting(Mine, method) is getattr(Attention, method)
+        assert fitting(Weights, method) is getattr(Attention, method)
+        assert fitting(Gates, method) is fitting(Retention, method)
 
 
 def test_a_recurrence_that_changes_with_the_weights_is_used_for_writing() -> None:
@@ -185,15 +167,6 @@ def test_a_recurrence_that_changes_with_the_weights_is_used_for_writing() -> Non
     layer, x, past = make_layer(case).requires_grad_(False), tokens(6), State()
     cached = torch.cat([layer(chunk, past) for chunk in x.split([1, 2, 3], dim=1)], dim=1)  # (B, T, D)
     assert off(cached, layer(x)) < 1e-12
-
-
-def test_gates_of_its_own_keep_both() -> None:
-    class Mine(Retention):
-        def gates(self, x: Tensor) -> Tensor:
-            return 3 * super().gates(x)
-
-    for method in ("mix", "recall", "make_cache"):
-        assert fitting(Mine, method) is fitting(Retention, method)
 
 
 @torch.no_grad()
@@ -224,9 +197,16 @@ OPTIONS: list[Recurrent.Config] = [
 ]
 
 
-@pytest.mark.parametrize("config", OPTIONS, ids=str)
-def test_with_any_options_the_three_forms_are_one_computation(config: Recurrent.Config) -> None:
-    layer, x = make_layer(Case(config, Rotary.Config())), tokens(70)
+@pytest.mark.parametrize(
+    ("case", "T"),
+    [
+        *((Case(config, Rotary.Config()), 70) for config in OPTIONS),
+        *((Case(kind.Config(), place.Config()), 9) for kind in RECURRENT.values() for place in POSITIONS.values()),
+    ],
+    ids=str,
+)
+def test_with_any_options_and_position_the_three_forms_are_one_computation(case: Case, T: int) -> None:
+    layer, x = make_layer(case), tokens(T)
     assert isinstance(layer, Recurrent)
     matrix = with_gradients(layer, x, "matrix")
     for form in ("chunks", "recurrence"):
