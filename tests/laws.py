@@ -21,18 +21,13 @@ import torch
 from plugin_kinds import PLUGIN_KINDS, PLUGIN_POSITIONS
 from torch import Tensor, nn
 
-from minigpt.attention import Attention
-from minigpt.attention.cache import Past
+from minigpt.attention import Attention, DotProduct, GroupedQuery, MultiHead, Past, SingleHead
 from minigpt.attention.linear.gated_delta_net import GatedDeltaNet
 from minigpt.attention.linear.gated_linear import GatedLinear
 from minigpt.attention.linear.kimi_delta import KimiDelta
 from minigpt.attention.linear.mamba2 import Mamba2
 from minigpt.attention.linear.mlstm import MLSTM
 from minigpt.attention.position import Alibi, NoPosition, Position, Rotary
-from minigpt.attention.softmax.dot_product import DotProduct
-from minigpt.attention.softmax.grouped_query import GroupedQuery
-from minigpt.attention.softmax.multi_head import MultiHead
-from minigpt.attention.softmax.single_head import SingleHead
 from minigpt.attention.sparse.soft_cap_window import SoftCapWindow
 from minigpt.attention.stretch import Yarn
 from minigpt.checks import laws, laws_of_training, laws_of_writing

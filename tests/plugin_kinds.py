@@ -14,9 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minigpt.attention import Attention
-from minigpt.attention.cache import KVCache, Past, Shared, State
-from minigpt.attention.position import Position, Shape, distance
+from minigpt.attention import Attention, KVCache, Past, Position, Shape, Shared, State, distance
 from minigpt.attention.softmax.multi_head import MultiHead, split_heads
 from minigpt.config.options import Count
 from minigpt.fast import shortcut

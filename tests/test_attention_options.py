@@ -23,13 +23,10 @@ from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXAttention, GPT
 from transformers.models.olmo2.modeling_olmo2 import Olmo2Attention
 from transformers.models.qwen2.modeling_qwen2 import Qwen2Attention, Qwen2RotaryEmbedding
 
-from minigpt.attention import Attention
+from minigpt.attention import Attention, GroupedQuery, MultiHead, SingleHead
 from minigpt.attention.cache import Past, WindowCache
 from minigpt.attention.ladder import attention_weights
 from minigpt.attention.position import Alibi, Convolution, Learned, NoPosition, Position, Rotary, Shape, Sinusoidal
-from minigpt.attention.softmax.grouped_query import GroupedQuery
-from minigpt.attention.softmax.multi_head import MultiHead
-from minigpt.attention.softmax.single_head import SingleHead
 from minigpt.attention.softmax.soft_cap import SoftCap
 from minigpt.attention.sparse.sliding_window import SlidingWindow
 from minigpt.attention.sparse.soft_cap_window import SoftCapWindow

@@ -12,17 +12,13 @@ import torch
 from laws import BLOCK, Case, D, V, make_model
 from plugin_kinds import PLUGIN_KINDS
 
-from minigpt.attention import Attention
-from minigpt.attention.averages.average_loop import AverageLoop
-from minigpt.attention.cache import KVCache, Shared
+from minigpt.attention import Attention, AverageLoop, GroupedQuery, KVCache, MultiHead, Shared
 from minigpt.attention.compact.cross_layer import CrossLayer
 from minigpt.attention.compact.latent import Latent
 from minigpt.attention.compact.tensor_product import TensorProduct
 from minigpt.attention.linear.long_convolution import LongConvolution
 from minigpt.attention.linear.mamba2 import Mamba2
 from minigpt.attention.position import Alibi, NoPosition, Rotary
-from minigpt.attention.softmax.grouped_query import GroupedQuery
-from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.attention.softmax.token_shift import TokenShift
 from minigpt.attention.softmax.value_residual import ValueResidual
 from minigpt.attention.sparse.sliding_window import SlidingWindow

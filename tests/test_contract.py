@@ -26,13 +26,8 @@ from laws import (
 )
 from plugin_kinds import PLUGIN_KINDS
 
-from minigpt.attention import Attention
-from minigpt.attention.averages.average_loop import AverageLoop
-from minigpt.attention.averages.average_softmax import AverageSoftmax
-from minigpt.attention.cache import KVCache, Shared
+from minigpt.attention import Attention, AverageLoop, AverageSoftmax, GroupedQuery, KVCache, MultiHead, Shared
 from minigpt.attention.position import Alibi, NoPosition, Position, Rotary
-from minigpt.attention.softmax.grouped_query import GroupedQuery
-from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.checks.laws_of_training import dropout_acts_in_training_only
 from minigpt.checks.laws_of_writing import written_in_chunks, written_past_the_context, written_token_by_token
 

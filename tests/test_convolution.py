@@ -12,7 +12,7 @@ import torch
 from laws import stir
 from torch import Tensor
 
-from minigpt.attention.cache import KVCache, State
+from minigpt.attention import KVCache, State
 from minigpt.attention.linear.long_convolution import LongConvolution
 from minigpt.attention.position import NoPosition, Shape
 from minigpt.fast import make_fast

@@ -90,15 +90,6 @@ def test_documents_are_read_one_at_a_time() -> None:
         next(documents)
 
 
-def test_a_file_that_changes_between_two_readings_is_noticed() -> None:
-    write({"a.txt": b"before"})
-    corpus = open_corpus("a.txt")
-    assert list(corpus.documents()) == list(corpus.documents()) == ["before"]
-    write({"a.txt": b"after!"})
-    with pytest.raises(UserError, match=r"a\.txt: changed while it was being read"):
-        list(corpus.documents())
-
-
 def test_the_digest_follows_the_contents_and_nothing_else() -> None:
     write({"a.txt": b"12", "copy/b.txt": b"12", "other.txt": b"13", "split/1.txt": b"1", "split/2.txt": b"2"})
     write({"turned/1.txt": b"2", "turned/2.txt": b"1"})

@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count
 
-from minigpt.attention import Attention
-from minigpt.attention.cache import Past, State
+from minigpt.attention import Attention, Past, State
 from minigpt.config.options import from_dict
 from minigpt.fast import make_fast
 from minigpt.inspection.cost import bytes_of, cost, counting, operations_to_write

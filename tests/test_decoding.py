@@ -15,15 +15,13 @@ from laws import KINDS
 from running import furnish, script
 from torch import nn
 
-from minigpt.attention import Attention
-from minigpt.attention.cache import Past
+from minigpt.attention import Attention, Past
 from minigpt.attention.softmax.multi_head import split_heads
 from minigpt.fast import decoding, packed
 from minigpt.fast.decoding import prepare
 from minigpt.fast.packed import Int8Linear, Int8PackedLinear, PackedLinear, RowLinear, Weights
-from minigpt.model import GPT, ModelConfig
+from minigpt.model import GPT, ModelConfig, SamplingConfig, generate
 from minigpt.model.mlp import GELU, SwiGLU
-from minigpt.model.sampling import SamplingConfig, generate
 
 
 def needs(weights: Weights) -> pytest.MarkDecorator:
@@ -49,7 +47,6 @@ def make(kind: type[Attention] = KINDS["multi_head"], **options: object) -> GPT:
     return model
 
 
-@pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without kernels for a few light layers among others in float32."""
     monkeypatch.setattr(decoding, "packs", lambda weights, like: False)
@@ -165,7 +162,14 @@ def test_in_float32_every_kind_writes_the_same(kind: type[Attention], batch: int
 
 
 @torch.no_grad()
-def check_a_little_off(kind: type[Attention], weights: Weights) -> None:
+@pytest.mark.parametrize("packs", [True, False], ids=["", "everything in bfloat16"])
+@pytest.mark.parametrize(("kind", "weights"), in_turn("int8", "bfloat16"))
+def test_fewer_bits_are_a_little_off_and_leave_the_model_alone(
+    kind: type[Attention], weights: Weights, packs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not packs:
+        elsewhere(monkeypatch)
+        weights = "bfloat16" if weights == "int8" else "int8"
     model = make(kind, bias=False).eval()
     before = copy.deepcopy(model.state_dict())
     ids = torch.randint(30, (2, 12))
@@ -175,18 +179,6 @@ def check_a_little_off(kind: type[Attention], weights: Weights) -> None:
     assert len(tokens(narrow)) == WRITTEN
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
-
-
-@pytest.mark.parametrize(("kind", "weights"), in_turn("int8", "bfloat16"))
-def test_fewer_bits_are_a_little_off_and_leave_the_model_alone(kind: type[Attention], weights: Weights) -> None:
-    check_a_little_off(kind, weights)
-
-
-@pytest.mark.parametrize(("kind", "weights"), in_turn("bfloat16", "int8"))
-def test_and_so_they_are_where_everything_is_in_bfloat16(
-    kind: type[Attention], weights: Weights, elsewhere: None
-) -> None:
-    check_a_little_off(kind, weights)
 
 
 @torch.no_grad()
@@ -275,22 +267,16 @@ class ReadsWeights(KINDS["multi_head"]):  # type: ignore[misc]
 
 
 @torch.no_grad()
-def check_a_kind_that_reads_its_weights(weights: Weights) -> None:
+@pytest.mark.parametrize("packs", [True, False], ids=["", "elsewhere"])
+@pytest.mark.parametrize("weights", get_args(Weights))
+def test_a_kind_may_read_its_weights(weights: Weights, packs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not packs:
+        elsewhere(monkeypatch)
     model = GPT(ModelConfig(n_layer=1, n_embd=512, bias=False), 30).eval()
     model.blocks[0].attention.__class__ = ReadsWeights
     ids = torch.randint(30, (1, 5))
     exact, off = model(ids), prepare(model, weights)(ids).float()
     assert (off - exact).std() < 0.1 * exact.std()
-
-
-@pytest.mark.parametrize("weights", get_args(Weights))
-def test_a_kind_may_read_its_weights(weights: Weights) -> None:
-    check_a_kind_that_reads_its_weights(weights)
-
-
-@pytest.mark.parametrize("weights", get_args(Weights))
-def test_and_elsewhere(weights: Weights, elsewhere: None) -> None:
-    check_a_kind_that_reads_its_weights(weights)
 
 
 class Keeps(KINDS["multi_head"]):  # type: ignore[misc]
@@ -322,7 +308,8 @@ def test_onednn_is_as_it_was_afterwards() -> None:
 
 
 @torch.no_grad()
-def test_a_matrix_that_the_kernel_would_read_past_stays_in_bfloat16(elsewhere: None) -> None:
+def test_a_matrix_that_the_kernel_would_read_past_stays_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere(monkeypatch)
     narrow = prepare(GPT(ModelConfig(n_layer=1, n_embd=24, mlp=GELU.Config(width=16)), 30), "int8")
     mlp = narrow.blocks[0].mlp
     assert isinstance(mlp.up, RowLinear) and mlp.up.weight.dtype == torch.bfloat16
@@ -330,7 +317,8 @@ def test_a_matrix_that_the_kernel_would_read_past_stays_in_bfloat16(elsewhere: N
     assert narrow(torch.zeros(1, 12, dtype=torch.long)).isfinite().all()
 
 
-def test_int8_takes_a_quarter_of_the_bytes(elsewhere: None) -> None:
+def test_int8_takes_a_quarter_of_the_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere(monkeypatch)
     model = GPT(ModelConfig(n_layer=2, n_embd=64, bias=False, tied_head=False), 65)
     matrices = sum(p.numel() * 4 for name, p in model.blocks.named_parameters() if p.ndim == 2)
     narrow = prepare(model, "int8").blocks

@@ -20,17 +20,15 @@ from laws import ATTENTIONS, CASES, Case, V, make_model, stir
 from small_corpora import corpus_of, numbered, own_data
 from torch import Tensor, nn
 
-from minigpt.attention import Attention, Past
+from minigpt.attention import Attention, MultiHead, Past
 from minigpt.attention.position import Alibi, Convolution, Learned, NoPosition, Rotary
-from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.attention.sparse.indexer import Indexer
 from minigpt.checks.before_training import check_before_training
 from minigpt.checks.laws import LawError
 from minigpt.checks.laws_of_documents import documents_do_not_mix
 from minigpt.fast import make_fast
-from minigpt.model import GPT, ModelConfig
+from minigpt.model import GPT, Block, ModelConfig
 from minigpt.model.documents import as_rows, within_documents
-from minigpt.model.gpt import Block
 from minigpt.model.replaced import replaced
 from minigpt.runs.assemble import RunConfig
 from minigpt.system.errors import ConfigError, UserError

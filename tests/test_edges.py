@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from minigpt.attention import Attention, MultiHead
+from minigpt.attention import Attention, MultiHead, Position
 from minigpt.attention.edge import Edge
-from minigpt.attention.position import Position
 from minigpt.inspection.graph import ROUNDING, Step, all_steps, gap, path, positions_of
 
 STEPS, KINDS = all_steps(), list(Attention.kinds)

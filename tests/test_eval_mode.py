@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from minigpt.inspection.cost import cost
 from minigpt.inspection.trace import attention_maps
-from minigpt.model import GPT, ModelConfig
+from minigpt.model import GPT, ModelConfig, SamplingConfig, generate
 from minigpt.model.eval_mode import eval_mode
-from minigpt.model.sampling import SamplingConfig, generate
 from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import DataConfig, Dataset
 from minigpt.training.floor import character_probabilities, predict

@@ -17,11 +17,10 @@ from laws import BLOCK, INSIDE, Case, V, divided, model_config, stir
 from torch import Tensor
 
 from benchmarks.tricks import MODELS, WHERE
-from minigpt.attention import MultiHead, Shape, SingleHead
+from minigpt.attention import GroupedQuery, MultiHead, Shape, SingleHead
 from minigpt.attention.linear.gated_linear import GatedLinear
 from minigpt.attention.linear.kimi_delta import KimiDelta
 from minigpt.attention.position import NoPosition, Position, Rotary
-from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.checks.laws_of_writing import decode
 from minigpt.config.options import from_dict
 from minigpt.fast import make_fast

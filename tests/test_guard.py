@@ -20,23 +20,28 @@ from laws import BLOCK, V, stir
 from plugin_kinds import PLUGIN_KINDS
 from torch import Tensor, nn
 
-from minigpt.attention import Attention, SoftmaxAttention
-from minigpt.attention.averages.average_loop import AverageLoop
-from minigpt.attention.averages.average_matrix import AverageMatrix
-from minigpt.attention.averages.average_softmax import AverageSoftmax
-from minigpt.attention.cache import KVCache, Past, State
+from minigpt.attention import (
+    Attention,
+    AverageLoop,
+    AverageMatrix,
+    AverageSoftmax,
+    DotProduct,
+    GroupedQuery,
+    KVCache,
+    MultiHead,
+    Past,
+    SingleHead,
+    SoftmaxAttention,
+    State,
+)
 from minigpt.attention.compact.latent import Latent
 from minigpt.attention.position import NoPosition, Rotary, distance
-from minigpt.attention.softmax.dot_product import DotProduct
-from minigpt.attention.softmax.grouped_query import GroupedQuery
-from minigpt.attention.softmax.multi_head import MultiHead
-from minigpt.attention.softmax.single_head import SingleHead
 from minigpt.attention.sparse.indexer import Indexer
 from minigpt.checks.laws_of_writing import written_in_chunks, written_token_by_token
 from minigpt.fast import kernels, make_fast, running_sum, shortcut
 from minigpt.fast.decoding import prepare
 from minigpt.fast.guard import METHODS, fitting
-from minigpt.model.gpt import GPT, ModelConfig
+from minigpt.model import GPT, ModelConfig
 
 SHAPE = ModelConfig(n_layer=1, n_embd=16, block_size=8, position=NoPosition.Config())
 SOFTMAX = (DotProduct, SingleHead, MultiHead, GroupedQuery)

@@ -118,15 +118,6 @@ def test_the_lengths_of_yarn_are_those_of_transformers(keys: dict[str, float], l
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("case", CASES)
-def test_with_a_cache_logits_are_the_same(case: str) -> None:
-    ours = ours_from(theirs(case)).double()
-    cache = ours.make_cache()
-    pieces = [ours(IDS[:, start : start + 1], cache) for start in range(T)]  # (B, 1, V) each
-    torch.testing.assert_close(torch.cat(pieces, dim=1), ours(IDS), rtol=0, atol=1e-10)
-
-
-@torch.no_grad()
 @pytest.mark.parametrize("case", ROTATED)
 def test_without_the_change_of_pairs_logits_are_others(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (llama, neox):

@@ -22,11 +22,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from minigpt.attention import Attention
-from minigpt.attention.cache import Past
+from minigpt.attention import Attention, GroupedQuery, MultiHead, Past
 from minigpt.attention.position import NoPosition, Rotary
-from minigpt.attention.softmax.grouped_query import GroupedQuery
-from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.model import GPT, ModelConfig, count_parameters
 from minigpt.model.mlp import SquaredReLU, SwiGLU, TanhGELU
 from minigpt.model.norm import LayerNorm, RMSNorm

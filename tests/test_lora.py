@@ -17,8 +17,7 @@ from torch.nn.utils import parametrizations
 from transformers import AutoModelForCausalLM
 
 import minigpt
-from minigpt.attention import MultiHead
-from minigpt.attention.softmax.grouped_query import GroupedQuery
+from minigpt.attention import GroupedQuery, MultiHead
 from minigpt.model import GPT, ModelConfig
 from minigpt.runs import checkpoint
 from minigpt.runs.checkpoint import CheckpointError, tensors_of

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minigpt.attention.norm import RMSNorm
+from minigpt.attention import RMSNorm
 from minigpt.config.options import from_dict
 from minigpt.fast.decoding import prepare
 from minigpt.model import GPT, ModelConfig, Norm

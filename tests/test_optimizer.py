@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 
 import minigpt
-from minigpt.attention import Attention, MultiHead, Shape
-from minigpt.attention.softmax.grouped_query import GroupedQuery
+from minigpt.attention import Attention, GroupedQuery, MultiHead, Shape
 from minigpt.model import GPT, MLP, ModelConfig
 from minigpt.model.mlp import SwiGLU
 from minigpt.runs import checkpoint

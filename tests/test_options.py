@@ -11,12 +11,8 @@ import pytest
 import yaml
 from small_configs import Outer, Reader, mistakes_of, reader, the_mistake
 
-from minigpt.attention import Attention
-from minigpt.attention.averages.average_softmax import AverageSoftmax
+from minigpt.attention import Attention, AverageSoftmax, GroupedQuery, MultiHead, SingleHead
 from minigpt.attention.position import Position, Rotary
-from minigpt.attention.softmax.grouped_query import GroupedQuery
-from minigpt.attention.softmax.multi_head import MultiHead
-from minigpt.attention.softmax.single_head import SingleHead
 from minigpt.config import options as config_module
 from minigpt.config.options import (
     Count,
@@ -31,7 +27,7 @@ from minigpt.config.options import (
     load,
     to_yaml,
 )
-from minigpt.model.gpt import ModelConfig
+from minigpt.model import ModelConfig
 from minigpt.model.mlp import GeGLU, SwiGLU
 from minigpt.model.norm import LayerNorm, RMSNorm
 from minigpt.runs.run import read_config

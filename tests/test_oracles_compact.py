@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from transformers import DeepseekV3Config
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3Attention
 
-from minigpt.attention import Attention
-from minigpt.attention.cache import Past
+from minigpt.attention import Attention, Past
 from minigpt.attention.compact.cross_layer import CrossLayer
 from minigpt.attention.compact.latent import Latent
 from minigpt.attention.compact.tensor_product import TensorProduct

@@ -10,11 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_configs import Inner, Reader, mistakes_of, reader, the_mistake
 
-from minigpt.attention import Attention
-from minigpt.attention.averages.average_softmax import AverageSoftmax
-from minigpt.attention.softmax.grouped_query import GroupedQuery
-from minigpt.attention.softmax.multi_head import MultiHead
-from minigpt.attention.softmax.single_head import SingleHead
+from minigpt.attention import Attention, AverageSoftmax, GroupedQuery, MultiHead, SingleHead
 from minigpt.config.options import hints, load
 from minigpt.config.overrides import override
 from minigpt.config.strict_yaml import parse_yaml

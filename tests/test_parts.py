@@ -14,9 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from minigpt.attention import Attention, Shape
+from minigpt.attention import Attention, MultiHead, Shape
 from minigpt.attention.position import Alibi, NoPosition, Position, Rotary
-from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.attention.softmax.soft_cap import SoftCap
 from minigpt.attention.sparse.soft_cap_window import SoftCapWindow
 from minigpt.fast import make_fast, parts

@@ -17,12 +17,10 @@ from plugin_kinds import PLUGIN_KINDS
 from running import CONFIG, Ended, data_folder, furnish, script, small_text
 from torch import Tensor, nn
 
-from minigpt.attention import Attention
-from minigpt.attention.position import Position
+from minigpt.attention import Attention, Position
 from minigpt.config.options import from_dict
-from minigpt.model import GPT, MLP, ModelConfig
+from minigpt.model import GPT, MLP, ModelConfig, Norm
 from minigpt.model.config import AnyBlock
-from minigpt.model.norm import Norm
 from minigpt.model.replaced import replaced
 from minigpt.runs import profiler as profilers
 from minigpt.runs.profiler import BACKWARD, FORWARD, PARTS, Profile, Profiler, attached, summary, table, take_profile

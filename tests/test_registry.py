@@ -11,14 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from minigpt.attention import Attention
-from minigpt.attention.averages.average_loop import AverageLoop
-from minigpt.attention.cache import Past
+from minigpt.attention import Attention, AverageLoop, DotProduct, MultiHead, Past
 from minigpt.attention.position import NoPosition, Position
-from minigpt.attention.softmax.dot_product import DotProduct
-from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.fast import make_fast
-from minigpt.model.gpt import ModelConfig
+from minigpt.model import ModelConfig
 from minigpt.system.errors import UserError
 
 SHAPE = ModelConfig(n_layer=1, n_embd=16, block_size=8, position=NoPosition.Config())

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from minigpt.attention import Attention
-from minigpt.attention.position import Position
+from minigpt.attention import Attention, Position
 from minigpt.model import GPT, ModelConfig
 from minigpt.model.sampling import SamplingConfig, generate, next_token, probabilities, until, window_start
 from minigpt.system.errors import ConfigError

@@ -10,9 +10,8 @@ import torch
 from laws import is_quick
 from torch import Tensor
 
-from minigpt.attention import Attention
+from minigpt.attention import Attention, Position
 from minigpt.attention.base import repeat_kv
-from minigpt.attention.position import Position
 from minigpt.fast import make_fast
 from minigpt.inspection.trace import attention_maps, sums_of, tracing
 from minigpt.model import GPT, ModelConfig

@@ -22,8 +22,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from minigpt.model import GPT
-from minigpt.model.sampling import SamplingConfig, generate
+from minigpt.model import GPT, SamplingConfig, generate
 from minigpt.runs import checkpoint
 from minigpt.system.errors import ConfigError, UserError
 from minigpt.text import corpus as corpora

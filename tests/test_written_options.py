@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from small_configs import Inner
 
 import minigpt
+from minigpt.attention import MultiHead
 from minigpt.attention.position import Sinusoidal
-from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.config.options import Component, Options, build, hints, to_yaml
 from minigpt.config.strict_yaml import parse_yaml
-from minigpt.model.gpt import ModelConfig
+from minigpt.model import ModelConfig
 from minigpt.system.errors import ConfigError, Mistake
 
 
