@@ -45,7 +45,7 @@ SKIPPED |= {"stages", "head_note", "one_by_one"}  # what is only looked at
 EDGE, LAW, ORACLE, SAME, NOTHING = "an edge", "a law", "an oracle", "computes the same", "nothing"
 ORACLES = {  # the tests that hold the kinds of a family against formulas of their own
     "averages": ("test_ladder.py",),
-    "softmax": ("test_oracles_softmax.py", "test_dot_product.py"),
+    "softmax": ("test_oracles_softmax.py",),
     "compact": ("test_oracles_compact.py", "test_compact.py"),
     "sparse": ("test_oracles_sparse.py", "test_cache.py"),
     "linear": ("test_oracles_linear.py", "test_recurrent.py", "test_convolution.py"),

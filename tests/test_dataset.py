@@ -189,15 +189,20 @@ def test_a_batch_does_not_depend_on_what_came_before(config: DataConfig) -> None
     assert len(set(starts)) == 400  # every (n, seed) is a batch of its own
 
 
-@pytest.mark.parametrize("config", [RANDOM, SHUFFLED, DOCUMENTS])
+@pytest.mark.parametrize("config", [RANDOM, SHUFFLED, DOCUMENTS, DataConfig(windows="packed", attend="document")])
 def test_the_rows_of_all_ranks_are_the_global_batch(config: DataConfig) -> None:
     dataset = Dataset(config, corpus_of(*(f"\n{n}: some text" for n in range(100))), Byte(), block_size=8)
-    x, y = dataset.batch("train", 5, 12, seed=1)
+
+    def batch(rows: slice) -> list[torch.Tensor]:
+        begins = dataset.begins("train", 5, 12, 1, rows)
+        return [*dataset.batch("train", 5, 12, 1, rows), *([] if begins is None else [begins])]
+
+    whole = batch(slice(None))
+    assert len(whole) == 2 + config.divides
     for world in (1, 2, 3, 4):
         share = 12 // world
-        parts = [dataset.batch("train", 5, 12, 1, slice(rank * share, (rank + 1) * share)) for rank in range(world)]
-        assert torch.equal(torch.cat([part[0] for part in parts]), x)
-        assert torch.equal(torch.cat([part[1] for part in parts]), y)
+        for rows in (slice(rank * share, (rank + 1) * share) for rank in range(world)):
+            assert all(torch.equal(part, of_all[rows]) for part, of_all in zip(batch(rows), whole, strict=True))
 
 
 # ---------------------------------------------------------------------------------------- exact windows

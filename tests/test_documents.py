@@ -268,15 +268,6 @@ def test_packed_documents_are_in_another_order_in_each_epoch_and_for_each_seed()
     assert torch.equal(one, other)
 
 
-def test_the_rows_of_all_ranks_are_the_batch_and_its_documents() -> None:
-    dataset, _ = corpus_and([3, 14, 1, 5, 9, 2, 6, 5, 3, 5])
-    whole = [*dataset.batch("train", 5, 12, 1), dataset.begins("train", 5, 12, 1)]
-    parts = [slice(rank, None, 4) for rank in range(4)]
-    for rows in parts:
-        mine = [*dataset.batch("train", 5, 12, 1, rows), dataset.begins("train", 5, 12, 1, rows)]
-        assert all(torch.equal(a, b[rows]) for a, b in zip(mine, whole, strict=True))  # type: ignore[arg-type, index]
-
-
 @pytest.mark.parametrize("windows", ["random", "shuffled"])
 def test_other_windows_may_be_divided_too(windows: str) -> None:
     edges = [3, 14, 1, 5, 9, 2, 6, 5, 3, 5, 40]

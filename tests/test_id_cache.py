@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,14 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import tiktoken
-from running import wait_until
-from small_corpora import DOCUMENTS, RANDOM, ROOT, corpus_of, numbered, own_data
+from small_corpora import DOCUMENTS, RANDOM, corpus_of, numbered, own_data
 
-from minigpt.languages.language import StoriesConfig
 from minigpt.system.errors import UserError
 from minigpt.text import corpus as corpora
 from minigpt.text import ids as on_disk
-from minigpt.text.corpus import Corpus, open_corpus
+from minigpt.text.corpus import Corpus
 from minigpt.text.dataset import Dataset
 from minigpt.text.tokenizer import Byte, Char, Ids, Tiktoken, Tokenizer
 
@@ -103,26 +98,20 @@ def test_ids_are_made_once_and_again_when_anything_changed() -> None:
     assert on_disk._key(corpus, tokenizer) != on_disk._key(corpus, turned)
 
 
-def test_a_tokenizer_whose_code_changed_is_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = tmp_path / "mine.py"
-    monkeypatch.setattr(on_disk.inspect, "getfile", lambda kind: str(code))
-    code.write_text("upper case")
-    before = on_disk._key(corpus_of("text"), Byte())
-    assert on_disk._key(corpus_of("text"), Byte()) == before
-    code.write_text("lower case")
-    assert on_disk._key(corpus_of("text"), Byte()) != before
-
-
-def test_code_that_a_tokenizer_uses_and_that_changed_makes_other_ids(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = on_disk._key(corpus_of("text"), Byte())
+def test_code_that_changed_makes_other_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of a tokenizer, and what it uses."""
+    keys = {on_disk._key(corpus_of("text"), Byte())}
     for n, path in enumerate(on_disk.DECIDING):
         changed = tmp_path / path.name
         changed.write_bytes(path.read_bytes() + b"# changed")
         monkeypatch.setattr(on_disk, "DECIDING", [*on_disk.DECIDING[:n], changed, *on_disk.DECIDING[n + 1 :]])
-        assert on_disk._key(corpus_of("text"), Byte()) != before
-        before = on_disk._key(corpus_of("text"), Byte())
+        keys.add(on_disk._key(corpus_of("text"), Byte()))
+    monkeypatch.setattr(on_disk.inspect, "getfile", lambda kind: str(tmp_path / "mine.py"))
+    for code in ("upper case", "lower case"):
+        (tmp_path / "mine.py").write_text(code)
+        keys.add(on_disk._key(corpus_of("text"), Byte()))
+        assert on_disk._key(corpus_of("text"), Byte()) in keys
+    assert len(keys) == 1 + len(on_disk.DECIDING) + 2
 
 
 def test_the_code_that_a_tokenizer_uses_is_known() -> None:
@@ -201,14 +190,6 @@ class Wrong(Byte):
         return super().encode(text) + (300 if "wrong" in text else 0)
 
 
-def test_a_tokenizer_beyond_its_vocabulary_is_refused_and_nothing_is_left() -> None:
-    corpus = corpus_of("right " * 20, "wrong")
-    with pytest.raises(UserError, match="gave ids from 403 to 419, but its vocab_size is 256"):
-        Dataset(RANDOM, corpus, Wrong(), 8)
-    key = on_disk._key(corpus, Wrong())
-    assert [name for name in os.listdir(corpora.DATA / "cache") if key in name] == []
-
-
 class Silent(Byte):
     """Gives no ids at all."""
 
@@ -216,39 +197,14 @@ class Silent(Byte):
         return np.zeros(0, dtype=np.int64)
 
 
-def test_a_tokenizer_that_gives_nothing_is_refused() -> None:
-    with pytest.raises(UserError, match="makes no ids"):
-        Dataset(RANDOM, corpus_of("text"), Silent(), 8)
-
-
-RACE = """
-import hashlib, pathlib, sys, time
-from minigpt.languages.language import StoriesConfig
-from minigpt.text.corpus import open_corpus
-from minigpt.text.ids import ids_on_disk
-from minigpt.text.tokenizer import Byte
-corpus = open_corpus("stories", StoriesConfig(count=400, validation=40))
-go = pathlib.Path(sys.argv[1])
-(go.parent / sys.argv[2]).touch()
-while not go.exists():
-    time.sleep(0.001)
-ids, starts = ids_on_disk(corpus, Byte())
-print(len(ids), len(starts), hashlib.sha256(ids.tobytes()).hexdigest())
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_that_begin_at_once_both_end_well(tmp_path: Path) -> None:
-    environment = os.environ | {"MINIGPT_DATA": str(tmp_path / "data")}
-    command = [sys.executable, "-W", "error", "-c", RACE, str(tmp_path / "go")]
-    both = [
-        subprocess.Popen([*command, name], env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        for name in ("one", "two")
-    ]
-    wait_until(lambda: all((tmp_path / name).exists() for name in ("one", "two")))
-    (tmp_path / "go").touch()
-    said = [process.communicate(timeout=60)[0].strip() for process in both]
-    raw = "".join(open_corpus("stories", StoriesConfig(count=400, validation=40)).documents()).encode()
-    right = hashlib.sha256(np.frombuffer(raw, np.uint8).astype("<u2").tobytes()).hexdigest()
-    assert said == [f"{len(raw)} 400 {right}"] * 2
-    assert len(os.listdir(tmp_path / "data" / "cache")) == 1  # and no temporary folder is left
+@pytest.mark.parametrize(
+    ("tokenizer", "message"),
+    [(Wrong(), "gave ids from 403 to 419, but its vocab_size is 256"), (Silent(), "makes no ids")],
+)
+def test_a_tokenizer_beyond_its_vocabulary_or_without_ids_is_refused(tokenizer: Byte, message: str) -> None:
+    corpus = corpus_of("right " * 20, "wrong")
+    with pytest.raises(UserError, match=message):
+        Dataset(RANDOM, corpus, tokenizer, 8)
+    key = on_disk._key(corpus, tokenizer)
+    left = [name for name in os.listdir(corpora.DATA / "cache") if key in name]
+    assert left == [] or isinstance(tokenizer, Silent)

@@ -310,36 +310,6 @@ def test_in_bfloat16_one_direction_alone_is_not_thrown_far_off() -> None:
 # ---- going on after a stop ----
 
 
-@pytest.mark.parametrize("config", KINDS, ids=lambda config: config.component.kind)
-def test_from_its_state_an_optimizer_goes_on_to_the_bit(config: Optimizer.Config) -> None:
-    model = make_model().float()
-    optimizer = make_optimizer(config, model)
-    for t in range(3):
-        give_gradients(model, seed=t)
-        optimizer.step(1.0)
-    weights = copy.deepcopy(model.state_dict())
-    state = {name: tensor.clone() for name, tensor in optimizer.state().items()}
-
-    def go_on(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        resumed = make_model().float()
-        resumed.load_state_dict(weights)
-        again = make_optimizer(config, resumed)
-        again.load_state({name: tensor.clone() for name, tensor in tensors.items()})
-        for t in range(3, 6):
-            give_gradients(resumed, seed=t)
-            again.step(0.5)
-        return resumed.state_dict() | again.state()
-
-    for t in range(3, 6):
-        give_gradients(model, seed=t)
-        optimizer.step(0.5)
-    uninterrupted = model.state_dict() | optimizer.state()
-    resumed, forgetful = go_on(state), go_on({})
-    assert uninterrupted.keys() == resumed.keys()
-    assert all(torch.equal(tensor, resumed[name]) for name, tensor in uninterrupted.items())
-    assert not all(torch.equal(tensor, forgetful[name]) for name, tensor in uninterrupted.items())
-
-
 @pytest.mark.parametrize("torchs", [torch.optim.SGD, torch.optim.NAdam, torch.optim.Adafactor])
 def test_torchs_own_optimizers_go_on_too(torchs: Any) -> None:
     class Theirs(AdamW):

@@ -18,7 +18,7 @@ from transformers.models.diffllama.modeling_diffllama import DiffLlamaAttention
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssAttention
 from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextAttention
 
-from minigpt.attention import Attention
+from minigpt.attention import Attention, DotProduct, Past
 from minigpt.attention.position import NoPosition, Position, Shape
 from minigpt.attention.softmax.cosine import Cosine
 from minigpt.attention.softmax.differential import Differential
@@ -252,6 +252,41 @@ def test_gated_is_its_formula() -> None:
             mixed = torch.cat([sum(w * v[s] for s, w in enumerate(row)) for row, v in zip(rows, value)])  # type: ignore[misc]
             gate = torch.tensor([sigmoid(float(g)) for g in layer.gate(text[t])], dtype=torch.float64)  # (D,)
             torch.testing.assert_close(found[t], layer.project(gate * mixed), **EXACT)
+
+
+# ---- the dot product without self-attention ----
+
+STRICT = DotProduct.Config(include_self=False)
+
+
+@torch.no_grad()
+def test_nobody_looks_at_itself_but_the_first_who_has_nobody_else() -> None:
+    layer = made(STRICT)
+    x = tokens()
+    weights = layer.weights(*layer.qkv(x, Past())[:2])[:, 0]  # (B, T, S)
+    itself = weights.diagonal(dim1=1, dim2=2)  # (B, T)
+    assert (itself[:, 0] == 1).all()
+    assert (itself[:, 1:] == 0).all()
+    assert torch.equal(layer(x)[:, 1], x[:, 0])  # the second sees the first alone
+
+
+@torch.no_grad()
+def test_the_others_are_weighted_as_before() -> None:
+    """Without the diagonal, what is left of each row is the ordinary row in other proportions."""
+    strict, plain = (made(c) for c in (STRICT, DotProduct.Config()))
+    x = tokens()
+    ours, theirs = (layer.weights(*layer.qkv(x, Past())[:2])[:, 0, 1:] for layer in (strict, plain))  # (B, T - 1, S)
+    left = theirs - torch.diag_embed(theirs.diagonal(offset=1, dim1=1, dim2=2), offset=1)[:, : T - 1]
+    torch.testing.assert_close(ours, left / left.sum(-1, keepdim=True), rtol=1e-9, atol=1e-12)
+
+
+@torch.no_grad()
+def test_one_that_may_see_the_future_still_does_not_see_itself() -> None:
+    layer = made(DotProduct.Config(include_self=False, causal=False))
+    weights = layer.weights(*layer.qkv(tokens()[:1, :5], Past())[:2])[0, 0]  # (T, S)
+    assert (weights.diagonal() == 0).all()
+    assert (weights + torch.eye(5) > 0).all()
+    assert layer(tokens()[:1, :1]).isfinite().all()
 
 
 # ---- transformers' modules ----

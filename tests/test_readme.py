@@ -116,20 +116,3 @@ def test_the_first_numbers_are_what_the_comments_say() -> None:
         torch.testing.assert_close(eval(expression, known), said, rtol=0, atol=0.006)
     weights = eval("attention_weights(x, x)", known)
     assert weights.argmax(dim=-1).tolist() == [0, 1, 2]
-
-
-def test_the_example_of_your_own_attention_works() -> None:
-    (code,) = (block for block in blocks("python") if "class Bounded" in block)
-    known: dict[str, Any] = {}
-    exec(code.replace('kind="bounded"', 'kind="bounded_of_the_readme"'), known)
-    from minigpt import GPT, ModelConfig
-    from minigpt.attention import Attention
-    from minigpt.config.options import from_dict
-
-    options = {"n_layer": 1, "n_embd": 8, "block_size": 4, "attention": {"kind": "bounded_of_the_readme", "n_head": 2}}
-    try:
-        (attention,) = GPT(from_dict(ModelConfig, options), 5).attentions()
-        query, key = torch.randn(1, 2, 4, 4), torch.randn(1, 2, 4, 4)
-        assert attention.scores(100 * query, key).abs().max() <= 1
-    finally:
-        del Attention.kinds["bounded_of_the_readme"]

@@ -117,50 +117,34 @@ def linked(path: Path) -> None:
     file.symlink_to(path.parent / "elsewhere")
 
 
-def resealed_missing(path: Path) -> None:
-    missing(path)
-    seal(path)
-
-
-def resealed_extra(path: Path) -> None:
-    extra(path)
-    seal(path)
-
-
-def resealed_metadata(path: Path) -> None:
-    metadata(path)
-    seal(path)
-
-
-def resealed_both(path: Path) -> None:
+def both(path: Path) -> None:
     save_file(MODEL, path / "model.safetensors")
-    seal(path)
 
 
-def resealed_state_alone(path: Path) -> None:
+def state_alone(path: Path) -> None:
     for file in path.glob("shard-*"):
         file.unlink()
-    seal(path)
 
 
-def resealed_pickle(path: Path) -> None:
+def pickle(path: Path) -> None:
     torch.save(MODEL, path / name_of(1, 1))
-    seal(path)
 
 
-def resealed_cut(path: Path) -> None:
-    raw = (path / name_of(1, 1)).read_bytes()
-    (path / name_of(1, 1)).write_bytes(raw[:-4])
-    seal(path)
+def cut(path: Path) -> None:
+    (path / name_of(1, 1)).write_bytes((path / name_of(1, 1)).read_bytes()[:-4])
 
 
-def resealed_endless(path: Path) -> None:
+def resealed(damage: Callable[[Path], None]) -> Callable[[Path], None]:
+    """A damage with a manifest that fits it."""
+    return lambda path: (damage(path), seal(path))[1]
+
+
+def endless(path: Path) -> None:
     """Slices without a number, whose shapes overflow."""
     header = {"table": {"dtype": "F32", "shape": [2**63 - 1, 2, 0], "data_offsets": [0, 0]}}
     for process in range(3):
         raw = json.dumps(header if process == 1 else {}).encode()
         (path / name_of(process, 1)).write_bytes(len(raw).to_bytes(8, "little") + raw)
-    seal(path)
 
 
 def says(places: Any) -> Callable[[Path], None]:
@@ -169,9 +153,8 @@ def says(places: Any) -> Callable[[Path], None]:
     def damage(path: Path) -> None:
         mine, right = shards(MODEL, 3)[1]
         write_shard(path / name_of(1, 1), mine, right | places if isinstance(places, dict) else places)
-        seal(path)
 
-    return damage
+    return resealed(damage)
 
 
 def shaped(tensor: Tensor) -> Callable[[Path], None]:
@@ -180,9 +163,8 @@ def shaped(tensor: Tensor) -> Callable[[Path], None]:
     def damage(path: Path) -> None:
         mine, places = shards(MODEL, 3)[1]
         write_shard(path / name_of(1, 1), mine | {"table": tensor}, places)
-        seal(path)
 
-    return damage
+    return resealed(damage)
 
 
 SECOND = r"shard-00002-model-00001-of-00002\.safetensors: "
@@ -193,13 +175,13 @@ DAMAGES: list[tuple[str, Callable[[Path], None], str]] = [
     ("extra", extra, r"'shard-00004-model-00001-of-00002\.safetensors' does not belong in a checkpoint"),
     ("metadata", metadata, r"'\.metadata' does not belong in a checkpoint"),
     ("linked", linked, SECOND + "missing, or not a plain file"),
-    ("resealed missing", resealed_missing, r"(table|bias): rows \d to \d are missing"),
-    ("resealed extra", resealed_extra, r"shard-00004.*: row \d+ is there twice"),
-    ("resealed metadata", resealed_metadata, NOT_LISTED),
-    ("resealed both", resealed_both, NOT_LISTED),
-    ("resealed state alone", resealed_state_alone, NOT_LISTED),
-    ("resealed pickle", resealed_pickle, SECOND + r"a header of [\d,]+ bytes"),
-    ("resealed cut", resealed_cut, SECOND),
+    ("resealed missing", resealed(missing), r"(table|bias): rows \d to \d are missing"),
+    ("resealed extra", resealed(extra), r"shard-00004.*: row \d+ is there twice"),
+    ("resealed metadata", resealed(metadata), NOT_LISTED),
+    ("resealed both", resealed(both), NOT_LISTED),
+    ("resealed state alone", resealed(state_alone), NOT_LISTED),
+    ("resealed pickle", resealed(pickle), SECOND + r"a header of [\d,]+ bytes"),
+    ("resealed cut", resealed(cut), SECOND),
     ("overlap", says({"table": [3, 0]}), SECOND + "table: row 3 is there twice"),
     ("gap", says({"table": [5, 0]}), SECOND + "table: rows 4 to 4 are missing"),
     ("far", says({"table": [2**62, 0]}), "table: rows 4 to 7 are missing"),
@@ -214,7 +196,7 @@ DAMAGES: list[tuple[str, Callable[[Path], None], str]] = [
     ("half", shaped(torch.zeros(4, 3).half()), r"table: a slice of \(4, 3\), torch.float16, beside one of \(4, 3\)"),
     ("short", shaped(torch.zeros(3, 3)), r"table: rows 7 to 7 are missing"),
     ("long", shaped(torch.zeros(5, 3)), r"table: row 8 is there twice"),
-    ("endless", resealed_endless, r"table: no tensor has the shape \(9223372036854775807, 2, 0\)"),
+    ("endless", resealed(endless), r"table: no tensor has the shape \(9223372036854775807, 2, 0\)"),
     ("float8", shaped(torch.zeros(4, 3).to(torch.float8_e4m3fn)), SECOND + "table: F8_E4M3 is not a type"),
 ]
 
