@@ -1,6 +1,6 @@
 """The options of attention that real models need: constants, norms over all heads, scales, and positions of its own.
 
-By hand over every kind that has them, and against transformers' attention modules with random weights.
+By hand over every kind that has them; `test_hub.py` compares them with the models that have them.
 
 B batch, T positions, D model width, H query heads, G key heads, d width of a head.
 """
@@ -8,7 +8,6 @@ B batch, T positions, D model width, H query heads, G key heads, d width of a he
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,20 +15,12 @@ import pytest
 import torch
 from laws import stir
 from torch import Tensor, nn
-from transformers import Gemma2Config, Gemma3TextConfig, GPTNeoXConfig, Olmo2Config, Qwen2Config
-from transformers.models.gemma2.modeling_gemma2 import Gemma2Attention
-from transformers.models.gemma3.modeling_gemma3 import Gemma3Attention, Gemma3RotaryEmbedding
-from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXAttention, GPTNeoXRotaryEmbedding
-from transformers.models.olmo2.modeling_olmo2 import Olmo2Attention
-from transformers.models.qwen2.modeling_qwen2 import Qwen2Attention, Qwen2RotaryEmbedding
 
 from minigpt.attention import Attention, GroupedQuery, MultiHead, SingleHead
-from minigpt.attention.cache import Past, WindowCache
+from minigpt.attention.cache import Past
 from minigpt.attention.ladder import attention_weights
 from minigpt.attention.position import Alibi, Convolution, Learned, NoPosition, Position, Rotary, Shape, Sinusoidal
-from minigpt.attention.softmax.soft_cap import SoftCap
 from minigpt.attention.sparse.sliding_window import SlidingWindow
-from minigpt.attention.sparse.soft_cap_window import SoftCapWindow
 from minigpt.config.options import from_dict, hints
 from minigpt.fast import make_fast
 from minigpt.fast.decoding import prepare
@@ -43,7 +34,6 @@ from minigpt.training.memory import scores_bytes
 
 B, T, D, H, G, d = 2, 11, 16, 4, 2, 4
 EXACT = {"rtol": 0, "atol": 1e-12}
-ROUGH = {"rtol": 0, "atol": 2e-6}  # theirs computes softmax, norms and angles in float32
 
 
 def made(config: Attention.Config, layer: int = 0, **shape: Any) -> Any:
@@ -199,141 +189,3 @@ def test_positions_of_single_layers_are_told() -> None:
     assert scores_bytes(config, 8) == [0, 0, 0, 4 * 4 * 8 * 8]
     facts = dict(facts_of(model, look(model, Char("abc"), torch.tensor([[0, 1, 2]]))))
     assert facts["position"] == "rotary, none, alibi (not in linear)"
-
-
-# ---- transformers' modules ----
-
-THEIRS: dict[str, Any] = {
-    "hidden_size": D,
-    "num_attention_heads": H,
-    "num_key_value_heads": G,
-    "head_dim": d,
-    "num_hidden_layers": 2,
-    "max_position_embeddings": T,
-    "rms_norm_eps": 1e-3,
-    "attn_implementation": "eager",
-}
-NAMES = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "project"}
-PLACES = torch.arange(T)[None]  # (1, T)
-
-
-def in_pairs(rows: Tensor, rotated: int = d) -> Tensor:
-    """The rows of heads: theirs turn feature i with i + rotated/2, ours 2i with 2i + 1."""
-    heads = rows.unflatten(0, (-1, d))  # (H, d, ...)
-    turned = heads[:, :rotated].unflatten(1, (2, rotated // 2)).transpose(1, 2).flatten(1, 2)
-    return torch.cat((turned, heads[:, rotated:]), dim=1).flatten(0, 1)
-
-
-def theirs_of(kind: Callable[..., nn.Module], config: Any, layer: int = 0) -> nn.Module:
-    torch.manual_seed(0)
-    module = kind(config, layer).double().eval()
-    stir(module, 0.3)
-    return module
-
-
-def compare(ours: Attention, theirs: nn.Module, waves: tuple[Tensor, Tensor], window: int = T) -> None:
-    """Equal outputs, at once and token by token."""
-    near = torch.ones(T, T, dtype=torch.bool).tril().triu(1 - window)  # (T, T)
-    mask = torch.zeros(1, 1, T, T, dtype=torch.float64).masked_fill(~near, -torch.inf)
-    expected = theirs(tokens(), position_embeddings=waves, attention_mask=mask)[0]  # (B, T, D)
-    torch.testing.assert_close(ours(tokens()), expected, **ROUGH)
-    torch.testing.assert_close(written(ours, tokens()), expected, **ROUGH)
-
-
-def take(ours: nn.Module, theirs: nn.Module, norms: float = 0.0) -> None:
-    """Their weights under our names, and those of their norms plus `norms`."""
-    ours.load_state_dict(
-        {
-            f"{our_name}.{part}": in_pairs(weight) if our_name in ("query", "key") else weight
-            for name, our_name in NAMES.items()
-            for part, weight in theirs.get_submodule(name).named_parameters()
-        }
-        | {
-            f"{our_name}.weight": norms + in_pairs(scale)
-            for name, our_name in {"q_norm": "query_norm", "k_norm": "key_norm"}.items()
-            for scale in ([theirs.get_parameter(f"{name}.weight")] if hasattr(theirs, name) else [])
-        }
-    )
-
-
-@torch.no_grad()
-def test_constants_of_queries_keys_and_values_alone_are_qwen_2s() -> None:
-    config = Qwen2Config(**THEIRS, rope_parameters={"rope_type": "default", "rope_theta": 50.0})
-    theirs = theirs_of(Qwen2Attention, config)
-    ours = made(GroupedQuery.Config(n_kv_head=G, qkv_bias=True, position=Rotary.Config(base=50.0)), bias=False)
-    take(ours, theirs)
-    assert ours.key.bias is not None and ours.project.bias is None
-    compare(ours, theirs, Qwen2RotaryEmbedding(config)(tokens(), PLACES))
-
-
-@torch.no_grad()
-def test_one_norm_over_all_heads_is_olmo_2s() -> None:
-    config = Olmo2Config(**THEIRS)
-    theirs = theirs_of(Olmo2Attention, config)
-    options = GroupedQuery.Config(n_kv_head=G, qk_norm="whole", qk_norm_epsilon=1e-3)
-    ours = made(options, bias=False, position=Rotary.Config())
-    take(ours, theirs)
-    compare(ours, theirs, Qwen2RotaryEmbedding(config)(tokens(), PLACES))
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("layer", [0, 1])
-def test_a_soft_cap_in_a_window_and_without_one_are_gemma_2s(layer: int) -> None:
-    """Every second layer has the window; queries are scaled by a number of the config."""
-    given = {"sliding_window": 3, "query_pre_attn_scalar": 7, "attn_logit_softcapping": 1.5}
-    config = Gemma2Config(**THEIRS, **given)
-    theirs = theirs_of(Gemma2Attention, config, layer)
-    options = {"cap": 1.5, "n_kv_head": G, "score_scale": 7**-0.5}
-    kind = (SoftCapWindow.Config(**options, window=3), SoftCap.Config(**options))[layer]  # type: ignore[arg-type]
-    ours = made(kind, bias=False, position=Rotary.Config())
-    take(ours, theirs)
-    assert isinstance(make_fast(ours).make_cache(T), WindowCache) == (layer == 0)
-    compare(ours, theirs, Qwen2RotaryEmbedding(config)(tokens(), PLACES), (3, T)[layer])
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("layer", [0, 1])
-def test_a_window_with_a_base_of_its_own_is_gemma_3s(layer: int) -> None:
-    """Their norms' scales are one more than they store; positions are stretched in the layers without a window."""
-    types = ["sliding_attention", "full_attention"]
-    rope = {
-        "sliding_attention": {"rope_type": "default", "rope_theta": 20.0},
-        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 900.0},
-    }
-    config = Gemma3TextConfig(
-        **THEIRS, sliding_window=3, query_pre_attn_scalar=5, layer_types=types, rope_parameters=rope
-    )
-    theirs = theirs_of(Gemma3Attention, config, layer)
-    shared = {"n_head": H, "n_kv_head": G, "qk_norm": True, "qk_norm_epsilon": 1e-3, "score_scale": 5**-0.5}
-    local = {"kind": "sliding_window", "window": 3, "position": {"kind": "rotary", "base": 20.0}}
-    whole = {"kind": "rotary", "base": 900.0, "stretch": {"kind": "linear", "factor": 8.0}}
-    model = from_dict(
-        ModelConfig,
-        {
-            "n_embd": D,
-            "block_size": T,
-            "bias": False,
-            "position": whole,
-            "attention": [local | shared, {"kind": "grouped_query"} | shared],
-        },
-    )
-    ours = made(model.layer_attention(layer), bias=False, position=model.position)
-    take(ours, theirs, norms=1.0)
-    compare(ours, theirs, Gemma3RotaryEmbedding(config)(tokens(), PLACES, types[layer]), (3, T)[layer])
-
-
-@torch.no_grad()
-def test_a_share_of_rotated_features_is_gpt_neox() -> None:
-    """Half of the features are rotated; their query, key and value of a head lie side by side."""
-    shape = {name: value for name, value in THEIRS.items() if name not in ("head_dim", "num_key_value_heads")}
-    config = GPTNeoXConfig(**shape, rope_parameters={"rope_type": "default", "rope_theta": 30.0}, rotary_pct=0.5)
-    config.rope_parameters["partial_rotary_factor"] = 0.5
-    theirs = theirs_of(GPTNeoXAttention, config)
-    ours = made(MultiHead.Config(n_head=H), position=Rotary.Config(base=30.0, share=0.5))
-    for part in ("weight", "bias"):
-        fused = theirs.get_parameter(f"query_key_value.{part}").unflatten(0, (H, 3, d))  # (H, 3, d, ...)
-        for name, rows in zip(("query", "key", "value"), fused.unbind(dim=1)):
-            rows = rows.flatten(0, 1)  # (H d, ...)
-            ours.get_parameter(f"{name}.{part}").copy_(rows if name == "value" else in_pairs(rows, 2))
-        ours.get_parameter(f"project.{part}").copy_(theirs.get_parameter(f"dense.{part}"))
-    compare(ours, theirs, GPTNeoXRotaryEmbedding(config)(tokens(), PLACES))

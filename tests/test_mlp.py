@@ -1,4 +1,4 @@
-"""The MLPs: each is its paper's formula in float64, with a gate and without, and Hugging Face's with random weights.
+"""The MLPs: each is its paper's formula in float64, with a gate and without.
 
 B batch, T positions, D model width.
 """
@@ -13,10 +13,6 @@ import pytest
 import torch
 from laws import stir
 from torch import Tensor, nn
-from transformers import Gemma2Config, GPT2Config, LlamaConfig
-from transformers.models.gemma2.modeling_gemma2 import Gemma2MLP
-from transformers.models.gpt2.modeling_gpt2 import GPT2MLP
-from transformers.models.llama.modeling_llama import LlamaMLP
 
 from minigpt.fast import make_fast
 from minigpt.fast.decoding import prepare
@@ -87,26 +83,6 @@ def test_with_a_gate_the_hidden_layer_is_narrower() -> None:
     for kind, mlp in MLP.kinds.items():
         width = GPT(replace(SMALL, mlp=mlp.Config()), 5).blocks[0].mlp.up.out_features
         assert width == (42 if mlp.gated else 64), kind
-
-
-@torch.no_grad()
-def test_they_are_those_of_gpt2_llama_and_gemma_2() -> None:
-    sizes = {"hidden_size": D, "intermediate_size": WIDTH, "num_attention_heads": 2}
-    gpt2 = GPT2MLP(WIDTH, GPT2Config(n_embd=D, resid_pdrop=0.0))  # gelu_new by default
-    llama, gemma = LlamaMLP(LlamaConfig(**sizes)), Gemma2MLP(Gemma2Config(**sizes))
-    names = {"c_fc": "up", "c_proj": "project", "up_proj": "up", "gate_proj": "gate", "down_proj": "project"}
-    for theirs, kind, bias in ((gpt2, "gelu_tanh", True), (llama, "swiglu", False), (gemma, "geglu_tanh", False)):
-        theirs = theirs.double().eval()
-        stir(theirs, 0.5)
-        ours = made(kind, bias)
-        turned = isinstance(theirs, GPT2MLP)  # its Conv1D keeps matrices transposed
-        found = {}
-        for name, parameter in theirs.named_parameters():
-            layer, which = name.split(".")
-            found[f"{names[layer]}.{which}"] = parameter.T if turned and parameter.ndim == 2 else parameter
-        ours.load_state_dict(found)
-        x = torch.randn(2, 5, D, dtype=torch.float64)  # (B, T, D)
-        torch.testing.assert_close(ours(x), theirs(x), **EXACT)
 
 
 def test_the_tanh_is_near_gelu_and_not_equal() -> None:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from laws import KINDS
 
 from minigpt.attention import Attention, AverageLoop, AverageSoftmax, DotProduct, GroupedQuery, MultiHead, SingleHead
-from minigpt.attention.position import Learned, Position
+from minigpt.attention.position import Learned, Position, Rotary
 from minigpt.model import GPT, ModelConfig, count_parameters
 from minigpt.model.config import AnyBlock
 from minigpt.model.mlp import GELU, SquaredReLU, SwiGLU
@@ -25,9 +25,10 @@ SMALL = ModelConfig(n_layer=2, n_embd=16, block_size=8)
 
 # ---- the start ----
 
+MODERN = ModelConfig(norm=RMSNorm.Config(), mlp=SwiGLU.Config(), bias=False, tied_head=False)
 SHAPES = [
     ModelConfig(),
-    ModelConfig(norm=RMSNorm.Config(), mlp=SwiGLU.Config(), bias=False, tied_head=False),
+    MODERN,
     ModelConfig(mlp=SquaredReLU.Config(), n_embd=384, n_layer=6, attention=MultiHead.Config(n_head=6)),
     ModelConfig(n_layer=1),
 ]
@@ -121,6 +122,21 @@ def test_the_parts_add_up(kind: type[Attention]) -> None:
     for tied_head in (True, False):
         model = GPT(replace(SMALL, attention=kind.Config(), tied_head=tied_head), 11)
         assert sum(count_parameters(model).values()) == sum(p.numel() for p in model.parameters())
+
+
+def test_a_modern_model_counted_by_hand() -> None:
+    """Grouped queries have smaller keys and values, swiglu a third matrix, and the untied head is its own."""
+    V, L, D, T = 53, 3, 32, 24
+    shape = replace(MODERN, attention=GroupedQuery.Config(n_head=4, n_kv_head=2), position=Rotary.Config())
+    shape = replace(shape, n_layer=L, n_embd=D, block_size=T, mlp=SwiGLU.Config(width=44))
+    assert counted(shape, V) == {
+        "tokens": V * D,
+        "position": 0,
+        "attention": L * (2 * D * D + 2 * D * D // 2),
+        "mlp": L * 3 * D * 44,
+        "norms": (2 * L + 1) * D,
+        "head": V * D,
+    }
 
 
 def test_the_norms_of_queries_and_keys_count_as_norms() -> None:

@@ -1,4 +1,4 @@
-"""Kinds of scores and weights against their papers' formulas written out as loops, and against transformers' modules.
+"""Kinds of scores and weights: the formulas of their papers as loops, and modules of torch and transformers.
 
 B batch, H heads, T positions, D model width, d width of a head, n the context.
 """
@@ -18,7 +18,7 @@ from transformers.models.diffllama.modeling_diffllama import DiffLlamaAttention
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssAttention
 from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextAttention
 
-from minigpt.attention import Attention, DotProduct, Past
+from minigpt.attention import Attention, DotProduct, MultiHead, Past
 from minigpt.attention.position import NoPosition, Position, Shape
 from minigpt.attention.softmax.cosine import Cosine
 from minigpt.attention.softmax.differential import Differential
@@ -42,9 +42,9 @@ Heads = list[list[Tensor]]  # [h][t], a vector each
 Rows = list[list[float]]  # [h][s], what one position gives to those up to itself
 
 
-def made(config: Attention.Config, position: type[Position] = NoPosition, layer: int = 0) -> Any:
+def made(config: Attention.Config, position: type[Position] = NoPosition, layer: int = 0, bias: bool = True) -> Any:
     torch.manual_seed(layer)
-    shape = Shape(n_embd=D, block_size=T, position=position.Config())
+    shape = Shape(n_embd=D, block_size=T, position=position.Config(), bias=bias)
     attention = config.component(config, shape, layer).double()
     stir(attention)
     return attention.eval()
@@ -289,7 +289,31 @@ def test_one_that_may_see_the_future_still_does_not_see_itself() -> None:
     assert layer(tokens()[:1, :1]).isfinite().all()
 
 
-# ---- transformers' modules ----
+# ---- torch's module, and transformers' ----
+
+
+def torch_attention(ours: MultiHead, n_head: int, bias: bool) -> nn.MultiheadAttention:
+    theirs = nn.MultiheadAttention(D, n_head, bias=bias, batch_first=True, dtype=torch.float64).eval()
+    layers = (ours.query, ours.key, ours.value)
+    theirs.in_proj_weight.copy_(torch.cat([layer.weight for layer in layers]))
+    theirs.out_proj.weight.copy_(ours.project.weight)
+    if bias:
+        theirs.in_proj_bias.copy_(torch.cat([layer.bias for layer in layers]))
+        theirs.out_proj.bias.copy_(ours.project.bias)
+    return theirs
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("n_head", [1, 2, 4])
+def test_multi_head_is_torchs_multi_head(n_head: int, bias: bool) -> None:
+    ours = made(MultiHead.Config(n_head=n_head), bias=bias)
+    theirs, x = torch_attention(ours, n_head, bias), tokens()
+    future = torch.ones(T, T, dtype=torch.bool).triu(1)
+    output, weights = theirs(x, x, x, attn_mask=future, average_attn_weights=False)
+    torch.testing.assert_close(ours(x), output, rtol=0, atol=1e-12)
+    torch.testing.assert_close(ours.weights(*ours.qkv(x, Past())[:2]), weights, rtol=0, atol=1e-12)
+
 
 OPTIONS: dict[str, Any] = {
     "hidden_size": D,

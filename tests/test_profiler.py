@@ -190,20 +190,8 @@ def test_what_is_around_the_model_pays_for_its_own(part: str, dataset: Dataset, 
     assert spent(profile) == {(part, FORWARD): 7}
 
 
-@pytest.mark.parametrize(
-    ("kind", "position"),
-    [*((kind, "rotary") for kind in KINDS), *(("multi_head", position) for position in Position.kinds)],
-)
-def test_every_kind_and_every_position(
-    kind: str, position: str, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(profilers, "WARM_UP", 0)
-    profile = look(make_model(kind, position=position), dataset, steps=1)
-    assert sum(profile.seconds.values()) == pytest.approx(profile.whole, rel=1e-9)
-    assert profile.seconds["attention: mix", BACKWARD] > 0
-
-
 OPTIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    *(({"position": position}, {}) for position in Position.kinds),
     *(({"norm": norm}, {}) for norm in Norm.kinds),
     *(({"mlp": mlp}, {}) for mlp in MLP.kinds),
     *(({"block": block}, {}) for block in AnyBlock.kinds),
@@ -215,17 +203,15 @@ OPTIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("shape", "how"), OPTIONS, ids=str)
-def test_the_profiler_changes_no_bit(shape: dict[str, Any], how: dict[str, Any], dataset: Dataset) -> None:
-    same_to_the_bit("multi_head", shape, how, dataset)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_profiler_changes_no_bit_in_any_kind(kind: str, dataset: Dataset) -> None:
-    same_to_the_bit(kind, {"position": "rotary"}, {"max_steps": 2}, dataset)
-
-
-def same_to_the_bit(kind: str, shape: dict[str, Any], how: dict[str, Any], dataset: Dataset) -> None:
+@pytest.mark.parametrize(
+    ("kind", "shape", "how"),
+    [
+        *(("multi_head", shape, how) for shape, how in OPTIONS),
+        *((kind, {"position": "rotary"}, {"max_steps": 2}) for kind in KINDS),
+    ],
+    ids=str,
+)
+def test_the_profiler_changes_no_bit(kind: str, shape: dict[str, Any], how: dict[str, Any], dataset: Dataset) -> None:
     """Losses, lengths of gradients and weights of the same steps, with the profiler and without."""
     found = []
     for profiling in (True, False):
@@ -234,7 +220,7 @@ def same_to_the_bit(kind: str, shape: dict[str, Any], how: dict[str, Any], datas
         profiler = Profiler(model.device)
         with attached(profiler, model, dataset, optimizer) if profiling else nullcontext():
             records = [(record.loss, record.grad_norm) for record in train(model, dataset, optimizer, config)]
-        assert bool(profiler.seconds) is profiling
+        assert (profiler.seconds.get(("attention: mix", BACKWARD), 0) > 0) is profiling
         found.append((records, model.state_dict()))
     (profiled, weights), (unprofiled, others) = found
     assert profiled == unprofiled

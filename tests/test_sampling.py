@@ -19,12 +19,6 @@ from minigpt.model.sampling import SamplingConfig, generate, next_token, probabi
 from minigpt.system.errors import ConfigError
 
 BLOCK, V = 8, 11
-KIND_POSITIONS = [(kind, position) for kind in Attention.kinds for position in Position.kinds]
-IN_TURN = [  # each kind with one position, and multi-head attention with all
-    (kind, position)
-    for number, (kind, position) in enumerate(KIND_POSITIONS)
-    if kind == "multi_head" or number // len(Position.kinds) % len(Position.kinds) == number % len(Position.kinds)
-]
 
 
 def make_model(kind: str = "multi_head", position: str = "learned", dropout: float = 0.0) -> GPT:
@@ -164,19 +158,19 @@ def test_a_window_fits_and_is_at_least_half_full(n: int, block_size: int) -> Non
     assert length >= min(n, (block_size + 1) // 2)
 
 
-@pytest.mark.parametrize(("kind", "position"), IN_TURN)
+@pytest.mark.parametrize(
+    ("kind", "position"),  # every kind is asked by its law: written past the context
+    [
+        *(("multi_head", position) for position in Position.kinds),
+        *((kind, "rotary") for kind in ("sliding_window", "latent", "gated_delta_net")),
+        ("linear", "learned"),
+    ],
+)
 def test_with_a_cache_the_text_is_the_same_far_beyond_the_context(kind: str, position: str) -> None:
     model, ids = make_model(kind, position), torch.randint(V, (2, 3))
     cached, uncached = (write(model, ids, cache, temperature=1.0, max_tokens=BLOCK + 3) for cache in (True, False))
     assert torch.equal(cached, uncached)
     assert len(set(cached.flatten().tolist())) > 2  # not the same letter again and again, which would prove nothing
-
-
-@pytest.mark.slow
-def test_so_it_is_for_every_kind_with_every_position(whole: bool) -> None:
-    rest = [pair for pair in KIND_POSITIONS if pair not in IN_TURN]
-    for kind, position in rest if whole else rest[::3]:
-        test_with_a_cache_the_text_is_the_same_far_beyond_the_context(kind, position)
 
 
 def test_each_token_is_drawn_from_the_window_that_its_number_gives() -> None:
