@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from minigpt.comparison.power_law import Interval, PowerLaw, fit, loose
+from minigpt.comparison.power_law import PowerLaw, fit, loose
 from minigpt.comparison.results import Job
 from minigpt.comparison.sizes import Point, Scaling
-from minigpt.comparison.statistics import CONFIDENCE, Difference, paired, t_quantile
+from minigpt.comparison.statistics import CONFIDENCE, Estimate, between, paired, t_quantile
 from minigpt.config.options import to_python
 from minigpt.text.dataset import DataConfig
 from minigpt.training.floor import is_impossible
@@ -127,8 +127,8 @@ def _trend(row: Mapping[str, Any], base: Mapping[str, Any], metric: str) -> dict
 
 
 def slope_of(seeds: Sequence[Sequence[tuple[float, float]]]) -> dict[str, Any]:
-    """The slope of the least-squares line through the points (x, y) of two or more seeds, as a Difference with its
-    interval (see above); all seeds have the same n x.
+    """The slope of the least-squares line through the points (x, y) of two or more seeds, as an Estimate (see
+    above); all seeds have the same n x.
     """
     x, y = np.array(seeds).transpose(2, 1, 0)  # (n, seeds) each
     x, degrees = x[:, 0] - x[:, 0].mean(), len(x) - 2
@@ -191,12 +191,6 @@ def number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
 
-def between(found: Interval | Mapping[str, float], form: str = ".2f") -> str:
-    """An interval as text: 0.42 (0.38 to 0.46)."""
-    value, low, high = found.values() if isinstance(found, Mapping) else (found.value, found.low, found.high)
-    return f"{value:{form}} ({low:{form}} to {high:{form}})"
-
-
 def lines(summary: Mapping[str, Any]) -> list[list[str]]:
     """The table: a row for each kind with its loss at every size, its exponent, and its prediction."""
     points = summary["kinds"][0]["points"]
@@ -204,9 +198,9 @@ def lines(summary: Mapping[str, Any]) -> list[list[str]]:
     rows = [["kind", *sizes, "exponent (95 %)", "predicted for the largest"]]
     for row in summary["kinds"]:
         law, last = row["law"], row["points"][-1]
-        alpha = "none" if law["trouble"] else between(law["alpha"])
+        alpha = "none" if law["trouble"] else between(law["alpha"].values())
         told = last["predicted"]
-        predicted = "-" if told is None else between({k: told[k] for k in ("value", "low", "high")}, ".3f")
+        predicted = "-" if told is None else between((told["value"], told["low"], told["high"]), ".3f")
         rows.append([row["kind"], *(number(point["mean"]) for point in row["points"]), alpha, predicted])
     return rows
 
@@ -228,11 +222,11 @@ def law_in_words(row: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     A, alpha = math.exp(law["log_A"]), law["alpha"]
     formula = f"{A:.3g} N^-{alpha['value']:.3f}"
     if law["known"]:
-        return f"{row['kind']}: loss above the floor = {formula}; exponent {between(alpha, '.3f')}."
+        return f"{row['kind']}: loss above the floor = {formula}; exponent {between(alpha.values(), '.3f')}."
     E = law["E"]
     open_end = "; E is hardly determined by these sizes" if law["loose"] else ""
-    exponent = f"exponent {between(alpha, '.3f')}"
-    return f"{row['kind']}: loss = {E['value']:.3f} + {formula}; {exponent}, E {between(E, '.3f')}{open_end}."
+    exponent = f"exponent {between(alpha.values(), '.3f')}"
+    return f"{row['kind']}: loss = {E['value']:.3f} + {formula}; {exponent}, E {between(E.values(), '.3f')}{open_end}."
 
 
 def prediction_in_words(kind: str, point: Mapping[str, Any]) -> str:
@@ -240,7 +234,7 @@ def prediction_in_words(kind: str, point: Mapping[str, Any]) -> str:
     told = point["predicted"]
     if told is None or told["held"] is None:
         return ""
-    expected = between({key: told[key] for key in ("value", "low", "high")}, ".4f")
+    expected = between((told["value"], told["low"], told["high"]), ".4f")
     held = "inside" if told["held"] else "OUTSIDE"
     return (
         f"{kind}, {point['size']}, held out: predicted {expected}, measured {point['mean']:.4f}: {held} the interval."
@@ -252,10 +246,10 @@ def trend_in_words(row: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     base, kind, slope, sizes = summary["baseline"], row["kind"], row["trend"]["slope"], row["trend"]["sizes"]
     if slope is None:
         return f"{kind} against {base}: too few pairs of runs for a trend."
-    first, last = (Difference(**size["gain"]) for size in (sizes[0], sizes[-1]))
+    first, last = (Estimate(**size["gain"]) for size in (sizes[0], sizes[-1]))
     gain, lag = ("gain", "lag") if first.mean > 0 else ("lag", "gain")
     better, turns = slope["mean"] > 0, last.shown and (first.mean > 0) != (last.mean > 0)
-    if not Difference(**slope).shown:
+    if not Estimate(**slope).shown:
         said = f"{kind} against {base}: no trend shown in {len(sizes)} sizes,"
     elif not first.shown:
         said = f"Compared with {base}, {kind} becomes {'better' if better else 'worse'}"
@@ -271,10 +265,9 @@ def trend_in_words(row: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
 def amount(gain: Mapping[str, float], summary: Mapping[str, Any]) -> str:
     """A gain with its interval: in per cent of the baseline's height above the floor, or in nats."""
     if summary["metric"] == "loss":
-        mean, low, high = (f"{0.0 - gain[key]:+.4f}" for key in ("mean", "high", "low"))
-        return f"{mean} nats ({low} to {high})"
-    mean, low, high = (f"{math.exp(min(50.0, -gain[key])) - 1:+.1%}" for key in ("mean", "high", "low"))
-    return f"{mean} ({low} to {high})"
+        mean, low, high = (0.0 - gain[key] for key in ("mean", "high", "low"))
+        return f"{mean:+.4f} nats ({low:+.4f} to {high:+.4f})"
+    return between((math.exp(min(50.0, -gain[key])) - 1 for key in ("mean", "high", "low")), "+.1%")
 
 
 def to_csv(summary: Mapping[str, Any]) -> str:

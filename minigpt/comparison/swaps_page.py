@@ -78,7 +78,7 @@ def _chart(swaps: Swaps) -> Iterator[str]:
     for row in swaps.rows[1:]:
         if row.measured is not None and base is not None:
             d = difference(row.measured, base)
-            rows.append({"variant": row.name, "difference": asdict(d) | {"shown": d.low > 0 or d.high < 0}})
+            rows.append({"variant": row.name, "difference": asdict(d) | {"shown": d.shown}})
     if rows:
         yield f'<section class="card"><h2>How much more than {AS_IT_IS}</h2>'
         yield f'<div class="broad">{differences_svg(rows, BROAD, INK)}</div>'
