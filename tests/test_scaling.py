@@ -16,7 +16,7 @@ import pytest
 from browser import QUICK_THEMES, Visit, cut, overflow, violations
 from running import script
 
-from minigpt.comparison import sizes as scaling_module
+from minigpt.comparison import variants
 from minigpt.comparison.growth import (
     lines,
     prediction_in_words,
@@ -197,7 +197,7 @@ def test_a_mistake_is_said_once_and_names_the_key(tmp_path: Path, override: str,
 def test_a_budget_on_the_command_line_takes_the_place_of_the_other(tmp_path: Path) -> None:
     """Only from there: a file with both is refused."""
     found = read(tmp_path, SMALL, "scaling.tokens_per_parameter=0.5")
-    assert found.options.tokens is None and found.options.tokens_per_parameter == 0.5
+    assert found.settings.tokens is None and found.settings.tokens_per_parameter == 0.5
     with pytest.raises(UserError, match="and not both"):
         read(tmp_path, SMALL, "scaling.tokens_per_parameter=0.5", "scaling.tokens=96")
 
@@ -205,7 +205,7 @@ def test_a_budget_on_the_command_line_takes_the_place_of_the_other(tmp_path: Pat
 def test_finished_runs_are_not_trained_again_with_other_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scaling_module, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(variants, "RUNS", tmp_path / "runs")
 
     def refuse(*overrides: str) -> None:
         refuse_others(read(tmp_path, SMALL, *overrides))
@@ -232,7 +232,7 @@ def test_finished_runs_are_not_trained_again_after_other_trials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Trials of an experiment that has not got as far as a run may be others; one that failed is tried again."""
-    monkeypatch.setattr(scaling_module, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(variants, "RUNS", tmp_path / "runs")
     tune, rate = "scaling.tune={values: [0.01, 1.0e-9]}", "training.optimizer.learning_rate=0.01"
     first = read(tmp_path, SMALL, tune)
     for trial in trials(first, []):
@@ -381,7 +381,7 @@ def test_the_largest_size_is_predicted_without_having_been_seen(tmp_path: Path) 
     assert first["points"][-1]["predicted"]["held"] and "inside" in prediction_in_words("heads", first["points"][-1])
     for run in (job for job in jobs(scaling, [], False) if job.variant == "heads, 1 x 32"):
         assert scaling.points[run.variant].held_out
-    changed = replace(scaling, options=replace(scaling.options, hold_out=0))
+    changed = replace(scaling, settings=replace(scaling.settings, hold_out=0))
     assert first["law"] == summary_of(changed, {})["kinds"][0]["law"]  # the fit knows nothing of the held-out size
 
 
@@ -449,7 +449,7 @@ def test_an_experiment_is_trained_continued_and_shown(tmp_path: Path) -> None:
 
 
 def test_a_page_is_not_replaced_by_one_of_fewer_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scaling_module, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(variants, "RUNS", tmp_path / "runs")
     whole = read(tmp_path)
     refuse_fewer_kinds(whole)  # nothing is there
     whole.folder.mkdir(parents=True)
@@ -462,4 +462,4 @@ def test_a_page_is_not_replaced_by_one_of_fewer_kinds(tmp_path: Path, monkeypatc
 
 
 def test_results_lie_in_a_folder_of_their_own(tmp_path: Path) -> None:
-    assert read(tmp_path).folder == scaling_module.RUNS / "scaling" / "small"
+    assert read(tmp_path).folder == variants.RUNS / "scaling" / "small"

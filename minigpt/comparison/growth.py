@@ -45,7 +45,7 @@ def summarise(
         if metric == "loss" or not is_impossible(result["above"], result["characters"]):
             losses[job.variant][job.seed] = result[metric]
     rows = [_row(kind, scaling, losses, floor) for kind in kinds_of(scaling)]
-    base = next(row for row in rows if row["kind"] == scaling.options.baseline)
+    base = next(row for row in rows if row["kind"] == scaling.settings.baseline)
     for row in rows:
         row["trend"] = None if row is base else _trend(row, base, metric)
     every = [_troubles(job, result) for job, result in results]
@@ -54,8 +54,8 @@ def summarise(
         "scaling": scaling.name,
         "command": command,
         "notes": [*notes, *filter(None, every), *_epochs(scaling, config.data)],
-        "baseline": scaling.options.baseline,
-        "seeds": list(scaling.options.seeds),
+        "baseline": scaling.settings.baseline,
+        "seeds": list(scaling.settings.seeds),
         "metric": metric,
         "unit": _unit(config.data) + (" above the floor" if metric == "above" else ""),
         "text": str(config.data.source if isinstance(config.data.source, str) else config.data.source.component.kind),
@@ -157,7 +157,7 @@ def _epochs(scaling: Scaling, data: DataConfig) -> list[str]:
     found = []
     for variant, config in scaling.variants.items():
         times = config.training.max_steps * config.training.batch_size / texts
-        if data.windows == "documents" and times > 4 and scaling.points[variant].kind == scaling.options.baseline:
+        if data.windows == "documents" and times > 4 and scaling.points[variant].kind == scaling.settings.baseline:
             found.append(
                 f"{scaling.points[variant].size}: each text is seen {times:.1f} times; repeated text is worth less"
             )
@@ -174,7 +174,7 @@ def _unit(data: DataConfig) -> str:
 
 def _rate(scaling: Scaling) -> str:
     """How the learning rate of a size was chosen, as a sentence."""
-    tune, power = scaling.options.tune, scaling.options.rate_power
+    tune, power = scaling.settings.tune, scaling.settings.rate_power
     if tune is not None:
         return f"Chosen for each kind at each size by trials: {tune.key}."
     rates = [config.training.optimizer.learning_rate for config in scaling.variants.values()]

@@ -117,15 +117,10 @@ def is_result(values: Any) -> bool:
 
 def load_result(folder: Path, key: str) -> tuple[dict[str, Any] | None, str]:
     """The result of a run, or None and the reason why it cannot be used: "" if there is no result yet."""
-    result, why = _sealed_result(folder)
+    result, why = sealed_result(folder)
     if result is None or result["key"] == key:
         return result, why
     return None, "its config or a plugin has changed"
-
-
-def is_finished(job: Job) -> bool:
-    """Whether a run has a result, even one of another config."""
-    return _sealed_result(job.folder)[0] is not None
 
 
 def differences(job: Job, free: Collection[str] = ()) -> dict[str, tuple[Any, Any]]:
@@ -133,7 +128,7 @@ def differences(job: Job, free: Collection[str] = ()) -> dict[str, tuple[Any, An
 
     Empty if the run has not finished. Keys in `free` are not compared.
     """
-    result, _ = _sealed_result(job.folder)
+    result, _ = sealed_result(job.folder)
     if result is None or "config" not in result:
         return {}
     then, now = _leaves(result["config"]), _leaves(json.loads(json.dumps(to_python(job.config))))
@@ -150,7 +145,7 @@ def _leaves(values: Any, path: str = "") -> dict[str, Any]:
     }
 
 
-def _sealed_result(folder: Path) -> tuple[dict[str, Any] | None, str]:
+def sealed_result(folder: Path) -> tuple[dict[str, Any] | None, str]:
     """The result in a run's folder, even of another config, or None and the reason, as `load_result` returns it."""
     try:
         sealed = parse_json(read_start(folder / RESULT, MAX_RESULT))
