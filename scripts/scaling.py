@@ -18,11 +18,11 @@ from pathlib import Path
 
 from minigpt import command
 from minigpt.comparison.experiment import Experiment
-from minigpt.comparison.growth import lines, sentences, summarise, to_csv
+from minigpt.comparison.growth import csv_rows, lines, sentences, summarise
 from minigpt.comparison.growth_chart import picture
 from minigpt.comparison.growth_page import page
 from minigpt.comparison.sizes import Scaling, load_scaling, refuse_fewer_kinds, refuse_other_settings
-from minigpt.comparison.summary import aligned
+from minigpt.comparison.summary import aligned, to_csv
 from minigpt.inspection.figures import THEMES
 from minigpt.runs.report import say
 from minigpt.system.errors import UserError
@@ -52,7 +52,7 @@ def write(scaling: Scaling, experiment: Experiment, notes: list[str], figures: P
     summary = summarise(trained, results, said, notes, experiment.tuning)
     folder = scaling.folder
     write_whole(folder / "results.json", json.dumps(summary, indent=1, allow_nan=False))
-    write_whole(folder / "results.csv", to_csv(summary))
+    write_whole(folder / "results.csv", to_csv(csv_rows(summary)))
     write_whole(folder / "page.html", page(summary))
     say("")
     say("\n".join([*aligned(lines(summary)), "", *map(one_line, sentences(summary))]))

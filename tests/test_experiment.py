@@ -22,7 +22,8 @@ from minigpt.comparison import variants as compare
 from minigpt.comparison.experiment import Experiment, _read_speeds, duration
 from minigpt.comparison.pool import WorkerPool
 from minigpt.comparison.results import jobs, load_result
-from minigpt.comparison.summary import _mean, table
+from minigpt.comparison.statistics import mean_of_all
+from minigpt.comparison.summary import table
 from minigpt.system.errors import UserError
 from minigpt.system.locks import InUse, Lock
 from minigpt.system.plugin import load_plugin
@@ -157,8 +158,8 @@ def test_curves_have_the_unit_of_the_losses(tmp_path: Path) -> None:
 
 def test_a_mean_of_equals_is_what_they_are() -> None:
     odd = next(x for x in (0.1 + n / 1000 for n in range(100)) if math.fsum([x] * 3) / 3 != x)
-    assert _mean([odd] * 3) == odd
-    assert _mean([odd, None]) is None
+    assert mean_of_all([odd] * 3) == odd
+    assert mean_of_all([odd, None]) is None
 
 
 @pytest.mark.slow

@@ -18,12 +18,12 @@ from running import script
 
 from minigpt.comparison import variants
 from minigpt.comparison.growth import (
+    csv_rows,
     lines,
     prediction_in_words,
     sentences,
     slope_of,
     summarise,
-    to_csv,
     trend_in_words,
 )
 from minigpt.comparison.growth_chart import picture
@@ -399,7 +399,7 @@ def test_the_table_the_chart_and_the_file_have_the_same_numbers(tmp_path: Path) 
     found = summary_of(read(tmp_path), {"mean": -0.1})
     json.dumps(found, allow_nan=False)
     assert lines(found)[1][1] == f"{found['kinds'][0]['points'][0]['mean']:.4f}"
-    assert len(to_csv(found).splitlines()) == 1 + 36
+    assert len(list(csv_rows(found))) == 1 + 36
     for theme in ("light", "dark"):
         drawn = xml.etree.ElementTree.fromstring(picture(found, theme))
         assert len(drawn.findall(".//{http://www.w3.org/2000/svg}circle")) == 18

@@ -23,7 +23,7 @@ from minigpt.comparison.pool import WorkerPool
 from minigpt.comparison.results import Job, code_digest, config_key, jobs, load_result
 from minigpt.comparison.staircase import summarise_staircase
 from minigpt.comparison.staircase_page import staircase_page
-from minigpt.comparison.summary import summarise, to_csv
+from minigpt.comparison.summary import csv_rows, summarise, to_csv
 from minigpt.comparison.tuning import best, losses_of, notes_on, summary_of, trials, tuned
 from minigpt.comparison.variants import Comparison
 from minigpt.config.options import MOST, to_yaml
@@ -80,9 +80,9 @@ class Experiment:
                 results, command, notes, failures or [f"{job.who}: {why}" for job, _, why in found if why]
             )
         summary["held_equal"] += UNCHECKED if self.skip_checks else ""
-        as_csv, as_page = (staircase.to_csv, staircase_page) if self.comparison.tasks else (to_csv, page)
+        rows, as_page = (staircase.csv_rows, staircase_page) if self.comparison.tasks else (csv_rows, page)
         write_whole(folder / "results.json", json.dumps(summary, indent=1, allow_nan=False))
-        write_whole(folder / "results.csv", as_csv(summary))
+        write_whole(folder / "results.csv", to_csv(rows(summary)))
         write_whole(folder / "page.html", as_page(summary))
         if failures:
             what = "; ".join(first_lines(failures))

@@ -13,10 +13,8 @@ says that there is a trend only where this interval excludes zero.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -270,13 +268,10 @@ def amount(gain: Mapping[str, float], summary: Mapping[str, Any]) -> str:
     return between((math.exp(min(50.0, -gain[key])) - 1 for key in ("mean", "high", "low")), "+.1%")
 
 
-def to_csv(summary: Mapping[str, Any]) -> str:
-    """One line for each run."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["kind", "size", "parameters", "tokens", "held_out", "seed", summary["metric"]])
+def csv_rows(summary: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
+    """The titles, and one line for each run."""
+    yield ["kind", "size", "parameters", "tokens", "held_out", "seed", summary["metric"]]
     for row in summary["kinds"]:
         for point in row["points"]:
             facts = [row["kind"], point["size"], point["parameters"], point["tokens"], point["held_out"]]
-            writer.writerows([*facts, seed, loss] for seed, loss in point["losses"].items())
-    return text.getvalue()
+            yield from ([*facts, seed, loss] for seed, loss in point["losses"].items())

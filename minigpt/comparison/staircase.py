@@ -14,8 +14,6 @@ comparison, `mean, most`. Beside the accuracy of each stands the ceiling of a re
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -231,13 +229,10 @@ def staircase_svg(summary: Summary, theme: Theme) -> str:
     return squares_svg(columns, squares, title, foot, theme)
 
 
-def to_csv(summary: Summary) -> str:
-    """One line for each run."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["rung", "task", "run", "accuracy", "ceiling", "exact"])
+def csv_rows(summary: Summary) -> Iterator[Sequence[Any]]:
+    """The titles, and one line for each run."""
+    yield ["rung", "task", "run", "accuracy", "ceiling", "exact"]
     for cell in summary["cells"]:
         top = cell["ceiling"] or {"value": None, "exact": None}
-        for place, value in enumerate(cell["values"], 1):
-            writer.writerow([cell["rung"], cell["task"], place, value, top["value"], top["exact"]])
-    return text.getvalue()
+        for run, value in enumerate(cell["values"], 1):
+            yield [cell["rung"], cell["task"], run, value, top["value"], top["exact"]]

@@ -83,3 +83,11 @@ def between(interval: Iterable[float | None], form: str = ".2f") -> str:
     """A number, its lower and its upper end as text: 0.42 (0.38 to 0.46)."""
     mean, low, high = interval
     return f"{mean:{form}} ({low:{form}} to {high:{form}})"
+
+
+def mean_of_all(values: Sequence[float | None]) -> float | None:
+    """The mean, exactly the value where all are equal; None if there is no value or one is None."""
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return None
+    return known[0] if len(set(known)) == 1 else math.fsum(known) / len(known)  # a sum may change the last bit

@@ -11,7 +11,6 @@ split, which both use.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from minigpt.comparison.results import Job, config_key
+from minigpt.comparison.statistics import mean_of_all
 from minigpt.comparison.variants import Comparison, slug, with_option
 from minigpt.languages.tasks import Task
 from minigpt.text.dataset import DataConfig
@@ -65,12 +65,7 @@ def losses_of(found: Sequence[tuple[Job, Mapping[str, Any] | None]]) -> dict[str
         assert job.value is not None
         loss = result["loss"] if result is not None and result["status"] == "done" else None
         every.setdefault(job.variant, {}).setdefault(job.value, []).append(loss)
-    return {name: {value: _mean(some) for value, some in tried.items()} for name, tried in every.items()}
-
-
-def _mean(losses: Sequence[float | None]) -> float | None:
-    known = [loss for loss in losses if loss is not None]
-    return math.fsum(known) / len(known) if len(known) == len(losses) else None
+    return {name: {value: mean_of_all(seeds) for value, seeds in tried.items()} for name, tried in every.items()}
 
 
 def best(losses: Mapping[float, float | None]) -> float | None:
