@@ -23,7 +23,7 @@ from minigpt.comparison.experiment import Experiment, _read_speeds, duration
 from minigpt.comparison.pool import WorkerPool
 from minigpt.comparison.results import jobs, load_result
 from minigpt.comparison.statistics import mean_of_all
-from minigpt.comparison.summary import table
+from minigpt.comparison.summary import in_words
 from minigpt.system.errors import UserError
 from minigpt.system.locks import InUse, Lock
 from minigpt.system.plugin import load_plugin
@@ -139,7 +139,7 @@ def test_what_differs_is_measured_and_the_numbers_agree(tmp_path: Path) -> None:
         rows = list(csv.DictReader(file))
     assert [float(row["above"]) for row in rows] == [r["above"] for r in pairs]
     assert [float(row["accuracy_recall"]) for row in rows] == [r["names"]["recall"]["accuracy"] for r in pairs]
-    shown = table(summary)
+    shown = in_words(summary)
     assert f"{mean['above']:.4f}" in shown
     assert summary["held_equal"].startswith("Held equal: 40 steps; the same batches in the same order, seeds 1, 2.")
     assert "the forgetful reader" in shown
@@ -195,7 +195,7 @@ def test_a_diverged_run_is_a_row_that_says_so(tmp_path: Path) -> None:
     assert row["loss"] is row["difference"] is None
     assert row["trouble"].startswith("seed 1 diverged: step ")
     assert summary["variants"][1]["runs"] == 2
-    assert f"mean: {row['trouble']}" in table(summary)
+    assert f"mean: {row['trouble']}" in in_words(summary)
 
 
 PLUGIN = """

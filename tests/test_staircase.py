@@ -17,10 +17,10 @@ from minigpt.comparison.results import TEXTS
 from minigpt.comparison.staircase import (
     accuracy,
     ceiling_of,
+    in_words,
     means_of,
     shown,
     staircase_svg,
-    staircase_table,
     surprises,
     telling_text,
 )
@@ -75,7 +75,7 @@ def test_every_rung_is_trained_on_every_task_and_stands_beside_its_ceiling(tmp_p
         assert accuracy(result) == pytest.approx(sum(right) / 20)
     for task in summary["tasks"]:
         assert task["answers"].keys() == {"mean", "dot product"} and task["text"].endswith(("|", task["text"][-1]))
-    text, page = staircase_table(summary), staircase_page(summary)
+    text, page = in_words(summary), staircase_page(summary)
     assert "at most 0.34" in text and "at most 0.34" in page and "What is a&#x27;s number?" in page
     for theme in THEMES.values():
         xml.etree.ElementTree.fromstring(staircase_svg(summary, theme))
@@ -92,7 +92,7 @@ def test_models_of_a_staircase_that_were_not_checked_are_said_to_be_so(tmp_path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(WorkerPool, "work", work_here)
         summary = Experiment(stairs, (), False, [].append, skip_checks=True).run("a test")
-    assert "not checked before training" in staircase_table(summary)
+    assert "not checked before training" in in_words(summary)
     assert "not checked before training" in (stairs.folder / "page.html").read_text("utf-8")
 
 

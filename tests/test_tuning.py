@@ -9,7 +9,7 @@ import pytest
 from comparing import SMALL, finished, small
 
 from minigpt.comparison import variants as compare
-from minigpt.comparison.summary import table
+from minigpt.comparison.summary import in_words
 from minigpt.comparison.tuning import OTHER, best, losses_of, notes_on, other_texts, trials, tuned
 from minigpt.comparison.variants import with_option
 from minigpt.config.options import load
@@ -100,7 +100,7 @@ def test_a_comparison_tries_then_runs_with_what_it_took_and_shows_both(tmp_path:
     assert summary["held_equal"].endswith("Chosen for each variant by trials: training.optimizer.learning_rate.")
     page = (comparison.folder / "page.html").read_text("utf-8")
     assert 'id="trials"' in page and f"{tuning['variants'][0]['losses'][1]:.4f}" in page
-    assert f"{tuning['variants'][0]['losses'][1]:.4f}" in table(summary)
+    assert f"{tuning['variants'][0]['losses'][1]:.4f}" in in_words(summary)
     again, said = finished(small(tmp_path, text()))
     assert "all 8 trials are finished already" in said and "all 2 runs are finished already" in said
     assert again == summary

@@ -24,7 +24,9 @@ from minigpt.comparison.power_law import PowerLaw, fit, loose
 from minigpt.comparison.results import Job
 from minigpt.comparison.sizes import Point, Scaling
 from minigpt.comparison.statistics import CONFIDENCE, Estimate, between, paired, t_quantile
+from minigpt.comparison.summary import aligned
 from minigpt.config.options import to_python
+from minigpt.system.terminal import one_line
 from minigpt.text.dataset import DataConfig
 from minigpt.training.floor import is_impossible
 
@@ -201,6 +203,11 @@ def lines(summary: Mapping[str, Any]) -> list[list[str]]:
         predicted = "-" if told is None else between((told["value"], told["low"], told["high"]), ".3f")
         rows.append([row["kind"], *(number(point["mean"]) for point in row["points"]), alpha, predicted])
     return rows
+
+
+def in_words(summary: Mapping[str, Any]) -> str:
+    """The text for the terminal: the table, and what was found."""
+    return "\n".join([*aligned(lines(summary)), "", *map(one_line, sentences(summary))])
 
 
 def sentences(summary: Mapping[str, Any]) -> list[str]:

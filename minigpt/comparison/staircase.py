@@ -68,7 +68,7 @@ def ceiling_of(config: RunConfig) -> Ceiling | None:
     return ceiling(task, means, tells_neighbours(config.model))
 
 
-def summarise_staircase(
+def summarise(
     staircase: Comparison, results: Sequence[tuple[Job, Result]], command: str, notes: Sequence[str] = ()
 ) -> dict[str, Any]:
     """All results of a staircase: the content of results.json."""
@@ -205,7 +205,7 @@ def surprises(summary: Summary) -> Iterator[str]:
             yield f"{where}: {cell['trouble']}."
 
 
-def staircase_table(summary: Summary) -> str:
+def in_words(summary: Summary) -> str:
     """The text for the terminal: what was equal, the questions, the accuracies with their ceilings."""
     asked = [[task["task"], f"{task['text']}{task['answer']}", task["question"]] for task in summary["tasks"]]
     width = max(len(row[0]) for row in asked), max(len(row[1]) for row in asked)

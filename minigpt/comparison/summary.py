@@ -204,7 +204,7 @@ def marked(row: Mapping[str, Any]) -> str:
     return f"{row['variant']} (impossible)" if row["impossible"] else str(row["variant"])
 
 
-def table(summary: Mapping[str, Any]) -> str:
+def in_words(summary: Mapping[str, Any]) -> str:
     """The text for the terminal: what was equal, the main table, accuracy by name, trials, and the sentences."""
     parts = [one_line(summary["held_equal"]), "", *aligned(lines(summary))]
     if summary["names"]:
@@ -265,6 +265,6 @@ def aligned(table: Sequence[Sequence[str]]) -> Iterator[str]:
 
 def to_csv(rows: Iterable[Sequence[Any]]) -> str:
     """Rows as the text of a CSV file."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue()
+    file = io.StringIO()
+    csv.writer(file, lineterminator="\n").writerows(rows)
+    return file.getvalue()

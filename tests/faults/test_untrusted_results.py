@@ -17,7 +17,7 @@ from minigpt.comparison import variants as compare
 from minigpt.comparison.experiment import SPEEDS, _read_speeds
 from minigpt.comparison.page import page
 from minigpt.comparison.results import RESULT, jobs, load_result, save_result
-from minigpt.comparison.summary import csv_rows, summarise, table, to_csv
+from minigpt.comparison.summary import csv_rows, in_words, summarise, to_csv
 from minigpt.comparison.variants import Comparison
 
 
@@ -86,7 +86,7 @@ def test_a_spoiled_result_is_made_again_or_can_be_shown(comparison: Comparison) 
         assert (result is None) == bool(why)
         if result is not None:
             summary = summarise(comparison, [(every[0], result), (every[1], good[1] or {})], "a test")
-            assert table(summary) and page(summary) and to_csv(csv_rows(summary))
+            assert in_words(summary) and page(summary) and to_csv(csv_rows(summary))
     assert refused > 100
     save_result(every[0].folder, good[0] or {})
 
