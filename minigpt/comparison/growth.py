@@ -20,15 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from minigpt.comparison.power_law import PowerLaw, fit, loose
+from minigpt.comparison.power_law import fit, loose
 from minigpt.comparison.results import Job
 from minigpt.comparison.sizes import Point, Scaling
 from minigpt.comparison.statistics import CONFIDENCE, Estimate, between, paired, t_quantile
-from minigpt.comparison.summary import aligned
+from minigpt.comparison.summary import aligned, below_floor
 from minigpt.config.options import to_python
 from minigpt.system.terminal import one_line
 from minigpt.text.dataset import DataConfig
-from minigpt.training.floor import is_impossible
 
 Result = Mapping[str, Any]
 
@@ -39,26 +38,30 @@ def summarise(
     """All results: the content of results.json."""
     done = [(job, result) for job, result in results if result["status"] == "done"]
     metric = "above" if done and all(result["above"] is not None for _, result in done) else "loss"
-    floor = 0.0 if metric == "above" else None
     losses: dict[str, dict[int, float]] = {variant: {} for variant in scaling.points}
-    for job, result in done:
-        if metric == "loss" or not is_impossible(result["above"], result["characters"]):
+    left_out = list[str]()
+    for job, result in results:
+        if result["status"] != "done":
+            left_out.append(f"{job.who} is left out: it {result['status']}: {result['message']}")
+        elif below_floor(result):
+            left_out.append(f"{job.who} is left out: its loss is below the floor")
+        if result["status"] == "done" and (metric == "loss" or not below_floor(result)):
             losses[job.variant][job.seed] = result[metric]
-    rows = [_row(kind, scaling, losses, floor) for kind in kinds_of(scaling)]
+    kinds = dict.fromkeys(point.kind for point in scaling.points.values())
+    rows = [_row(kind, scaling, losses, 0.0 if metric == "above" else None) for kind in kinds]
     base = next(row for row in rows if row["kind"] == scaling.settings.baseline)
     for row in rows:
         row["trend"] = None if row is base else _trend(row, base, metric)
-    every = [_troubles(job, result) for job, result in results]
-    config = next(iter(scaling.variants.values()))
+    data = next(iter(scaling.variants.values())).data
     return {
         "scaling": scaling.name,
         "command": command,
-        "notes": [*notes, *filter(None, every), *_epochs(scaling, config.data)],
+        "notes": [*notes, *left_out, *_epochs(scaling, data)],
         "baseline": scaling.settings.baseline,
         "seeds": list(scaling.settings.seeds),
         "metric": metric,
-        "unit": _unit(config.data) + (" above the floor" if metric == "above" else ""),
-        "text": str(config.data.source if isinstance(config.data.source, str) else config.data.source.component.kind),
+        "unit": _unit(data) + (" above the floor" if metric == "above" else ""),
+        "text": str(data.source if isinstance(data.source, str) else data.source.component.kind),
         "rate": _rate(scaling),
         "tuning": tuning,
         "kinds": rows,
@@ -66,62 +69,51 @@ def summarise(
     }
 
 
-def kinds_of(scaling: Scaling) -> list[str]:
-    """The kinds in the order of the config."""
-    return list(dict.fromkeys(point.kind for point in scaling.points.values()))
-
-
 def _row(kind: str, scaling: Scaling, losses: Mapping[str, Mapping[int, float]], floor: float | None) -> dict[str, Any]:
     """The row of a kind: its points, its power law, and what the law predicts."""
-    mine = [(variant, point) for variant, point in scaling.points.items() if point.kind == kind]
-    points = [_point(point, losses[variant]) for variant, point in mine]
-    seen = [p for p in points if not p["held_out"] and p["mean"] is not None]
-    if len({(p["parameters"]) for p in seen}) < len(seen):
-        law: PowerLaw | str = "two sizes have as many parameters"
-    else:
-        law = fit([p["parameters"] for p in seen], [p["mean"] for p in seen], floor)
-    for point in points:
-        if isinstance(law, PowerLaw) and not law.trouble:
+    points = [_point(point, losses[variant]) for variant, point in scaling.points.items() if point.kind == kind]
+    fitted = [p for p in points if not p["held_out"] and p["mean"] is not None]
+    sizes = [p["parameters"] for p in fitted]
+    if len(set(sizes)) < len(sizes):
+        return {"kind": kind, "points": points, "law": {"trouble": "two sizes have as many parameters"}}
+    law = fit(sizes, [p["mean"] for p in fitted], floor)
+    if isinstance(law, str):
+        return {"kind": kind, "points": points, "law": {"trouble": law}}
+    for point in points if not law.trouble else ():
+        if point["held_out"]:
             predicted = law.predict(point["parameters"])
             held = None if point["mean"] is None else point["mean"] in predicted
-            point["predicted"] = asdict(predicted) | {"held": held} if point["held_out"] else None
-    return {"kind": kind, "points": points, "law": _law(law)}
+            point["predicted"] = asdict(predicted) | {"held": held}
+    numbers = {key: value for key, value in vars(law).items() if key not in ("covariance", "alpha", "E")}
+    numbers |= {"alpha": asdict(law.alpha), "E": asdict(law.E), "loose": loose(law)}
+    return {"kind": kind, "points": points, "law": numbers}
 
 
 def _point(point: Point, losses: Mapping[int, float]) -> dict[str, Any]:
+    """A kind at one size: the losses of its seeds, and without a prediction as yet."""
     values = list(losses.values())
     spread = {"mean": math.fsum(values) / len(values), "low": min(values), "high": max(values)} if values else {}
     empty = {"mean": None, "low": None, "high": None, "predicted": None}
     return asdict(point) | empty | spread | {"losses": {str(seed): loss for seed, loss in losses.items()}}
 
 
-def _law(law: PowerLaw | str) -> dict[str, Any]:
-    """A power law as a dict for JSON; it has only `trouble` where no law could be fitted."""
-    if isinstance(law, str):
-        return {"trouble": law}
-    kept = {key: value for key, value in vars(law).items() if key not in ("covariance", "alpha", "E")}
-    return kept | {"alpha": asdict(law.alpha), "E": asdict(law.E), "loose": loose(law)}
-
-
-def _trend(row: Mapping[str, Any], base: Mapping[str, Any], metric: str) -> dict[str, Any] | None:
+def _trend(row: Mapping[str, Any], base: Mapping[str, Any], metric: str) -> dict[str, Any]:
     """The gain over the baseline at each size, paired by seed, and its slope; a slope of None: too few pairs."""
-    gains: dict[str, list[tuple[float, float]]] = {}
-    sizes = []
-    for mine, theirs in zip(row["points"], base["points"]):
-        pairs = {
-            seed: (mine["losses"][seed], theirs["losses"][seed]) for seed in mine["losses"] if seed in theirs["losses"]
-        }
-        ours, others = [a for a, _ in pairs.values()], [b for _, b in pairs.values()]
-        usable = bool(pairs) and (metric == "loss" or min(*ours, *others) > 0)
-        change = math.log if metric == "above" else float
+    change = math.log if metric == "above" else float
+    gains, sizes = dict[str, list[tuple[float, float]]](), list[dict[str, Any]]()
+    for point, of_baseline in zip(row["points"], base["points"]):
+        seeds = [seed for seed in point["losses"] if seed in of_baseline["losses"]]
+        losses, base_losses = ([p["losses"][seed] for seed in seeds] for p in (point, of_baseline))
+        usable = bool(seeds) and (metric == "loss" or min(*losses, *base_losses) > 0)
+        changes = [(change(b), change(a)) for a, b in zip(losses, base_losses)] if usable else []
         sizes.append(
-            {"size": mine["size"], "parameters": theirs["parameters"]}
-            | {"difference": asdict(paired(ours, others)) if pairs else None}
-            | {"gain": asdict(paired([change(b) for b in others], [change(a) for a in ours])) if usable else None}
+            {"size": point["size"], "parameters": of_baseline["parameters"]}
+            | {"difference": asdict(paired(losses, base_losses)) if seeds else None}
+            | {"gain": asdict(paired(*zip(*changes))) if usable else None}
         )
-        for seed, (a, b) in pairs.items() if usable else ():
-            gains.setdefault(seed, []).append((math.log(theirs["parameters"]), change(b) - change(a)))
-    whole = [found for found in gains.values() if len(found) == len(sizes)]
+        for seed, (b, a) in zip(seeds, changes):
+            gains.setdefault(seed, []).append((math.log(of_baseline["parameters"]), b - a))
+    whole = [points for points in gains.values() if len(points) == len(sizes)]
     several = len(whole) >= 2 and len({size["parameters"] for size in sizes}) >= 2
     return {"sizes": sizes, "slope": slope_of(whole) if several else None}
 
@@ -140,28 +132,15 @@ def slope_of(seeds: Sequence[Sequence[tuple[float, float]]]) -> dict[str, Any]:
     return asdict(replace(found, low=min(found.low, found.mean - margin), high=max(found.high, found.mean + margin)))
 
 
-def _troubles(job: Job, result: Result) -> str:
-    """Why a run is left out; "" if it is not."""
-    if result["status"] != "done":
-        return f"{job.who} is left out: it {result['status']}: {result['message']}"
-    impossible = result["above"] is not None and is_impossible(result["above"], result["characters"])
-    return f"{job.who} is left out: its loss is below the floor" if impossible else ""
-
-
-def _epochs(scaling: Scaling, data: DataConfig) -> list[str]:
+def _epochs(scaling: Scaling, data: DataConfig) -> Iterator[str]:
     """A note on each size that sees every text more than 4 times: repeated text is worth less (arXiv 2305.16264)."""
-    language = data.language
-    if language is None:
-        return []
-    texts = language.config.count - language.config.validation
-    found = []
+    if data.language is None or data.windows != "documents":
+        return
+    texts = data.language.config.count - data.language.config.validation
     for variant, config in scaling.variants.items():
-        times = config.training.max_steps * config.training.batch_size / texts
-        if data.windows == "documents" and times > 4 and scaling.points[variant].kind == scaling.settings.baseline:
-            found.append(
-                f"{scaling.points[variant].size}: each text is seen {times:.1f} times; repeated text is worth less"
-            )
-    return found
+        times, point = config.training.max_steps * config.training.batch_size / texts, scaling.points[variant]
+        if times > 4 and point.kind == scaling.settings.baseline:
+            yield f"{point.size}: each text is seen {times:.1f} times; repeated text is worth less"
 
 
 def _unit(data: DataConfig) -> str:
@@ -198,9 +177,8 @@ def lines(summary: Mapping[str, Any]) -> list[list[str]]:
     rows = [["kind", *sizes, "exponent (95 %)", "predicted for the largest"]]
     for row in summary["kinds"]:
         law, last = row["law"], row["points"][-1]
-        alpha = "none" if law["trouble"] else between(law["alpha"].values())
-        told = last["predicted"]
-        predicted = "-" if told is None else between((told["value"], told["low"], told["high"]), ".3f")
+        alpha = "none" if law["trouble"] else between(ends_of(law["alpha"]))
+        predicted = "-" if last["predicted"] is None else between(ends_of(last["predicted"]), ".3f")
         rows.append([row["kind"], *(number(point["mean"]) for point in row["points"]), alpha, predicted])
     return rows
 
@@ -212,11 +190,11 @@ def in_words(summary: Mapping[str, Any]) -> str:
 
 def sentences(summary: Mapping[str, Any]) -> list[str]:
     """The findings, one sentence each: the laws, the predictions, the gains."""
-    found = []
+    findings = list[str]()
     for row in summary["kinds"]:
-        found.append(law_in_words(row, summary))
-        found += [told for point in row["points"] if (told := prediction_in_words(row["kind"], point))]
-    return found + [trend_in_words(row, summary) for row in summary["kinds"] if row["trend"]]
+        predictions = (prediction_in_words(row["kind"], point) for point in row["points"])
+        findings += [law_in_words(row, summary), *filter(None, predictions)]
+    return findings + [trend_in_words(row, summary) for row in summary["kinds"] if row["trend"]]
 
 
 def law_in_words(row: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
@@ -227,23 +205,26 @@ def law_in_words(row: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     A, alpha = math.exp(law["log_A"]), law["alpha"]
     formula = f"{A:.3g} N^-{alpha['value']:.3f}"
     if law["known"]:
-        return f"{row['kind']}: loss above the floor = {formula}; exponent {between(alpha.values(), '.3f')}."
+        return f"{row['kind']}: loss above the floor = {formula}; exponent {between(ends_of(alpha), '.3f')}."
     E = law["E"]
     open_end = "; E is hardly determined by these sizes" if law["loose"] else ""
-    exponent = f"exponent {between(alpha.values(), '.3f')}"
-    return f"{row['kind']}: loss = {E['value']:.3f} + {formula}; {exponent}, E {between(E.values(), '.3f')}{open_end}."
+    exponent = f"exponent {between(ends_of(alpha), '.3f')}"
+    return f"{row['kind']}: loss = {E['value']:.3f} + {formula}; {exponent}, E {between(ends_of(E), '.3f')}{open_end}."
 
 
 def prediction_in_words(kind: str, point: Mapping[str, Any]) -> str:
     """The predicted and the measured loss of a held-out size, as a sentence; "" where there is no prediction."""
-    told = point["predicted"]
-    if told is None or told["held"] is None:
+    prediction = point["predicted"]
+    if prediction is None or prediction["held"] is None:
         return ""
-    expected = between((told["value"], told["low"], told["high"]), ".4f")
-    held = "inside" if told["held"] else "OUTSIDE"
-    return (
-        f"{kind}, {point['size']}, held out: predicted {expected}, measured {point['mean']:.4f}: {held} the interval."
-    )
+    predicted, held = between(ends_of(prediction), ".4f"), "inside" if prediction["held"] else "OUTSIDE"
+    measured = f"measured {point['mean']:.4f}"
+    return f"{kind}, {point['size']}, held out: predicted {predicted}, {measured}: {held} the interval."
+
+
+def ends_of(interval: Mapping[str, float]) -> list[float]:
+    """The number of an interval in results.json, and its ends."""
+    return [interval[key] for key in ("value", "low", "high")]
 
 
 def trend_in_words(row: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
