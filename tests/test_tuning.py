@@ -81,7 +81,7 @@ def test_what_is_taken_is_told_where_it_is_at_the_edge() -> None:
 
 def test_without_a_value_a_config_stays_as_it_is(tmp_path: Path) -> None:
     comparison = small(tmp_path, text())
-    after = tuned(comparison, {"mean": None, "one head": 0.5})
+    after = tuned(comparison, "training.optimizer.learning_rate", {"mean": None, "one head": 0.5})
     assert after.variants["mean"] == comparison.variants["mean"]
     assert after.variants["one head"].training.optimizer.learning_rate == 0.5
 

@@ -243,8 +243,8 @@ class Experiment:
         self.say(f"trials: each variant with {tune.key} = {values}; the runs after that take about {later}")
         failures = self.do(pool, every, "trials")
         losses = losses_of([(job, result) for job, result, _ in self.results(every)])
-        self.comparison = tuned(self.comparison, {name: best(tried) for name, tried in losses.items()})
-        self.tuning = summary_of(self.comparison, losses)
+        values_of = {name: best(tried) for name, tried in losses.items()}
+        self.comparison, self.tuning = tuned(self.comparison, tune.key, values_of), summary_of(tune, losses)
         notes = [*failures, *notes_on(losses, tune.key)]
         for note in notes:
             self.say(f"note: {note}")
@@ -265,14 +265,14 @@ class Experiment:
             return []
         about = duration(self.estimate(left, pool.size))
         self.say(f"{len(left)} of {total} {what} to do, {pool.size} at a time: about {about}")
-        shown = Progress(self, left, total, what)
+        on_screen = Progress(self, left, total, what)
         try:
-            answers = pool.work([self.task("run", job) for job in left], shown.on_answer)
+            answers = pool.work([self.task("run", job) for job in left], on_screen.on_answer)
         except KeyboardInterrupt:
             self.say(f"the same command goes on with the {len(self.unfinished(every))} {what} that are left")
             raise
         finally:
-            shown.bar.close()
+            on_screen.bar.close()
         return [f"{job.who}: {answer['message']}" for job, answer in zip(left, answers) if answer["event"] != "done"]
 
 
@@ -293,15 +293,15 @@ class Progress:
 
     def on_answer(self, task: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
         """Move the bar. If the run has ended, say how."""
-        who = task["folder"]
-        job = self.jobs[who]
+        folder = task["folder"]
+        job = self.jobs[folder]
         ended = answer["event"] in ("done", "failed")
-        if answer["event"] == "busy" and who not in self.waits:
-            self.waits.add(who)
+        if answer["event"] == "busy" and folder not in self.waits:
+            self.waits.add(folder)
             self.say(f"{self.what}: {job.who}: {answer['message']}; its result is used")
         now = 1.0 if ended else answer.get("step", 0) / (job.config.training.max_steps + 1)
-        self.bar.update((now - self.part[who]) * self.experiment.seconds(job))
-        self.part[who] = now
+        self.bar.update((now - self.part[folder]) * self.experiment.seconds(job))
+        self.part[folder] = now
         if ended:
             self.done += 1
             self.bar.set_description(f"{self.what} {min(self.done + 1, self.total)} of {self.total}")
@@ -330,8 +330,8 @@ def _read_speeds(path: Path) -> dict[str, dict[str, Any]]:
         known = parse_json(read_start(path, MAX_SPEEDS))
     except (OSError, ValueError):
         return {}
-    found = known.items() if isinstance(known, dict) else []
-    return {key: speed for key, speed in found if has_form(speed, SPEED) and all(speed[what] > 0 for what in TIMES)}
+    speeds = known.items() if isinstance(known, dict) else []
+    return {key: speed for key, speed in speeds if has_form(speed, SPEED) and all(speed[time] > 0 for time in TIMES)}
 
 
 def duration(seconds: float) -> str:

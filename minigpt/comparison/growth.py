@@ -124,12 +124,12 @@ def slope_of(seeds: Sequence[Sequence[tuple[float, float]]]) -> dict[str, Any]:
     """
     x, y = np.array(seeds).transpose(2, 1, 0)  # (n, seeds) each
     x, degrees = x[:, 0] - x[:, 0].mean(), len(x) - 2
-    found = paired(list(x @ y / (x @ x)), [0.0] * len(seeds))
-    left = y.mean(axis=1) - y.mean() - found.mean * x  # (n,)
-    scatter = math.sqrt(float(left @ left / (x @ x)) / degrees) if degrees else 0.0
+    slope = paired(list(x @ y / (x @ x)), [0.0] * len(seeds))
+    residuals = y.mean(axis=1) - y.mean() - slope.mean * x  # (n,)
+    scatter = math.sqrt(float(residuals @ residuals / (x @ x)) / degrees) if degrees else 0.0
     margin = scatter * t_quantile((1 + CONFIDENCE) / 2, max(1, degrees))
-    assert found.low is not None and found.high is not None  # two seeds or more
-    return asdict(replace(found, low=min(found.low, found.mean - margin), high=max(found.high, found.mean + margin)))
+    assert slope.low is not None and slope.high is not None  # two seeds or more
+    return asdict(replace(slope, low=min(slope.low, slope.mean - margin), high=max(slope.high, slope.mean + margin)))
 
 
 def _epochs(scaling: Scaling, data: DataConfig) -> Iterator[str]:
@@ -145,10 +145,10 @@ def _epochs(scaling: Scaling, data: DataConfig) -> Iterator[str]:
 
 def _unit(data: DataConfig) -> str:
     """The unit of a loss. Where a language asks questions, only the characters of the answers count."""
-    asked = None if data.language is None else data.language.question(0)
-    if asked is None:
+    answer = None if data.language is None else data.language.question(0)
+    if answer is None:
         return "nats a character"
-    return "nats an answer" if asked[1] == 1 else "nats a character of an answer"
+    return "nats an answer" if answer[1] == 1 else "nats a character of an answer"
 
 
 def _rate(scaling: Scaling) -> str:
@@ -236,16 +236,16 @@ def trend_in_words(row: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     gain, lag = ("gain", "lag") if first.mean > 0 else ("lag", "gain")
     better, turns = slope["mean"] > 0, last.shown and (first.mean > 0) != (last.mean > 0)
     if not Estimate(**slope).shown:
-        said = f"{kind} against {base}: no trend shown in {len(sizes)} sizes,"
+        trend = f"{kind} against {base}: no trend shown in {len(sizes)} sizes,"
     elif not first.shown:
-        said = f"Compared with {base}, {kind} becomes {'better' if better else 'worse'}"
+        trend = f"Compared with {base}, {kind} becomes {'better' if better else 'worse'}"
     else:
         how = "grows" if (first.mean > 0) == better else f"turns into a {lag}" if turns else "shrinks"
-        said = f"The {gain} of {kind} against {base} {how}"
+        trend = f"The {gain} of {kind} against {base} {how}"
     what = "difference of exponents" if summary["metric"] == "above" else "nats for each e-fold of parameters"
     interval = f"{what} {slope['mean']:+.3g}, {slope['low']:+.3g} to {slope['high']:+.3g}"
     amounts = (f"{amount(size['gain'], summary)} at {size['size']}" for size in (sizes[0], sizes[-1]))
-    return f"{said} from {sizes[0]['size']} to {sizes[-1]['size']} ({interval}): {', '.join(amounts)}."
+    return f"{trend} from {sizes[0]['size']} to {sizes[-1]['size']} ({interval}): {', '.join(amounts)}."
 
 
 def amount(gain: Mapping[str, float], summary: Mapping[str, Any]) -> str:

@@ -96,8 +96,8 @@ class SizesConfig(Options):
         for name in ("n_layer", "n_head"):
             numbers = getattr(self, name)
             if isinstance(numbers, tuple) and len(numbers) != len(self.n_embd):
-                what = f"{len(numbers)} numbers for {len(self.n_embd)} widths: expected one number, or one for each"
-                yield name, what
+                count = f"{len(numbers)} numbers for {len(self.n_embd)} widths"
+                yield name, f"{count}: expected one number, or one for each"
         if len(self.n_embd) < 2:
             yield "n_embd", "expected two widths or more, the smallest first"
 
@@ -145,18 +145,19 @@ def load_scaling(file: str, overrides: Sequence[str] = (), name: str = "", tell:
     settings_node, sizes_node, kinds_node = (tree.value.pop(group) for group in GROUPS)
     keys = {argument.partition("=")[0] for argument in overrides}
     for budget, other in (BUDGET, BUDGET[::-1]):  # one on the command line takes the place of the other in the file
-        chosen = f"scaling.{budget}" in keys and f"scaling.{other}" not in keys
-        if chosen and settings_node.value[budget].value is not None:
+        alone = f"scaling.{budget}" in keys and f"scaling.{other}" not in keys
+        if alone and settings_node.value[budget].value is not None:
             settings_node.value.pop(other, None)
     mistakes += _unknown(tree, "", [*GROUPS, *hints(RunConfig)])
     settings, sizes = build(ScalingConfig, settings_node, mistakes), build(SizesConfig, sizes_node)
     configs = _configs(tree, kinds_node, sizes, tell)
     if settings.baseline not in configs:
-        found = f"found {settings.baseline!r}{suggest(settings.baseline, configs)}"
-        raise ConfigError([(settings_node.where, f"scaling.baseline: expected a kind, {found}")])
+        hint = suggest(settings.baseline, configs)
+        message = f"scaling.baseline: expected a kind, found {settings.baseline!r}{hint}"
+        raise ConfigError([(settings_node.where, message)])
     if settings.hold_out > len(sizes.n_embd) - 2:
-        what = f"{settings.hold_out} of {len(sizes.n_embd)} sizes leave fewer than two to fit"
-        raise ConfigError([(settings_node.where, f"scaling.hold_out: {what}")])
+        message = f"scaling.hold_out: {settings.hold_out} of {len(sizes.n_embd)} sizes leave fewer than two to fit"
+        raise ConfigError([(settings_node.where, message)])
     return _with_budget(name, settings, sizes, configs)
 
 

@@ -205,10 +205,10 @@ def surprises(summary: Summary) -> Iterator[str]:
 
 def in_words(summary: Summary) -> str:
     """The text for the terminal: what was equal, the questions, the accuracies with their ceilings."""
-    asked = [[task["task"], f"{task['text']}{task['answer']}", task["question"]] for task in summary["tasks"]]
-    width = max(len(row[0]) for row in asked), max(len(row[1]) for row in asked)
-    questions = [f"{name:<{width[0]}}  {text:<{width[1]}}  {question}" for name, text, question in asked]
-    parts = [summary["held_equal"], "", *questions, ""]
+    questions = [[task["task"], f"{task['text']}{task['answer']}", task["question"]] for task in summary["tasks"]]
+    width = max(len(row[0]) for row in questions), max(len(row[1]) for row in questions)
+    aligned_questions = [f"{name:<{width[0]}}  {text:<{width[1]}}  {question}" for name, text, question in questions]
+    parts = [summary["held_equal"], "", *aligned_questions, ""]
     parts += ["accuracy of the answers, the lowest and the highest of the seeds:"]
     return "\n".join([*map(one_line, parts), *aligned(list(rows(summary))), *map(one_line, surprises(summary))])
 

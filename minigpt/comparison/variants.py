@@ -137,8 +137,8 @@ def named(rows: Node, group: str, mistakes: list[Mistake]) -> Iterator[tuple[str
     folders = list[str]()
     for name, changes in rows.value.items():
         if slug(name) in folders or not slug(name):
-            what = f"{group}: {name!r} needs a name of its own, with letters or digits in it"
-            mistakes.append((rows.keys[name], what))
+            needed = "needs a name of its own, with letters or digits in it"
+            mistakes.append((rows.keys[name], f"{group}: {name!r} {needed}"))
         if isinstance(changes.value, dict):
             folders.append(slug(name))
             yield name, changes
@@ -196,11 +196,12 @@ def load_comparison(
         mistakes.append((settings_node.where, "compare: with `tasks:`, only seeds and processes can be set"))
     for variant, config in variants.items() if tasks else ():
         if not isinstance(config.data.language, Task):
-            what = f"tasks: {variant}: data.source: expected a task, as in {{kind: match}}"
-            mistakes.append((tasks.where, what))
+            expected = "expected a task, as in {kind: match}"
+            mistakes.append((tasks.where, f"tasks: {variant}: data.source: {expected}"))
     if not questions and settings.baseline not in rows.value:
-        found = f"found {settings.baseline!r}{suggest(settings.baseline, rows.value)}"
-        mistakes.append((settings_node.where, f"compare.baseline: expected a variant, {found}"))
+        hint = suggest(settings.baseline, rows.value)
+        message = f"compare.baseline: expected a variant, found {settings.baseline!r}{hint}"
+        mistakes.append((settings_node.where, message))
     if mistakes:
         raise ConfigError(list(dict.fromkeys(mistakes)))
     return Comparison(name, settings, variants, keys, rungs=tuple(rungs.value) if questions else (), tasks=questions)
@@ -251,8 +252,8 @@ def _variants(
     for name, changes in named(rows, "variants", mistakes):
         keys |= dict.fromkeys(changes.value)
         if "training.seed" in changes.value:
-            what = "the seeds of a comparison are in compare.seeds, for all variants"
-            mistakes.append((changes.keys["training.seed"], what))
+            place = "the seeds of a comparison are in compare.seeds, for all variants"
+            mistakes.append((changes.keys["training.seed"], place))
         try:
             variants[name] = build(RunConfig, changed(tree, changes), tell=under(name, tell))
             if variants[name].training.threads not in ("auto", 1):
@@ -275,4 +276,4 @@ def _untunable(
             try:
                 with_option(config, settings.tune.key, value)
             except ConfigError as error:
-                yield from ((node.where, f"compare.tune: {name}: {what}") for _, what in error.mistakes)
+                yield from ((node.where, f"compare.tune: {name}: {message}") for _, message in error.mistakes)
