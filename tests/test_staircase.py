@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from comparing import finished, work_here, written
+from comparing import elsewhere, finished, work_here, written  # noqa: F401
 
-from minigpt.comparison import variants as compare
 from minigpt.comparison.experiment import Experiment
 from minigpt.comparison.figures import write_figures
 from minigpt.comparison.pool import WorkerPool
@@ -47,11 +46,6 @@ data: {source: {kind: most}, windows: documents}
 model: {n_layer: 1, n_embd: 16, block_size: 32, block: attention_only, position: convolution, tied_head: false}
 training: {batch_size: 8, max_steps: 4, eval_every: 4, device: cpu}
 """
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare, "RUNS", tmp_path / "runs")
 
 
 def test_every_rung_is_trained_on_every_task_and_stands_beside_its_ceiling(tmp_path: Path) -> None:

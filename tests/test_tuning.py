@@ -6,9 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from comparing import SMALL, finished, small
+from comparing import SMALL, elsewhere, finished, small  # noqa: F401
 
-from minigpt.comparison import variants as compare
 from minigpt.comparison.summary import in_words
 from minigpt.comparison.tuning import OTHER, best, losses_of, notes_on, other_texts, trials, tuned
 from minigpt.comparison.variants import with_option
@@ -18,12 +17,6 @@ from minigpt.runs.assemble import RunConfig
 from minigpt.system.errors import ConfigError
 
 TUNE = "seeds: [1], tune: {values: [0.01, 1.0e-9], seeds: [7, 8]}"
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minigpt.text.corpus.DATA", tmp_path / "data")
-    monkeypatch.setattr(compare, "RUNS", tmp_path / "runs")
 
 
 def text(tune: str = TUNE) -> str:
