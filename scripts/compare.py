@@ -19,8 +19,6 @@ import sys
 from minigpt import command
 from minigpt.comparison.experiment import Experiment
 from minigpt.comparison.figures import write_figures
-from minigpt.comparison.staircase import staircase_table
-from minigpt.comparison.summary import table
 from minigpt.comparison.variants import load_comparison
 from minigpt.runs.report import say
 
@@ -29,11 +27,10 @@ def main(arguments: argparse.Namespace) -> None:
     """Train the runs that are missing and print the results."""
     command.one_permission(arguments)
     comparison = load_comparison(arguments.config, arguments.overrides, arguments.name, say, arguments.plugin)
-    said = shlex.join(["python", "scripts/compare.py", *sys.argv[1:]])
     experiment = Experiment(comparison, arguments.plugin, arguments.allow_leak, skip_checks=arguments.skip_checks)
-    summary = experiment.run(said)
+    summary = experiment.run(shlex.join(["python", "scripts/compare.py", *sys.argv[1:]]))
     say("")
-    say(staircase_table(summary) if comparison.tasks else table(summary))
+    say(experiment.report.in_words(summary))
     if arguments.figures is not None:
         write_figures(summary, arguments.figures, say)
     say(f"\n{comparison.folder / 'page.html'} shows the results; results.json and results.csv have the numbers")

@@ -11,24 +11,18 @@ import begin  # noqa: F401  before the imports that take seconds
 
 # isort: split
 import argparse
-import json
 import shlex
 import sys
-from pathlib import Path
 
 from minigpt import command
 from minigpt.comparison.experiment import Experiment
-from minigpt.comparison.growth import lines, sentences, summarise, to_csv
 from minigpt.comparison.growth_chart import growth_svg
-from minigpt.comparison.growth_page import page
-from minigpt.comparison.sizes import Scaling, load_scaling, refuse_fewer_kinds, refuse_other_settings
-from minigpt.comparison.summary import aligned
+from minigpt.comparison.sizes import load_scaling, refuse_fewer_kinds, refuse_other_settings
 from minigpt.inspection.drawing import THEMES
 from minigpt.inspection.figures import WIDTH
 from minigpt.runs.report import say
 from minigpt.system.errors import UserError
 from minigpt.system.folder import first_lines, write_whole
-from minigpt.system.terminal import one_line
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -37,31 +31,16 @@ def main(arguments: argparse.Namespace) -> None:
     experiment = Experiment(scaling, arguments.plugin, False, skip_checks=arguments.skip_checks)
     refuse_other_settings(scaling, experiment.jobs(), experiment.trials())
     refuse_fewer_kinds(scaling)
-    with experiment.alone():
-        notes, failures = experiment.train()
-        write(scaling, experiment, notes, arguments.figures)
+    summary, failures = experiment.finish(shlex.join(["python", "scripts/scaling.py", *sys.argv[1:]]))
+    say("")
+    say(experiment.report.in_words(summary))
+    if arguments.figures is not None:
+        arguments.figures.mkdir(parents=True, exist_ok=True)
+        for name, theme in THEMES.items():
+            write_whole(arguments.figures / f"growth-{name}.svg", growth_svg(summary, WIDTH, theme))
+    say(f"\n{scaling.folder / 'page.html'} shows the results; results.json and results.csv have the numbers")
     if failures:
         raise UserError(f"{'; '.join(first_lines(failures))}; the same command tries the failed runs again")
-
-
-def write(scaling: Scaling, experiment: Experiment, notes: list[str], figures: Path | None) -> None:
-    """Print the table, and write the page and the figures."""
-    said = shlex.join(["python", "scripts/scaling.py", *sys.argv[1:]])
-    results = [(job, result) for job, result, _ in experiment.results() if result]
-    trained = experiment.comparison  # with what trials have chosen
-    assert isinstance(trained, Scaling)
-    summary = summarise(trained, results, said, notes, experiment.tuning)
-    folder = scaling.folder
-    write_whole(folder / "results.json", json.dumps(summary, indent=1, allow_nan=False))
-    write_whole(folder / "results.csv", to_csv(summary))
-    write_whole(folder / "page.html", page(summary))
-    say("")
-    say("\n".join([*aligned(lines(summary)), "", *map(one_line, sentences(summary))]))
-    if figures is not None:
-        figures.mkdir(parents=True, exist_ok=True)
-        for name, theme in THEMES.items():
-            write_whole(figures / f"growth-{name}.svg", growth_svg(summary, WIDTH, theme))
-    say(f"\n{folder / 'page.html'} shows the results; results.json and results.csv have the numbers")
 
 
 if __name__ == "__main__":

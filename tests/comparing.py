@@ -27,6 +27,14 @@ training: {batch_size: 8, max_steps: 6, eval_every: 3, device: cpu}
 """
 
 
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts and runs lie in the folder of the test. A file that imports this has it for all its tests."""
+    monkeypatch.setenv("MINIGPT_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr("minigpt.text.corpus.DATA", tmp_path / "data")
+    monkeypatch.setattr("minigpt.comparison.variants.RUNS", tmp_path / "runs")
+
+
 def written(folder: Path, text: str = SMALL, name: str = "small") -> Path:
     """A comparison as a file."""
     path = folder / f"{name}.yaml"

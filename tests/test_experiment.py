@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
 import math
 import os
@@ -14,27 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from comparing import SMALL, finished, run, small, written
+from comparing import SMALL, elsewhere, finished, run, small, written  # noqa: F401
 from running import ForkedProcess, command_line, environment, script, started, wait_until, well
 
 import minigpt.comparison.pool
-from minigpt.comparison import variants as compare
-from minigpt.comparison.experiment import Experiment, _read_speeds, duration
+from minigpt.comparison.experiment import Experiment, duration
 from minigpt.comparison.pool import WorkerPool
 from minigpt.comparison.results import jobs, load_result
-from minigpt.comparison.summary import _mean, table
+from minigpt.comparison.statistics import mean_of_all
+from minigpt.comparison.summary import in_words
 from minigpt.system.errors import UserError
 from minigpt.system.locks import InUse, Lock
 from minigpt.system.plugin import load_plugin
 
 TWICE = SMALL.replace("  mean: {model.attention: average_softmax}", "  again: {model.attention: single_head}")
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MINIGPT_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr("minigpt.text.corpus.DATA", tmp_path / "data")
-    monkeypatch.setattr(compare, "RUNS", tmp_path / "runs")
 
 
 def test_a_variant_compared_with_itself_differs_by_exactly_zero(tmp_path: Path) -> None:
@@ -138,7 +130,7 @@ def test_what_differs_is_measured_and_the_numbers_agree(tmp_path: Path) -> None:
         rows = list(csv.DictReader(file))
     assert [float(row["above"]) for row in rows] == [r["above"] for r in pairs]
     assert [float(row["accuracy_recall"]) for row in rows] == [r["names"]["recall"]["accuracy"] for r in pairs]
-    shown = table(summary)
+    shown = in_words(summary)
     assert f"{mean['above']:.4f}" in shown
     assert summary["held_equal"].startswith("Held equal: 40 steps; the same batches in the same order, seeds 1, 2.")
     assert "the forgetful reader" in shown
@@ -157,8 +149,8 @@ def test_curves_have_the_unit_of_the_losses(tmp_path: Path) -> None:
 
 def test_a_mean_of_equals_is_what_they_are() -> None:
     odd = next(x for x in (0.1 + n / 1000 for n in range(100)) if math.fsum([x] * 3) / 3 != x)
-    assert _mean([odd] * 3) == odd
-    assert _mean([odd, None]) is None
+    assert mean_of_all([odd] * 3) == odd
+    assert mean_of_all([odd, None]) is None
 
 
 @pytest.mark.slow
@@ -194,7 +186,7 @@ def test_a_diverged_run_is_a_row_that_says_so(tmp_path: Path) -> None:
     assert row["loss"] is row["difference"] is None
     assert row["trouble"].startswith("seed 1 diverged: step ")
     assert summary["variants"][1]["runs"] == 2
-    assert f"mean: {row['trouble']}" in table(summary)
+    assert f"mean: {row['trouble']}" in in_words(summary)
 
 
 PLUGIN = """
@@ -365,32 +357,3 @@ def state(pid: int) -> str:
 
 def test_durations_as_text() -> None:
     assert [duration(s) for s in (3.4, 59.6, 61, 600)] == ["3 s", "1 min 00 s", "1 min 01 s", "10 min 00 s"]
-
-
-GOOD = '{"step": 0.1, "curve": 0.2, "whole": 0.3, "notes": []}'
-
-
-@pytest.mark.parametrize(
-    "odd",
-    [
-        "7",
-        "[1]",
-        "NaN",
-        "[" * 100_000,
-        *('{"a": ' + odd + "}" for odd in ("7", "{}", GOOD.replace("0.1", "NaN"), GOOD.replace("0.2", '"cuda"'))),
-        '{"a": ' + GOOD.replace("0.3", "1" + "0" * 400) + "}",
-    ],
-)
-def test_speeds_that_nobody_measured_are_left_out(odd: str, tmp_path: Path) -> None:
-    path = tmp_path / "speeds.json"
-    path.write_text(odd, encoding="utf-8")
-    assert _read_speeds(path) == {}
-    path.write_text('{"a": ' + GOOD + "}", encoding="utf-8")
-    assert list(_read_speeds(path)) == ["a"]
-
-
-def test_a_result_with_nan_is_damaged(tmp_path: Path) -> None:
-    text = '{"key": "k", "loss": NaN}'
-    with_checksum = {"sha256": hashlib.sha256(text.encode()).hexdigest(), "result": text}
-    (tmp_path / "result.json").write_text(json.dumps(with_checksum), encoding="utf-8")
-    assert load_result(tmp_path, "k") == (None, "its result is damaged")

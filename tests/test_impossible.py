@@ -16,7 +16,7 @@ from running import script, well
 
 from minigpt.comparison.page import page
 from minigpt.comparison.results import jobs, load_result
-from minigpt.comparison.summary import summarise, table
+from minigpt.comparison.summary import in_words, summarise
 from minigpt.comparison.variants import Comparison
 from minigpt.runs.report import read_metrics
 from minigpt.system.plugin import load_plugin
@@ -114,7 +114,7 @@ def test_a_comparison_marks_the_row_and_does_not_compare_it(compared: Compared) 
 
 def test_the_table_and_the_page_say_so(compared: Compared) -> None:
     summary, _, _ = compared
-    shown, html = table(summary), page(summary)
+    shown, html = in_words(summary), page(summary)
     assert "\nleaky (impossible) " in shown and "\nright (impossible)" not in shown
     assert f"leaky: {summary['variants'][1]['trouble']}" in shown
     assert "better than right" not in shown and "leaky against" not in shown
@@ -129,4 +129,4 @@ def test_nothing_is_compared_with_a_baseline_that_is_impossible(compared: Compar
     against = replace(comparison, settings=replace(comparison.settings, baseline="leaky"))
     summary = summarise(against, results, "a test")
     assert all(row["difference"] is None for row in summary["variants"])
-    assert "not compared: impossible" in table(summary)
+    assert "not compared: impossible" in in_words(summary)

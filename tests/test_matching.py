@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from comparing import SMALL, small
+from comparing import SMALL, elsewhere, small  # noqa: F401
 
-from minigpt.comparison import variants as compare
 from minigpt.comparison.data import text_and_tokenizer
 from minigpt.comparison.matching import match_parameters, parameters
 from minigpt.comparison.measurement import prepare
@@ -22,12 +21,6 @@ from minigpt.runs.assemble import build_model
 from minigpt.system.errors import UserError
 from minigpt.text.dataset import Batch, Dataset
 from minigpt.training.loop import train
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minigpt.text.corpus.DATA", tmp_path / "data")
-    monkeypatch.setattr(compare, "RUNS", tmp_path / "runs")
 
 
 def batches_seen(config: Any, monkeypatch: pytest.MonkeyPatch) -> list[Batch]:

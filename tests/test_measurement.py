@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from comparing import SMALL, small
+from comparing import SMALL, elsewhere, small  # noqa: F401
 
-from minigpt.comparison import variants as compare
 from minigpt.comparison.matching import parameters
 from minigpt.comparison.measurement import _characters, prepare
 from minigpt.comparison.results import config_key, jobs, load_result, save_result
@@ -22,12 +21,6 @@ from minigpt.runs.report import read_metrics
 from minigpt.runs.run import load
 from minigpt.system.locks import Lock
 from minigpt.text.tokenizer import Char
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minigpt.text.corpus.DATA", tmp_path / "data")
-    monkeypatch.setattr(compare, "RUNS", tmp_path / "runs")
 
 
 def task(folder: Path, **changes: Any) -> dict[str, Any]:

@@ -16,14 +16,14 @@ import pytest
 from browser import QUICK_THEMES, Visit, cut, overflow, violations
 from running import script
 
-from minigpt.comparison import sizes as scaling_module
+from minigpt.comparison import variants
 from minigpt.comparison.growth import (
+    csv_rows,
     lines,
     prediction_in_words,
     sentences,
     slope_of,
     summarise,
-    to_csv,
     trend_in_words,
 )
 from minigpt.comparison.growth_chart import growth_svg
@@ -198,7 +198,7 @@ def test_a_mistake_is_said_once_and_names_the_key(tmp_path: Path, override: str,
 def test_a_budget_on_the_command_line_takes_the_place_of_the_other(tmp_path: Path) -> None:
     """Only from there: a file with both is refused."""
     found = read(tmp_path, SMALL, "scaling.tokens_per_parameter=0.5")
-    assert found.options.tokens is None and found.options.tokens_per_parameter == 0.5
+    assert found.settings.tokens is None and found.settings.tokens_per_parameter == 0.5
     with pytest.raises(UserError, match="and not both"):
         read(tmp_path, SMALL, "scaling.tokens_per_parameter=0.5", "scaling.tokens=96")
 
@@ -206,7 +206,7 @@ def test_a_budget_on_the_command_line_takes_the_place_of_the_other(tmp_path: Pat
 def test_finished_runs_are_not_trained_again_with_other_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scaling_module, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(variants, "RUNS", tmp_path / "runs")
 
     def refuse(*overrides: str) -> None:
         refuse_others(read(tmp_path, SMALL, *overrides))
@@ -233,7 +233,7 @@ def test_finished_runs_are_not_trained_again_after_other_trials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Trials of an experiment that has not got as far as a run may be others; one that failed is tried again."""
-    monkeypatch.setattr(scaling_module, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(variants, "RUNS", tmp_path / "runs")
     tune, rate = "scaling.tune={values: [0.01, 1.0e-9]}", "training.optimizer.learning_rate=0.01"
     first = read(tmp_path, SMALL, tune)
     for trial in trials(first, []):
@@ -382,7 +382,7 @@ def test_the_largest_size_is_predicted_without_having_been_seen(tmp_path: Path) 
     assert first["points"][-1]["predicted"]["held"] and "inside" in prediction_in_words("heads", first["points"][-1])
     for run in (job for job in jobs(scaling, [], False) if job.variant == "heads, 1 x 32"):
         assert scaling.points[run.variant].held_out
-    changed = replace(scaling, options=replace(scaling.options, hold_out=0))
+    changed = replace(scaling, settings=replace(scaling.settings, hold_out=0))
     assert first["law"] == summary_of(changed, {})["kinds"][0]["law"]  # the fit knows nothing of the held-out size
 
 
@@ -400,7 +400,7 @@ def test_the_table_the_chart_and_the_file_have_the_same_numbers(tmp_path: Path) 
     found = summary_of(read(tmp_path), {"mean": -0.1})
     json.dumps(found, allow_nan=False)
     assert lines(found)[1][1] == f"{found['kinds'][0]['points'][0]['mean']:.4f}"
-    assert len(to_csv(found).splitlines()) == 1 + 36
+    assert len(list(csv_rows(found))) == 1 + 36
     for theme in THEMES.values():
         drawn = xml.etree.ElementTree.fromstring(growth_svg(found, 720, theme))
         assert len(drawn.findall(".//{http://www.w3.org/2000/svg}circle")) == 18
@@ -450,7 +450,7 @@ def test_an_experiment_is_trained_continued_and_shown(tmp_path: Path) -> None:
 
 
 def test_a_page_is_not_replaced_by_one_of_fewer_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scaling_module, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(variants, "RUNS", tmp_path / "runs")
     whole = read(tmp_path)
     refuse_fewer_kinds(whole)  # nothing is there
     whole.folder.mkdir(parents=True)
@@ -463,4 +463,4 @@ def test_a_page_is_not_replaced_by_one_of_fewer_kinds(tmp_path: Path, monkeypatc
 
 
 def test_results_lie_in_a_folder_of_their_own(tmp_path: Path) -> None:
-    assert read(tmp_path).folder == scaling_module.RUNS / "scaling" / "small"
+    assert read(tmp_path).folder == variants.RUNS / "scaling" / "small"

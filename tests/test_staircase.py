@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 from browser import Visit, overflow, violations
-from comparing import finished, work_here, written
+from comparing import elsewhere, finished, work_here, written  # noqa: F401
 
-from minigpt.comparison import variants as compare
 from minigpt.comparison.experiment import Experiment
 from minigpt.comparison.figures import write_figures
 from minigpt.comparison.pool import WorkerPool
@@ -18,10 +17,10 @@ from minigpt.comparison.results import TEXTS
 from minigpt.comparison.staircase import (
     accuracy,
     ceiling_of,
+    in_words,
     means_of,
     shown,
     staircase_svg,
-    staircase_table,
     surprises,
     telling_text,
 )
@@ -50,11 +49,6 @@ training: {batch_size: 8, max_steps: 4, eval_every: 4, device: cpu}
 """
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare, "RUNS", tmp_path / "runs")
-
-
 def test_every_rung_is_trained_on_every_task_and_stands_beside_its_ceiling(tmp_path: Path) -> None:
     stairs = load_comparison(str(written(tmp_path, STAIRS)))
     assert [*stairs.variants] == ["mean, most", "dot product, most", "mean, match", "dot product, match"]
@@ -76,7 +70,7 @@ def test_every_rung_is_trained_on_every_task_and_stands_beside_its_ceiling(tmp_p
         assert accuracy(result) == pytest.approx(sum(right) / 20)
     for task in summary["tasks"]:
         assert task["answers"].keys() == {"mean", "dot product"} and task["text"].endswith(("|", task["text"][-1]))
-    text, page = staircase_table(summary), staircase_page(summary)
+    text, page = in_words(summary), staircase_page(summary)
     assert "at most 0.34" in text and "at most 0.34" in page and "What is a&#x27;s number?" in page
     for theme in THEMES.values():
         xml.etree.ElementTree.fromstring(staircase_svg(summary, theme))
@@ -93,7 +87,7 @@ def test_models_of_a_staircase_that_were_not_checked_are_said_to_be_so(tmp_path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(WorkerPool, "work", work_here)
         summary = Experiment(stairs, (), False, [].append, skip_checks=True).run("a test")
-    assert "not checked before training" in staircase_table(summary)
+    assert "not checked before training" in in_words(summary)
     assert "not checked before training" in (stairs.folder / "page.html").read_text("utf-8")
 
 

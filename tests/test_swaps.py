@@ -15,8 +15,8 @@ from browser import QUICKLY, Visit, cut, overflow, violations
 from running import furnish, script, started, well
 
 import minigpt
-from minigpt.comparison.statistics import paired
-from minigpt.comparison.swaps import Estimate, Measured, Swaps, SwapsConfig, difference, estimate, table
+from minigpt.comparison.statistics import Estimate, estimate, paired
+from minigpt.comparison.swaps import Measured, Swaps, SwapsConfig, difference, table
 from minigpt.config.options import load
 from minigpt.runs.report import silent
 from minigpt.runs.run import open_run
@@ -100,7 +100,7 @@ def test_an_interval_of_equal_pieces_is_students_and_of_pairs_the_differences(ho
     expected = paired(ours, theirs)
     apart = difference(Measured(ours, [16] * 3), Measured(theirs, [16] * 3))
     assert (apart.mean, apart.low, apart.high) == pytest.approx((expected.mean, expected.low, expected.high))
-    assert estimate([3.0, 3.0], [1, 9]) == Estimate(3, 3, 3)
+    assert estimate([3.0, 3.0], [1, 9]) == Estimate(3, 3, 3, 2)
     assert estimate([1.0, 2.0], [10, 30]).mean == 1.75
 
 

@@ -6,10 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from comparing import SMALL, finished, small
+from comparing import SMALL, elsewhere, finished, small  # noqa: F401
 
-from minigpt.comparison import variants as compare
-from minigpt.comparison.summary import table
+from minigpt.comparison.summary import in_words
 from minigpt.comparison.tuning import OTHER, best, losses_of, notes_on, other_texts, trials, tuned
 from minigpt.comparison.variants import with_option
 from minigpt.config.options import load
@@ -18,12 +17,6 @@ from minigpt.runs.assemble import RunConfig
 from minigpt.system.errors import ConfigError
 
 TUNE = "seeds: [1], tune: {values: [0.01, 1.0e-9], seeds: [7, 8]}"
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minigpt.text.corpus.DATA", tmp_path / "data")
-    monkeypatch.setattr(compare, "RUNS", tmp_path / "runs")
 
 
 def text(tune: str = TUNE) -> str:
@@ -81,7 +74,7 @@ def test_what_is_taken_is_told_where_it_is_at_the_edge() -> None:
 
 def test_without_a_value_a_config_stays_as_it_is(tmp_path: Path) -> None:
     comparison = small(tmp_path, text())
-    after = tuned(comparison, {"mean": None, "one head": 0.5})
+    after = tuned(comparison, "training.optimizer.learning_rate", {"mean": None, "one head": 0.5})
     assert after.variants["mean"] == comparison.variants["mean"]
     assert after.variants["one head"].training.optimizer.learning_rate == 0.5
 
@@ -100,7 +93,7 @@ def test_a_comparison_tries_then_runs_with_what_it_took_and_shows_both(tmp_path:
     assert summary["held_equal"].endswith("Chosen for each variant by trials: training.optimizer.learning_rate.")
     page = (comparison.folder / "page.html").read_text("utf-8")
     assert 'id="trials"' in page and f"{tuning['variants'][0]['losses'][1]:.4f}" in page
-    assert f"{tuning['variants'][0]['losses'][1]:.4f}" in table(summary)
+    assert f"{tuning['variants'][0]['losses'][1]:.4f}" in in_words(summary)
     again, said = finished(small(tmp_path, text()))
     assert "all 8 trials are finished already" in said and "all 2 runs are finished already" in said
     assert again == summary

@@ -5,18 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from comparing import SMALL, small, written
+from comparing import SMALL, elsewhere, small, written  # noqa: F401
 
-from minigpt.comparison import variants as compare
 from minigpt.comparison.results import jobs
 from minigpt.comparison.variants import load_comparison, slug
 from minigpt.system.errors import ConfigError, UserError
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minigpt.text.corpus.DATA", tmp_path / "data")
-    monkeypatch.setattr(compare, "RUNS", tmp_path / "runs")
 
 
 @pytest.mark.parametrize("name", ["ladder.yaml", "positions.yaml"])

@@ -1,7 +1,8 @@
-"""Runs a whole comparison: measures the variants' speed, says how long it will take, trains them, writes the page.
+"""Runs an experiment: measures the variants' speed, says how long it will take, trains them, writes the page.
 
-The same command continues an experiment that was stopped. A run is trained again only if its result is missing or
-damaged, or if its config or a plugin has changed.
+What was varied decides what is summarised and shown: variants, rungs on tasks, or kinds at sizes (`Report`). The same
+command continues an experiment that was stopped. A run is trained again only if its result is missing or damaged, or
+if its config or a plugin has changed.
 """
 
 from __future__ import annotations
@@ -9,21 +10,21 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from minigpt.comparison import staircase
+from minigpt.comparison import growth, staircase, summary
+from minigpt.comparison.growth_page import page as page_of_sizes
 from minigpt.comparison.matching import match_parameters
-from minigpt.comparison.page import page
+from minigpt.comparison.page import page as page_of_variants
 from minigpt.comparison.pool import WorkerPool
 from minigpt.comparison.results import Job, code_digest, config_key, jobs, load_result
-from minigpt.comparison.staircase import summarise_staircase
+from minigpt.comparison.sizes import Scaling
 from minigpt.comparison.staircase_page import staircase_page
-from minigpt.comparison.summary import summarise, to_csv
 from minigpt.comparison.tuning import best, losses_of, notes_on, summary_of, trials, tuned
 from minigpt.comparison.variants import Comparison
 from minigpt.config.options import MOST, to_yaml
@@ -47,6 +48,21 @@ OVERHEAD = 2.0  # seconds of a run besides training and evaluation: making the m
 UNCHECKED = " The models were not checked before training (--skip-checks)."
 
 
+@dataclass(frozen=True)
+class Report:
+    """What depends on what an experiment varies: the summary of its results, and how it is shown."""
+
+    summarise: Callable[..., dict[str, Any]]
+    csv_rows: Callable[[Mapping[str, Any]], Iterable[Sequence[Any]]]
+    page: Callable[[Mapping[str, Any]], str]
+    in_words: Callable[[Mapping[str, Any]], str]
+
+
+OF_VARIANTS = Report(summary.summarise, summary.csv_rows, page_of_variants, summary.in_words)
+OF_TASKS = Report(staircase.summarise, staircase.csv_rows, staircase_page, staircase.in_words)
+OF_SIZES = Report(growth.summarise, growth.csv_rows, page_of_sizes, growth.in_words)
+
+
 @dataclass
 class Experiment:
     """A comparison and what is known while it runs."""
@@ -60,46 +76,49 @@ class Experiment:
     skip_checks: bool = False  # train the models without checks
     tuning: dict[str, Any] | None = None  # the trials of `compare.tune`, and the values taken
 
+    @property
+    def report(self) -> Report:
+        """How the results of this experiment are shown."""
+        return OF_SIZES if isinstance(self.comparison, Scaling) else OF_TASKS if self.comparison.tasks else OF_VARIANTS
+
     def run(self, command: str) -> dict[str, Any]:
-        """Do the runs that are left, write results.json, results.csv and page.html, and return the results.
-
-        Raises UserError before any run if a variant cannot be trained, and after all runs if some of them failed.
-        """
-        with self.alone():
-            return self._run(command)
-
-    def _run(self, command: str) -> dict[str, Any]:
-        notes, failures = self.train()
-        folder = self.comparison.folder
-        found = list(self.results())
-        results = [(job, result) for job, result, _ in found if result]
-        if self.comparison.tasks:
-            summary = summarise_staircase(self.comparison, results, command, notes)
-        else:
-            summary = self.summary(
-                results, command, notes, failures or [f"{job.who}: {why}" for job, _, why in found if why]
-            )
-        summary["held_equal"] += UNCHECKED if self.skip_checks else ""
-        as_csv, as_page = (staircase.to_csv, staircase_page) if self.comparison.tasks else (to_csv, page)
-        write_whole(folder / "results.json", json.dumps(summary, indent=1, allow_nan=False))
-        write_whole(folder / "results.csv", as_csv(summary))
-        write_whole(folder / "page.html", as_page(summary))
+        """Do as `finish` does, and return the results. Raises UserError after all runs if some of them failed, too."""
+        results, failures = self.finish(command)
         if failures:
             what = "; ".join(first_lines(failures))
-            raise UserError(f"{what}; the other runs are in {folder}, and the same command tries the failed ones again")
-        return summary
+            where = f"the other runs are in {self.comparison.folder}"
+            raise UserError(f"{what}; {where}, and the same command tries the failed ones again")
+        return results
 
-    def summary(
-        self, results: Sequence[tuple[Job, Any]], command: str, notes: Sequence[str], reasons: Sequence[str]
-    ) -> dict[str, Any]:
-        """The results of the variants that have any. Raises UserError with the reasons if the baseline has none."""
-        finished = {job.variant for job, _ in results}
+    def finish(self, command: str) -> tuple[dict[str, Any], list[str]]:
+        """Do the runs that are left, and write results.json, results.csv and page.html. Returns the results, and a line
+        for each run that failed. Raises UserError before any run if a variant cannot be trained.
+        """
+        with self.alone():
+            notes, failures = self.train()
+            every = list(self.results())
+            if self.report is OF_VARIANTS:
+                self.leave_out(every, failures)
+            tuning = {} if self.tuning is None else {"tuning": self.tuning}
+            results = [(job, result) for job, result, _ in every if result]
+            content = self.report.summarise(self.comparison, results, command, notes, **tuning)
+            if self.skip_checks and "held_equal" in content:
+                content["held_equal"] += UNCHECKED
+            folder = self.comparison.folder
+            write_whole(folder / "results.json", json.dumps(content, indent=1, allow_nan=False))
+            write_whole(folder / "results.csv", summary.to_csv(self.report.csv_rows(content)))
+            write_whole(folder / "page.html", self.report.page(content))
+        return content, failures
+
+    def leave_out(self, every: Sequence[tuple[Job, Any, str]], failures: Sequence[str]) -> None:
+        """Leave out the variants without a result. Raises UserError with the reasons if the baseline has none."""
+        finished, folder = {job.variant for job, result, _ in every if result}, self.comparison.folder
         if self.comparison.settings.baseline not in finished:
-            gone = f"its results are gone from {self.comparison.folder}: does another comparison have the same --name?"
-            why = "; ".join(first_lines(reasons or [gone]))
-            raise UserError(f"no run of the baseline could be finished; {why}")
+            reasons = failures or [f"{job.who}: {why}" for job, _, why in every if why]
+            gone = f"its results are gone from {folder}: does another comparison have the same --name?"
+            raise UserError(f"no run of the baseline could be finished; {'; '.join(first_lines(reasons or [gone]))}")
         variants = {name: config for name, config in self.comparison.variants.items() if name in finished}
-        return summarise(replace(self.comparison, variants=variants), results, command, notes, self.tuning)
+        self.comparison = replace(self.comparison, variants=variants)
 
     def alone(self) -> Lock:
         """The lock of the comparison's folder, which processes share that do the same runs.
@@ -192,13 +211,11 @@ class Experiment:
             write_whole(path, json.dumps(self.speeds, indent=1))
         self.speeds = {name: self.speeds[self.key(config)] for name, config in self.comparison.variants.items()}
         if budget := self.comparison.settings.seconds:
-            variants = {name: self._within(budget, name, c) for name, c in self.comparison.variants.items()}
+            variants = dict[str, RunConfig]()
+            for name, config in self.comparison.variants.items():
+                steps = max(1, round(min(budget / self.speeds[name]["step"], MOST)))
+                variants[name] = replace(config, training=replace(config.training, max_steps=steps))
             self.comparison = replace(self.comparison, variants=variants)
-
-    def _within(self, budget: float, name: str, config: RunConfig) -> RunConfig:
-        """The config with as many steps as the variant takes in `budget` seconds."""
-        steps = max(1, round(min(budget / self.speeds[name]["step"], MOST)))
-        return replace(config, training=replace(config.training, max_steps=steps))
 
     def seconds(self, job: Job) -> float:
         """About how many seconds a run takes."""
@@ -226,8 +243,8 @@ class Experiment:
         self.say(f"trials: each variant with {tune.key} = {values}; the runs after that take about {later}")
         failures = self.do(pool, every, "trials")
         losses = losses_of([(job, result) for job, result, _ in self.results(every)])
-        self.comparison = tuned(self.comparison, {name: best(tried) for name, tried in losses.items()})
-        self.tuning = summary_of(self.comparison, losses)
+        values_of = {name: best(tried) for name, tried in losses.items()}
+        self.comparison, self.tuning = tuned(self.comparison, tune.key, values_of), summary_of(tune, losses)
         notes = [*failures, *notes_on(losses, tune.key)]
         for note in notes:
             self.say(f"note: {note}")
@@ -235,35 +252,28 @@ class Experiment:
 
     def do(self, pool: WorkerPool, every: Sequence[Job], what: str = "runs") -> list[str]:
         """Do those runs of `every` that have no result yet. Returns a line for each run that failed."""
-        self.say_what_is_reused(every)
-        left, total = self.unfinished(every), len(every)
+        results = list(self.results(every))
+        again = [f"{job.who}: {why}; it is trained again" for job, _, why in results if why]
+        for line in first_lines(again):
+            self.say(line)
+        if older := sum(result is not None and result.get("code") != code_digest() for _, result, _ in results):
+            redo = f"remove {self.comparison.folder} to redo them"
+            self.say(f"note: {older} runs were made by another version of minigpt's code; {redo}")
+        left, total = [job for job, result, _ in results if result is None], len(every)
         if not left:
             self.say(f"all {total} {what} are finished already")
             return []
         about = duration(self.estimate(left, pool.size))
         self.say(f"{len(left)} of {total} {what} to do, {pool.size} at a time: about {about}")
-        shown = Progress(self, left, total, what)
+        on_screen = Progress(self, left, total, what)
         try:
-            answers = pool.work([self.task("run", job) for job in left], shown.on_answer)
+            answers = pool.work([self.task("run", job) for job in left], on_screen.on_answer)
         except KeyboardInterrupt:
             self.say(f"the same command goes on with the {len(self.unfinished(every))} {what} that are left")
             raise
         finally:
-            shown.bar.close()
+            on_screen.bar.close()
         return [f"{job.who}: {answer['message']}" for job, answer in zip(left, answers) if answer["event"] != "done"]
-
-    def say_what_is_reused(self, every: Sequence[Job]) -> None:
-        """Say which results cannot be used, and how many were made by another version of the code."""
-        older, again = 0, []
-        for job, result, why in self.results(every):
-            if why:
-                again.append(f"{job.who}: {why}; it is trained again")
-            older += result is not None and result.get("code") != code_digest()
-        for line in first_lines(again):
-            self.say(line)
-        if older:
-            folder = self.comparison.folder
-            self.say(f"note: {older} runs were made by another version of minigpt's code; remove {folder} to redo them")
 
 
 class Progress:
@@ -283,15 +293,15 @@ class Progress:
 
     def on_answer(self, task: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
         """Move the bar. If the run has ended, say how."""
-        who = task["folder"]
-        job = self.jobs[who]
+        folder = task["folder"]
+        job = self.jobs[folder]
         ended = answer["event"] in ("done", "failed")
-        if answer["event"] == "busy" and who not in self.waits:
-            self.waits.add(who)
+        if answer["event"] == "busy" and folder not in self.waits:
+            self.waits.add(folder)
             self.say(f"{self.what}: {job.who}: {answer['message']}; its result is used")
         now = 1.0 if ended else answer.get("step", 0) / (job.config.training.max_steps + 1)
-        self.bar.update((now - self.part[who]) * self.experiment.seconds(job))
-        self.part[who] = now
+        self.bar.update((now - self.part[folder]) * self.experiment.seconds(job))
+        self.part[folder] = now
         if ended:
             self.done += 1
             self.bar.set_description(f"{self.what} {min(self.done + 1, self.total)} of {self.total}")
@@ -320,8 +330,8 @@ def _read_speeds(path: Path) -> dict[str, dict[str, Any]]:
         known = parse_json(read_start(path, MAX_SPEEDS))
     except (OSError, ValueError):
         return {}
-    found = known.items() if isinstance(known, dict) else []
-    return {key: speed for key, speed in found if has_form(speed, SPEED) and all(speed[what] > 0 for what in TIMES)}
+    speeds = known.items() if isinstance(known, dict) else []
+    return {key: speed for key, speed in speeds if has_form(speed, SPEED) and all(speed[time] > 0 for time in TIMES)}
 
 
 def duration(seconds: float) -> str:

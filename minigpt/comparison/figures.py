@@ -13,14 +13,14 @@ The PDF files are drawn by matplotlib (the extra `plot`), from the numbers that 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from minigpt.comparison.charts import Curves, Summary, curves_of, curves_svg, differences_svg
 from minigpt.comparison.staircase import rows as staircase_rows
 from minigpt.comparison.staircase import staircase_svg
-from minigpt.comparison.summary import number, rows_of
+from minigpt.comparison.summary import accuracies, number
 from minigpt.inspection.drawing import BROAD, CURVES, THEMES, log_ticks, shortened, ticks
 from minigpt.inspection.pictures import can_plot, plotting
 from minigpt.runs.report import Say
@@ -56,7 +56,7 @@ def write_figures(summary: Summary, folder: Path, say: Say) -> None:
             write_pdf(folder / f"{name}.pdf", plot, 4.0 if name == "curves" else 0.9 + 0.3 * len(rows))
     write_whole(folder / "table.tex", tabular(table_of(summary)))
     if summary["names"]:
-        write_whole(folder / "accuracy.tex", tabular(accuracy_of(summary)))
+        write_whole(folder / "accuracy.tex", tabular(accuracies(summary)))
     say(f"figures: {', '.join(sorted(path.name for path in folder.iterdir()))} in {folder}")
     if charts and not can_plot():
         say('note: no PDF was written, it needs matplotlib: pip install -e ".[plot]"')
@@ -137,14 +137,7 @@ def table_of(summary: Summary) -> Iterator[list[str]]:
         yield ["the forgetful reader", number(shown), "-", "-"]
 
 
-def accuracy_of(summary: Summary) -> Iterator[list[str]]:
-    """The rows of accuracy.tex: the accuracy of each variant for each name. Titles first."""
-    yield ["variant", *summary["names"]]
-    for row in rows_of(summary):
-        yield [row["variant"], *(number(row["accuracy"].get(name), ".3f") for name in summary["names"])]
-
-
-def tabular(rows: Iterator[list[str]]) -> str:
+def tabular(rows: Iterable[list[str]]) -> str:
     """Rows as a LaTeX tabular; the first has the titles."""
     cells = [list(map(latex, row)) for row in rows]
     head, *body = [" & ".join(row) + r" \\" for row in cells]

@@ -13,22 +13,21 @@ says that there is a trend only where this interval excludes zero.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 
-from minigpt.comparison.power_law import Interval, PowerLaw, fit, loose
+from minigpt.comparison.power_law import fit, loose
 from minigpt.comparison.results import Job
 from minigpt.comparison.sizes import Point, Scaling
-from minigpt.comparison.statistics import CONFIDENCE, Difference, paired, t_quantile
+from minigpt.comparison.statistics import CONFIDENCE, Estimate, between, paired, t_quantile
+from minigpt.comparison.summary import aligned, below_floor
 from minigpt.config.options import to_python
+from minigpt.system.terminal import one_line
 from minigpt.text.dataset import DataConfig
-from minigpt.training.floor import is_impossible
 
 Result = Mapping[str, Any]
 
@@ -39,26 +38,30 @@ def summarise(
     """All results: the content of results.json."""
     done = [(job, result) for job, result in results if result["status"] == "done"]
     metric = "above" if done and all(result["above"] is not None for _, result in done) else "loss"
-    floor = 0.0 if metric == "above" else None
     losses: dict[str, dict[int, float]] = {variant: {} for variant in scaling.points}
-    for job, result in done:
-        if metric == "loss" or not is_impossible(result["above"], result["characters"]):
+    left_out = list[str]()
+    for job, result in results:
+        if result["status"] != "done":
+            left_out.append(f"{job.who} is left out: it {result['status']}: {result['message']}")
+        elif below_floor(result):
+            left_out.append(f"{job.who} is left out: its loss is below the floor")
+        if result["status"] == "done" and (metric == "loss" or not below_floor(result)):
             losses[job.variant][job.seed] = result[metric]
-    rows = [_row(kind, scaling, losses, floor) for kind in kinds_of(scaling)]
-    base = next(row for row in rows if row["kind"] == scaling.options.baseline)
+    kinds = dict.fromkeys(point.kind for point in scaling.points.values())
+    rows = [_row(kind, scaling, losses, 0.0 if metric == "above" else None) for kind in kinds]
+    base = next(row for row in rows if row["kind"] == scaling.settings.baseline)
     for row in rows:
         row["trend"] = None if row is base else _trend(row, base, metric)
-    every = [_troubles(job, result) for job, result in results]
-    config = next(iter(scaling.variants.values()))
+    data = next(iter(scaling.variants.values())).data
     return {
         "scaling": scaling.name,
         "command": command,
-        "notes": [*notes, *filter(None, every), *_epochs(scaling, config.data)],
-        "baseline": scaling.options.baseline,
-        "seeds": list(scaling.options.seeds),
+        "notes": [*notes, *left_out, *_epochs(scaling, data)],
+        "baseline": scaling.settings.baseline,
+        "seeds": list(scaling.settings.seeds),
         "metric": metric,
-        "unit": _unit(config.data) + (" above the floor" if metric == "above" else ""),
-        "text": str(config.data.source if isinstance(config.data.source, str) else config.data.source.component.kind),
+        "unit": _unit(data) + (" above the floor" if metric == "above" else ""),
+        "text": str(data.source if isinstance(data.source, str) else data.source.component.kind),
         "rate": _rate(scaling),
         "tuning": tuning,
         "kinds": rows,
@@ -66,115 +69,91 @@ def summarise(
     }
 
 
-def kinds_of(scaling: Scaling) -> list[str]:
-    """The kinds in the order of the config."""
-    return list(dict.fromkeys(point.kind for point in scaling.points.values()))
-
-
 def _row(kind: str, scaling: Scaling, losses: Mapping[str, Mapping[int, float]], floor: float | None) -> dict[str, Any]:
     """The row of a kind: its points, its power law, and what the law predicts."""
-    mine = [(variant, point) for variant, point in scaling.points.items() if point.kind == kind]
-    points = [_point(point, losses[variant]) for variant, point in mine]
-    seen = [p for p in points if not p["held_out"] and p["mean"] is not None]
-    if len({(p["parameters"]) for p in seen}) < len(seen):
-        law: PowerLaw | str = "two sizes have as many parameters"
-    else:
-        law = fit([p["parameters"] for p in seen], [p["mean"] for p in seen], floor)
-    for point in points:
-        if isinstance(law, PowerLaw) and not law.trouble:
+    points = [_point(point, losses[variant]) for variant, point in scaling.points.items() if point.kind == kind]
+    fitted = [p for p in points if not p["held_out"] and p["mean"] is not None]
+    sizes = [p["parameters"] for p in fitted]
+    if len(set(sizes)) < len(sizes):
+        return {"kind": kind, "points": points, "law": {"trouble": "two sizes have as many parameters"}}
+    law = fit(sizes, [p["mean"] for p in fitted], floor)
+    if isinstance(law, str):
+        return {"kind": kind, "points": points, "law": {"trouble": law}}
+    for point in points if not law.trouble else ():
+        if point["held_out"]:
             predicted = law.predict(point["parameters"])
             held = None if point["mean"] is None else point["mean"] in predicted
-            point["predicted"] = asdict(predicted) | {"held": held} if point["held_out"] else None
-    return {"kind": kind, "points": points, "law": _law(law)}
+            point["predicted"] = asdict(predicted) | {"held": held}
+    numbers = {key: value for key, value in vars(law).items() if key not in ("covariance", "alpha", "E")}
+    numbers |= {"alpha": asdict(law.alpha), "E": asdict(law.E), "loose": loose(law)}
+    return {"kind": kind, "points": points, "law": numbers}
 
 
 def _point(point: Point, losses: Mapping[int, float]) -> dict[str, Any]:
+    """A kind at one size: the losses of its seeds, and without a prediction as yet."""
     values = list(losses.values())
     spread = {"mean": math.fsum(values) / len(values), "low": min(values), "high": max(values)} if values else {}
     empty = {"mean": None, "low": None, "high": None, "predicted": None}
     return asdict(point) | empty | spread | {"losses": {str(seed): loss for seed, loss in losses.items()}}
 
 
-def _law(law: PowerLaw | str) -> dict[str, Any]:
-    """A power law as a dict for JSON; it has only `trouble` where no law could be fitted."""
-    if isinstance(law, str):
-        return {"trouble": law}
-    kept = {key: value for key, value in vars(law).items() if key not in ("covariance", "alpha", "E")}
-    return kept | {"alpha": asdict(law.alpha), "E": asdict(law.E), "loose": loose(law)}
-
-
-def _trend(row: Mapping[str, Any], base: Mapping[str, Any], metric: str) -> dict[str, Any] | None:
+def _trend(row: Mapping[str, Any], base: Mapping[str, Any], metric: str) -> dict[str, Any]:
     """The gain over the baseline at each size, paired by seed, and its slope; a slope of None: too few pairs."""
-    gains: dict[str, list[tuple[float, float]]] = {}
-    sizes = []
-    for mine, theirs in zip(row["points"], base["points"]):
-        pairs = {
-            seed: (mine["losses"][seed], theirs["losses"][seed]) for seed in mine["losses"] if seed in theirs["losses"]
-        }
-        ours, others = [a for a, _ in pairs.values()], [b for _, b in pairs.values()]
-        usable = bool(pairs) and (metric == "loss" or min(*ours, *others) > 0)
-        change = math.log if metric == "above" else float
+    change = math.log if metric == "above" else float
+    gains, sizes = dict[str, list[tuple[float, float]]](), list[dict[str, Any]]()
+    for point, of_baseline in zip(row["points"], base["points"]):
+        seeds = [seed for seed in point["losses"] if seed in of_baseline["losses"]]
+        losses, base_losses = ([p["losses"][seed] for seed in seeds] for p in (point, of_baseline))
+        usable = bool(seeds) and (metric == "loss" or min(*losses, *base_losses) > 0)
+        changes = [(change(b), change(a)) for a, b in zip(losses, base_losses)] if usable else []
         sizes.append(
-            {"size": mine["size"], "parameters": theirs["parameters"]}
-            | {"difference": asdict(paired(ours, others)) if pairs else None}
-            | {"gain": asdict(paired([change(b) for b in others], [change(a) for a in ours])) if usable else None}
+            {"size": point["size"], "parameters": of_baseline["parameters"]}
+            | {"difference": asdict(paired(losses, base_losses)) if seeds else None}
+            | {"gain": asdict(paired(*zip(*changes))) if usable else None}
         )
-        for seed, (a, b) in pairs.items() if usable else ():
-            gains.setdefault(seed, []).append((math.log(theirs["parameters"]), change(b) - change(a)))
-    whole = [found for found in gains.values() if len(found) == len(sizes)]
+        for seed, (b, a) in zip(seeds, changes):
+            gains.setdefault(seed, []).append((math.log(of_baseline["parameters"]), b - a))
+    whole = [points for points in gains.values() if len(points) == len(sizes)]
     several = len(whole) >= 2 and len({size["parameters"] for size in sizes}) >= 2
     return {"sizes": sizes, "slope": slope_of(whole) if several else None}
 
 
 def slope_of(seeds: Sequence[Sequence[tuple[float, float]]]) -> dict[str, Any]:
-    """The slope of the least-squares line through the points (x, y) of two or more seeds, as a Difference with its
-    interval (see above); all seeds have the same n x.
+    """The slope of the least-squares line through the points (x, y) of two or more seeds, as an Estimate (see
+    above); all seeds have the same n x.
     """
     x, y = np.array(seeds).transpose(2, 1, 0)  # (n, seeds) each
     x, degrees = x[:, 0] - x[:, 0].mean(), len(x) - 2
-    found = paired(list(x @ y / (x @ x)), [0.0] * len(seeds))
-    left = y.mean(axis=1) - y.mean() - found.mean * x  # (n,)
-    scatter = math.sqrt(float(left @ left / (x @ x)) / degrees) if degrees else 0.0
+    slope = paired(list(x @ y / (x @ x)), [0.0] * len(seeds))
+    residuals = y.mean(axis=1) - y.mean() - slope.mean * x  # (n,)
+    scatter = math.sqrt(float(residuals @ residuals / (x @ x)) / degrees) if degrees else 0.0
     margin = scatter * t_quantile((1 + CONFIDENCE) / 2, max(1, degrees))
-    assert found.low is not None and found.high is not None  # two seeds or more
-    return asdict(replace(found, low=min(found.low, found.mean - margin), high=max(found.high, found.mean + margin)))
+    assert slope.low is not None and slope.high is not None  # two seeds or more
+    return asdict(replace(slope, low=min(slope.low, slope.mean - margin), high=max(slope.high, slope.mean + margin)))
 
 
-def _troubles(job: Job, result: Result) -> str:
-    """Why a run is left out; "" if it is not."""
-    if result["status"] != "done":
-        return f"{job.who} is left out: it {result['status']}: {result['message']}"
-    impossible = result["above"] is not None and is_impossible(result["above"], result["characters"])
-    return f"{job.who} is left out: its loss is below the floor" if impossible else ""
-
-
-def _epochs(scaling: Scaling, data: DataConfig) -> list[str]:
+def _epochs(scaling: Scaling, data: DataConfig) -> Iterator[str]:
     """A note on each size that sees every text more than 4 times: repeated text is worth less (arXiv 2305.16264)."""
-    language = data.language
-    if language is None:
-        return []
-    texts = language.config.count - language.config.validation
-    found = []
+    if data.language is None or data.windows != "documents":
+        return
+    texts = data.language.config.count - data.language.config.validation
     for variant, config in scaling.variants.items():
-        times = config.training.max_steps * config.training.batch_size / texts
-        if data.windows == "documents" and times > 4 and scaling.points[variant].kind == scaling.options.baseline:
-            found.append(
-                f"{scaling.points[variant].size}: each text is seen {times:.1f} times; repeated text is worth less"
-            )
-    return found
+        times, point = config.training.max_steps * config.training.batch_size / texts, scaling.points[variant]
+        if times > 4 and point.kind == scaling.settings.baseline:
+            yield f"{point.size}: each text is seen {times:.1f} times; repeated text is worth less"
 
 
 def _unit(data: DataConfig) -> str:
     """The unit of a loss. Where a language asks questions, only the characters of the answers count."""
-    asked = None if data.language is None else data.language.question(0)
-    if asked is None:
+    answer = None if data.language is None else data.language.question(0)
+    if answer is None:
         return "nats a character"
-    return "nats an answer" if asked[1] == 1 else "nats a character of an answer"
+    return "nats an answer" if answer[1] == 1 else "nats a character of an answer"
 
 
 def _rate(scaling: Scaling) -> str:
     """How the learning rate of a size was chosen, as a sentence."""
-    tune, power = scaling.options.tune, scaling.options.rate_power
+    tune, power = scaling.settings.tune, scaling.settings.rate_power
     if tune is not None:
         return f"Chosen for each kind at each size by trials: {tune.key}."
     rates = [config.training.optimizer.learning_rate for config in scaling.variants.values()]
@@ -191,12 +170,6 @@ def number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
 
-def between(found: Interval | Mapping[str, float], form: str = ".2f") -> str:
-    """An interval as text: 0.42 (0.38 to 0.46)."""
-    value, low, high = found.values() if isinstance(found, Mapping) else (found.value, found.low, found.high)
-    return f"{value:{form}} ({low:{form}} to {high:{form}})"
-
-
 def lines(summary: Mapping[str, Any]) -> list[list[str]]:
     """The table: a row for each kind with its loss at every size, its exponent, and its prediction."""
     points = summary["kinds"][0]["points"]
@@ -204,20 +177,24 @@ def lines(summary: Mapping[str, Any]) -> list[list[str]]:
     rows = [["kind", *sizes, "exponent (95 %)", "predicted for the largest"]]
     for row in summary["kinds"]:
         law, last = row["law"], row["points"][-1]
-        alpha = "none" if law["trouble"] else between(law["alpha"])
-        told = last["predicted"]
-        predicted = "-" if told is None else between({k: told[k] for k in ("value", "low", "high")}, ".3f")
+        alpha = "none" if law["trouble"] else between(ends_of(law["alpha"]))
+        predicted = "-" if last["predicted"] is None else between(ends_of(last["predicted"]), ".3f")
         rows.append([row["kind"], *(number(point["mean"]) for point in row["points"]), alpha, predicted])
     return rows
 
 
+def in_words(summary: Mapping[str, Any]) -> str:
+    """The text for the terminal: the table, and what was found."""
+    return "\n".join([*aligned(lines(summary)), "", *map(one_line, sentences(summary))])
+
+
 def sentences(summary: Mapping[str, Any]) -> list[str]:
     """The findings, one sentence each: the laws, the predictions, the gains."""
-    found = []
+    findings = list[str]()
     for row in summary["kinds"]:
-        found.append(law_in_words(row, summary))
-        found += [told for point in row["points"] if (told := prediction_in_words(row["kind"], point))]
-    return found + [trend_in_words(row, summary) for row in summary["kinds"] if row["trend"]]
+        predictions = (prediction_in_words(row["kind"], point) for point in row["points"])
+        findings += [law_in_words(row, summary), *filter(None, predictions)]
+    return findings + [trend_in_words(row, summary) for row in summary["kinds"] if row["trend"]]
 
 
 def law_in_words(row: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
@@ -228,23 +205,26 @@ def law_in_words(row: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     A, alpha = math.exp(law["log_A"]), law["alpha"]
     formula = f"{A:.3g} N^-{alpha['value']:.3f}"
     if law["known"]:
-        return f"{row['kind']}: loss above the floor = {formula}; exponent {between(alpha, '.3f')}."
+        return f"{row['kind']}: loss above the floor = {formula}; exponent {between(ends_of(alpha), '.3f')}."
     E = law["E"]
     open_end = "; E is hardly determined by these sizes" if law["loose"] else ""
-    exponent = f"exponent {between(alpha, '.3f')}"
-    return f"{row['kind']}: loss = {E['value']:.3f} + {formula}; {exponent}, E {between(E, '.3f')}{open_end}."
+    exponent = f"exponent {between(ends_of(alpha), '.3f')}"
+    return f"{row['kind']}: loss = {E['value']:.3f} + {formula}; {exponent}, E {between(ends_of(E), '.3f')}{open_end}."
 
 
 def prediction_in_words(kind: str, point: Mapping[str, Any]) -> str:
     """The predicted and the measured loss of a held-out size, as a sentence; "" where there is no prediction."""
-    told = point["predicted"]
-    if told is None or told["held"] is None:
+    prediction = point["predicted"]
+    if prediction is None or prediction["held"] is None:
         return ""
-    expected = between({key: told[key] for key in ("value", "low", "high")}, ".4f")
-    held = "inside" if told["held"] else "OUTSIDE"
-    return (
-        f"{kind}, {point['size']}, held out: predicted {expected}, measured {point['mean']:.4f}: {held} the interval."
-    )
+    predicted, held = between(ends_of(prediction), ".4f"), "inside" if prediction["held"] else "OUTSIDE"
+    measured = f"measured {point['mean']:.4f}"
+    return f"{kind}, {point['size']}, held out: predicted {predicted}, {measured}: {held} the interval."
+
+
+def ends_of(interval: Mapping[str, float]) -> list[float]:
+    """The number of an interval in results.json, and its ends."""
+    return [interval[key] for key in ("value", "low", "high")]
 
 
 def trend_in_words(row: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
@@ -252,38 +232,34 @@ def trend_in_words(row: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     base, kind, slope, sizes = summary["baseline"], row["kind"], row["trend"]["slope"], row["trend"]["sizes"]
     if slope is None:
         return f"{kind} against {base}: too few pairs of runs for a trend."
-    first, last = (Difference(**size["gain"]) for size in (sizes[0], sizes[-1]))
+    first, last = (Estimate(**size["gain"]) for size in (sizes[0], sizes[-1]))
     gain, lag = ("gain", "lag") if first.mean > 0 else ("lag", "gain")
     better, turns = slope["mean"] > 0, last.shown and (first.mean > 0) != (last.mean > 0)
-    if not Difference(**slope).shown:
-        said = f"{kind} against {base}: no trend shown in {len(sizes)} sizes,"
+    if not Estimate(**slope).shown:
+        trend = f"{kind} against {base}: no trend shown in {len(sizes)} sizes,"
     elif not first.shown:
-        said = f"Compared with {base}, {kind} becomes {'better' if better else 'worse'}"
+        trend = f"Compared with {base}, {kind} becomes {'better' if better else 'worse'}"
     else:
         how = "grows" if (first.mean > 0) == better else f"turns into a {lag}" if turns else "shrinks"
-        said = f"The {gain} of {kind} against {base} {how}"
+        trend = f"The {gain} of {kind} against {base} {how}"
     what = "difference of exponents" if summary["metric"] == "above" else "nats for each e-fold of parameters"
     interval = f"{what} {slope['mean']:+.3g}, {slope['low']:+.3g} to {slope['high']:+.3g}"
     amounts = (f"{amount(size['gain'], summary)} at {size['size']}" for size in (sizes[0], sizes[-1]))
-    return f"{said} from {sizes[0]['size']} to {sizes[-1]['size']} ({interval}): {', '.join(amounts)}."
+    return f"{trend} from {sizes[0]['size']} to {sizes[-1]['size']} ({interval}): {', '.join(amounts)}."
 
 
 def amount(gain: Mapping[str, float], summary: Mapping[str, Any]) -> str:
     """A gain with its interval: in per cent of the baseline's height above the floor, or in nats."""
     if summary["metric"] == "loss":
-        mean, low, high = (f"{0.0 - gain[key]:+.4f}" for key in ("mean", "high", "low"))
-        return f"{mean} nats ({low} to {high})"
-    mean, low, high = (f"{math.exp(min(50.0, -gain[key])) - 1:+.1%}" for key in ("mean", "high", "low"))
-    return f"{mean} ({low} to {high})"
+        mean, low, high = (0.0 - gain[key] for key in ("mean", "high", "low"))
+        return f"{mean:+.4f} nats ({low:+.4f} to {high:+.4f})"
+    return between((math.exp(min(50.0, -gain[key])) - 1 for key in ("mean", "high", "low")), "+.1%")
 
 
-def to_csv(summary: Mapping[str, Any]) -> str:
-    """One line for each run."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["kind", "size", "parameters", "tokens", "held_out", "seed", summary["metric"]])
+def csv_rows(summary: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
+    """The titles, and one line for each run."""
+    yield ["kind", "size", "parameters", "tokens", "held_out", "seed", summary["metric"]]
     for row in summary["kinds"]:
         for point in row["points"]:
             facts = [row["kind"], point["size"], point["parameters"], point["tokens"], point["held_out"]]
-            writer.writerows([*facts, seed, loss] for seed, loss in point["losses"].items())
-    return text.getvalue()
+            yield from ([*facts, seed, loss] for seed, loss in point["losses"].items())

@@ -33,10 +33,10 @@ def match_parameters(comparison: Comparison) -> Comparison:
             kind = config.model.mlp.component.kind
             raise UserError(f"match: parameters: {name}: the MLP {kind} has no width: compare with match: steps")
         matched[name] = config if name == comparison.settings.baseline else widened(config, wanted)
-        found = parameters(matched[name])
-        if abs(found - wanted) > TOLERANCE * wanted:
+        count = parameters(matched[name])
+        if abs(count - wanted) > TOLERANCE * wanted:
             hint = "give it fewer or narrower layers, or compare with match: steps"
-            raise UserError(f"match: parameters: {name} has {found:,} at best, the baseline {wanted:,}: {hint}")
+            raise UserError(f"match: parameters: {name} has {count:,} at best, the baseline {wanted:,}: {hint}")
     return replace(comparison, variants=matched)
 
 

@@ -39,7 +39,6 @@ from minigpt.system.errors import UserError
 from minigpt.system.folder import write_whole
 from minigpt.system.moving import remove
 from minigpt.system.terminal import complain
-from minigpt.text.corpus import Corpus
 from minigpt.text.dataset import Dataset
 from minigpt.text.ids import check_size
 from minigpt.text.tokenizer import Tokenizer
@@ -95,11 +94,10 @@ def perform(config: RunConfig, folder: Path, send: Send, share: int | None = Non
     """Train one run, measure it, and return its result. `folder` becomes a run: sample.py --run FOLDER works."""
     began = perf_counter()
     dataset, aligned, tokenizer, model, optimizer = prepare(config, share)
-    sealed = furnish(folder, config, tokenizer)
+    checksums = furnish(folder, config, tokenizer)
     expected, settings = expected_of(config.data), config.training
     batches = math.ceil(CURVE_WINDOWS / settings.batch_size)
-    curve: list[list[float]] = []
-    history, scores = History(), list[Score]()
+    curve, history, scores = list[list[float]](), History(), list[Score]()
     result: dict[str, Any] = {"status": "done", "message": ""} | asdict(cost(model))
 
     def validate(batches: int | None = batches) -> float:
@@ -126,15 +124,16 @@ def perform(config: RunConfig, folder: Path, send: Send, share: int | None = Non
     finally:
         draw_curves(folder, batches * settings.batch_size)
     done = {"seconds": history.seconds, "tokens": history.tokens}
-    checkpoint.save(folder / CHECKPOINTS, history.step, model, {}, done, sealed)
+    checkpoint.save(folder / CHECKPOINTS, history.step, model, {}, done, checksums)
     speed = history.tokens / history.seconds
+    versions = {"python": platform.python_version(), "torch": torch.__version__, "platform": platform.platform()}
     return (
         result
         | asdict(scores[-1])
         | {"steps": history.step, "curve": curve, "seconds": history.seconds, "training_tokens_per_second": speed}
         | {"sampling_tokens_per_second": sampling_speed(model), "example": read_example(model, config, tokenizer)}
         | {"answered": read_answers(model, config, tokenizer)}
-        | {"whole_seconds": perf_counter() - began, "environment": platform_facts()}
+        | {"whole_seconds": perf_counter() - began, "environment": versions | {"threads": torch.get_num_threads()}}
     )
 
 
@@ -176,21 +175,31 @@ def sampling_speed(model: GPT) -> float:
 def read_example(model: GPT, config: RunConfig, tokenizer: Tokenizer) -> dict[str, Any] | None:
     """How the model reads the example story: the probability of each character, and its attention maps as PNGs."""
     corpus = text_and_tokenizer(config.data)[0]
-    found = example(corpus)
-    if found is None or expected_of(config.data) is None or len(found[0]) > config.model.block_size:
+    story = example(corpus)
+    if story is None or expected_of(config.data) is None or len(story[0]) > config.model.block_size:
         return None
-    ids = torch.from_numpy(tokenizer.encode(found[0])).long()[None].to(model.device)  # (1, T)
+    text = story[0]
+    ids = torch.from_numpy(tokenizer.encode(text)).long()[None].to(model.device)  # (1, T)
     try:
-        maps = [one for one in read_maps(model, ids) if not one.part]
+        maps = [head for head in read_maps(model, ids) if not head.part]
     except UserError:  # this kind has no attention weights
         maps = []
-    layers = [[one for one in maps if one.layer == layer] for layer in dict.fromkeys(one.layer for one in maps)]
+    layers = [[head for head in maps if head.layer == layer] for layer in dict.fromkeys(head.layer for head in maps)]
+    asked = range(len(text))[(corpus.language and corpus.language.answers(text)) or slice(None)]
+    probabilities = enumerate(character_probabilities(model, tokenizer, text), 1)  # of the characters after the first
     return {
-        "probabilities": _of_answers(corpus, found[0], character_probabilities(model, tokenizer, found[0])),
+        "probabilities": [round(p, 5) if index in asked else None for index, p in probabilities],
         "attention": [[small_png(head.weights.float().cpu()) for head in layer] for layer in layers],
-        "notes": [[_note(head) for head in layer] for layer in layers],
+        "notes": [[_caption(head) for head in layer] for layer in layers],
         "tokens": [tokenizer.token_bytes(id).decode("utf-8", "replace") for id in ids[0].tolist()],
     }
+
+
+def _caption(head: Map) -> str:
+    """The caption of a map: what it is made of, the sums of its rows, and the weight of full colour, if not 1."""
+    most = float(head.weights.abs().max())
+    colour = f"full colour: {most:.2g}" if most > 1.001 else ""
+    return "; ".join(filter(None, (head.note, sums(head.weights), colour)))
 
 
 @torch.no_grad()
@@ -205,24 +214,6 @@ def read_answers(model: GPT, config: RunConfig, tokenizer: Tokenizer) -> list[li
         return []
     with eval_mode(model):
         likeliest = model(ids[:, :-1].to(model.device)).argmax(-1).tolist()  # (N, T - 1)
-    places = [range(len(text))[task.answers(text)] for text in texts]
-    said = [[tokenizer.decode([found[place - 1]]) for place in of] for found, of in zip(likeliest, places)]
-    return [[text, "".join(letters)] for text, letters in zip(texts, said)]
-
-
-def _note(one: Map) -> str:
-    """The caption of a map: what it is made of, the sums of its rows, and the weight of full colour, if not 1."""
-    most = float(one.weights.abs().max())
-    return "; ".join(filter(None, (one.note, sums(one.weights), f"full colour: {most:.2g}" if most > 1.001 else "")))
-
-
-def _of_answers(corpus: Corpus, text: str, probabilities: list[float]) -> list[float | None]:
-    """The probabilities of the characters after the first, rounded; None for a character outside the answers."""
-    asked = range(len(text))[(corpus.language and corpus.language.answers(text)) or slice(None)]
-    return [round(p, 5) if place in asked else None for place, p in enumerate(probabilities, 1)]
-
-
-def platform_facts() -> dict[str, Any]:
-    """The versions and the platform with which the run was made."""
-    there = {"python": platform.python_version(), "torch": torch.__version__, "platform": platform.platform()}
-    return there | {"threads": torch.get_num_threads()}
+    asked = [range(len(text))[task.answers(text)] for text in texts]
+    answers = ("".join(tokenizer.decode([row[i - 1]]) for i in indices) for row, indices in zip(likeliest, asked))
+    return [[text, answer] for text, answer in zip(texts, answers)]

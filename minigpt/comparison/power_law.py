@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -76,48 +76,45 @@ def fit(sizes: Sequence[float], losses: Sequence[float], floor: float | None) ->
         return f"too few sizes: {len(N)} for {constants} constants; an interval needs {constants + 2} or more"
     if floor is not None and float(L.min()) <= floor:
         return f"the curve has reached the floor: at {N[int(L.argmin())]:,.0f} parameters nothing is left above it"
-    E, log_A, alpha = _known(N, L, floor) if floor is not None else _free(N, L)
-    seen = np.log(L - E) if floor is not None else np.log(L)  # (n,)
+    if floor is None:
+        (E, log_A, alpha), logs = _free(N, L), np.log(L)  # logs (n,)
+    else:  # a straight line
+        E, logs = floor, np.log(L - floor)  # (n,)
+        slope, log_A = map(float, np.polyfit(np.log(N), logs, 1))
+        alpha = -slope
     curve = E + np.exp(log_A - alpha * np.log(N))  # (n,)
-    left = seen - np.log(curve - E if floor is not None else curve)  # (n,)
+    residuals = logs - np.log(curve - E if floor is not None else curve)  # (n,)
     degrees = len(N) - constants
-    scatter = math.sqrt(float(left @ left) / degrees)
-    total = float(((seen - seen.mean()) ** 2).sum())
+    scatter = math.sqrt(float(residuals @ residuals) / degrees)
+    total = float(((logs - logs.mean()) ** 2).sum())
     J = _slopes(N, log_A, alpha, E, floor is not None)  # (n, p)
     covariance = scatter**2 * np.linalg.pinv(J.T @ J)  # (p, p)
     margins = t_quantile((1 + CONFIDENCE) / 2, degrees) * np.sqrt(np.diag(covariance))  # (p,)
+    end = 0.0 if floor is not None else margins[2]  # of E, to both sides
     law = PowerLaw(
         log_A=log_A,
         alpha=Interval(alpha, float(alpha - margins[1]), float(alpha + margins[1])),
-        E=Interval(E, E, E)
-        if floor is not None
-        else Interval(E, max(0.0, float(E - margins[2])), float(E + margins[2])),
+        E=Interval(E, max(0.0, float(E - end)), float(E + end)),
         known=floor is not None,
         scatter=scatter,
-        share=1 - float(left @ left) / total if total > 0 else 0.0,
+        share=1 - float(residuals @ residuals) / total if total > 0 else 0.0,
         degrees=degrees,
         covariance=covariance,
     )
-    return PowerLaw(**{**vars(law), "trouble": _trouble(law, N, L)})
-
-
-def _known(N: Numbers, L: Numbers, floor: float) -> tuple[float, float, float]:
-    """E, log A and alpha where E is known: a straight line through log(L - E) by log N."""
-    slope, start = np.polyfit(np.log(N), np.log(L - floor), 1)
-    return floor, float(start), -float(slope)
+    return replace(law, trouble=_trouble(law, N, L))
 
 
 def _free(N: Numbers, L: Numbers) -> tuple[float, float, float]:
     """E, log A and alpha where E is fitted: the alpha of a grid with the least error, then of finer grids around it."""
     grid = GRID
     for _ in range(5):
-        tried = [(_given(N, L, alpha), alpha) for alpha in grid]
-        (_, E, log_A), alpha = min(tried, key=lambda found: found[0][0])
+        fits = [(_of_alpha(N, L, alpha), alpha) for alpha in grid]
+        (_, E, log_A), alpha = min(fits, key=lambda fitted: fitted[0][0])
         grid = np.geomspace(alpha / (grid[1] / grid[0]), alpha * (grid[1] / grid[0]), 15)
     return E, log_A, float(alpha)
 
 
-def _given(N: Numbers, L: Numbers, alpha: float) -> tuple[float, float, float]:
+def _of_alpha(N: Numbers, L: Numbers, alpha: float) -> tuple[float, float, float]:
     """The squared error of log L for one alpha, and the E and log A that minimise it, with E >= 0 and A > 0.
 
     First the least squares of relative errors, then Gauss-Newton steps on log L. E is zero where the first would make E
@@ -134,8 +131,8 @@ def _given(N: Numbers, L: Numbers, alpha: float) -> tuple[float, float, float]:
         J = np.stack([1 / curve, fall / curve], axis=1)  # (n, 2)
         step = np.linalg.lstsq(J, np.log(L / curve), rcond=None)[0]
         E, A = max(0.0, E + step[0]), max(1e-12, A + step[1])
-    left = np.log(L / np.maximum(E + A * fall, 1e-300))  # (n,)
-    return float(left @ left), float(E), math.log(A)
+    residuals = np.log(L / np.maximum(E + A * fall, 1e-300))  # (n,)
+    return float(residuals @ residuals), float(E), math.log(A)
 
 
 def _slopes(N: Numbers, log_A: float, alpha: float, E: float, known: bool) -> Numbers:
@@ -146,35 +143,25 @@ def _slopes(N: Numbers, log_A: float, alpha: float, E: float, known: bool) -> Nu
     return np.stack(columns, axis=1)  # (n, p)
 
 
-def local_exponents(N: Numbers, L: Numbers, E: float) -> list[float]:
-    """The exponent between each size and the next; empty where a loss is not above E."""
-    if float((L - E).min()) <= 0:
-        return []
-    return [float(x) for x in -np.diff(np.log(L - E)) / np.diff(np.log(N))]
-
-
 def _trouble(law: PowerLaw, N: Numbers, L: Numbers) -> str:
     """Why the losses follow no power law; "" if every check passes."""
-    if law.alpha.low <= 0 and law.share > 0.5:
-        span = f"{law.alpha.low:.2f} to {law.alpha.high:.2f}"
-        return f"no power law shown: these sizes do not determine an exponent ({span})"
     if law.alpha.low <= 0:
-        return f"no power law shown: the exponent may be zero ({law.alpha.low:.2f} to {law.alpha.high:.2f})"
-    found = local_exponents(N, L, law.E.value) if law.known else []
-    span = f"from {min(found):.2f} to {max(found):.2f}" if found else ""
+        span = f"{law.alpha.low:.2f} to {law.alpha.high:.2f}"
+        what = "these sizes do not determine an exponent" if law.share > 0.5 else "the exponent may be zero"
+        return f"no power law shown: {what} ({span})"
+    above = L - law.E.value  # (n,)
+    between = law.known and float(above.min()) > 0
+    exponents = -np.diff(np.log(above)) / np.diff(np.log(N)) if between else np.array([])  # between neighbours (n - 1,)
     if law.share < LEAST_SHARE:
-        seen = f"; between neighbours the exponent goes {span}" if span else ""
-        return f"no power law: the curve explains {law.share:.0%} of how the loss changes{seen}"
-    if found:
-        half = len(N) // 2
-        first, last = (
-            -float(np.polyfit(np.log(N[part]), np.log(L[part] - law.E.value), 1)[0])
-            for part in (slice(0, half + 1), slice(half, None))
-        )
+        span = f"from {exponents.min():.2f} to {exponents.max():.2f}" if between else ""
+        of_neighbours = f"; between neighbours the exponent goes {span}" if span else ""
+        return f"no power law: the curve explains {law.share:.0%} of how the loss changes{of_neighbours}"
+    if between:
+        halves = slice(0, len(N) // 2 + 1), slice(len(N) // 2, None)
+        first, last = (-float(np.polyfit(np.log(N[half]), np.log(above[half]), 1)[0]) for half in halves)
         if min(first, last) <= 0 or max(first, last) > STEEPER * min(first, last):
-            return (
-                f"no power law: the exponent is {first:.2f} in the smaller half of the sizes, {last:.2f} in the larger"
-            )
+            sizes = f"{first:.2f} in the smaller half of the sizes, {last:.2f} in the larger"
+            return f"no power law: the exponent is {sizes}"
     return ""
 
 

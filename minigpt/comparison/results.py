@@ -68,13 +68,13 @@ def jobs(
     comparison: Comparison, plugins: Sequence[Path], allow_leak: bool = False, skip_checks: bool = False
 ) -> list[Job]:
     """All runs, ordered by seed, so that an experiment that is stopped early has complete pairs."""
-    found = []
+    jobs = []
     for seed in comparison.settings.seeds:
         for variant, config in comparison.variants.items():
             seeded = replace(config, training=replace(config.training, seed=seed))
             folder = comparison.folder / f"{slug(variant)}-seed-{seed}"
-            found.append(Job(variant, seed, seeded, config_key(seeded, plugins, allow_leak, skip_checks), folder))
-    return found
+            jobs.append(Job(variant, seed, seeded, config_key(seeded, plugins, allow_leak, skip_checks), folder))
+    return jobs
 
 
 def save_result(folder: Path, result: Mapping[str, Any]) -> None:
@@ -96,6 +96,7 @@ FINISHED = RAN | {  # the keys of a run that did not diverge
 }
 EXAMPLE = {"probabilities": [float | None], "attention": [[str]]}  # of the example story, if there is one
 LABELS = {"notes": [[str]], "tokens": [str]}  # of its attention; earlier results have none
+NO_LABELS: dict[str, list[str]] = {"notes": [], "tokens": []}
 ANSWERED = [[str]]  # a text of a task and the answers to it; earlier results have none
 TEXTS = ("example", "answered")  # what a result says of single texts
 
@@ -104,8 +105,8 @@ def is_result(values: Any) -> bool:
     """Whether a value has the form of a result, as the worker makes it."""
     if not has_form(values, RAN) or not all(len(point) in (3, 4) for point in values["curve"]):
         return False
-    look = values.get("example")
-    if look is not None and not (has_form(look, EXAMPLE) and has_form({key: [] for key in LABELS} | look, LABELS)):
+    example = values.get("example")
+    if example is not None and not (has_form(example, EXAMPLE) and has_form({**NO_LABELS, **example}, LABELS)):
         return False
     if values["status"] == "diverged":
         return True
@@ -117,15 +118,10 @@ def is_result(values: Any) -> bool:
 
 def load_result(folder: Path, key: str) -> tuple[dict[str, Any] | None, str]:
     """The result of a run, or None and the reason why it cannot be used: "" if there is no result yet."""
-    result, why = _sealed_result(folder)
+    result, why = sealed_result(folder)
     if result is None or result["key"] == key:
         return result, why
     return None, "its config or a plugin has changed"
-
-
-def is_finished(job: Job) -> bool:
-    """Whether a run has a result, even one of another config."""
-    return _sealed_result(job.folder)[0] is not None
 
 
 def differences(job: Job, free: Collection[str] = ()) -> dict[str, tuple[Any, Any]]:
@@ -133,7 +129,7 @@ def differences(job: Job, free: Collection[str] = ()) -> dict[str, tuple[Any, An
 
     Empty if the run has not finished. Keys in `free` are not compared.
     """
-    result, _ = _sealed_result(job.folder)
+    result, _ = sealed_result(job.folder)
     if result is None or "config" not in result:
         return {}
     then, now = _leaves(result["config"]), _leaves(json.loads(json.dumps(to_python(job.config))))
@@ -150,7 +146,7 @@ def _leaves(values: Any, path: str = "") -> dict[str, Any]:
     }
 
 
-def _sealed_result(folder: Path) -> tuple[dict[str, Any] | None, str]:
+def sealed_result(folder: Path) -> tuple[dict[str, Any] | None, str]:
     """The result in a run's folder, even of another config, or None and the reason, as `load_result` returns it."""
     try:
         sealed = parse_json(read_start(folder / RESULT, MAX_RESULT))

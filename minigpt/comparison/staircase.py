@@ -14,8 +14,6 @@ comparison, `mean, most`. Beside the accuracy of each stands the ceiling of a re
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -27,7 +25,7 @@ from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.attention.softmax.query_key import QueryKey
 from minigpt.attention.softmax.single_head import SingleHead
 from minigpt.comparison.results import TEXTS, Job
-from minigpt.comparison.summary import aligned, number
+from minigpt.comparison.summary import aligned, number, span
 from minigpt.comparison.variants import Comparison, cell_name
 from minigpt.config.options import to_python
 from minigpt.inspection.drawing import Theme
@@ -71,68 +69,31 @@ def ceiling_of(config: RunConfig) -> Ceiling | None:
     return ceiling(task, means, tells_neighbours(config.model))
 
 
-def summarise_staircase(
+def tells_neighbours(model: ModelConfig) -> bool:
+    """Whether the model tells each letter the one before it."""
+    return issubclass(model.position.component, Convolution)
+
+
+def summarise(
     staircase: Comparison, results: Sequence[tuple[Job, Result]], command: str, notes: Sequence[str] = ()
 ) -> dict[str, Any]:
     """All results of a staircase: the content of results.json."""
     runs = {name: [r for job, r in results if job.variant == name] for name in staircase.variants}
-    done = [r for _, r in results if r["status"] == "done"]
+    places = [(rung, task) for rung in staircase.rungs for task in staircase.tasks]
+    cells = {place: _cell(staircase, cell_name(*place), runs) for place in places}
+    solved = {place: cell["solved"] for place, cell in cells.items()}
     return {
         "comparison": staircase.name,
         "command": command,
         "notes": list(notes),
         "seeds": list(staircase.settings.seeds),
-        "held_equal": equal(staircase, done),
+        "held_equal": held_equal(staircase, [r for _, r in results if r["status"] == "done"]),
         "rungs": list(staircase.rungs),
-        "tasks": [_task(staircase, task, runs) for task in staircase.tasks],
-        "cells": [
-            {"rung": rung, "task": task} | _cell(staircase, cell_name(rung, task), runs)
-            for rung in staircase.rungs
-            for task in staircase.tasks
-        ],
+        "tasks": [_task(staircase, task, runs, solved) for task in staircase.tasks],
+        "cells": [{"rung": rung, "task": task} | cell for (rung, task), cell in cells.items()],
         "runs": [{key: value for key, value in result.items() if key not in TEXTS} for _, result in results],
         "config": {name: to_python(config) for name, config in staircase.variants.items()},
     }
-
-
-def _task(staircase: Comparison, task: str, runs: Mapping[str, Sequence[Result]]) -> dict[str, Any]:
-    """A task: its question, what is right by chance, and one text with the answer of each rung."""
-    names = {rung: cell_name(rung, task) for rung in staircase.rungs}
-    config = staircase.variants[names[staircase.rungs[0]]]
-    language = config.data.language
-    assert isinstance(language, Task)
-    nothing = ceiling(language, "nothing", tells_neighbours(config.model))
-    said = {rung: dict(runs[name][0].get("answered", ())) for rung, name in names.items() if runs[name]}
-    solved = {rung: _cell(staircase, name, runs)["solved"] for rung, name in names.items()}
-    text, asked = telling_text(language, said, solved), 0
-    if text:
-        asked = range(len(text))[language.answers(text)][0]
-    return {
-        "task": task,
-        "question": staircase.tasks[task],
-        "chance": nothing.value if nothing else None,
-        "text": text[1:asked],
-        "answer": text[asked : asked + 1],
-        "answers": {rung: answers[text] for rung, answers in said.items() if text in answers},
-    }
-
-
-def telling_text(task: Task, said: Mapping[str, Mapping[str, str]], solved: Mapping[str, bool]) -> str:
-    """The text on which the most rungs are right if they solve the task, and wrong if they do not; "" if there is none.
-
-    `said` has the answer of each rung to each text.
-    """
-
-    def as_usual(text: str) -> int:
-        answer = text[task.answers(text)]
-        return sum((answers.get(text) == answer) == solved[rung] for rung, answers in said.items())
-
-    return max((text for answers in said.values() for text in answers), key=as_usual, default="")
-
-
-def tells_neighbours(model: ModelConfig) -> bool:
-    """Whether the model tells each letter the one before it."""
-    return issubclass(model.position.component, Convolution)
 
 
 def _cell(staircase: Comparison, name: str, runs: Mapping[str, Sequence[Result]]) -> dict[str, Any]:
@@ -150,20 +111,55 @@ def _cell(staircase: Comparison, name: str, runs: Mapping[str, Sequence[Result]]
 
 def accuracy(run: Result) -> float:
     """The share of the answers that are right."""
-    found = [one for name, one in run["names"].items() if name not in NO_MEMORY]
-    return float(sum(one["accuracy"] * one["characters"] for one in found) / sum(one["characters"] for one in found))
+    scores = [score for name, score in run["names"].items() if name not in NO_MEMORY]
+    right = sum(score["accuracy"] * score["characters"] for score in scores)
+    return float(right / sum(score["characters"] for score in scores))
 
 
-def equal(staircase: Comparison, done: Sequence[Result]) -> str:
+def _task(
+    staircase: Comparison, name: str, runs: Mapping[str, Sequence[Result]], solved: Mapping[tuple[str, str], bool]
+) -> dict[str, Any]:
+    """A task: its question, what is right by chance, and one text with the answer of each rung."""
+    config = staircase.variants[cell_name(staircase.rungs[0], name)]
+    task, of_rungs = config.data.language, {rung: runs[cell_name(rung, name)] for rung in staircase.rungs}
+    assert isinstance(task, Task)
+    nothing = ceiling(task, "nothing", tells_neighbours(config.model))
+    answers = {rung: dict(results[0].get("answered", ())) for rung, results in of_rungs.items() if results}
+    text, asked = telling_text(task, answers, {rung: solved[rung, name] for rung in of_rungs}), 0
+    if text:
+        asked = range(len(text))[task.answers(text)][0]
+    return {
+        "task": name,
+        "question": staircase.tasks[name],
+        "chance": nothing.value if nothing else None,
+        "text": text[1:asked],
+        "answer": text[asked : asked + 1],
+        "answers": {rung: of_texts[text] for rung, of_texts in answers.items() if text in of_texts},
+    }
+
+
+def telling_text(task: Task, answers: Mapping[str, Mapping[str, str]], solved: Mapping[str, bool]) -> str:
+    """The text on which the most rungs are right if they solve the task, and wrong if they do not; "" if there is none.
+
+    `answers` has the answer of each rung to each text.
+    """
+
+    def as_usual(text: str) -> int:
+        right = text[task.answers(text)]
+        return sum((of_texts.get(text) == right) == solved[rung] for rung, of_texts in answers.items())
+
+    return max((text for of_texts in answers.values() for text in of_texts), key=as_usual, default="")
+
+
+def held_equal(staircase: Comparison, done: Sequence[Result]) -> str:
     """One line: what all runs have in common, and what differs."""
-    configs = list(staircase.variants.values())
-    steps = sorted({config.training.max_steps for config in configs})
-    counts = sorted({run["parameters"] for run in done})
+    configs = staircase.variants.values()
+    steps = span({config.training.max_steps for config in configs})
     blocks = sorted({config.model.block.component.kind for config in configs})
-    taken = f"{steps[0]:,} steps" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,} steps"
+    counts = sorted({run["parameters"] for run in done})
     seeds = f"seeds {', '.join(map(str, staircase.settings.seeds))}"
-    spread = f"{counts[0]:,} to {counts[-1]:,}" if counts else "unknown"
-    return f"Equal for all: {taken}, {', '.join(blocks)} blocks, {seeds}. Not equal: parameters ({spread})."
+    parameters = f"{counts[0]:,} to {counts[-1]:,}" if counts else "unknown"
+    return f"Equal for all: {steps} steps, {', '.join(blocks)} blocks, {seeds}. Not equal: parameters ({parameters})."
 
 
 # ---------------------------------------------------------------------------------------------------------- as text
@@ -208,12 +204,12 @@ def surprises(summary: Summary) -> Iterator[str]:
             yield f"{where}: {cell['trouble']}."
 
 
-def staircase_table(summary: Summary) -> str:
+def in_words(summary: Summary) -> str:
     """The text for the terminal: what was equal, the questions, the accuracies with their ceilings."""
-    asked = [[task["task"], f"{task['text']}{task['answer']}", task["question"]] for task in summary["tasks"]]
-    width = max(len(row[0]) for row in asked), max(len(row[1]) for row in asked)
-    questions = [f"{name:<{width[0]}}  {text:<{width[1]}}  {question}" for name, text, question in asked]
-    parts = [summary["held_equal"], "", *questions, ""]
+    questions = [[task["task"], f"{task['text']}{task['answer']}", task["question"]] for task in summary["tasks"]]
+    width = max(len(row[0]) for row in questions), max(len(row[1]) for row in questions)
+    aligned_questions = [f"{name:<{width[0]}}  {text:<{width[1]}}  {question}" for name, text, question in questions]
+    parts = [summary["held_equal"], "", *aligned_questions, ""]
     parts += ["accuracy of the answers, the lowest and the highest of the seeds:"]
     return "\n".join([*map(one_line, parts), *aligned(list(rows(summary))), *map(one_line, surprises(summary))])
 
@@ -232,13 +228,10 @@ def staircase_svg(summary: Summary, theme: Theme) -> str:
     return squares_svg(columns, squares, title, foot, theme)
 
 
-def to_csv(summary: Summary) -> str:
-    """One line for each run."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["rung", "task", "run", "accuracy", "ceiling", "exact"])
+def csv_rows(summary: Summary) -> Iterator[Sequence[Any]]:
+    """The titles, and one line for each run."""
+    yield ["rung", "task", "run", "accuracy", "ceiling", "exact"]
     for cell in summary["cells"]:
         top = cell["ceiling"] or {"value": None, "exact": None}
-        for place, value in enumerate(cell["values"], 1):
-            writer.writerow([cell["rung"], cell["task"], place, value, top["value"], top["exact"]])
-    return text.getvalue()
+        for run, value in enumerate(cell["values"], 1):
+            yield [cell["rung"], cell["task"], run, value, top["value"], top["exact"]]

@@ -1,7 +1,8 @@
-"""Is a difference real? The mean difference of pairs of runs with the same seed, and its confidence interval.
+"""Is a difference real? The mean difference of pairs, and its confidence interval.
 
-The runs of a pair see the same batches and start from the same random numbers. Much of their noise is the same, and it
-cancels in the difference. The confidence interval is Student's ("The probable error of a mean", 1908).
+The runs of a pair see the same batches and start from the same random numbers, or two models read the same text. Much
+of their noise is the same, and it cancels in the difference. The confidence interval is Student's ("The probable error
+of a mean", 1908).
 
 scipy would be a large dependency for one quantile. A test compares ours with scipy's values.
 """
@@ -9,20 +10,20 @@ scipy would be a large dependency for one quantile. A test compares ours with sc
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
-class Difference:
-    """The mean of paired differences with its 95 % confidence interval."""
+class Estimate:
+    """A mean, such as that of paired differences, with its 95 % confidence interval."""
 
     mean: float
-    low: float | None  # None: one pair has no variance, so it has no interval
+    low: float | None  # None: one value has no variance, so it has no interval
     high: float | None
-    pairs: int
+    pairs: int  # how many values
 
     @property
     def shown(self) -> bool:
@@ -30,18 +31,29 @@ class Difference:
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
 
-def paired(ours: Sequence[float], theirs: Sequence[float], confidence: float = CONFIDENCE) -> Difference:
-    """The mean of ours - theirs over all pairs, with its confidence interval. Raises ValueError if there is no pair."""
-    differences = [a - b for a, b in zip(ours, theirs, strict=True)]
-    n = len(differences)
+def estimate(values: Sequence[float], weights: Sequence[float] | None = None) -> Estimate:
+    """The mean of the values with its confidence interval. Raises ValueError if there is no value.
+
+    With weights, such as the tokens of which a value is the mean, it is a ratio estimate (Cochran, "Sampling
+    Techniques", 1977, 6.3).
+    """
+    n = len(values)
     if n == 0:
         raise ValueError("there is no pair to compare")
-    mean = math.fsum(differences) / n
+    weights = [1.0] * n if weights is None else weights
+    total = sum(weights)
+    mean = math.fsum(value * weight for value, weight in zip(values, weights)) / total
     if n == 1:
-        return Difference(mean, None, None, 1)
-    variance = math.fsum((difference - mean) ** 2 for difference in differences) / (n - 1)
-    margin = t_quantile((1 + confidence) / 2, n - 1) * math.sqrt(variance / n)
-    return Difference(mean, mean - margin, mean + margin, n)
+        return Estimate(mean, None, None, 1)
+    deviations = (weight * n / total * (value - mean) for value, weight in zip(values, weights))
+    variance = math.fsum(deviation**2 for deviation in deviations) / (n - 1)
+    margin = t_quantile((1 + CONFIDENCE) / 2, n - 1) * math.sqrt(variance / n)
+    return Estimate(mean, mean - margin, mean + margin, n)
+
+
+def paired(ours: Sequence[float], theirs: Sequence[float], weights: Sequence[float] | None = None) -> Estimate:
+    """The mean of ours - theirs over all pairs, as `estimate` gives it."""
+    return estimate([a - b for a, b in zip(ours, theirs, strict=True)], weights)
 
 
 def t_cdf(t: float, degrees: int) -> float:
@@ -65,3 +77,17 @@ def t_quantile(p: float, degrees: int) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if t_cdf(middle, degrees) < p else (low, middle)
     return high
+
+
+def between(interval: Iterable[float | None], form: str = ".2f") -> str:
+    """A number, its lower and its upper end as text: 0.42 (0.38 to 0.46)."""
+    mean, low, high = interval
+    return f"{mean:{form}} ({low:{form}} to {high:{form}})"
+
+
+def mean_of_all(values: Sequence[float | None]) -> float | None:
+    """The mean, exactly the value where all are equal; None if there is no value or one is None."""
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return None
+    return known[0] if len(set(known)) == 1 else math.fsum(known) / len(known)  # a sum may change the last bit

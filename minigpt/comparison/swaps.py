@@ -23,7 +23,7 @@ from typing import Annotated, Any
 
 import torch
 
-from minigpt.comparison.statistics import CONFIDENCE, t_quantile
+from minigpt.comparison.statistics import Estimate, between, estimate, paired
 from minigpt.comparison.variants import under
 from minigpt.config.options import Options, Range, to_python
 from minigpt.model import GPT
@@ -112,25 +112,6 @@ class Measured:
         return math.fsum(a * n for a, n in zip(self.losses, self.tokens)) / sum(self.tokens)
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A mean over all tokens, with its 95 % confidence interval; the pieces are the random sample."""
-
-    mean: float
-    low: float
-    high: float
-
-
-def estimate(values: Sequence[float], tokens: Sequence[int]) -> Estimate:
-    """The mean of the pieces' values, weighted by their tokens, with Student's t interval (a ratio estimate: Cochran,
-    "Sampling Techniques", 1977, 6.3). It needs two pieces or more."""
-    n, total = len(values), sum(tokens)
-    mean = math.fsum(a * t for a, t in zip(values, tokens)) / total
-    variance = math.fsum((t * n / total * (a - mean)) ** 2 for a, t in zip(values, tokens)) / (n - 1)
-    margin = t_quantile((1 + CONFIDENCE) / 2, n - 1) * math.sqrt(variance / n)
-    return Estimate(mean, mean - margin, mean + margin)
-
-
 @dataclass
 class Row:
     """A row of the table, and what is known of it."""
@@ -154,7 +135,6 @@ class Swaps:
     steps: int
     say: Say
     name: str = ""
-    rows: list[Row] = field(default_factory=list)
     known: dict[str, Any] = field(default_factory=dict)  # the measurements in results.json
 
     def __post_init__(self) -> None:
@@ -168,18 +148,18 @@ class Swaps:
             raise UserError(f"{self.source.folder} was imported, and has no text: give one, as in --text my.txt")
         data = replace(data, source=self.text) if self.text else data
         self.corpus = data.open()
-        whole = self.corpus.language is not None
-        lengths = [T if whole else min(T, n) for n in (self.settings.length, self.settings.training_length)]
+        lengths = [self.settings.length, self.settings.training_length]
+        lengths = [T if self.corpus.language else min(T, n) for n in lengths]
         self.data, self.train_data = (Dataset(data, self.corpus, self.source.tokenizer, n) for n in lengths)
+        self.training = replace(self.settings.training, max_steps=max(1, self.steps))
         self.weights = self.source.origin()
-        self.rows = [Row(AS_IT_IS, (), self.source.config)]
-        self.rows += [self.row(row) for row in self.settings.rows]
+        self.rows = [Row(AS_IT_IS, (), self.source.config), *map(self.row, self.settings.rows)]
 
-    def row(self, asked: RowConfig) -> Row:
+    def row(self, settings: RowConfig) -> Row:
         """A row of the config for this run."""
-        row = Row(asked.name, asked.swap)
+        row = Row(settings.name, settings.swap)
         try:
-            row.config = swapped(self.source.config, asked.swap, under(asked.name, self.say))
+            row.config = swapped(self.source.config, row.swap, under(row.name, self.say))
         except UserError as error:
             row.trouble = f"not for this run: {'; '.join(str(error).splitlines())}"
             return row
@@ -194,26 +174,22 @@ class Swaps:
 
     def key(self, config: RunConfig, steps: int) -> str:
         """A hash of everything that a measurement depends on."""
-        tuning = [to_python(self.training(steps)), self.train_data.block_size] if steps else []
         parts = [self.weights["sha256"], self.source.tokenizer.fingerprint, self.corpus.digest, to_python(config.model)]
-        parts += [to_python(self.data.config), self.data.block_size, self.settings.pieces, tuning]
+        parts += [to_python(self.data.config), self.data.block_size, self.settings.pieces]
+        parts += [[to_python(self.training), self.train_data.block_size] if steps else []]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
-    def training(self, steps: int) -> TrainingConfig:
-        """The training options, with `steps` steps."""
-        return replace(self.settings.training, max_steps=steps)
-
-    def recall(self) -> None:
+    def read_known(self) -> None:
         """Read the measurements that are made already, and put them into the rows."""
         with suppress(OSError, ValueError):
             read = parse_json(read_start(self.folder / RESULTS, MAX_RESULTS))
             self.known = read["measured"] if has_form(read, {"measured": FORM}) else {}
         for row in self.rows:
             if row.config is not None:
-                row.measured, row.tuned = (self.found(row.config, steps) for steps in (0, self.steps))
-                row.tuned = row.tuned if self.steps else None
+                row.measured = self.measurement(row.config, 0)
+                row.tuned = self.measurement(row.config, self.steps) if self.steps else None
 
-    def found(self, config: RunConfig, steps: int) -> Measured | None:
+    def measurement(self, config: RunConfig, steps: int) -> Measured | None:
         """The measurement of a config in results.json; None: there is none, or it is malformed."""
         known = self.known.get(self.key(config, steps))
         if known is None or not 2 <= len(known["losses"]) == len(known["tokens"]) or min(known["tokens"]) < 1:
@@ -224,17 +200,17 @@ class Swaps:
 
     def check_memory(self) -> None:
         """Raises UserError if a row does not fit into memory, before anything is computed."""
-        device, size = choose_device(self.settings.training.device), self.source.tokenizer.vocab_size
+        device, size = choose_device(self.training.device), self.source.tokenizer.vocab_size
         for row in self.rows:
             if row.config is not None:
-                T = self.data.block_size
-                parts = {MODEL: 2 * NUMBER * parameter_count(row.config.model, size), LOGITS: 2 * NUMBER * size * T}
-                parts |= {MAPS: max(scores_bytes(row.config.model, T))}
-                check_device(parts, f"reading the text ({row.name})", row.config.model, size, device)
+                model, T = row.config.model, self.data.block_size
+                parts = {MODEL: 2 * NUMBER * parameter_count(model, size), LOGITS: 2 * NUMBER * size * T}
+                parts |= {MAPS: max(scores_bytes(model, T))}
+                check_device(parts, f"reading the text ({row.name})", model, size, device)
                 if self.steps:
-                    short = replace(row.config.model, block_size=self.train_data.block_size)
-                    parts = dict(training_parts(short, size, self.settings.training.batch_size, None))
-                    check_device(parts, f"training it ({row.name})", short, size, device)
+                    model = replace(model, block_size=self.train_data.block_size)
+                    parts = dict(training_parts(model, size, self.training.batch_size, None))
+                    check_device(parts, f"training it ({row.name})", model, size, device)
 
     def run(self, only: Sequence[str] = ()) -> None:
         """Measure the rows `only` (empty: all rows) that are not measured yet, and write each result at once.
@@ -248,41 +224,42 @@ class Swaps:
         self.check_memory()
         self.folder.mkdir(parents=True, exist_ok=True)
         with Lock(self.folder):
-            self.recall()
+            self.read_known()
             for number, row in enumerate(self.rows, start=1):
-                if not only or row.name in (AS_IT_IS, *only):
-                    self.measure(row, f"{number} of {len(self.rows)}: {row.name}", tune=not only or row.name in only)
+                who = f"{number} of {len(self.rows)}: {row.name}"
+                if only and row.name not in (AS_IT_IS, *only):
+                    continue
+                if row.config is None:
+                    self.say(f"{who}: {row.trouble}")
+                else:
+                    self.measure(row, row.config, who, tune=not only or row.name in only)
 
-    def measure(self, row: Row, who: str, tune: bool) -> None:
+    def measure(self, row: Row, config: RunConfig, who: str, tune: bool) -> None:
         """Measure a row, if it is not measured yet, and print the result."""
-        if row.config is None:
-            return self.say(f"{who}: {row.trouble}")
         model: GPT | None = None
         if row.measured is None:
-            model = self.model(row)
-            row.measured = self.keep(row.config, 0, self.read(model, who))
-        self.say(f"{who}: {self.result(row.measured)}")
+            model = self.model(config)
+            row.measured = self.write(config, 0, self.read(model, who))
+        self.say(f"{who}: {self.in_words(row.measured)}")
         if not self.steps or not tune:
             return
         if row.tuned is None:
-            model = self.model(row) if model is None else model
-            settings, device = self.training(self.steps), model.device
-            optimizer = settings.optimizer.component(settings.optimizer, model)
-            steps = train(model, self.train_data, optimizer, settings)
+            model = self.model(config) if model is None else model
+            optimizer = self.training.optimizer.component(self.training.optimizer, model)
+            records = train(model, self.train_data, optimizer, self.training)
             try:
-                for _ in progress(steps, f"{who}: training on {device}", self.steps, "steps"):
+                for _ in progress(records, f"{who}: training on {model.device}", self.steps, "steps"):
                     pass
             except Diverged as error:
                 return self.say(f"{who}: diverged: {error}")
-            row.tuned = self.keep(row.config, self.steps, self.read(model, who))
-        self.say(f"{who}, after {self.steps} steps: {self.result(row.tuned)}")
+            row.tuned = self.write(config, self.steps, self.read(model, who))
+        self.say(f"{who}, after {self.steps} steps: {self.in_words(row.tuned)}")
 
-    def model(self, row: Row) -> GPT:
+    def model(self, config: RunConfig) -> GPT:
         """The model of a row, with those weights of the run that fit."""
-        assert row.config is not None
-        model = build_model(row.config, self.source.tokenizer)
+        model = build_model(config, self.source.tokenizer)
         move(model, self.source.saved.model, self.source.outline())
-        return model.to(choose_device(self.settings.training.device))
+        return model.to(choose_device(self.training.device))
 
     @torch.no_grad()
     def read(self, model: GPT, who: str) -> Measured:
@@ -301,38 +278,37 @@ class Swaps:
             raise UserError("the validation text has less than two pieces: give a longer text, or a smaller length")
         return Measured(losses, tokens)
 
-    def keep(self, config: RunConfig, steps: int, found: Measured) -> Measured:
+    def write(self, config: RunConfig, steps: int, measured: Measured) -> Measured:
         """Write a measurement down; when this returns, it is on disk."""
-        self.known[self.key(config, steps)] = {"losses": list(found.losses), "tokens": list(found.tokens)}
+        self.known[self.key(config, steps)] = {"losses": list(measured.losses), "tokens": list(measured.tokens)}
         write_whole(self.folder / RESULTS, json.dumps({"measured": self.known}, indent=1, allow_nan=False))
-        return found
+        return measured
 
-    def result(self, found: Measured) -> str:
+    def in_words(self, measured: Measured) -> str:
         """A measurement as text, with the difference to the model as it is."""
-        base = self.rows[0].measured
-        text = f"{found.loss:.4f} nats a token over {sum(found.tokens):,} tokens"
-        if base is None or found is base:
+        base, text = self.rows[0].measured, f"{measured.loss:.4f} nats a token over {sum(measured.tokens):,} tokens"
+        if base is None or measured is base:
             return text
-        d = difference(found, base)
-        return f"{text}, {d.mean:+.4f} ({d.low:+.4f} to {d.high:+.4f})"
+        d = difference(measured, base)
+        return f"{text}, {between((d.mean, d.low, d.high), '+.4f')}"
 
 
 def difference(ours: Measured, theirs: Measured) -> Estimate:
-    """The mean of ours - theirs over the same pieces."""
-    return estimate([a - b for a, b in zip(ours.losses, theirs.losses, strict=True)], ours.tokens)
+    """The mean of ours - theirs over the same pieces, weighted by their tokens."""
+    return paired(ours.losses, theirs.losses, ours.tokens)
 
 
 def table(swaps: Swaps) -> list[list[str]]:
     """The rows as text, their titles first."""
     tuned = [f"after {swaps.steps} steps"] if swaps.steps else []
-    found = [["model", "loss", "95 % interval", f"more than {AS_IT_IS}", *tuned, "tokens"]]
+    rows = [["model", "loss", "95 % interval", f"more than {AS_IT_IS}", *tuned, "tokens"]]
     base = swaps.rows[0].measured
     for row in swaps.rows:
         if row.measured is None or base is None:
             continue
         own, apart = estimate(row.measured.losses, row.measured.tokens), difference(row.measured, base)
-        against = "" if row.measured is base else f"{apart.mean:+.3f} ({apart.low:+.3f} to {apart.high:+.3f})"
+        against = "" if row.measured is base else between((apart.mean, apart.low, apart.high), "+.3f")
         later = [f"{row.tuned.loss:.3f}" if row.tuned else ""] if swaps.steps else []
         tokens = f"{sum(row.measured.tokens):,}"
-        found.append([row.name, f"{own.mean:.3f}", f"{own.low:.3f} to {own.high:.3f}", against, *later, tokens])
-    return found
+        rows.append([row.name, f"{own.mean:.3f}", f"{own.low:.3f} to {own.high:.3f}", against, *later, tokens])
+    return rows

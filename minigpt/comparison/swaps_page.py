@@ -60,7 +60,7 @@ def _differences(swaps: Swaps) -> list[dict[str, Any]]:
     for row in swaps.rows[1:]:
         if row.measured is not None and base is not None:
             d = difference(row.measured, base)
-            rows.append({"variant": row.name, "difference": asdict(d) | {"shown": d.low > 0 or d.high < 0}})
+            rows.append({"variant": row.name, "difference": asdict(d) | {"shown": d.shown}})
     return rows
 
 

@@ -11,15 +11,15 @@ split, which both use.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from minigpt.comparison.results import Job, config_key
-from minigpt.comparison.variants import Comparison, slug, with_option
+from minigpt.comparison.statistics import mean_of_all
+from minigpt.comparison.variants import Comparison, TuneConfig, slug, with_option
 from minigpt.languages.tasks import Task
 from minigpt.text.dataset import DataConfig
 
@@ -35,18 +35,18 @@ def trials(
     comparison: Comparison, plugins: Sequence[Path], allow_leak: bool = False, skip_checks: bool = False
 ) -> list[Job]:
     """All trials of a comparison, ordered by seed and value."""
-    tune, found = comparison.settings.tune, list[Job]()
+    tune, jobs = comparison.settings.tune, list[Job]()
     if tune is None:
-        return found
+        return jobs
     for seed, value in product(tune.seeds, tune.values):
         for variant, config in comparison.variants.items():
-            tried = with_option(config, tune.key, value)
-            data = other_texts(tried.data, OTHER)
-            seeded = replace(tried, data=data, training=replace(tried.training, seed=seed))
+            config = with_option(config, tune.key, value)
+            training = replace(config.training, seed=seed)
+            config = replace(config, data=other_texts(config.data, OTHER), training=training)
             folder = comparison.folder / TRIALS / f"{slug(variant)}-{value:g}-seed-{seed}"
-            key = config_key(seeded, plugins, allow_leak, skip_checks)
-            found.append(Job(variant, seed, seeded, key, folder, value))
-    return found
+            key = config_key(config, plugins, allow_leak, skip_checks)
+            jobs.append(Job(variant, seed, config, key, folder, value))
+    return jobs
 
 
 def other_texts(data: DataConfig, later: int) -> DataConfig:
@@ -58,54 +58,43 @@ def other_texts(data: DataConfig, later: int) -> DataConfig:
     return data if language is None else replace(data, stories=replace(data.stories, seed=data.stories.seed + later))
 
 
-def losses_of(found: Sequence[tuple[Job, Mapping[str, Any] | None]]) -> dict[str, dict[float, float | None]]:
+def losses_of(trials: Sequence[tuple[Job, Mapping[str, Any] | None]]) -> dict[str, dict[float, float | None]]:
     """For each variant and value, the mean loss of its trials; None if a trial has no loss."""
-    every: dict[str, dict[float, list[float | None]]] = {}
-    for job, result in found:
+    losses: dict[str, dict[float, list[float | None]]] = {}
+    for job, result in trials:
         assert job.value is not None
         loss = result["loss"] if result is not None and result["status"] == "done" else None
-        every.setdefault(job.variant, {}).setdefault(job.value, []).append(loss)
-    return {name: {value: _mean(some) for value, some in tried.items()} for name, tried in every.items()}
-
-
-def _mean(losses: Sequence[float | None]) -> float | None:
-    known = [loss for loss in losses if loss is not None]
-    return math.fsum(known) / len(known) if len(known) == len(losses) else None
+        losses.setdefault(job.variant, {}).setdefault(job.value, []).append(loss)
+    return {name: {value: mean_of_all(seeds) for value, seeds in values.items()} for name, values in losses.items()}
 
 
 def best(losses: Mapping[float, float | None]) -> float | None:
     """The value that the rule (see above) takes; None if no value has a loss."""
-    known = [(loss, value) for value, loss in losses.items() if loss is not None]
-    return min(known)[1] if known else None
+    return min(((loss, value) for value, loss in losses.items() if loss is not None), default=(None, None))[1]
 
 
-def tuned(comparison: Comparison, taken: Mapping[str, float | None]) -> Comparison:
-    """The comparison with the value that was taken for each variant; None leaves the config of a variant unchanged."""
-    tune, variants = comparison.settings.tune, dict(comparison.variants)
-    for name, value in taken.items():
-        if tune is not None and value is not None:
-            variants[name] = with_option(variants[name], tune.key, value)
+def tuned(comparison: Comparison, key: str, values: Mapping[str, float | None]) -> Comparison:
+    """The comparison with the best value of the option for each variant; None leaves a variant unchanged."""
+    variants = dict(comparison.variants)
+    for name, value in values.items():
+        if value is not None:
+            variants[name] = with_option(variants[name], key, value)
     return replace(comparison, variants=variants)
 
 
-def notes_on(losses: Mapping[str, Mapping[float, float | None]], key: str) -> list[str]:
+def notes_on(losses: Mapping[str, Mapping[float, float | None]], key: str) -> Iterator[str]:
     """Notes for the reader: on a variant without a value, and on a value at the edge of those that were tried."""
-    found = []
     for name, tried in losses.items():
         value = best(tried)
         if value is None:
-            found.append(f"{name}: no trial has a loss, {key} stays as it is")
-        elif value in (edge := (min(tried), max(tried))):
-            word = ("smallest", "smaller") if value == edge[0] else ("largest", "larger")
-            found.append(f"{name}: the {key} taken, {value:g}, is the {word[0]} tried; a {word[1]} one may be better")
-    return found
+            yield f"{name}: no trial has a loss, {key} stays as it is"
+        elif value in (min(tried), max(tried)):
+            edge, beyond = ("smallest", "smaller") if value == min(tried) else ("largest", "larger")
+            yield f"{name}: the {key} taken, {value:g}, is the {edge} tried; a {beyond} one may be better"
 
 
-def summary_of(comparison: Comparison, losses: Mapping[str, Mapping[float, float | None]]) -> dict[str, Any] | None:
-    """The trials as a dict for results.json; None if there were none."""
-    tune = comparison.settings.tune
-    if tune is None:
-        return None
+def summary_of(tune: TuneConfig, losses: Mapping[str, Mapping[float, float | None]]) -> dict[str, Any]:
+    """The trials as a dict for results.json."""
     rows = [
         {"variant": name, "losses": [tried[value] for value in tune.values], "taken": best(tried)}
         for name, tried in losses.items()

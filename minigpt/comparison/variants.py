@@ -20,15 +20,15 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from minigpt.attention import Attention
-from minigpt.config.options import Options, Positive, Range, Seed, Tell, build, find, suggest, to_python
+from minigpt.config.options import Options, Positive, Range, Seed, Tell, build, read_tree, suggest, to_python
 from minigpt.config.overrides import override, put
-from minigpt.config.strict_yaml import Node, from_python, parse_yaml, read_text
+from minigpt.config.strict_yaml import Node, from_python
 from minigpt.languages.tasks import Task
 from minigpt.runs.assemble import RunConfig
 from minigpt.runs.run import RUNS
@@ -80,10 +80,7 @@ class CompareConfig(Options):
         if (self.match == "seconds") != (self.seconds is not None):
             yield "seconds", "give `match: seconds` and `seconds: N` together, or neither"
         if self.tune is not None and (both := sorted({*self.tune.seeds} & {*self.seeds})):
-            yield (
-                "tune.seeds",
-                f"{both[0]} is also a seed of the runs: what is chosen on it cannot be tested on it",
-            )
+            yield "tune.seeds", f"{both[0]} is also a seed of the runs: what is chosen on it cannot be tested on it"
 
 
 @dataclass(frozen=True)
@@ -97,23 +94,84 @@ class Comparison:
     rungs: tuple[str, ...] = field(default=(), kw_only=True)  # of a staircase: its variants are these on its tasks
     tasks: Mapping[str, str] = field(default_factory=dict, kw_only=True)  # of a staircase: task -> question
 
+    place: ClassVar[str] = "compare"  # where in runs/ its folder is
+
     @property
     def folder(self) -> Path:
         """The folder of its runs and results."""
-        return RUNS / "compare" / self.name
+        return RUNS / self.place / self.name
 
     def like(self, config: RunConfig) -> RunConfig:
         """The config whose checks and speed stand for those of this one: in a staircase that of its model on the first
         of the tasks.
         """
-        every = self.variants.values() if self.tasks else ()
-        alike = (one for one in every if (one.model, one.training) == (config.model, config.training))
+        on_tasks = self.variants.values() if self.tasks else ()
+        alike = (other for other in on_tasks if (other.model, other.training) == (config.model, config.training))
         return replace(config, data=next(alike, config).data)
 
 
 def cell_name(rung: str, task: str) -> str:
     """The name of the variant that is a rung on a task."""
     return f"{rung}, {task}"
+
+
+# ---- what all experiments share ----
+
+
+def read_groups(
+    file: str, overrides: Sequence[str], groups: Sequence[str], expected: str, mistakes: list[Mistake]
+) -> Node:
+    """The tree of an experiment's file, with the overrides. Raises ConfigError, `expected` where a group is missing."""
+    tree = read_tree(file, mistakes)
+    for argument in overrides:
+        override(tree, argument, mistakes)
+    if not set(groups) <= set(tree.value):
+        raise ConfigError([(tree.where, expected)])
+    return tree
+
+
+def named(rows: Node, group: str, mistakes: list[Mistake]) -> Iterator[tuple[str, Node]]:
+    """Each row of a group: its name, and the keys in which it differs. Raises ConfigError if there are none."""
+    if not isinstance(rows.value, dict) or not rows.value:
+        raise ConfigError([(rows.where, f"{group}: expected `name: {{group.key: value, ...}}`, one a line")])
+    folders = list[str]()
+    for name, changes in rows.value.items():
+        if slug(name) in folders or not slug(name):
+            needed = "needs a name of its own, with letters or digits in it"
+            mistakes.append((rows.keys[name], f"{group}: {name!r} {needed}"))
+        if isinstance(changes.value, dict):
+            folders.append(slug(name))
+            yield name, changes
+        else:
+            mistakes.append((changes.where, f"{group}.{name}: expected {{group.key: value, ...}}"))
+
+
+def changed(tree: Node, changes: Node) -> Node:
+    """A copy of the tree with the keys of a row. Raises ConfigError."""
+    tree = copy.deepcopy(tree)
+    for key, value in changes.value.items():
+        put(tree, key, copy.deepcopy(value), changes.keys[key])
+    return tree
+
+
+def under(name: str, tell: Tell | None) -> Tell | None:
+    """`tell` for the sentences of one row, which then begin with its name."""
+    return None if tell is None else lambda sentence: tell(f"{name}: {sentence}")
+
+
+def with_option(config: RunConfig, key: str, value: float) -> RunConfig:
+    """The config with another value of one option, group.key. Raises ConfigError."""
+    tree = from_python(to_python(config), "compare.tune")
+    put(tree, key, from_python(value, "compare.tune"), "compare.tune")
+    return build(RunConfig, tree)
+
+
+def slug(name: str) -> str:
+    """The name of a folder, made from any name."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+# ---- a comparison ----
 
 
 def load_comparison(
@@ -124,54 +182,47 @@ def load_comparison(
     Each attention of `plugins`, which are loaded, becomes a variant if none has it. `tell` is given a sentence for each
     kind that a variant swaps: what it keeps of the shared one. Raises UserError.
     """
-    path = find(file)
-    name = name or path.stem
+    name = name or Path(file).stem
     check_name(name, "a comparison")
     mistakes: list[Mistake] = []
-    tree = parse_yaml(read_text(path), str(path), mistakes)
-    if not isinstance(tree.value, dict) or not {"compare", "variants"} <= set(tree.value):
-        raise ConfigError([(tree.where, "a comparison has `compare:` and `variants:` (see configs/ladder.yaml)")])
-    for argument in overrides:
-        override(tree, argument, mistakes)
-    settings_node, variants_node = tree.value.pop("compare"), tree.value.pop("variants")
-    settings = build(CompareConfig, settings_node)
-    variants_node = _with_plugins(variants_node, {*map(module_name, plugins)})
-    rungs, questions = variants_node, dict[str, str]()
-    if tasks_node := tree.value.pop("tasks", None):
-        variants_node, questions = _on_tasks(tasks_node, rungs)
-    variants, keys = _variants(tree, variants_node, mistakes, tell)
+    expected = "a comparison has `compare:` and `variants:` (see configs/ladder.yaml)"
+    tree = read_groups(file, overrides, ("compare", "variants"), expected, mistakes)
+    settings_node, rungs = tree.value.pop("compare"), _with_plugins(tree.value.pop("variants"), plugins)
+    settings, tasks = build(CompareConfig, settings_node), tree.value.pop("tasks", None)
+    rows, questions = (rungs, dict[str, str]()) if tasks is None else _on_tasks(tasks, rungs)
+    variants, keys = _variants(tree, rows, mistakes, tell)
     mistakes += _untunable(settings, settings_node, variants, keys)
     if questions and (settings.baseline or settings.tune or settings.match != "steps"):
         mistakes.append((settings_node.where, "compare: with `tasks:`, only seeds and processes can be set"))
-    mistakes += [
-        (tasks_node.where, f"tasks: {name}: data.source: expected a task, as in {{kind: match}}")
-        for name, config in (variants.items() if tasks_node else ())
-        if not isinstance(config.data.language, Task)
-    ]
-    if not questions and settings.baseline not in variants_node.value:
-        found = f"found {settings.baseline!r}{suggest(settings.baseline, variants_node.value)}"
-        mistakes.append((settings_node.where, f"compare.baseline: expected a variant, {found}"))
+    for variant, config in variants.items() if tasks else ():
+        if not isinstance(config.data.language, Task):
+            expected = "expected a task, as in {kind: match}"
+            mistakes.append((tasks.where, f"tasks: {variant}: data.source: {expected}"))
+    if not questions and settings.baseline not in rows.value:
+        hint = suggest(settings.baseline, rows.value)
+        message = f"compare.baseline: expected a variant, found {settings.baseline!r}{hint}"
+        mistakes.append((settings_node.where, message))
     if mistakes:
         raise ConfigError(list(dict.fromkeys(mistakes)))
     return Comparison(name, settings, variants, keys, rungs=tuple(rungs.value) if questions else (), tasks=questions)
 
 
-def _with_plugins(variants: Node, modules: Collection[str]) -> Node:
-    """The variants, and one for each attention of these modules that none names, if they compare attentions."""
-    compared = variants.value.values() if isinstance(variants.value, dict) else ()
-    if not any("model.attention" in changes.value for changes in compared if isinstance(changes.value, dict)):
-        return variants
-    named = words_in(variants)
-    own = [kind for kind, made in Attention.kinds.items() if made.__module__ in modules and kind not in named]
-    more = from_python({kind: {"model.attention": {"kind": kind}} for kind in own}, "--plugin")
-    return replace(variants, value=variants.value | more.value, keys=variants.keys | more.keys)
+def _with_plugins(rows: Node, plugins: Sequence[Path]) -> Node:
+    """The variants, and one for each attention of the plugins that none names, if they compare attentions."""
+    every = rows.value.values() if isinstance(rows.value, dict) else ()
+    if not any("model.attention" in changes.value for changes in every if isinstance(changes.value, dict)):
+        return rows
+    words, modules = _words(rows), {*map(module_name, plugins)}
+    kinds = [kind for kind, cls in Attention.kinds.items() if cls.__module__ in modules and kind not in words]
+    more = from_python({kind: {"model.attention": {"kind": kind}} for kind in kinds}, "--plugin")
+    return replace(rows, value=rows.value | more.value, keys=rows.keys | more.keys)
 
 
-def words_in(node: Node) -> set[str]:
+def _words(node: Node) -> set[str]:
     """All words of a part of a config, but for its keys."""
     if isinstance(node.value, (dict, list)):
-        inside = node.value.values() if isinstance(node.value, dict) else node.value
-        return set[str]().union(*map(words_in, inside))
+        children = node.value.values() if isinstance(node.value, dict) else node.value
+        return set[str]().union(*map(_words, children))
     return {str(node.value)}
 
 
@@ -194,38 +245,22 @@ def _on_tasks(tasks: Node, rungs: Node) -> tuple[Node, dict[str, str]]:
 
 
 def _variants(
-    tree: Node, node: Node, mistakes: list[Mistake], tell: Tell | None
+    tree: Node, rows: Node, mistakes: list[Mistake], tell: Tell | None
 ) -> tuple[dict[str, RunConfig], tuple[str, ...]]:
     """The config of each variant, and all keys that a variant sets."""
-    if not isinstance(node.value, dict) or not node.value:
-        raise ConfigError([(node.where, "variants: expected `name: {group.key: value, ...}`, one a line")])
-    variants: dict[str, RunConfig] = {}
-    keys: dict[str, None] = {}
-    for name, changes in node.value.items():
-        where = node.keys[name]
-        if slug(name) in map(slug, variants) or not slug(name):
-            mistakes.append((where, f"variants: {name!r} needs a name of its own, with letters or digits in it"))
-        if not isinstance(changes.value, dict):
-            mistakes.append((changes.where, f"variants.{name}: expected {{group.key: value, ...}}"))
-            continue
-        own = copy.deepcopy(tree)
-        for key, value in changes.value.items():
-            if key == "training.seed":
-                mistakes.append((changes.keys[key], "the seeds of a comparison are in compare.seeds, for all variants"))
-            keys[key] = None
-            put(own, key, copy.deepcopy(value), changes.keys[key])
+    variants, keys = dict[str, RunConfig](), dict[str, None]()
+    for name, changes in named(rows, "variants", mistakes):
+        keys |= dict.fromkeys(changes.value)
+        if "training.seed" in changes.value:
+            place = "the seeds of a comparison are in compare.seeds, for all variants"
+            mistakes.append((changes.keys["training.seed"], place))
         try:
-            variants[name] = build(RunConfig, own, tell=under(name, tell))
+            variants[name] = build(RunConfig, changed(tree, changes), tell=under(name, tell))
             if variants[name].training.threads not in ("auto", 1):
-                mistakes.append((node.keys[name], f"variants.{name}: training.threads: {ONE_THREAD}"))
+                mistakes.append((rows.keys[name], f"variants.{name}: training.threads: {ONE_THREAD}"))
         except ConfigError as error:
             mistakes += error.mistakes
     return variants, tuple(keys)
-
-
-def under(name: str, tell: Tell | None) -> Tell | None:
-    """`tell` for the sentences of one variant, which then begin with its name."""
-    return None if tell is None else lambda sentence: tell(f"{name}: {sentence}")
 
 
 def _untunable(
@@ -241,16 +276,4 @@ def _untunable(
             try:
                 with_option(config, settings.tune.key, value)
             except ConfigError as error:
-                yield from ((node.where, f"compare.tune: {name}: {what}") for _, what in error.mistakes)
-
-
-def with_option(config: RunConfig, key: str, value: float) -> RunConfig:
-    """The config with another value of one option, group.key. Raises ConfigError."""
-    tree = from_python(to_python(config), "compare.tune")
-    put(tree, key, from_python(value, "compare.tune"), "compare.tune")
-    return build(RunConfig, tree)
-
-
-def slug(name: str) -> str:
-    """The name of a folder, made from any name."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+                yield from ((node.where, f"compare.tune: {name}: {message}") for _, message in error.mistakes)

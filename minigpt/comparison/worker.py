@@ -47,8 +47,8 @@ def do(task: dict[str, Any], send: Send) -> dict[str, Any]:
     try:
         lock = Lock(folder)
     except InUse as error:
-        said = folder / HOLDER
-        return {"event": "busy", "message": str(error), "beat": said.stat().st_mtime_ns if said.exists() else 0}
+        holder = folder / HOLDER
+        return {"event": "busy", "message": str(error), "beat": holder.stat().st_mtime_ns if holder.exists() else 0}
     with lock:
         result, _ = load_result(folder, task["key"])
         if result is None:

@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 from comparing import finished, small
 
-from minigpt.comparison import variants as compare
 from minigpt.comparison.experiment import SPEEDS, _read_speeds
 from minigpt.comparison.page import page
 from minigpt.comparison.results import RESULT, jobs, load_result, save_result
-from minigpt.comparison.summary import summarise, table, to_csv
+from minigpt.comparison.summary import csv_rows, in_words, summarise, to_csv
 from minigpt.comparison.variants import Comparison
 
 
@@ -27,31 +26,14 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Comparison]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MINIGPT_DATA", str(folder / "data"))
         patch.setattr("minigpt.text.corpus.DATA", folder / "data")
-        patch.setattr(compare, "RUNS", folder / "runs")
+        patch.setattr("minigpt.comparison.variants.RUNS", folder / "runs")
         found = small(folder, overrides=("compare.seeds=[1]", "training.max_steps=3"))
         finished(found)
         yield found
 
 
-VALUES: list[Any] = [
-    None,
-    True,
-    "a",
-    "",
-    "1",
-    [],
-    {},
-    [[]],
-    [["a"]],
-    {"a": 1},
-    -1,
-    0,
-    1e308,
-    -1e308,
-    2**62,
-    10**30,
-    1e-300,
-]
+VALUES: list[Any] = [None, True, "a", "", "1", [], {}, [[]], [["a"]], {"a": 1}]
+VALUES += [-1, 0, 1e308, -1e308, 2**62, 10**30, 1e-300]
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -86,21 +68,12 @@ def test_a_spoiled_result_is_made_again_or_can_be_shown(comparison: Comparison) 
         assert (result is None) == bool(why)
         if result is not None:
             summary = summarise(comparison, [(every[0], result), (every[1], good[1] or {})], "a test")
-            assert table(summary) and page(summary) and to_csv(summary)
+            assert in_words(summary) and page(summary) and to_csv(csv_rows(summary))
     assert refused > 100
     save_result(every[0].folder, good[0] or {})
 
 
-RAW = [
-    "",
-    "[]",
-    "1",
-    "null",
-    '{"result": 1, "sha256": "a"}',
-    '{"result": null}',
-    "[" * 100_000,
-    '{"result": "' + "[" * 9,
-]
+RAW = ["", "[]", "1", "null", '{"result": 1, "sha256": "a"}', '{"result": null}', "[" * 100_000, '{"result": "[[[[']
 
 
 @pytest.mark.parametrize("text", RAW, ids=range(len(RAW)))
@@ -131,7 +104,18 @@ def test_spoiled_speeds_are_measured_again(comparison: Comparison) -> None:
             assert speed["step"] > 0 and speed["step"] + speed["curve"] + speed["whole"] < 1e101
             assert all(isinstance(note, str) for note in speed["notes"])
     assert 200 < left < 400  # of two variants, about one was spoiled each time
-    for text in ("", "[]", "1", "[" * 100_000, '{"a": ' * 100_000, '{"a": {"step": NaN}}', "\0" * 1000):
+    speed = '{"step": 0.1, "curve": 0.2, "whole": 0.3, "notes": []}'
+    entries = [
+        "7",
+        "{}",
+        speed.replace("0.1", "NaN"),
+        speed.replace("0.2", '"cuda"'),
+        speed.replace("0.3", "1" + "0" * 400),
+    ]
+    odd = ["", "[]", "1", "NaN", "[" * 100_000, '{"a": ' * 100_000, "\0" * 1000]
+    for text in odd + [f'{{"a": {entry}}}' for entry in entries]:
         path.write_text(text, encoding="utf-8")
         assert _read_speeds(path) == {}
+    path.write_text(f'{{"a": {speed}}}', encoding="utf-8")
+    assert list(_read_speeds(path)) == ["a"]
     path.write_text(json.dumps(good), encoding="utf-8")
