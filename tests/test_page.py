@@ -17,7 +17,7 @@ from comparing import SMALL, finished, small
 from minigpt.comparison import variants as compare
 from minigpt.comparison.charts import curves_of, curves_svg
 from minigpt.comparison.figures import tabular, write_figures
-from minigpt.comparison.page import page
+from minigpt.comparison.page import page_of_variants as page
 from minigpt.comparison.summary import COLUMNS
 from minigpt.inspection.drawing import THEMES
 

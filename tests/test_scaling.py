@@ -27,7 +27,7 @@ from minigpt.comparison.growth import (
     trend_in_words,
 )
 from minigpt.comparison.growth_chart import growth_svg
-from minigpt.comparison.growth_page import page
+from minigpt.comparison.page import page_of_sizes as page
 from minigpt.comparison.power_law import PowerLaw, fit, loose
 from minigpt.comparison.results import RESULT, Job, jobs, save_result
 from minigpt.comparison.sizes import Scaling, blocks_of, load_scaling, refuse_fewer_kinds, refuse_other_settings

@@ -18,13 +18,11 @@ from typing import Any
 from tqdm import tqdm
 
 from minigpt.comparison import growth, staircase, summary
-from minigpt.comparison.growth_page import page as page_of_sizes
 from minigpt.comparison.matching import match_parameters
-from minigpt.comparison.page import page as page_of_variants
+from minigpt.comparison.page import page_of_sizes, page_of_tasks, page_of_variants
 from minigpt.comparison.pool import WorkerPool
 from minigpt.comparison.results import Job, code_digest, config_key, jobs, load_result
 from minigpt.comparison.sizes import Scaling
-from minigpt.comparison.staircase_page import staircase_page
 from minigpt.comparison.tuning import best, losses_of, notes_on, summary_of, trials, tuned
 from minigpt.comparison.variants import Comparison
 from minigpt.config.options import MOST, to_yaml
@@ -59,7 +57,7 @@ class Report:
 
 
 OF_VARIANTS = Report(summary.summarise, summary.csv_rows, page_of_variants, summary.in_words)
-OF_TASKS = Report(staircase.summarise, staircase.csv_rows, staircase_page, staircase.in_words)
+OF_TASKS = Report(staircase.summarise, staircase.csv_rows, page_of_tasks, staircase.in_words)
 OF_SIZES = Report(growth.summarise, growth.csv_rows, page_of_sizes, growth.in_words)
 
 

@@ -24,7 +24,7 @@ from minigpt.comparison.power_law import fit, loose
 from minigpt.comparison.results import Job
 from minigpt.comparison.sizes import Point, Scaling
 from minigpt.comparison.statistics import CONFIDENCE, Estimate, between, paired, t_quantile
-from minigpt.comparison.summary import aligned, below_floor
+from minigpt.comparison.summary import aligned, below_floor, number
 from minigpt.config.options import to_python
 from minigpt.system.terminal import one_line
 from minigpt.text.dataset import DataConfig
@@ -165,11 +165,6 @@ def _rate(scaling: Scaling) -> str:
 # ---------------------------------------------------------------------------------------------- as text
 
 
-def number(value: float | None) -> str:
-    """A loss as text; None is a dash."""
-    return "-" if value is None else f"{value:.4f}"
-
-
 def lines(summary: Mapping[str, Any]) -> list[list[str]]:
     """The table: a row for each kind with its loss at every size, its exponent, and its prediction."""
     points = summary["kinds"][0]["points"]
@@ -189,12 +184,20 @@ def in_words(summary: Mapping[str, Any]) -> str:
 
 
 def sentences(summary: Mapping[str, Any]) -> list[str]:
-    """The findings, one sentence each: the laws, the predictions, the gains."""
-    findings = list[str]()
+    """The laws, the predictions and the trends, one sentence each."""
+    return [*findings(summary), *trends(summary)]
+
+
+def findings(summary: Mapping[str, Any]) -> Iterator[str]:
+    """The law of each kind, and what it predicts, one sentence each."""
     for row in summary["kinds"]:
-        predictions = (prediction_in_words(row["kind"], point) for point in row["points"])
-        findings += [law_in_words(row, summary), *filter(None, predictions)]
-    return findings + [trend_in_words(row, summary) for row in summary["kinds"] if row["trend"]]
+        yield law_in_words(row, summary)
+        yield from filter(None, (prediction_in_words(row["kind"], point) for point in row["points"]))
+
+
+def trends(summary: Mapping[str, Any]) -> list[str]:
+    """How each gain over the baseline changes with the size, one sentence each."""
+    return [trend_in_words(row, summary) for row in summary["kinds"] if row["trend"]]
 
 
 def law_in_words(row: Mapping[str, Any], summary: Mapping[str, Any]) -> str:

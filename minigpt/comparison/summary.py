@@ -224,11 +224,11 @@ def accuracies(summary: Mapping[str, Any]) -> list[list[str]]:
     return [["variant", *summary["names"]], *rows]
 
 
-def tried(summary: Mapping[str, Any]) -> list[list[str]]:
+def tried(summary: Mapping[str, Any], title: str = "variant") -> list[list[str]]:
     """The cells of the table of trials: titles, and for each variant its losses and the value taken."""
     tuning = summary["tuning"]
     body = [[row["variant"], *map(number, row["losses"]), number(row["taken"], "g")] for row in tuning["variants"]]
-    return [["variant", *(f"{value:g}" for value in tuning["values"]), "taken"], *body]
+    return [[title, *(f"{value:g}" for value in tuning["values"]), "taken"], *body]
 
 
 def rows_of(summary: Mapping[str, Any]) -> list[dict[str, Any]]:

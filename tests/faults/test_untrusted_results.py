@@ -14,7 +14,7 @@ import pytest
 from comparing import finished, small
 
 from minigpt.comparison.experiment import SPEEDS, _read_speeds
-from minigpt.comparison.page import page
+from minigpt.comparison.page import page_of_variants as page
 from minigpt.comparison.results import RESULT, jobs, load_result, save_result
 from minigpt.comparison.summary import csv_rows, in_words, summarise, to_csv
 from minigpt.comparison.variants import Comparison
