@@ -196,6 +196,6 @@ def test_an_attention_of_a_plugin_gets_a_row(tmp_path: Path) -> None:
     ids=str,
 )
 def test_a_mistake_in_a_staircase_is_named(change: tuple[str, str], what: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as found:
+    with pytest.raises(ConfigError) as refused:
         load_comparison(str(written(tmp_path, STAIRS.replace(*change))))
-    assert what in str(found.value)
+    assert what in str(refused.value)

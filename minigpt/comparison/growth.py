@@ -113,9 +113,9 @@ def _trend(row: Mapping[str, Any], base: Mapping[str, Any], metric: str) -> dict
         )
         for seed, (b, a) in zip(seeds, changes):
             gains.setdefault(seed, []).append((math.log(of_baseline["parameters"]), b - a))
-    whole = [points for points in gains.values() if len(points) == len(sizes)]
-    several = len(whole) >= 2 and len({size["parameters"] for size in sizes}) >= 2
-    return {"sizes": sizes, "slope": slope_of(whole) if several else None}
+    complete = [points for points in gains.values() if len(points) == len(sizes)]
+    several = len(complete) >= 2 and len({size["parameters"] for size in sizes}) >= 2
+    return {"sizes": sizes, "slope": slope_of(complete) if several else None}
 
 
 def slope_of(seeds: Sequence[Sequence[tuple[float, float]]]) -> dict[str, Any]:
@@ -245,8 +245,8 @@ def trend_in_words(row: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     else:
         how = "grows" if (first.mean > 0) == better else f"turns into a {lag}" if turns else "shrinks"
         trend = f"The {gain} of {kind} against {base} {how}"
-    what = "difference of exponents" if summary["metric"] == "above" else "nats for each e-fold of parameters"
-    interval = f"{what} {slope['mean']:+.3g}, {slope['low']:+.3g} to {slope['high']:+.3g}"
+    unit = "difference of exponents" if summary["metric"] == "above" else "nats for each e-fold of parameters"
+    interval = f"{unit} {slope['mean']:+.3g}, {slope['low']:+.3g} to {slope['high']:+.3g}"
     amounts = (f"{amount(size['gain'], summary)} at {size['size']}" for size in (sizes[0], sizes[-1]))
     return f"{trend} from {sizes[0]['size']} to {sizes[-1]['size']} ({interval}): {', '.join(amounts)}."
 

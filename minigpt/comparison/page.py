@@ -12,8 +12,7 @@ from html import escape
 from typing import Any
 
 from minigpt.comparison import growth, staircase
-from minigpt.comparison.charts import Summary, curves_of, curves_svg, differences_svg
-from minigpt.comparison.growth_chart import growth_svg
+from minigpt.comparison.charts import Summary, curves_of, curves_svg, differences_svg, growth_svg
 from minigpt.comparison.summary import COLUMNS, cells, lines, marked, number, rows_of, sentences, span, tried
 from minigpt.comparison.swaps import AS_IT_IS, Swaps
 from minigpt.inspection.drawing import PAGE, Canvas
@@ -89,7 +88,7 @@ def page_of_variants(summary: Summary) -> str:
     parts = [
         card(f"Against {summary['baseline']}", _against_baseline(summary)),
         card("All variants", _main_table(summary)),
-        *_trials(summary),
+        *([_trials(summary)] if summary["tuning"] else []),
         *_curves(summary),
         *_names_tables(summary),
         *_example(summary),
@@ -127,13 +126,11 @@ def _main_table(summary: Summary) -> Iterator[str]:
     yield soft(note)
 
 
-def _trials(summary: Summary) -> Iterator[str]:
+def _trials(summary: Summary) -> str:
     """The trials of `compare.tune`: what was tried, and what was taken."""
-    tuning = summary["tuning"]
-    if tuning:
-        seeds = ", ".join(map(str, tuning["seeds"]))
-        note = f"Validation loss in nats a character, seed {seeds}. Taken: {escape(tuning['rule'])}."
-        yield card(f"Trials: {tuning['key']}", [table(tried(summary), "trials"), soft(note)])
+    tuning, seeds = summary["tuning"], ", ".join(map(str, summary["tuning"]["seeds"]))
+    note = f"Validation loss in nats a character, seed {seeds}. Taken: {escape(tuning['rule'])}."
+    return card(f"Trials: {tuning['key']}", [table(tried(summary), "trials"), soft(note)])
 
 
 def _curves(summary: Summary) -> Iterator[str]:
@@ -232,9 +229,9 @@ def _map(picture: str, tokens: Sequence[str], label: str) -> str:
             canvas.text(edge - 0.4 * size, middle, name, anchor="end")
             canvas.upward(middle, edge - 0.4 * size, name)
     letters = "".join(visible(token)[0] for token in tokens)
-    places = [edge + CELL * index for index in range(len(letters))]
+    starts = [edge + CELL * index for index in range(len(letters))]
     with canvas.group(class_="letters", font_size=10):
-        across, down = " ".join(str(x + 2) for x in places), " ".join(str(y + 8) for y in places)
+        across, down = " ".join(str(x + 2) for x in starts), " ".join(str(y + 8) for y in starts)
         canvas.draw("text", escape(letters), x=across, y=edge - 4, fill="ink")
         canvas.draw("text", escape(letters), x=" ".join([str(edge - 9)] * len(letters)), y=down, fill="ink")
     return canvas.svg(edge + side, edge + side, label)
@@ -244,8 +241,8 @@ def _runs(summary: Summary) -> str:
     """A table of all runs."""
     rows = [["variant", "seed", "status", *COLUMNS]]
     for run in summary["runs"]:
-        known = {key: run.get(key) for key, _ in COLUMNS.values()}
-        rows.append([marked(run), str(run["seed"]), run["status"], *cells(known)])
+        of_columns = {key: run.get(key) for key, _ in COLUMNS.values()}
+        rows.append([marked(run), str(run["seed"]), run["status"], *cells(of_columns)])
     return folded(f"{len(rows) - 1} runs", table(rows, "all runs"), style="printed")
 
 

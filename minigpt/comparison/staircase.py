@@ -79,9 +79,9 @@ def summarise(
 ) -> dict[str, Any]:
     """All results of a staircase: the content of results.json."""
     runs = {name: [r for job, r in results if job.variant == name] for name in staircase.variants}
-    places = [(rung, task) for rung in staircase.rungs for task in staircase.tasks]
-    cells = {place: _cell(staircase, cell_name(*place), runs) for place in places}
-    solved = {place: cell["solved"] for place, cell in cells.items()}
+    pairs = [(rung, task) for rung in staircase.rungs for task in staircase.tasks]
+    cells = {pair: _cell(staircase, cell_name(*pair), runs) for pair in pairs}
+    solved = {pair: cell["solved"] for pair, cell in cells.items()}
     return {
         "comparison": staircase.name,
         "command": command,
@@ -125,15 +125,14 @@ def _task(
     assert isinstance(task, Task)
     nothing = ceiling(task, "nothing", tells_neighbours(config.model))
     answers = {rung: dict(results[0].get("answered", ())) for rung, results in of_rungs.items() if results}
-    text, asked = telling_text(task, answers, {rung: solved[rung, name] for rung in of_rungs}), 0
-    if text:
-        asked = range(len(text))[task.answers(text)][0]
+    text = telling_text(task, answers, {rung: solved[rung, name] for rung in of_rungs})
+    target = range(len(text))[task.answers(text)][0] if text else 0
     return {
         "task": name,
         "question": staircase.tasks[name],
         "chance": nothing.value if nothing else None,
-        "text": text[1:asked],
-        "answer": text[asked : asked + 1],
+        "text": text[1:target],
+        "answer": text[target : target + 1],
         "answers": {rung: of_texts[text] for rung, of_texts in answers.items() if text in of_texts},
     }
 
@@ -197,11 +196,11 @@ def rows(summary: Summary) -> Iterator[list[str]]:
 def surprises(summary: Summary) -> Iterator[str]:
     """Sentences on runs that are above their ceiling, and on runs that did not finish."""
     for cell in summary["cells"]:
-        where, top = f"{cell['rung']} on {cell['task']}", cell["ceiling"]
+        name, top = f"{cell['rung']} on {cell['task']}", cell["ceiling"]
         if top and cell["values"] and max(cell["values"]) > top["value"] + SLACK:
-            yield f"{where}: {max(cell['values']):.2f} is above the ceiling of {top['value']:.2f}."
+            yield f"{name}: {max(cell['values']):.2f} is above the ceiling of {top['value']:.2f}."
         if cell["trouble"]:
-            yield f"{where}: {cell['trouble']}."
+            yield f"{name}: {cell['trouble']}."
 
 
 def in_words(summary: Summary) -> str:
