@@ -36,6 +36,7 @@ from minigpt.comparison.statistics import paired
 from minigpt.comparison.tuning import trials
 from minigpt.config.options import to_python
 from minigpt.inspection.drawing import THEMES
+from minigpt.runs.report import silent
 from minigpt.system.errors import UserError
 
 SIZES = [3500.0, 6200, 9700, 13900, 24700, 38600]
@@ -384,7 +385,7 @@ def test_the_table_the_chart_and_the_file_have_the_same_numbers(tmp_path: Path) 
     json.dumps(summary, allow_nan=False)
     assert lines(summary)[1][1] == f"{summary['kinds'][0]['points'][0]['mean']:.4f}"
     assert len(list(csv_rows(summary))) == 1 + 36
-    write_figures(summary, tmp_path / "figures", [].append)
+    write_figures(summary, tmp_path / "figures", silent)
     for name, theme in THEMES.items():
         picture = (tmp_path / "figures" / f"growth-{name}.svg").read_text("utf-8")
         assert picture == growth_svg(summary, 720, theme)

@@ -100,12 +100,11 @@ def test_intervals_of_trained_models_cover_zero_as_often_as_they_claim(
 ) -> None:
     """One config with many seeds: 120 real runs, put at random into comparisons of 3 pairs."""
     monkeypatch.setattr("minigpt.text.corpus.DATA", tmp_path)
-    losses = []
+    data, losses = {"windows": "documents", "stories": {"count": 600, "validation": 40}}, []
+    shape = {"n_layer": 1, "n_embd": 8, "block_size": 64, "attention": {"kind": "multi_head", "n_head": 2}}
     for seed in range(120):
-        data = {"windows": "documents", "stories": {"count": 600, "validation": 40}}
-        model = {"n_layer": 1, "n_embd": 8, "block_size": 64, "attention": {"kind": "multi_head", "n_head": 2}}
         training = {"batch_size": 4, "max_steps": 10, "seed": seed, "device": "cpu"}
-        config = from_dict(RunConfig, {"data": data, "model": model, "training": training})
+        config = from_dict(RunConfig, {"data": data, "model": shape, "training": training})
         dataset, aligned, _, model, optimizer = prepare(config)
         for _ in train(model, dataset, optimizer, config.training):
             pass

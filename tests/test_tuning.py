@@ -79,8 +79,8 @@ def test_trials_see_neither_the_texts_nor_the_sizes_on_which_the_runs_are_measur
 
 
 def test_what_is_taken_is_told_where_it_is_at_the_edge() -> None:
-    losses = {"low": [1.0, 2.0, 3.0], "middle": [2.0, 1.0, 3.0], "none": [None] * 3}
-    low, none = notes_on(tried(**{name: {n: [loss] for n, loss in enumerate(of, 1)} for name, of in losses.items()}))
+    edge, middle, diverged = {1: [1.0], 2: [2.0], 3: [3.0]}, {1: [2.0], 2: [1.0], 3: [3.0]}, {1: [None], 2: [None]}
+    low, none = notes_on(tried(low=edge, middle=middle, none=diverged))
     assert low == "low: the x.y taken, 1, is the smallest tried; a smaller one may be better"
     assert none == "none: no trial has a loss, x.y stays as it is"
 

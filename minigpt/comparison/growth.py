@@ -45,7 +45,7 @@ def summarise(
             left_out.append(f"{job.who} is left out: it {result['status']}: {result['message']}")
         elif below_floor(result):
             left_out.append(f"{job.who} is left out: its loss is below the floor")
-        if result["status"] == "done" and (metric == "loss" or not below_floor(result)):
+        else:
             losses[job.variant][job.seed] = result[metric]
     kinds = dict.fromkeys(point.kind for point in scaling.points.values())
     rows = [_row(kind, scaling, losses, 0.0 if metric == "above" else None) for kind in kinds]
@@ -73,10 +73,8 @@ def _row(kind: str, scaling: Scaling, losses: Mapping[str, Mapping[int, float]],
     """The row of a kind: its points, its power law, and what the law predicts."""
     points = [_point(point, losses[variant]) for variant, point in scaling.points.items() if point.kind == kind]
     fitted = [p for p in points if not p["held_out"] and p["mean"] is not None]
-    sizes = [p["parameters"] for p in fitted]
-    if len(set(sizes)) < len(sizes):
-        return {"kind": kind, "points": points, "law": {"trouble": "two sizes have as many parameters"}}
-    law = fit(sizes, [p["mean"] for p in fitted], floor)
+    sizes, means = [p["parameters"] for p in fitted], [p["mean"] for p in fitted]
+    law = fit(sizes, means, floor) if len({*sizes}) == len(sizes) else "two sizes have as many parameters"
     if isinstance(law, str):
         return {"kind": kind, "points": points, "law": {"trouble": law}}
     for point in points if not law.trouble else ():

@@ -11,8 +11,9 @@ from dataclasses import asdict
 from html import escape
 from typing import Any
 
-from minigpt.comparison import growth, staircase
+from minigpt.comparison import growth
 from minigpt.comparison.charts import Summary, curves_of, curves_svg, differences_svg, growth_svg
+from minigpt.comparison.staircase import SLACK, accuracy_span, ceiling_in_words, cells_of, surprises
 from minigpt.comparison.summary import COLUMNS, cells, lines, marked, number, rows_of, sentences, span, tried
 from minigpt.comparison.swaps import AS_IT_IS, Swaps
 from minigpt.inspection.drawing import PAGE, Canvas
@@ -91,7 +92,7 @@ def page_of_variants(summary: Summary) -> str:
         *([_trials(summary)] if summary["tuning"] else []),
         *_curves(summary),
         *_names_tables(summary),
-        *_example(summary),
+        *([_story(summary["example"]), _attention(summary)] if summary["example"] else []),
         card("All runs", [_runs(summary)]),
     ]
     about = f"<p>{escape(summary['held_equal'])}</p>"
@@ -160,27 +161,22 @@ them, the probability of all characters that are possible."""
         yield card(title, [table([["variant", *names], *body], title.lower()), soft(note)])
 
 
-def _example(summary: Summary) -> Iterator[str]:
-    if summary["example"]:
-        yield card("One new story, as each reader reads it", _story(summary["example"]))
-        yield card("Attention in that story", _attention(summary))
-
-
-def _story(example: Mapping[str, Any]) -> Iterator[str]:
+def _story(example: Mapping[str, Any]) -> str:
     """One story, a row for each reader. The less probable a character was, the stronger its colour."""
-    yield soft("""The stronger its colour, the less probable a character was. Where the ideal reader has colour, the
+    parts = [
+        soft("""The stronger its colour, the less probable a character was. Where the ideal reader has colour, the
 story makes a random choice. Where only a model has colour, it did not remember. What was less probable than one half
 is underlined. Point at a character for its probability.""")
+    ]
     readers = {"ideal reader": example["ideal"], "forgetful reader": example["forgetful"]}
     readers |= {name: look["probabilities"] for name, look in example["variants"].items()}
     for start in range(0, len(example["text"]), LINE):
-        piece, rows = slice(start, start + LINE), []
+        piece, rows = slice(start, start + LINE), ""
         for name, probabilities in readers.items():
-            letters = zip(example["text"][piece], example["takes"][piece], probabilities[piece])
-            rows.append(
-                f'<tr><th scope="row">{escape(name)}</th>' + "".join(_letter(*letter) for letter in letters) + "</tr>"
-            )
-        yield scrolling(f"the story from character {start + 1}", f'<table class="story">{"".join(rows)}</table>')
+            letters = map(_letter, example["text"][piece], example["takes"][piece], probabilities[piece])
+            rows += f'<tr><th scope="row">{escape(name)}</th>{"".join(letters)}</tr>'
+        parts.append(scrolling(f"the story from character {start + 1}", f'<table class="story">{rows}</table>'))
+    return card("One new story, as each reader reads it", parts)
 
 
 def _letter(letter: str, takes: str, probability: float | None) -> str:
@@ -191,16 +187,17 @@ def _letter(letter: str, takes: str, probability: float | None) -> str:
     return f'<td class="{style}" title="{escape(visible(letter))}: {probability:.3f}, {escape(takes)}">{text}</td>'
 
 
-def _attention(summary: Summary) -> Iterator[str]:
+def _attention(summary: Summary) -> str:
     """The attention maps of every layer and head for the example story."""
-    yield soft("""Rows are queries, columns are keys, in the order of the story; the stronger, the larger: blue above
+    parts = [
+        soft("""Rows are queries, columns are keys, in the order of the story; the stronger, the larger: blue above
 zero, orange below. Open a map for its full size, with every letter.""")
+    ]
     for name, look in summary["example"]["variants"].items():
-        if look["attention"]:
-            maps = f'<div class="maps">{"".join(_maps(look))}</div>'
-            yield folded(escape(name), maps, opened=name == summary["baseline"])
-        else:
-            yield f"<p>{escape(name)}: it has no attention weights to show</p>"
+        maps = f'<div class="maps">{"".join(_maps(look))}</div>'
+        without = f"<p>{escape(name)}: it has no attention weights to show</p>"
+        parts.append(folded(escape(name), maps, opened=name == summary["baseline"]) if look["attention"] else without)
+    return card("Attention in that story", parts)
 
 
 def _maps(look: Mapping[str, Any]) -> Iterator[str]:
@@ -258,22 +255,21 @@ def page_of_tasks(summary: Summary) -> str:
     ]
     title = f"Staircase: {summary['comparison']}"
     heading = f"Which rung answers which question? {summary['comparison']}"
-    about, notes = f"<p>{escape(summary['held_equal'])}</p>", [*summary["notes"], *staircase.surprises(summary)]
+    about, notes = f"<p>{escape(summary['held_equal'])}</p>", [*summary["notes"], *surprises(summary)]
     return report(title, heading, about, summary["command"], notes, parts, STYLE_OF_TASKS)
 
 
 def _squares(summary: Summary) -> Iterator[str]:
-    tasks = [task["task"] for task in summary["tasks"]]
-    rows: list[list[str | Cell]] = [["rung", *tasks]]
+    rows: list[list[str | Cell]] = [["rung", *(task["task"] for task in summary["tasks"])]]
     for rung in summary["rungs"]:
-        squares = [staircase.cell_of(summary, rung, task) for task in tasks]
-        accuracies = [f"<b>{staircase.shown(cell)}</b><small>{staircase.under(cell)}</small>" for cell in squares]
-        rows.append([rung, *(Cell(html, "solved" * cell["solved"]) for html, cell in zip(accuracies, squares))])
+        cells = cells_of(summary, rung)
+        squares = [f"<b>{accuracy_span(cell)}</b><small>{ceiling_in_words(cell)}</small>" for cell in cells]
+        rows.append([rung, *(Cell(html, "solved" * cell["solved"]) for html, cell in zip(squares, cells))])
     yield table(rows, "the squares", "squares")
     yield soft(f"""The share of right answers, the lowest and the highest of {len(summary["seeds"])} seeds. A filled
 square: solved with every seed. Below it stands the ceiling, what a reader with the means of this rung can reach over
 all texts: "at most" is exact, "about" an estimate. By chance, the texts of a run may be easier or harder by
-{staircase.SLACK}.""")
+{SLACK}.""")
 
 
 def _examples(summary: Summary) -> Iterator[str]:
@@ -293,10 +289,10 @@ def _reasons(summary: Summary) -> Iterator[str]:
     """Why a rung cannot do better, by task."""
     for task in summary["tasks"]:
         rungs_of = dict[str, list[str]]()  # of each reason
-        for rung in summary["rungs"]:
-            cell = staircase.cell_of(summary, rung, task["task"])
-            if cell["ceiling"]:
-                rungs_of.setdefault(cell["ceiling"]["why"], []).append(f"{rung} ({staircase.under(cell)})")
+        for cell in summary["cells"]:
+            if cell["task"] == task["task"] and cell["ceiling"]:
+                name = f"{cell['rung']} ({ceiling_in_words(cell)})"
+                rungs_of.setdefault(cell["ceiling"]["why"], []).append(name)
         for reason, rungs in rungs_of.items():
             yield f"<dt>{escape(task['task'])}: {escape(', '.join(rungs))}</dt><dd>{escape(reason)}</dd>"
 
