@@ -371,13 +371,28 @@ def test_the_largest_size_is_predicted_without_having_been_seen(tmp_path: Path) 
     assert first["law"] == summary_of(changed, {})["kinds"][0]["law"]  # the fit knows nothing of the held-out size
 
 
-def test_a_run_that_diverged_is_left_out_and_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("result", "reason"),
+    [
+        ({"status": "diverged", "message": "step 3: nan"}, "it diverged: step 3: nan"),
+        ({"status": "done", "loss": 0.1, "above": -0.1, "characters": 10_000}, "its loss is below the floor"),
+    ],
+)
+def test_a_run_that_diverged_or_cannot_be_is_left_out_and_named(
+    result: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
     scaling = read(tmp_path)
-    results = [(job, {"status": "diverged", "message": "step 3: nan"}) for job in jobs(scaling, [], False)]
-    summary = summarise(scaling, results, "a test", [])
-    assert "heads, 1 x 8, seed 1 is left out: it diverged: step 3: nan" in summary["notes"]
+    summary = summarise(scaling, [(job, result) for job in jobs(scaling, [], False)], "a test", [])
+    assert f"heads, 1 x 8, seed 1 is left out: {reason}" in summary["notes"]
     assert "too few sizes: 0" in sentences(summary)[0] and lines(summary)[1][1] == "-"
     page(summary)
+
+
+def test_sizes_of_as_many_parameters_have_no_law(tmp_path: Path) -> None:
+    scaling = read(tmp_path)
+    points = {variant: replace(point, parameters=1000) for variant, point in scaling.points.items()}
+    summary = summary_of(replace(scaling, points=points), {})
+    assert {row["law"]["trouble"] for row in summary["kinds"]} == {"two sizes have as many parameters"}
 
 
 def test_the_table_the_chart_and_the_file_have_the_same_numbers(tmp_path: Path) -> None:
