@@ -125,16 +125,13 @@ def test_names_are_text_and_never_markup(folder: Path) -> None:
 def test_no_text_of_the_results_is_markup(folder: Path) -> None:
     """Markup in any text of a result.json from someone else adds no tag to the page."""
     results = json.loads((folder / "results.json").read_text("utf-8"))
-    plain, evil = (
-        Tables(page(spoiled(results, "x"))),
-        Tables(page(spoiled(results, '"><script>1</script><img src=//x>'))),
-    )
+    plain, evil = (Tables(page(spoiled(results, text))) for text in ("x", '"><script>1</script><img src=//x>'))
     assert evil.tags == plain.tags and "script" not in evil.tags
     assert all(address.startswith("data:") for address in evil.addresses)
     assert len(evil.addresses) == len(plain.addresses)
 
 
-KEPT = ("metric", "baseline", "variant", "names", "status", "match")  # they choose what is shown
+DECIDING = ("metric", "baseline", "variant", "names", "status", "match")  # they choose what is shown
 
 
 def spoiled(value: Any, text: str, key: str = "") -> Any:
@@ -143,7 +140,7 @@ def spoiled(value: Any, text: str, key: str = "") -> Any:
         return {name: spoiled(child, text, name) for name, child in value.items()}
     if isinstance(value, list):
         return [spoiled(child, text, key) for child in value]
-    return text if isinstance(value, str) and key not in KEPT else value
+    return text if isinstance(value, str) and key not in DECIDING else value
 
 
 def test_the_story_is_shown_as_every_reader_reads_it(folder: Path) -> None:
@@ -186,12 +183,7 @@ def test_a_real_browser_finds_nothing_wrong(folder: Path, visit: Visit, width: i
     sizes = "[...document.querySelectorAll('svg text')].map(t => t.getBoundingClientRect()).filter(r => r.width)"
     heights = opened.evaluate(f"{sizes}.map(r => Math.min(r.width, r.height))")
     assert len(heights) > 50 and min(heights) > 5  # a letter is higher than wide: 5 pixels are those of an i
-    assert violations(with_scripts(folder, visit, width, theme)) == []
-
-
-def with_scripts(folder: Path, visit: Visit, width: int, theme: str) -> Any:
-    """The page without its policy, which would stop axe."""
-    return visit(folder / "page.html", width, theme, bypass_csp=True)
+    assert violations(visit(folder / "page.html", width, theme, bypass_csp=True)) == []  # the policy would stop axe
 
 
 def test_printed_tables_are_whole(folder: Path, visit: Visit) -> None:
@@ -222,20 +214,13 @@ def test_a_map_has_its_words_and_opens_to_its_letters(folder: Path, visit: Visit
     )
 
 
-BREAKS: dict[str, tuple[str, str]] = {
-    "a script": ("<script>throw Error('x')</script>", "violates"),
-    "a picture from outside": ('<img src="http://127.0.0.1:9/x.png">', "violates"),
-}
-
-
-@pytest.mark.parametrize("what", BREAKS)
-def test_the_policy_lets_nothing_in(folder: Path, tmp_path: Path, visit: Visit, what: str) -> None:
+@pytest.mark.parametrize("html", ["<script>throw Error('x')</script>", '<img src="http://127.0.0.1:9/x.png">'])
+def test_the_policy_lets_nothing_in(folder: Path, tmp_path: Path, visit: Visit, html: str) -> None:
     """The tests above would notice a script or an external address; the policy in the page's head blocks both."""
-    wrong, said = BREAKS[what]
-    text = (folder / "page.html").read_text("utf-8").replace("</body>", f"{wrong}</body>")
+    text = (folder / "page.html").read_text("utf-8").replace("</body>", f"{html}</body>")
     (tmp_path / "page.html").write_text(text, "utf-8")
     opened = visit(tmp_path / "page.html")
-    assert any(said in line for line in opened.complaints)
+    assert any("violates" in line for line in opened.complaints)
     opened.complaints.clear()
 
 
