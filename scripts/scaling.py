@@ -16,13 +16,11 @@ import sys
 
 from minigpt import command
 from minigpt.comparison.experiment import Experiment
-from minigpt.comparison.growth_chart import growth_svg
+from minigpt.comparison.figures import write_figures
 from minigpt.comparison.sizes import load_scaling, refuse_fewer_kinds, refuse_other_settings
-from minigpt.inspection.drawing import THEMES
-from minigpt.inspection.figures import WIDTH
 from minigpt.runs.report import say
 from minigpt.system.errors import UserError
-from minigpt.system.folder import first_lines, write_whole
+from minigpt.system.folder import first_lines
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -35,9 +33,7 @@ def main(arguments: argparse.Namespace) -> None:
     say("")
     say(experiment.report.in_words(summary))
     if arguments.figures is not None:
-        arguments.figures.mkdir(parents=True, exist_ok=True)
-        for name, theme in THEMES.items():
-            write_whole(arguments.figures / f"growth-{name}.svg", growth_svg(summary, WIDTH, theme))
+        write_figures(summary, arguments.figures, say)
     say(f"\n{scaling.folder / 'page.html'} shows the results; results.json and results.csv have the numbers")
     if failures:
         raise UserError(f"{'; '.join(first_lines(failures))}; the same command tries the failed runs again")

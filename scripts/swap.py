@@ -15,9 +15,9 @@ import shlex
 import sys
 
 from minigpt import command
+from minigpt.comparison.page import page_of_swaps
 from minigpt.comparison.summary import aligned
-from minigpt.comparison.swaps import Swaps, SwapsConfig, table
-from minigpt.comparison.swaps_page import page
+from minigpt.comparison.swaps import Swaps, SwapsConfig
 from minigpt.config import options as config
 from minigpt.fast.threads import use_threads
 from minigpt.runs.report import say
@@ -41,12 +41,11 @@ def main(arguments: argparse.Namespace) -> None:
     try:
         swaps.run(arguments.only)
     finally:
-        if swaps.rows[0].measured is not None:
-            write_whole(
-                swaps.folder / "page.html", page(swaps, shlex.join(["python", "scripts/swap.py", *sys.argv[1:]]))
-            )
+        if swaps.measurement(swaps.rows[0]) is not None:
+            command_line = shlex.join(["python", "scripts/swap.py", *sys.argv[1:]])
+            write_whole(swaps.folder / "page.html", page_of_swaps(swaps, command_line))
     say("")
-    say("\n".join(aligned(table(swaps))))
+    say("\n".join(aligned(swaps.table())))
     say(f"\n{swaps.folder / 'page.html'} shows the results; the same command goes on where it was stopped")
 
 

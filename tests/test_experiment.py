@@ -73,13 +73,13 @@ def test_two_comparisons_at_a_time_share_the_work_and_no_folder(
 ) -> None:
     monkeypatch.setattr("minigpt.comparison.pool.JsonProcess", ForkedProcess)  # for both, until both have ended
     comparison = small(tmp_path, SMALL.replace("max_steps: 6", "max_steps: 60"))
-    found: list[Any] = []
-    both = [threading.Thread(target=lambda: found.append(run(comparison))) for _ in range(2)]
+    results: list[Any] = []
+    both = [threading.Thread(target=lambda: results.append(run(comparison))) for _ in range(2)]
     for thread in both:
         thread.start()
     for thread in both:
         thread.join()
-    (first, _), (second, _) = found
+    (first, _), (second, _) = results
     assert first["runs"] == second["runs"]  # including the seconds: each run was done once, by one of them
 
 
@@ -106,11 +106,11 @@ def test_a_run_of_another_process_is_told_and_not_waited_for_when_that_is_silent
     comparison, said = small(tmp_path), list[str]()
     folder = jobs(comparison, ())[0].folder
     folder.mkdir(parents=True)
-    with Lock(folder), pytest.raises(UserError) as found:
+    with Lock(folder), pytest.raises(UserError) as failed:
         Experiment(comparison, (), False, said.append).run("a test")
     who = f"{folder} is in use by process {os.getpid()} on {os.uname().nodename}: two runs cannot share a folder"
     assert f"run: mean, seed 1: {who}; its result is used" in said
-    assert f"mean, seed 1: {who}; it has given no sign of life for 2 s: end it; the other runs" in str(found.value)
+    assert f"mean, seed 1: {who}; it has given no sign of life for 2 s: end it; the other runs" in str(failed.value)
 
 
 def test_what_differs_is_measured_and_the_numbers_agree(tmp_path: Path) -> None:
@@ -119,10 +119,9 @@ def test_what_differs_is_measured_and_the_numbers_agree(tmp_path: Path) -> None:
     summary, _ = finished(comparison)
     mean, one = summary["variants"]
     pairs = [(load_result(job.folder, job.key)[0] or {}) for job in jobs(comparison, ())]
-    ours, theirs = ([r["above"] for r in pairs if r["variant"] == name] for name in ("mean", "one head"))
-    expected = sum(a - b for a, b in zip(ours, theirs)) / 2
-    assert mean["difference"]["mean"] == pytest.approx(expected)
-    assert mean["above"] == pytest.approx(sum(ours) / 2)
+    of_mean, of_head = ([r["above"] for r in pairs if r["variant"] == name] for name in ("mean", "one head"))
+    assert mean["difference"]["mean"] == pytest.approx(sum(a - b for a, b in zip(of_mean, of_head)) / 2)
+    assert mean["above"] == pytest.approx(sum(of_mean) / 2)
     assert one["above"] == pytest.approx(one["loss"] - summary["floor"])
     assert mean["cache_bytes_per_token"] < 1 < one["cache_bytes_per_token"] == 2 * 16 * 4
     assert one["flops_per_token"] > mean["flops_per_token"]
@@ -331,21 +330,13 @@ def test_no_worker_outlives_the_command(tmp_path: Path) -> None:
         assert command.stdout is not None
         assert any("runs to do" in line for line in command.stdout)
         wait_until(lambda: len(children(command.pid)) == 2, command)
-        mine = children(command.pid)
-    wait_until(lambda: all(state(pid) == "Z" for pid in mine))  # it was killed
+        workers = children(command.pid)
+    wait_until(lambda: all(state(pid) == "Z" for pid in workers))  # it was killed
 
 
 def children(parent: int) -> list[int]:
-    found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                fields = Path(f"/proc/{entry}/stat").read_text().rsplit(")", 1)[1].split()
-            except OSError:
-                continue
-            if int(fields[1]) == parent:
-                found.append(int(entry))
-    return found
+    """The processes that any thread of a process has started."""
+    return [int(pid) for file in Path(f"/proc/{parent}/task").glob("*/children") for pid in file.read_text().split()]
 
 
 def state(pid: int) -> str:

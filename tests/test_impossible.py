@@ -14,7 +14,7 @@ import pytest
 from comparing import finished, small
 from running import script, well
 
-from minigpt.comparison.page import page
+from minigpt.comparison.page import page_of_variants as page
 from minigpt.comparison.results import jobs, load_result
 from minigpt.comparison.summary import in_words, summarise
 from minigpt.comparison.variants import Comparison
@@ -118,7 +118,7 @@ def test_the_table_and_the_page_say_so(compared: Compared) -> None:
     assert "\nleaky (impossible) " in shown and "\nright (impossible)" not in shown
     assert f"leaky: {summary['variants'][1]['trouble']}" in shown
     assert "better than right" not in shown and "leaky against" not in shown
-    assert html.count("<td>leaky (impossible)</td>") == 3  # in the table, and of two runs
+    assert html.count('<th scope="row">leaky (impossible)</th>') == 3  # in the table, and of two runs
     assert "<b>leaky</b>: seed 1, 2 not compared: impossible: " in html
     assert html.count("<polyline") == 4  # a curve of each variant, for two widths
 

@@ -17,7 +17,7 @@ from comparing import SMALL, finished, small
 from minigpt.comparison import variants as compare
 from minigpt.comparison.charts import curves_of, curves_svg
 from minigpt.comparison.figures import tabular, write_figures
-from minigpt.comparison.page import page
+from minigpt.comparison.page import page_of_variants as page
 from minigpt.comparison.summary import COLUMNS
 from minigpt.inspection.drawing import THEMES
 
@@ -81,17 +81,17 @@ def check_numbers(dom: str, results: dict[str, Any]) -> None:
     assert head == ["variant", *COLUMNS]
     assert [row[0] for row in rows] == [*(v["variant"] for v in results["variants"]), "the forgetful reader"]
     for row, variant in zip(rows, results["variants"]):
-        for shown, (key, form) in zip(row[1:], COLUMNS.values()):
+        for cell, (key, form) in zip(row[1:], COLUMNS.values()):
             digits = int(form[-2]) if "." in form else 0
-            assert float(shown.replace(",", "")) == pytest.approx(variant[key], abs=0.5000001 * 10**-digits)
-            assert shown.replace(",", "").count(".") == (digits > 0)
+            assert float(cell.replace(",", "")) == pytest.approx(variant[key], abs=0.5000001 * 10**-digits)
+            assert cell.replace(",", "").count(".") == (digits > 0)
     assert float(rows[-1][2]) == pytest.approx(results["forgetful"], abs=5.1e-5)
-    for name, what in ((NAMES, "accuracy"), ("how much of it is remembered", "remembered")):
+    for name, score in ((NAMES, "accuracy"), ("how much of it is remembered", "remembered")):
         head, *rows = tables[name]
         for row, variant in zip(rows, results["variants"]):
             assert row[0] == variant["variant"]
-            for takes, shown in zip(head[1:], row[1:]):
-                assert float(shown) == pytest.approx(variant[what][takes], abs=5.1e-4)
+            for takes, cell in zip(head[1:], row[1:]):
+                assert float(cell) == pytest.approx(variant[score][takes], abs=5.1e-4)
     assert len(tables["all runs"]) == 1 + len(results["runs"])
 
 
@@ -108,10 +108,10 @@ def test_a_wrong_number_in_the_page_is_noticed(folder: Path) -> None:
 
 def test_no_address_points_outside_and_there_is_no_script(folder: Path) -> None:
     text = (folder / "page.html").read_text("utf-8")
-    found = Tables(text)
-    assert len(found.addresses) > 3
-    assert all(address.startswith("data:") for address in found.addresses)
-    assert found.tags & {"script", "iframe", "object", "embed", "form", "base"} == set()
+    tables = Tables(text)
+    assert len(tables.addresses) > 3
+    assert all(address.startswith("data:") for address in tables.addresses)
+    assert tables.tags & {"script", "iframe", "object", "embed", "form", "base"} == set()
     rest = re.sub(r'"data:image/png;base64,[A-Za-z0-9+/=]+"', "", text)
     assert not re.search(r"https?:|//[a-z]|@import|url\(", rest)
 
@@ -125,16 +125,13 @@ def test_names_are_text_and_never_markup(folder: Path) -> None:
 def test_no_text_of_the_results_is_markup(folder: Path) -> None:
     """Markup in any text of a result.json from someone else adds no tag to the page."""
     results = json.loads((folder / "results.json").read_text("utf-8"))
-    plain, evil = (
-        Tables(page(spoiled(results, "x"))),
-        Tables(page(spoiled(results, '"><script>1</script><img src=//x>'))),
-    )
+    plain, evil = (Tables(page(spoiled(results, text))) for text in ("x", '"><script>1</script><img src=//x>'))
     assert evil.tags == plain.tags and "script" not in evil.tags
     assert all(address.startswith("data:") for address in evil.addresses)
     assert len(evil.addresses) == len(plain.addresses)
 
 
-KEPT = ("metric", "baseline", "variant", "names", "status", "match")  # they choose what is shown
+DECIDING = ("metric", "baseline", "variant", "names", "status", "match")  # they choose what is shown
 
 
 def spoiled(value: Any, text: str, key: str = "") -> Any:
@@ -143,7 +140,7 @@ def spoiled(value: Any, text: str, key: str = "") -> Any:
         return {name: spoiled(child, text, name) for name, child in value.items()}
     if isinstance(value, list):
         return [spoiled(child, text, key) for child in value]
-    return text if isinstance(value, str) and key not in KEPT else value
+    return text if isinstance(value, str) and key not in DECIDING else value
 
 
 def test_the_story_is_shown_as_every_reader_reads_it(folder: Path) -> None:
@@ -153,8 +150,8 @@ def test_the_story_is_shown_as_every_reader_reads_it(folder: Path) -> None:
     rows = [row for name, table in tables.items() if name.startswith("the story from character") for row in table]
     readers = ["ideal reader", "forgetful reader", "<b>&amp;", "mean", "one head"]
     for reader in readers:
-        told = "".join("".join(row[1:]) for row in rows if row[0] == reader)
-        assert told.replace("\xa0", " ") == example["text"]
+        story = "".join("".join(row[1:]) for row in rows if row[0] == reader)
+        assert story.replace("\xa0", " ") == example["text"]
     assert set(example["variants"]) == set(readers[2:])
     for look in example["variants"].values():
         assert len(look["probabilities"]) == len(example["text"]) == len(example["ideal"])
@@ -166,10 +163,10 @@ def test_a_comparison_without_a_floor_has_a_page_too(folder: Path) -> None:
     results = json.loads((folder / "results.json").read_text("utf-8"))
     bare = results | {"metric": "loss", "floor": None, "forgetful": None, "names": [], "example": None}
     bare["variants"] = [v | {"above": None, "accuracy": {}, "remembered": {}} for v in results["variants"]]
-    found = Tables(page(bare)).tables
-    assert len(found["all variants"]) == 4
-    assert [row[2] for row in found["all variants"][1:]] == ["-"] * 3
-    assert NAMES not in found
+    tables = Tables(page(bare)).tables
+    assert len(tables["all variants"]) == 4
+    assert [row[2] for row in tables["all variants"][1:]] == ["-"] * 3
+    assert NAMES not in tables
 
 
 # ---- a real browser ----
@@ -178,43 +175,38 @@ def test_a_comparison_without_a_floor_has_a_page_too(folder: Path) -> None:
 @pytest.mark.parametrize(("width", "theme"), QUICK_THEMES)
 def test_a_real_browser_finds_nothing_wrong(folder: Path, visit: Visit, width: int, theme: str) -> None:
     """No script error, no request, nothing beyond the edge of a phone, and what WCAG 2.2 A and AA ask for."""
-    shown = visit(folder / "page.html", width, theme)
-    assert overflow(shown) == 0
-    assert shown.locator(".narrow:visible").count() == 2 * (width == 390)  # the two charts, drawn for it
-    assert shown.locator(".broad:visible").count() == 2 * (width == 1280)
-    check_numbers(shown.content(), json.loads((folder / "results.json").read_text("utf-8")))
+    opened = visit(folder / "page.html", width, theme)
+    assert overflow(opened) == 0
+    assert opened.locator(".narrow:visible").count() == 2 * (width == 390)  # the two charts, drawn for it
+    assert opened.locator(".broad:visible").count() == 2 * (width == 1280)
+    check_numbers(opened.content(), json.loads((folder / "results.json").read_text("utf-8")))
     sizes = "[...document.querySelectorAll('svg text')].map(t => t.getBoundingClientRect()).filter(r => r.width)"
-    heights = shown.evaluate(f"{sizes}.map(r => Math.min(r.width, r.height))")
+    heights = opened.evaluate(f"{sizes}.map(r => Math.min(r.width, r.height))")
     assert len(heights) > 50 and min(heights) > 5  # a letter is higher than wide: 5 pixels are those of an i
-    assert violations(with_scripts(folder, visit, width, theme)) == []
-
-
-def with_scripts(folder: Path, visit: Visit, width: int, theme: str) -> Any:
-    """The page without its policy, which would stop axe."""
-    return visit(folder / "page.html", width, theme, bypass_csp=True)
+    assert violations(visit(folder / "page.html", width, theme, bypass_csp=True)) == []  # the policy would stop axe
 
 
 def test_printed_tables_are_whole(folder: Path, visit: Visit) -> None:
     """With margins, in the dark theme too: nothing is cut off, and what was folded is there."""
-    shown = visit(folder / "page.html", 700, "dark")
-    assert cut(shown) == []
-    shown.emulate_media(media="print")
-    boxes = shown.evaluate(
+    opened = visit(folder / "page.html", 700, "dark")
+    assert cut(opened) == []
+    opened.emulate_media(media="print")
+    boxes = opened.evaluate(
         "[...document.querySelectorAll('table')].map(t => [t.getBoundingClientRect().right, t.offsetHeight])"
     )
     assert len(boxes) > 5 and all(0 < right <= 700 and height > 30 for right, height in boxes)
-    assert shown.evaluate("[...document.querySelectorAll('.wide')].every(w => w.scrollWidth <= w.clientWidth)")
-    assert shown.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert opened.evaluate("[...document.querySelectorAll('.wide')].every(w => w.scrollWidth <= w.clientWidth)")
+    assert opened.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
 
 
 def test_a_map_has_its_words_and_opens_to_its_letters(folder: Path, visit: Visit) -> None:
     """By keyboard, with the letters of the story, a line end in front, along both sides."""
-    shown = visit(folder / "page.html")
+    opened = visit(folder / "page.html")
     story = json.loads((folder / "results.json").read_text("utf-8"))["example"]["text"]
-    small = shown.locator("details[open] details.map").first
+    small = opened.locator("details[open] details.map").first
     assert small.locator(".words").is_visible() and not small.locator(".letters").is_visible()
     small.locator("summary").focus()
-    shown.keyboard.press("Enter")
+    opened.keyboard.press("Enter")
     assert not small.locator(".words").is_visible()
     assert (
         small.locator(".letters text").all_text_contents()
@@ -222,30 +214,23 @@ def test_a_map_has_its_words_and_opens_to_its_letters(folder: Path, visit: Visit
     )
 
 
-BREAKS: dict[str, tuple[str, str]] = {
-    "a script": ("<script>throw Error('x')</script>", "violates"),
-    "a picture from outside": ('<img src="http://127.0.0.1:9/x.png">', "violates"),
-}
-
-
-@pytest.mark.parametrize("what", BREAKS)
-def test_the_policy_lets_nothing_in(folder: Path, tmp_path: Path, visit: Visit, what: str) -> None:
+@pytest.mark.parametrize("html", ["<script>throw Error('x')</script>", '<img src="http://127.0.0.1:9/x.png">'])
+def test_the_policy_lets_nothing_in(folder: Path, tmp_path: Path, visit: Visit, html: str) -> None:
     """The tests above would notice a script or an external address; the policy in the page's head blocks both."""
-    wrong, said = BREAKS[what]
-    text = (folder / "page.html").read_text("utf-8").replace("</body>", f"{wrong}</body>")
+    text = (folder / "page.html").read_text("utf-8").replace("</body>", f"{html}</body>")
     (tmp_path / "page.html").write_text(text, "utf-8")
-    shown = visit(tmp_path / "page.html")
-    assert any(said in line for line in shown.complaints)
-    shown.complaints.clear()
+    opened = visit(tmp_path / "page.html")
+    assert any("violates" in line for line in opened.complaints)
+    opened.complaints.clear()
 
 
 def test_a_curve_has_the_spread_of_its_seeds(folder: Path) -> None:
     results = json.loads((folder / "results.json").read_text("utf-8"))
     for row in results["variants"]:
-        mine = [run["curve"] for run in results["runs"] if run["variant"] == row["variant"]]
+        curves = [run["curve"] for run in results["runs"] if run["variant"] == row["variant"]]
         for number, (step, low, high) in enumerate(row["spread"]):
-            above = [curve[number][-1] for curve in mine]
-            assert (step, low, high) == (mine[0][number][0], min(above), max(above))
+            above = [curve[number][-1] for curve in curves]
+            assert (step, low, high) == (curves[0][number][0], min(above), max(above))
             assert low < row["curve"][number][2] < high
     text = (folder / "page.html").read_text("utf-8")
     assert text.count("<polygon") == text.count("<polyline") == 2 * len(results["variants"])  # in two widths
@@ -255,10 +240,10 @@ def test_a_single_evaluation_has_a_spread_too(folder: Path) -> None:
     results = json.loads((folder / "results.json").read_text("utf-8"))
     for row in results["variants"]:
         row["curve"], row["spread"] = [[6, 3.0, 2.0]], [[6, 1.0, 3.0]]
-    found = curves_of(results)
-    assert found is not None
-    root = xml.etree.ElementTree.fromstring(curves_svg(found, 820, THEMES["light"]))
-    bars, dots = ([one for one in root if one.tag.endswith(name)] for name in ("polyline", "circle"))
+    curves = curves_of(results)
+    assert curves is not None
+    root = xml.etree.ElementTree.fromstring(curves_svg(curves, 820, THEMES["light"]))
+    bars, dots = ([element for element in root if element.tag.endswith(name)] for name in ("polyline", "circle"))
     assert len(bars) == len(dots) == len(results["variants"])
     for bar, dot in zip(bars, dots):
         heights = [float(point.split(",")[1]) for point in str(bar.get("points")).split()]
@@ -314,9 +299,9 @@ WORDS |= {"quotedbl": '"', "asciigrave": "`"}
 def read_cell(cell: str) -> str:
     """The text of a cell."""
     form = r"\\text(\w+)\{\}|\\([{}$&#%_])|\$([+-])\$|\{\}|([^\\{}$&#%_~^])"
-    found = list(re.finditer(form, cell))
-    assert "".join(one[0] for one in found) == cell
-    return "".join(WORDS.get(one[1], "") or one[2] or one[3] or one[4] or "" for one in found).strip()
+    pieces = list(re.finditer(form, cell))
+    assert "".join(piece[0] for piece in pieces) == cell
+    return "".join(WORDS.get(piece[1], "") or piece[2] or piece[3] or piece[4] or "" for piece in pieces).strip()
 
 
 def test_no_character_of_a_name_is_a_command_of_tex() -> None:

@@ -17,6 +17,8 @@ from browser import QUICK_THEMES, Visit, cut, overflow, violations
 from running import script
 
 from minigpt.comparison import variants
+from minigpt.comparison.charts import growth_svg
+from minigpt.comparison.figures import write_figures
 from minigpt.comparison.growth import (
     csv_rows,
     lines,
@@ -26,8 +28,7 @@ from minigpt.comparison.growth import (
     summarise,
     trend_in_words,
 )
-from minigpt.comparison.growth_chart import growth_svg
-from minigpt.comparison.growth_page import page
+from minigpt.comparison.page import page_of_sizes as page
 from minigpt.comparison.power_law import PowerLaw, fit, loose
 from minigpt.comparison.results import RESULT, Job, jobs, save_result
 from minigpt.comparison.sizes import Scaling, blocks_of, load_scaling, refuse_fewer_kinds, refuse_other_settings
@@ -35,6 +36,7 @@ from minigpt.comparison.statistics import paired
 from minigpt.comparison.tuning import trials
 from minigpt.config.options import to_python
 from minigpt.inspection.drawing import THEMES
+from minigpt.runs.report import silent
 from minigpt.system.errors import UserError
 
 SIZES = [3500.0, 6200, 9700, 13900, 24700, 38600]
@@ -58,9 +60,9 @@ def read(folder: Path, text: str = SMALL, *overrides: str) -> Scaling:
 
 
 def law_of(sizes: list[float], losses: Any, floor: float | None) -> PowerLaw:
-    found = fit(sizes, list(losses), floor)
-    assert isinstance(found, PowerLaw)
-    return found
+    law = fit(sizes, list(losses), floor)
+    assert isinstance(law, PowerLaw)
+    return law
 
 
 # ------------------------------------------------------------------------------------------------------------ the fit
@@ -96,28 +98,20 @@ def test_intervals_cover_the_truth_as_often_as_they_say(
 
 
 @pytest.mark.parametrize(
-    ("losses", "what"),
+    ("losses", "floor", "reason"),
     [
-        ([0.8, 0.7, 0.4, 0.05, 0.006, 0.006], "no power law: the curve explains"),  # the stories: a cliff
-        ([0.8, 0.79, 0.81, 0.8, 0.805, 0.8], "no power law shown: the exponent may be zero"),
-        ([1.0, 0.97, 0.94, 0.88, 0.72, 0.6], "no power law"),  # it bends downward
-        ([0.8, 0.4, 0.2, 0.1, 0.01, 0.0], "the curve has reached the floor: at 38,600 parameters"),
+        ([0.8, 0.7, 0.4, 0.05, 0.006, 0.006], 0.0, "no power law: the curve explains"),  # the stories: a cliff
+        ([0.8, 0.79, 0.81, 0.8, 0.805, 0.8], 0.0, "no power law shown: the exponent may be zero"),
+        ([1.0, 0.97, 0.94, 0.88, 0.72, 0.6], 0.0, "no power law"),  # it bends downward
+        ([0.8, 0.4, 0.2, 0.1, 0.01, 0.0], 0.0, "the curve has reached the floor: at 38,600 parameters"),
+        ([3.95, 3.61, 3.07, 2.74, 2.59], None, "these sizes do not determine an exponent"),  # hardly trained
+        ([3.0, 2.0, 1.0], 0.0, "too few sizes: 3 for 2 constants; an interval needs 4 or more"),
+        ([4.0, 3.0, 2.0, 1.5], None, "too few sizes: 4 for 3 constants; an interval needs 5 or more"),
     ],
 )
-def test_what_is_no_power_law_is_said_in_words(losses: list[float], what: str) -> None:
-    found = fit(SIZES, losses, 0.0)
-    assert what in (found if isinstance(found, str) else found.trouble)
-
-
-def test_a_fall_that_only_begins_has_no_exponent() -> None:
-    """Losses of models that have hardly started to learn: a curve that bends the other way."""
-    law = law_of(SIZES[:5], [3.95, 3.61, 3.07, 2.74, 2.59], None)
-    assert "these sizes do not determine an exponent" in law.trouble
-
-
-def test_too_few_sizes_have_no_interval() -> None:
-    assert fit(SIZES[:3], [3, 2, 1], 0.0) == "too few sizes: 3 for 2 constants; an interval needs 4 or more"
-    assert "4 for 3 constants" in str(fit(SIZES[:4], [4, 3, 2, 1.5], None))
+def test_what_is_no_power_law_is_said_in_words(losses: list[float], floor: float | None, reason: str) -> None:
+    law = fit(SIZES[: len(losses)], losses, floor)
+    assert reason in (law if isinstance(law, str) else law.trouble)
 
 
 def test_an_end_that_the_sizes_do_not_show_is_called_so() -> None:
@@ -132,12 +126,12 @@ def test_an_end_that_the_sizes_do_not_show_is_called_so() -> None:
 
 
 def test_every_kind_is_made_at_every_size_with_the_batches_of_the_baseline(tmp_path: Path) -> None:
-    found = read(tmp_path, SMALL.replace("tokens: 96", "tokens_per_parameter: 0.5"))
-    assert len(found.variants) == len(found.points) == 18
-    for variant, point in found.points.items():
-        config = found.variants[variant]
+    scaling = read(tmp_path, SMALL.replace("tokens: 96", "tokens_per_parameter: 0.5"))
+    assert len(scaling.variants) == len(scaling.points) == 18
+    for variant, point in scaling.points.items():
+        config = scaling.variants[variant]
         assert point.parameters == blocks_of(config) and point.held_out == (config.model.n_embd == 32)
-        base = found.points[f"heads, 1 x {config.model.n_embd}"]
+        base = scaling.points[f"heads, 1 x {config.model.n_embd}"]
         assert point.tokens == base.tokens == 32 * config.training.max_steps
         assert 0.5 * base.parameters <= point.tokens < 0.5 * base.parameters + 32
         heads = getattr(config.model.attention, "n_head", None)
@@ -145,8 +139,8 @@ def test_every_kind_is_made_at_every_size_with_the_batches_of_the_baseline(tmp_p
 
 
 def test_the_rate_follows_its_rule(tmp_path: Path) -> None:
-    found = read(tmp_path, SMALL, "scaling.rate_power=-1", "training.optimizer.learning_rate=0.01")
-    rates = [config.training.optimizer.learning_rate for config in found.variants.values()]
+    scaling = read(tmp_path, SMALL, "scaling.rate_power=-1", "training.optimizer.learning_rate=0.01")
+    rates = [config.training.optimizer.learning_rate for config in scaling.variants.values()]
     assert rates[0] == 0.01 and rates[-1] == pytest.approx(0.01 / 4)
 
 
@@ -197,8 +191,8 @@ def test_a_mistake_is_said_once_and_names_the_key(tmp_path: Path, override: str,
 
 def test_a_budget_on_the_command_line_takes_the_place_of_the_other(tmp_path: Path) -> None:
     """Only from there: a file with both is refused."""
-    found = read(tmp_path, SMALL, "scaling.tokens_per_parameter=0.5")
-    assert found.settings.tokens is None and found.settings.tokens_per_parameter == 0.5
+    scaling = read(tmp_path, SMALL, "scaling.tokens_per_parameter=0.5")
+    assert scaling.settings.tokens is None and scaling.settings.tokens_per_parameter == 0.5
     with pytest.raises(UserError, match="and not both"):
         read(tmp_path, SMALL, "scaling.tokens_per_parameter=0.5", "scaling.tokens=96")
 
@@ -276,9 +270,9 @@ def test_the_unit_is_what_the_loss_counts(tmp_path: Path) -> None:
 
 
 def test_the_config_that_ships_can_be_made() -> None:
-    found = load_scaling("scaling.yaml")
-    kinds, sizes = ({getattr(point, what) for point in found.points.values()} for what in ("kind", "size"))
-    assert len(found.variants) == len(kinds) * len(sizes) and len(sizes) > 3  # so few have no interval
+    scaling = load_scaling("scaling.yaml")
+    kinds, sizes = ({getattr(point, what) for point in scaling.points.values()} for what in ("kind", "size"))
+    assert len(scaling.variants) == len(kinds) * len(sizes) and len(sizes) > 3  # so few have no interval
 
 
 # -------------------------------------------------------------------------------------------------------- what is found
@@ -296,15 +290,6 @@ def summary_of(scaling: Scaling, gains: dict[str, float], noise: float = 0.01, m
     return summarise(scaling, results, "a <test>", [])
 
 
-def test_a_gain_that_grows_shrinks_or_shows_no_trend(tmp_path: Path) -> None:
-    scaling = read(tmp_path, SMALL.replace("seeds: [1, 2]", "seeds: [1, 2, 3, 4]"))
-    said = sentences(summary_of(scaling, {"mean": -0.1, "four": 0.0}))
-    assert any(line.startswith("The lag of mean against heads grows from 1 x 8 to 1 x 32") for line in said)
-    assert any(line.startswith("four against heads: no trend shown in 6 sizes, from 1 x 8") for line in said)
-    grown = sentences(summary_of(scaling, {"four": 0.2}))
-    assert any(line.startswith("The gain of four against heads grows") for line in grown)
-
-
 ENDS = {  # the gains of the smallest and the largest size, each less and more 0.02 in two seeds -> the sentence
     (0.3, 0.6): "The gain of mean against heads grows",
     (0.6, 0.3): "The gain of mean against heads shrinks",
@@ -319,7 +304,7 @@ ENDS = {  # the gains of the smallest and the largest size, each less and more 0
 }
 
 
-def told(scaling: Scaling, gains: Sequence[float], spread: Callable[[int, int], float]) -> str:
+def trend_of(scaling: Scaling, gains: Sequence[float], spread: Callable[[int, int], float]) -> str:
     """The sentence about gains, one a size; `spread` is added for a seed at a size."""
     results = []
     for job in jobs(scaling, [], False):
@@ -327,9 +312,9 @@ def told(scaling: Scaling, gains: Sequence[float], spread: Callable[[int, int], 
         at = sizes.index(scaling.points[job.variant].size)
         loss = math.exp(-(gains[at] + spread(job.seed, at)) if kind == "mean" else 0)
         results.append((job, {"status": "done", "message": "", "loss": loss, "above": loss, "characters": 1000}))
-    found = summarise(scaling, results, "", [])
-    trend = trend_in_words(found["kinds"][1], found)
-    assert escape(trend) in page(found) and trend in sentences(found)
+    summary = summarise(scaling, results, "", [])
+    trend = trend_in_words(summary["kinds"][1], summary)
+    assert escape(trend) in page(summary) and trend in sentences(summary)
     return trend
 
 
@@ -341,7 +326,7 @@ def test_the_words_of_a_trend_are_those_that_its_interval_and_those_of_its_ends_
     scaling = read(tmp_path)
     sizes = [p.parameters for p in scaling.points.values() if p.kind == "heads"]
     share = np.log(np.array(sizes) / sizes[0]) / math.log(sizes[-1] / sizes[0])
-    assert told(
+    assert trend_of(
         scaling, ends[0] + (ends[1] - ends[0]) * share, lambda seed, at: (0.02 + 1e-4 * at) * (2 * seed - 3)
     ).startswith(ENDS[ends] + " from 1 x 8 to 1 x 32 (")
 
@@ -349,7 +334,7 @@ def test_the_words_of_a_trend_are_those_that_its_interval_and_those_of_its_ends_
 def test_a_gain_that_goes_up_and_down_with_the_size_is_no_trend(tmp_path: Path) -> None:
     """Although all seeds are alike: the line through these sizes falls, and its interval is from their scatter."""
     up_and_down = [0.3, 0.5, 0.1, 0.4, 0.0, 0.3]
-    assert "no trend shown in 6 sizes" in told(read(tmp_path), up_and_down, lambda seed, at: 1e-5 * seed)
+    assert "no trend shown in 6 sizes" in trend_of(read(tmp_path), up_and_down, lambda seed, at: 1e-5 * seed)
 
 
 def test_the_interval_of_a_trend_is_that_of_the_seeds_or_that_of_the_line(tmp_path: Path) -> None:
@@ -370,8 +355,8 @@ def test_without_a_floor_gains_are_in_nats(tmp_path: Path) -> None:
 
 
 def test_the_exponents_differ_by_the_slope_of_the_gain(tmp_path: Path) -> None:
-    found = summary_of(read(tmp_path), {"mean": -0.1}, noise=1e-6)
-    slope = found["kinds"][1]["trend"]["slope"]
+    summary = summary_of(read(tmp_path), {"mean": -0.1}, noise=1e-6)
+    slope = summary["kinds"][1]["trend"]["slope"]
     assert slope["mean"] == pytest.approx(-0.1, abs=1e-4) and slope["pairs"] == 2
 
 
@@ -386,25 +371,42 @@ def test_the_largest_size_is_predicted_without_having_been_seen(tmp_path: Path) 
     assert first["law"] == summary_of(changed, {})["kinds"][0]["law"]  # the fit knows nothing of the held-out size
 
 
-def test_a_run_that_diverged_is_left_out_and_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("result", "reason"),
+    [
+        ({"status": "diverged", "message": "step 3: nan"}, "it diverged: step 3: nan"),
+        ({"status": "done", "loss": 0.1, "above": -0.1, "characters": 10_000}, "its loss is below the floor"),
+    ],
+)
+def test_a_run_that_diverged_or_cannot_be_is_left_out_and_named(
+    result: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
     scaling = read(tmp_path)
-    made = jobs(scaling, [], False)
-    results = [(job, {"status": "diverged", "message": "step 3: nan"}) for job in made]
-    found = summarise(scaling, results, "a test", [])
-    assert "heads, 1 x 8, seed 1 is left out: it diverged: step 3: nan" in found["notes"]
-    assert "too few sizes: 0" in sentences(found)[0] and lines(found)[1][1] == "-"
-    page(found)
+    summary = summarise(scaling, [(job, result) for job in jobs(scaling, [], False)], "a test", [])
+    assert f"heads, 1 x 8, seed 1 is left out: {reason}" in summary["notes"]
+    assert "too few sizes: 0" in sentences(summary)[0] and lines(summary)[1][1] == "-"
+    page(summary)
+
+
+def test_sizes_of_as_many_parameters_have_no_law(tmp_path: Path) -> None:
+    scaling = read(tmp_path)
+    points = {variant: replace(point, parameters=1000) for variant, point in scaling.points.items()}
+    summary = summary_of(replace(scaling, points=points), {})
+    assert {row["law"]["trouble"] for row in summary["kinds"]} == {"two sizes have as many parameters"}
 
 
 def test_the_table_the_chart_and_the_file_have_the_same_numbers(tmp_path: Path) -> None:
-    found = summary_of(read(tmp_path), {"mean": -0.1})
-    json.dumps(found, allow_nan=False)
-    assert lines(found)[1][1] == f"{found['kinds'][0]['points'][0]['mean']:.4f}"
-    assert len(list(csv_rows(found))) == 1 + 36
-    for theme in THEMES.values():
-        drawn = xml.etree.ElementTree.fromstring(growth_svg(found, 720, theme))
+    summary = summary_of(read(tmp_path), {"mean": -0.1})
+    json.dumps(summary, allow_nan=False)
+    assert lines(summary)[1][1] == f"{summary['kinds'][0]['points'][0]['mean']:.4f}"
+    assert len(list(csv_rows(summary))) == 1 + 36
+    write_figures(summary, tmp_path / "figures", silent)
+    for name, theme in THEMES.items():
+        picture = (tmp_path / "figures" / f"growth-{name}.svg").read_text("utf-8")
+        assert picture == growth_svg(summary, 720, theme)
+        drawn = xml.etree.ElementTree.fromstring(picture)
         assert len(drawn.findall(".//{http://www.w3.org/2000/svg}circle")) == 18
-    html = page(found)
+    html = page(summary)
     assert "of all kinds <b>584 to 12,704</b>" in html and "positions trained on <b>96</b>" in html
     assert "a &lt;test&gt;" in html and "<test>" not in html and "http" not in html.replace("http-equiv", "")
 
@@ -454,8 +456,8 @@ def test_a_page_is_not_replaced_by_one_of_fewer_kinds(tmp_path: Path, monkeypatc
     whole = read(tmp_path)
     refuse_fewer_kinds(whole)  # nothing is there
     whole.folder.mkdir(parents=True)
-    made = [(job, {"status": "diverged", "message": ""}) for job in jobs(whole, [])]
-    (whole.folder / "results.json").write_text(json.dumps(summarise(whole, made, "", [])), encoding="utf-8")
+    results = [(job, {"status": "diverged", "message": ""}) for job in jobs(whole, [])]
+    (whole.folder / "results.json").write_text(json.dumps(summarise(whole, results, "", [])), encoding="utf-8")
     refuse_fewer_kinds(whole)
     refuse_fewer_kinds(read(tmp_path, SMALL, "kinds.more={model.attention: linear}"))
     with pytest.raises(UserError, match="has a page that compares four too: give all its kinds, or another --name"):

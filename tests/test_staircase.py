@@ -12,19 +12,19 @@ from comparing import elsewhere, finished, work_here, written  # noqa: F401
 
 from minigpt.comparison.experiment import Experiment
 from minigpt.comparison.figures import write_figures
+from minigpt.comparison.page import page_of_tasks
 from minigpt.comparison.pool import WorkerPool
 from minigpt.comparison.results import TEXTS
 from minigpt.comparison.staircase import (
     accuracy,
+    accuracy_span,
     ceiling_of,
     in_words,
     means_of,
-    shown,
     staircase_svg,
     surprises,
     telling_text,
 )
-from minigpt.comparison.staircase_page import staircase_page
 from minigpt.comparison.variants import load_comparison
 from minigpt.config.options import from_dict
 from minigpt.inspection.drawing import THEMES
@@ -70,7 +70,7 @@ def test_every_rung_is_trained_on_every_task_and_stands_beside_its_ceiling(tmp_p
         assert accuracy(result) == pytest.approx(sum(right) / 20)
     for task in summary["tasks"]:
         assert task["answers"].keys() == {"mean", "dot product"} and task["text"].endswith(("|", task["text"][-1]))
-    text, page = in_words(summary), staircase_page(summary)
+    text, page = in_words(summary), page_of_tasks(summary)
     assert "at most 0.34" in text and "at most 0.34" in page and "What is a&#x27;s number?" in page
     for theme in THEMES.values():
         xml.etree.ElementTree.fromstring(staircase_svg(summary, theme))
@@ -96,7 +96,7 @@ def test_a_browser_finds_nothing_wrong_with_the_page(visit: Visit, tmp_path: Pat
     ceiling, names = {"value": 0.34, "exact": True, "why": "it cannot"}, ["most", "match", "trio"]
     texts = {"text": "a3b5c7d1e9f2", "answer": "5", "answers": {"mean": "3"}}
     (tmp_path / "page.html").write_text(
-        staircase_page(
+        page_of_tasks(
             {
                 **{"comparison": "stairs", "held_equal": "steps", "command": "python scripts/" + "x" * 60},
                 **{"notes": [], "seeds": [1, 2], "rungs": ["mean"]},
@@ -126,7 +126,11 @@ def test_the_example_of_a_task_shows_which_rungs_can_answer() -> None:
 def test_what_is_solved_and_what_is_above_its_ceiling_is_said() -> None:
     top = {"value": 0.34, "exact": True, "why": "it cannot"}
     cell: dict[str, Any] = {"rung": "mean", "task": "match", "values": [0.3, 0.37], "ceiling": top, "trouble": ""}
-    assert shown(cell) == "0.30 to 0.37" and shown({"values": [1.0, 0.999]}) == "1.00" and shown({"values": []}) == "-"
+    assert (
+        accuracy_span(cell) == "0.30 to 0.37"
+        and accuracy_span({"values": [1.0, 0.999]}) == "1.00"
+        and accuracy_span({"values": []}) == "-"
+    )
     assert [*surprises({"cells": [cell]})] == ["mean on match: 0.37 is above the ceiling of 0.34."]
     assert [*surprises({"cells": [cell | {"values": [0.35]}]})] == []
     assert [*surprises({"cells": [cell | {"values": [], "trouble": "seed 1 diverged"}]})] == [
@@ -196,6 +200,6 @@ def test_an_attention_of_a_plugin_gets_a_row(tmp_path: Path) -> None:
     ids=str,
 )
 def test_a_mistake_in_a_staircase_is_named(change: tuple[str, str], what: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as found:
+    with pytest.raises(ConfigError) as refused:
         load_comparison(str(written(tmp_path, STAIRS.replace(*change))))
-    assert what in str(found.value)
+    assert what in str(refused.value)

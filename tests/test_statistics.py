@@ -47,30 +47,30 @@ def test_the_distribution_is_the_integral_of_its_density(degrees: int) -> None:
     assert t_cdf(-2.0, degrees) == pytest.approx(1 - t_cdf(2.0, degrees))
 
 
-def test_a_difference_by_hand() -> None:
-    found = paired([3.0, 4.0, 8.0], [1.0, 3.0, 5.0])  # 2, 1, 3: mean 2, deviation 1
-    assert found.mean == 2
-    assert found.high is not None
-    assert found.high - found.mean == pytest.approx(4.3027 / 3**0.5, abs=1e-4)
-    assert found.mean - (found.low or 0) == pytest.approx(found.high - found.mean)
-    assert (found.pairs, found.shown) == (3, False)
-    assert paired([3.0, 3.1, 2.9], [1.0, 1.0, 1.0]).shown
-    assert paired([1.0, 1.0, 1.0], [3.0, 3.1, 2.9]).shown
+@pytest.mark.parametrize(
+    ("values", "base", "mean", "margin", "shown"),
+    [
+        ([3.0, 4.0, 8.0], [1.0, 3.0, 5.0], 2.0, 4.3027 / 3**0.5, False),  # 2, 1, 3: deviation 1
+        ([3.0, 3.1, 2.9], [1.0, 1.0, 1.0], 2.0, 0.43027 / 3**0.5, True),
+        ([1.0, 1.0, 1.0], [3.0, 3.1, 2.9], -2.0, 0.43027 / 3**0.5, True),
+        ([0.1, 0.2, 0.3], [0.1, 0.2, 0.3], 0.0, 0.0, False),  # a thing is exactly equal to itself
+    ],
+)
+def test_a_difference_by_hand(values: list[float], base: list[float], mean: float, margin: float, shown: bool) -> None:
+    difference = paired(values, base)
+    assert difference.mean == pytest.approx(mean, abs=1e-15)
+    assert difference.low == pytest.approx(mean - margin, abs=1e-4 * margin)
+    assert difference.high == pytest.approx(mean + margin, abs=1e-4 * margin)
+    assert (difference.pairs, difference.shown) == (3, shown)
 
 
 def test_pairs_take_out_what_both_share() -> None:
     """Luck that changes both runs of a pair by the same amount does not widen the interval."""
     luck = [0.0, 10.0, -5.0, 3.0]
     wobble = [0.01, -0.02, 0.0, 0.01]
-    ours = [1 + shared + own for shared, own in zip(luck, wobble)]
-    assert paired(ours, luck).shown
-    assert not paired(ours, [0.0] * 4).shown
-
-
-def test_a_thing_is_exactly_equal_to_itself() -> None:
-    losses = [0.1, 0.2, 0.3]
-    same = paired(losses, losses)
-    assert (same.mean, same.low, same.high, same.shown) == (0, 0, 0, False)
+    values = [1 + shared + own for shared, own in zip(luck, wobble)]
+    assert paired(values, luck).shown
+    assert not paired(values, [0.0] * 4).shown
 
 
 def test_one_pair_has_no_interval_and_none_is_refused() -> None:
@@ -88,9 +88,9 @@ def test_intervals_cover_as_often_as_they_claim(pairs: int) -> None:
     trials = 4000
     covered = 0
     for _ in range(trials):
-        found = paired([draw.gauss(0.3, 1) for _ in range(pairs)], [draw.gauss(0.1, 2) for _ in range(pairs)])
-        assert found.low is not None and found.high is not None
-        covered += found.low <= 0.2 <= found.high
+        difference = paired([draw.gauss(0.3, 1) for _ in range(pairs)], [draw.gauss(0.1, 2) for _ in range(pairs)])
+        assert difference.low is not None and difference.high is not None
+        covered += difference.low <= 0.2 <= difference.high
     assert covered / trials == pytest.approx(0.95, abs=0.011)  # three standard deviations
 
 
@@ -100,21 +100,11 @@ def test_intervals_of_trained_models_cover_zero_as_often_as_they_claim(
 ) -> None:
     """One config with many seeds: 120 real runs, put at random into comparisons of 3 pairs."""
     monkeypatch.setattr("minigpt.text.corpus.DATA", tmp_path)
-    losses = []
+    data, losses = {"windows": "documents", "stories": {"count": 600, "validation": 40}}, []
+    shape = {"n_layer": 1, "n_embd": 8, "block_size": 64, "attention": {"kind": "multi_head", "n_head": 2}}
     for seed in range(120):
-        config = from_dict(
-            RunConfig,
-            {
-                "data": {"windows": "documents", "stories": {"count": 600, "validation": 40}},
-                "model": {
-                    "n_layer": 1,
-                    "n_embd": 8,
-                    "block_size": 64,
-                    "attention": {"kind": "multi_head", "n_head": 2},
-                },
-                "training": {"batch_size": 4, "max_steps": 10, "seed": seed, "device": "cpu"},
-            },
-        )
+        training = {"batch_size": 4, "max_steps": 10, "seed": seed, "device": "cpu"}
+        config = from_dict(RunConfig, {"data": data, "model": shape, "training": training})
         dataset, aligned, _, model, optimizer = prepare(config)
         for _ in train(model, dataset, optimizer, config.training):
             pass
@@ -124,7 +114,7 @@ def test_intervals_of_trained_models_cover_zero_as_often_as_they_claim(
     for _ in range(200):
         draw.shuffle(losses)
         for first in range(0, 120, 6):
-            found = paired(losses[first : first + 3], losses[first + 3 : first + 6])
-            assert found.low is not None and found.high is not None
-            covered.append(found.low <= 0 <= found.high)
+            difference = paired(losses[first : first + 3], losses[first + 3 : first + 6])
+            assert difference.low is not None and difference.high is not None
+            covered.append(difference.low <= 0 <= difference.high)
     assert mean(covered) == pytest.approx(0.95, abs=0.02)

@@ -6,7 +6,8 @@ import json
 import re
 import shlex
 import signal
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import astuple, replace
 from html import unescape
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from running import furnish, script, started, well
 
 import minigpt
 from minigpt.comparison.statistics import Estimate, estimate, paired
-from minigpt.comparison.swaps import Measured, Swaps, SwapsConfig, difference, table
+from minigpt.comparison.swaps import Measured, Swaps, SwapsConfig
 from minigpt.config.options import load
 from minigpt.runs.report import silent
 from minigpt.runs.run import open_run
@@ -31,15 +32,16 @@ model: {n_layer: 2, n_embd: 16, block_size: 16, position: rotary, attention: {ki
 training: {batch_size: 4, max_steps: 20, eval_every: 20, sample_every: 0, device: cpu, precision: float32}
 sampling: {max_tokens: 20}
 """
+WINDOW = "model.attention={kind: sliding_window, window: 4}"
 ROWS = """\
 pieces: 5
 training: {batch_size: 2, optimizer: {kind: adamw, learning_rate: 0.003}, device: cpu, precision: float32}
 rows:
-  - {name: window 4, swap: ["model.attention={kind: sliding_window, window: 4}"]}
+  - {name: window 4, swap: ["WINDOW"]}
   - {name: base, swap: [model.position.base=10_000]}
   - {name: "<b>mean</b>", swap: [model.attention=average_softmax]}
   - {name: key heads, swap: [model.attention.n_kv_head=1]}
-"""
+""".replace("WINDOW", WINDOW)
 SWAP = ("swap.py", "--run", "small", "--config", "rows.yaml")
 
 
@@ -59,102 +61,93 @@ def home(trained: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return trained
 
 
-def swaps(name: str, steps: int = 0, **changes: object) -> Swaps:
+def swaps(name: str, steps: int = 0, only: Sequence[str] = (), **changes: object) -> Swaps:
+    """The rows, measured."""
     settings = replace(load(SwapsConfig, "rows.yaml"), **changes)  # type: ignore[arg-type]
-    return Swaps(open_run(Path("runs/small")), settings, "", steps, silent, name)
+    experiment = Swaps(open_run(Path("runs/small")), settings, "", steps, silent, name)
+    experiment.run(only)
+    return experiment
+
+
+def measured(experiment: Swaps, steps: int = 0) -> list[Measured | None]:
+    """What is known of each row."""
+    return [experiment.measurement(row, steps) for row in experiment.rows]
 
 
 # ---- the numbers ----
 
 
 def test_the_loss_of_all_pieces_is_the_exact_validation_loss(home: Path) -> None:
-    found = swaps("whole", pieces=1000)
-    found.run()
-    for row, overrides in ((found.rows[0], []), (found.rows[1], ["model.attention={kind: sliding_window, window: 4}"])):
+    for result, overrides in zip(measured(swaps("whole", pieces=1000)), ([], [WINDOW])):
         run = minigpt.load("runs/small", device="cpu", overrides=overrides)
         data = Dataset(run.config.data, open_corpus("text.txt"), run.tokenizer, 16)
-        assert row.measured is not None
-        assert row.measured.loss == pytest.approx(evaluate(run.model, data, "val", run.config.training), abs=1e-6)
-        assert sum(row.measured.tokens) == len(data.splits["val"]) - 1
+        assert result is not None
+        assert result.loss == pytest.approx(evaluate(run.model, data, "val", run.config.training), abs=1e-6)
+        assert sum(result.tokens) == len(data.splits["val"]) - 1
 
 
 def test_all_rows_read_the_same_pieces_evenly_spread(home: Path) -> None:
-    found = swaps("pieces")
-    found.run()
-    measured = [row.measured for row in found.rows if row.measured]
-    assert [len(one.losses) for one in measured] == [5, 5, 5]
-    assert [list(one.tokens) for one in measured] == [[16] * 5] * 3
-    everything = swaps("everything", pieces=1000)
-    everything.run()
-    base = everything.rows[0].measured
+    results = [result for result in measured(swaps("pieces")) if result]
+    assert [list(result.tokens) for result in results] == [[16] * 5] * 3
+    base = measured(swaps("everything", pieces=1000))[0]
     assert base is not None
     every = len(base.losses) // 5
-    assert list(measured[0].losses) == pytest.approx(base.losses[: 5 * every : every])
+    assert list(results[0].losses) == pytest.approx(base.losses[: 5 * every : every])
 
 
 def test_an_interval_of_equal_pieces_is_students_and_of_pairs_the_differences(home: Path) -> None:
-    ours, theirs = [1.0, 2.0, 4.0], [0.5, 1.0, 3.75]
-    expected = paired(ours, [0.0] * 3)
-    found = estimate(ours, [16] * 3)
-    assert (found.mean, found.low, found.high) == pytest.approx((expected.mean, expected.low, expected.high))
-    expected = paired(ours, theirs)
-    apart = difference(Measured(ours, [16] * 3), Measured(theirs, [16] * 3))
-    assert (apart.mean, apart.low, apart.high) == pytest.approx((expected.mean, expected.low, expected.high))
+    losses, of_base = [1.0, 2.0, 4.0], [0.5, 1.0, 3.75]
+    assert astuple(estimate(losses, [16] * 3)) == pytest.approx(astuple(paired(losses, [0.0] * 3)))
+    assert astuple(paired(losses, of_base, [16] * 3)) == pytest.approx(astuple(paired(losses, of_base)))
     assert estimate([3.0, 3.0], [1, 9]) == Estimate(3, 3, 3, 2)
     assert estimate([1.0, 2.0], [10, 30]).mean == 1.75
+    experiment = swaps("pairs", only=["window 4"])
+    base, window, *_ = measured(experiment)
+    assert base and window
+    assert experiment.difference(experiment.rows[1]) == paired(window.losses, base.losses, window.tokens)
+    assert experiment.difference(experiment.rows[0]) is None is experiment.difference(experiment.rows[3])
 
 
 def test_training_goes_on_from_the_swapped_weights(home: Path) -> None:
-    found = swaps("tuned", steps=30)
-    found.run(["window 4"])
-    base, window, mean = found.rows[0], found.rows[1], found.rows[3]
-    assert window.measured and window.tuned and base.measured
-    assert window.tuned.loss < window.measured.loss
-    assert window.measured.losses != base.measured.losses
-    assert base.tuned is None  # not asked for
-    assert mean.measured is None
-    again = swaps("tuned-again", steps=30)
-    again.run(["window 4"])
-    assert again.rows[1].tuned == window.tuned
+    experiment = swaps("tuned", 30, ["window 4"])
+    (base, window, _, mean, _), (base_tuned, tuned, *_) = measured(experiment), measured(experiment, 30)
+    assert base and window and tuned
+    assert tuned.loss < window.loss
+    assert window.losses != base.losses
+    assert base_tuned is None is mean  # not asked for
+    assert measured(swaps("tuned-again", 30, ["window 4"]), 30)[1] == tuned
 
 
 def test_a_row_that_is_none_for_this_run_says_why(home: Path) -> None:
-    found = swaps("trouble")
-    found.run()
-    assert found.rows[2].trouble == "the run has it already"
-    assert "n_kv_head: unknown key" in found.rows[4].trouble
-    assert [row[0] for row in table(found)] == ["model", "as it is", "window 4", "<b>mean</b>"]
+    experiment = swaps("trouble")
+    assert experiment.rows[2].trouble == "the run has it already"
+    assert "n_kv_head: unknown key" in experiment.rows[4].trouble
+    assert [row[0] for row in experiment.table()] == ["model", "as it is", "window 4", "<b>mean</b>"]
 
 
 # ---- done is done ----
 
 
 def test_a_row_that_is_done_is_not_done_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = swaps("once", steps=2)
-    first.run()
+    first = swaps("once", 2)
     monkeypatch.setattr(Swaps, "read", lambda *arguments: pytest.fail("it was measured again"))
-    second = swaps("once", steps=2)
-    second.run()
-    assert [row.measured for row in second.rows] == [row.measured for row in first.rows]
-    assert [row.tuned for row in second.rows] == [row.tuned for row in first.rows]
+    second = swaps("once", 2)
+    assert [measured(second, steps) for steps in (0, 2)] == [measured(first, steps) for steps in (0, 2)]
     with pytest.raises(pytest.fail.Exception):
-        swaps("once", steps=3).run()
+        swaps("once", 3)
     with pytest.raises(pytest.fail.Exception):
-        swaps("once", pieces=6).run()
+        swaps("once", pieces=6)
 
 
 @pytest.mark.parametrize(
     "damage", ["", "{", '{"measured": {}}', '{"measured": {"KEY": {"losses": [1], "tokens": [0, 2]}}}']
 )
 def test_damaged_results_are_measured_again(home: Path, damage: str) -> None:
-    first = swaps("damaged")
-    first.run(["window 4"])
+    first = swaps("damaged", only=["window 4"])
     assert first.rows[0].config is not None
     path = home / "runs/swap/damaged/results.json"
     path.write_text(damage.replace("KEY", first.key(first.rows[0].config, 0)), encoding="utf-8")
-    second = swaps("damaged")
-    second.run(["window 4"])
-    assert second.rows[0].measured == first.rows[0].measured
+    assert measured(swaps("damaged", only=["window 4"])) == measured(first)
     assert len(json.loads(path.read_text("utf-8"))["measured"]) == 2
 
 
@@ -165,11 +158,11 @@ def test_ctrl_c_loses_no_row_that_is_done(home: Path) -> None:
         assert any(line.startswith("1 of 5: as it is") for line in command.stdout)
         command.send_signal(signal.SIGINT)
         assert command.wait() == 130
-    kept = json.loads(results.read_text("utf-8"))["measured"]
-    assert len(kept) == 1
+    before = json.loads(results.read_text("utf-8"))["measured"]
+    assert len(before) == 1
     assert (results.parent / "page.html").is_file()
     said = well(script(*SWAP, "--name", "stopped", cwd=home))
-    assert kept.items() < json.loads(results.read_text("utf-8"))["measured"].items()
+    assert before.items() < json.loads(results.read_text("utf-8"))["measured"].items()
     assert said.count(" of 5: ") == 5
 
 
@@ -233,13 +226,13 @@ def test_what_does_not_fit_into_memory_is_refused_before_anything_is_read(
     monkeypatch.setattr("minigpt.training.memory.free_memory", lambda: 1000)
     monkeypatch.setattr(Swaps, "read", lambda *arguments: pytest.fail("it was read"))
     with pytest.raises(UserError, match=r"not enough memory: reading the text \(as it is\) would need"):
-        swaps("large").run()
+        swaps("large")
 
 
 def test_the_rows_that_ship_are_right_for_a_small_gpt(home: Path) -> None:
     settings = load(SwapsConfig, "swaps.yaml")
-    found = Swaps(open_run(Path("runs/small")), settings, "", 0, silent, "shipped")
-    assert {row.name: row.trouble for row in found.rows if row.trouble} == {
+    shipped = Swaps(open_run(Path("runs/small")), settings, "", 0, silent, "shipped")
+    assert {row.name: row.trouble for row in shipped.rows if row.trouble} == {
         "rotary base 10,000": "the run has it already"
     }
     with pytest.raises(ConfigError):

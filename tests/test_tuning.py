@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from comparing import SMALL, elsewhere, finished, small  # noqa: F401
 
+from minigpt.comparison.results import Job
 from minigpt.comparison.summary import in_words
-from minigpt.comparison.tuning import OTHER, best, losses_of, notes_on, other_texts, trials, tuned
-from minigpt.comparison.variants import with_option
+from minigpt.comparison.tuning import OTHER, notes_on, other_texts, summary_of, trials, tuned
+from minigpt.comparison.variants import TuneConfig, with_option
 from minigpt.config.options import load
 from minigpt.languages.tasks import Task
 from minigpt.runs.assemble import RunConfig
@@ -23,10 +26,30 @@ def text(tune: str = TUNE) -> str:
     return SMALL.replace("seeds: [1, 2]", tune)
 
 
-def test_the_lowest_mean_is_taken_and_of_equals_the_smallest_value() -> None:
-    assert best({0.1: 2.0, 0.3: 1.5, 0.9: 1.7}) == 0.3
-    assert best({0.9: 1.5, 0.3: 1.5, 0.1: None}) == 0.3
-    assert best({0.9: None, 0.3: None}) is None
+def tried(**losses: Mapping[float, Sequence[float | None]]) -> dict[str, Any]:
+    """The summary of trials of x.y with these losses of each variant and value, one a seed; None: it diverged."""
+    results = [
+        (Job(name, seed, RunConfig(), "", Path(), value), {"status": "done" if loss else "diverged", "loss": loss})
+        for name, of_values in losses.items()
+        for value, of_seeds in of_values.items()
+        for seed, loss in enumerate(of_seeds)
+    ]
+    return summary_of(TuneConfig(key="x.y", values=tuple(next(iter(losses.values())))), results)
+
+
+@pytest.mark.parametrize(
+    ("losses", "means", "taken"),
+    [
+        ({0.1: [2.0], 0.3: [1.5], 0.9: [1.7]}, [2.0, 1.5, 1.7], 0.3),
+        ({0.9: [1.5], 0.3: [1.5], 0.1: [None]}, [1.5, 1.5, None], 0.3),
+        ({0.9: [None], 0.3: [None]}, [None, None], None),
+        ({0.01: [7.0, 8.0], 0.02: [None, 1.0]}, [7.5, None], 0.01),  # a mean is that of all trials
+    ],
+)
+def test_the_lowest_mean_is_taken_and_of_equals_the_smallest_value(
+    losses: dict[float, list[float | None]], means: list[float | None], taken: float | None
+) -> None:
+    assert tried(mean=losses)["variants"] == [{"variant": "mean", "losses": means, "taken": taken}]
 
 
 def test_every_variant_has_the_same_trials_on_seeds_that_the_runs_do_not_have(tmp_path: Path) -> None:
@@ -55,26 +78,17 @@ def test_trials_see_neither_the_texts_nor_the_sizes_on_which_the_runs_are_measur
     assert other_texts(own, OTHER) == own  # it has one validation split
 
 
-def test_a_mean_is_that_of_all_trials_or_there_is_none(tmp_path: Path) -> None:
-    every = trials(small(tmp_path, text()), ())
-    results = [{"status": "done", "loss": float(job.seed * (1 + (job.value or 0)))} for job in every]
-    found = losses_of(list(zip(every, results)))
-    assert found["mean"] == {0.01: pytest.approx(7.5 * 1.01), 1e-9: pytest.approx(7.5)}
-    results[0] |= {"status": "diverged"}
-    assert losses_of(list(zip(every, results)))["mean"] == {0.01: None, 1e-9: pytest.approx(7.5)}
-    assert losses_of([(job, None) for job in every])["one head"] == {0.01: None, 1e-9: None}
-
-
 def test_what_is_taken_is_told_where_it_is_at_the_edge() -> None:
-    tried = {"low": {1.0: 1.0, 2.0: 2.0, 3.0: 3.0}, "middle": {1.0: 2.0, 2.0: 1.0, 3.0: 3.0}, "none": {1.0: None}}
-    low, none = notes_on(tried, "x.y")
+    edge, middle, diverged = {1: [1.0], 2: [2.0], 3: [3.0]}, {1: [2.0], 2: [1.0], 3: [3.0]}, {1: [None], 2: [None]}
+    low, none = notes_on(tried(low=edge, middle=middle, none=diverged))
     assert low == "low: the x.y taken, 1, is the smallest tried; a smaller one may be better"
     assert none == "none: no trial has a loss, x.y stays as it is"
 
 
 def test_without_a_value_a_config_stays_as_it_is(tmp_path: Path) -> None:
     comparison = small(tmp_path, text())
-    after = tuned(comparison, "training.optimizer.learning_rate", {"mean": None, "one head": 0.5})
+    rows = [{"variant": "mean", "taken": None}, {"variant": "one head", "taken": 0.5}]
+    after = tuned(comparison, {"key": "training.optimizer.learning_rate", "variants": rows})
     assert after.variants["mean"] == comparison.variants["mean"]
     assert after.variants["one head"].training.optimizer.learning_rate == 0.5
 
@@ -92,7 +106,7 @@ def test_a_comparison_tries_then_runs_with_what_it_took_and_shows_both(tmp_path:
     assert any("is the largest tried" in note for note in summary["notes"])
     assert summary["held_equal"].endswith("Chosen for each variant by trials: training.optimizer.learning_rate.")
     page = (comparison.folder / "page.html").read_text("utf-8")
-    assert 'id="trials"' in page and f"{tuning['variants'][0]['losses'][1]:.4f}" in page
+    assert 'aria-label="trials"' in page and f"{tuning['variants'][0]['losses'][1]:.4f}" in page
     assert f"{tuning['variants'][0]['losses'][1]:.4f}" in in_words(summary)
     again, said = finished(small(tmp_path, text()))
     assert "all 8 trials are finished already" in said and "all 2 runs are finished already" in said

@@ -14,21 +14,21 @@ from minigpt.system.errors import ConfigError, UserError
 
 @pytest.mark.parametrize("name", ["ladder.yaml", "positions.yaml"])
 def test_the_comparisons_that_ship_can_be_read(name: str) -> None:
-    found = load_comparison(name)
-    assert found.settings.baseline in found.variants
-    first, *others = found.variants.values()
+    comparison = load_comparison(name)
+    assert comparison.settings.baseline in comparison.variants
+    first, *others = comparison.variants.values()
     assert all((o.data, o.training) == (first.data, first.training) for o in others)
 
 
 def test_a_variant_is_the_shared_config_with_its_own_keys(tmp_path: Path) -> None:
     wide = "  wide: {model.n_embd: 32, training.optimizer.learning_rate: 0.5}\n  one head:"
-    found = small(tmp_path, SMALL.replace("  one head:", wide), ("training.max_steps=9",))
-    assert list(found.variants) == ["mean", "wide", "one head"]
-    assert found.variants["wide"].model.n_embd == 32
-    assert found.variants["wide"].training.optimizer.learning_rate == 0.5
-    assert found.variants["mean"].model.n_embd == 16
-    assert {c.training.max_steps for c in found.variants.values()} == {9}
-    assert found.differing == ("model.attention", "model.n_embd", "training.optimizer.learning_rate")
+    comparison = small(tmp_path, SMALL.replace("  one head:", wide), ("training.max_steps=9",))
+    assert list(comparison.variants) == ["mean", "wide", "one head"]
+    assert comparison.variants["wide"].model.n_embd == 32
+    assert comparison.variants["wide"].training.optimizer.learning_rate == 0.5
+    assert comparison.variants["mean"].model.n_embd == 16
+    assert {c.training.max_steps for c in comparison.variants.values()} == {9}
+    assert comparison.differing == ("model.attention", "model.n_embd", "training.optimizer.learning_rate")
 
 
 @pytest.mark.parametrize(

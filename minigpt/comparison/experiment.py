@@ -18,14 +18,12 @@ from typing import Any
 from tqdm import tqdm
 
 from minigpt.comparison import growth, staircase, summary
-from minigpt.comparison.growth_page import page as page_of_sizes
 from minigpt.comparison.matching import match_parameters
-from minigpt.comparison.page import page as page_of_variants
+from minigpt.comparison.page import page_of_sizes, page_of_tasks, page_of_variants
 from minigpt.comparison.pool import WorkerPool
 from minigpt.comparison.results import Job, code_digest, config_key, jobs, load_result
 from minigpt.comparison.sizes import Scaling
-from minigpt.comparison.staircase_page import staircase_page
-from minigpt.comparison.tuning import best, losses_of, notes_on, summary_of, trials, tuned
+from minigpt.comparison.tuning import notes_on, summary_of, trials, tuned
 from minigpt.comparison.variants import Comparison
 from minigpt.config.options import MOST, to_yaml
 from minigpt.runs.assemble import RunConfig
@@ -59,7 +57,7 @@ class Report:
 
 
 OF_VARIANTS = Report(summary.summarise, summary.csv_rows, page_of_variants, summary.in_words)
-OF_TASKS = Report(staircase.summarise, staircase.csv_rows, staircase_page, staircase.in_words)
+OF_TASKS = Report(staircase.summarise, staircase.csv_rows, page_of_tasks, staircase.in_words)
 OF_SIZES = Report(growth.summarise, growth.csv_rows, page_of_sizes, growth.in_words)
 
 
@@ -85,9 +83,10 @@ class Experiment:
         """Do as `finish` does, and return the results. Raises UserError after all runs if some of them failed, too."""
         results, failures = self.finish(command)
         if failures:
-            what = "; ".join(first_lines(failures))
-            where = f"the other runs are in {self.comparison.folder}"
-            raise UserError(f"{what}; {where}, and the same command tries the failed ones again")
+            others = f"the other runs are in {self.comparison.folder}"
+            raise UserError(
+                f"{'; '.join(first_lines(failures))}; {others}, and the same command tries the failed ones again"
+            )
         return results
 
     def finish(self, command: str) -> tuple[dict[str, Any], list[str]]:
@@ -97,28 +96,26 @@ class Experiment:
         with self.alone():
             notes, failures = self.train()
             every = list(self.results())
-            if self.report is OF_VARIANTS:
-                self.leave_out(every, failures)
+            comparison = self.finished(every, failures) if self.report is OF_VARIANTS else self.comparison
             tuning = {} if self.tuning is None else {"tuning": self.tuning}
             results = [(job, result) for job, result, _ in every if result]
-            content = self.report.summarise(self.comparison, results, command, notes, **tuning)
+            content = self.report.summarise(comparison, results, command, notes, **tuning)
             if self.skip_checks and "held_equal" in content:
                 content["held_equal"] += UNCHECKED
-            folder = self.comparison.folder
-            write_whole(folder / "results.json", json.dumps(content, indent=1, allow_nan=False))
-            write_whole(folder / "results.csv", summary.to_csv(self.report.csv_rows(content)))
-            write_whole(folder / "page.html", self.report.page(content))
+            write_whole(comparison.folder / "results.json", json.dumps(content, indent=1, allow_nan=False))
+            write_whole(comparison.folder / "results.csv", summary.to_csv(self.report.csv_rows(content)))
+            write_whole(comparison.folder / "page.html", self.report.page(content))
         return content, failures
 
-    def leave_out(self, every: Sequence[tuple[Job, Any, str]], failures: Sequence[str]) -> None:
-        """Leave out the variants without a result. Raises UserError with the reasons if the baseline has none."""
-        finished, folder = {job.variant for job, result, _ in every if result}, self.comparison.folder
-        if self.comparison.settings.baseline not in finished:
+    def finished(self, every: Sequence[tuple[Job, Any, str]], failures: Sequence[str]) -> Comparison:
+        """The variants that have a result. Raises UserError with the reasons if the baseline has none."""
+        names, folder = {job.variant for job, result, _ in every if result}, self.comparison.folder
+        if self.comparison.settings.baseline not in names:
             reasons = failures or [f"{job.who}: {why}" for job, _, why in every if why]
             gone = f"its results are gone from {folder}: does another comparison have the same --name?"
             raise UserError(f"no run of the baseline could be finished; {'; '.join(first_lines(reasons or [gone]))}")
-        variants = {name: config for name, config in self.comparison.variants.items() if name in finished}
-        self.comparison = replace(self.comparison, variants=variants)
+        variants = {name: config for name, config in self.comparison.variants.items() if name in names}
+        return replace(self.comparison, variants=variants)
 
     def alone(self) -> Lock:
         """The lock of the comparison's folder, which processes share that do the same runs.
@@ -211,8 +208,8 @@ class Experiment:
             write_whole(path, json.dumps(self.speeds, indent=1))
         self.speeds = {name: self.speeds[self.key(config)] for name, config in self.comparison.variants.items()}
         if budget := self.comparison.settings.seconds:
-            variants = dict[str, RunConfig]()
-            for name, config in self.comparison.variants.items():
+            variants = dict(self.comparison.variants)
+            for name, config in variants.items():
                 steps = max(1, round(min(budget / self.speeds[name]["step"], MOST)))
                 variants[name] = replace(config, training=replace(config.training, max_steps=steps))
             self.comparison = replace(self.comparison, variants=variants)
@@ -223,10 +220,10 @@ class Experiment:
         curve = -(-training.max_steps // training.eval_every) * speed["curve"]
         return float(training.max_steps * speed["step"] + curve + speed["whole"] + OVERHEAD)
 
-    def estimate(self, left: Sequence[Job], workers: int) -> float:
+    def estimate(self, every: Sequence[Job], workers: int) -> float:
         """About how many seconds these runs take. Each starts as soon as one of the workers is free."""
         free_at = [0.0] * workers
-        for job in left:
+        for job in every:
             free_at.sort()
             free_at[0] += self.seconds(job)
         return max(free_at)
@@ -238,75 +235,72 @@ class Experiment:
         tune = self.comparison.settings.tune
         if tune is None:
             return []
-        every = self.trials()
-        values, later = ", ".join(f"{v:g}" for v in tune.values), duration(self.estimate(self.jobs(), pool.size))
-        self.say(f"trials: each variant with {tune.key} = {values}; the runs after that take about {later}")
+        every, values = self.trials(), ", ".join(f"{value:g}" for value in tune.values)
+        of_runs = duration(self.estimate(self.jobs(), pool.size))
+        self.say(f"trials: each variant with {tune.key} = {values}; the runs after that take about {of_runs}")
         failures = self.do(pool, every, "trials")
-        losses = losses_of([(job, result) for job, result, _ in self.results(every)])
-        values_of = {name: best(tried) for name, tried in losses.items()}
-        self.comparison, self.tuning = tuned(self.comparison, tune.key, values_of), summary_of(tune, losses)
-        notes = [*failures, *notes_on(losses, tune.key)]
+        self.tuning = summary_of(tune, [(job, result) for job, result, _ in self.results(every)])
+        self.comparison = tuned(self.comparison, self.tuning)
+        notes = [*failures, *notes_on(self.tuning)]
         for note in notes:
             self.say(f"note: {note}")
         return notes
 
-    def do(self, pool: WorkerPool, every: Sequence[Job], what: str = "runs") -> list[str]:
+    def do(self, pool: WorkerPool, every: Sequence[Job], noun: str = "runs") -> list[str]:
         """Do those runs of `every` that have no result yet. Returns a line for each run that failed."""
         results = list(self.results(every))
-        again = [f"{job.who}: {why}; it is trained again" for job, _, why in results if why]
-        for line in first_lines(again):
+        for line in first_lines([f"{job.who}: {why}; it is trained again" for job, _, why in results if why]):
             self.say(line)
         if older := sum(result is not None and result.get("code") != code_digest() for _, result, _ in results):
             redo = f"remove {self.comparison.folder} to redo them"
             self.say(f"note: {older} runs were made by another version of minigpt's code; {redo}")
-        left, total = [job for job, result, _ in results if result is None], len(every)
-        if not left:
-            self.say(f"all {total} {what} are finished already")
+        remaining, total = [job for job, result, _ in results if result is None], len(every)
+        if not remaining:
+            self.say(f"all {total} {noun} are finished already")
             return []
-        about = duration(self.estimate(left, pool.size))
-        self.say(f"{len(left)} of {total} {what} to do, {pool.size} at a time: about {about}")
-        on_screen = Progress(self, left, total, what)
+        seconds = duration(self.estimate(remaining, pool.size))
+        self.say(f"{len(remaining)} of {total} {noun} to do, {pool.size} at a time: about {seconds}")
+        on_screen = Progress(self, remaining, total, noun.removesuffix("s"))
         try:
-            answers = pool.work([self.task("run", job) for job in left], on_screen.on_answer)
+            answers = pool.work([self.task("run", job) for job in remaining], on_screen.on_answer)
         except KeyboardInterrupt:
-            self.say(f"the same command goes on with the {len(self.unfinished(every))} {what} that are left")
+            self.say(f"the same command goes on with the {len(self.unfinished(every))} {noun} that are left")
             raise
         finally:
             on_screen.bar.close()
-        return [f"{job.who}: {answer['message']}" for job, answer in zip(left, answers) if answer["event"] != "done"]
+        failed = ((job, answer) for job, answer in zip(remaining, answers) if answer["event"] != "done")
+        return [f"{job.who}: {answer['message']}" for job, answer in failed]
 
 
 class Progress:
     """One progress bar over all runs, in seconds of work, and a line for each run that has ended."""
 
-    def __init__(self, experiment: Experiment, left: Sequence[Job], total: int, what: str = "runs"):
-        self.experiment, self.total, self.done = experiment, total, total - len(left)
-        self.what = what.removesuffix("s")
-        self.jobs = {str(job.folder): job for job in left}
-        self.part = dict.fromkeys(self.jobs, 0.0)  # how much of each run is done, from 0 to 1
+    def __init__(self, experiment: Experiment, remaining: Sequence[Job], total: int, noun: str):
+        self.experiment, self.total, self.noun = experiment, total, noun
+        self.done = total - len(remaining)
+        self.jobs = {str(job.folder): job for job in remaining}
+        self.parts = dict.fromkeys(self.jobs, 0.0)  # how much of each run is done, from 0 to 1
         self.waits = set[str]()  # the runs that another process does
         self.bar = bar(
-            total=sum(map(experiment.seconds, left)),
-            desc=f"{self.what} {self.done + 1} of {total}",
+            total=sum(map(experiment.seconds, remaining)),
+            desc=f"{noun} {self.done + 1} of {total}",
             bar_format="{desc} |{bar}| {percentage:3.0f} % {elapsed}, {remaining} left",
         )
 
     def on_answer(self, task: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
         """Move the bar. If the run has ended, say how."""
         folder = task["folder"]
-        job = self.jobs[folder]
-        ended = answer["event"] in ("done", "failed")
+        job, ended = self.jobs[folder], answer["event"] in ("done", "failed")
         if answer["event"] == "busy" and folder not in self.waits:
             self.waits.add(folder)
-            self.say(f"{self.what}: {job.who}: {answer['message']}; its result is used")
-        now = 1.0 if ended else answer.get("step", 0) / (job.config.training.max_steps + 1)
-        self.bar.update((now - self.part[folder]) * self.experiment.seconds(job))
-        self.part[folder] = now
+            self.say(f"{self.noun}: {job.who}: {answer['message']}; its result is used")
+        part = 1.0 if ended else answer.get("step", 0) / (job.config.training.max_steps + 1)
+        self.bar.update((part - self.parts[folder]) * self.experiment.seconds(job))
+        self.parts[folder] = part
         if ended:
             self.done += 1
-            self.bar.set_description(f"{self.what} {min(self.done + 1, self.total)} of {self.total}")
-            line = f"{self.what} {self.done} of {self.total}: {job.who}: {self.outcome(job, answer)}"
-            self.say(line)
+            self.bar.set_description(f"{self.noun} {min(self.done + 1, self.total)} of {self.total}")
+            self.say(f"{self.noun} {self.done} of {self.total}: {job.who}: {self.outcome(job, answer)}")
 
     def say(self, line: str) -> None:
         """Print a line; the bar stays below."""
@@ -327,11 +321,11 @@ class Progress:
 def _read_speeds(path: Path) -> dict[str, dict[str, Any]]:
     """The speeds that an earlier call measured. Entries of another form are left out, and measured again."""
     try:
-        known = parse_json(read_start(path, MAX_SPEEDS))
+        speeds = parse_json(read_start(path, MAX_SPEEDS))
     except (OSError, ValueError):
         return {}
-    speeds = known.items() if isinstance(known, dict) else []
-    return {key: speed for key, speed in speeds if has_form(speed, SPEED) and all(speed[time] > 0 for time in TIMES)}
+    every = speeds.items() if isinstance(speeds, dict) else ()
+    return {key: speed for key, speed in every if has_form(speed, SPEED) and all(speed[time] > 0 for time in TIMES)}
 
 
 def duration(seconds: float) -> str:

@@ -5,7 +5,7 @@ DIR/
     differences.svg  differences.pdf    to the baseline, with 95 % confidence intervals
     table.tex  accuracy.tex             a tabular each, which needs no package: \\input{table.tex}
 
-Of a staircase: staircase.svg and table.tex.
+Of a staircase: staircase.svg and table.tex. Of kinds at sizes: growth-light.svg and growth-dark.svg.
 
 The PDF files are drawn by matplotlib (the extra `plot`), from the numbers that the SVG files show.
 """
@@ -17,11 +17,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from minigpt.comparison.charts import Curves, Summary, curves_of, curves_svg, differences_svg
+from minigpt.comparison.charts import Curves, Summary, curves_of, curves_svg, differences_svg, growth_svg
 from minigpt.comparison.staircase import rows as staircase_rows
 from minigpt.comparison.staircase import staircase_svg
 from minigpt.comparison.summary import accuracies, number
-from minigpt.inspection.drawing import BROAD, CURVES, THEMES, log_ticks, shortened, ticks
+from minigpt.inspection.drawing import BROAD, CURVES, THEMES, shortened
+from minigpt.inspection.figures import WIDTH
 from minigpt.inspection.pictures import can_plot, plotting
 from minigpt.runs.report import Say
 from minigpt.system.folder import write_whole
@@ -39,26 +40,27 @@ LATEX = {
 def write_figures(summary: Summary, folder: Path, say: Say) -> None:
     """Write all files. Without matplotlib, write no PDF, and say so. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
+    if "kinds" in summary:
+        for name, theme in THEMES.items():
+            write_whole(folder / f"growth-{name}.svg", growth_svg(summary, WIDTH, theme))
+        return
     if "rungs" in summary:
         write_whole(folder / "staircase.svg", staircase_svg(summary, PAPER))
         write_whole(folder / "table.tex", tabular(staircase_rows(summary)))
         say(f"figures: staircase.svg, table.tex in {folder}")
         return
-    rows = [row for row in summary["variants"] if row["difference"]]
-    charts: dict[str, tuple[Callable[[], str], Callable[[Any], None]]] = {}
-    if (curves := curves_of(summary)) is not None:
-        charts["curves"] = (lambda: curves_svg(curves, BROAD, PAPER), lambda axes: plot_curves(curves, axes))
+    rows, curves = [row for row in summary["variants"] if row["difference"]], curves_of(summary)
+    if curves is not None:
+        write_whole(folder / "curves.svg", curves_svg(curves, BROAD, PAPER))
+        write_pdf(folder / "curves.pdf", lambda axes: plot_curves(curves, axes), 4.0)
     if rows:
-        charts["differences"] = (lambda: differences_svg(rows, BROAD, PAPER), lambda axes: plot_differences(rows, axes))
-    for name, (svg, plot) in charts.items():
-        write_whole(folder / f"{name}.svg", svg())
-        if can_plot():
-            write_pdf(folder / f"{name}.pdf", plot, 4.0 if name == "curves" else 0.9 + 0.3 * len(rows))
+        write_whole(folder / "differences.svg", differences_svg(rows, BROAD, PAPER))
+        write_pdf(folder / "differences.pdf", lambda axes: plot_differences(rows, axes), 0.9 + 0.3 * len(rows))
     write_whole(folder / "table.tex", tabular(table_of(summary)))
     if summary["names"]:
         write_whole(folder / "accuracy.tex", tabular(accuracies(summary)))
     say(f"figures: {', '.join(sorted(path.name for path in folder.iterdir()))} in {folder}")
-    if charts and not can_plot():
+    if (curves or rows) and not can_plot():
         say('note: no PDF was written, it needs matplotlib: pip install -e ".[plot]"')
 
 
@@ -66,7 +68,12 @@ def write_figures(summary: Summary, folder: Path, say: Say) -> None:
 
 
 def write_pdf(path: Path, plot: Callable[[Any], None], height: float) -> None:
-    """Let `plot` draw into axes of 6.5 (the text width of a page) by `height` inches, and write them as PDF."""
+    """Let `plot` draw into axes of 6.5 (the text width of a page) by `height` inches, and write them as PDF.
+
+    Without matplotlib, do nothing.
+    """
+    if not can_plot():
+        return
     pyplot = plotting()
     with pyplot.rc_context({"pdf.fonttype": 42, "font.size": 9, "text.parse_math": False}):
         figure, axes = pyplot.subplots(figsize=(6.5, height), layout="constrained")
@@ -79,41 +86,40 @@ def write_pdf(path: Path, plot: Callable[[Any], None], height: float) -> None:
         pyplot.close(figure)
 
 
-def plot_curves(found: Curves, axes: Any) -> None:
+def plot_curves(curves: Curves, axes: Any) -> None:
     """Draw the curves with their bands; for a single evaluation, dots with bars."""
-    for place, curve in enumerate(found.curves):
-        steps, means = zip(*((step, found.drawn(value)) for step, value in curve.points))
-        lows, highs = ([found.drawn(values[side]) for values in curve.spread] for side in (1, 2))
-        colour, label = PAPER[CURVES[place % len(CURVES)]], one_line(shortened(curve.name))
+    single = all(len(row["curve"]) == 1 for row in curves.rows)
+    for index, row in enumerate(curves.rows):
+        points, spread = curves.drawn(row)
+        (steps, means), (_, lows, highs) = zip(*points), zip(*spread)
+        colour, label = PAPER[CURVES[index % len(CURVES)]], one_line(shortened(row["variant"]))
         if len(steps) == 1:
             ends = [[means[0] - lows[0]], [highs[0] - means[0]]]
-            axes.errorbar([place], means, ends, color=colour, fmt="o", capsize=4, label=label)
+            axes.errorbar([index], means, ends, color=colour, fmt="o", capsize=4, label=label)
             continue
         axes.fill_between(steps, lows, highs, color=colour, alpha=0.15, linewidth=0)
-        axes.plot(steps, means, color=colour, linestyle="--" if place >= len(CURVES) else "-", label=label)
-    if found.forgetful is not None:
-        axes.axhline(found.forgetful, color=PAPER["ink"], linestyle=":", label="the forgetful reader")
-    marks = (log_ticks if found.logs else ticks)(min(found.values), max(found.values))
-    axes.set_yscale("log" if found.logs else "linear")
-    axes.set_yticks(marks, [f"{mark:g}" for mark in marks])
+        axes.plot(steps, means, color=colour, linestyle="--" if index >= len(CURVES) else "-", label=label)
+    if curves.forgetful is not None:
+        axes.axhline(curves.forgetful, color=PAPER["ink"], linestyle=":", label="the forgetful reader")
+    axes.set_yscale("log" if curves.logs else "linear")
+    axes.set_yticks(curves.ticks(), [f"{tick:g}" for tick in curves.ticks()])
     axes.minorticks_off()
-    single = all(len(curve.points) == 1 for curve in found.curves)
-    axes.set_xlabel(f"after step {found.curves[0].points[0][0]:g}" if single else "step")
+    axes.set_xlabel(f"after step {curves.rows[0]['curve'][0][0]:g}" if single else "step")
     if single:
         axes.set_xticks([])
-    axes.set_ylabel(found.title)
+    axes.set_ylabel(curves.title)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=3, frameon=False)
 
 
 def plot_differences(rows: Sequence[Mapping[str, Any]], axes: Any) -> None:
     """Variant minus baseline: a dot and its confidence interval, the first variant on top."""
-    for place, row in enumerate(rows):
-        d, y = row["difference"], -place
+    for index, row in enumerate(rows):
+        d, y = row["difference"], -index
         colour = PAPER["ink"] if d["shown"] else PAPER["soft"]
         ends = None if d["low"] is None else [[d["mean"] - d["low"]], [d["high"] - d["mean"]]]
         axes.errorbar([d["mean"]], [y], xerr=ends, color=colour, fmt="o", linewidth=2)
     axes.axvline(0, color=PAPER["soft"], linewidth=1)
-    axes.set_yticks([-place for place in range(len(rows))], [one_line(shortened(row["variant"])) for row in rows])
+    axes.set_yticks([-index for index in range(len(rows))], [one_line(shortened(row["variant"])) for row in rows])
     axes.set_ylim(0.5 - len(rows), 0.5)
     axes.set_xlabel("difference to the baseline, nats a character (left is better)")
 
@@ -127,14 +133,13 @@ def table_of(summary: Summary) -> Iterator[list[str]]:
     yield ["variant", "above the floor" if above else "loss", "difference (95 % interval)", "parameters"]
     for row in summary["variants"]:
         d = row["difference"]
-        known = "baseline" if row["variant"] == summary["baseline"] else "-"
+        difference = "baseline" if row["variant"] == summary["baseline"] else "-"
         if d is not None:
             interval = "" if d["low"] is None else f" ({d['low']:+.4f} to {d['high']:+.4f})"
-            known = f"{d['mean']:+.4f}{interval}"
-        yield [row["variant"], number(row[summary["metric"]]), known, number(row["parameters"], ",d")]
+            difference = f"{d['mean']:+.4f}{interval}"
+        yield [row["variant"], number(row[summary["metric"]]), difference, number(row["parameters"], ",d")]
     if summary["forgetful"] is not None:
-        shown = summary["forgetful"] + (0 if above else summary["floor"])
-        yield ["the forgetful reader", number(shown), "-", "-"]
+        yield ["the forgetful reader", number(summary["forgetful"] + (0 if above else summary["floor"])), "-", "-"]
 
 
 def tabular(rows: Iterable[list[str]]) -> str:
@@ -149,5 +154,5 @@ def tabular(rows: Iterable[list[str]]) -> str:
 
 def latex(text: str) -> str:
     """A text with its special characters escaped. A plus or minus before a number is set in math mode."""
-    found = "".join(LATEX.get(character, character) for character in one_line(text))
-    return re.sub(r"(?<![\w.])([+]|-\{\})(?=\d)", lambda sign: f"${sign[1][0]}$", found)
+    escaped = "".join(LATEX.get(character, character) for character in one_line(text))
+    return re.sub(r"(?<![\w.])([+]|-\{\})(?=\d)", lambda sign: f"${sign[1][0]}$", escaped)

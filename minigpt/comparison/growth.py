@@ -24,7 +24,7 @@ from minigpt.comparison.power_law import fit, loose
 from minigpt.comparison.results import Job
 from minigpt.comparison.sizes import Point, Scaling
 from minigpt.comparison.statistics import CONFIDENCE, Estimate, between, paired, t_quantile
-from minigpt.comparison.summary import aligned, below_floor
+from minigpt.comparison.summary import aligned, below_floor, number
 from minigpt.config.options import to_python
 from minigpt.system.terminal import one_line
 from minigpt.text.dataset import DataConfig
@@ -45,7 +45,7 @@ def summarise(
             left_out.append(f"{job.who} is left out: it {result['status']}: {result['message']}")
         elif below_floor(result):
             left_out.append(f"{job.who} is left out: its loss is below the floor")
-        if result["status"] == "done" and (metric == "loss" or not below_floor(result)):
+        else:
             losses[job.variant][job.seed] = result[metric]
     kinds = dict.fromkeys(point.kind for point in scaling.points.values())
     rows = [_row(kind, scaling, losses, 0.0 if metric == "above" else None) for kind in kinds]
@@ -73,10 +73,8 @@ def _row(kind: str, scaling: Scaling, losses: Mapping[str, Mapping[int, float]],
     """The row of a kind: its points, its power law, and what the law predicts."""
     points = [_point(point, losses[variant]) for variant, point in scaling.points.items() if point.kind == kind]
     fitted = [p for p in points if not p["held_out"] and p["mean"] is not None]
-    sizes = [p["parameters"] for p in fitted]
-    if len(set(sizes)) < len(sizes):
-        return {"kind": kind, "points": points, "law": {"trouble": "two sizes have as many parameters"}}
-    law = fit(sizes, [p["mean"] for p in fitted], floor)
+    sizes, means = [p["parameters"] for p in fitted], [p["mean"] for p in fitted]
+    law = fit(sizes, means, floor) if len({*sizes}) == len(sizes) else "two sizes have as many parameters"
     if isinstance(law, str):
         return {"kind": kind, "points": points, "law": {"trouble": law}}
     for point in points if not law.trouble else ():
@@ -113,9 +111,9 @@ def _trend(row: Mapping[str, Any], base: Mapping[str, Any], metric: str) -> dict
         )
         for seed, (b, a) in zip(seeds, changes):
             gains.setdefault(seed, []).append((math.log(of_baseline["parameters"]), b - a))
-    whole = [points for points in gains.values() if len(points) == len(sizes)]
-    several = len(whole) >= 2 and len({size["parameters"] for size in sizes}) >= 2
-    return {"sizes": sizes, "slope": slope_of(whole) if several else None}
+    complete = [points for points in gains.values() if len(points) == len(sizes)]
+    several = len(complete) >= 2 and len({size["parameters"] for size in sizes}) >= 2
+    return {"sizes": sizes, "slope": slope_of(complete) if several else None}
 
 
 def slope_of(seeds: Sequence[Sequence[tuple[float, float]]]) -> dict[str, Any]:
@@ -165,11 +163,6 @@ def _rate(scaling: Scaling) -> str:
 # ---------------------------------------------------------------------------------------------- as text
 
 
-def number(value: float | None) -> str:
-    """A loss as text; None is a dash."""
-    return "-" if value is None else f"{value:.4f}"
-
-
 def lines(summary: Mapping[str, Any]) -> list[list[str]]:
     """The table: a row for each kind with its loss at every size, its exponent, and its prediction."""
     points = summary["kinds"][0]["points"]
@@ -189,12 +182,20 @@ def in_words(summary: Mapping[str, Any]) -> str:
 
 
 def sentences(summary: Mapping[str, Any]) -> list[str]:
-    """The findings, one sentence each: the laws, the predictions, the gains."""
-    findings = list[str]()
+    """The laws, the predictions and the trends, one sentence each."""
+    return [*findings(summary), *trends(summary)]
+
+
+def findings(summary: Mapping[str, Any]) -> Iterator[str]:
+    """The law of each kind, and what it predicts, one sentence each."""
     for row in summary["kinds"]:
-        predictions = (prediction_in_words(row["kind"], point) for point in row["points"])
-        findings += [law_in_words(row, summary), *filter(None, predictions)]
-    return findings + [trend_in_words(row, summary) for row in summary["kinds"] if row["trend"]]
+        yield law_in_words(row, summary)
+        yield from filter(None, (prediction_in_words(row["kind"], point) for point in row["points"]))
+
+
+def trends(summary: Mapping[str, Any]) -> list[str]:
+    """How each gain over the baseline changes with the size, one sentence each."""
+    return [trend_in_words(row, summary) for row in summary["kinds"] if row["trend"]]
 
 
 def law_in_words(row: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
@@ -242,8 +243,8 @@ def trend_in_words(row: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     else:
         how = "grows" if (first.mean > 0) == better else f"turns into a {lag}" if turns else "shrinks"
         trend = f"The {gain} of {kind} against {base} {how}"
-    what = "difference of exponents" if summary["metric"] == "above" else "nats for each e-fold of parameters"
-    interval = f"{what} {slope['mean']:+.3g}, {slope['low']:+.3g} to {slope['high']:+.3g}"
+    unit = "difference of exponents" if summary["metric"] == "above" else "nats for each e-fold of parameters"
+    interval = f"{unit} {slope['mean']:+.3g}, {slope['low']:+.3g} to {slope['high']:+.3g}"
     amounts = (f"{amount(size['gain'], summary)} at {size['size']}" for size in (sizes[0], sizes[-1]))
     return f"{trend} from {sizes[0]['size']} to {sizes[-1]['size']} ({interval}): {', '.join(amounts)}."
 

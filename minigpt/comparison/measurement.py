@@ -83,16 +83,16 @@ def try_out(config: RunConfig, allow_leak: bool, share: int | None = None, skip_
         seconds = [1.0]
     every = math.ceil(aligned.window_count("val") / config.training.batch_size)
     batches = min(every, math.ceil(CURVE_WINDOWS / config.training.batch_size))
-    began = perf_counter()
+    start = perf_counter()
     predict(model, aligned, config.training, expected_of(config.data), batches)
-    curve = perf_counter() - began
+    curve = perf_counter() - start
     whole = curve * every / batches
     return {"step": median(seconds[2:] or seconds), "curve": curve, "whole": whole, "notes": notes}
 
 
 def perform(config: RunConfig, folder: Path, send: Send, share: int | None = None) -> dict[str, Any]:
     """Train one run, measure it, and return its result. `folder` becomes a run: sample.py --run FOLDER works."""
-    began = perf_counter()
+    start = perf_counter()
     dataset, aligned, tokenizer, model, optimizer = prepare(config, share)
     checksums = furnish(folder, config, tokenizer)
     expected, settings = expected_of(config.data), config.training
@@ -133,7 +133,7 @@ def perform(config: RunConfig, folder: Path, send: Send, share: int | None = Non
         | {"steps": history.step, "curve": curve, "seconds": history.seconds, "training_tokens_per_second": speed}
         | {"sampling_tokens_per_second": sampling_speed(model), "example": read_example(model, config, tokenizer)}
         | {"answered": read_answers(model, config, tokenizer)}
-        | {"whole_seconds": perf_counter() - began, "environment": versions | {"threads": torch.get_num_threads()}}
+        | {"whole_seconds": perf_counter() - start, "environment": versions | {"threads": torch.get_num_threads()}}
     )
 
 
@@ -167,9 +167,9 @@ def _characters(dataset: Dataset, tokenizer: Tokenizer, targets: int) -> int:
 def sampling_speed(model: GPT) -> float:
     """Tokens a second of `generate` with its cache."""
     prompt = torch.zeros(1, 1, dtype=torch.long, device=model.device)  # (1, 1)
-    began = perf_counter()
+    start = perf_counter()
     count = sum(1 for _ in generate(model, prompt, SamplingConfig(max_tokens=SAMPLED)))
-    return count / (perf_counter() - began)
+    return count / (perf_counter() - start)
 
 
 def read_example(model: GPT, config: RunConfig, tokenizer: Tokenizer) -> dict[str, Any] | None:
@@ -185,10 +185,10 @@ def read_example(model: GPT, config: RunConfig, tokenizer: Tokenizer) -> dict[st
     except UserError:  # this kind has no attention weights
         maps = []
     layers = [[head for head in maps if head.layer == layer] for layer in dict.fromkeys(head.layer for head in maps)]
-    asked = range(len(text))[(corpus.language and corpus.language.answers(text)) or slice(None)]
+    targets = range(len(text))[(corpus.language and corpus.language.answers(text)) or slice(None)]
     probabilities = enumerate(character_probabilities(model, tokenizer, text), 1)  # of the characters after the first
     return {
-        "probabilities": [round(p, 5) if index in asked else None for index, p in probabilities],
+        "probabilities": [round(p, 5) if index in targets else None for index, p in probabilities],
         "attention": [[small_png(head.weights.float().cpu()) for head in layer] for layer in layers],
         "notes": [[_caption(head) for head in layer] for layer in layers],
         "tokens": [tokenizer.token_bytes(id).decode("utf-8", "replace") for id in ids[0].tolist()],
@@ -214,6 +214,6 @@ def read_answers(model: GPT, config: RunConfig, tokenizer: Tokenizer) -> list[li
         return []
     with eval_mode(model):
         likeliest = model(ids[:, :-1].to(model.device)).argmax(-1).tolist()  # (N, T - 1)
-    asked = [range(len(text))[task.answers(text)] for text in texts]
-    answers = ("".join(tokenizer.decode([row[i - 1]]) for i in indices) for row, indices in zip(likeliest, asked))
+    targets = [range(len(text))[task.answers(text)] for text in texts]
+    answers = ("".join(tokenizer.decode([row[i - 1]]) for i in indices) for row, indices in zip(likeliest, targets))
     return [[text, answer] for text, answer in zip(texts, answers)]

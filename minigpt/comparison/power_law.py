@@ -147,8 +147,8 @@ def _trouble(law: PowerLaw, N: Numbers, L: Numbers) -> str:
     """Why the losses follow no power law; "" if every check passes."""
     if law.alpha.low <= 0:
         span = f"{law.alpha.low:.2f} to {law.alpha.high:.2f}"
-        what = "these sizes do not determine an exponent" if law.share > 0.5 else "the exponent may be zero"
-        return f"no power law shown: {what} ({span})"
+        reason = "these sizes do not determine an exponent" if law.share > 0.5 else "the exponent may be zero"
+        return f"no power law shown: {reason} ({span})"
     above = L - law.E.value  # (n,)
     between = law.known and float(above.min()) > 0
     exponents = -np.diff(np.log(above)) / np.diff(np.log(N)) if between else np.array([])  # between neighbours (n - 1,)

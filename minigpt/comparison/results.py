@@ -112,8 +112,8 @@ def is_result(values: Any) -> bool:
         return True
     if not has_form(values.get("answered", []), ANSWERED):
         return False
-    known = {values.get(key) is None for key in ("floor", "forgetful", "above")}
-    return values["status"] == "done" and has_form(values, FINISHED) and len(known) == 1
+    without_floor = {values.get(key) is None for key in ("floor", "forgetful", "above")}
+    return values["status"] == "done" and has_form(values, FINISHED) and len(without_floor) == 1
 
 
 def load_result(folder: Path, key: str) -> tuple[dict[str, Any] | None, str]:

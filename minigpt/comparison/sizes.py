@@ -150,13 +150,12 @@ def load_scaling(file: str, overrides: Sequence[str] = (), name: str = "", tell:
             settings_node.value.pop(other, None)
     mistakes += _unknown(tree, "", [*GROUPS, *hints(RunConfig)])
     settings, sizes = build(ScalingConfig, settings_node, mistakes), build(SizesConfig, sizes_node)
-    configs = _configs(tree, kinds_node, sizes, tell)
-    if settings.baseline not in configs:
-        hint = suggest(settings.baseline, configs)
-        message = f"scaling.baseline: expected a kind, found {settings.baseline!r}{hint}"
+    configs, baseline, count = _configs(tree, kinds_node, sizes, tell), settings.baseline, len(sizes.n_embd)
+    if baseline not in configs:
+        message = f"scaling.baseline: expected a kind, found {baseline!r}{suggest(baseline, configs)}"
         raise ConfigError([(settings_node.where, message)])
-    if settings.hold_out > len(sizes.n_embd) - 2:
-        message = f"scaling.hold_out: {settings.hold_out} of {len(sizes.n_embd)} sizes leave fewer than two to fit"
+    if settings.hold_out > count - 2:
+        message = f"scaling.hold_out: {settings.hold_out} of {count} sizes leave fewer than two to fit"
         raise ConfigError([(settings_node.where, message)])
     return _with_budget(name, settings, sizes, configs)
 
@@ -164,7 +163,7 @@ def load_scaling(file: str, overrides: Sequence[str] = (), name: str = "", tell:
 def _configs(tree: Node, kinds: Node, sizes: SizesConfig, tell: Tell | None) -> dict[str, list[RunConfig]]:
     """The config of each kind at each size. Raises ConfigError."""
     mistakes, configs = list[Mistake](), dict[str, list[RunConfig]]()
-    places = dict[Mistake, list[tuple[str, int]]]()  # each mistake, and the kinds and widths that have it
+    sources = dict[Mistake, list[tuple[str, int]]]()  # each mistake, and the kinds and widths that have it
     for name, changes in named(kinds, "kinds", mistakes):
         if unknown := list(_unknown(changes, f"kinds.{name}: ", list(hints(RunConfig)))):
             mistakes += unknown
@@ -175,14 +174,14 @@ def _configs(tree: Node, kinds: Node, sizes: SizesConfig, tell: Tell | None) -> 
                 configs[name].append(_config(tree, changes, kinds.keys[name], size, swaps.append))
             except ConfigError as error:
                 for mistake in error.mistakes:
-                    places.setdefault(mistake, []).append((name, size[0]))
+                    sources.setdefault(mistake, []).append((name, size[0]))
         if tell is not None:
             for sentence in dict.fromkeys(swaps):
                 tell(f"{name}: {sentence}")
-    for (where, what), those in places.items():  # each mistake once: the first kind, and width, unless all have it
-        name, n_embd = those[0]
-        who = f"{name}: " if len(those) % len(sizes.n_embd) == 0 else f"{name}, {n_embd} wide: "
-        mistakes.append((where, what if len(those) == len(configs) * len(sizes.n_embd) else f"{who}{what}"))
+    for (where, message), of in sources.items():  # each mistake once: the first kind, and width, unless all have it
+        name, n_embd = of[0]
+        who = f"{name}: " if len(of) % len(sizes.n_embd) == 0 else f"{name}, {n_embd} wide: "
+        mistakes.append((where, message if len(of) == len(configs) * len(sizes.n_embd) else f"{who}{message}"))
     if mistakes:
         raise ConfigError(list(dict.fromkeys(mistakes)))
     return configs
@@ -190,14 +189,14 @@ def _configs(tree: Node, kinds: Node, sizes: SizesConfig, tell: Tell | None) -> 
 
 def _config(tree: Node, changes: Node, where: str, size: tuple[int, int, int], tell: Tell) -> RunConfig:
     """The config of a kind at a size, (n_embd, n_layer, n_head). Raises ConfigError."""
-    own = changed(tree, changes)
-    mistakes = list(_decided(own))
-    put(own, "model.n_embd", from_python(size[0], where), where)
-    put(own, "model.n_layer", from_python(size[1], where), where)
-    _put_heads(own, size[2], where)
-    config = build(RunConfig, own, mistakes, tell)
+    tree = changed(tree, changes)
+    mistakes = list(_decided(tree))
+    for key, number in zip(("model.n_embd", "model.n_layer"), size):
+        put(tree, key, from_python(number, where), where)
+    _put_heads(tree, size[2], where)
+    config = build(RunConfig, tree, mistakes, tell)
     if config.training.threads not in ("auto", 1):
-        raise ConfigError([(locate(own, "training.threads"), f"training.threads: {ONE_THREAD}")])
+        raise ConfigError([(locate(tree, "training.threads"), f"training.threads: {ONE_THREAD}")])
     return config
 
 
@@ -216,8 +215,8 @@ def _unknown(node: Node, before: str, known: Sequence[str]) -> Iterator[Mistake]
     for key in node.value:
         if (first := key.split(".")[0]) in known:
             continue
-        places = [f"{group}.{first}" for group in known if group in schemas and first in hints(schemas[group])]
-        hint = f"; did you mean {DECIDED.get(places[0], places[0])!r}?" if places else suggest(first, known)
+        keys = [f"{group}.{first}" for group in known if group in schemas and first in hints(schemas[group])]
+        hint = f"; did you mean {DECIDED.get(keys[0], keys[0])!r}?" if keys else suggest(first, known)
         yield node.keys[key], f"{before}{first}: unknown key{hint}"
 
 
@@ -244,12 +243,12 @@ def _with_budget(
     if sorted(set(of_baseline)) != of_baseline:
         raise ConfigError([("sizes", f"expected sizes that grow; the blocks have {of_baseline} parameters")])
     variants, points = dict[str, RunConfig](), dict[str, Point]()
-    for place, (n_embd, n_layer, _) in enumerate(sizes.every()):
-        tokens = settings.tokens or round((settings.tokens_per_parameter or 0) * of_baseline[place])
+    for index, (n_embd, n_layer, _) in enumerate(sizes.every()):
+        tokens = settings.tokens or round((settings.tokens_per_parameter or 0) * of_baseline[index])
         factor = (n_embd / sizes.n_embd[0]) ** settings.rate_power
-        held_out = place >= len(of_baseline) - settings.hold_out
+        held_out = index >= len(of_baseline) - settings.hold_out
         for kind, every in configs.items():
-            config, training = every[place], every[place].training
+            config, training = every[index], every[index].training
             per_step = training.batch_size * config.model.block_size
             steps = min(MOST, max(1, math.ceil(tokens / per_step)))
             optimizer = replace(training.optimizer, learning_rate=training.optimizer.learning_rate * factor)
@@ -278,9 +277,9 @@ def refuse_other_settings(scaling: Scaling, runs: Sequence[Job], trials: Sequenc
     budget = "scaling.tokens_per_parameter" if settings.tokens is None else "scaling.tokens"
     by = {"training.max_steps": f" (from {budget})"}
     changes = [f"{key}{by.get(key, '')} is {now}, and was {then}" for key, (then, now) in keys.items()]
-    what = "; ".join([*changes[:3], f"and {len(changes) - 3} more"] if len(changes) > 3 else changes)
+    some = "; ".join([*changes[:3], f"and {len(changes) - 3} more"] if len(changes) > 3 else changes)
     count = f"{len(other)} finished run{'s' * (len(other) > 1)}"
-    raise UserError(f"{scaling.folder} has {count} with other settings ({who}: {what}): give another --name")
+    raise UserError(f"{scaling.folder} has {count} with other settings ({who}: {some}): give another --name")
 
 
 def _other_trials(run: Job, trials: Sequence[Job]) -> dict[str, tuple[str, str]]:
@@ -310,5 +309,5 @@ def refuse_fewer_kinds(scaling: Scaling) -> None:
         return
     kinds = {point.kind for point in scaling.points.values()}
     if missing := [row["kind"] for row in summary["kinds"] if row["kind"] not in kinds]:
-        what = one_line(", ".join(missing))
-        raise UserError(f"{scaling.folder} has a page that compares {what} too: give all its kinds, or another --name")
+        names = one_line(", ".join(missing))
+        raise UserError(f"{scaling.folder} has a page that compares {names} too: give all its kinds, or another --name")

@@ -66,12 +66,7 @@ def ceiling_of(config: RunConfig) -> Ceiling | None:
     means, task = means_of(config.model), config.data.language
     if means is None or not isinstance(task, Task):
         return None
-    return ceiling(task, means, tells_neighbours(config.model))
-
-
-def tells_neighbours(model: ModelConfig) -> bool:
-    """Whether the model tells each letter the one before it."""
-    return issubclass(model.position.component, Convolution)
+    return ceiling(task, means, issubclass(config.model.position.component, Convolution))
 
 
 def summarise(
@@ -79,9 +74,9 @@ def summarise(
 ) -> dict[str, Any]:
     """All results of a staircase: the content of results.json."""
     runs = {name: [r for job, r in results if job.variant == name] for name in staircase.variants}
-    places = [(rung, task) for rung in staircase.rungs for task in staircase.tasks]
-    cells = {place: _cell(staircase, cell_name(*place), runs) for place in places}
-    solved = {place: cell["solved"] for place, cell in cells.items()}
+    pairs = [(rung, task) for rung in staircase.rungs for task in staircase.tasks]
+    cells = {pair: _cell(staircase, cell_name(*pair), runs) for pair in pairs}
+    solved = {pair: cell["solved"] for pair, cell in cells.items()}
     return {
         "comparison": staircase.name,
         "command": command,
@@ -123,17 +118,16 @@ def _task(
     config = staircase.variants[cell_name(staircase.rungs[0], name)]
     task, of_rungs = config.data.language, {rung: runs[cell_name(rung, name)] for rung in staircase.rungs}
     assert isinstance(task, Task)
-    nothing = ceiling(task, "nothing", tells_neighbours(config.model))
+    by_chance = ceiling(task, "nothing", issubclass(config.model.position.component, Convolution))
     answers = {rung: dict(results[0].get("answered", ())) for rung, results in of_rungs.items() if results}
-    text, asked = telling_text(task, answers, {rung: solved[rung, name] for rung in of_rungs}), 0
-    if text:
-        asked = range(len(text))[task.answers(text)][0]
+    text = telling_text(task, answers, {rung: solved[rung, name] for rung in of_rungs})
+    target = range(len(text))[task.answers(text)][0] if text else 0
     return {
         "task": name,
         "question": staircase.tasks[name],
-        "chance": nothing.value if nothing else None,
-        "text": text[1:asked],
-        "answer": text[asked : asked + 1],
+        "chance": by_chance.value if by_chance else None,
+        "text": text[1:target],
+        "answer": text[target : target + 1],
         "answers": {rung: of_texts[text] for rung, of_texts in answers.items() if text in of_texts},
     }
 
@@ -165,18 +159,18 @@ def held_equal(staircase: Comparison, done: Sequence[Result]) -> str:
 # ---------------------------------------------------------------------------------------------------------- as text
 
 
-def cell_of(summary: Summary, rung: str, task: str) -> dict[str, Any]:
-    """The cell of a rung and a task."""
-    return next(cell for cell in summary["cells"] if (cell["rung"], cell["task"]) == (rung, task))
+def cells_of(summary: Summary, rung: str) -> list[dict[str, Any]]:
+    """The cells of a rung, in the order of the tasks."""
+    return [cell for cell in summary["cells"] if cell["rung"] == rung]
 
 
-def shown(cell: Mapping[str, Any]) -> str:
+def accuracy_span(cell: Mapping[str, Any]) -> str:
     """The lowest and the highest accuracy of a cell: 1.00, 0.31 to 0.34."""
     ends = sorted({number(value, ".2f") for value in cell["values"]})
     return f"{ends[0]} to {ends[-1]}" if len(ends) > 1 else ends[0] if ends else "-"
 
 
-def under(cell: Mapping[str, Any]) -> str:
+def ceiling_in_words(cell: Mapping[str, Any]) -> str:
     """The ceiling of a cell: "at most 0.34", "about 0.77" for an estimate, or nothing."""
     top = cell["ceiling"]
     return f"{'at most' if top['exact'] else 'about'} {top['value']:.2f}" if top else ""
@@ -184,24 +178,23 @@ def under(cell: Mapping[str, Any]) -> str:
 
 def rows(summary: Summary) -> Iterator[list[str]]:
     """The table: a row for each rung, with the ceilings in a row below it."""
-    names = [task["task"] for task in summary["tasks"]]
-    yield ["", *names]
+    yield ["", *(task["task"] for task in summary["tasks"])]
     yield ["by chance", *(number(task["chance"], ".2f") for task in summary["tasks"])]
     for rung in summary["rungs"]:
-        cells = [cell_of(summary, rung, task) for task in names]
-        yield [rung, *map(shown, cells)]
+        cells = cells_of(summary, rung)
+        yield [rung, *map(accuracy_span, cells)]
         if any(cell["ceiling"] for cell in cells):
-            yield ["  its ceiling", *map(under, cells)]
+            yield ["  its ceiling", *map(ceiling_in_words, cells)]
 
 
 def surprises(summary: Summary) -> Iterator[str]:
     """Sentences on runs that are above their ceiling, and on runs that did not finish."""
     for cell in summary["cells"]:
-        where, top = f"{cell['rung']} on {cell['task']}", cell["ceiling"]
+        name, top = f"{cell['rung']} on {cell['task']}", cell["ceiling"]
         if top and cell["values"] and max(cell["values"]) > top["value"] + SLACK:
-            yield f"{where}: {max(cell['values']):.2f} is above the ceiling of {top['value']:.2f}."
+            yield f"{name}: {max(cell['values']):.2f} is above the ceiling of {top['value']:.2f}."
         if cell["trouble"]:
-            yield f"{where}: {cell['trouble']}."
+            yield f"{name}: {cell['trouble']}."
 
 
 def in_words(summary: Summary) -> str:
@@ -218,9 +211,8 @@ def staircase_svg(summary: Summary, theme: Theme) -> str:
     """The triangle as a picture, with the question of each task."""
     columns = {task["task"]: task["question"] for task in summary["tasks"]}
     squares = {
-        rung: [Square(cell["solved"], number(cell["mean"], ".2f"), under(cell)) for cell in cells]
+        rung: [Square(c["solved"], number(c["mean"], ".2f"), ceiling_in_words(c)) for c in cells_of(summary, rung)]
         for rung in summary["rungs"]
-        if (cells := [cell_of(summary, rung, task) for task in columns])
     }
     title = "The share of right answers: each rung solves what none before it can"
     seeds = f"with each of {len(summary['seeds'])} seeds"

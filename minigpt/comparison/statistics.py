@@ -51,9 +51,9 @@ def estimate(values: Sequence[float], weights: Sequence[float] | None = None) ->
     return Estimate(mean, mean - margin, mean + margin, n)
 
 
-def paired(ours: Sequence[float], theirs: Sequence[float], weights: Sequence[float] | None = None) -> Estimate:
-    """The mean of ours - theirs over all pairs, as `estimate` gives it."""
-    return estimate([a - b for a, b in zip(ours, theirs, strict=True)], weights)
+def paired(values: Sequence[float], base: Sequence[float], weights: Sequence[float] | None = None) -> Estimate:
+    """The mean of values - base over all pairs, as `estimate` gives it."""
+    return estimate([a - b for a, b in zip(values, base, strict=True)], weights)
 
 
 def t_cdf(t: float, degrees: int) -> float:

@@ -85,8 +85,8 @@ def _row(name: str, by_variant: Mapping[str, Sequence[Result]], metric: str, bas
     row |= {key: mean_of_all([run.get(key) for run in done]) for key in MEANS}
     row |= {key: runs[0].get(key) for key in COSTS} | {"steps": runs[0].get("steps") if done else None}
     names = list(dict.fromkeys(name for run in done for name in run["names"]))
-    for what in OF_NAMES:
-        row[what] = {n: mean_of_all([run["names"].get(n, {}).get(what) for run in done]) for n in names}
+    for score in OF_NAMES:
+        row[score] = {n: mean_of_all([run["names"].get(n, {}).get(score) for run in done]) for n in names}
     compared = -1 if metric == "above" else 2  # a point: [step, training loss, loss] and, if known, above the floor
     curves = [[(*point[:2], point[compared]) for point in run["curve"]] for run in done]
     row["curve"] = [[math.fsum(column) / len(column) for column in zip(*points)] for points in zip(*curves)]
@@ -224,11 +224,11 @@ def accuracies(summary: Mapping[str, Any]) -> list[list[str]]:
     return [["variant", *summary["names"]], *rows]
 
 
-def tried(summary: Mapping[str, Any]) -> list[list[str]]:
+def tried(summary: Mapping[str, Any], title: str = "variant") -> list[list[str]]:
     """The cells of the table of trials: titles, and for each variant its losses and the value taken."""
     tuning = summary["tuning"]
     body = [[row["variant"], *map(number, row["losses"]), number(row["taken"], "g")] for row in tuning["variants"]]
-    return [["variant", *(f"{value:g}" for value in tuning["values"]), "taken"], *body]
+    return [[title, *(f"{value:g}" for value in tuning["values"]), "taken"], *body]
 
 
 def rows_of(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -245,11 +245,11 @@ def csv_rows(summary: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
     """The titles, and one line for each run, to make your own plots."""
     results = ("variant", "seed", "status", "steps", "loss", "floor", "forgetful", "above", "impossible")
     keys = (*results, *COSTS, "seconds", "training_tokens_per_second", "sampling_tokens_per_second")
-    of_names = [(what, name) for what in OF_NAMES for name in summary["names"]]
-    yield [*keys, *(f"{what}_{name}" for what, name in of_names)]
+    of_names = [(score, name) for score in OF_NAMES for name in summary["names"]]
+    yield [*keys, *(f"{score}_{name}" for score, name in of_names)]
     for run in summary["runs"]:
         names = run.get("names", {})
-        yield [*map(run.get, keys), *(names.get(name, {}).get(what) for what, name in of_names)]
+        yield [*map(run.get, keys), *(names.get(name, {}).get(score) for score, name in of_names)]
 
 
 # ---------------------------------------------------------------------------------------- of every experiment

@@ -17,7 +17,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from typing import Annotated, Any
 
@@ -114,15 +114,13 @@ class Measured:
 
 @dataclass
 class Row:
-    """A row of the table, and what is known of it."""
+    """A row of the table."""
 
     name: str
     swap: Sequence[str]
     config: RunConfig | None = None  # None: not possible for this run, or no change
     trouble: str = ""  # why `config` is None
     moved: Moved | None = None  # which weights stayed
-    measured: Measured | None = None
-    tuned: Measured | None = None
 
 
 @dataclass
@@ -179,22 +177,22 @@ class Swaps:
         parts += [[to_python(self.training), self.train_data.block_size] if steps else []]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
-    def read_known(self) -> None:
-        """Read the measurements that are made already, and put them into the rows."""
-        with suppress(OSError, ValueError):
-            read = parse_json(read_start(self.folder / RESULTS, MAX_RESULTS))
-            self.known = read["measured"] if has_form(read, {"measured": FORM}) else {}
-        for row in self.rows:
-            if row.config is not None:
-                row.measured = self.measurement(row.config, 0)
-                row.tuned = self.measurement(row.config, self.steps) if self.steps else None
-
-    def measurement(self, config: RunConfig, steps: int) -> Measured | None:
-        """The measurement of a config in results.json; None: there is none, or it is malformed."""
-        known = self.known.get(self.key(config, steps))
+    def measurement(self, row: Row, steps: int = 0) -> Measured | None:
+        """The measurement of a row in results.json; None: there is none, or it is malformed."""
+        known = None if row.config is None else self.known.get(self.key(row.config, steps))
         if known is None or not 2 <= len(known["losses"]) == len(known["tokens"]) or min(known["tokens"]) < 1:
             return None
         return Measured(known["losses"], known["tokens"])
+
+    def difference(self, row: Row, steps: int = 0) -> Estimate | None:
+        """How much more the loss is than that of the model as it is, on the same pieces, weighted by their tokens.
+
+        None: it is that model, or one of them is not measured.
+        """
+        base, measured = self.measurement(self.rows[0]), self.measurement(row, steps)
+        if base is None or measured is None or (row is self.rows[0] and steps == 0):
+            return None
+        return paired(measured.losses, base.losses, measured.tokens)
 
     # ---- measuring ----
 
@@ -224,7 +222,9 @@ class Swaps:
         self.check_memory()
         self.folder.mkdir(parents=True, exist_ok=True)
         with Lock(self.folder):
-            self.read_known()
+            with suppress(OSError, ValueError):
+                results = parse_json(read_start(self.folder / RESULTS, MAX_RESULTS))
+                self.known = results["measured"] if has_form(results, {"measured": FORM}) else {}
             for number, row in enumerate(self.rows, start=1):
                 who = f"{number} of {len(self.rows)}: {row.name}"
                 if only and row.name not in (AS_IT_IS, *only):
@@ -232,34 +232,29 @@ class Swaps:
                 if row.config is None:
                     self.say(f"{who}: {row.trouble}")
                 else:
-                    self.measure(row, row.config, who, tune=not only or row.name in only)
+                    trained = self.steps > 0 and (not only or row.name in only)
+                    self.measure(row, row.config, who, (0, self.steps) if trained else (0,))
 
-    def measure(self, row: Row, config: RunConfig, who: str, tune: bool) -> None:
-        """Measure a row, if it is not measured yet, and print the result."""
+    def measure(self, row: Row, config: RunConfig, who: str, all_steps: Sequence[int]) -> None:
+        """Measure a row after each of these numbers of steps, if it is not measured yet, and print the results."""
         model: GPT | None = None
-        if row.measured is None:
-            model = self.model(config)
-            row.measured = self.write(config, 0, self.read(model, who))
-        self.say(f"{who}: {self.in_words(row.measured)}")
-        if not self.steps or not tune:
-            return
-        if row.tuned is None:
-            model = self.model(config) if model is None else model
-            optimizer = self.training.optimizer.component(self.training.optimizer, model)
-            records = train(model, self.train_data, optimizer, self.training)
-            try:
-                for _ in progress(records, f"{who}: training on {model.device}", self.steps, "steps"):
-                    pass
-            except Diverged as error:
-                return self.say(f"{who}: diverged: {error}")
-            row.tuned = self.write(config, self.steps, self.read(model, who))
-        self.say(f"{who}, after {self.steps} steps: {self.in_words(row.tuned)}")
-
-    def model(self, config: RunConfig) -> GPT:
-        """The model of a row, with those weights of the run that fit."""
-        model = build_model(config, self.source.tokenizer)
-        move(model, self.source.saved.model, self.source.outline())
-        return model.to(choose_device(self.training.device))
+        for steps in all_steps:
+            if self.measurement(row, steps) is None:
+                if model is None:
+                    model = build_model(config, self.source.tokenizer)
+                    move(model, self.source.saved.model, self.source.outline())
+                    model = model.to(choose_device(self.training.device))
+                if steps:
+                    optimizer = self.training.optimizer.component(self.training.optimizer, model)
+                    records = train(model, self.train_data, optimizer, self.training)
+                    try:
+                        for _ in progress(records, f"{who}: training on {model.device}", steps, "steps"):
+                            pass
+                    except Diverged as error:
+                        return self.say(f"{who}: diverged: {error}")
+                self.known[self.key(config, steps)] = asdict(self.read(model, who))
+                write_whole(self.folder / RESULTS, json.dumps({"measured": self.known}, indent=1, allow_nan=False))
+            self.say(f"{who}{f', after {steps} steps' * bool(steps)}: {self.in_words(row, steps)}")
 
     @torch.no_grad()
     def read(self, model: GPT, who: str) -> Measured:
@@ -278,37 +273,26 @@ class Swaps:
             raise UserError("the validation text has less than two pieces: give a longer text, or a smaller length")
         return Measured(losses, tokens)
 
-    def write(self, config: RunConfig, steps: int, measured: Measured) -> Measured:
-        """Write a measurement down; when this returns, it is on disk."""
-        self.known[self.key(config, steps)] = {"losses": list(measured.losses), "tokens": list(measured.tokens)}
-        write_whole(self.folder / RESULTS, json.dumps({"measured": self.known}, indent=1, allow_nan=False))
-        return measured
+    # ---- as text ----
 
-    def in_words(self, measured: Measured) -> str:
+    def in_words(self, row: Row, steps: int) -> str:
         """A measurement as text, with the difference to the model as it is."""
-        base, text = self.rows[0].measured, f"{measured.loss:.4f} nats a token over {sum(measured.tokens):,} tokens"
-        if base is None or measured is base:
-            return text
-        d = difference(measured, base)
-        return f"{text}, {between((d.mean, d.low, d.high), '+.4f')}"
+        measured, d = self.measurement(row, steps), self.difference(row, steps)
+        assert measured is not None
+        words = f"{measured.loss:.4f} nats a token over {sum(measured.tokens):,} tokens"
+        return words if d is None else f"{words}, {between((d.mean, d.low, d.high), '+.4f')}"
 
-
-def difference(ours: Measured, theirs: Measured) -> Estimate:
-    """The mean of ours - theirs over the same pieces, weighted by their tokens."""
-    return paired(ours.losses, theirs.losses, ours.tokens)
-
-
-def table(swaps: Swaps) -> list[list[str]]:
-    """The rows as text, their titles first."""
-    tuned = [f"after {swaps.steps} steps"] if swaps.steps else []
-    rows = [["model", "loss", "95 % interval", f"more than {AS_IT_IS}", *tuned, "tokens"]]
-    base = swaps.rows[0].measured
-    for row in swaps.rows:
-        if row.measured is None or base is None:
-            continue
-        own, apart = estimate(row.measured.losses, row.measured.tokens), difference(row.measured, base)
-        against = "" if row.measured is base else between((apart.mean, apart.low, apart.high), "+.3f")
-        later = [f"{row.tuned.loss:.3f}" if row.tuned else ""] if swaps.steps else []
-        tokens = f"{sum(row.measured.tokens):,}"
-        rows.append([row.name, f"{own.mean:.3f}", f"{own.low:.3f} to {own.high:.3f}", against, *later, tokens])
-    return rows
+    def table(self) -> list[list[str]]:
+        """The rows as text, their titles first."""
+        after = [f"after {self.steps} steps"] if self.steps else []
+        rows = [["model", "loss", "95 % interval", f"more than {AS_IT_IS}", *after, "tokens"]]
+        for row in self.rows if self.measurement(self.rows[0]) else ():
+            if (measured := self.measurement(row)) is not None:
+                own, d, trained = estimate(measured.losses, measured.tokens), self.difference(row), list[str]()
+                if self.steps:
+                    tuned = self.measurement(row, self.steps)
+                    trained = [f"{tuned.loss:.3f}" if tuned else ""]
+                more = "" if d is None else between((d.mean, d.low, d.high), "+.3f")
+                interval, tokens = f"{own.low:.3f} to {own.high:.3f}", f"{sum(measured.tokens):,}"
+                rows.append([row.name, f"{own.mean:.3f}", interval, more, *trained, tokens])
+        return rows

@@ -58,45 +58,40 @@ def other_texts(data: DataConfig, later: int) -> DataConfig:
     return data if language is None else replace(data, stories=replace(data.stories, seed=data.stories.seed + later))
 
 
-def losses_of(trials: Sequence[tuple[Job, Mapping[str, Any] | None]]) -> dict[str, dict[float, float | None]]:
-    """For each variant and value, the mean loss of its trials; None if a trial has no loss."""
-    losses: dict[str, dict[float, list[float | None]]] = {}
-    for job, result in trials:
-        assert job.value is not None
+def summary_of(tune: TuneConfig, results: Sequence[tuple[Job, Mapping[str, Any] | None]]) -> dict[str, Any]:
+    """The trials as a dict for results.json. A value whose trials have not all a loss has None.
+
+    `taken` is the value that the rule (see above) takes; None if no value has a loss.
+    """
+    losses: dict[str, dict[float | None, list[float | None]]] = {}
+    for trial, result in results:
         loss = result["loss"] if result is not None and result["status"] == "done" else None
-        losses.setdefault(job.variant, {}).setdefault(job.value, []).append(loss)
-    return {name: {value: mean_of_all(seeds) for value, seeds in values.items()} for name, values in losses.items()}
+        losses.setdefault(trial.variant, {value: [] for value in tune.values})[trial.value].append(loss)
+    rows = []
+    for name, of_values in losses.items():
+        means = [mean_of_all(seeds) for seeds in of_values.values()]
+        _, taken = min(
+            ((mean, value) for mean, value in zip(means, tune.values) if mean is not None), default=(0, None)
+        )
+        rows.append({"variant": name, "losses": means, "taken": taken})
+    return {"key": tune.key, "values": list(tune.values), "seeds": list(tune.seeds), "rule": RULE, "variants": rows}
 
 
-def best(losses: Mapping[float, float | None]) -> float | None:
-    """The value that the rule (see above) takes; None if no value has a loss."""
-    return min(((loss, value) for value, loss in losses.items() if loss is not None), default=(None, None))[1]
-
-
-def tuned(comparison: Comparison, key: str, values: Mapping[str, float | None]) -> Comparison:
-    """The comparison with the best value of the option for each variant; None leaves a variant unchanged."""
+def tuned(comparison: Comparison, tuning: Mapping[str, Any]) -> Comparison:
+    """The comparison with the value taken for each variant; without one, a variant stays as it is."""
     variants = dict(comparison.variants)
-    for name, value in values.items():
-        if value is not None:
-            variants[name] = with_option(variants[name], key, value)
+    for row in tuning["variants"]:
+        if row["taken"] is not None:
+            variants[row["variant"]] = with_option(variants[row["variant"]], tuning["key"], row["taken"])
     return replace(comparison, variants=variants)
 
 
-def notes_on(losses: Mapping[str, Mapping[float, float | None]], key: str) -> Iterator[str]:
+def notes_on(tuning: Mapping[str, Any]) -> Iterator[str]:
     """Notes for the reader: on a variant without a value, and on a value at the edge of those that were tried."""
-    for name, tried in losses.items():
-        value = best(tried)
+    key, values = tuning["key"], tuning["values"]
+    for name, value in ((row["variant"], row["taken"]) for row in tuning["variants"]):
         if value is None:
             yield f"{name}: no trial has a loss, {key} stays as it is"
-        elif value in (min(tried), max(tried)):
-            edge, beyond = ("smallest", "smaller") if value == min(tried) else ("largest", "larger")
+        elif value in (min(values), max(values)):
+            edge, beyond = ("smallest", "smaller") if value == min(values) else ("largest", "larger")
             yield f"{name}: the {key} taken, {value:g}, is the {edge} tried; a {beyond} one may be better"
-
-
-def summary_of(tune: TuneConfig, losses: Mapping[str, Mapping[float, float | None]]) -> dict[str, Any]:
-    """The trials as a dict for results.json."""
-    rows = [
-        {"variant": name, "losses": [tried[value] for value in tune.values], "taken": best(tried)}
-        for name, tried in losses.items()
-    ]
-    return {"key": tune.key, "values": list(tune.values), "seeds": list(tune.seeds), "rule": RULE, "variants": rows}

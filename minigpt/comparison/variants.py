@@ -196,12 +196,10 @@ def load_comparison(
         mistakes.append((settings_node.where, "compare: with `tasks:`, only seeds and processes can be set"))
     for variant, config in variants.items() if tasks else ():
         if not isinstance(config.data.language, Task):
-            expected = "expected a task, as in {kind: match}"
-            mistakes.append((tasks.where, f"tasks: {variant}: data.source: {expected}"))
+            mistakes.append((tasks.where, f"tasks: {variant}: data.source: expected a task, as in {{kind: match}}"))
     if not questions and settings.baseline not in rows.value:
-        hint = suggest(settings.baseline, rows.value)
-        message = f"compare.baseline: expected a variant, found {settings.baseline!r}{hint}"
-        mistakes.append((settings_node.where, message))
+        actual = f"found {settings.baseline!r}{suggest(settings.baseline, rows.value)}"
+        mistakes.append((settings_node.where, f"compare.baseline: expected a variant, {actual}"))
     if mistakes:
         raise ConfigError(list(dict.fromkeys(mistakes)))
     return Comparison(name, settings, variants, keys, rungs=tuple(rungs.value) if questions else (), tasks=questions)
@@ -231,17 +229,17 @@ def _on_tasks(tasks: Node, rungs: Node) -> tuple[Node, dict[str, str]]:
     expected = "expected `name: {question: TEXT, data.source: TASK, ...}`, one a line"
     if not isinstance(tasks.value, dict) or not tasks.value:
         raise ConfigError([(tasks.where, f"tasks: {expected}")])
-    questions, variants, places = dict[str, str](), dict[str, Node](), dict[str, str]()
+    questions, variants, locations = dict[str, str](), dict[str, Node](), dict[str, str]()
     for task, changes in tasks.value.items():
         if not isinstance(changes.value, dict) or not {"question", "data.source"} <= changes.value.keys():
             raise ConfigError([(changes.where, f"tasks.{task}: {expected}")])
         questions[task] = str(changes.value["question"].value)
         shared = {key: value for key, value in changes.value.items() if key != "question"}
-        for rung, own in rungs.value.items() if isinstance(rungs.value, dict) else ():
-            name, places[cell_name(rung, task)] = cell_name(rung, task), rungs.keys[rung]
-            both = own.value if not isinstance(own.value, dict) else shared | own.value
-            variants[name] = replace(own, value=both, keys=changes.keys | own.keys)
-    return replace(rungs, value=variants or rungs.value, keys=places or rungs.keys), questions
+        for rung, node in rungs.value.items() if isinstance(rungs.value, dict) else ():
+            name, value = cell_name(rung, task), shared | node.value if isinstance(node.value, dict) else node.value
+            variants[name] = replace(node, value=value, keys=changes.keys | node.keys)
+            locations[name] = rungs.keys[rung]
+    return replace(rungs, value=variants or rungs.value, keys=locations or rungs.keys), questions
 
 
 def _variants(
@@ -252,8 +250,8 @@ def _variants(
     for name, changes in named(rows, "variants", mistakes):
         keys |= dict.fromkeys(changes.value)
         if "training.seed" in changes.value:
-            place = "the seeds of a comparison are in compare.seeds, for all variants"
-            mistakes.append((changes.keys["training.seed"], place))
+            hint = "the seeds of a comparison are in compare.seeds, for all variants"
+            mistakes.append((changes.keys["training.seed"], hint))
         try:
             variants[name] = build(RunConfig, changed(tree, changes), tell=under(name, tell))
             if variants[name].training.threads not in ("auto", 1):

@@ -14,7 +14,7 @@ import pytest
 from comparing import finished, small
 
 from minigpt.comparison.experiment import SPEEDS, _read_speeds
-from minigpt.comparison.page import page
+from minigpt.comparison.page import page_of_variants as page
 from minigpt.comparison.results import RESULT, jobs, load_result, save_result
 from minigpt.comparison.summary import csv_rows, in_words, summarise, to_csv
 from minigpt.comparison.variants import Comparison
@@ -73,7 +73,7 @@ def test_a_spoiled_result_is_made_again_or_can_be_shown(comparison: Comparison) 
     save_result(every[0].folder, good[0] or {})
 
 
-RAW = ["", "[]", "1", "null", '{"result": 1, "sha256": "a"}', '{"result": null}', "[" * 100_000, '{"result": "[[[[']
+RAW = ["", "[]", "1", "null", '{"result": 3, "sha256": ""}', '{"result": null}', "[" * 100_000, '{"result": "[[[[']
 
 
 @pytest.mark.parametrize("text", RAW, ids=range(len(RAW)))
