@@ -10,13 +10,11 @@ from torch import Tensor
 
 from minigpt.attention import Attention
 from minigpt.model import GPT, ModelConfig
+from minigpt.runs.checkpoint import Checkpoint
 from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import DataConfig, Dataset
 from minigpt.text.tokenizer import Char
-from minigpt.training.loop import (
-    TrainingConfig,
-    train,
-)
+from minigpt.training.loop import TrainingConfig, train
 from minigpt.training.optimizer import AdamW, Muon, Optimizer
 from minigpt.training.records import Record
 
@@ -58,3 +56,10 @@ def learn(model: GPT, dataset: Dataset, config: TrainingConfig) -> list[Record]:
 def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
     """Whether all tensors are the same to the bit."""
     return a.keys() == b.keys() and all(torch.equal(tensor, b[name]) for name, tensor in a.items())
+
+
+def furthest(one: Checkpoint, other: Checkpoint) -> float:
+    """The largest difference of two checkpoints' numbers."""
+    mine, theirs = one.model | one.optimizer, other.model | other.optimizer
+    assert mine.keys() == theirs.keys()
+    return max((mine[name] - theirs[name]).abs().max().item() for name in mine)

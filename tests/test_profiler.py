@@ -15,6 +15,7 @@ import pytest
 import torch
 from plugin_kinds import PLUGIN_KINDS
 from running import CONFIG, Ended, data_folder, furnish, script, small_text
+from small_trainings import BLOCK, make_dataset, make_optimizer
 from torch import Tensor, nn
 
 from minigpt.attention import Attention, Position
@@ -25,14 +26,12 @@ from minigpt.model.replaced import replaced
 from minigpt.runs import profiler as profilers
 from minigpt.runs.profiler import BACKWARD, FORWARD, PARTS, Profile, Profiler, attached, summary, table, take_profile
 from minigpt.text import corpus as corpora
-from minigpt.text.corpus import open_corpus
-from minigpt.text.dataset import DataConfig, Dataset
-from minigpt.text.tokenizer import Char
+from minigpt.text.dataset import Dataset
 from minigpt.training import loop as training
 from minigpt.training.loop import TrainingConfig, train
 from minigpt.training.optimizer import Optimizer
 
-BLOCK, STEPS = 16, 3
+STEPS = 3
 KINDS = Attention.kinds | PLUGIN_KINDS
 
 
@@ -45,11 +44,7 @@ def data() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def dataset(data: None, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    text = tmp_path_factory.mktemp("text") / "text.txt"
-    text.write_text(small_text(), encoding="utf-8")
-    config = DataConfig(source=str(text))
-    corpus = open_corpus(config.source)
-    return Dataset(config, corpus, Char.fit(None, corpus.documents()), BLOCK)
+    return make_dataset(tmp_path_factory.mktemp("text"), small_text(), BLOCK)
 
 
 def make_model(kind: str = "multi_head", of_attention: Mapping[str, Any] = MappingProxyType({}), **options: Any) -> GPT:
@@ -60,12 +55,6 @@ def make_model(kind: str = "multi_head", of_attention: Mapping[str, Any] = Mappi
 
 def settings(**options: Any) -> TrainingConfig:
     return from_dict(TrainingConfig, {"batch_size": 4, "max_steps": STEPS, "device": "cpu"} | options)
-
-
-def make_optimizer(config: TrainingConfig, model: GPT) -> Optimizer:
-    optimizer = config.optimizer.component(config.optimizer, model)
-    assert isinstance(optimizer, Optimizer)
-    return optimizer
 
 
 def look(model: GPT, dataset: Dataset, steps: int = STEPS, **options: Any) -> Profile:
