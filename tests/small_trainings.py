@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+from running import small_text
+from small_corpora import own_data
 from torch import Tensor
 
 from minigpt.attention import Attention
@@ -30,6 +34,12 @@ def make_dataset(folder: Path, text: str, block_size: int = BLOCK, **options: An
     config = DataConfig(source=str(folder / "text.txt"), **options)
     corpus = open_corpus(config.source)
     return Dataset(config, corpus, Char.fit(None, corpus.documents()), block_size)
+
+
+def small_dataset(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dataset]:
+    """That of the small text, in its own data folder: `dataset = pytest.fixture(scope="module")(small_dataset)`."""
+    for folder in own_data(tmp_path_factory):
+        yield make_dataset(folder, small_text())
 
 
 def make_model(kind: str = "multi_head", dropout: float = 0.0, n_embd: int = 16, n_layer: int = 2, V: int = 30) -> GPT:

@@ -47,11 +47,7 @@ def test_sky_is_blue_queries_keys_and_values() -> None:
 def test_sky_is_blue_scores() -> None:
     scores = SKY_QUERY @ SKY_KEY.mT
     assert printed(scores) == [[-0.2853, 0.0604, 0.0779], [-0.0704, 0.0281, 0.0356], [-0.0850, 0.0344, 0.0436]]
-    assert printed(scores / 2**0.5) == [
-        [-0.2017, 0.0427, 0.0551],
-        [-0.0498, 0.0199, 0.0252],
-        [-0.0601, 0.0243, 0.0309],
-    ]
+    assert printed(scores / 2**0.5) == [[-0.2017, 0.0427, 0.0551], [-0.0498, 0.0199, 0.0252], [-0.0601, 0.0243, 0.0309]]
 
 
 def test_sky_is_blue_weights_and_output() -> None:

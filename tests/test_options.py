@@ -93,10 +93,7 @@ def test_a_value_of_the_wrong_type(read: Reader, text: str, what: str) -> None:
     assert the_mistake(read, f"inner: {text}").split(": ", 2)[2] == what
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [("3", "3"), ("word", "'word'"), ("[a]", "a list")],
-)
+@pytest.mark.parametrize(("text", "found"), [("3", "3"), ("word", "'word'"), ("[a]", "a list")])
 def test_a_group_that_is_none(read: Reader, text: str, found: str) -> None:
     expected = "expected a group of options, as in inner={rate: 1.0}"
     assert the_mistake(read, f"inner: {text}") == f"c.yaml:1:8: inner: {expected}, found {found}"

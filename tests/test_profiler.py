@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 from plugin_kinds import PLUGIN_KINDS
-from running import CONFIG, Ended, data_folder, furnish, script, small_text
-from small_trainings import BLOCK, make_dataset, make_optimizer
+from running import CONFIG, Ended, furnish, script
+from small_trainings import BLOCK, make_optimizer, small_dataset
 from torch import Tensor, nn
 
 from minigpt.attention import Attention, Position
@@ -25,7 +25,6 @@ from minigpt.model.config import AnyBlock
 from minigpt.model.replaced import replaced
 from minigpt.runs import profiler as profilers
 from minigpt.runs.profiler import BACKWARD, FORWARD, PARTS, Profile, Profiler, attached, summary, table, take_profile
-from minigpt.text import corpus as corpora
 from minigpt.text.dataset import Dataset
 from minigpt.training import loop as training
 from minigpt.training.loop import TrainingConfig, train
@@ -35,16 +34,7 @@ STEPS = 3
 KINDS = Attention.kinds | PLUGIN_KINDS
 
 
-@pytest.fixture(scope="module", autouse=True)
-def data() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(corpora, "DATA", Path(data_folder()))
-        yield
-
-
-@pytest.fixture(scope="module")
-def dataset(data: None, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    return make_dataset(tmp_path_factory.mktemp("text"), small_text(), BLOCK)
+dataset = pytest.fixture(scope="module")(small_dataset)
 
 
 def make_model(kind: str = "multi_head", of_attention: Mapping[str, Any] = MappingProxyType({}), **options: Any) -> GPT:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 from running import environment, furnish, script, well
+from small_trainings import equal
 
 import minigpt
 from minigpt.config.options import load as load_config
@@ -35,10 +36,6 @@ def losses(folder: Path) -> list[float]:
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     return checkpoint.newest(folder / "checkpoints")[0].model
-
-
-def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(tensor, b[name]) for name, tensor in a.items())
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +125,7 @@ def test_the_config_of_a_run_is_complete_and_trains_the_same_run_again(home: Pat
     assert config.training.max_steps == 12  # the override, not the file's 8
     well(script("train.py", "--config", folder / "config.yaml", "--name", "again", cwd=home))
     assert losses(home / "runs" / "again") == losses(folder)
-    assert same(weights(home / "runs" / "again"), weights(folder))
+    assert equal(weights(home / "runs" / "again"), weights(folder))
     assert (home / "runs" / "again" / "config.yaml").read_bytes() == (folder / "config.yaml").read_bytes()
 
 
