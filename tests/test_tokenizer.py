@@ -21,6 +21,7 @@ import tiktoken
 from hypothesis import given
 from hypothesis import strategies as st
 from running import forked
+from small_corpora import ROOT, shakespeare_file
 from tiktoken_ext import openai_public
 
 from minigpt.config.options import Options, build, from_python
@@ -34,17 +35,13 @@ from minigpt.text.seams import last_part, parts
 from minigpt.text.split_patterns import OF_GGUF
 from minigpt.text.tokenizer import BPE, PIECES, Byte, Char, Tiktoken, Tokenizer, byte_letters
 
-ROOT = Path(__file__).parents[1]
 SENTENCE = "The crow said, “naïve 🦉!”\r\nThen the crow sang: the crow, the crow."
 
 
 @pytest.fixture(scope="module")
 def shakespeare() -> str:
     """The text of tiny Shakespeare."""
-    for path in (ROOT.parent / "shared/data/tinyshakespeare.txt", ROOT / "data/shakespeare.txt"):
-        if path.exists():
-            return path.read_bytes().decode()
-    pytest.skip("tiny Shakespeare is not here: minigpt downloads it to data/shakespeare.txt")
+    return shakespeare_file().read_bytes().decode()
 
 
 @pytest.fixture(scope="module")
