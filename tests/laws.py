@@ -245,12 +245,12 @@ def asked_of(case: Case) -> Iterator[tuple[Law, bool]]:
             yield law, far
 
 
-def broken_laws(case: Case) -> list[str]:
-    """The laws that a case breaks, of those that it is asked, a line each."""
+def broken_laws(case: Case, long: bool = True) -> list[str]:
+    """The laws that a case breaks, of those that it is asked, a line each; unless `long`, in short texts only."""
     broken = []
     for law, far in asked_of(case):
         try:
-            obey(law, case, far)
+            obey(law, case, far and long)
         except LawError as error:
             broken.append(f"{law.__name__}: {error}")
     return broken

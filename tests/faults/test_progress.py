@@ -30,7 +30,7 @@ from minigpt.text.tokenizer import BPE, Byte
 from minigpt.training.floor import predict
 from minigpt.training.loop import TrainingConfig, evaluate
 
-DNA = random.Random(0).randbytes(16_000_000).translate(b"ACGT" * 64).decode()
+DNA = random.Random(0).randbytes(2_000_000).translate(b"ACGT" * 64).decode()
 WORD = DNA[:200_000]
 TEXT = (
     small_text(800)
