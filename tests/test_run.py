@@ -56,15 +56,8 @@ def run(home: Path) -> Run:
 
 def test_a_run_folder_holds_what_the_design_says(home: Path) -> None:
     folder = home / "runs" / "small"
-    assert {path.name for path in folder.iterdir() if not path.name.startswith(".")} == {
-        "config.yaml",
-        "tokenizer.json",
-        "environment.json",
-        "metrics.jsonl",
-        "loss.svg",
-        "samples.txt",
-        "checkpoints",
-    }
+    names = "config.yaml tokenizer.json environment.json metrics.jsonl loss.svg samples.txt checkpoints"
+    assert {path.name for path in folder.iterdir() if not path.name.startswith(".")} == {*names.split()}
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["step-000008", "step-000012"]
     assert not [path for path in folder.rglob("*") if path.suffix in (".pt", ".pkl", ".pth", ".bin")]
 

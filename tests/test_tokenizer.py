@@ -250,22 +250,8 @@ def test_a_gap_in_a_vocabulary_reads_as_a_replacement_character() -> None:
 HARD = [
     *"abzABZ0129'\u2019.,;:!?-=/\\_()\n\r\t \x0b\x0c\x1c\x1f\x85\xa0\u2028\u3000\u200b\ufeff",
     *("  ", "\r\n", "\n\n", " \n", "'s", "'LL", "'re", "é", "e\u0301", "ß", "ǅ", "ʰ", "ª", "Ⅷ", "½", "²", "٣", "①"),
-    *(
-        "中",
-        "日本",
-        "。",
-        "\uff0c",
-        "ไทย",
-        "न्दी",
-        "😀",
-        "👩\u200d👧",
-        "\U0001d4b3",
-        "ACGT",
-        "aaaa",
-        "    ",
-        "====",
-        "…",
-    ),
+    *("中", "日本", "。", "\uff0c", "ไทย", "न्दी", "😀", "👩\u200d👧"),
+    *("\U0001d4b3", "ACGT", "aaaa", "    ", "====", "…"),
 ]
 LETTERS = {latin.encode("latin-1"): letter for letter, latin in byte_letters().items()}
 
