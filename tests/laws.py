@@ -136,19 +136,12 @@ def divided(cases: list[Case]) -> tuple[list[Case], list[Case]]:
 
 EVERY: tuple[Law, ...] = (*LAWS, *LAWS_OF_TRAINING, *LAWS_OF_WRITING)
 SHORT = {  # a long text shows nothing new to these, or they have one of their own
-    laws.shapes,
-    laws_of_training.random_numbers_go_on,
-    laws_of_training.compiled_branches_compute_the_same,
-    laws.scores_have_the_declared_scale,
-    laws.only_distances_matter,
-    laws_of_training.dropout_acts_in_training_only,
-    laws.huge_scores_leave_numbers,
-    laws_of_writing.caches_begin_empty,
-    laws_of_writing.two_texts_in_turns,
-    laws_of_writing.texts_do_not_mix_in_the_cache,
-    laws_of_writing.a_state_is_replaced,
-    laws_of_writing.bfloat16_stays_near,
-}
+    laws.shapes, laws.scores_have_the_declared_scale, laws.only_distances_matter, laws.huge_scores_leave_numbers,
+    laws_of_training.random_numbers_go_on, laws_of_training.compiled_branches_compute_the_same,
+    laws_of_training.dropout_acts_in_training_only, laws_of_writing.caches_begin_empty,
+    laws_of_writing.two_texts_in_turns, laws_of_writing.texts_do_not_mix_in_the_cache,
+    laws_of_writing.a_state_is_replaced, laws_of_writing.bfloat16_stays_near,
+}  # fmt: skip
 DEEP = {  # in a short text, these are asked of three layers
     laws_of_writing.written_token_by_token,
     laws_of_writing.written_in_chunks,
@@ -170,14 +163,8 @@ OF_FAR = {
 
 
 def model_config(case: Case, n_layer: int = 1, block: int = BLOCK) -> ModelConfig:
-    return ModelConfig(
-        n_layer=n_layer,
-        n_embd=D,
-        block_size=block,
-        attention=case.attention,
-        position=case.position,
-        dropout=case.dropout,
-    )
+    shape = {"n_layer": n_layer, "n_embd": D, "block_size": block}
+    return ModelConfig(**shape, attention=case.attention, position=case.position, dropout=case.dropout)
 
 
 @torch.no_grad()
@@ -245,12 +232,12 @@ def asked_of(case: Case) -> Iterator[tuple[Law, bool]]:
             yield law, far
 
 
-def broken_laws(case: Case) -> list[str]:
-    """The laws that a case breaks, of those that it is asked, a line each."""
+def broken_laws(case: Case, long: bool = True) -> list[str]:
+    """The laws that a case breaks, of those that it is asked, a line each; unless `long`, in short texts only."""
     broken = []
     for law, far in asked_of(case):
         try:
-            obey(law, case, far)
+            obey(law, case, far and long)
         except LawError as error:
             broken.append(f"{law.__name__}: {error}")
     return broken

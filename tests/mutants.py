@@ -30,13 +30,14 @@ from pathlib import Path
 import pytest
 import torch
 from laws import ATTENTIONS, Case, asked_of, make_model, obey
+from test_edges import inside
 
 from minigpt.attention import Attention, base
 from minigpt.attention.linear import published, recurrent
 from minigpt.attention.position import Alibi, NoPosition, Rotary
 from minigpt.attention.sparse import choice
 from minigpt.checks.laws import Law, LawError
-from minigpt.inspection.graph import ROUNDING, Step, all_steps, family, gap, positions_of
+from minigpt.inspection.graph import ROUNDING, Step, all_steps, family, gap
 from minigpt.learners.edits import mutated, replace_node
 
 HERE = Path(__file__).parent
@@ -187,7 +188,7 @@ def watchers(subject: Subject) -> Watchers:
     positions = NoPosition, Rotary, Alibi
     cases = [Case(a, p.Config()) for a in ATTENTIONS if a.component in subject.kinds for p in positions]
     return {
-        EDGE: [partial(is_red, s, p, fast) for fast in (False, True) for s in steps for p in positions_of(s)],
+        EDGE: [partial(is_red, s, p, fast) for fast in (False, True) for s in steps for p in inside(s)],
         LAW: [partial(is_broken, law, case, far) for case in cases for law, far in asked_of(case)],
         ORACLE: [partial(fails, file) for name in families for file in ORACLES[name]],
     }
@@ -281,7 +282,7 @@ def turned_red(subject: Subject, enough: int, among: int) -> int:
     The edges are asked in their plain form only.
     """
     steps = [step for step in all_steps() if {k.kind for k in subject.kinds} & {step.kind, step.edge.to}]
-    edges, red = {EDGE: [partial(is_red, step, p, False) for step in steps for p in positions_of(step)]}, 0
+    edges, red = {EDGE: [partial(is_red, step, p, False) for step in steps for p in inside(step)]}, 0
     for _, make in drawn(subject, among):
         if red < enough:
             with in_place(subject.module, make()):

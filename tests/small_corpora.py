@@ -24,6 +24,14 @@ def own_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield corpora.DATA
 
 
+def shakespeare_file() -> Path:
+    """The text of tiny Shakespeare, where somebody has put it."""
+    for path in (ROOT.parent / "shared/data/tinyshakespeare.txt", ROOT / "data/shakespeare.txt"):
+        if path.exists():
+            return path
+    pytest.skip("tiny Shakespeare is not here: minigpt downloads it to data/shakespeare.txt")
+
+
 def corpus_of(*texts: str) -> Corpus:
     digest = hashlib.sha256("\0".join(texts).encode()).hexdigest()
     return Corpus("a test", "a test's own texts", digest, lambda skip=0: ([text] for text in texts[skip:]))

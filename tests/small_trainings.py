@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+from running import small_text
+from small_corpora import own_data
 from torch import Tensor
 
 from minigpt.attention import Attention
 from minigpt.model import GPT, ModelConfig
+from minigpt.runs.checkpoint import Checkpoint
 from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import DataConfig, Dataset
 from minigpt.text.tokenizer import Char
-from minigpt.training.loop import (
-    TrainingConfig,
-    train,
-)
+from minigpt.training.loop import TrainingConfig, train
 from minigpt.training.optimizer import AdamW, Muon, Optimizer
 from minigpt.training.records import Record
 
@@ -32,6 +34,12 @@ def make_dataset(folder: Path, text: str, block_size: int = BLOCK, **options: An
     config = DataConfig(source=str(folder / "text.txt"), **options)
     corpus = open_corpus(config.source)
     return Dataset(config, corpus, Char.fit(None, corpus.documents()), block_size)
+
+
+def small_dataset(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dataset]:
+    """That of the small text, in its own data folder: `dataset = pytest.fixture(scope="module")(small_dataset)`."""
+    for folder in own_data(tmp_path_factory):
+        yield make_dataset(folder, small_text())
 
 
 def make_model(kind: str = "multi_head", dropout: float = 0.0, n_embd: int = 16, n_layer: int = 2, V: int = 30) -> GPT:
@@ -58,3 +66,10 @@ def learn(model: GPT, dataset: Dataset, config: TrainingConfig) -> list[Record]:
 def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
     """Whether all tensors are the same to the bit."""
     return a.keys() == b.keys() and all(torch.equal(tensor, b[name]) for name, tensor in a.items())
+
+
+def furthest(one: Checkpoint, other: Checkpoint) -> float:
+    """The largest difference of two checkpoints' numbers."""
+    mine, theirs = one.model | one.optimizer, other.model | other.optimizer
+    assert mine.keys() == theirs.keys()
+    return max((mine[name] - theirs[name]).abs().max().item() for name in mine)

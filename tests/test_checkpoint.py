@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import shutil
@@ -14,6 +13,8 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from small_trainings import equal
+from test_slices import seal
 from torch import Tensor, nn
 
 from minigpt.model import GPT, ModelConfig
@@ -36,25 +37,8 @@ def saved(tmp_path: Path) -> Path:
     return tmp_path / "checkpoints"
 
 
-def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(tensor, b[name]) for name, tensor in a.items())
-
-
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def reseal(path: Path) -> None:
-    """Make the manifest fit the files again, as someone with bad intentions would."""
-    sums = {
-        name: {
-            "size": (path / name).stat().st_size,
-            "sha256": hashlib.sha256((path / name).read_bytes()).hexdigest(),
-        }
-        for name in FILES
-    }
-    manifest = {"format": FORMAT, "files": sums, "run": {}}
-    (path / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
 
 
 # ---- what was saved comes back ----
@@ -119,49 +103,9 @@ def test_a_missing_folder_is_made_but_not_the_run_around_it(tmp_path: Path) -> N
 # ---- what was damaged is refused; flipped bits are in faults/test_damage.py, links in faults/test_untrusted_files.py
 
 
-def cut_short(path: Path) -> None:
-    raw = (path / "model.safetensors").read_bytes()
-    (path / "model.safetensors").write_bytes(raw[:-1])
-
-
-def grown(path: Path) -> None:
-    with (path / "optimizer.safetensors").open("ab") as file:
-        file.write(b"\0")
-
-
-def missing(path: Path) -> None:
-    (path / "optimizer.safetensors").unlink()
-
-
-def unsealed(path: Path) -> None:
-    (path / "manifest.json").unlink()
-
-
-def extra(path: Path) -> None:
-    (path / "model.pkl").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
-
-
-def edited(path: Path) -> None:
-    state = (path / "state.json").read_text("utf-8")
-    (path / "state.json").write_text(state.replace("640", "641"), encoding="utf-8")
-
-
-def other_format(path: Path) -> None:
-    manifest = json.loads((path / "manifest.json").read_text("utf-8"))
-    (path / "manifest.json").write_text(json.dumps(manifest | {"format": FORMAT - 1}), encoding="utf-8")
-
-
-def names_another_file(path: Path) -> None:
-    manifest = (path / "manifest.json").read_text("utf-8")
-    (path / "manifest.json").write_text(manifest.replace("state.json", "../state.json"), encoding="utf-8")
-
-
-def not_json(path: Path) -> None:
-    (path / "manifest.json").write_text("[" * 60_000, encoding="utf-8")
-
-
-def endless_json(path: Path) -> None:
-    (path / "manifest.json").write_text(" " * (1 << 21) + "{}", encoding="utf-8")
+def rewritten(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
+    """A damage: a file with other bytes."""
+    return lambda path: (path / name).write_bytes(change((path / name).read_bytes()))
 
 
 def linked_folder(path: Path) -> None:
@@ -180,31 +124,54 @@ def a_file_for_the_folder(path: Path) -> None:
 
 
 def resealed_rubbish(path: Path) -> None:
+    """The manifest fits the files again, as someone with bad intentions would have it."""
     (path / "model.safetensors").write_bytes(b"\xff" * 100)
-    reseal(path)
+    seal(path)
 
 
-DAMAGES: list[tuple[Callable[[Path], None], str]] = [
-    (cut_short, r"model\.safetensors: its size is not the one in the manifest"),
-    (grown, r"optimizer\.safetensors: its size is not the one in the manifest"),
-    (missing, r"optimizer\.safetensors: missing"),
-    (unsealed, r"manifest\.json: missing"),
-    (extra, r"'model\.pkl' does not belong in a checkpoint"),
-    (edited, r"state\.json: its SHA-256 is not the one in the manifest: damaged or edited"),
-    (other_format, r"format 2, and this version of minigpt reads format 3"),
-    (names_another_file, r"the manifest must list exactly model\.safetensors, optimizer\.safetensors, state\.json"),
-    (not_json, r"manifest\.json: not a JSON object"),
-    (endless_json, r"manifest\.json: not a JSON object of at most 1,048,576 bytes"),
-    (linked_folder, r"not a checkpoint folder"),
-    (a_folder_for_a_file, r"state\.json: missing, or not a plain file"),
-    (a_file_for_the_folder, r"not a checkpoint folder"),
-    (resealed_rubbish, r"model\.safetensors: a header of [\d,]+ bytes"),
-]
+MODEL, OPTIMIZER, MANIFEST = "model.safetensors", "optimizer.safetensors", "manifest.json"
+cut_short = rewritten(MODEL, lambda raw: raw[:-1])
+other_format = rewritten(MANIFEST, lambda raw: json.dumps(json.loads(raw) | {"format": FORMAT - 1}).encode())
 
 
-@pytest.mark.parametrize(("damage", "message"), DAMAGES, ids=lambda value: getattr(value, "__name__", ""))
+def missing(path: Path) -> None:
+    (path / OPTIMIZER).unlink()
+
+
+OTHER_SIZE = "its size is not the one in the manifest"
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "cut short": (cut_short, rf"model\.safetensors: {OTHER_SIZE}"),
+    "grown": (rewritten(OPTIMIZER, lambda raw: raw + b"\0"), rf"optimizer\.safetensors: {OTHER_SIZE}"),
+    "missing": (missing, r"optimizer\.safetensors: missing"),
+    "unsealed": (lambda path: (path / MANIFEST).unlink(), r"manifest\.json: missing"),
+    "extra": (
+        lambda path: (path / "model.pkl").write_bytes(b"cos\nsystem\n(S'true'\ntR."),
+        r"'model\.pkl' does not belong in a checkpoint",
+    ),
+    "edited": (
+        rewritten("state.json", lambda raw: raw.replace(b"640", b"641")),
+        r"state\.json: its SHA-256 is not the one in the manifest: damaged or edited",
+    ),
+    "another format": (other_format, r"format 2, and this version of minigpt reads format 3"),
+    "names another file": (
+        rewritten(MANIFEST, lambda raw: raw.replace(b"state.json", b"../state.json")),
+        r"the manifest must list exactly model\.safetensors, optimizer\.safetensors, state\.json",
+    ),
+    "not JSON": (rewritten(MANIFEST, lambda raw: b"[" * 60_000), r"manifest\.json: not a JSON object"),
+    "endless JSON": (
+        rewritten(MANIFEST, lambda raw: b" " * (1 << 21) + b"{}"),
+        r"manifest\.json: not a JSON object of at most 1,048,576 bytes",
+    ),
+    "a linked folder": (linked_folder, r"not a checkpoint folder"),
+    "a folder for a file": (a_folder_for_a_file, r"state\.json: missing, or not a plain file"),
+    "a file for the folder": (a_file_for_the_folder, r"not a checkpoint folder"),
+    "resealed rubbish": (resealed_rubbish, r"model\.safetensors: a header of [\d,]+ bytes"),
+}
+
+
+@pytest.mark.parametrize(("damage", "message"), DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_used(
-    saved: Path, damage: Callable[[Path], None], message: str
+    saved: Path, damage: Callable[[Path], object], message: str
 ) -> None:
     damage(saved / "step-000010")
     with pytest.raises(CheckpointError, match=message) as refused:
@@ -242,39 +209,31 @@ def test_weights_that_are_no_numbers_are_refused_by_name_and_passed_over(saved: 
 # ---- putting tensors into a model ----
 
 
-def without_one(tensors: dict[str, Tensor]) -> None:
-    del tensors["norm.weight"]
-
-
-def with_one_more(tensors: dict[str, Tensor]) -> None:
-    tensors["blocks.1.mlp.up.weight"] = torch.zeros(2)
-
-
-def misshapen(tensors: dict[str, Tensor]) -> None:
-    tensors["tokens.weight"] = torch.zeros(12, 8)
-
-
-def of_another_type(tensors: dict[str, Tensor]) -> None:
-    tensors["tokens.weight"] = tensors["tokens.weight"].half()
-
-
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("name", "change", "message"),
     [
-        (without_one, r"step-7: norm\.weight: the checkpoint has no such tensor"),
-        (with_one_more, r"step-7: blocks\.1\.mlp\.up\.weight: the model has no such tensor"),
-        (misshapen, r"tokens\.weight: \(12, 8\) of torch\.float32, but the model has \(11, 8\) of torch\.float32"),
-        (of_another_type, r"tokens\.weight: .*torch\.float16, but the model has .*torch\.float32"),
+        ("norm.weight", None, r"step-7: norm\.weight: the checkpoint has no such tensor"),
+        ("blocks.1.mlp.up.weight", torch.zeros(2), r"step-7: blocks\.1\.mlp\.up\.weight: the model has no such tensor"),
+        (
+            "tokens.weight",
+            torch.zeros(12, 8),
+            r"tokens\.weight: \(12, 8\) of torch\.float32, but the model has \(11, 8\) of torch\.float32",
+        ),
+        (
+            "tokens.weight",
+            torch.zeros(11, 8).half(),
+            r"tokens\.weight: .*torch\.float16, but the model has .*torch\.float32",
+        ),
     ],
 )
 def test_tensors_that_do_not_fit_are_refused_by_name_and_none_is_put(
-    change: Callable[[dict[str, Tensor]], None], message: str
+    name: str, change: Tensor | None, message: str
 ) -> None:
     tensors, model = checkpoint.tensors_of(make_model()), make_model()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    change(tensors)
+    put = {key: tensor for key, tensor in (tensors | {name: change}).items() if tensor is not None}
     with pytest.raises(CheckpointError, match=message):
-        fill(model, dict(reversed(tensors.items())), "step-7")
+        fill(model, dict(reversed(put.items())), "step-7")
     assert equal(model.state_dict(), before)
 
 

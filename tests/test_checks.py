@@ -22,10 +22,11 @@ from laws import INSIDE, Case, divided
 from plugin_kinds import PLUGIN_KINDS, PLUGIN_POSITIONS
 from running import small_text
 from small_corpora import corpus_of, own_data
+from test_cheats import FromTheEnd, KeptByTheLayer, SharedCache
 from torch import Tensor, nn
 from wrong_kinds import KINDS, NOTED, POSITIONS, RIGHT, WRONG
 
-from minigpt.attention import Attention, KVCache, MultiHead, Past, State
+from minigpt.attention import Attention, MultiHead, Past, State
 from minigpt.attention.position import Learned, NoPosition, Position, Rotary, Shape
 from minigpt.attention.softmax.differential import Differential
 from minigpt.checks.before_training import MOST, check_before_training, has_plugin, layers_to_ask
@@ -167,27 +168,6 @@ class FromRight(MultiHead):
 class RollsLargeBatches(MultiHead):
     def output(self, mixed: Tensor, x: Tensor) -> Tensor:
         return super().output(mixed, x) + (x.roll(1, dims=0) if x.shape[0] > 4 else 0)
-
-
-class SharedCache(MultiHead):
-    shared = KVCache(1000)
-
-    def make_cache(self, length: int) -> Past:
-        return self.shared
-
-
-class FromTheEnd(MultiHead):
-    def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
-        return super().qkv(x * torch.arange(x.shape[1], 0, -1)[:, None], past)
-
-
-class KeptByTheLayer(MultiHead):
-    def recall(self, query: Tensor, key: Tensor, value: Tensor, past: Past) -> Tensor:
-        if past.length:
-            key, value = torch.cat((self.kept[0], key), dim=2), torch.cat((self.kept[1], value), dim=2)
-        self.kept = key, value
-        past.length += query.shape[2]
-        return self.mix(query, key, value)
 
 
 @pytest.mark.parametrize(

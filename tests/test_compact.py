@@ -117,10 +117,7 @@ def test_keys_that_are_shared_are_kept_once_and_not_by_the_layers_that_read_them
 @pytest.mark.parametrize(
     ("kinds", "words"),
     [
-        (
-            (SlidingWindow.Config(), CrossLayer.Config()),
-            "layer below, which keeps a window of them only; put a kind",
-        ),
+        ((SlidingWindow.Config(), CrossLayer.Config()), "layer below, which keeps a window of them only; put a kind"),
         ((Mamba2.Config(), CrossLayer.Config()), r"keys and values \(2, 4, 5, 6\) and \(2, 4, 5, 4\), of other heads"),
         ((LINEAR, CrossLayer.Config()), "the layer below, which keeps a state of fixed size instead; put a kind"),
         ((TensorProduct.Config(), CrossLayer.Config()), "which keeps them in a form of its own; put a kind that keeps"),

@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from small_corpora import shakespeare_file
 
 from minigpt.languages.language import Stories, StoriesConfig
 from minigpt.system.errors import UserError
@@ -293,12 +294,8 @@ def test_another_file_in_shakespeares_place_is_neither_used_nor_overwritten(tmp_
     assert (tmp_path / "data" / "shakespeare.txt").read_bytes() == b"my own notes"
 
 
-def test_the_real_shakespeare_is_known_by_its_sum(tmp_path: Path) -> None:
-    root = Path(__file__).parents[1]
-    found = [p for p in (root.parent / "shared/data/tinyshakespeare.txt", root / "data/shakespeare.txt") if p.exists()]
-    if not found:
-        pytest.skip("tiny Shakespeare is not here: minigpt downloads it to data/shakespeare.txt")
-    write({"data/shakespeare.txt": found[0].read_bytes()})
+def test_the_real_shakespeare_is_known_by_its_sum() -> None:
+    write({"data/shakespeare.txt": shakespeare_file().read_bytes()})
     (text,) = texts("shakespeare")
     assert len(text) == corpora.SHAKESPEARE_BYTES == 1_115_394
     assert text.startswith("First Citizen:\nBefore we proceed any further, hear me speak.\n")

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_corpora import DOCUMENTS, RANDOM, ROOT, SHUFFLED, corpus_of, numbered, own_data
+from small_corpora import DOCUMENTS, RANDOM, SHUFFLED, corpus_of, numbered, own_data, shakespeare_file
 
 from minigpt.config.options import build, from_python, to_yaml
 from minigpt.config.strict_yaml import parse_yaml
@@ -29,18 +29,15 @@ data = pytest.fixture(scope="module", autouse=True)(own_data)
 
 
 def test_tiny_shakespeare_splits_as_everywhere() -> None:
-    places = (ROOT.parent / "shared/data/tinyshakespeare.txt", ROOT / "data/shakespeare.txt")
-    found = [path for path in places if path.exists()]
-    if not found:
-        pytest.skip("tiny Shakespeare is not here: minigpt downloads it to data/shakespeare.txt")
-    corpus = open_corpus(str(found[0]))
+    path = shakespeare_file()
+    corpus = open_corpus(str(path))
     tokenizer = Char.fit(Char.Config(), corpus.documents())
     dataset = Dataset(RANDOM, corpus, tokenizer, block_size=256)
     assert len(dataset.ids) == 1_115_394
     assert dataset.splits == {"train": range(1_003_854), "val": range(1_003_854, 1_115_394)}
     assert dataset.ids.dtype == np.dtype("<u2")
     assert dataset.ids[:14].tolist() == [18, 47, 56, 57, 58, 1, 15, 47, 58, 47, 64, 43, 52, 10]  # "First Citizen:"
-    assert tokenizer.decode(dataset.ids) == found[0].read_bytes().decode()
+    assert tokenizer.decode(dataset.ids) == path.read_bytes().decode()
 
 
 def test_validation_begins_at_a_document_where_one_begins_nearby() -> None:
@@ -285,16 +282,7 @@ def test_the_options_are_read_and_checked() -> None:
         DataConfig(validation=1)
     with pytest.raises(ConfigError, match=r"or a whole number of at least 2 .*, found 1000\.0$"):
         load_yaml("validation: 1e3\n")
-    for wrong in (
-        {"validation": 0},
-        {"validation": 1.0},
-        {"validation": 2.5},
-        {"validation": -5},
-        {"validation": True},
-        {"validation": 1},
-        {"windows": "rows"},
-        {"source": " "},
-        {"tokenizer": "chars"},
-    ):
-        with pytest.raises(ConfigError, match=next(iter(wrong))):
-            build(DataConfig, from_python(wrong, "x"))
+    wrong = {"validation": (0, 1.0, 2.5, -5, True, 1), "windows": ("rows",), "source": (" ",), "tokenizer": ("chars",)}
+    for option, value in ((option, value) for option, values in wrong.items() for value in values):
+        with pytest.raises(ConfigError, match=option):
+            build(DataConfig, from_python({option: value}, "x"))

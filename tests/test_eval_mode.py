@@ -7,18 +7,19 @@ from typing import Any
 
 import pytest
 import torch
+from small_trainings import BLOCK, small_dataset
 from torch import Tensor, nn
 
 from minigpt.inspection.cost import cost
 from minigpt.inspection.trace import attention_maps
 from minigpt.model import GPT, ModelConfig, SamplingConfig, generate
 from minigpt.model.eval_mode import eval_mode
-from minigpt.text.corpus import open_corpus
-from minigpt.text.dataset import DataConfig, Dataset
+from minigpt.text.dataset import Dataset
+from minigpt.text.tokenizer import Char
 from minigpt.training.floor import character_probabilities, predict
 from minigpt.training.loop import TrainingConfig, evaluate
 
-SHAPE = ModelConfig(n_layer=1, n_embd=8, block_size=8, dropout=0.5)
+SHAPE = ModelConfig(n_layer=1, n_embd=8, block_size=BLOCK, dropout=0.5)
 
 
 class Fails(GPT):
@@ -29,29 +30,23 @@ class Fails(GPT):
         raise RuntimeError("out of memory")
 
 
-def uses() -> dict[str, Callable[[GPT], object]]:
-    data = DataConfig()
-    corpus = open_corpus(data.source, data.stories)
-    tokenizer = data.tokenizer.component.fit(data.tokenizer, corpus.documents())
-    dataset = Dataset(data, corpus, tokenizer, SHAPE.block_size)
-    ids = torch.zeros(1, 4, dtype=torch.long)  # (1, 4)
-    return {
-        "evaluate": lambda model: evaluate(model, dataset, "val", TrainingConfig(), batches=1),
-        "predict": lambda model: predict(model, dataset, TrainingConfig(), None, batches=1),
-        "character_probabilities": lambda model: character_probabilities(model, tokenizer, "Mia"),
-        "cost": cost,
-        "attention_maps": lambda model: attention_maps(model, ids),
-        "generate": lambda model: list(generate(model, ids, SamplingConfig())),
-    }
+IDS = torch.zeros(1, 4, dtype=torch.long)  # (1, 4)
+USES: dict[str, Callable[[GPT, Dataset], object]] = {
+    "evaluate": lambda model, dataset: evaluate(model, dataset, "val", TrainingConfig(), batches=1),
+    "predict": lambda model, dataset: predict(model, dataset, TrainingConfig(), None, batches=1),
+    "character_probabilities": lambda model, _: character_probabilities(model, Char("Mai"), "Mia"),
+    "cost": lambda model, _: cost(model),
+    "attention_maps": lambda model, _: attention_maps(model, IDS),
+    "generate": lambda model, _: list(generate(model, IDS, SamplingConfig())),
+}
+dataset = pytest.fixture(scope="module")(small_dataset)
 
 
-@pytest.mark.parametrize(
-    "name", ["evaluate", "predict", "character_probabilities", "cost", "attention_maps", "generate"]
-)
-def test_an_error_leaves_the_model_in_training_mode(name: str) -> None:
+@pytest.mark.parametrize("name", USES)
+def test_an_error_leaves_the_model_in_training_mode(name: str, dataset: Dataset) -> None:
     model = Fails(SHAPE, 100).train()
     with pytest.raises(RuntimeError, match="out of memory"):
-        uses()[name](model)
+        USES[name](model, dataset)
     assert all(module.training for module in model.modules())
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from families import in_float64, make
+from small_corpora import shakespeare_file
 from torch import nn
 
 from minigpt.attention.stretch import Llama3
@@ -352,13 +353,10 @@ def test_smollm2_has_the_loss_that_an_independent_reader_finds() -> None:
     """6 windows of 512 tokens where the last tenth of tiny Shakespeare begins; `pytest -s` shows the figures."""
     from transformers import AutoModelForCausalLM
 
-    root, file = Path(__file__).parents[1], smollm2()
-    found = [p for p in (root.parent / "shared/data/tinyshakespeare.txt", root / "data/shakespeare.txt") if p.exists()]
-    if not found:
-        pytest.skip("tiny Shakespeare is not here: minigpt downloads it to data/shakespeare.txt")
+    file, shakespeare = smollm2(), shakespeare_file()
     run = load(import_folder(file, "smollm2", 512, quiet), device="cpu")
     theirs = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32).eval()
-    ids = torch.from_numpy(run.tokenizer.encode(found[0].read_text(encoding="utf-8")))  # (N,)
+    ids = torch.from_numpy(run.tokenizer.encode(shakespeare.read_text(encoding="utf-8")))  # (N,)
     assert len(ids) == 341_094
     windows = ids[int(0.9 * len(ids)) :][: 6 * 512 + 1]  # (6 * 512 + 1,)
     losses, apart = torch.zeros(2, dtype=torch.float64), 0.0

@@ -329,9 +329,7 @@ STRANGE: dict[str, tuple[Any, str]] = {
     "steps that are none": (plain(pre_tokenizer=[7]), "must be a step with a type"),
     "no step": (plain(pre_tokenizer=None), "how spaces are written is not known"),
     "a space before each word": (
-        plain(
-            pre_tokenizer={"type": "Sequence", "pretokenizers": [{"type": "Digits"}, {"type": "ByteLevel"}]},
-        ),
+        plain(pre_tokenizer={"type": "Sequence", "pretokenizers": [{"type": "Digits"}, {"type": "ByteLevel"}]}),
         "puts a space in front of every word",
     ),
 }

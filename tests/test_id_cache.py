@@ -38,13 +38,8 @@ class Ended(Tiktoken):
 
 
 def test_end_of_text_stands_between_documents_where_there_is_one() -> None:
-    assert Dataset(RANDOM, corpus_of("abcdefghi" * 3, "x" * 9), Ended(), 2).ids[25:30].tolist() == [
-        104,
-        105,
-        256,
-        120,
-        120,
-    ]
+    ids = Dataset(RANDOM, corpus_of("abcdefghi" * 3, "x" * 9), Ended(), 2).ids
+    assert ids[25:30].tolist() == [104, 105, 256, 120, 120]
     assert 256 not in Dataset(RANDOM, corpus_of("abcdefghi" * 4), Ended(), 2).ids
     joined = Dataset(RANDOM, corpus_of("abcdefghi" * 3, "x" * 9), Byte(), 2)
     assert joined.ids.tolist() == list(b"abcdefghi" * 3 + b"x" * 9)
@@ -124,36 +119,27 @@ def test_the_code_that_a_tokenizer_uses_is_known() -> None:
     assert used - {path.stem for path in on_disk.DECIDING} == {"hf_tokenizer"}  # `ranked` checks its arguments with it
 
 
-def flip(path: Path) -> None:
-    raw = bytearray(path.read_bytes())
-    raw[len(raw) // 2] ^= 4
-    path.write_bytes(raw)
-
-
-def truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-1])
-
-
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def garble(path: Path) -> None:
-    path.write_bytes(b"[7]")
+DAMAGES: dict[str, Callable[[bytes], bytes] | None] = {
+    "flipped": lambda raw: bytes(byte ^ 4 * (n == len(raw) // 2) for n, byte in enumerate(raw)),
+    "cut": lambda raw: raw[:-1],
+    "empty": lambda raw: b"",
+    "garbled": lambda raw: b"[7]",
+    "gone": None,
+}
 
 
 @pytest.mark.parametrize("name", ["ids.bin", "starts.bin", "meta.json"])
-@pytest.mark.parametrize("damage", [flip, truncate, empty, garble, Path.unlink])
-def test_damaged_files_are_made_again_and_not_used(name: str, damage: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_files_are_made_again_and_not_used(name: str, damage: str) -> None:
     corpus = corpus_of(*(f"\nstory {n}" for n in range(50)))
     before = Dataset(DOCUMENTS, corpus, Byte(), 8)
     ids, starts = before.ids.tolist(), before.document_starts.tolist()
     path = cache_of(corpus, Byte()) / name
-    good = path.read_bytes()
-    damage(path)
+    good, change = path.read_bytes(), DAMAGES[damage]
+    path.write_bytes(change(good)) if change else path.unlink()
     after = Dataset(DOCUMENTS, corpus, Byte(), 8)
     assert (after.ids.tolist(), after.document_starts.tolist()) == (ids, starts)
-    if name != "meta.json" or damage not in (flip, truncate):  # a manifest contains more than is checked
+    if name != "meta.json" or damage not in ("flipped", "cut"):  # a manifest contains more than is checked
         assert path.read_bytes() == good
 
 

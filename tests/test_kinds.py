@@ -9,18 +9,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from laws import (
-    BLOCK,
-    KINDS,
-    POSITIONS,
-    PRECISION,
-    SHAPES,
-    Case,
-    make_layer,
-    obey,
-    parts,
-    tokens,
-)
+from laws import BLOCK, KINDS, POSITIONS, PRECISION, SHAPES, Case, make_layer, obey, parts, tokens
 from plugin_kinds import Window
 from torch import Tensor, nn
 

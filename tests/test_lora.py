@@ -124,36 +124,29 @@ def test_the_memory_that_is_asked_for_is_that_of_the_adapters() -> None:
     assert thin == 4 * count + 16 * adapter_parameters(GPT(MODEL, 11), SETTINGS)
 
 
-@pytest.mark.parametrize("lacking", ["lora_A.default", "lora_B.default"])
-def test_half_an_adapter_is_refused(lacking: str) -> None:
-    tensors = tensors_of(adapted()[1])
-    cut = {name: tensor for name, tensor in tensors.items() if not name.endswith(f"0.attention.key.{lacking}.weight")}
-    assert len(cut) == len(tensors) - 1
-    with pytest.raises(ValueError, match=r"blocks.0.attention.key: an adapter without its other half"):
-        merged(cut, SETTINGS)
-
-
 LAYER = "blocks.0.attention.key"
+DOUBLE = torch.float64
 
 
-@pytest.mark.parametrize("shape", [(4, 24), (3, 23), (3,), (3, 24, 1)])
-def test_an_adapter_of_another_size_is_refused(shape: tuple[int, ...]) -> None:
-    tensors = tensors_of(adapted()[1]) | {f"{LAYER}.lora_A.default.weight": torch.zeros(shape, dtype=torch.float64)}
-    with pytest.raises(ValueError, match=LAYER):
-        merged(tensors, SETTINGS)
-
-
-def test_an_adapter_of_another_type_or_of_no_layer_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        *(({LAYER + half: None}, f"{LAYER}: an adapter without its other half") for half in (A, B)),
+        *(({LAYER + A: torch.zeros(shape, dtype=DOUBLE)}, LAYER) for shape in ((4, 24), (3, 23), (3,), (3, 24, 1))),
+        ({LAYER + A: torch.zeros(3, 24)}, "of another size or type"),
+        (
+            {f"blocks.9.x{A}": torch.zeros(3, 24), f"blocks.9.x{B}": torch.zeros(24, 3)},
+            "blocks.9.x: an adapter without",
+        ),
+        ({f"{LAYER}.lora_magnitude": torch.zeros(3)}, "an adapter without"),
+        ({f"{LAYER}.weight": torch.zeros(12, 24, dtype=DOUBLE)}, "a layer is there twice"),
+    ],
+)
+def test_an_adapter_that_does_not_fit_its_layer_is_refused(changes: dict[str, Tensor | None], message: str) -> None:
     tensors = tensors_of(adapted()[1])
-    half = {f"{LAYER}.lora_A.default.weight": torch.zeros(3, 24, dtype=torch.float32)}
-    with pytest.raises(ValueError, match="of another size or type"):
-        merged(tensors | half, SETTINGS)
-    with pytest.raises(ValueError, match=r"blocks.9.x: an adapter without"):
-        merged(tensors | {f"blocks.9.x{A}": torch.zeros(3, 24), f"blocks.9.x{B}": torch.zeros(24, 3)}, SETTINGS)
-    with pytest.raises(ValueError, match="an adapter without"):
-        merged(tensors | {f"{LAYER}.lora_magnitude": torch.zeros(3)}, SETTINGS)
-    with pytest.raises(ValueError, match="a layer is there twice"):
-        merged(tensors | {f"{LAYER}.weight": torch.zeros(12, 24, dtype=torch.float64)}, SETTINGS)
+    assert {LAYER + A, LAYER + B} < tensors.keys()
+    with pytest.raises(ValueError, match=message):
+        merged({name: tensor for name, tensor in (tensors | changes).items() if tensor is not None}, SETTINGS)
 
 
 # ---- a run ----

@@ -7,38 +7,19 @@ from __future__ import annotations
 
 import copy
 import shutil
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Literal
 
 import pytest
 import torch
-from running import data_folder, small_text
-from small_trainings import BLOCK, make_dataset, make_model, settings
+from small_trainings import BLOCK, make_model, settings, small_dataset
 from torch import Tensor
 
 from minigpt.attention import MultiHead, Past
 from minigpt.model import GPT, ModelConfig
-from minigpt.text import corpus as corpora
 from minigpt.text.dataset import IGNORED, Dataset
-from minigpt.training.loop import (
-    BatchLoss,
-    accumulate,
-    compiled,
-    evaluate,
-    mixed_precision,
-)
+from minigpt.training.loop import BatchLoss, accumulate, compiled, evaluate, mixed_precision
 
-
-@pytest.fixture(autouse=True)
-def data(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(corpora, "DATA", Path(data_folder()))
-    yield
-
-
-@pytest.fixture
-def dataset(tmp_path: Path) -> Dataset:
-    return make_dataset(tmp_path, small_text())
+dataset = pytest.fixture(scope="module")(small_dataset)
 
 
 @pytest.mark.parametrize("micro_batch_size", [1, 2, 3, 5, 8])

@@ -83,6 +83,7 @@ def test_with_a_gate_the_hidden_layer_is_narrower() -> None:
     for kind, mlp in MLP.kinds.items():
         width = GPT(replace(SMALL, mlp=mlp.Config()), 5).blocks[0].mlp.up.out_features
         assert width == (42 if mlp.gated else 64), kind
+        assert made(kind).up.out_features == WIDTH  # as it is asked for
 
 
 def test_the_tanh_is_near_gelu_and_not_equal() -> None:

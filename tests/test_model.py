@@ -17,7 +17,7 @@ from minigpt.attention import Attention, AverageLoop, AverageSoftmax, DotProduct
 from minigpt.attention.position import Learned, Position, Rotary
 from minigpt.model import GPT, ModelConfig, count_parameters
 from minigpt.model.config import AnyBlock
-from minigpt.model.mlp import GELU, SquaredReLU, SwiGLU
+from minigpt.model.mlp import SquaredReLU, SwiGLU
 from minigpt.model.norm import LayerNorm, RMSNorm
 
 SMALL = ModelConfig(n_layer=2, n_embd=16, block_size=8)
@@ -147,12 +147,6 @@ def test_the_norms_of_queries_and_keys_count_as_norms() -> None:
 @pytest.mark.parametrize("kind", [AverageLoop, DotProduct])
 def test_what_learns_nothing_has_no_parameters(kind: type[Attention]) -> None:
     assert counted(replace(SMALL, attention=kind.Config()), 5)["attention"] == 0
-
-
-def test_the_default_width_of_the_mlp() -> None:
-    assert GPT(SMALL, 5).blocks[0].mlp.up.out_features == 64
-    assert GPT(replace(SMALL, mlp=SwiGLU.Config()), 5).blocks[0].mlp.up.out_features == 42
-    assert GPT(replace(SMALL, mlp=GELU.Config(width=7)), 5).blocks[0].mlp.up.out_features == 7
 
 
 # ---- what goes in and what comes out ----

@@ -154,6 +154,16 @@ def test_what_is_wrong_is_one_line_before_the_first_step(tmp_path: Path, what: s
     assert not (tmp_path / "runs").exists()
 
 
+def writes_the_same_in_every_form(folder: Path, *options: str) -> None:
+    """Plain and fast the same text, and with int8 nearly the same loss."""
+    sample = ("sample.py", *options, "--prompt", "the", "--temperature", "0")
+    texts = [script(*sample, *more, cwd=folder).out for more in ((), ("--plain",))]
+    assert texts[0] == texts[1] and texts[0].startswith("the")
+    lighter = script(*sample, "--weights", "int8", cwd=folder)
+    change = re.search(r"validation loss ([\d.]+) -> ([\d.]+)", lighter.err)
+    assert lighter.code == 0 and change and abs(float(change[1]) - float(change[2])) < 0.01, lighter
+
+
 GEMMA = (
     "model.norm={kind: rmsnorm, epsilon: 1e-4}",
     "model.mlp={kind: geglu_tanh, width: 24}",
@@ -170,14 +180,8 @@ def test_the_options_of_published_models_train_sample_and_are_resumed(tmp_path: 
     furnish(tmp_path)
     trained = script("train.py", "--config", "small.yaml", *options, cwd=tmp_path)
     assert "note:" not in well(trained)  # the probe before training finds nothing, not even rounding
-    texts = [
-        well(script("sample.py", "--prompt", "the", "--temperature", "0", *more, cwd=tmp_path))
-        for more in ((), ("--plain",))
-    ]
-    assert texts[0] == texts[1] and texts[0].startswith("the")
-    lighter = script("sample.py", "--prompt", "the", "--weights", "int8", cwd=tmp_path)
-    change = re.search(r"validation loss ([\d.]+) -> ([\d.]+)", lighter.err)
-    assert lighter.code == 0 and change and abs(float(change[1]) - float(change[2])) < 0.01, lighter
+    writes_the_same_in_every_form(tmp_path)
+    well(script("sample.py", "--prompt", "the", cwd=tmp_path))
     assert "resumed after step 8" in well(script("train.py", "--resume", "training.max_steps=10", cwd=tmp_path))
     well(script("explore.py", "--prompt", "the", cwd=tmp_path))
 
@@ -289,12 +293,7 @@ def ways(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", ["plain", "other"])
 def test_every_usual_way_to_write_a_kind_trains_and_writes_the_same_in_every_form(ways: Path, name: str) -> None:
-    sample = ("sample.py", "--plugin", "parts.py", "--run", name, "--prompt", "the", "--temperature", "0")
-    texts = [script(*sample, *more, cwd=ways).out for more in ((), ("--plain",))]
-    assert texts[0] == texts[1] and texts[0].startswith("the")
-    lighter = script(*sample, "--weights", "int8", cwd=ways)
-    change = re.search(r"validation loss ([\d.]+) -> ([\d.]+)", lighter.err)
-    assert lighter.code == 0 and change and abs(float(change[1]) - float(change[2])) < 0.01, lighter
+    writes_the_same_in_every_form(ways, "--plugin", "parts.py", "--run", name)
 
 
 @pytest.mark.parametrize("name", ["plain", "other"])

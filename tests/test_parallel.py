@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from ranks import Together, ranks
 from running import Ended, furnish, script
-from small_trainings import BLOCK, make_model, settings
+from small_trainings import BLOCK, furthest, make_model, settings
 from torch.profiler import profile
 
 from minigpt.config.options import from_dict
@@ -45,13 +45,6 @@ def trained(
         ended = ranks("train.py", *begin, *overrides, cwd=folder, processes=processes)
     assert ended.code == 0, ended.err
     return checkpoint.newest(folder / "runs" / "small" / "checkpoints")[0]
-
-
-def furthest(one: Checkpoint, other: Checkpoint) -> float:
-    """The largest difference of two checkpoints' numbers."""
-    mine, theirs = one.model | one.optimizer, other.model | other.optimizer
-    assert mine.keys() == theirs.keys()
-    return max((mine[name] - theirs[name]).abs().max().item() for name in mine)
 
 
 def test_a_wrong_word_is_refused_with_the_right_one() -> None:

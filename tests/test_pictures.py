@@ -20,18 +20,7 @@ from minigpt.attention.softmax.differential import Differential
 from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.attention.softmax.sigmoid import Sigmoid
 from minigpt.config.options import from_dict
-from minigpt.inspection.drawing import (
-    COLOURS,
-    PAGE,
-    THEMES,
-    Axis,
-    Canvas,
-    Chart,
-    Theme,
-    log_ticks,
-    stroke_of,
-    ticks,
-)
+from minigpt.inspection.drawing import COLOURS, PAGE, THEMES, Axis, Canvas, Chart, Theme, log_ticks, stroke_of, ticks
 from minigpt.inspection.maps import Map, Scale, axis_labels, maps_svg, read_maps, rows_of, scales, write_maps
 from minigpt.inspection.pictures import (
     BOTTOM,
@@ -160,12 +149,7 @@ def test_a_smooth_curve_has_means_of_neighbours_and_ends_where_the_curve_ends() 
 def test_a_heat_map_by_hand() -> None:
     """Each row is drawn against its largest weight, or a row over many tokens would be blank."""
     weights = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.05, 0.15, 0.8]])
-    assert heat_map(weights, ["a", " b", "\n"]).splitlines() == [
-        "    ab↵",
-        " a |@  |",
-        "␣b |@@ |",
-        " ↵ | .@|",
-    ]
+    assert heat_map(weights, ["a", " b", "\n"]).splitlines() == ["    ab↵", " a |@  |", "␣b |@@ |", " ↵ | .@|"]
 
 
 def test_negative_weights_are_digits() -> None:

@@ -162,11 +162,7 @@ MINE = 'from minigpt.attention import Attention\nclass Mine(Attention, kind="min
         ("broken.py", "\nx = [\n", "--plugin broken.py:2: SyntaxError: '[' was never closed"),
         ("leaves.py", "import sys\nx = 1\nsys.exit(0)\n", "--plugin leaves.py:3: SystemExit: 0"),
         ("within.py", "def f():\n    return nowhere\nf()\n", "--plugin within.py:2: NameError: name 'nowhere'"),
-        (
-            "twice.py",
-            MINE + MINE.replace("Mine", "Other"),
-            "--plugin twice.py:4: the kind 'mine' of",
-        ),
+        ("twice.py", MINE + MINE.replace("Mine", "Other"), "--plugin twice.py:4: the kind 'mine' of"),
         (
             "plain.py",
             MINE.replace("pass", "\n    class Config(Attention.Config): pass"),

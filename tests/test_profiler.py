@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import torch
 from plugin_kinds import PLUGIN_KINDS
-from running import CONFIG, Ended, data_folder, furnish, script, small_text
+from running import CONFIG, Ended, furnish, script
+from small_trainings import BLOCK, make_optimizer, small_dataset
 from torch import Tensor, nn
 
 from minigpt.attention import Attention, Position
@@ -24,32 +25,16 @@ from minigpt.model.config import AnyBlock
 from minigpt.model.replaced import replaced
 from minigpt.runs import profiler as profilers
 from minigpt.runs.profiler import BACKWARD, FORWARD, PARTS, Profile, Profiler, attached, summary, table, take_profile
-from minigpt.text import corpus as corpora
-from minigpt.text.corpus import open_corpus
-from minigpt.text.dataset import DataConfig, Dataset
-from minigpt.text.tokenizer import Char
+from minigpt.text.dataset import Dataset
 from minigpt.training import loop as training
 from minigpt.training.loop import TrainingConfig, train
 from minigpt.training.optimizer import Optimizer
 
-BLOCK, STEPS = 16, 3
+STEPS = 3
 KINDS = Attention.kinds | PLUGIN_KINDS
 
 
-@pytest.fixture(scope="module", autouse=True)
-def data() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(corpora, "DATA", Path(data_folder()))
-        yield
-
-
-@pytest.fixture(scope="module")
-def dataset(data: None, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    text = tmp_path_factory.mktemp("text") / "text.txt"
-    text.write_text(small_text(), encoding="utf-8")
-    config = DataConfig(source=str(text))
-    corpus = open_corpus(config.source)
-    return Dataset(config, corpus, Char.fit(None, corpus.documents()), BLOCK)
+dataset = pytest.fixture(scope="module")(small_dataset)
 
 
 def make_model(kind: str = "multi_head", of_attention: Mapping[str, Any] = MappingProxyType({}), **options: Any) -> GPT:
@@ -60,12 +45,6 @@ def make_model(kind: str = "multi_head", of_attention: Mapping[str, Any] = Mappi
 
 def settings(**options: Any) -> TrainingConfig:
     return from_dict(TrainingConfig, {"batch_size": 4, "max_steps": STEPS, "device": "cpu"} | options)
-
-
-def make_optimizer(config: TrainingConfig, model: GPT) -> Optimizer:
-    optimizer = config.optimizer.component(config.optimizer, model)
-    assert isinstance(optimizer, Optimizer)
-    return optimizer
 
 
 def look(model: GPT, dataset: Dataset, steps: int = STEPS, **options: Any) -> Profile:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 from running import environment, furnish, script, well
+from small_trainings import equal
 
 import minigpt
 from minigpt.config.options import load as load_config
@@ -37,10 +38,6 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return checkpoint.newest(folder / "checkpoints")[0].model
 
 
-def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(tensor, b[name]) for name, tensor in a.items())
-
-
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with one trained run, `small`, of 12 steps."""
@@ -59,15 +56,8 @@ def run(home: Path) -> Run:
 
 def test_a_run_folder_holds_what_the_design_says(home: Path) -> None:
     folder = home / "runs" / "small"
-    assert {path.name for path in folder.iterdir() if not path.name.startswith(".")} == {
-        "config.yaml",
-        "tokenizer.json",
-        "environment.json",
-        "metrics.jsonl",
-        "loss.svg",
-        "samples.txt",
-        "checkpoints",
-    }
+    names = "config.yaml tokenizer.json environment.json metrics.jsonl loss.svg samples.txt checkpoints"
+    assert {path.name for path in folder.iterdir() if not path.name.startswith(".")} == {*names.split()}
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["step-000008", "step-000012"]
     assert not [path for path in folder.rglob("*") if path.suffix in (".pt", ".pkl", ".pth", ".bin")]
 
@@ -128,7 +118,7 @@ def test_the_config_of_a_run_is_complete_and_trains_the_same_run_again(home: Pat
     assert config.training.max_steps == 12  # the override, not the file's 8
     well(script("train.py", "--config", folder / "config.yaml", "--name", "again", cwd=home))
     assert losses(home / "runs" / "again") == losses(folder)
-    assert same(weights(home / "runs" / "again"), weights(folder))
+    assert equal(weights(home / "runs" / "again"), weights(folder))
     assert (home / "runs" / "again" / "config.yaml").read_bytes() == (folder / "config.yaml").read_bytes()
 
 

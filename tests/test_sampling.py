@@ -24,15 +24,8 @@ BLOCK, V = 8, 11
 def make_model(kind: str = "multi_head", position: str = "learned", dropout: float = 0.0) -> GPT:
     """A model of two layers in float64, its weights large enough for its text not to be one letter repeated."""
     torch.manual_seed(0)
-    config = ModelConfig(
-        n_layer=2,
-        n_embd=16,
-        block_size=BLOCK,
-        attention=Attention.kinds[kind].Config(),
-        position=Position.kinds[position].Config(),
-        dropout=dropout,
-        tied_head=False,
-    )
+    parts = {"attention": Attention.kinds[kind].Config(), "position": Position.kinds[position].Config()}
+    config = ModelConfig(n_layer=2, n_embd=16, block_size=BLOCK, dropout=dropout, tied_head=False, **parts)
     model = GPT(config, V).double().eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -118,24 +111,11 @@ def test_tokens_are_drawn_as_often_as_they_are_likely() -> None:
     torch.testing.assert_close(shares, torch.tensor(HALF), rtol=0, atol=0.015)  # four standard deviations
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("temperature", -0.1),
-        ("temperature", math.nan),
-        ("temperature", math.inf),
-        ("top_k", 0),
-        ("top_k", 2.5),
-        ("top_p", 0.0),
-        ("top_p", 1.1),
-        ("min_p", -0.1),
-        ("min_p", 1.1),
-        ("max_tokens", -1),
-        ("stop", 3),
-        ("seed", -1),
-        ("seed", 2**63),
-    ],
-)
+WRONG = {"temperature": (-0.1, math.nan, math.inf), "top_k": (0, 2.5), "top_p": (0.0, 1.1), "min_p": (-0.1, 1.1)}
+WRONG |= {"max_tokens": (-1,), "stop": (3,), "seed": (-1, 2**63)}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in WRONG.items() for value in values])
 def test_options_out_of_range_are_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=rf"^SamplingConfig\.{name}: expected "):
         SamplingConfig(**{name: value})

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from ranks import IMPORTS, ranks
 from running import CONFIG, SCRIPTS, furnish, script, wait_until
+from small_trainings import furthest
 
-from minigpt.runs.checkpoint import Checkpoint, checkpoints, load, newest
+from minigpt.runs.checkpoint import checkpoints, load, newest
 from minigpt.runs.report import read_metrics
 
 TOGETHER = SCRIPTS.parent / "tests" / "faults" / "together.py"
@@ -24,13 +25,6 @@ def together(what: str, folder: Path, *arguments: object) -> tuple[list[dict[str
     said = script(TOGETHER, what, folder, *arguments, cwd=folder, imports=IMPORTS)
     assert said.code == 0, said.err
     return [json.loads(line) for line in said.out.splitlines()], said.err
-
-
-def furthest(one: Checkpoint, other: Checkpoint) -> float:
-    """The largest difference of two checkpoints' numbers, the optimizer's among them."""
-    mine, theirs = one.model | one.optimizer, other.model | other.optimizer
-    assert mine.keys() == theirs.keys()
-    return max((mine[name] - theirs[name]).abs().max().item() for name in mine)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from small_trainings import equal
 from torch import Tensor
 
 from minigpt.runs import slices
@@ -63,10 +65,6 @@ def sliced(tmp_path: Path) -> Path:
     return path
 
 
-def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(tensor, b[name]) for name, tensor in a.items())
-
-
 def test_slices_are_read_as_whole_tensors(sliced: Path) -> None:
     found = load(sliced)
     assert equal(found.model, MODEL) and equal(found.optimizer, MEMORY)
@@ -93,18 +91,16 @@ def test_a_weight_that_is_no_number_is_refused_in_any_slice(sliced: Path, values
 # ---- what is not whole is refused ----
 
 
-def tampered(path: Path) -> None:
-    raw = bytearray((path / name_of(1, 1)).read_bytes())
-    raw[-1] ^= 1
-    (path / name_of(1, 1)).write_bytes(raw)
+Damage = Callable[[Path], object]
+FILE = name_of(1, 1)
 
 
 def missing(path: Path) -> None:
-    (path / name_of(1, 1)).unlink()
+    (path / FILE).unlink()
 
 
 def extra(path: Path) -> None:
-    (path / name_of(3, 1)).write_bytes((path / name_of(2, 1)).read_bytes())
+    shutil.copy(path / name_of(2, 1), path / name_of(3, 1))
 
 
 def metadata(path: Path) -> None:
@@ -112,13 +108,8 @@ def metadata(path: Path) -> None:
 
 
 def linked(path: Path) -> None:
-    file = path / name_of(1, 1)
-    file.rename(path.parent / "elsewhere")
-    file.symlink_to(path.parent / "elsewhere")
-
-
-def both(path: Path) -> None:
-    save_file(MODEL, path / "model.safetensors")
+    (path / FILE).rename(path.parent / "elsewhere")
+    (path / FILE).symlink_to(path.parent / "elsewhere")
 
 
 def state_alone(path: Path) -> None:
@@ -126,17 +117,14 @@ def state_alone(path: Path) -> None:
         file.unlink()
 
 
-def pickle(path: Path) -> None:
-    torch.save(MODEL, path / name_of(1, 1))
+def rewritten(change: Callable[[bytes], bytes]) -> Damage:
+    """The second process's weights are other bytes."""
+    return lambda path: (path / FILE).write_bytes(change((path / FILE).read_bytes()))
 
 
-def cut(path: Path) -> None:
-    (path / name_of(1, 1)).write_bytes((path / name_of(1, 1)).read_bytes()[:-4])
-
-
-def resealed(damage: Callable[[Path], None]) -> Callable[[Path], None]:
+def resealed(damage: Damage) -> Damage:
     """A damage with a manifest that fits it."""
-    return lambda path: (damage(path), seal(path))[1]
+    return lambda path: (damage(path), seal(path))
 
 
 def endless(path: Path) -> None:
@@ -147,30 +135,27 @@ def endless(path: Path) -> None:
         (path / name_of(process, 1)).write_bytes(len(raw).to_bytes(8, "little") + raw)
 
 
-def says(places: Any) -> Callable[[Path], None]:
+def says(places: Any) -> Damage:
     """The header of the second process's weights says something else."""
-
-    def damage(path: Path) -> None:
-        mine, right = shards(MODEL, 3)[1]
-        write_shard(path / name_of(1, 1), mine, right | places if isinstance(places, dict) else places)
-
-    return resealed(damage)
+    mine, right = shards(MODEL, 3)[1]
+    said = right | places if isinstance(places, dict) else places
+    return resealed(lambda path: write_shard(path / FILE, mine, said))
 
 
-def shaped(tensor: Tensor) -> Callable[[Path], None]:
+def shaped(tensor: Tensor) -> Damage:
     """The second process's slice of the table is another tensor."""
-
-    def damage(path: Path) -> None:
-        mine, places = shards(MODEL, 3)[1]
-        write_shard(path / name_of(1, 1), mine | {"table": tensor}, places)
-
-    return resealed(damage)
+    mine, places = shards(MODEL, 3)[1]
+    return resealed(lambda path: write_shard(path / FILE, mine | {"table": tensor}, places))
 
 
 SECOND = r"shard-00002-model-00001-of-00002\.safetensors: "
 NOT_LISTED = r"step-000010: the manifest must list exactly .*, or shards and state\.json"
-DAMAGES: list[tuple[str, Callable[[Path], None], str]] = [
-    ("tampered", tampered, SECOND + "its SHA-256 is not the one in the manifest"),
+DAMAGES: list[tuple[str, Damage, str]] = [
+    (
+        "tampered",
+        rewritten(lambda raw: raw[:-1] + bytes([raw[-1] ^ 1])),
+        SECOND + "its SHA-256 is not the one in the manifest",
+    ),
     ("missing", missing, SECOND + "missing, or not a plain file"),
     ("extra", extra, r"'shard-00004-model-00001-of-00002\.safetensors' does not belong in a checkpoint"),
     ("metadata", metadata, r"'\.metadata' does not belong in a checkpoint"),
@@ -178,10 +163,10 @@ DAMAGES: list[tuple[str, Callable[[Path], None], str]] = [
     ("resealed missing", resealed(missing), r"(table|bias): rows \d to \d are missing"),
     ("resealed extra", resealed(extra), r"shard-00004.*: row \d+ is there twice"),
     ("resealed metadata", resealed(metadata), NOT_LISTED),
-    ("resealed both", resealed(both), NOT_LISTED),
+    ("resealed both", resealed(lambda path: save_file(MODEL, path / "model.safetensors")), NOT_LISTED),
     ("resealed state alone", resealed(state_alone), NOT_LISTED),
-    ("resealed pickle", resealed(pickle), SECOND + r"a header of [\d,]+ bytes"),
-    ("resealed cut", resealed(cut), SECOND),
+    ("resealed pickle", resealed(lambda path: torch.save(MODEL, path / FILE)), SECOND + r"a header of [\d,]+ bytes"),
+    ("resealed cut", resealed(rewritten(lambda raw: raw[:-4])), SECOND),
     ("overlap", says({"table": [3, 0]}), SECOND + "table: row 3 is there twice"),
     ("gap", says({"table": [5, 0]}), SECOND + "table: rows 4 to 4 are missing"),
     ("far", says({"table": [2**62, 0]}), "table: rows 4 to 7 are missing"),
@@ -203,7 +188,7 @@ DAMAGES: list[tuple[str, Callable[[Path], None], str]] = [
 
 @pytest.mark.parametrize(("damage", "message"), [d[1:] for d in DAMAGES], ids=[d[0] for d in DAMAGES])
 def test_slices_that_are_not_whole_are_refused_and_the_checkpoint_before_is_used(
-    sliced: Path, damage: Callable[[Path], None], message: str
+    sliced: Path, damage: Damage, message: str
 ) -> None:
     damage(sliced)
     with pytest.raises(CheckpointError, match=message) as refused:

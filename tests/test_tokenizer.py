@@ -21,6 +21,7 @@ import tiktoken
 from hypothesis import given
 from hypothesis import strategies as st
 from running import forked
+from small_corpora import ROOT, shakespeare_file
 from tiktoken_ext import openai_public
 
 from minigpt.config.options import Options, build, from_python
@@ -34,17 +35,13 @@ from minigpt.text.seams import last_part, parts
 from minigpt.text.split_patterns import OF_GGUF
 from minigpt.text.tokenizer import BPE, PIECES, Byte, Char, Tiktoken, Tokenizer, byte_letters
 
-ROOT = Path(__file__).parents[1]
 SENTENCE = "The crow said, “naïve 🦉!”\r\nThen the crow sang: the crow, the crow."
 
 
 @pytest.fixture(scope="module")
 def shakespeare() -> str:
     """The text of tiny Shakespeare."""
-    for path in (ROOT.parent / "shared/data/tinyshakespeare.txt", ROOT / "data/shakespeare.txt"):
-        if path.exists():
-            return path.read_bytes().decode()
-    pytest.skip("tiny Shakespeare is not here: minigpt downloads it to data/shakespeare.txt")
+    return shakespeare_file().read_bytes().decode()
 
 
 @pytest.fixture(scope="module")
@@ -253,22 +250,8 @@ def test_a_gap_in_a_vocabulary_reads_as_a_replacement_character() -> None:
 HARD = [
     *"abzABZ0129'\u2019.,;:!?-=/\\_()\n\r\t \x0b\x0c\x1c\x1f\x85\xa0\u2028\u3000\u200b\ufeff",
     *("  ", "\r\n", "\n\n", " \n", "'s", "'LL", "'re", "é", "e\u0301", "ß", "ǅ", "ʰ", "ª", "Ⅷ", "½", "²", "٣", "①"),
-    *(
-        "中",
-        "日本",
-        "。",
-        "\uff0c",
-        "ไทย",
-        "न्दी",
-        "😀",
-        "👩\u200d👧",
-        "\U0001d4b3",
-        "ACGT",
-        "aaaa",
-        "    ",
-        "====",
-        "…",
-    ),
+    *("中", "日本", "。", "\uff0c", "ไทย", "न्दी", "😀", "👩\u200d👧"),
+    *("\U0001d4b3", "ACGT", "aaaa", "    ", "====", "…"),
 ]
 LETTERS = {latin.encode("latin-1"): letter for letter, latin in byte_letters().items()}
 

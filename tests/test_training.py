@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -16,8 +15,18 @@ from typing import Any
 
 import pytest
 import torch
-from running import data_folder, small_text
-from small_trainings import BLOCK, KINDS, OPTIMIZERS, equal, learn, make_dataset, make_model, make_optimizer, settings
+from small_trainings import (
+    BLOCK,
+    KINDS,
+    OPTIMIZERS,
+    equal,
+    learn,
+    make_dataset,
+    make_model,
+    make_optimizer,
+    settings,
+    small_dataset,
+)
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -25,31 +34,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from minigpt.model import GPT, SamplingConfig, generate
 from minigpt.runs import checkpoint
 from minigpt.system.errors import ConfigError, UserError
-from minigpt.text import corpus as corpora
 from minigpt.text.dataset import IGNORED, Dataset
 from minigpt.training import distributed, loop
-from minigpt.training.loop import (
-    TrainingConfig,
-    accumulate,
-    choose_device,
-    evaluate,
-    next_token_loss,
-    train,
-    verdict,
-)
+from minigpt.training.loop import TrainingConfig, accumulate, choose_device, evaluate, next_token_loss, train, verdict
 from minigpt.training.optimizer import AdamW, AdamWRule, Muon, Optimizer
 from minigpt.training.records import Diverged, Lines, Record
 
-
-@pytest.fixture(autouse=True)
-def data(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(corpora, "DATA", Path(data_folder()))
-    yield
-
-
-@pytest.fixture
-def dataset(tmp_path: Path) -> Dataset:
-    return make_dataset(tmp_path, small_text())
+dataset = pytest.fixture(scope="module", autouse=True)(small_dataset)
 
 
 # ---- the loop ----

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -27,74 +28,101 @@ def ahead(x: Tensor, by: int = 1) -> Tensor:
     return F.pad(x[:, by:], (0, 0, 0, by))  # (B, T, D)
 
 
-# ---- masks ----
+# ---- one method, changed ----
 
 
-class NoMask(MultiHead, kind="wrong_no_mask"):
-    def mask(self, T: int, S: int, device: torch.device) -> Tensor:
-        return torch.ones(T, S, dtype=torch.bool, device=device)
+Change = Callable[
+    ..., Any
+]  # what a method returns: a function of the parent's method, of the layer and of its arguments
 
 
-class Transposed(MultiHead, kind="wrong_transposed"):
-    def mask(self, T: int, S: int, device: torch.device) -> Tensor:
-        return super().mask(T, S, device).mT
+def kind(name: str, **changes: Any) -> None:
+    """A kind with changed methods, and attributes that differ."""
+
+    def method(name: str, change: Change) -> Callable[..., Any]:
+        return lambda self, *arguments: change(getattr(super(made, self), name), self, *arguments)
+
+    own = {key: method(key, value) if callable(value) else value for key, value in changes.items()}
+    made = type(name, (MultiHead,), own | {"__module__": __name__}, kind=name)
 
 
-class OneAhead(MultiHead, kind="wrong_one_ahead"):
-    def mask(self, T: int, S: int, device: torch.device) -> Tensor:
-        return distance(T, S, device) >= -1
+def seen(layer: MultiHead, query: Tensor, key: Tensor) -> Tensor:
+    """The mask (T, S) of some queries and keys."""
+    return layer.mask(query.shape[2], key.shape[2], query.device)
 
 
-class FiniteMask(MultiHead, kind="wrong_finite_mask"):
-    def weights(self, query: Tensor, key: Tensor) -> Tensor:
-        mask = self.mask(query.shape[2], key.shape[2], query.device)  # (T, S)
-        return self.scores(query, key).masked_fill(~mask, -1e4).softmax(-1)
+def everything(T: int, S: int, device: torch.device) -> Tensor:
+    return torch.ones(T, S, dtype=torch.bool, device=device)
 
 
-class ProductMask(MultiHead, kind="wrong_product_mask"):
-    def weights(self, query: Tensor, key: Tensor) -> Tensor:
-        mask = self.mask(query.shape[2], key.shape[2], query.device)  # (T, S)
-        weights = self.scores(query, key).exp() * mask
-        return weights / weights.sum(-1, keepdim=True)
+def finite(_: Change, layer: MultiHead, query: Tensor, key: Tensor) -> Tensor:
+    return layer.scores(query, key).masked_fill(~seen(layer, query, key), -1e4).softmax(-1)
 
 
-class InfinityTimesZero(MultiHead, kind="wrong_infinity_times_zero"):
+def by_product(_: Change, layer: MultiHead, query: Tensor, key: Tensor) -> Tensor:
+    weights = layer.scores(query, key).exp() * seen(layer, query, key)
+    return weights / weights.sum(-1, keepdim=True)
+
+
+def infinity_times_zero(_: Change, layer: MultiHead, query: Tensor, key: Tensor) -> Tensor:
     """The mask is minus infinity times nothing where it should be nothing."""
-
-    def weights(self, query: Tensor, key: Tensor) -> Tensor:
-        hidden = ~self.mask(query.shape[2], key.shape[2], query.device)  # (T, S)
-        return (self.scores(query, key) + hidden.to(query.dtype) * -torch.inf).softmax(-1)
+    return (layer.scores(query, key) + (~seen(layer, query, key)).to(query.dtype) * -torch.inf).softmax(-1)
 
 
-class MaskAfterSoftmax(MultiHead, kind="wrong_mask_after_softmax"):
+def after_softmax(_: Change, layer: MultiHead, query: Tensor, key: Tensor) -> Tensor:
     """The row is normalised over the future too."""
-
-    rows_sum_to_one = False
-
-    def weights(self, query: Tensor, key: Tensor) -> Tensor:
-        mask = self.mask(query.shape[2], key.shape[2], query.device)  # (T, S)
-        return self.scores(query, key).softmax(-1) * mask
+    return layer.scores(query, key).softmax(-1) * seen(layer, query, key)
 
 
-class SoftmaxOverQueries(MultiHead, kind="wrong_softmax_over_queries"):
-    rows_sum_to_one = False
+kernel = F.scaled_dot_product_attention
+kind("wrong_no_mask", mask=lambda mask, self, *shape: everything(*shape))
+kind("wrong_transposed", mask=lambda mask, self, *shape: mask(*shape).mT)
+kind("wrong_one_ahead", mask=lambda mask, self, *shape: distance(*shape) >= -1)
+kind("wrong_finite_mask", weights=finite)
+kind("wrong_product_mask", weights=by_product)
+kind("wrong_infinity_times_zero", weights=infinity_times_zero)
+kind("wrong_mask_after_softmax", weights=after_softmax, rows_sum_to_one=False)
+kind("wrong_softmax_over_queries", normalise=lambda _, self, scores: scores.softmax(dim=-2), rows_sum_to_one=False)
+# right in training; with its cache each token sees the first one only
+kind("wrong_upper_left", mask=lambda mask, self, *shape: everything(*shape).tril())
+# right in training and token by token; in chunks its mask is aligned to the upper left
+kind("wrong_is_causal", mix=lambda mix, self, query, *pair: kernel(query, *pair, is_causal=query.shape[2] > 1))
+kind("wrong_centred", qkv=lambda qkv, self, x, past: qkv(x - x.mean(dim=1, keepdim=True), past))
+# each position sees the same position of the other texts
+kind("wrong_batch_mean", qkv=lambda qkv, self, x, past: qkv(x - x.mean(dim=0), past))
+kind("wrong_past_forgotten", recall=lambda _, self, *qkv: (qkv[-1].append(*qkv[1:3]), self.mix(*qkv[:3]))[1])
+# rotates every new token as if it were the first
+kind("wrong_stuck_at_zero", qkv=lambda qkv, self, x, past: qkv(x, Past()))
+# right token by token; of several new tokens each sees as if they were the first
+kind(
+    "wrong_chunks",
+    recall=lambda _, self, query, key, value, past: kernel(
+        query, *past.append(key, value), is_causal=query.shape[2] > 1
+    ),
+)
+# its mix hides the future; the weights that it shows do not, where scores are very large
+kind(
+    "wrong_other_weights",
+    weights=finite,
+    mix=lambda _, self, query, key, value: kernel(query, key, value, attn_mask=seen(self, query, key)),
+)
 
-    def normalise(self, scores: Tensor) -> Tensor:
-        return scores.softmax(dim=-2)
+
+def unscaled(_: Change, layer: MultiHead, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """A kernel that forgets the scale."""
+    return kernel(query, key, value, attn_mask=seen(layer, query, key), scale=1.0)
 
 
-class UpperLeft(MultiHead, kind="wrong_upper_left"):
-    """Right in training; with its cache each token sees the first one only."""
-
-    def mask(self, T: int, S: int, device: torch.device) -> Tensor:
-        return torch.ones(T, S, dtype=torch.bool, device=device).tril()
-
-
-class IsCausal(MultiHead, kind="wrong_is_causal"):
-    """Right in training and token by token; in chunks its mask is aligned to the upper left."""
-
-    def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(query, key, value, is_causal=query.shape[2] > 1)
+kind("wrong_other_mix", mix=unscaled)
+kind("wrong_unnormalised", normalise=lambda _, self, scores: scores.sigmoid())
+# random weights, in evaluation too
+kind("wrong_noisy", normalise=lambda _, self, scores: (scores + torch.randn_like(scores)).softmax(-1))
+# sees nothing that it should not, and is trained as something else than it is
+kind("wrong_unscaled_in_training", scale=lambda scale, self, query: 1.0 if self.training else scale(query))
+# divides by sqrt(d) what is divided by sqrt(d) already
+kind("wrong_twice_scaled", scores=lambda scores, self, *pair: scores(*pair) / pair[0].shape[-1] ** 0.5)
+# divides by d, and says so (muP, arXiv 2203.03466); and the sign is another
+kind("right_own_scale", scale=lambda _, self, q: 1 / q.shape[-1], scores=lambda scores, self, *pair: -scores(*pair))
 
 
 # ---- leaks of other kinds ----
@@ -145,11 +173,6 @@ for name, leak in LEAKS.items():
     leaking(name, leak)
 
 
-class Centred(MultiHead, kind="wrong_centred"):
-    def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
-        return super().qkv(x - x.mean(dim=1, keepdim=True), past)
-
-
 class ZeroGate(SoftmaxAttention, kind="wrong_zero_gate"):
     """Sees everything, behind a gate that is shut at first."""
 
@@ -192,27 +215,7 @@ class BatchStatistics(MultiHead, kind="wrong_batch_statistics"):
         return self.norm(super().output(mixed, x).mT).mT
 
 
-class BatchMean(MultiHead, kind="wrong_batch_mean"):
-    """Each position sees the same position of the other texts."""
-
-    def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
-        return super().qkv(x - x.mean(dim=0), past)
-
-
 # ---- with a cache ----
-
-
-class PastForgotten(MultiHead, kind="wrong_past_forgotten"):
-    def recall(self, query: Tensor, key: Tensor, value: Tensor, past: Past) -> Tensor:
-        past.append(key, value)
-        return self.mix(query, key, value)
-
-
-class StuckAtZero(MultiHead, kind="wrong_stuck_at_zero"):
-    """Rotates every new token as if it were the first."""
-
-    def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
-        return super().qkv(x, Past())
 
 
 class Remembers(MultiHead, kind="wrong_remembers"):
@@ -224,13 +227,6 @@ class Remembers(MultiHead, kind="wrong_remembers"):
         self.kept = keys, values
         past.length += key.shape[2]
         return self.mix(query, keys, values)
-
-
-class Chunks(MultiHead, kind="wrong_chunks"):
-    """Right token by token; of several new tokens each sees as if they were the first."""
-
-    def recall(self, query: Tensor, key: Tensor, value: Tensor, past: Past) -> Tensor:
-        return F.scaled_dot_product_attention(query, *past.append(key, value), is_causal=query.shape[2] > 1)
 
 
 class Ring(MultiHead, kind="wrong_ring"):
@@ -252,38 +248,6 @@ class Negative(MultiHead, kind="wrong_negative"):
         weights = scores.softmax(-1)
         flat = (scores > -torch.inf) / (scores > -torch.inf).sum(-1, keepdim=True)
         return 2 * flat - weights
-
-
-class OtherWeights(MultiHead, kind="wrong_other_weights"):
-    """Its mix hides the future; the weights that it shows do not, where scores are very large."""
-
-    def weights(self, query: Tensor, key: Tensor) -> Tensor:
-        mask = self.mask(query.shape[2], key.shape[2], query.device)  # (T, S)
-        return self.scores(query, key).masked_fill(~mask, -1e4).softmax(-1)
-
-    def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        mask = self.mask(query.shape[2], key.shape[2], query.device)  # (T, S)
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-
-
-class OtherMix(MultiHead, kind="wrong_other_mix"):
-    """A kernel that forgets the scale."""
-
-    def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        mask = self.mask(query.shape[2], key.shape[2], query.device)  # (T, S)
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=1.0)
-
-
-class Unnormalised(MultiHead, kind="wrong_unnormalised"):
-    def normalise(self, scores: Tensor) -> Tensor:
-        return scores.sigmoid()
-
-
-class Noisy(MultiHead, kind="wrong_noisy"):
-    """Random weights, in evaluation too."""
-
-    def normalise(self, scores: Tensor) -> Tensor:
-        return (scores + torch.randn_like(scores)).softmax(-1)
 
 
 class OwnDice(MultiHead, kind="wrong_own_dice"):
@@ -328,10 +292,7 @@ class ThirdLayer(MultiHead, kind="wrong_third_layer"):
         self.layer = layer
 
     def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        if self.layer < 2:
-            return super().mix(query, key, value)
-        mask = self.mask(query.shape[2], key.shape[2], query.device)  # (T, S)
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=1.0)
+        return super().mix(query, key, value) if self.layer < 2 else unscaled(super().mix, self, query, key, value)
 
 
 class RightThirdLayer(ThirdLayer, kind="right_third_layer"):
@@ -372,13 +333,6 @@ class RightListOfWindows(ListOfWindows, kind="right_list_of_windows"):
 
 
 # ---- in training only, for the compiler only, on the instance only ----
-
-
-class UnscaledInTraining(MultiHead, kind="wrong_unscaled_in_training"):
-    """Sees nothing that it should not, and is trained as something else than it is."""
-
-    def scale(self, query: Tensor) -> float:
-        return 1.0 if self.training else super().scale(query)
 
 
 class DropsKeys(MultiHead, kind="right_drops_keys"):
@@ -437,23 +391,6 @@ class RightSetOnTheInstance(MultiHead, kind="right_set_on_the_instance"):
 
 
 # ---- the scale, and gates ----
-
-
-class TwiceScaled(MultiHead, kind="wrong_twice_scaled"):
-    """Divides by sqrt(d) what is divided by sqrt(d) already."""
-
-    def scores(self, query: Tensor, key: Tensor) -> Tensor:
-        return super().scores(query, key) / query.shape[-1] ** 0.5
-
-
-class OwnScale(MultiHead, kind="right_own_scale"):
-    """Divides by d, and says so (muP, arXiv 2203.03466); and the sign is another."""
-
-    def scale(self, query: Tensor) -> float:
-        return 1 / query.shape[-1]
-
-    def scores(self, query: Tensor, key: Tensor) -> Tensor:
-        return -super().scores(query, key)
 
 
 class LearnedScale(MultiHead, kind="right_learned_scale"):

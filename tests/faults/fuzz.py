@@ -123,15 +123,9 @@ def case(kind: str, pristine: Path, number: int) -> dict[str, Any]:
     if page.is_file() and not page.is_symlink() and "<script>alert" in page.read_text("utf-8", "replace"):
         found.append("a string in the page is markup")
     return {
-        "case": number,
-        "changed": changed,
-        "command": " ".join(command),
-        "code": code,
-        "seconds": round(seconds, 1),
-        "wrong": found,
-        "out": ascii(said[-300:]),
-        "err": ascii(told[-600:]),
-    }
+        "case": number, "changed": changed, "command": " ".join(command), "code": code, "seconds": round(seconds, 1),
+        "wrong": found, "out": ascii(said[-300:]), "err": ascii(told[-600:]),
+    }  # fmt: skip
 
 
 def main(kind: str, folder: Path, first: int, count: int) -> None:

@@ -23,6 +23,7 @@ COMMANDS = {  # those that open a run
     "resume": ("train.py", "--resume", "small", "training.max_steps=16"),
 }
 
+STEP = "minigpt.training.loop", "accumulate"  # called once in each step
 # `act` happens at the nth call of owner.name, before it (first=True) or within what it returns to
 PLUGIN = """
 import os, shutil, signal, torch
@@ -69,11 +70,16 @@ def train(folder: Path, *arguments: object) -> Ended:
     return script("train.py", "--config", "small.yaml", *arguments, cwd=folder)
 
 
-def train_until(folder: Path, act: str, owner: str, name: str, nth: int, *arguments: object) -> Ended:
-    """Start a run in which something happens at the nth call of a function."""
+def happening(folder: Path, act: str, owner: str, name: str, nth: int) -> tuple[str, str]:
+    """The words for a plugin in which something happens at the nth call of a function."""
     text = PLUGIN.format(act=act, owner=owner, name=name, nth=nth)
     (folder / "happening.py").write_text(text, encoding="utf-8")
-    return train(folder, "--plugin", "happening.py", *arguments)
+    return "--plugin", "happening.py"
+
+
+def train_until(folder: Path, act: str, owner: str, name: str, nth: int, *arguments: object) -> Ended:
+    """Start a run in which something happens at the nth call of a function."""
+    return train(folder, *happening(folder, act, owner, name, nth), *arguments)
 
 
 def resume(folder: Path, *arguments: object) -> Ended:

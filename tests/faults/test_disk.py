@@ -65,15 +65,8 @@ def test_a_limit_on_the_size_of_files(straight: Path, tmp_path: Path) -> None:
 
 def limited(folder: Path, limit: Callable[[], None]) -> Ended:
     """The run in a process that is limited before it starts."""
-    done = subprocess.run(
-        command_line(*START),
-        cwd=folder,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        preexec_fn=limit,
-        timeout=120,
-    )
+    own = {"cwd": folder, "env": environment(), "preexec_fn": limit}
+    done = subprocess.run(command_line(*START), **own, capture_output=True, text=True, timeout=120)
     return Ended(done.returncode, done.stdout, done.stderr)
 
 

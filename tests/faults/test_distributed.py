@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from ranks import TRAIN, ranks, torchrun
 from running import environment, script, small_text, started, wait_until
-from stopping import PLUGIN, STEPS, furnished, leftovers, metrics, newest, resume
+from stopping import STEP, STEPS, furnished, happening, leftovers, metrics, newest, resume
 
 ROUNDING = 2e-5  # float32: gradients are added in another order; losses here are about 3
 EXACT = """
@@ -58,12 +58,12 @@ atexit.register(tell)
 """
 
 
-def happening(folder: Path, act: str, owner: str, name: str, nth: int) -> tuple[str, ...]:
-    """A plugin in which something happens to the second process."""
-    only = f"if os.environ.get('RANK') == '1': {act}"
-    text = PLUGIN.format(act=only, owner=owner, name=name, nth=nth)
-    (folder / "happening.py").write_text(text, encoding="utf-8")
-    return "--config", "small.yaml", "--plugin", "happening.py"
+CONFIG = "--config", "small.yaml"
+
+
+def only(act: str, rank: int = 1) -> str:
+    """What happens to the second process alone, or to the first."""
+    return f"if os.environ.get('RANK') == '{rank}': {act}"
 
 
 def agree(folder: Path, other: Path, rounding: float = ROUNDING) -> None:
@@ -110,10 +110,8 @@ def test_every_sum_is_right(optimizer: str, attention: str, tmp_path: Path) -> N
 @pytest.mark.slow
 def test_two_then_one_then_two(straight: Path, tmp_path: Path) -> None:
     furnished(tmp_path)
-    signalled = happening(
-        tmp_path, f"os.kill(os.getpid(), {int(signal.SIGTERM)})", "minigpt.training.loop", "accumulate", 3
-    )
-    assert ranks("train.py", *signalled, cwd=tmp_path).code != 0
+    signalled = happening(tmp_path, only(f"os.kill(os.getpid(), {int(signal.SIGTERM)})"), *STEP, 3)
+    assert ranks("train.py", *CONFIG, *signalled, cwd=tmp_path).code != 0
     assert newest(tmp_path).state["step"] == 3
     assert resume(tmp_path, "training.max_steps=7").code == 0
     assert ranks("train.py", "--resume", "small", f"training.max_steps={STEPS}", cwd=tmp_path).code == 0
@@ -128,9 +126,8 @@ def test_a_signal_to_one_of_them_stops_both_at_one_step(
     signum: int, parallel: str, straight: Path, tmp_path: Path
 ) -> None:
     furnished(tmp_path)
-    act = f"os.kill(os.getpid(), {int(signum)})"
-    happens = happening(tmp_path, act, "minigpt.training.loop", "accumulate", 6)
-    ended = ranks("train.py", *happens, f"training.parallel={parallel}", cwd=tmp_path)
+    signalled = happening(tmp_path, only(f"os.kill(os.getpid(), {int(signum)})"), *STEP, 6)
+    ended = ranks("train.py", *CONFIG, *signalled, f"training.parallel={parallel}", cwd=tmp_path)
     assert ended.code != 0 and "a checkpoint is written" in ended.err
     assert [line["step"] for line in metrics(tmp_path)] == [1, 2, 3, 4, 5, 6]
     assert newest(tmp_path).state["step"] == 6 and leftovers(tmp_path) == []
@@ -147,10 +144,9 @@ def test_a_signal_to_one_within_an_evaluation(rank: int, tmp_path: Path) -> None
         (each / "text.txt").write_text(small_text(2000), encoding="utf-8")
     options = "--config", "small.yaml", "data.validation=0.5", "training.sample_every=0"
     for arguments, nth in ((options, 6), (("--resume", "small"), 2)):  # one loss in a step, then one in each batch
-        act = f"if os.environ.get('RANK') == '{rank}': os.kill(os.getpid(), {int(signal.SIGTERM)})"
-        text = PLUGIN.format(act=act, owner="minigpt.training.loop", name="next_token_loss", nth=nth)
-        (folder / "happening.py").write_text(text, encoding="utf-8")
-        ended = ranks("train.py", *arguments, "--plugin", "happening.py", cwd=folder)
+        act = only(f"os.kill(os.getpid(), {int(signal.SIGTERM)})", rank)
+        signalled = happening(folder, act, "minigpt.training.loop", "next_token_loss", nth)
+        ended = ranks("train.py", *arguments, *signalled, cwd=folder)
         assert ended.code != 0 and ended.err.count("stopped by SIGTERM; a checkpoint is written") == 2, ended.err
         again = "a checkpoint is written: torchrun --nproc-per-node 2 scripts/train.py --resume runs/small"
         assert ended.err.count(again) == 2, ended.err
@@ -182,7 +178,7 @@ def under_way(folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 SLOW_DISK = """
-import time
+import time, minigpt.runs.checkpoint
 
 def slow(*arguments, plain=minigpt.runs.checkpoint.write_tensors):
     time.sleep(2)
@@ -195,10 +191,10 @@ minigpt.runs.checkpoint.write_tensors = slow
 @pytest.mark.slow
 def test_the_others_wait_until_the_checkpoint_is_written(tmp_path: Path) -> None:
     """As torchrun does, `ranks` ends all when one has ended, and a second signal is the end at once."""
-    act = f"if os.environ.get('RANK') == '0': os.kill(os.getpid(), {int(signal.SIGTERM)})"
-    text = PLUGIN.format(act=act, owner="minigpt.training.loop", name="accumulate", nth=6)
-    (furnished(tmp_path) / "happening.py").write_text(text + SLOW_DISK, encoding="utf-8")
-    arguments = "--config", "small.yaml", "--plugin", "happening.py", "training.checkpoint_every=100"
+    act = only(f"os.kill(os.getpid(), {int(signal.SIGTERM)})", 0)
+    signalled = happening(furnished(tmp_path), act, *STEP, 6)
+    (tmp_path / "slow.py").write_text(SLOW_DISK, encoding="utf-8")
+    arguments = *CONFIG, *signalled, "--plugin", "slow.py", "training.checkpoint_every=100"
     ended = ranks("train.py", *arguments, cwd=tmp_path)
     assert "a checkpoint is written" in ended.err
     assert newest(tmp_path).state["step"] == 6 and leftovers(tmp_path) == []
@@ -246,8 +242,8 @@ KILLED = f"os.kill(os.getpid(), {int(signal.SIGKILL)})"
 def test_a_crash_of_one_stops_both_within_seconds(act: str, parallel: str, straight: Path, tmp_path: Path) -> None:
     """Within a step: torch waits for the other in the backward pass, with fsdp in the forward pass too."""
     furnished(tmp_path)
-    owner, name, nth = ("minigpt.training.loop", "next_token_loss", 7)  # after the sums of the targets
-    arguments = *happening(tmp_path, act, owner, name, nth), f"training.parallel={parallel}"
+    happens = happening(tmp_path, only(act), "minigpt.training.loop", "next_token_loss", 7)  # after sums of the targets
+    arguments = *CONFIG, *happens, f"training.parallel={parallel}"
     real = parallel == "ddp" and act == KILLED
     ended = torchrun(tmp_path, *arguments) if real else ranks("train.py", *arguments, cwd=tmp_path)
     assert ended.code != 0 and ended.seconds < 60

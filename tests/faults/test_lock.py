@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from hub_folders import save
 from running import Started, environment, script, started, wait_until
-from stopping import PLUGIN, furnished, metrics, newest, resume, same, train
+from stopping import furnished, happening, metrics, newest, resume, same, train
 
 from minigpt.system import locks
 from minigpt.system.locks import ENDED, HOLDER, STOPPED, InUse, Lock, one_at_a_time
@@ -29,10 +29,8 @@ WAIT = "Path('waiting').touch(); signal.pause()"
 @pytest.fixture
 def holder(tmp_path: Path) -> Iterator[Started]:
     """A training that has done six steps and now waits, in the folder of the test."""
-    furnished(tmp_path)
-    text = PLUGIN.format(act=WAIT, owner="minigpt.training.loop", name="accumulate", nth=7)
-    (tmp_path / "happening.py").write_text(text, encoding="utf-8")
-    with started("train.py", "--config", "small.yaml", "--plugin", "happening.py", cwd=tmp_path) as running:
+    plugin = happening(furnished(tmp_path), WAIT, "minigpt.training.loop", "accumulate", 7)
+    with started("train.py", "--config", "small.yaml", *plugin, cwd=tmp_path) as running:
         wait_until((tmp_path / "waiting").exists, running)
         yield running
 
@@ -117,11 +115,9 @@ signal.pause()
 @contextmanager
 def forking(folder: Path, owner: str, name: str, nth: int) -> Iterator[Started]:
     """A training that forks a process, as libraries do, and waits; that process outlives it."""
-    furnished(folder)
-    code = f"exec({FORKING!r}, {{'Path': Path}})"
-    (folder / "happening.py").write_text(PLUGIN.format(act=code, owner=owner, name=name, nth=nth), encoding="utf-8")
-    command = ("train.py", "--config", "small.yaml", "--plugin", "happening.py")
-    with started(*command, cwd=folder, MINIGPT_DATA=str(folder / "data")) as running:
+    plugin = happening(furnished(folder), f"exec({FORKING!r}, {{'Path': Path}})", owner, name, nth)
+    words = ("train.py", "--config", "small.yaml", *plugin)
+    with started(*words, cwd=folder, MINIGPT_DATA=str(folder / "data")) as running:
         wait_until((folder / "waiting").exists, running)
         yield running
         os.kill(int((folder / "child").read_text()), signal.SIGKILL)

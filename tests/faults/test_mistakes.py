@@ -153,14 +153,9 @@ def limited(folder: Path, most: int, words: str, **env: str) -> Ended:
         pytest.skip("another user with a limit of threads takes root, setpriv and prlimit")
     command = LIMITED.format(user=50_000 + os.getpid() % 10_000, most=most).split()
     script, *arguments = words.split()
-    done = subprocess.run(
-        [*command, *command_line(script, *arguments)],
-        cwd=folder,
-        env=environment(MINIGPT_DATA=str(folder / "data"), HOME=str(folder), **env),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    own = environment(MINIGPT_DATA=str(folder / "data"), HOME=str(folder), **env)
+    command += command_line(script, *arguments)
+    done = subprocess.run(command, cwd=folder, env=own, capture_output=True, text=True, timeout=300)
     return Ended(done.returncode, done.stdout, WAITING.sub("", done.stderr))
 
 

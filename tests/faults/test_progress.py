@@ -28,9 +28,9 @@ from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import Dataset
 from minigpt.text.tokenizer import BPE, Byte
 from minigpt.training.floor import predict
-from minigpt.training.loop import evaluate
+from minigpt.training.loop import TrainingConfig, evaluate
 
-DNA = random.Random(0).randbytes(16_000_000).translate(b"ACGT" * 64).decode()
+DNA = random.Random(0).randbytes(2_000_000).translate(b"ACGT" * 64).decode()
 WORD = DNA[:200_000]
 TEXT = (
     small_text(800)
@@ -128,37 +128,38 @@ def test_a_call_set_aside_returns_and_raises_as_it_would() -> None:
         interruptible(lambda: 1 // 0, "nothing")
 
 
-def test_an_evaluation_that_takes_long_says_so(
+def small_model(folder: Path, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> tuple[TrainingConfig, GPT, Dataset]:
+    """The small config's training, a model and its text in bytes."""
+    monkeypatch.chdir(furnish(folder))
+    monkeypatch.setattr("minigpt.text.corpus.DATA", folder / "data")
+    config = load(RunConfig, "small.yaml", overrides)
+    return config.training, GPT(config.model, 256), Dataset(config.data, open_corpus("text.txt"), Byte(), 16)
+
+
+def test_an_evaluation_and_the_measuring_above_the_floor_that_take_long_say_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """A clock of its own lets each look at it take a second."""
-    monkeypatch.chdir(furnish(tmp_path))
-    monkeypatch.setattr("minigpt.text.corpus.DATA", tmp_path / "data")
-    config = load(RunConfig, "small.yaml", ["training.batch_size=1", "data.validation=0.5"])
-    corpus = open_corpus(config.data.source)
-    dataset = Dataset(config.data, corpus, Byte(), 16)
-    model = GPT(config.model, 256)
+    training, model, dataset = small_model(tmp_path, monkeypatch, "training.batch_size=1", "data.validation=0.5")
     monkeypatch.setattr("minigpt.training.memory.EVALUATED", 16)
     clock, this = iter(range(10_000)), threading.current_thread()
     ours = lambda: float(next(clock)) if threading.current_thread() is this else 0.0  # noqa: E731
     monkeypatch.setattr(waiting, "perf_counter", ours)
-    evaluate(model, dataset, "val", config.training)
-    count = dataset.window_count("val")
+    count, above = dataset.window_count("val"), "measuring what is above the floor"
     assert count > 16
+    evaluate(model, dataset, "val", training)
     assert capsys.readouterr().err.startswith(f"evaluating: 2 of {count} batches, 2 s\nevaluating: 4 of {count} ")
+    predict(model, dataset, training, None)
+    assert capsys.readouterr().err.startswith(f"{above}: 2 of {count} batches, 2 s\n{above}: 4 of")
 
 
 def test_so_does_an_evaluation_of_a_single_batch(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(furnish(tmp_path))
-    monkeypatch.setattr("minigpt.text.corpus.DATA", tmp_path / "data")
+    training, model, dataset = small_model(tmp_path, monkeypatch, "data.validation=20")
     monkeypatch.setattr(waiting, "QUIET_SECONDS", 0.1)
-    config = load(RunConfig, "small.yaml", ["data.validation=20"])
-    dataset = Dataset(config.data, open_corpus(config.data.source), Byte(), 16)
-    model = GPT(config.model, 256)
     model.register_forward_pre_hook(lambda *_: time.sleep(1.2))
-    assert evaluate(model, dataset, "val", config.training) > 0
+    assert evaluate(model, dataset, "val", training) > 0
     assert capsys.readouterr().err.startswith("evaluating the first batch: 1 s\n")
 
 
@@ -189,20 +190,6 @@ def test_the_evaluations_to_come_are_part_of_what_is_left(monkeypatch: pytest.Mo
         left.append(reporter.left(step))
     assert left[:3] == ["9 s and 3 evaluations left", "8 s and 3 evaluations left", "7 s and 3 evaluations left"]
     assert left[3:] == [f"{seconds} s left" for seconds in (26, 25, 24, 23, 12, 11, 0)]
-
-
-def test_so_does_the_measuring_above_the_floor(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.chdir(furnish(tmp_path))
-    monkeypatch.setattr("minigpt.text.corpus.DATA", tmp_path / "data")
-    config = load(RunConfig, "small.yaml", ["training.batch_size=1", "data.validation=0.5"])
-    dataset = Dataset(config.data, open_corpus(config.data.source), Byte(), 16)
-    clock = iter(range(10_000))
-    monkeypatch.setattr(waiting, "perf_counter", lambda: float(next(clock)))
-    predict(GPT(config.model, 256), dataset, config.training, None)
-    what = "measuring what is above the floor"
-    assert capsys.readouterr().err.startswith(f"{what}: 2 of {dataset.window_count('val')} batches, 2 s\n{what}: 4 of")
 
 
 # ---- texts ----

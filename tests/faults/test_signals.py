@@ -7,11 +7,24 @@ from pathlib import Path
 
 import pytest
 import torch
-from running import data_folder, script, small_text, started, wait_until
-from stopping import DEAF, PLUGIN, STEPS, furnished, leftovers, metrics, newest, resume, same, train, train_until
+from running import data_folder, small_text, started, wait_until
+from stopping import (
+    DEAF,
+    STEP,
+    STEPS,
+    furnished,
+    happening,
+    leftovers,
+    metrics,
+    newest,
+    resume,
+    same,
+    train,
+    train_until,
+)
 
 PHASES = {  # where the signal comes, and the step after which the run stops
-    "a step": ("minigpt.training.loop", "accumulate", 3, 3),
+    "a step": (*STEP, 3, 3),
     "the optimizer's step": ("minigpt.training.loop.Optimizer", "step", 5, 5),
     "an evaluation": ("minigpt.runs.trainer", "evaluate", 1, 4),
     "a sample": ("minigpt.runs.run.Run", "stream", 1, 6),
@@ -49,7 +62,7 @@ def test_a_signal_between_two_log_lines_stops_at_the_next_one(straight: Path, tm
     furnished(tmp_path)
     act = f"minigpt.training.records.PAUSES = {{'cpu': 1e9}}; os.kill(os.getpid(), {int(signal.SIGTERM)})"
     options = "training.sample_every=0", "training.checkpoint_every=11"
-    stopped = train_until(tmp_path, act, "minigpt.training.loop", "accumulate", 9, *options)
+    stopped = train_until(tmp_path, act, *STEP, 9, *options)
     assert stopped.code == 143 and newest(tmp_path).state["step"] == 11
     assert resume(tmp_path).code == 0
     assert metrics(tmp_path) == metrics(straight) and same(newest(tmp_path), newest(straight))
@@ -86,9 +99,7 @@ def test_an_evaluation_stops_at_its_next_batch_and_is_made_up_for(
     assert newest(folder).state["step"] == stops and newest(folder).state["evaluations"] == []
     assert not any("val/loss" in line for line in metrics(folder))
 
-    plugin = PLUGIN.format(act=act, owner=A_BATCH[0], name=A_BATCH[1], nth=2)
-    (folder / "happening.py").write_text(plugin, encoding="utf-8")
-    again = script("train.py", "--resume", "small", "--plugin", "happening.py", cwd=folder)  # stopped there once more
+    again = resume(folder, *happening(folder, act, *A_BATCH, 2))  # stopped there once more
     assert again.code == code and len(metrics(folder)) == newest(folder).state["step"] == stops, again
 
     assert resume(folder).code == 0
@@ -119,9 +130,8 @@ def test_a_second_one_stops_at_once_and_leaves_the_last_checkpoint_whole(
 
 def test_a_second_one_ends_a_call_of_a_library_too(straight: Path, tmp_path: Path) -> None:
     """Python runs no handler before the call returns; the first signal is answered by a line."""
-    plugin = PLUGIN.format(act=DEAF, owner="minigpt.training.loop", name="accumulate", nth=7)
-    (furnished(tmp_path) / "happening.py").write_text(plugin, encoding="utf-8")
-    with started("train.py", "--config", "small.yaml", "--plugin", "happening.py", cwd=tmp_path, quiet=0.2) as running:
+    plugin = happening(furnished(tmp_path), DEAF, *STEP, 7)
+    with started("train.py", "--config", "small.yaml", *plugin, cwd=tmp_path, quiet=0.2) as running:
         assert running.stderr
         wait_until((tmp_path / "deaf").exists, running)
         for signum, said in (

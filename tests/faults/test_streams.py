@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 from running import command_line, environment, script, started, wait_until
-from stopping import PLUGIN, STEPS, furnished, metrics, newest, resume, same, train_until
+from stopping import PLUGIN, STEP, STEPS, furnished, happening, metrics, newest, resume, same, train_until
 
-A_STEP = ("minigpt.training.loop", "accumulate", 3)
 LEFT = "reader, writer = os.pipe(); os.dup2(writer, 1); os.close(reader)"
 FULL = "os.dup2(os.open('/dev/full', os.O_WRONLY), {})"
 WAIT = """while not Path("closed").exists():
@@ -27,7 +26,7 @@ def undisturbed(folder: Path, straight: Path) -> None:
 
 def test_a_reader_that_leaves_stops_a_training_once_its_step_is_saved(straight: Path, tmp_path: Path) -> None:
     """As `| head` does."""
-    stopped = train_until(furnished(tmp_path), LEFT, *A_STEP)
+    stopped = train_until(furnished(tmp_path), LEFT, *STEP, 3)
     assert (stopped.code, stopped.err) == (141, "")
     assert newest(tmp_path).state["step"] == 3 == len(metrics(tmp_path))
     assert resume(tmp_path).code == 0
@@ -35,7 +34,7 @@ def test_a_reader_that_leaves_stops_a_training_once_its_step_is_saved(straight: 
 
 
 def test_a_full_stdout_is_reported_once_and_training_goes_on(straight: Path, tmp_path: Path) -> None:
-    ended = train_until(furnished(tmp_path), FULL.format(1), *A_STEP)
+    ended = train_until(furnished(tmp_path), FULL.format(1), *STEP, 3)
     warning = "warning: stdout: [Errno 28] No space left on device; nothing more is printed\n"
     assert (ended.code, ended.err) == (0, warning)
     undisturbed(tmp_path, straight)
@@ -55,14 +54,12 @@ def test_a_mistake_has_its_exit_code_though_nobody_hears_of_it(arguments: tuple[
 
 def test_streams_that_were_never_open(straight: Path, tmp_path: Path) -> None:
     """As by `<&- >&- 2>&-`. No file of the run gets the number of one, and with it what is printed."""
-    furnished(tmp_path)
-    noise = "os.write(1, b'noise'); os.write(2, b'noise')"
-    (tmp_path / "noisy.py").write_text(PLUGIN.format(act=noise, owner=A_STEP[0], name=A_STEP[1], nth=3), "utf-8")
-    command = command_line("train.py", "--config", "small.yaml", "--plugin", "noisy.py")
+    plugin = happening(furnished(tmp_path), "os.write(1, b'noise'); os.write(2, b'noise')", *STEP, 3)
+    command = command_line("train.py", "--config", "small.yaml", *plugin)
     shell = ["sh", "-c", '"$@" <&- >&- 2>&-', "sh", *command]
     assert subprocess.run(shell, cwd=tmp_path, env=environment(), timeout=120).returncode == 0
     undisturbed(tmp_path, straight)
-    files = [path for path in (tmp_path / "runs" / "small").rglob("*") if path.is_file() and path.name != "noisy.py"]
+    files = [path for path in (tmp_path / "runs" / "small").rglob("*") if path.is_file() and path.name != plugin[1]]
     assert not [path for path in files if b"noise" in path.read_bytes()]
     for line in (tmp_path / "runs" / "small" / "metrics.jsonl").read_text("utf-8").splitlines():
         assert set(json.loads(line)) >= {"step", "train/loss"}
@@ -72,7 +69,7 @@ def test_streams_that_were_never_open(straight: Path, tmp_path: Path) -> None:
 def test_a_terminal_that_closes(nohup: bool, straight: Path, tmp_path: Path) -> None:
     """The system sends SIGHUP, and nothing can be printed any more. Under nohup that is no reason to stop."""
     furnished(tmp_path)
-    text = PLUGIN.format(act=WAIT, owner=A_STEP[0], name=A_STEP[1], nth=3)
+    text = PLUGIN.format(act=WAIT, owner=STEP[0], name=STEP[1], nth=3)
     text = text.replace("signal.signal(signal.SIGHUP, signal.SIG_DFL)", "")
     (tmp_path / "waiting.py").write_text(text, "utf-8")
     words = ("--config", "small.yaml", "--plugin", "waiting.py")
@@ -91,9 +88,7 @@ def test_a_terminal_that_closes(nohup: bool, straight: Path, tmp_path: Path) -> 
 
 
 def test_samples_that_cannot_be_written(straight: Path, tmp_path: Path) -> None:
-    ended = train_until(
-        furnished(tmp_path), "os.mkdir('runs/small/samples.txt')", "minigpt.training.loop", "accumulate", 1
-    )
+    ended = train_until(furnished(tmp_path), "os.mkdir('runs/small/samples.txt')", *STEP, 1)
     assert ended.code == 0 and ended.err == ""
     assert "warning: runs/small/samples.txt: " in ended.out and "sample at step 6:" in ended.out
     undisturbed(tmp_path, straight)

@@ -27,12 +27,13 @@ import torch.distributed as dist
 import torch.distributed.checkpoint.hf_storage
 import torch.distributed.fsdp
 import torch.nn.functional as F
+from crash import halves
 
 import minigpt.training.optimizer as optimizers
 from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.model import GPT, ModelConfig
 from minigpt.runs import checkpoint, shards
-from minigpt.runs.checkpoint import CheckpointError, checkpoints, load, newest, prune, verify
+from minigpt.runs.checkpoint import CheckpointError, checkpoints, load, newest, prune
 from minigpt.training.optimizer import AdamW, Muon, Optimizer
 from minigpt.training.parallel import shard
 from minigpt.training.sharding import is_sharded
@@ -186,17 +187,6 @@ def work(folder: Path, steps: range, said: int | None = None) -> None:
             if said is not None:
                 os.write(said, f"{step}\n".encode())
             prune(folder, KEEP)
-
-
-def halves(folder: Path) -> list[str]:
-    """The checkpoints that do not verify."""
-    found = []
-    for path in checkpoints(folder):
-        try:
-            verify(path)
-        except CheckpointError:
-            found.append(path.name)
-    return found
 
 
 def moment(draw: random.Random, number: int, folder: Path, seconds: float) -> str:
