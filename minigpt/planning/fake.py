@@ -48,9 +48,9 @@ from minigpt.training.loop import (
     take_step,
 )
 from minigpt.training.lora import adapted_layers, add_adapters
-from minigpt.training.memory import Unfilled, evaluated_at_once, outline
+from minigpt.training.memory import Job, Unfilled, outline
 from minigpt.training.optimizer import Optimizer
-from minigpt.training.parallel import FSDP, shard
+from minigpt.training.parallel import shard
 from minigpt.training.recompute import recomputing
 from minigpt.training.sharding import local
 
@@ -232,40 +232,33 @@ def alone_of(ranks: int) -> Iterator[DeviceMesh]:
         dist.destroy_process_group()
 
 
-def simulate(
-    config: ModelConfig, vocab_size: int, training: TrainingConfig, rows: int, gpu: bool = False, ranks: int = 1
-) -> Step:
+def simulate(job: Job) -> Step:
     """What a step takes: `bytes_by_part` and `operations`."""
-    parts = bytes_by_part(config, vocab_size, training, rows, gpu, ranks)
-    return Step(sum(parts.values()), parts, *operations(config, vocab_size, training, gpu))
+    parts = bytes_by_part(job)
+    return Step(sum(parts.values()), parts, *operations(job))
 
 
-def bytes_by_part(
-    config: ModelConfig, vocab_size: int, training: TrainingConfig, rows: int, gpu: bool = False, ranks: int = 1
-) -> dict[str, int]:
+def bytes_by_part(job: Job) -> dict[str, int]:
     """The bytes at the peak of two steps and an evaluation, with all that stays after the first step, by PARTS.
 
-    `rows` are the windows of a step in one process; `ranks` processes train together as `training.parallel` says. Two
-    micro-batches stand for any larger number: from the second on, there are gradients to add to. Raises what the model
-    raises, such as a plugin whose constructor needs values.
+    Two micro-batches stand for any larger number: from the second on, there are gradients to add to. Raises what the
+    model raises, such as a plugin whose constructor needs values.
     """
-    size = min(training.micro_batch_size or rows, rows)
-    windows = {size, evaluated_at_once(size, config.block_size)}
-    rows = min(rows, 2 * size)
-    if gpu and training.precision == "auto":
-        training = replace(training, precision="bfloat16")
-    sizes = {n * config.block_size * vocab_size for n in windows}
+    sizes = {n * job.config.block_size * job.vocab_size for n in (job.micro_batch, job.evaluated)}
 
     def log(n_layer: int) -> list[Event]:
-        shallow = replace(config, n_layer=n_layer)
-        living, parts = allocations(shallow, vocab_size, training, rows, gpu, ranks)
+        living, parts = allocations(with_layers(job, n_layer))
         return living.events(lambda n: parts.get(n, LOGITS if living.elements[n] in sizes else ACTIVATIONS))
 
-    shared = ranks > 1 and isinstance(training.parallel, FSDP.Config)  # layers gather one another's parameters
-    few = None if shared else shallow_depths(config, vocab_size, training)
+    few = None if job.shared else shallow_depths(job)  # layers that are shared gather one another's parameters
     logs = of_each(log, few) if few else None
-    found = deepened(logs, repeats(config, few)) if few and logs else None
-    return at_peak(log(config.n_layer) if found is None else found)
+    deep = deepened(logs, repeats(job, few)) if few and logs else None
+    return at_peak(log(job.config.n_layer) if deep is None else deep)
+
+
+def with_layers(job: Job, n_layer: int) -> Job:
+    """The same with another number of layers."""
+    return replace(job, config=replace(job.config, n_layer=n_layer))
 
 
 def of_each(measure: Callable[[int], Measured], few: Sequence[int]) -> list[Measured] | None:
@@ -276,15 +269,15 @@ def of_each(measure: Callable[[int], Measured], few: Sequence[int]) -> list[Meas
         return None
 
 
-def shallow_depths(config: ModelConfig, vocab_size: int, training: TrainingConfig) -> tuple[int, int, int] | None:
+def shallow_depths(job: Job) -> tuple[int, int, int] | None:
     """`depths` of a model as it is trained. Raises UserError for adapters that it cannot have."""
-    model = outline(config, vocab_size)
-    return depths(model, adapted_layers(model, training.lora) if training.lora else ())
+    model, lora = outline(job.config, job.vocab_size), job.training.lora
+    return depths(model, adapted_layers(model, lora) if lora else ())
 
 
-def repeats(config: ModelConfig, few: Sequence[int]) -> int:
+def repeats(job: Job, few: Sequence[int]) -> int:
     """How many periods of layers the model has more than the first shallow one; the second shallow one has one more."""
-    return (config.n_layer - few[0]) // (few[1] - few[0])
+    return (job.config.n_layer - few[0]) // (few[1] - few[0])
 
 
 def at_peak(log: list[Event]) -> dict[str, int]:
@@ -312,33 +305,33 @@ def build(config: ModelConfig, vocab_size: int, training: TrainingConfig) -> GPT
     return model
 
 
-def allocations(
-    config: ModelConfig, vocab_size: int, training: TrainingConfig, rows: int, gpu: bool, ranks: int
-) -> tuple[Living, dict[int, str]]:
+def precise(job: Job) -> TrainingConfig:
+    """The options of a training; on a GPU, the precision `auto` is bfloat16."""
+    auto = job.gpu and job.training.precision == "auto"
+    return replace(job.training, precision="bfloat16") if auto else job.training
+
+
+def allocations(job: Job) -> tuple[Living, dict[int, str]]:
     """The log of two steps and an evaluation, and which storage belongs to which part."""
     parts: dict[int, str] = {}
-    size = evaluated_at_once(min(training.micro_batch_size or rows, rows), config.block_size)
-    shared = ranks > 1 and isinstance(training.parallel, FSDP.Config)
-    with (
-        fake(gpu, ranks if shared else 1) as mesh,
-        Living() as living,
-    ):
-        model = build(config, vocab_size, training)
-        if shared:
+    training, T = precise(job), job.config.block_size
+    with fake(job.gpu, job.ranks if job.shared else 1) as mesh, Living() as living:
+        model = build(job.config, job.vocab_size, training)
+        if job.shared:
             shard(model, torch.device("cpu"), mesh)
         living.begin = len(living.log)  # the log of making the model does not count: a model in shards is never whole
         optimizer: Optimizer = training.optimizer.component(training.optimizer, model)
         forward = recomputing(model) if training.checkpoint_activations else model
         loss_of: nn.Module = BatchLoss(model, forward, mixed_precision(training, model))
-        if ranks > 1 and not shared:
+        if job.ranks > 1 and not job.shared:
             loss_of = InBuckets(loss_of, lambda gradient: parts.update({living.number(gradient): GRADIENTS}))
-        x = torch.zeros(rows, config.block_size, dtype=torch.long)  # (B, T)
+        x = torch.zeros(min(job.rows, 2 * job.micro_batch), T, dtype=torch.long)  # (B, T)
         for step in range(2):
             accumulate(model, x, x, training, loss_of)
             parts |= {living.number(p.grad): GRADIENTS for p in model.parameters() if p.grad is not None}
             clip(model, training.grad_clip)
             take_step(optimizer, 1.0, step)
-        evaluate_once(model, torch.zeros(size, config.block_size, dtype=torch.long), training)
+        evaluate_once(model, torch.zeros(job.evaluated, T, dtype=torch.long), training)
         living.end = len(living.log)
         parts |= {living.number(tensor): WEIGHTS for tensor in (*model.parameters(), *model.buffers())}
         parts |= {living.number(tensor): MOMENTS for tensor in optimizer.state().values()}
@@ -353,25 +346,23 @@ def evaluate_once(model: GPT, x: Tensor, training: TrainingConfig) -> None:
     next_token_loss(logits, x, reduction="sum").item()
 
 
-def operations(config: ModelConfig, vocab_size: int, training: TrainingConfig, gpu: bool) -> tuple[float, float]:
+def operations(job: Job) -> tuple[float, float]:
     """Operations a token, forward and backward, and forward alone. They are counted in another run than memory, because
     the counter splits some operations into parts, which keeps more in memory.
     """
-    few = shallow_depths(config, vocab_size, training)
-    counts = of_each(lambda n: counted(replace(config, n_layer=n), vocab_size, training, gpu), few) if few else None
+    few = shallow_depths(job)
+    counts = of_each(lambda n: counted(with_layers(job, n)), few) if few else None
     if few and counts and all(c - b == b - a for a, b, c in zip(*counts)):
-        both, forward = (a + repeats(config, few) * (b - a) for a, b, _ in zip(*counts))
-        return both / config.block_size, forward / config.block_size
-    both, forward = counted(config, vocab_size, training, gpu)
-    return both / config.block_size, forward / config.block_size
+        both, forward = (a + repeats(job, few) * (b - a) for a, b, _ in zip(*counts))
+    else:
+        both, forward = counted(job)
+    return both / job.config.block_size, forward / job.config.block_size
 
 
-def counted(config: ModelConfig, vocab_size: int, training: TrainingConfig, gpu: bool) -> tuple[int, int]:
+def counted(job: Job) -> tuple[int, int]:
     """`operations_of` of a model as it will be trained."""
-    if gpu and training.precision == "auto":
-        training = replace(training, precision="bfloat16")
-    with fake(gpu):
-        return operations_of(build(config, vocab_size, training), training)
+    with fake(job.gpu):
+        return operations_of(build(job.config, job.vocab_size, precise(job)), precise(job))
 
 
 def operations_of(model: GPT, training: TrainingConfig) -> tuple[int, int]:

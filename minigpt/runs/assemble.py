@@ -25,6 +25,7 @@ from minigpt.text.tokenizer import BPE, Char, Tokenizer
 from minigpt.training import distributed
 from minigpt.training.loop import TrainingConfig, choose_device
 from minigpt.training.lora import add_adapters
+from minigpt.training.memory import Job
 from minigpt.training.optimizer import Optimizer
 from minigpt.training.parallel import InStep
 from minigpt.training.sharding import is_sharded
@@ -107,8 +108,8 @@ def assemble(
     settings, device = config.training, choose_device(config.training.device)
     if settings.lora is not None and weights is None:
         raise UserError("training.lora: adapters learn beside the weights of a run: give --from-run RUN")
-    rows = -(-settings.batch_size // distributed.world())  # of this process
-    check_training(config.model, tokenizer.vocab_size, settings, rows, device, purpose, free)
+    job = Job(config.model, tokenizer.vocab_size, settings, device.type == "cuda", distributed.world())
+    check_training(job, device, purpose, free)
     dataset = Dataset(config.data, corpus, tokenizer, config.model.block_size)
 
     def make(kind: type[GPT] | None = None) -> GPT:

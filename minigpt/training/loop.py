@@ -32,7 +32,6 @@ from minigpt.system.waiting import heartbeat, progress
 from minigpt.text.dataset import IGNORED, Dataset, Split
 from minigpt.training import distributed
 from minigpt.training.lora import LoRAConfig
-from minigpt.training.memory import evaluated_at_once
 from minigpt.training.optimizer import AdamW, Optimizer, schedule
 from minigpt.training.parallel import DDP, Parallel, summed_later
 from minigpt.training.recompute import recomputing
@@ -101,6 +100,10 @@ class TrainingConfig(Options):
         if self.cuda_graphs and self.micro_batch_size is not None:
             yield "cuda_graphs", "a replay overwrites the gradients of the one before: leave micro_batch_size out"
 
+    def windows_at_once(self, rows: int) -> int:
+        """The size of a micro-batch, where a process has `rows` windows of a step."""
+        return min(self.micro_batch_size or rows, rows)
+
 
 Evaluation = tuple[int, float, float]  # step, mean training loss since the evaluation before, validation loss
 
@@ -153,6 +156,7 @@ def with_threads(config: TrainingConfig) -> TrainingConfig:
 
 Forward = Callable[[Tensor], Tensor]  # ids (B, T) -> logits (B, T, V)
 FLOAT32: AbstractContextManager[None] = nullcontext()
+EVALUATED = 4096  # tokens at a time in evaluation, at least: small batches are slow
 NARROW = 64  # n_embd: in narrower models, casting to bfloat16 takes a CPU about as long as its products save
 
 
@@ -315,7 +319,7 @@ def accumulate(
     `begins` (B, T) is true where a document begins: a token then sees only its own document. None: a token sees its
     whole window.
     """
-    size, total = config.micro_batch_size or len(x), torch.zeros((), device=model.device)
+    size, total = config.windows_at_once(len(x)), torch.zeros((), device=model.device)
     losses, left = BatchLoss(model) if losses is None else losses, -(-len(x) // size)
     targets, rows = distributed.total(float((y != IGNORED).sum()), float(len(x)))  # before y is on another device
     x, y = (ids.to(model.device, non_blocking=model.device.type == "cuda") for ids in (x, y))  # (B, T) each
@@ -343,6 +347,11 @@ def own_rows() -> slice:
     return slice(distributed.rank(), None, distributed.world())
 
 
+def evaluated_at_once(micro_batch: int, T: int) -> int:
+    """How many windows of T positions are evaluated at a time: a micro-batch, or more if that is few tokens."""
+    return max(micro_batch, EVALUATED // T)
+
+
 @torch.no_grad()
 def evaluate(
     model: GPT,
@@ -360,7 +369,7 @@ def evaluate(
     """
     losses, count, stopped = list[Tensor](), 0.0, 0.0  # () each; none is read before the end
     precision, rows = mixed_precision(config, model), -(-config.batch_size // distributed.world())
-    size = evaluated_at_once(min(config.micro_batch_size or rows, rows), dataset.block_size)
+    size = evaluated_at_once(config.windows_at_once(rows), dataset.block_size)
     found = islice(dataset.windows(split, size, own_rows()), batches)
     whole = -(-dataset.window_count(split) // (size * distributed.world()))
     first, sharded = distributed.rank() == 0, is_sharded(model)

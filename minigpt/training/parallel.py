@@ -40,10 +40,6 @@ class Parallel(Component):
         """
         return make().to(device)
 
-    def share(self, number: int) -> int:
-        """How many of `number` parameters this process keeps."""
-        return number
-
     def summed(self, loss_of: nn.Module) -> nn.Module:
         """Wrap a module that returns losses, so that their backward pass sums the gradients over all processes."""
         return loss_of
@@ -97,9 +93,6 @@ class FSDP(Parallel, kind="fsdp"):
             shard(model, device)
             return model
         return made_in_shards(make, device)
-
-    def share(self, number: int) -> int:
-        return -(-number // distributed.world())
 
 
 def shard(model: GPT, device: torch.device, mesh: DeviceMesh | None = None) -> None:

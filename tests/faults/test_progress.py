@@ -138,7 +138,7 @@ def test_an_evaluation_that_takes_long_says_so(
     corpus = open_corpus(config.data.source)
     dataset = Dataset(config.data, corpus, Byte(), 16)
     model = GPT(config.model, 256)
-    monkeypatch.setattr("minigpt.training.memory.EVALUATED", 16)
+    monkeypatch.setattr("minigpt.training.loop.EVALUATED", 16)
     clock, this = iter(range(10_000)), threading.current_thread()
     ours = lambda: float(next(clock)) if threading.current_thread() is this else 0.0  # noqa: E731
     monkeypatch.setattr(waiting, "perf_counter", ours)
