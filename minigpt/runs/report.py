@@ -15,11 +15,10 @@ from tqdm import tqdm
 
 from minigpt.fast.threads import sharing_note
 from minigpt.inspection.pictures import curve_svg, smooth
-from minigpt.system.bars import bar
 from minigpt.system.folder import fsync, write_whole
 from minigpt.system.strict_json import has_form, parse_json
 from minigpt.system.terminal import complain, give_up, printable
-from minigpt.system.waiting import progress
+from minigpt.system.waiting import progress, progress_bar
 from minigpt.training import distributed
 from minigpt.training.loop import History
 from minigpt.training.records import Record
@@ -111,7 +110,7 @@ class Reporter:
         self.reader_left = False  # whether the reader of stdout has closed it
         self.recent: deque[Record] = deque(maxlen=20)
         self.began, self.start = perf_counter(), start
-        self.bar = bar(prints, total=steps, initial=start, unit="step", bar_format=BAR)
+        self.bar = progress_bar(prints, total=steps, initial=start, unit="step", bar_format=BAR)
         self.bar.set_description("training")
 
     def say(self, text: str) -> None:
