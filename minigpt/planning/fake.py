@@ -139,10 +139,10 @@ class Living(TorchDispatchMode):
     def events(self, part: Callable[[int], str]) -> list[Event]:
         """The bytes at the beginning, by part, then the log from there on; `part` maps the number of a storage."""
         alive = dict(self.log[: self.begin])
-        there = Counter[str]()
+        initial = Counter[str]()
         for number, size in alive.items():
-            there[part(number)] += size
-        made = [Event("there", each, there[each]) for each in PARTS]
+            initial[part(number)] += size
+        events = [Event("there", each, initial[each]) for each in PARTS]
         for frees, some in groupby(self.log[self.begin : self.end], lambda entry: entry[1] == 0):
             freed = Counter[str]()  # consecutive frees are added up, because their order may vary
             for number, size in some:
@@ -151,9 +151,9 @@ class Living(TorchDispatchMode):
                 if frees:
                     freed[part(number)] += change
                 else:
-                    made.append(Event((self.names[number], part(number)), part(number), change))
-            made += [Event("freed", each, freed[each]) for each in PARTS if frees]
-        return made
+                    events.append(Event((self.names[number], part(number)), part(number), change))
+            events += [Event("freed", each, freed[each]) for each in PARTS if frees]
+        return events
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for written in tree_leaves((kwargs or {}).get("out", ())):
@@ -179,17 +179,17 @@ class InBuckets(nn.Module):
         learning = [parameter for parameter in loss_of.parameters() if parameter.requires_grad]
         sizes = [parameter.numel() for parameter in learning]
         room = torch.empty(sum(sizes), 1, 1).split(sizes)  # (N, 1, 1): more layers make the first dimension longer
-        for parameter, own in zip(learning, room):
-            parameter.register_post_accumulate_grad_hook(partial(self.move, own.view_as(parameter)))
+        for parameter, slot in zip(learning, room):
+            parameter.register_post_accumulate_grad_hook(partial(self.move, slot.view_as(parameter)))
 
     def forward(self, *arguments: Any) -> Any:
         return self.loss_of(*arguments)
 
-    def move(self, own: Tensor, parameter: Tensor) -> None:
+    def move(self, slot: Tensor, parameter: Tensor) -> None:
         """Move the gradient of a parameter into its place in the buckets."""
         assert parameter.grad is not None
         self.note(parameter.grad)
-        parameter.grad = own if self.moves else parameter.grad
+        parameter.grad = slot if self.moves else parameter.grad
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -283,10 +283,10 @@ def repeats(job: Job, few: Sequence[int]) -> int:
 def at_peak(log: list[Event]) -> dict[str, int]:
     """The bytes by PARTS at the moment when they are the most."""
     totals = list(accumulated(event.bytes for event in log))
-    kept = Counter[str]()
+    sizes = Counter[str]()
     for event in log[: totals.index(max(totals)) + 1]:
-        kept[event.part] += event.bytes
-    return {part: kept[part] for part in PARTS}
+        sizes[event.part] += event.bytes
+    return {part: sizes[part] for part in PARTS}
 
 
 def build(config: ModelConfig, vocab_size: int, training: TrainingConfig) -> GPT:

@@ -97,8 +97,8 @@ def peaks_by_ranks(
     shared = replace(training, parallel=FSDP.Config())
     for ranks in counts:
         job = Job(config, vocab_size, shared, gpu, ranks)
-        kept, again = (bytes_by_part(job.having(checkpoint_activations=twice)) for twice in (False, True))
-        yield ranks, sum(kept.values()), sum(again.values())
+        once, again = (bytes_by_part(job.having(checkpoint_activations=twice)) for twice in (False, True))
+        yield ranks, sum(once.values()), sum(again.values())
 
 
 def saved_bytes(model: GPT, adapters: int, moments: int, processes: int) -> int:

@@ -67,7 +67,7 @@ def open_text(config: DataConfig) -> tuple[Corpus, Tokenizer]:
 
 def _texts_to_fit(kind: Any, corpus: Corpus) -> Iterator[str]:
     """The texts that a tokenizer learns from: documents, or pieces of them if it learns the same from pieces."""
-    cut = next((cut for one, cut in _learn_from_pieces if one.fit.__func__ is kind.fit.__func__), None)
+    cut = next((cut for other, cut in _learn_from_pieces if other.fit.__func__ is kind.fit.__func__), None)
     if cut is None:
         yield from corpus.documents()
         return
@@ -81,8 +81,8 @@ def vocabulary_of(config: DataConfig) -> int:
 
     A tokenizer that learns its pieces may end with fewer than the config asks for.
     """
-    known = getattr(config.tokenizer, "vocab_size", None) or getattr(config.tokenizer.component, "vocab_size", None)
-    return int(known) if isinstance(known, int) else open_text(config)[1].vocab_size
+    size = getattr(config.tokenizer, "vocab_size", None) or getattr(config.tokenizer.component, "vocab_size", None)
+    return int(size) if isinstance(size, int) else open_text(config)[1].vocab_size
 
 
 def build_model(config: RunConfig, tokenizer: Tokenizer, kind: type[GPT] | None = None) -> GPT:

@@ -84,10 +84,10 @@ def check_loggers(names: Sequence[str] | None) -> None:
     """Raises UserError for a logger whose package is not installed."""
     for name in names or ():
         try:
-            found = importlib.util.find_spec(name) is not None
+            installed = importlib.util.find_spec(name) is not None
         except ValueError:  # a test removed it from this process
-            found = False
-        if not found:
+            installed = False
+        if not installed:
             raise UserError(f'training.loggers: {name} is not installed: pip install -e ".[{name}]"')
 
 

@@ -61,10 +61,10 @@ def continued(
     """
     tree, mistakes = from_python(to_python(config), "the run's config"), list[Mistake]()
     if file is not None:
-        given, tokenizer = read_tree(file, mistakes), tree.value["data"].value["tokenizer"]
-        model = given.value.pop("model", Node({}, given.where, {}))
-        tree.value |= {name: Node({}, given.where, {}) for name in tree.value if name != "model"} | given.value
-        tree.keys |= given.keys
+        own_tree, tokenizer = read_tree(file, mistakes), tree.value["data"].value["tokenizer"]
+        model = own_tree.value.pop("model", Node({}, own_tree.where, {}))
+        tree.value |= {name: Node({}, own_tree.where, {}) for name in tree.value if name != "model"} | own_tree.value
+        tree.keys |= own_tree.keys
         if isinstance(tree.value["data"].value, dict):
             tree.value["data"].value.setdefault("tokenizer", tokenizer)
         if isinstance(model.value, dict):
@@ -74,8 +74,8 @@ def continued(
             tree.value["model"] = model
     changed = _changed(tree, overrides, mistakes, tell)
     if changed.data.tokenizer != config.data.tokenizer:
-        theirs = config.data.tokenizer.component.kind
-        raise UserError(f"data.tokenizer: the weights belong to the tokenizer of their run, {theirs}: leave it out")
+        kind = config.data.tokenizer.component.kind
+        raise UserError(f"data.tokenizer: the weights belong to the tokenizer of their run, {kind}: leave it out")
     return changed
 
 
@@ -109,24 +109,24 @@ class Moved:
     def lines(self) -> list[str]:
         """A line for each of the four, with the names of the tensors."""
         parts = {"kept": self.kept, "repeated": self.repeated, "fresh": self.fresh, "dropped": self.dropped}
-        return [f"{what}: {_listed(found)}" for what, found in parts.items() if found or what != "repeated"]
+        return [f"{what}: {_listed(sizes)}" for what, sizes in parts.items() if sizes or what != "repeated"]
 
 
 @torch.no_grad()
 def move(model: GPT, saved: Mapping[str, Tensor], former: GPT) -> Moved:
     """Copy those tensors of a run that fit into a model. `former` is the run's model; it may be on the meta device."""
     parts: dict[str, dict[str, int]] = {"kept": {}, "repeated": {}, "fresh": {}}
-    plain, theirs = with_computed(saved, former), tensors_of(model)
-    others = {weight for name in theirs if name not in saved and (weight := weight_of(name)) != name}
+    plain, targets = with_computed(saved, former), tensors_of(model)
+    others = {weight for name in targets if name not in saved and (weight := weight_of(name)) != name}
     assigned = {weight for weight in others if assign(model, weight, plain.get(weight))}
-    for name, tensor in theirs.items():
+    for name, tensor in targets.items():
         if name in plain and plain[name].shape == tensor.shape:
             what, source = "kept", plain[name]
         elif weight_of(name) in assigned:
             what, source = "kept", tensor
         else:
-            made = _repeated(name, plain, former, model)
-            what, source = ("fresh", tensor) if made is None or made.shape != tensor.shape else ("repeated", made)
+            copy = _repeated(name, plain, former, model)
+            what, source = ("fresh", tensor) if copy is None or copy.shape != tensor.shape else ("repeated", copy)
         if what != "fresh":
             tensor.copy_(source)
         parts[what][name] = tensor.numel()
@@ -143,12 +143,12 @@ def weight_of(name: str) -> str:
 def with_computed(saved: Mapping[str, Tensor], former: GPT) -> dict[str, Tensor]:
     """The tensors of a run, and the weights that parametrisations of its model compute from them."""
     weights = {weight for name in saved if (weight := weight_of(name)) != name}
-    found = dict(saved)
+    tensors = dict(saved)
     for path, _, last in (weight.rpartition(".") for weight in sorted(weights)):
         layer = copy.deepcopy(former.get_submodule(path)).to_empty(device="cpu").eval()
         layer.load_state_dict({n[len(path) + 1 :]: t for n, t in saved.items() if n.startswith(f"{path}.")})
-        found[f"{path}.{last}"] = getattr(layer, last)
-    return found
+        tensors[f"{path}.{last}"] = getattr(layer, last)
+    return tensors
 
 
 def assign(model: GPT, name: str, weight: Tensor | None) -> bool:
@@ -169,10 +169,10 @@ def _repeated(name: str, saved: Mapping[str, Tensor], former: GPT, model: GPT) -
     model, if it was tied to the token embeddings. None for any other tensor."""
     if name == "head.weight":
         return saved.get("tokens.weight")
-    found = WITH_HEADS.fullmatch(name)
-    if found is None or name not in saved:
+    match = WITH_HEADS.fullmatch(name)
+    if match is None or name not in saved:
         return None
-    layer = int(found[1])
+    layer = int(match[1])
     old, new = former.attentions()[layer], model.attentions()[layer]
     if not (isinstance(old, MultiHead) and isinstance(new, MultiHead)) or old.n_head != new.n_head:
         return None
@@ -182,18 +182,18 @@ def _repeated(name: str, saved: Mapping[str, Tensor], former: GPT, model: GPT) -
     return saved[name].unflatten(0, (G, -1)).repeat_interleave(more, dim=0).flatten(0, 1)  # (G more d, ...)
 
 
-def _listed(found: Mapping[str, int]) -> str:
+def _listed(sizes: Mapping[str, int]) -> str:
     """The count of tensors and numbers, and the names, once for all blocks: `layers 1-4: attention.key.weight`."""
-    if not found:
+    if not sizes:
         return "nothing"
     layers: dict[str, list[int]] = {}
-    for name in found:
+    for name in sizes:
         block = re.match(r"blocks\.(\d+)\.", name)
         layers.setdefault(name[block.end() :] if block else name, []).extend([int(block[1]) + 1] if block else [])
     names: dict[str, list[str]] = {}
     for name, where in layers.items():
         names.setdefault(f"{_spans(where)}: " if where else "", []).append(name)
-    tensors = f"{len(found):,} tensor{'s' * (len(found) != 1)}, {sum(found.values()):,} numbers"
+    tensors = f"{len(sizes):,} tensor{'s' * (len(sizes) != 1)}, {sum(sizes.values()):,} numbers"
     return f"{tensors}: " + "; ".join(where + ", ".join(some) for where, some in names.items())
 
 

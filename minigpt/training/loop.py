@@ -139,10 +139,10 @@ class EvaluationStopped(Exception):
 
 def choose_device(name: str) -> torch.device:
     """The device that a config names. Raises UserError if it is not available."""
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
-        name = next(device for device, available in there.items() if available)
-    if not there[name]:
+        name = next(device for device, is_there in available.items() if is_there)
+    if not available[name]:
         raise UserError(f"training.device: {name} is not available here; use auto or cpu")
     if name == "cuda" and distributed.world() > 1:
         return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
@@ -165,8 +165,8 @@ def has_bfloat16(device: torch.device) -> bool:
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     if device.type == "cpu" and hasattr(torch.cpu, "get_capabilities"):
-        there = torch.cpu.get_capabilities()
-        return any(there.get(name, False) for name in ("amx_bf16", "avx512_bf16", "bf16"))
+        capabilities = torch.cpu.get_capabilities()
+        return any(capabilities.get(name, False) for name in ("amx_bf16", "avx512_bf16", "bf16"))
     return False
 
 
@@ -175,8 +175,8 @@ def mixed_precision(config: TrainingConfig, model: GPT) -> AbstractContextManage
     device = model.device
     auto = has_bfloat16(device) and (device.type != "cpu" or model.config.n_embd >= NARROW)
     enabled = config.precision == "bfloat16" or (config.precision == "auto" and auto)
-    kept = not is_sharded(model)  # the casts that autocast keeps until a pass ends would be the whole model
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=enabled, cache_enabled=kept)
+    keeps_casts = not is_sharded(model)  # the casts that autocast keeps until a pass ends would be the whole model
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=enabled, cache_enabled=keeps_casts)
 
 
 def next_token_loss(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
@@ -213,14 +213,14 @@ def train(
         add_up_single(model)
         norm = clip(model, config.grad_clip)  # ()
         unread.add(step + 1, loss, optimizer.base_rates[-1][0] * factor, norm, config.batch_size * x.shape[1])
-        reads, found = wanted(step + 1) or not optimizer.skips, list[Record]()
+        reads, records = wanted(step + 1) or not optimizer.skips, list[Record]()
         try:
-            found = unread.read() if reads else found
+            records = unread.read() if reads else records
             take_step(optimizer, factor, step, None if reads else unread.skip())
         except Diverged:
-            yield from timed(found[:-1] or unread.before(step + 1), perf_counter() - began)
+            yield from timed(records[:-1] or unread.before(step + 1), perf_counter() - began)
             raise
-        yield from timed(found, perf_counter() - began)
+        yield from timed(records, perf_counter() - began)
 
 
 def fit(
@@ -320,13 +320,13 @@ def accumulate(
     whole window.
     """
     size, total = config.windows_at_once(len(x)), torch.zeros((), device=model.device)
-    losses, left = BatchLoss(model) if losses is None else losses, -(-len(x) // size)
+    losses, remaining = BatchLoss(model) if losses is None else losses, -(-len(x) // size)
     targets, rows = distributed.total(float((y != IGNORED).sum()), float(len(x)))  # before y is on another device
     x, y = (ids.to(model.device, non_blocking=model.device.type == "cuda") for ids in (x, y))  # (B, T) each
     divided = repeat(None) if begins is None else begins.split(size)
     for (inputs, outputs, begin), own in in_step(zip(x.split(size), y.split(size), divided), is_sharded(model)):
-        left -= 1
-        with within_documents(model, begin), summed_later(losses) if left > 0 else nullcontext():
+        remaining -= 1
+        with within_documents(model, begin), summed_later(losses) if remaining > 0 else nullcontext():
             loss, everything = losses(inputs, outputs, targets, rows, own)  # (), ()
             everything.backward()
         total += loss  # not read yet: the device goes on with the next micro-batch
@@ -370,12 +370,12 @@ def evaluate(
     losses, count, stopped = list[Tensor](), 0.0, 0.0  # () each; none is read before the end
     precision, rows = mixed_precision(config, model), -(-config.batch_size // distributed.world())
     size = evaluated_at_once(config.windows_at_once(rows), dataset.block_size)
-    found = islice(dataset.windows(split, size, own_rows()), batches)
-    whole = -(-dataset.window_count(split) // (size * distributed.world()))
+    windows = islice(dataset.windows(split, size, own_rows()), batches)
+    batch_count = -(-dataset.window_count(split) // (size * distributed.world()))
     first, sharded = distributed.rank() == 0, is_sharded(model)
-    shown = progress(found, "evaluating", batches or whole, "batches") if first else found
+    watched = progress(windows, "evaluating", batches or batch_count, "batches") if first else windows
     with eval_mode(model):
-        for (x, y), own in in_step(shown, sharded):
+        for (x, y), own in in_step(watched, sharded):
             if distributed.largest(stop()) if sharded else stop():
                 stopped = 1.0
                 break

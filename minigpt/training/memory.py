@@ -172,11 +172,13 @@ def training_parts(job: Job) -> Parts:
     """The bytes of a training step in one process, by part, at least."""
     config, T, B = job.config, job.config.block_size, job.micro_batch
     logits = max((2 if config.head_cap is None else 3) * B, job.evaluated) * T * job.vocab_size  # and gradients
-    kept = B * T * activation_bytes(config) + sum(scores_bytes(config, T))
+    activations = B * T * activation_bytes(config) + sum(scores_bytes(config, T))
+    if job.training.checkpoint_activations:
+        activations //= config.n_layer  # of one block at a time
     return {
         WEIGHTS: job.share(weight_bytes(job)),
         BATCH: 4 * 8 * job.rows * (T + 1) + 2 * VIEW * (job.rows // B),  # positions, windows, x and y: int64
-        ACTIVATIONS: kept // config.n_layer if job.training.checkpoint_activations else kept,  # of one block at a time
+        ACTIVATIONS: activations,
         LOGITS: NUMBER * logits,
     }
 
@@ -223,25 +225,25 @@ def cache_bytes(config: ModelConfig) -> int:
     A state of fixed size takes less than the weights that write it, and is left out.
     """
     layers = make_fast(outline(replace(config, mlp=GELU.Config(width=1)), 1)).attentions()
-    widths = [kept_width(layer, config.n_embd) for layer in layers]
-    return NUMBER * sum(kept_positions(a.make_cache(config.block_size)) * width for a, width in zip(layers, widths))
+    widths = [cached_width(layer, config.n_embd) for layer in layers]
+    return NUMBER * sum(cached_positions(a.make_cache(config.block_size)) * width for a, width in zip(layers, widths))
 
 
-def kept_positions(past: Past) -> int:
+def cached_positions(past: Past) -> int:
     """How many positions a cache has room for."""
     if isinstance(past, WindowCache):
         return past.sinks + past.window
     return past.capacity if isinstance(past, KVCache) else 0
 
 
-def kept_width(layer: Attention, D: int) -> int:
+def cached_width(layer: Attention, D: int) -> int:
     """How many numbers a layer caches for a position, by its matrices: keys and values, or their latent."""
     if type(layer).qkv is Attention.qkv:
         return 2 * D  # keys and values are x itself
     names = ("latent",) if isinstance(layer, Latent) else ("key", "other_key", "value")
     parts = [layer.get_submodule(name) for name in names if hasattr(layer, name)]
-    made = sum(matrix.out_features for part in parts for matrix in part.modules() if isinstance(matrix, nn.Linear))
-    return made + D * (hasattr(layer, "key") and not hasattr(layer, "value"))  # then values are x itself
+    width = sum(matrix.out_features for part in parts for matrix in part.modules() if isinstance(matrix, nn.Linear))
+    return width + D * (hasattr(layer, "key") and not hasattr(layer, "value"))  # then values are x itself
 
 
 def map_parts(config: ModelConfig, vocab_size: int, T: int) -> Parts:
@@ -265,8 +267,8 @@ def check_device(
 
 def free_on(device: torch.device) -> int:
     """Bytes that are free on a CUDA device, with those that torch has reserved there and does not use."""
-    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return torch.cuda.mem_get_info(device)[0] + kept
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + unused
 
 
 def check_memory(parts: Parts, purpose: str, free: int | None = None, where: str = "") -> None:

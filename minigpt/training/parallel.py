@@ -63,13 +63,13 @@ class DDP(Parallel, kind="ddp"):
         some = next(loss_of.parameters())
         unused = nn.Parameter(torch.zeros((), dtype=some.dtype, device=some.device))
         loss_of.unused = nn.ParameterList([unused])  # the last of all parameters
-        made = DistributedDataParallel(
+        ddp = DistributedDataParallel(
             loss_of, init_sync=False, find_unused_parameters=True, gradient_as_bucket_view=True
         )
-        made.broadcast_buffers = False
-        made.register_comm_hook(None, lambda _, bucket: total(bucket.buffer()))
-        made.register_forward_pre_hook(lambda module, inputs: (0 * unused).backward())
-        return made
+        ddp.broadcast_buffers = False
+        ddp.register_comm_hook(None, lambda _, bucket: total(bucket.buffer()))
+        ddp.register_forward_pre_hook(lambda module, inputs: (0 * unused).backward())
+        return ddp
 
 
 def total(bucket: Tensor) -> torch.futures.Future[Tensor]:
