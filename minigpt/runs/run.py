@@ -337,28 +337,27 @@ def seal(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): sha256_of(path) for path in files}
 
 
-def read_changes(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Each change of a run's files: its step and {file: SHA-256}. Damaged lines of changes.jsonl are left out."""
-    raw = read_start(folder / CHANGES, MAX_CHANGES) if (folder / CHANGES).is_file() else b""
-    for text in raw.split(b"\n"):
+def records_in(path: Path) -> Iterator[dict[str, Any]]:
+    """The JSON objects of a file: one, or, in JSON Lines, one a line. Damaged ones are left out."""
+    text = read_start(path, MAX_CHANGES) if path.is_file() else b""
+    for line in text.split(b"\n") if path.suffix == ".jsonl" else [text]:
         with suppress(ValueError, RecursionError):
-            line = json.loads(text)
-            if isinstance(line, dict) and type(line.get("step")) is int and isinstance(line.get("files"), dict):
-                yield line["step"], line["files"]
+            if isinstance(record := json.loads(line), dict):
+                yield record
+
+
+def read_changes(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Each change of a run's files: its step and {file: SHA-256}."""
+    for record in records_in(folder / CHANGES):
+        if type(record.get("step")) is int and isinstance(record.get("files"), dict):
+            yield record["step"], record["files"]
 
 
 def was_skipped(folder: Path) -> bool:
     """Whether a run, or a part of it, was trained with --skip-checks. A damaged record counts as no."""
-    names = [name for name in (ENVIRONMENT, CHANGES) if (folder / name).is_file()]
-    texts = [read_start(folder / ENVIRONMENT, MAX_CHANGES)] if ENVIRONMENT in names else []
-    texts += read_start(folder / CHANGES, MAX_CHANGES).split(b"\n") if CHANGES in names else []
-    for text in texts:
-        with suppress(ValueError, RecursionError):
-            record = json.loads(text)
-            changes = record.get("changes", []) if isinstance(record, dict) else []
-            if record.get("checks") == SKIPPED or ["checks", "passed", SKIPPED] in changes:
-                return True
-    return False
+    changes = [record.get("changes") for record in records_in(folder / CHANGES)]
+    skipped = any(isinstance(rows, list) and ["checks", "passed", SKIPPED] in rows for rows in changes)
+    return skipped or any(record.get("checks") == SKIPPED for record in records_in(folder / ENVIRONMENT))
 
 
 def read_config(folder: Path, overrides: Sequence[str] = (), tell: Tell | None = None) -> RunConfig:
