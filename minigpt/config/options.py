@@ -421,7 +421,13 @@ def load(schema: type[Schema], name: str | Path, overrides: Sequence[str] = (), 
     Raises ConfigError.
     """
     mistakes: list[Mistake] = []
-    tree = read_tree(name, mistakes)
+    return overridden(schema, read_tree(name, mistakes), overrides, mistakes, tell)
+
+
+def overridden(
+    schema: type[Schema], tree: Node, overrides: Sequence[str], mistakes: list[Mistake], tell: Tell | None
+) -> Schema:
+    """`build` for a tree with overrides. Raises ConfigError with these mistakes, the overrides' and the tree's."""
     for argument in overrides:
         try:
             override(tree, argument, mistakes)

@@ -97,10 +97,7 @@ class Loggers:
     def __init__(self, names: Sequence[str] | None, folder: Path, step: int, say: Say):
         self.say, self.open = say, dict[str, Logger]()
         for name in names or ():
-            self._try(name, partial(self._begin, name, folder, step))
-
-    def _begin(self, name: str, folder: Path, step: int) -> None:
-        self.open[name] = LOGGERS[name](folder, step)
+            self._try(name, lambda name=name: self.open.update({name: LOGGERS[name](folder, step)}))  # type: ignore[misc]
 
     def write(self, line: Mapping[str, float]) -> None:
         """Log a line of metrics.jsonl."""
