@@ -69,27 +69,15 @@ class Checkpoint:
 def save(
     folder: Path,
     step: int,
-    model: nn.Module,
-    optimizer: Mapping[str, Tensor],
-    state: Mapping[str, Any],
-    seal: Mapping[str, str] | None = None,
-) -> Path:
-    """Write a checkpoint into `folder`; when this returns, it is on disk and verifies.
-
-    Raises OSError, after which the folder is as before; FileExistsError if this step has a complete checkpoint already.
-    """
-    return save_tensors(folder, step, tensors_of(model), optimizer, state, seal)
-
-
-def save_tensors(
-    folder: Path,
-    step: int,
     model: Mapping[str, Tensor],
     optimizer: Mapping[str, Tensor],
     state: Mapping[str, Any],
     seal: Mapping[str, str] | None = None,
 ) -> Path:
-    """`save` for the tensors of a model, by their names."""
+    """Write a checkpoint, with tensors by their names, into `folder`; when this returns, it is on disk and verifies.
+
+    Raises OSError, after which the folder is as before; FileExistsError if this step has a complete checkpoint already.
+    """
     beside = begin(folder, step)
     try:
         for name, tensors in zip(FILES, (model, optimizer)):
@@ -280,7 +268,9 @@ def load(path: Path, values: bool = True) -> Checkpoint:
         weights, memory = (slices.slices_of(files) for files in _tensor_files(path, names))
         model, optimizer = (_read(table) if values else slices.outline(table) for table in (weights, memory))
         state = _read_json(path / FILES[2])
-        _check_numbers(path, model.items() if values else slices.each(weights))
+        for name, tensor in model.items() if values else slices.each(weights):
+            if not tensor.isfinite().all():
+                raise CheckpointError(f"{path}: {name}: holds NaN or infinity")
     except FileNotFoundError as error:  # `prune` removed it meanwhile
         raise CheckpointError(f"{path}: it was removed while it was read ({error})") from None
     except OSError as error:  # no permission, or a disk that fails
@@ -297,13 +287,6 @@ def _read(table: slices.Table) -> dict[str, Tensor]:
     files = {part.file.name for parts in table.values() for part in parts}
     what = f"{len(files)} shards" if len(files) > 1 else "".join(files)
     return interruptible(lambda: slices.read(table), f"reading {what}")
-
-
-def _check_numbers(path: Path, tensors: Iterable[tuple[str, Tensor]]) -> None:
-    """Raises CheckpointError if a weight is NaN or infinite."""
-    for key, tensor in tensors:
-        if not tensor.isfinite().all():
-            raise CheckpointError(f"{path}: {key}: holds NaN or infinity")
 
 
 def accept(saved: Checkpoint) -> None:

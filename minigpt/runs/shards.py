@@ -36,7 +36,7 @@ def save(
     seal: Mapping[str, str],
     group: dist.ProcessGroup | None = None,
 ) -> Path:
-    """`checkpoint.save_tensors` by all processes of a group together; tensors have the same names in all.
+    """`checkpoint.save` by all processes of a group together; tensors have the same names in all.
 
     When this returns in any process, the checkpoint is on disk and verifies. Raises OSError in all processes if one of
     them could not write, and the folder is as before; ConnectionError if another process has ended.
