@@ -27,7 +27,7 @@ from minigpt.config.options import load
 from minigpt.fast import make_fast
 from minigpt.model import GPT, Block, ModelConfig
 from minigpt.planning import fake, report
-from minigpt.planning.depth import Event, deepened, depths
+from minigpt.planning.depth import Event, depths, extrapolated
 from minigpt.planning.fake import PARTS, build, bytes_by_part, evaluate_once, operations, simulate
 from minigpt.planning.fits import check_training
 from minigpt.planning.hardware import Device, read_hardware, read_memory
@@ -379,11 +379,11 @@ def test_a_deep_model_is_planned_from_shallow_ones_to_the_byte(case: str, monkey
 def test_layers_that_differ_are_all_simulated() -> None:
     """What the third model does must follow from the first two."""
     a, b = Event("a", "weights", 1), Event("b", "weights", 2)
-    assert deepened([[a, a], [a, a, a], [a, a, a, a]], 5) == [a] * 7
-    assert deepened([[a, a], [a, a, a], [a, a, a, b]], 5) is None
+    assert extrapolated([[a, a], [a, a, a], [a, a, a, a]], 5) == [a] * 7
+    assert extrapolated([[a, a], [a, a, a], [a, a, a, b]], 5) is None
     grown = [[Event("stacked", "weights", n)] for n in (2, 3, 4)]
-    assert deepened(grown, 5) == [Event("stacked", "weights", 7)]
-    assert deepened([*grown[:2], [Event("stacked", "weights", 9)]], 5) is None
+    assert extrapolated(grown, 5) == [Event("stacked", "weights", 7)]
+    assert extrapolated([*grown[:2], [Event("stacked", "weights", 9)]], 5) is None
     config = config_of("model.n_layer=13", "model.attention=[multi_head, multi_head, gated_delta_net]").model
     assert depths(outline(config, V)) is None  # the three would have 4 + 7 + 10
     narrow, wide = ["{kind: sliding_window, window: 32}"] * 6, ["{kind: sliding_window, window: 96}"] * 6

@@ -52,7 +52,7 @@ def signature(module: nn.Module) -> list[Hashable]:
     return [*kinds, *((name, each.shape, each.dtype) for name, each in module.named_parameters())]
 
 
-def deepened(logs: list[list[Event]], times: int) -> list[Event] | None:
+def extrapolated(logs: list[list[Event]], times: int) -> list[Event] | None:
     """The log of a model with n + `times` * p layers, from `logs` of models with n, n + p and n + 2 p layers.
 
     None if the second log is not the first with insertions, or the third not the first with these insertions twice.

@@ -35,7 +35,7 @@ from minigpt.fast.rotary import table
 from minigpt.inspection.cost import counting
 from minigpt.model import GPT, ModelConfig
 from minigpt.model.eval_mode import eval_mode
-from minigpt.planning.depth import Event, deepened, depths
+from minigpt.planning.depth import Event, depths, extrapolated
 from minigpt.system.errors import UserError
 from minigpt.training import distributed
 from minigpt.training.loop import (
@@ -48,7 +48,7 @@ from minigpt.training.loop import (
     take_step,
 )
 from minigpt.training.lora import adapted_layers, add_adapters
-from minigpt.training.memory import Job, Unfilled, outline
+from minigpt.training.memory import Job, MetaInit, outline
 from minigpt.training.optimizer import Optimizer
 from minigpt.training.parallel import shard
 from minigpt.training.recompute import recomputing
@@ -78,7 +78,7 @@ class Values(TorchFunctionMode):
         return READ[func] if func in READ else func(*args, **(kwargs or {}))
 
 
-class Living(TorchDispatchMode):
+class AllocationLog(TorchDispatchMode):
     """Keeps a log of all storages: when each is allocated, and when it is freed.
 
     A view shares the storage of its base, so each storage counts once: from when an operation returns it, with the size
@@ -90,7 +90,7 @@ class Living(TorchDispatchMode):
         self.numbers: dict[int, int] = {}  # address of a live storage -> its number; addresses are used again
         self.elements: list[int] = []  # by number: the elements of its first tensor
         self.names: list[Hashable] = []  # by number: the operation that made it, and its shape
-        self.log: list[tuple[int, int]] = []  # number, bytes from now on; 0 bytes: it is freed
+        self.entries: list[tuple[int, int]] = []  # number, bytes from now on; 0 bytes: it is freed
         self.gathered: dict[int, weakref.ref[torch.UntypedStorage]] = {}  # address -> a storage that was written `out`
         self.emptied: set[int] = set()  # addresses of those that were resized to nothing since
         self.begin = self.end = 0  # the peak is searched between these indices of the log
@@ -101,7 +101,7 @@ class Living(TorchDispatchMode):
         key = storage._cdata
         if key not in self.numbers:
             self.numbers[key] = len(self.elements)
-            self.log.append((len(self.elements), storage.nbytes()))
+            self.entries.append((len(self.elements), storage.nbytes()))
             self.elements.append(tensor.numel())
             stacked = tensor.ndim == 3 or name in STACKS  # the first dimension may be the number of layers
             self.names.append((name, tuple(tensor.shape[stacked:])))
@@ -111,7 +111,7 @@ class Living(TorchDispatchMode):
         self.note_emptied()
         self.gathered.pop(key, None)
         self.emptied.discard(key)
-        self.log.append((self.numbers.pop(key), 0))
+        self.entries.append((self.numbers.pop(key), 0))
 
     def note_gathered(self, tensor: Tensor) -> None:
         """`fully_shard` gives the parameters of a block their size again, which is no operation, and gathers them."""
@@ -120,7 +120,7 @@ class Living(TorchDispatchMode):
         key = storage._cdata
         if key in self.emptied:
             self.emptied.remove(key)
-            self.log.append((self.numbers[key], storage.nbytes()))
+            self.entries.append((self.numbers[key], storage.nbytes()))
         if key in self.numbers:
             self.gathered[key] = weakref.ref(storage)
 
@@ -130,7 +130,7 @@ class Living(TorchDispatchMode):
             if storage is not None and storage.nbytes() == 0:
                 self.gathered.pop(key)
                 self.emptied.add(key)
-                self.log.append((self.numbers[key], 0))
+                self.entries.append((self.numbers[key], 0))
 
     def number(self, tensor: Tensor) -> int:
         """The number of a tensor's storage."""
@@ -138,12 +138,12 @@ class Living(TorchDispatchMode):
 
     def events(self, part: Callable[[int], str]) -> list[Event]:
         """The bytes at the beginning, by part, then the log from there on; `part` maps the number of a storage."""
-        alive = dict(self.log[: self.begin])
+        alive = dict(self.entries[: self.begin])
         initial = Counter[str]()
         for number, size in alive.items():
             initial[part(number)] += size
         events = [Event("there", each, initial[each]) for each in PARTS]
-        for frees, some in groupby(self.log[self.begin : self.end], lambda entry: entry[1] == 0):
+        for frees, some in groupby(self.entries[self.begin : self.end], lambda entry: entry[1] == 0):
             freed = Counter[str]()  # consecutive frees are added up, because their order may vary
             for number, size in some:
                 change = size - alive.get(number, 0)
@@ -216,7 +216,7 @@ def fake(gpu: bool, ranks: int = 1) -> Iterator[DeviceMesh | None]:
         mesh = stack.enter_context(alone_of(ranks)) if ranks > 1 else None
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(Values())
-        stack.enter_context(Unfilled())
+        stack.enter_context(MetaInit())
         yield mesh
 
 
@@ -247,12 +247,12 @@ def bytes_by_part(job: Job) -> dict[str, int]:
     sizes = {n * job.config.block_size * job.vocab_size for n in (job.micro_batch, job.evaluated)}
 
     def log(n_layer: int) -> list[Event]:
-        living, parts = allocations(with_layers(job, n_layer))
-        return living.events(lambda n: parts.get(n, LOGITS if living.elements[n] in sizes else ACTIVATIONS))
+        memory_log, parts = allocations(with_layers(job, n_layer))
+        return memory_log.events(lambda n: parts.get(n, LOGITS if memory_log.elements[n] in sizes else ACTIVATIONS))
 
     few = None if job.shared else shallow_depths(job)  # layers that are shared gather one another's parameters
     logs = of_each(log, few) if few else None
-    deep = deepened(logs, repeats(job, few)) if few and logs else None
+    deep = extrapolated(logs, repeats(job, few)) if few and logs else None
     return at_peak(log(job.config.n_layer) if deep is None else deep)
 
 
@@ -293,9 +293,7 @@ def build(config: ModelConfig, vocab_size: int, training: TrainingConfig) -> GPT
     """The model as it will be trained. Raises UserError for adapters that it cannot have."""
     model = make_fast(GPT(config, vocab_size), training.fast)
     if training.lora is not None:
-        is_fake = isinstance(
-            model.tokens.weight, FakeTensor
-        )  # which peft cannot move: what is on meta, it leaves there
+        is_fake = isinstance(model.tokens.weight, FakeTensor)  # which peft cannot move: it leaves what is on meta
         with torch.device("meta") if is_fake else nullcontext():
             add_adapters(model, training.lora, training.seed)
         for module in model.modules():
@@ -311,31 +309,31 @@ def precise(job: Job) -> TrainingConfig:
     return replace(job.training, precision="bfloat16") if auto else job.training
 
 
-def allocations(job: Job) -> tuple[Living, dict[int, str]]:
+def allocations(job: Job) -> tuple[AllocationLog, dict[int, str]]:
     """The log of two steps and an evaluation, and which storage belongs to which part."""
     parts: dict[int, str] = {}
     training, T = precise(job), job.config.block_size
-    with fake(job.gpu, job.ranks if job.shared else 1) as mesh, Living() as living:
+    with fake(job.gpu, job.ranks if job.shared else 1) as mesh, AllocationLog() as memory_log:
         model = build(job.config, job.vocab_size, training)
         if job.shared:
             shard(model, torch.device("cpu"), mesh)
-        living.begin = len(living.log)  # the log of making the model does not count: a model in shards is never whole
+        memory_log.begin = len(memory_log.entries)  # making the model does not count: one in shards is never whole
         optimizer: Optimizer = training.optimizer.component(training.optimizer, model)
         forward = recomputing(model) if training.checkpoint_activations else model
         loss_of: nn.Module = BatchLoss(model, forward, mixed_precision(training, model))
         if job.ranks > 1 and not job.shared:
-            loss_of = InBuckets(loss_of, lambda gradient: parts.update({living.number(gradient): GRADIENTS}))
+            loss_of = InBuckets(loss_of, lambda gradient: parts.update({memory_log.number(gradient): GRADIENTS}))
         x = torch.zeros(min(job.rows, 2 * job.micro_batch), T, dtype=torch.long)  # (B, T)
         for step in range(2):
             accumulate(model, x, x, training, loss_of)
-            parts |= {living.number(p.grad): GRADIENTS for p in model.parameters() if p.grad is not None}
+            parts |= {memory_log.number(p.grad): GRADIENTS for p in model.parameters() if p.grad is not None}
             clip(model, training.grad_clip)
             take_step(optimizer, 1.0, step)
         evaluate_once(model, torch.zeros(job.evaluated, T, dtype=torch.long), training)
-        living.end = len(living.log)
-        parts |= {living.number(tensor): WEIGHTS for tensor in (*model.parameters(), *model.buffers())}
-        parts |= {living.number(tensor): MOMENTS for tensor in optimizer.state().values()}
-    return living, parts
+        memory_log.end = len(memory_log.entries)
+        parts |= {memory_log.number(tensor): WEIGHTS for tensor in (*model.parameters(), *model.buffers())}
+        parts |= {memory_log.number(tensor): MOMENTS for tensor in optimizer.state().values()}
+    return memory_log, parts
 
 
 @torch.no_grad()

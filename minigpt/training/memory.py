@@ -98,7 +98,7 @@ ELEMENTWISE = {"add", "sub", "mul", "div", "neg", "exp", "expm1", "log", "log1p"
                "__rsub__", "__rpow__", "__rdiv__"}  # fmt: skip
 
 
-class Unfilled(TorchFunctionMode):
+class MetaInit(TorchFunctionMode):
     """Fills no tensor: the meta device stores no values, and torch would import its compiler to make them."""
 
     def __torch_function__(
@@ -144,7 +144,7 @@ def outline(config: ModelConfig, vocab_size: int) -> GPT:
 def outlined(make: Callable[[], Part]) -> Part:
     """What `make` returns, built on the meta device where that is possible."""
     try:
-        with torch.device("meta"), Unfilled():
+        with torch.device("meta"), MetaInit():
             return make()
     except (RuntimeError, NotImplementedError):
         return make()
@@ -152,15 +152,11 @@ def outlined(make: Callable[[], Part]) -> Part:
 
 def parameter_count(config: ModelConfig, vocab_size: int) -> int:
     """How many parameters a model would have; one layer at a time is made, because layers of one kind may differ."""
-
-    def block(layer: int) -> nn.Module:
-        made: nn.Module = config.block.component(config, layer)
-        return made
-
     plain = replace(config, n_layer=1, attention=AverageSoftmax.Config(), block=Block.Config())
     part = outline(plain, vocab_size)  # the embeddings, the last norm, the head
     others = parameters_in(part) - parameters_in(part.blocks)
-    return others + sum(parameters_in(outlined(partial(block, layer))) for layer in range(config.n_layer))
+    block: Callable[..., nn.Module] = config.block.component
+    return others + sum(parameters_in(outlined(partial(block, config, layer))) for layer in range(config.n_layer))
 
 
 def parameters_in(module: nn.Module) -> int:
