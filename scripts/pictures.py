@@ -20,7 +20,7 @@ from minigpt.inspection.drawing import THEMES
 from minigpt.inspection.figures import bars_svg, map_svg, readers_svg
 from minigpt.runs.report import say
 from minigpt.runs.run import load, newest_run
-from minigpt.system.counting import chosen, layer_name
+from minigpt.system.counting import layer_name, selected_heads
 from minigpt.system.errors import UserError
 from minigpt.system.folder import write_whole
 from minigpt.system.strict_json import has_form, parse_json
@@ -46,7 +46,7 @@ def main(arguments: argparse.Namespace) -> None:
     found = read_results(arguments.comparison / "results.json", FORM, what, "ladder.yaml")
     run = load(newest_run(arguments.run), "cpu", overrides=arguments.overrides)
     maps, labels = run.attention(arguments.prompt), run.labels(arguments.prompt)
-    ((layer, head),) = chosen([len(heads) for heads in maps], arguments.layer, arguments.head)
+    ((layer, head),) = selected_heads([len(heads) for heads in maps], arguments.layer, arguments.head)
     weights, title = maps[layer][head], f"Attention weights: {layer_name(layer, head)}"  # (T, T)
     above = {row["variant"]: row["above"] for row in found["variants"]}
     example = found["example"]

@@ -21,7 +21,7 @@ from minigpt.inspection.pictures import heat_map
 from minigpt.runs.report import say
 from minigpt.runs.run import Run, load, newest_run
 from minigpt.seeing.numbers import costs, far_outside
-from minigpt.system.counting import chosen
+from minigpt.system.counting import selected_heads
 from minigpt.system.errors import UserError
 
 
@@ -35,7 +35,7 @@ def main(arguments: argparse.Namespace) -> None:
     command.special(run, arguments)
     every, labels = run.maps(arguments.prompt), run.labels(arguments.prompt)
     heads = [sum(one.layer == layer and not one.part for one in every) for layer in range(len(run.model.blocks))]
-    wanted = chosen(heads, arguments.layer, arguments.head)
+    wanted = selected_heads(heads, arguments.layer, arguments.head)
     layers = {layer for layer, _ in wanted}
     maps = [one for one in every if (one.layer, one.head) in wanted or (one.head is None and one.layer in layers)]
     count = f"{len(maps)} map{'s' if len(maps) > 1 else ''}"

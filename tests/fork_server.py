@@ -200,11 +200,13 @@ def begin_by_fork(
     self: JsonProcess,
     statement: str,
     *arguments: str,
+    first: Any = None,
     session: bool = True,
     quiet: bool = False,
     variables: Mapping[str, str] | None = None,
 ) -> None:
     """`JsonProcess.__init__` for the commands of the tests: a fork has imported torch already."""
+    self.unsent = [] if first is None else [first]
     (stdin, told), (heard, stdout) = os.pipe(), os.pipe()
     pid = os.fork()
     if not pid:

@@ -16,6 +16,7 @@ import torch
 from minigpt.config.options import load
 from minigpt.planning.fake import simulate
 from minigpt.runs.assemble import RunConfig
+from minigpt.training.memory import Job
 
 SHAPES = {
     "tiny.yaml, float32": (50, "tiny.yaml", "training.precision=float32"),
@@ -41,8 +42,7 @@ def measure(vocab_size: int, name: str, *overrides: str) -> None:
 
     torch.set_num_threads(1)
     config = load(RunConfig, name, list(overrides))
-    rows = config.training.batch_size
-    planned = simulate(config.model, vocab_size, config.training, rows).peak
+    planned = simulate(Job(config.model, vocab_size, config.training)).peak
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     with tempfile.TemporaryDirectory() as folder:
         taken = allocated(config, Path(folder), vocab_size, grown := [])

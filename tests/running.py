@@ -232,7 +232,15 @@ def forked(piped: Sequence[int], others: str = os.devnull, **request: Any) -> St
 class ForkedProcess(JsonProcess):
     """A process of its own as `JsonProcess` starts one, but forked from the server, which has imported torch."""
 
-    def __init__(self, statement: str, *arguments: str, variables: Mapping[str, str] | None = None, **_: bool):
+    def __init__(
+        self,
+        statement: str,
+        *arguments: str,
+        first: Any = None,
+        variables: Mapping[str, str] | None = None,
+        **_: bool,
+    ):
+        self.unsent = [] if first is None else [first]
         code = f"import sys; sys.path[:] = {sys.path!r}; {IGNORE_SIGINT}; {statement}"
         request = {"cwd": os.getcwd(), "env": dict(variables or {})}
         self.process = forked([0, 1], code=code, argv=["-c", *arguments], **request)  # type: ignore[assignment]

@@ -19,6 +19,7 @@ from minigpt.comparison.measurement import try_out
 from minigpt.config.options import load
 from minigpt.inspection.causality import LeakError
 from minigpt.runs.assemble import RunConfig
+from minigpt.runs.run import was_skipped
 
 data = pytest.fixture(scope="module", autouse=True)(own_data)
 
@@ -67,6 +68,12 @@ def test_skip_checks_trains_it_anyway_and_leaves_a_record(tmp_path: Path) -> Non
     assert json.loads((home / "runs/small/environment.json").read_text("utf-8"))["checks"] == "skipped"
     written = script("sample.py", "--plugin", "mine.py", "--prompt", "the", cwd=home)
     assert written.code == 0 and "runs/small was trained with --skip-checks" in written.err
+    (home / "runs/small/environment.json").write_text("[]", encoding="utf-8")
+    (home / "runs/small/changes.jsonl").write_text('[]\n{"changes": 5}\n', encoding="utf-8")
+    assert was_skipped(home / "runs/small") is False  # a damaged record counts as no
+    with (home / "runs/small/changes.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"changes": [["checks", "passed", "skipped"]]}\n')
+    assert was_skipped(home / "runs/small")
 
 
 @pytest.mark.parametrize(

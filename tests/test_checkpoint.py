@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from minigpt.model import GPT, ModelConfig
 from minigpt.runs import checkpoint
-from minigpt.runs.checkpoint import FILES, FORMAT, CheckpointError, fill, load, newest, prune, save, verify
+from minigpt.runs.checkpoint import FILES, FORMAT, CheckpointError, fill, load, newest, prune, save, tensors_of, verify
 
 MEMORY = {"tokens.weight|exp_avg": torch.randn(3, 4), "tokens.weight|step": torch.tensor(7.0)}
 STATE = {"seconds": 1.5, "tokens": 640, "evaluations": [[10, 2.5, 2.75]]}
@@ -33,7 +33,7 @@ def make_model(tied_head: bool = True) -> GPT:
 def saved(tmp_path: Path) -> Path:
     """A folder with checkpoints of step 5 and step 10."""
     for step in (5, 10):
-        save(tmp_path / "checkpoints", step, make_model(), MEMORY, STATE)
+        save(tmp_path / "checkpoints", step, tensors_of(make_model()), MEMORY, STATE)
     return tmp_path / "checkpoints"
 
 
@@ -54,7 +54,7 @@ def test_who_may_read_the_config_may_read_the_weights(saved: Path) -> None:
 @pytest.mark.parametrize("tied_head", [True, False])
 def test_everything_comes_back_to_the_bit(tmp_path: Path, tied_head: bool) -> None:
     model, other = make_model(tied_head), make_model(tied_head)
-    path = save(tmp_path / "checkpoints", 500, model, MEMORY, STATE)
+    path = save(tmp_path / "checkpoints", 500, tensors_of(model), MEMORY, STATE)
     assert path == tmp_path / "checkpoints" / "step-000500"
     found = load(path)
     assert found.state == {**STATE, "step": 500}
@@ -76,14 +76,14 @@ def test_buffers_that_are_saved_are_saved_and_others_are_not(tmp_path: Path) -> 
     model = nn.Linear(2, 2)
     model.register_buffer("kept", torch.arange(3))
     model.register_buffer("made_again", torch.arange(3), persistent=False)
-    found = load(save(tmp_path, 1, model, {}, {}))
+    found = load(save(tmp_path, 1, tensors_of(model), {}, {}))
     assert found.model.keys() == {"weight", "bias", "kept"}
 
 
 def test_tensors_that_share_or_skip_memory_are_stored_as_what_they_are(tmp_path: Path) -> None:
     whole = torch.arange(12.0).reshape(3, 4)
     memory = {"turned|a": whole.T, "row|b": whole[1]}
-    assert equal(load(save(tmp_path, 1, make_model(), memory, {})).optimizer, memory)
+    assert equal(load(save(tmp_path, 1, tensors_of(make_model()), memory, {})).optimizer, memory)
 
 
 def test_the_folder_holds_four_plain_files_and_no_pickle(saved: Path) -> None:
@@ -95,9 +95,9 @@ def test_the_folder_holds_four_plain_files_and_no_pickle(saved: Path) -> None:
 
 
 def test_a_missing_folder_is_made_but_not_the_run_around_it(tmp_path: Path) -> None:
-    verify(save(tmp_path / "checkpoints", 1, make_model(), {}, {}))
+    verify(save(tmp_path / "checkpoints", 1, tensors_of(make_model()), {}, {}))
     with pytest.raises(FileNotFoundError):  # a run's folder that went away
-        save(tmp_path / "gone" / "checkpoints", 1, make_model(), {}, {})
+        save(tmp_path / "gone" / "checkpoints", 1, tensors_of(make_model()), {}, {})
 
 
 # ---- what was damaged is refused; flipped bits are in faults/test_damage.py, links in faults/test_untrusted_files.py
@@ -200,7 +200,7 @@ def test_weights_that_are_no_numbers_are_refused_by_name_and_passed_over(saved: 
     model = make_model()
     with torch.no_grad():
         model.blocks[0].mlp.up.weight[2, 3] = value  # type: ignore[union-attr]
-    path = save(saved, 15, model, MEMORY, STATE)
+    path = save(saved, 15, tensors_of(model), MEMORY, STATE)
     with pytest.raises(CheckpointError, match=r"step-000015: blocks\.0\.mlp\.up\.weight: holds NaN or infinity"):
         load(path)
     assert newest(saved)[0].state["step"] == 10
@@ -257,11 +257,11 @@ def test_a_failure_while_saving_leaves_the_last_checkpoint_and_no_rubbish(
 
         monkeypatch.setattr(checkpoint, name, fail)
         with pytest.raises(type(error)):
-            save(saved, 15, make_model(), MEMORY, STATE)
+            save(saved, 15, tensors_of(make_model()), MEMORY, STATE)
         monkeypatch.setattr(checkpoint, name, real)
         assert contents(saved) == before
         assert newest(saved)[0].state["step"] == 10
-    verify(save(saved, 15, make_model(), MEMORY, STATE))
+    verify(save(saved, 15, tensors_of(make_model()), MEMORY, STATE))
 
 
 # ---- only the newest are kept ----
@@ -269,7 +269,7 @@ def test_a_failure_while_saving_leaves_the_last_checkpoint_and_no_rubbish(
 
 def test_prune_keeps_the_newest_by_number(tmp_path: Path) -> None:
     for step in (999_999, 5, 1_000_000, 10):
-        save(tmp_path, step, make_model(), {}, {})
+        save(tmp_path, step, tensors_of(make_model()), {}, {})
     prune(tmp_path, 3)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000010", "step-1000000", "step-999999"]
     prune(tmp_path, 1)

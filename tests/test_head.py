@@ -38,7 +38,7 @@ from minigpt.text.dataset import DataConfig, Dataset
 from minigpt.text.tokenizer import Char
 from minigpt.training.floor import character_probabilities, predict
 from minigpt.training.loop import TrainingConfig, evaluate, next_token_loss
-from minigpt.training.memory import LOGITS, parameter_count, training_parts
+from minigpt.training.memory import LOGITS, Job, parameter_count, training_parts
 from minigpt.training.optimizer import AdamW
 
 V, T, CAP = 11, 8, 1.5
@@ -181,8 +181,8 @@ def test_what_they_cost() -> None:
     plain, capped = count_parameters(made(SMALL)), count_parameters(made(CAPPED))
     assert capped == plain | {"head": V}
     assert parameter_count(CAPPED, V) == sum(capped.values()) == cost(made(CAPPED)).parameters
-    large = replace(SMALL, block_size=1024)
-    before, after = (training_parts(shape, V, 8, None)[LOGITS] for shape in (large, replace(large, head_cap=CAP)))
+    shapes = (replace(SMALL, block_size=1024, head_cap=cap) for cap in (None, CAP))
+    before, after = (training_parts(Job(shape, V, TrainingConfig(batch_size=8)))[LOGITS] for shape in shapes)
     assert after * 2 == before * 3
 
 

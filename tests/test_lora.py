@@ -23,8 +23,9 @@ from minigpt.runs import checkpoint
 from minigpt.runs.checkpoint import CheckpointError, tensors_of
 from minigpt.runs.run import open_run
 from minigpt.system.errors import UserError
+from minigpt.training.loop import TrainingConfig
 from minigpt.training.lora import A, B, LoRAConfig, adapted_layers, adapter_parameters, add_adapters, merge, merged
-from minigpt.training.memory import WEIGHTS, training_parts
+from minigpt.training.memory import Job, weight_bytes
 
 pytest.importorskip("peft")
 
@@ -118,7 +119,7 @@ def test_only_the_adapters_have_gradients_and_are_counted() -> None:
 
 
 def test_the_memory_that_is_asked_for_is_that_of_the_adapters() -> None:
-    whole, thin = (training_parts(MODEL, 11, 4, None, lora)[WEIGHTS] for lora in (None, SETTINGS))
+    whole, thin = (weight_bytes(Job(MODEL, 11, TrainingConfig(lora=lora))) for lora in (None, SETTINGS))
     count = sum(parameter.numel() for parameter in GPT(MODEL, 11).parameters())
     assert whole == 16 * count
     assert thin == 4 * count + 16 * adapter_parameters(GPT(MODEL, 11), SETTINGS)

@@ -15,7 +15,7 @@ from running import environment, furnish, wait_until
 
 import minigpt
 from minigpt.runs.report import read_metrics
-from minigpt.system import bars
+from minigpt.system import waiting
 from minigpt.system.errors import UserError
 from minigpt.system.plugin import PLUGINS
 
@@ -123,11 +123,11 @@ def test_a_notebook_has_bars_only_where_it_can_draw_them(monkeypatch: pytest.Mon
     """Without ipywidgets there are lines, as in a log, and no warning."""
     shell = SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=None))
     monkeypatch.setitem(sys.modules, "IPython", shell)  # type: ignore[arg-type]
-    monkeypatch.setattr(bars.importlib.util, "find_spec", lambda name: widgets or None)
+    monkeypatch.setattr(waiting.importlib.util, "find_spec", lambda name: widgets or None)
     own = ModuleType("tqdm.notebook")
     own.tqdm = lambda **options: ("the notebook's", options)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "tqdm.notebook", own)
-    made = bars.bar(total=3)
+    made = waiting.progress_bar(total=3)
     assert made == ("the notebook's", {"total": 3}) if widgets else made.disable
-    assert bars.shows_bars() == widgets
-    assert bars.bar(False, total=3).disable
+    assert waiting.shows_bars() == widgets
+    assert waiting.progress_bar(False, total=3).disable

@@ -356,7 +356,7 @@ def test_and_one_whose_memory_is_gone_is_not(tmp_path: Path) -> None:
     saved, model = checkpoint.newest(folder / "checkpoints")[0], minigpt.load(folder, device="cpu").model
     for path in checkpoint.checkpoints(folder / "checkpoints"):
         shutil.rmtree(path)
-    checkpoint.save(folder / "checkpoints", 8, model, {}, saved.state, saved.seal)
+    checkpoint.save(folder / "checkpoints", 8, checkpoint.tensors_of(model), {}, saved.state, saved.seal)
     ended = script("train.py", "--resume", "training.max_steps=10", cwd=tmp_path)
     assert ended.code == 4 and "the optimizer's state is empty" in ended.err
 

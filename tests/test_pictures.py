@@ -37,7 +37,7 @@ from minigpt.inspection.pictures import (
     visible,
 )
 from minigpt.model import GPT, ModelConfig
-from minigpt.system.counting import chosen, layer_name
+from minigpt.system.counting import layer_name, selected_heads
 from minigpt.system.errors import UserError
 
 BLUE, ORANGE = (37, 99, 235), (234, 88, 12)  # weights above and below zero
@@ -325,7 +325,7 @@ def test_a_picture_that_would_take_minutes_is_refused(layers: int, heads: int, t
 
 def test_layers_and_heads_are_chosen_by_the_numbers_that_people_read() -> None:
     assert (layer_name(2), layer_name(2, 3)) == ("layer 3", "layer 3, head 4")
-    assert chosen([1, 2], None, None) == [(0, 0), (1, 0), (1, 1)]
-    assert chosen([1, 2], None, 2) == chosen([1, 2], 2, 2) == [(1, 1)]
+    assert selected_heads([1, 2], None, None) == [(0, 0), (1, 0), (1, 1)]
+    assert selected_heads([1, 2], None, 2) == selected_heads([1, 2], 2, 2) == [(1, 1)]
     with pytest.raises(UserError, match="--head 2: layer 1 has the heads 1 to 1"):
-        chosen([1, 2], 1, 2)
+        selected_heads([1, 2], 1, 2)

@@ -27,7 +27,7 @@ from minigpt.config.options import load
 from minigpt.fast import make_fast
 from minigpt.model import GPT, Block, ModelConfig
 from minigpt.planning import fake, report
-from minigpt.planning.depth import Event, deepened, depths
+from minigpt.planning.depth import Event, depths, extrapolated
 from minigpt.planning.fake import PARTS, build, bytes_by_part, evaluate_once, operations, simulate
 from minigpt.planning.fits import check_training
 from minigpt.planning.hardware import Device, read_hardware, read_memory
@@ -38,7 +38,7 @@ from minigpt.runs.assemble import RunConfig
 from minigpt.runs.checkpoint import tensors_of
 from minigpt.system.errors import UserError
 from minigpt.training.loop import BatchLoss, accumulate, clip, mixed_precision, take_step
-from minigpt.training.memory import evaluated_at_once, outline, parameter_count, training_parts
+from minigpt.training.memory import Job, outline, parameter_count, training_parts
 from minigpt.training.parallel import FSDP
 
 V, ROWS = 300, 4
@@ -61,9 +61,14 @@ def config_of(*overrides: str) -> RunConfig:
     return load(RunConfig, "tiny.yaml", [*SMALL, *overrides])
 
 
+def job_of(config: RunConfig, ranks: int = 1, **options: Any) -> Job:
+    """The training of a config in one of `ranks` processes, with other options of the training."""
+    return Job(config.model, V, config.training, ranks=ranks).having(**options)
+
+
 def peak(config: RunConfig, rows: int, **options: Any) -> int:
     """The bytes of a step, as `simulate` has them, with other options of the training; operations are not counted."""
-    return sum(bytes_by_part(config.model, V, replace(config.training, **options), rows).values())
+    return sum(bytes_by_part(job_of(config, batch_size=rows, **options)).values())
 
 
 def allocated(config: RunConfig, folder: Path, vocab_size: int = V, grown: list[int] | None = None) -> int:
@@ -81,7 +86,7 @@ def allocated(config: RunConfig, folder: Path, vocab_size: int = V, grown: list[
             accumulate(model, x, x, config.training, summed)
             clip(model, config.training.grad_clip)
             take_step(optimizer, 1.0, step)
-        rows = evaluated_at_once(min(config.training.micro_batch_size or len(x), len(x)), config.model.block_size)
+        rows = job_of(config).evaluated
         evaluate_once(model, torch.zeros(rows, config.model.block_size, dtype=torch.long), config.training)
         if grown is not None:
             grown.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
@@ -102,7 +107,7 @@ SHAPED = [pytest.param(shape, marks=[] if shape in QUICK else [pytest.mark.slow]
 @pytest.mark.parametrize("shape", SHAPED)
 def test_the_peak_is_what_torchs_allocator_gives_out(shape: str, tmp_path: Path) -> None:
     config = config_of(*SHAPES[shape])
-    parts = bytes_by_part(config.model, V, config.training, ROWS)
+    parts = bytes_by_part(job_of(config))
     most = allocated(config, tmp_path)
     assert sum(parts[part] for part in PARTS) == pytest.approx(most, rel=0.001 if shape != "bfloat16" else 0.01)
     weights = sum(parameter.numel() for parameter in GPT(config.model, V).parameters())
@@ -121,7 +126,7 @@ def test_a_plan_leaves_nothing_behind_for_real_models() -> None:
 def test_a_plan_changes_nothing_of_torch_while_it_is_made(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """That belongs to the whole process, in which another thread may train."""
     config = config_of(option)
-    bytes_by_part(config.model, V, config.training, ROWS, ranks=2)  # some of torch is imported only here
+    bytes_by_part(job_of(config, 2))  # some of torch is imported only here
     shared = (nn.Module, nn.Linear, nn.Embedding, torch.Tensor, torch.UntypedStorage, torch, nn, device_mesh, dist)
     before, changed = [dict(vars(names)) for names in shared], list[str]()
 
@@ -132,7 +137,7 @@ def test_a_plan_changes_nothing_of_torch_while_it_is_made(option: str, monkeypat
         take_step(*arguments)
 
     monkeypatch.setattr(fake, "take_step", step)
-    bytes_by_part(config.model, V, config.training, ROWS, ranks=2)
+    bytes_by_part(job_of(config, 2))
     assert set(changed) == {"looked at"}
 
 
@@ -142,25 +147,25 @@ def test_a_plan_changes_nothing_of_torch_while_it_is_made(option: str, monkeypat
 def test_the_largest_micro_batch_fits_and_one_more_does_not(room: float) -> None:
     config, rows = config_of("training.precision=float32", "training.batch_size=12", "model.block_size=1024"), 12
     usable = int(room * peak(config, rows, micro_batch_size=6))
-    most = largest_that_fits(config.model, V, config.training, rows, usable)
+    most = largest_that_fits(job_of(config), usable)
     assert most is not None and peak(config, rows, micro_batch_size=most) <= usable
     assert most == rows or peak(config, rows, micro_batch_size=most + 1) > usable
 
 
 def test_nothing_fits_into_a_few_bytes() -> None:
     config = config_of()
-    assert largest_that_fits(config.model, V, config.training, ROWS, 1000) is None
+    assert largest_that_fits(job_of(config), 1000) is None
 
 
 def test_a_training_that_cannot_fit_is_refused_with_what_would() -> None:
     """The sum of what is known at once says that it fits; the step itself shows that it does not."""
-    config, cpu = config_of("training.precision=float32"), torch.device("cpu")
+    rows = ROWS * 64  # so that the step takes more than an evaluation
+    config = config_of("training.precision=float32", f"training.batch_size={rows}")
 
     def check(free: int) -> None:
-        check_training(config.model, V, config.training, rows, cpu, free=free)
+        check_training(job_of(config), torch.device("cpu"), free=free)
 
-    rows = ROWS * 64  # so that the step takes more than an evaluation
-    known = sum(training_parts(config.model, V, rows, None).values())
+    known = sum(training_parts(job_of(config)).values())
     whole, half = (peak(config, rows, micro_batch_size=size) for size in (rows, rows // 2))
     assert known < half < whole
     check(whole)
@@ -192,11 +197,11 @@ def test_operations_of_a_step_with_what_is_computed_again_and_with_adapters() ->
     """Again: all of a block but its last product, which nothing needs. An adapter: a product with its two matrices."""
     gelu = ("model.n_layer=2", "model.mlp=gelu", "training.precision=float32")
     config, adapters = config_of(*gelu), config_of(*gelu, "training.lora={rank: 4, targets: [query, key]}")
-    (T, D), again = (96, 64), replace(config.training, checkpoint_activations=True)
-    step, forward = operations(config.model, V, config.training, False)
+    (T, D), again = (96, 64), job_of(config, checkpoint_activations=True)
+    step, forward = operations(job_of(config))
     block = 2 * 12 * D**2 + 4 * T * D
     assert (step, forward) == (3 * forward, 2 * block + 2 * V * D)
-    assert operations(config.model, V, again, False) == (step + 2 * (block - 2 * 4 * D**2), forward)
+    assert operations(again) == (step + 2 * (block - 2 * 4 * D**2), forward)
     plan = make_plan(adapters.model, V, adapters.training, read_hardware("T4")[1])
     assert plan.attention == 2 * 4 * T * D and plan.forward == forward + 2 * 2 * 2 * 4 * 2 * D
 
@@ -303,7 +308,7 @@ def test_the_peak_of_processes_is_that_of_real_ones(tmp_path: Path) -> None:
     for parallel, earlier, later in (("ddp", 0, 0), ("fsdp", 4 * whole, sent)):
         real = [int(found) for found in re.findall(rf"{parallel} (\d+)", ended.out)]
         config = config_of(*SHARED, f"training.parallel={parallel}")
-        planned = bytes_by_part(config.model, V, config.training, ROWS // 2, ranks=2)
+        planned = bytes_by_part(job_of(config, 2))
         most = sum(planned.values())
         assert len(real) == 2
         for each in real:
@@ -313,11 +318,9 @@ def test_the_peak_of_processes_is_that_of_real_ones(tmp_path: Path) -> None:
 
 def test_activations_that_are_computed_again_are_not_kept() -> None:
     config, rows = config_of("training.precision=float32", "model.n_layer=4"), 64
-    kept, again = (
-        bytes_by_part(config.model, V, replace(config.training, checkpoint_activations=twice), rows)
-        for twice in (False, True)
-    )
-    assert again["activations"] < 0.6 * kept["activations"] and again["weights"] == kept["weights"]
+    job = job_of(config, batch_size=rows)
+    once, again = (bytes_by_part(job.having(checkpoint_activations=twice)) for twice in (False, True))
+    assert again["activations"] < 0.6 * once["activations"] and again["weights"] == once["weights"]
 
 
 def test_more_processes_than_windows_are_refused_as_a_training_does(tmp_path: Path) -> None:
@@ -335,14 +338,11 @@ def test_more_processes_than_windows_are_refused_as_a_training_does(tmp_path: Pa
 def test_what_would_fit_is_said_the_mildest_first() -> None:
     config = config_of("training.precision=float32", "model.n_layer=2", "training.batch_size=64")
 
-    def options(usable: int, most_ranks: int = 1) -> list[str]:
-        return remedies(config.model, V, config.training, usable, most_ranks=most_ranks)
-
-    found = options(peak(config, 64) // 2)
-    assert re.fullmatch(r"training.micro_batch_size=(\d+)", found[0])
-    assert re.fullmatch(r"training.checkpoint_activations=true training.micro_batch_size=(\d+)", found[1])
-    assert int(found[0].split("=")[-1]) < int(found[1].split("=")[-1])
-    assert options(1000) == [] and "fewer or narrower layers" in in_words([])
+    options = remedies(job_of(config), peak(config, 64) // 2, more_devices=False)
+    assert re.fullmatch(r"training.micro_batch_size=(\d+)", options[0])
+    assert re.fullmatch(r"training.checkpoint_activations=true training.micro_batch_size=(\d+)", options[1])
+    assert int(options[0].split("=")[-1]) < int(options[1].split("=")[-1])
+    assert remedies(job_of(config), 1000, more_devices=False) == [] and "fewer or narrower layers" in in_words([])
 
 
 HYBRID = "model.attention=[{kind: multi_head, n_head: 4}, {kind: gated_delta_net}]"
@@ -359,31 +359,31 @@ DEEP = {
 def test_a_deep_model_is_planned_from_shallow_ones_to_the_byte(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its operations do not depend on the optimizer or on the processes."""
     config = config_of("training.precision=float32", "model.n_layer=6", *DEEP[case])
-    given = config.model, V, config.training, ROWS, False, 2 if case == "processes" else 1
+    job = job_of(config, 2 if case == "processes" else 1)
     planned: Callable[..., Any] = simulate if case in ("adamw", "hybrid", "again") else bytes_by_part
     simulated = list[int]()
 
-    def allocations(model: ModelConfig, *arguments: Any) -> Any:
-        simulated.append(model.n_layer)
-        return plain(model, *arguments)
+    def allocations(shallow: Job) -> Any:
+        simulated.append(shallow.config.n_layer)
+        return plain(shallow)
 
     plain = fake.allocations
     monkeypatch.setattr(fake, "allocations", allocations)
-    found = planned(*given)
+    found = planned(job)
     assert simulated == ([4, 6, 8] if case == "hybrid" else [2, 3, 4])
     monkeypatch.setattr(fake, "depths", lambda *_: None)
-    assert planned(*given) == found and simulated[-1] == config.model.n_layer
+    assert planned(job) == found and simulated[-1] == config.model.n_layer
     assert planned is bytes_by_part or sum(found.parts[part] for part in PARTS) == found.peak
 
 
 def test_layers_that_differ_are_all_simulated() -> None:
     """What the third model does must follow from the first two."""
     a, b = Event("a", "weights", 1), Event("b", "weights", 2)
-    assert deepened([[a, a], [a, a, a], [a, a, a, a]], 5) == [a] * 7
-    assert deepened([[a, a], [a, a, a], [a, a, a, b]], 5) is None
+    assert extrapolated([[a, a], [a, a, a], [a, a, a, a]], 5) == [a] * 7
+    assert extrapolated([[a, a], [a, a, a], [a, a, a, b]], 5) is None
     grown = [[Event("stacked", "weights", n)] for n in (2, 3, 4)]
-    assert deepened(grown, 5) == [Event("stacked", "weights", 7)]
-    assert deepened([*grown[:2], [Event("stacked", "weights", 9)]], 5) is None
+    assert extrapolated(grown, 5) == [Event("stacked", "weights", 7)]
+    assert extrapolated([*grown[:2], [Event("stacked", "weights", 9)]], 5) is None
     config = config_of("model.n_layer=13", "model.attention=[multi_head, multi_head, gated_delta_net]").model
     assert depths(outline(config, V)) is None  # the three would have 4 + 7 + 10
     narrow, wide = ["{kind: sliding_window, window: 32}"] * 6, ["{kind: sliding_window, window: 96}"] * 6
@@ -412,18 +412,18 @@ def test_a_plugin_that_refuses_an_odd_number_of_layers_is_planned_whole() -> Non
     paired = replace(config.model, block=Paired.Config())
     assert parameter_count(paired, V) == parameter_count(config.model, V)
     assert depths(outline(paired, V)) == (2, 3, 4)
-    assert simulate(paired, V, config.training, ROWS) == simulate(config.model, V, config.training, ROWS)
+    assert simulate(replace(job_of(config), config=paired)) == simulate(job_of(config))
 
 
 def test_adapters_of_one_layer_are_planned() -> None:
     """No shallow model has that layer."""
     few = ("training.precision=float32", "model.n_layer=5", "model.n_embd=16")
     one, all_ = (config_of(*few, f"training.lora={{rank: 4, targets: [{each}query]}}") for each in ("4.attention.", ""))
-    less, all_weights = (bytes_by_part(each.model, V, each.training, ROWS)["weights"] for each in (one, all_))
+    less, all_weights = (bytes_by_part(job_of(each))["weights"] for each in (one, all_))
     assert less == all_weights - 4 * 4 * (4 * 2 * 16)
 
 
 def test_operations_that_do_not_grow_evenly_with_the_layers_are_counted_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     config = config_of("model.n_layer=12")
-    monkeypatch.setattr(fake, "counted", lambda model, *_: (96 * model.n_layer**2, 96 * model.n_layer))
-    assert operations(config.model, V, config.training, False) == (144, 12)
+    monkeypatch.setattr(fake, "counted", lambda job: (96 * job.config.n_layer**2, 96 * job.config.n_layer))
+    assert operations(job_of(config)) == (144, 12)

@@ -16,7 +16,7 @@ from small_trainings import equal
 from torch import Tensor
 
 from minigpt.runs import slices
-from minigpt.runs.checkpoint import FORMAT, CheckpointError, begin, finish, load, newest, save_tensors, sum_of
+from minigpt.runs.checkpoint import FORMAT, CheckpointError, begin, finish, load, newest, save, sum_of
 
 MODEL = {"table": torch.arange(33.0).reshape(11, 3), "scale": torch.tensor(2.5), "bias": torch.arange(7.0)}
 MEMORY = {"table|momentum": torch.arange(33.0).reshape(11, 3) / 7, "table|step": torch.tensor(4.0)}
@@ -54,7 +54,7 @@ def seal(path: Path) -> None:
 @pytest.fixture
 def sliced(tmp_path: Path) -> Path:
     """A checkpoint of step 10 in the slices of three processes, and an older one in whole tensors."""
-    save_tensors(tmp_path, 5, MODEL, MEMORY, STATE)
+    save(tmp_path, 5, MODEL, MEMORY, STATE)
     path = tmp_path / "step-000010"
     path.mkdir()
     for number, tensors in ((1, MODEL), (2, MEMORY)):

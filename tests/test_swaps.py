@@ -24,7 +24,8 @@ from minigpt.runs.run import open_run
 from minigpt.system.errors import ConfigError, UserError
 from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import Dataset
-from minigpt.training.loop import evaluate
+from minigpt.training.loop import TrainingConfig, evaluate
+from minigpt.training.memory import ACTIVATIONS
 
 CONFIG = """\
 data: {source: text.txt}
@@ -227,6 +228,19 @@ def test_what_does_not_fit_into_memory_is_refused_before_anything_is_read(
     monkeypatch.setattr(Swaps, "read", lambda *arguments: pytest.fail("it was read"))
     with pytest.raises(UserError, match=r"not enough memory: reading the text \(as it is\) would need"):
         swaps("large")
+
+
+def test_training_in_micro_batches_needs_the_memory_of_one_at_a_time(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def activations(micro_batch_size: int | None) -> int:
+        parts = dict[str, int]()
+        monkeypatch.setattr("minigpt.comparison.swaps.check_device", lambda row, *_: parts.update(row))
+        training = TrainingConfig(batch_size=8, micro_batch_size=micro_batch_size)
+        swaps("few", steps=1, training=training).check_memory()
+        return parts[ACTIVATIONS]
+
+    assert activations(None) == 8 * activations(1)
 
 
 def test_the_rows_that_ship_are_right_for_a_small_gpt(home: Path) -> None:

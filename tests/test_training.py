@@ -129,7 +129,7 @@ def test_stopped_and_resumed_is_never_stopped_to_the_bit(
     first_optimizer = make_optimizer(config, first)
     steps = train(first, dataset, first_optimizer, config)
     losses = [next(steps).loss for _ in range(k)]
-    checkpoint.save(tmp_path / "checkpoints", k, first, first_optimizer.state(), {})
+    checkpoint.save(tmp_path / "checkpoints", k, checkpoint.tensors_of(first), first_optimizer.state(), {})
     next(steps)  # what happens after the checkpoint is lost
 
     saved, _ = checkpoint.newest(tmp_path / "checkpoints")

@@ -29,14 +29,13 @@ from minigpt.config.options import MOST, to_yaml
 from minigpt.runs.assemble import RunConfig
 from minigpt.runs.loggers import check_loggers
 from minigpt.runs.report import Say, say
-from minigpt.system.bars import bar
 from minigpt.system.errors import UserError
 from minigpt.system.folder import first_lines, read_start, refuse_links, write_whole
 from minigpt.system.locks import InUse, Lock
 from minigpt.system.memory import free_memory
 from minigpt.system.plugin import was_edited
 from minigpt.system.strict_json import has_form, parse_json
-from minigpt.system.waiting import interruptible, progress
+from minigpt.system.waiting import interruptible, progress, progress_bar
 from minigpt.training.floor import height
 
 SPEEDS, MAX_SPEEDS = "speeds.json", 1 << 24
@@ -281,7 +280,7 @@ class Progress:
         self.jobs = {str(job.folder): job for job in remaining}
         self.parts = dict.fromkeys(self.jobs, 0.0)  # how much of each run is done, from 0 to 1
         self.waits = set[str]()  # the runs that another process does
-        self.bar = bar(
+        self.bar = progress_bar(
             total=sum(map(experiment.seconds, remaining)),
             desc=f"{noun} {self.done + 1} of {total}",
             bar_format="{desc} |{bar}| {percentage:3.0f} % {elapsed}, {remaining} left",

@@ -124,7 +124,7 @@ def perform(config: RunConfig, folder: Path, send: Send, share: int | None = Non
     finally:
         draw_curves(folder, batches * settings.batch_size)
     done = {"seconds": history.seconds, "tokens": history.tokens}
-    checkpoint.save(folder / CHECKPOINTS, history.step, model, {}, done, checksums)
+    checkpoint.save(folder / CHECKPOINTS, history.step, checkpoint.tensors_of(model), {}, done, checksums)
     speed = history.tokens / history.seconds
     versions = {"python": platform.python_version(), "torch": torch.__version__, "platform": platform.platform()}
     return (

@@ -7,17 +7,16 @@ line has the code of the plugins as it was loaded at the start: all workers run 
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, wait
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from minigpt.system.locks import SILENCE
 from minigpt.system.plugin import code_of
-from minigpt.system.process import JsonProcess
+from minigpt.system.process import JsonProcess, Pool
 
 Task = dict[str, Any]
 Answer = dict[str, Any]
@@ -27,81 +26,40 @@ MAIN = "from minigpt.comparison.worker import main; main()"
 RETRY = 1.0  # seconds to wait before asking again for a run that another experiment is doing
 
 
-class WorkerPool:
+class WorkerPool(Pool):
     """At most `size` workers. All of them are killed when the `with` ends."""
 
     def __init__(self, size: int, plugins: Sequence[Path] = ()):
-        self.size, self.plugins = size, [(str(path), code_of(path).decode("latin-1")) for path in plugins]
-        self.workers: list[JsonProcess] = []  # all that were started
-        self.idle: list[JsonProcess] = []
-        self.lock, self.ended = threading.Lock(), False
-
-    def __enter__(self) -> WorkerPool:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        with self.lock:
-            self.ended = True
-        for worker in self.workers:
-            worker.process.kill()
-        for worker in self.workers:
-            worker.end()
+        code = [(str(path), code_of(path).decode("latin-1")) for path in plugins]
+        super().__init__(size, lambda: JsonProcess(MAIN, first=code, variables={"OMP_NUM_THREADS": "1"}))
 
     def work(self, tasks: Sequence[Task], on_answer: OnAnswer) -> list[Answer]:
         """Do all tasks and return the last answer to each: its event is done, refused or failed.
 
         `on_answer` is called with every answer, also with the answers about a step.
         """
-        waiting, answers = deque(enumerate(tasks)), dict[int, Answer]()
-        with ThreadPoolExecutor(min(self.size, max(1, len(tasks)))) as executor:
-            threads = [executor.submit(self._serve, waiting, answers, on_answer) for _ in range(self.size)]
-            try:
-                for thread in wait(threads, return_when=FIRST_EXCEPTION).done:
-                    thread.result()
-            except BaseException:  # a signal: kill the workers, so that the threads that wait for them end too
-                self.__exit__()
-                raise
+        answers = dict[int, Answer]()
+        beats: dict[int, tuple[int, float]] = {}  # of a run that another process does: its last sign of life, and when
+        asked = {self.submit(partial(self._ask, task, on_answer)): number for number, task in enumerate(tasks)}
+        while asked:
+            for future in wait(asked, return_when=FIRST_COMPLETED).done:
+                number, answer = asked.pop(future), future.result()
+                task = tasks[number]
+                if answer["event"] == "busy":  # another experiment is doing this run: use its result
+                    beat, since = beats.get(number, (-1, 0.0))
+                    beats[number] = answer["beat"], since if beat == answer["beat"] else time.monotonic()
+                    if time.monotonic() - beats[number][1] <= SILENCE:
+                        asked[self.submit(partial(self._ask, task, on_answer, pause=RETRY))] = number
+                        continue
+                    silent = f"{answer['message']}; it has given no sign of life for {SILENCE:.0f} s: end it"
+                    answer = {"event": "failed", "message": silent}
+                    on_answer(task, answer)
+                answers[number] = answer
         return [answers[number] for number in range(len(tasks))]
 
-    def _serve(self, waiting: deque[tuple[int, Task]], answers: dict[int, Answer], on_answer: OnAnswer) -> None:
-        """Pass one task after another to a worker, until none is left. Each thread of `work` runs this."""
-        beats: dict[int, tuple[int, float]] = {}  # of a run that another process does: its last sign of life, and when
-        while not self.ended:
-            try:
-                number, task = waiting.popleft()
-            except IndexError:
-                break
-            worker = self._idle_or_new()
-            if worker is None:
-                return
-            answer = self._ask(worker, task, on_answer)
-            if worker.process.poll() is None:
-                self.idle.append(worker)
-            if answer["event"] == "busy":  # another experiment is doing this run: use its result
-                beat, since = beats.get(number, (-1, 0.0))
-                beats[number] = answer["beat"], since if beat == answer["beat"] else time.monotonic()
-                if time.monotonic() - beats[number][1] <= SILENCE:
-                    waiting.append((number, task))
-                    time.sleep(RETRY)
-                    continue
-                silent = f"{answer['message']}; it has given no sign of life for {SILENCE:.0f} s: end it"
-                answer = {"event": "failed", "message": silent}
-                on_answer(task, answer)
-            answers[number] = answer
-
-    def _idle_or_new(self) -> JsonProcess | None:
-        """A worker that is idle, or a new one; None when the pool has ended."""
-        with self.lock:
-            if self.ended:
-                return None
-            if self.idle:
-                return self.idle.pop()
-            self.workers.append(JsonProcess(MAIN, variables={"OMP_NUM_THREADS": "1"}))
-            self.workers[-1].send(self.plugins)
-            return self.workers[-1]
-
-    def _ask(self, worker: JsonProcess, task: Task, on_answer: OnAnswer) -> Answer:
-        """Send a task and pass its answers on, until the last one."""
+    def _ask(self, task: Task, on_answer: OnAnswer, worker: JsonProcess, pause: float = 0.0) -> Answer:
+        """Send a task after a pause, and pass its answers on, until the last one."""
+        self.ended.wait(pause)
         worker.send(task)
         while (answer := worker.receive()) is not None:
             with self.lock:
@@ -110,6 +68,6 @@ class WorkerPool:
                 return answer
         answer = {"event": "failed", "message": f"its process ended with code {worker.process.wait()}"}
         with self.lock:
-            if not self.ended:
+            if not self.ended.is_set():
                 on_answer(task, answer)
         return answer

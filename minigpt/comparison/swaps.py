@@ -45,6 +45,7 @@ from minigpt.training.memory import (
     MAPS,
     MODEL,
     NUMBER,
+    Job,
     check_device,
     outline,
     parameter_count,
@@ -207,7 +208,7 @@ class Swaps:
                 check_device(parts, f"reading the text ({row.name})", model, size, device)
                 if self.steps:
                     model = replace(model, block_size=self.train_data.block_size)
-                    parts = dict(training_parts(model, size, self.training.batch_size, None))
+                    parts = training_parts(Job(model, size, self.training))
                     check_device(parts, f"training it ({row.name})", model, size, device)
 
     def run(self, only: Sequence[str] = ()) -> None:

@@ -28,7 +28,7 @@ from minigpt.system.folder import refuse_links
 from minigpt.system.locks import HOLDER, InUse, Lock
 from minigpt.system.moving import remove
 from minigpt.system.plugin import load_plugin
-from minigpt.system.process import NO_MORE, no_more
+from minigpt.system.process import NO_MORE, answering, no_more
 
 
 def do(task: dict[str, Any], send: Send) -> dict[str, Any]:
@@ -63,16 +63,11 @@ def do(task: dict[str, Any], send: Send) -> dict[str, Any]:
 
 def main() -> None:
     """Load the plugins and answer tasks. When stdin ends, exit at once: the process that sent the tasks has ended."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what a plugin prints goes to stderr
+    send = answering()
     torch.set_num_threads(1)
     code_digest()  # cached now: files that are edited later do not change it
     for path, code in json.loads(sys.stdin.readline() or "[]"):
         load_plugin(Path(path), code.encode("latin-1"))
-
-    def send(message: dict[str, Any]) -> None:
-        answers.write(json.dumps(message) + "\n")
-        answers.flush()
 
     tasks: queue.SimpleQueue[str] = queue.SimpleQueue()
 

@@ -77,9 +77,9 @@ class Options:
     """{option: what it means here} where other kinds mean something else by the name. A swap does not keep it there."""
 
     def __post_init__(self) -> None:
-        found = [*_without_effect(self), *_field_mistakes(type(self), vars(self))] or list(self.mistakes())
-        if found:
-            raise ConfigError([(f"{type(self).__qualname__}.{field}", what) for field, what in found])
+        mistakes = [*_without_effect(self), *_field_mistakes(type(self), vars(self))] or list(self.mistakes())
+        if mistakes:
+            raise ConfigError([(f"{type(self).__qualname__}.{field}", what) for field, what in mistakes])
 
     def mistakes(self) -> Iterator[Mistake]:
         """Checks of several fields together: yields (field, what is wrong). Called only if every field is valid."""
@@ -117,10 +117,10 @@ class Component:
         cls.Config.component = cls
         cls.kind = kind
         if kind:
-            taken = cls.kinds.get(kind)
-            if taken and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
+            registered = cls.kinds.get(kind)
+            if registered and (registered.__module__, registered.__qualname__) != (cls.__module__, cls.__qualname__):
                 raise UserError(
-                    f"the kind {kind!r} of {cls.__module__} is taken by {taken.__module__}: choose another name"
+                    f"the kind {kind!r} of {cls.__module__} is taken by {registered.__module__}: choose another name"
                 )
             cls.kinds[kind] = cls
 
@@ -131,8 +131,8 @@ READ: dict[type[Options], Mapping[str, Any]] = {}  # results of `hints`: reading
 def hints(schema: type[Options]) -> Mapping[str, Any]:
     """The annotation of every option of a dataclass, without class variables."""
     if schema not in READ:
-        found = get_type_hints(schema, include_extras=True)
-        READ[schema] = {field.name: found[field.name] for field in fields(schema) if field.name not in schema.without}
+        types = get_type_hints(schema, include_extras=True)
+        READ[schema] = {field.name: types[field.name] for field in fields(schema) if field.name not in schema.without}
     return READ[schema]
 
 
@@ -208,7 +208,7 @@ Tell = Callable[[str], object]  # is given a sentence for each kind that was swa
 
 
 @dataclass
-class Found:
+class Notes:
     """What the conversion of a tree finds besides the values."""
 
     mistakes: list[Mistake]
@@ -220,105 +220,105 @@ def build(schema: type[Schema], node: Node, mistakes: Sequence[Mistake] = (), te
 
     Raises ConfigError with these mistakes and all in the tree.
     """
-    found = Found([*mistakes], [])
-    config = _convert(schema, node, "", found)
-    if found.mistakes:
-        raise ConfigError(list(dict.fromkeys(found.mistakes)))
+    notes = Notes([*mistakes], [])
+    config = _convert(schema, node, "", notes)
+    if notes.mistakes:
+        raise ConfigError(list(dict.fromkeys(notes.mistakes)))
     if tell is not None:
-        for place in dict.fromkeys(place for place, *_ in found.swaps):
-            tell(_sentence(place, [rest for where, *rest in found.swaps if where == place]))
+        for place in dict.fromkeys(place for place, *_ in notes.swaps):
+            tell(_sentence(place, [rest for where, *rest in notes.swaps if where == place]))
     assert isinstance(config, schema)
     return config
 
 
-def _convert(hint: Any, node: Node, path: str, found: Found, default: Any = None) -> Any:
+def _convert(hint: Any, node: Node, path: str, notes: Notes, default: Any = None) -> Any:
     members = [get_args(member)[0] if get_origin(member) is Annotated else member for member in _members(hint)]
     if isinstance(node.value, Empty):
         return None if type(None) in members else ""
     groups = [member for member in members if _is_options(member)]
     lists = [get_args(member)[0] for member in members if get_origin(member) is tuple]
     if groups and lists and isinstance(node.value, (list, dict, str)):
-        return _convert_layers(lists[0], node, path, found, default)
+        return _convert_layers(lists[0], node, path, notes, default)
     if isinstance(node.value, list) and lists:
-        items = [_convert(lists[0], item, f"{path}[{i}]", found) for i, item in enumerate(node.value)]
+        items = [_convert(lists[0], item, f"{path}[{i}]", notes) for i, item in enumerate(node.value)]
         return INVALID if any(item is INVALID for item in items) else tuple(items)
     if groups and hasattr(groups[0], "component") and isinstance(node.value, (dict, str)):
         if str in members and isinstance(node.value, str) and node.value not in groups[0].component.kinds:
             return node.value  # a text that is not the name of a kind
-        return _convert_kind(groups[0].component.kinds, as_mapping(node), path, found, default)
+        return _convert_kind(groups[0].component.kinds, as_mapping(node), path, notes, default)
     if groups and isinstance(node.value, dict):
-        return _convert_group(groups[0], node, path, found)
+        return _convert_group(groups[0], node, path, notes)
     if isinstance(node.value, (list, dict)) or (groups and not (node.value is None and path)):
         value = "a list" if isinstance(node.value, list) else _show(node.value)
         value = "a group of options" if isinstance(node.value, dict) else value
         first = next(iter(fields(groups[0])), None) if groups and path else None
         example = f", as in {path}={{{first.name}: {_show(first.default)}}}" if first else ""
-        found.mistakes.append((node.where, f"{path or 'a config'}: expected {_describe(hint)}{example}, found {value}"))
+        notes.mistakes.append((node.where, f"{path or 'a config'}: expected {_describe(hint)}{example}, found {value}"))
         return INVALID
     return float(node.value) if type(node.value) is int and float in members and int not in members else node.value
 
 
-def _convert_layers(hint: Any, node: Node, path: str, found: Found, default: Any) -> Any:
+def _convert_layers(hint: Any, node: Node, path: str, notes: Notes, default: Any) -> Any:
     """A kind for all layers, or a list of kinds that is repeated over them: as long as it was written, or longer where
     the layers keep options that differ."""
     written = len(node.value) if isinstance(node.value, list) else 1
     paths = [f"{path}[{i}]" for i in range(written)] if isinstance(node.value, list) else [path]
     kinds = layers(node)
-    items = [_convert(hint, kind, paths[i % written], found, default) for i, kind in enumerate(kinds)]
+    items = [_convert(hint, kind, paths[i % written], notes, default) for i, kind in enumerate(kinds)]
     if any(item is INVALID for item in items):
         return INVALID
-    known = {name: None for item in items for name in hints(type(item))}
+    allowed = {name: None for item in items for name in hints(type(item))}
     optional = {name: child for kind in kinds for name, child in kind.value.items() if child.optional}
-    for name in optional.keys() - known.keys():
-        found.mistakes.append((optional[name].where, f"{path}.{name}: unknown key{suggest(name, known)}"))
+    for name in optional.keys() - allowed.keys():
+        notes.mistakes.append((optional[name].where, f"{path}.{name}: unknown key{suggest(name, allowed)}"))
     period = next((n for n in range(written, len(items), written or 1) if items == items[:n] * (len(items) // n)), None)
     items = items[:period]
     return tuple(items) if isinstance(node.value, list) or len(items) > 1 else items[0]
 
 
-def _convert_kind(kinds: dict[str, Any], node: Node, path: str, found: Found, default: Any) -> Any:
+def _convert_kind(kinds: dict[str, Any], node: Node, path: str, notes: Notes, default: Any) -> Any:
     """The options of a component. `kind` chooses the class; without it, the class of the default is taken."""
     usual = Node(getattr(getattr(default, "component", None), "kind", None), node.where, {})
     kind = kind_of(node) or usual
     if kind.value is None:
-        found.mistakes.append((kind.where, f"{path}: kind is missing: expected one of {', '.join(kinds)}"))
+        notes.mistakes.append((kind.where, f"{path}: kind is missing: expected one of {', '.join(kinds)}"))
     elif not isinstance(kind.value, str):
-        found.mistakes.append((kind.where, f"{path}: a kind is one word: expected one of {', '.join(kinds)}"))
+        notes.mistakes.append((kind.where, f"{path}: a kind is one word: expected one of {', '.join(kinds)}"))
     elif kind.value not in kinds:
-        found.mistakes.append((kind.where, f"{path}: unknown kind {_show(kind.value)}{suggest(kind.value, kinds)}"))
+        notes.mistakes.append((kind.where, f"{path}: unknown kind {_show(kind.value)}{suggest(kind.value, kinds)}"))
     else:
-        kept = _keep(kinds, kind.value, usual.value, node, path, found)
-        return _convert_group(kinds[kind.value].Config, kept, path, found)
+        with_former = _keep(kinds, kind.value, usual.value, node, path, notes)
+        return _convert_group(kinds[kind.value].Config, with_former, path, notes)
     return INVALID
 
 
-def _convert_group(schema: type[Options], node: Node, path: str, found: Found) -> Any:
-    before, dot = len(found.mistakes), f"{path}." if path else ""
-    known, values = hints(schema), {}
+def _convert_group(schema: type[Options], node: Node, path: str, notes: Notes) -> Any:
+    before, dot = len(notes.mistakes), f"{path}." if path else ""
+    types, values = hints(schema), {}
     defaults = _defaults(schema)
     for name, child in node.value.items():
-        if name in known:
-            value = _convert(known[name], child, f"{dot}{name}", found, defaults[name])
+        if name in types:
+            value = _convert(types[name], child, f"{dot}{name}", notes, defaults[name])
             if value is not INVALID:
                 values[name] = value
         elif not child.optional and not (name == "kind" and hasattr(schema, "component")):
-            now = schema.renamed.get(name)
-            what = f"it is called {dot}{now} now" if now else f"unknown key{suggest(name, known)}"
-            found.mistakes.append((node.keys[name], f"{dot}{name}: {what}"))
+            new_name = schema.renamed.get(name)
+            what = f"it is called {dot}{new_name} now" if new_name else f"unknown key{suggest(name, types)}"
+            notes.mistakes.append((node.keys[name], f"{dot}{name}: {what}"))
     for name, what in _field_mistakes(schema, values):
-        found.mistakes.append((node.value[name].where, f"{dot}{name}: {what}"))
-    if len(found.mistakes) > before:
+        notes.mistakes.append((node.value[name].where, f"{dot}{name}: {what}"))
+    if len(notes.mistakes) > before:
         return INVALID
     try:
         return schema(**values)
     except ConfigError as error:
         for field_path, what in error.mistakes:
             name = field_path.removeprefix(f"{schema.__qualname__}.")
-            found.mistakes.append((locate(node, name), f"{dot}{name}: {what}"))
+            notes.mistakes.append((locate(node, name), f"{dot}{name}: {what}"))
         return INVALID
 
 
-def _keep(kinds: dict[str, Any], kind: str, usual: str, node: Node, path: str, found: Found) -> Node:
+def _keep(kinds: dict[str, Any], kind: str, usual: str, node: Node, path: str, notes: Notes) -> Node:
     """A kind with those options of the kind that it replaces that have the same name and meaning in both; an exact one,
     {kind: NAME}, as it is. `usual` is the kind of a former node that names none.
 
@@ -328,27 +328,27 @@ def _keep(kinds: dict[str, Any], kind: str, usual: str, node: Node, path: str, f
     def schema_of(name: Node | None) -> type[Options]:
         return getattr(kinds.get(name.value if name else usual), "Config", Component.Config)
 
-    schema, exact, kept = kinds[kind].Config, is_exact(node), dict[str, Node]()
-    known = {*options_of(node.former), *hints(schema_of(kind_of(node.former)))}
+    schema, exact, same = kinds[kind].Config, is_exact(node), dict[str, Node]()
+    former_names = {*options_of(node.former), *hints(schema_of(kind_of(node.former)))}
     beside = [pair for other in node.others for pair in options_of(other).items() if pair[0] in hints(schema)]
-    options = options_of(node.former) | {name: value for name, value in beside[::-1] if name not in known}
+    options = options_of(node.former) | {name: value for name, value in beside[::-1] if name not in former_names}
     for name, (value, named) in options.items():
         if name in node.value:
             continue
         former = schema_of(named)
         if name not in hints(schema) or not _accepts(schema, former, name, value):
-            told = "" if exact or not _changes(former, name, value) else "has no"
+            verb = "" if exact or not _changes(former, name, value) else "has no"
         elif former.meaning.get(name) != schema.meaning.get(name):
-            told = "" if exact or not _changes(former, name, value) else "means something else by"
+            verb = "" if exact or not _changes(former, name, value) else "means something else by"
         else:
-            kept[name] = value
-            told = "" if not _changes(schema, name, value) else "leaves out" if exact else "keeps"
-        if told:
+            same[name] = value
+            verb = "" if not _changes(schema, name, value) else "leaves out" if exact else "keeps"
+        if verb:
             subject = f"{{kind: {kind}}}" if exact else kind
-            found.swaps.append((re.sub(r"\[\d+\]", "", path), subject, told, f"{name}: {_text(value)}"))
+            notes.swaps.append((re.sub(r"\[\d+\]", "", path), subject, verb, f"{name}: {_text(value)}"))
     if exact:
         return node
-    return replace(node, value=kept | node.value, keys={name: value.where for name, value in kept.items()} | node.keys)
+    return replace(node, value=same | node.value, keys={name: value.where for name, value in same.items()} | node.keys)
 
 
 def _sentence(place: str, swaps: Sequence[Sequence[str]]) -> str:
@@ -368,7 +368,7 @@ def _sentence(place: str, swaps: Sequence[Sequence[str]]) -> str:
 
 def _read(schema: type[Options], name: str, value: Node) -> Any:
     """The value of one option; INVALID if it has a mistake, or is unknown."""
-    scratch = Found([], [])
+    scratch = Notes([], [])
     if name not in hints(schema):
         return INVALID
     read = _convert(hints(schema)[name], value, name, scratch, _defaults(schema)[name])
@@ -395,9 +395,9 @@ def _text(value: Node) -> str:
     return value.value if isinstance(value.value, str) else _show(value.value)
 
 
-def suggest(word: Any, known: Iterable[str]) -> str:
+def suggest(word: Any, words: Iterable[str]) -> str:
     """The end of a message: the most similar known word, if there is one, and all known words."""
-    return f"{meant(str(word), known)} (known: {', '.join(known) or 'none'})"
+    return f"{meant(str(word), words)} (known: {', '.join(words) or 'none'})"
 
 
 def locate(node: Node, path: str) -> str:
@@ -421,7 +421,13 @@ def load(schema: type[Schema], name: str | Path, overrides: Sequence[str] = (), 
     Raises ConfigError.
     """
     mistakes: list[Mistake] = []
-    tree = read_tree(name, mistakes)
+    return overridden(schema, read_tree(name, mistakes), overrides, mistakes, tell)
+
+
+def overridden(
+    schema: type[Schema], tree: Node, overrides: Sequence[str], mistakes: list[Mistake], tell: Tell | None
+) -> Schema:
+    """`build` for a tree with overrides. Raises ConfigError with these mistakes, the overrides' and the tree's."""
     for argument in overrides:
         try:
             override(tree, argument, mistakes)

@@ -111,5 +111,5 @@ def options_of(node: Node | None) -> dict[str, tuple[Node, Node | None]]:
     kind = as_mapping(node) if node is not None else None
     if kind is None or not isinstance(kind.value, dict):
         return {}
-    own = {name: (value, kind_of(kind)) for name, value in kind.value.items() if name != "kind"}
-    return own if is_exact(kind) else options_of(kind.former) | own
+    options = {name: (value, kind_of(kind)) for name, value in kind.value.items() if name != "kind"}
+    return options if is_exact(kind) else options_of(kind.former) | options

@@ -32,7 +32,7 @@ from typing import Literal
 import torch
 
 from minigpt.system.errors import UserError
-from minigpt.system.process import NO_MORE, can_start
+from minigpt.system.process import NO_MORE, can_start, processors
 
 PROC, CGROUP, STAT = Path("/proc/self"), Path("/sys/fs/cgroup"), Path("/proc/stat")
 EVERY = 0.5  # seconds between two looks
@@ -54,7 +54,7 @@ def cpus(proc: Path = PROC, cgroup: Path = CGROUP) -> int:
     if _watch is not None and _watch.one.bound:
         bound = len(_watch.one.allowed)
     else:
-        bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        bound = processors()
     return max(1, min([bound, *quotas(proc, cgroup)]))
 
 

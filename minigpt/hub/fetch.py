@@ -19,10 +19,9 @@ from pathlib import Path
 from types import ModuleType
 
 from minigpt.runs.report import Say
-from minigpt.system.bars import shows_bars
 from minigpt.system.errors import UserError
 from minigpt.system.terminal import one_line
-from minigpt.system.waiting import interruptible
+from minigpt.system.waiting import interruptible, shows_bars
 
 WANTED = [
     "config.json",

@@ -58,7 +58,7 @@ def make_run(
         checkpoint.check_fit(empty, read, f"the model {name}")
         seal = record_run(run, [], NOT_TRAINED)
         write_whole(beside.path / ORIGIN, json.dumps(dict(origin), indent=1) + "\n")
-        checkpoint.save_tensors(beside.path / CHECKPOINTS, 0, read, {}, {}, seal)
+        checkpoint.save(beside.path / CHECKPOINTS, 0, read, {}, {}, seal)
         folder = make_folder(name, say)
         beside.put(folder)  # in place of the empty folder that reserves the name
     say(f"run: {folder}")

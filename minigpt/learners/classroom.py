@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import csv
 import os
-import queue
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +25,7 @@ from minigpt.learners.guard import not_guarded
 from minigpt.learners.verdict import Report
 from minigpt.system.errors import UserError
 from minigpt.system.folder import read_file
+from minigpt.system.process import Pool, processors
 from minigpt.system.terminal import one_line
 from minigpt.system.waiting import progress
 
@@ -136,33 +137,11 @@ def one_exercise(path: Path, exercise: str, lines: bool = False) -> Grade:
 
 def grade_all(tasks: Sequence[Task], limits: Limits = LIMITS) -> list[Grade]:
     """Grade files in parallel, one per processor. Returns the grades in the order of the tasks."""
-    workers = [Confined(limits) for _ in range(max(1, min(processors(), len(tasks))))]
-    idle = queue.SimpleQueue[Confined]()
-    for worker in workers:
-        idle.put(worker)
-
-    def one(task: Task) -> Grade:
-        worker = idle.get()
-        try:
-            return grade_exercise(task, worker)
-        finally:
-            idle.put(worker)
-
-    with ThreadPoolExecutor(len(workers)) as pool:
-        try:
-            futures = [pool.submit(one, task) for task in tasks]
-            for _ in progress(as_completed(futures), "checking", len(tasks), "files"):
-                pass
-        finally:  # after Ctrl-C too
-            pool.shutdown(wait=False, cancel_futures=True)
-            for worker in workers:
-                worker.end()
+    with Pool(max(1, min(processors(), len(tasks))), lambda: Confined(limits)) as pool:
+        futures = [pool.submit(partial(grade_exercise, task)) for task in tasks]
+        for _ in progress(as_completed(futures), "checking", len(tasks), "files"):
+            pass
     return [future.result() for future in futures]
-
-
-def processors() -> int:
-    """The number of processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def tasks_of(folder: Path) -> list[Task]:

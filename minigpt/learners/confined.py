@@ -33,7 +33,7 @@ from minigpt.learners.guard import TimeIsUp, guard, stopped_after, watch_over_fo
 from minigpt.learners.verdict import Report, Verdict, frames_in, what_it_raised
 from minigpt.system.errors import UserError
 from minigpt.system.folder import open_plain, read_file
-from minigpt.system.process import NO_MORE, JsonProcess, messages
+from minigpt.system.process import NO_MORE, JsonProcess, answering, messages
 
 JUDGE = "minigpt.learners.check:check_file"
 SERVE = "from minigpt.learners import confined; confined.serve()"
@@ -105,7 +105,7 @@ class Confined:
             if self.ended:
                 return Outcome(None, "was not checked")
             server = self.server = self.server or JsonProcess(SERVE, quiet=True, variables={"OMP_NUM_THREADS": "1"})
-        watch = threading.Timer(self.limits.seconds + 30, server.process.kill)  # for a server that does not fork
+        watch = threading.Timer(self.limits.seconds + 30, server.kill)  # for a server that does not fork
         watch.start()
         token = secrets.token_hex()
         try:
@@ -128,7 +128,7 @@ class Confined:
         except (KeyError, ValueError, TypeError, AttributeError):
             return Outcome(None, str(answer.get("reason", FORGED)), used)
 
-    def end(self) -> None:
+    def kill(self) -> None:
         """End the server. A running check is killed, and no other starts. May be called from any thread."""
         self.ended = True
         self._end_server()
@@ -148,7 +148,7 @@ class Confined:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.end()
+        self.kill()
 
 
 def grade(path: Path, target: str, name: str = "", lines: bool = False) -> Report:
@@ -180,8 +180,7 @@ def copy_beside(path: Path, folder: Path) -> Path:
 
 def serve() -> None:
     """The server: reads one request per line from stdin, writes one answer per line to stdout."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    silence(1)
+    send = answering()
     watch_over_forks()
     pkgutil.resolve_name(JUDGE)  # imported once, before any fork
     for request in messages():
@@ -189,8 +188,7 @@ def serve() -> None:
         if not FORKS:
             silence(0)  # otherwise the file could read the next request
         answer = forked(request, limits) if FORKS else inside(request, limits)
-        answers.write(json.dumps({"token": request["token"]} | answer) + "\n")
-        answers.flush()
+        send({"token": request["token"]} | answer)
     os._exit(0)  # skips the garbage collection of all of torch
 
 

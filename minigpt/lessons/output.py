@@ -17,7 +17,7 @@ from pathlib import Path
 
 from minigpt.lessons.prose import as_html, as_text
 from minigpt.runs import report
-from minigpt.system.bars import in_notebook
+from minigpt.system.waiting import in_notebook
 
 STYLE = Path(__file__).with_name("output.css").read_text(encoding="utf-8")  # of what is shown, in a notebook too
 

@@ -19,7 +19,7 @@ from minigpt.lessons.output import Output, can_ask, show
 from minigpt.lessons.prose import as_html, as_text, inline, plain
 from minigpt.runs import report
 from minigpt.seeing.document import folded
-from minigpt.system.bars import in_notebook
+from minigpt.system.waiting import in_notebook
 
 NEAR = 0.1  # how far a guess of a number may be off, as a part of the number, where a lesson does not say
 CLOSE = 3  # times as far is close

@@ -52,12 +52,12 @@ def within_documents(model: GPT, begins: Tensor | None) -> Iterator[None]:
         if model.position.acts_by("embed"):
             embed = on_rows(model.position.embed, rows, back, [past[0] for past in pasts])
             stack.enter_context(replaced(model.position, "embed", embed))
-        for attention, own in zip(model.attentions(), zip(*pasts)):
+        for attention, pasts_of_layer in zip(model.attentions(), zip(*pasts)):
             forward, losses = attention.forward, dict[int, Tensor]()
             if counts_all:
                 forward = noting_loss(attention, losses, begins.numel())
                 stack.enter_context(replaced(attention, "extra_loss", partial(total, losses)))
-            stack.enter_context(replaced(attention, "forward", on_rows(forward, rows, back, own)))
+            stack.enter_context(replaced(attention, "forward", on_rows(forward, rows, back, pasts_of_layer)))
         yield
 
 
@@ -122,5 +122,5 @@ def noting_loss(attention: Attention, losses: dict[int, Tensor], N: int) -> Call
 
 def total(losses: dict[int, Tensor]) -> Tensor | None:
     """The sum of the losses stored in the last pass, which it removes; None if the kind has no loss of its own."""
-    found = [losses.pop(length) for length in [*losses]]
-    return torch.stack(found).sum() if found else None
+    stored = [losses.pop(length) for length in [*losses]]
+    return torch.stack(stored).sum() if stored else None

@@ -8,12 +8,12 @@ from typing import Any
 
 
 @contextmanager
-def replaced(thing: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
+def replaced(owner: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
     """Replace a method of one object, and of no other object of its class, inside the `with`."""
-    before = {name: thing.__dict__[name]} if name in thing.__dict__ else {}
-    thing.__dict__[name] = function
+    before = {name: owner.__dict__[name]} if name in owner.__dict__ else {}
+    owner.__dict__[name] = function
     try:
         yield
     finally:
-        del thing.__dict__[name]
-        thing.__dict__.update(before)
+        del owner.__dict__[name]
+        owner.__dict__.update(before)

@@ -78,8 +78,8 @@ def next_token(logits: Tensor, config: SamplingConfig, generator: torch.Generato
     exact = torch.float32 if logits.device.type == "mps" else torch.float64  # Apple's GPUs have no float64
     upto = filtered(logits, config).cumsum(-1, dtype=exact)  # (B, V): cumulative probabilities
     point = torch.rand(len(logits), 1, dtype=exact, device=logits.device, generator=generator)  # (B, 1)
-    chosen = torch.searchsorted(upto, point * upto[:, -1:], right=True)  # (B, 1): the first above the point
-    return chosen.squeeze(1).clamp(max=logits.shape[-1] - 1)
+    ids = torch.searchsorted(upto, point * upto[:, -1:], right=True)  # (B, 1): the first above the point
+    return ids.squeeze(1).clamp(max=logits.shape[-1] - 1)
 
 
 def window_start(n: int, block_size: int) -> int:
@@ -124,11 +124,11 @@ def generate(
     if ids.shape[1] == 0:
         raise ValueError("there is nothing to continue: give at least one token")
     with eval_mode(model):
-        found, chosen = reading(model, ids, use_cache), ids[:, -1]  # (B,)
+        reader, token = reading(model, ids, use_cache), ids[:, -1]  # (B,)
         for number in range(config.max_tokens):
-            logits = found.send(chosen) if number else next(found)  # (B, V)
-            chosen = next_token(logits, config, generator)  # (B,)
-            yield chosen
+            logits = reader.send(token) if number else next(reader)  # (B, V)
+            token = next_token(logits, config, generator)  # (B,)
+            yield token
 
 
 def until(pieces: Iterable[str], stop: str) -> Iterator[str]:

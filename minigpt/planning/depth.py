@@ -42,8 +42,8 @@ def depths(model: GPT, adapted: Iterable[str] = ()) -> tuple[int, int, int] | No
     n = len(alike)
     period = next(p for p in range(1, n + 1) if alike[1 : n - p] == alike[1 + p :])
     first = 1 + (n - 1) % period + period
-    found = first, first + period, first + 2 * period
-    return found if 2 * sum(found) <= 3 * n else None
+    numbers = first, first + period, first + 2 * period
+    return numbers if 2 * sum(numbers) <= 3 * n else None
 
 
 def signature(module: nn.Module) -> list[Hashable]:
@@ -52,24 +52,24 @@ def signature(module: nn.Module) -> list[Hashable]:
     return [*kinds, *((name, each.shape, each.dtype) for name, each in module.named_parameters())]
 
 
-def deepened(logs: list[list[Event]], times: int) -> list[Event] | None:
+def extrapolated(logs: list[list[Event]], times: int) -> list[Event] | None:
     """The log of a model with n + `times` * p layers, from `logs` of models with n, n + p and n + 2 p layers.
 
     None if the second log is not the first with insertions, or the third not the first with these insertions twice.
     """
     short, long, longer = logs
     for enough in ENOUGH:
-        places = insertions(short, long, enough)
-        if places is not None and with_insertions(short, long, places, 2) == longer:
-            return with_insertions(short, long, places, times)
+        inserted = insertions(short, long, enough)
+        if inserted is not None and with_insertions(short, long, inserted, 2) == longer:
+            return with_insertions(short, long, inserted, times)
     return None
 
 
 ENOUGH = (1 << 60, 64, 32, 16, 8)  # events, tried in this order; the third log shows which is right
-Places = list[tuple[int, int, int]]  # index in the short log, index in the long log, number of events
+Insertions = list[tuple[int, int, int]]  # index in the short log, index in the long log, number of events
 
 
-def insertions(short: list[Event], long: list[Event], enough: int) -> Places | None:
+def insertions(short: list[Event], long: list[Event], enough: int) -> Insertions | None:
     """Where `long` has events that `short` does not have. None if the logs differ in other ways too.
 
     Each insertion is the shortest after which `enough` events agree, or else the one after which the most agree. For a
@@ -77,16 +77,16 @@ def insertions(short: list[Event], long: list[Event], enough: int) -> Places | N
     taken.
     """
     a, b = [event.key for event in short], [event.key for event in long]
-    found, i, j, before = Places(), 0, 0, 0
+    inserted, i, j, before = Insertions(), 0, 0, 0
     while True:
         same = common(a, i, b, j)
         i, j = i + same, j + same
         if j == len(b):
-            return found if i == len(a) else None
-        left = (len(b) - j) - (len(a) - i)
-        if left <= 0:
+            return inserted if i == len(a) else None
+        surplus = (len(b) - j) - (len(a) - i)
+        if surplus <= 0:
             return None
-        alike = [min(enough, common(a, i, b, j + size)) for size in range(1, left + 1)]
+        alike = [min(enough, common(a, i, b, j + size)) for size in range(1, surplus + 1)]
         size = 1 + alike.index(max(alike))
         back = 0
         for k in range(1, min(i - before, size) + 1):
@@ -94,7 +94,7 @@ def insertions(short: list[Event], long: list[Event], enough: int) -> Places | N
                 break
             if short[i - k].bytes != long[j - k].bytes:
                 back = k
-        found.append((i - back, j - back, size))
+        inserted.append((i - back, j - back, size))
         j, before = j + size, i
 
 
@@ -104,17 +104,17 @@ def common(a: list[Hashable], i: int, b: list[Hashable], j: int) -> int:
     return next((count for count, (x, y) in enumerate(pairs) if x != y), min(len(a) - i, len(b) - j))
 
 
-def with_insertions(short: list[Event], long: list[Event], places: Places, times: int) -> list[Event]:
+def with_insertions(short: list[Event], long: list[Event], inserted: Insertions, times: int) -> list[Event]:
     """`short` with each insertion `times` times; where a size in `long` differs, `times` the difference is added."""
-    made, i, j = list[Event](), 0, 0
+    events, i, j = list[Event](), 0, 0
 
     def upto(end: int) -> None:
         for a, b in zip(short[i:end], long[j : j + end - i]):
-            made.append(Event(a.key, a.part, a.bytes + times * (b.bytes - a.bytes)))
+            events.append(Event(a.key, a.part, a.bytes + times * (b.bytes - a.bytes)))
 
-    for place, start, size in places:
-        upto(place)
-        i, j = place, start + size
-        made.extend(times * long[start : start + size])
+    for index, start, size in inserted:
+        upto(index)
+        i, j = index, start + size
+        events.extend(times * long[start : start + size])
     upto(len(short))
-    return made
+    return events

@@ -35,7 +35,7 @@ from minigpt.fast.rotary import table
 from minigpt.inspection.cost import counting
 from minigpt.model import GPT, ModelConfig
 from minigpt.model.eval_mode import eval_mode
-from minigpt.planning.depth import Event, deepened, depths
+from minigpt.planning.depth import Event, depths, extrapolated
 from minigpt.system.errors import UserError
 from minigpt.training import distributed
 from minigpt.training.loop import (
@@ -48,9 +48,9 @@ from minigpt.training.loop import (
     take_step,
 )
 from minigpt.training.lora import adapted_layers, add_adapters
-from minigpt.training.memory import Unfilled, evaluated_at_once, outline
+from minigpt.training.memory import Job, MetaInit, outline
 from minigpt.training.optimizer import Optimizer
-from minigpt.training.parallel import FSDP, shard
+from minigpt.training.parallel import shard
 from minigpt.training.recompute import recomputing
 from minigpt.training.sharding import local
 
@@ -78,7 +78,7 @@ class Values(TorchFunctionMode):
         return READ[func] if func in READ else func(*args, **(kwargs or {}))
 
 
-class Living(TorchDispatchMode):
+class AllocationLog(TorchDispatchMode):
     """Keeps a log of all storages: when each is allocated, and when it is freed.
 
     A view shares the storage of its base, so each storage counts once: from when an operation returns it, with the size
@@ -90,7 +90,7 @@ class Living(TorchDispatchMode):
         self.numbers: dict[int, int] = {}  # address of a live storage -> its number; addresses are used again
         self.elements: list[int] = []  # by number: the elements of its first tensor
         self.names: list[Hashable] = []  # by number: the operation that made it, and its shape
-        self.log: list[tuple[int, int]] = []  # number, bytes from now on; 0 bytes: it is freed
+        self.entries: list[tuple[int, int]] = []  # number, bytes from now on; 0 bytes: it is freed
         self.gathered: dict[int, weakref.ref[torch.UntypedStorage]] = {}  # address -> a storage that was written `out`
         self.emptied: set[int] = set()  # addresses of those that were resized to nothing since
         self.begin = self.end = 0  # the peak is searched between these indices of the log
@@ -101,7 +101,7 @@ class Living(TorchDispatchMode):
         key = storage._cdata
         if key not in self.numbers:
             self.numbers[key] = len(self.elements)
-            self.log.append((len(self.elements), storage.nbytes()))
+            self.entries.append((len(self.elements), storage.nbytes()))
             self.elements.append(tensor.numel())
             stacked = tensor.ndim == 3 or name in STACKS  # the first dimension may be the number of layers
             self.names.append((name, tuple(tensor.shape[stacked:])))
@@ -111,7 +111,7 @@ class Living(TorchDispatchMode):
         self.note_emptied()
         self.gathered.pop(key, None)
         self.emptied.discard(key)
-        self.log.append((self.numbers.pop(key), 0))
+        self.entries.append((self.numbers.pop(key), 0))
 
     def note_gathered(self, tensor: Tensor) -> None:
         """`fully_shard` gives the parameters of a block their size again, which is no operation, and gathers them."""
@@ -120,7 +120,7 @@ class Living(TorchDispatchMode):
         key = storage._cdata
         if key in self.emptied:
             self.emptied.remove(key)
-            self.log.append((self.numbers[key], storage.nbytes()))
+            self.entries.append((self.numbers[key], storage.nbytes()))
         if key in self.numbers:
             self.gathered[key] = weakref.ref(storage)
 
@@ -130,7 +130,7 @@ class Living(TorchDispatchMode):
             if storage is not None and storage.nbytes() == 0:
                 self.gathered.pop(key)
                 self.emptied.add(key)
-                self.log.append((self.numbers[key], 0))
+                self.entries.append((self.numbers[key], 0))
 
     def number(self, tensor: Tensor) -> int:
         """The number of a tensor's storage."""
@@ -138,12 +138,12 @@ class Living(TorchDispatchMode):
 
     def events(self, part: Callable[[int], str]) -> list[Event]:
         """The bytes at the beginning, by part, then the log from there on; `part` maps the number of a storage."""
-        alive = dict(self.log[: self.begin])
-        there = Counter[str]()
+        alive = dict(self.entries[: self.begin])
+        initial = Counter[str]()
         for number, size in alive.items():
-            there[part(number)] += size
-        made = [Event("there", each, there[each]) for each in PARTS]
-        for frees, some in groupby(self.log[self.begin : self.end], lambda entry: entry[1] == 0):
+            initial[part(number)] += size
+        events = [Event("there", each, initial[each]) for each in PARTS]
+        for frees, some in groupby(self.entries[self.begin : self.end], lambda entry: entry[1] == 0):
             freed = Counter[str]()  # consecutive frees are added up, because their order may vary
             for number, size in some:
                 change = size - alive.get(number, 0)
@@ -151,9 +151,9 @@ class Living(TorchDispatchMode):
                 if frees:
                     freed[part(number)] += change
                 else:
-                    made.append(Event((self.names[number], part(number)), part(number), change))
-            made += [Event("freed", each, freed[each]) for each in PARTS if frees]
-        return made
+                    events.append(Event((self.names[number], part(number)), part(number), change))
+            events += [Event("freed", each, freed[each]) for each in PARTS if frees]
+        return events
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for written in tree_leaves((kwargs or {}).get("out", ())):
@@ -179,17 +179,17 @@ class InBuckets(nn.Module):
         learning = [parameter for parameter in loss_of.parameters() if parameter.requires_grad]
         sizes = [parameter.numel() for parameter in learning]
         room = torch.empty(sum(sizes), 1, 1).split(sizes)  # (N, 1, 1): more layers make the first dimension longer
-        for parameter, own in zip(learning, room):
-            parameter.register_post_accumulate_grad_hook(partial(self.move, own.view_as(parameter)))
+        for parameter, slot in zip(learning, room):
+            parameter.register_post_accumulate_grad_hook(partial(self.move, slot.view_as(parameter)))
 
     def forward(self, *arguments: Any) -> Any:
         return self.loss_of(*arguments)
 
-    def move(self, own: Tensor, parameter: Tensor) -> None:
+    def move(self, slot: Tensor, parameter: Tensor) -> None:
         """Move the gradient of a parameter into its place in the buckets."""
         assert parameter.grad is not None
         self.note(parameter.grad)
-        parameter.grad = own if self.moves else parameter.grad
+        parameter.grad = slot if self.moves else parameter.grad
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -216,7 +216,7 @@ def fake(gpu: bool, ranks: int = 1) -> Iterator[DeviceMesh | None]:
         mesh = stack.enter_context(alone_of(ranks)) if ranks > 1 else None
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(Values())
-        stack.enter_context(Unfilled())
+        stack.enter_context(MetaInit())
         yield mesh
 
 
@@ -232,40 +232,33 @@ def alone_of(ranks: int) -> Iterator[DeviceMesh]:
         dist.destroy_process_group()
 
 
-def simulate(
-    config: ModelConfig, vocab_size: int, training: TrainingConfig, rows: int, gpu: bool = False, ranks: int = 1
-) -> Step:
+def simulate(job: Job) -> Step:
     """What a step takes: `bytes_by_part` and `operations`."""
-    parts = bytes_by_part(config, vocab_size, training, rows, gpu, ranks)
-    return Step(sum(parts.values()), parts, *operations(config, vocab_size, training, gpu))
+    parts = bytes_by_part(job)
+    return Step(sum(parts.values()), parts, *operations(job))
 
 
-def bytes_by_part(
-    config: ModelConfig, vocab_size: int, training: TrainingConfig, rows: int, gpu: bool = False, ranks: int = 1
-) -> dict[str, int]:
+def bytes_by_part(job: Job) -> dict[str, int]:
     """The bytes at the peak of two steps and an evaluation, with all that stays after the first step, by PARTS.
 
-    `rows` are the windows of a step in one process; `ranks` processes train together as `training.parallel` says. Two
-    micro-batches stand for any larger number: from the second on, there are gradients to add to. Raises what the model
-    raises, such as a plugin whose constructor needs values.
+    Two micro-batches stand for any larger number: from the second on, there are gradients to add to. Raises what the
+    model raises, such as a plugin whose constructor needs values.
     """
-    size = min(training.micro_batch_size or rows, rows)
-    windows = {size, evaluated_at_once(size, config.block_size)}
-    rows = min(rows, 2 * size)
-    if gpu and training.precision == "auto":
-        training = replace(training, precision="bfloat16")
-    sizes = {n * config.block_size * vocab_size for n in windows}
+    sizes = {n * job.config.block_size * job.vocab_size for n in (job.micro_batch, job.evaluated)}
 
     def log(n_layer: int) -> list[Event]:
-        shallow = replace(config, n_layer=n_layer)
-        living, parts = allocations(shallow, vocab_size, training, rows, gpu, ranks)
-        return living.events(lambda n: parts.get(n, LOGITS if living.elements[n] in sizes else ACTIVATIONS))
+        memory_log, parts = allocations(with_layers(job, n_layer))
+        return memory_log.events(lambda n: parts.get(n, LOGITS if memory_log.elements[n] in sizes else ACTIVATIONS))
 
-    shared = ranks > 1 and isinstance(training.parallel, FSDP.Config)  # layers gather one another's parameters
-    few = None if shared else shallow_depths(config, vocab_size, training)
+    few = None if job.shared else shallow_depths(job)  # layers that are shared gather one another's parameters
     logs = of_each(log, few) if few else None
-    found = deepened(logs, repeats(config, few)) if few and logs else None
-    return at_peak(log(config.n_layer) if found is None else found)
+    deep = extrapolated(logs, repeats(job, few)) if few and logs else None
+    return at_peak(log(job.config.n_layer) if deep is None else deep)
+
+
+def with_layers(job: Job, n_layer: int) -> Job:
+    """The same with another number of layers."""
+    return replace(job, config=replace(job.config, n_layer=n_layer))
 
 
 def of_each(measure: Callable[[int], Measured], few: Sequence[int]) -> list[Measured] | None:
@@ -276,33 +269,31 @@ def of_each(measure: Callable[[int], Measured], few: Sequence[int]) -> list[Meas
         return None
 
 
-def shallow_depths(config: ModelConfig, vocab_size: int, training: TrainingConfig) -> tuple[int, int, int] | None:
+def shallow_depths(job: Job) -> tuple[int, int, int] | None:
     """`depths` of a model as it is trained. Raises UserError for adapters that it cannot have."""
-    model = outline(config, vocab_size)
-    return depths(model, adapted_layers(model, training.lora) if training.lora else ())
+    model, lora = outline(job.config, job.vocab_size), job.training.lora
+    return depths(model, adapted_layers(model, lora) if lora else ())
 
 
-def repeats(config: ModelConfig, few: Sequence[int]) -> int:
+def repeats(job: Job, few: Sequence[int]) -> int:
     """How many periods of layers the model has more than the first shallow one; the second shallow one has one more."""
-    return (config.n_layer - few[0]) // (few[1] - few[0])
+    return (job.config.n_layer - few[0]) // (few[1] - few[0])
 
 
 def at_peak(log: list[Event]) -> dict[str, int]:
     """The bytes by PARTS at the moment when they are the most."""
     totals = list(accumulated(event.bytes for event in log))
-    kept = Counter[str]()
+    sizes = Counter[str]()
     for event in log[: totals.index(max(totals)) + 1]:
-        kept[event.part] += event.bytes
-    return {part: kept[part] for part in PARTS}
+        sizes[event.part] += event.bytes
+    return {part: sizes[part] for part in PARTS}
 
 
 def build(config: ModelConfig, vocab_size: int, training: TrainingConfig) -> GPT:
     """The model as it will be trained. Raises UserError for adapters that it cannot have."""
     model = make_fast(GPT(config, vocab_size), training.fast)
     if training.lora is not None:
-        is_fake = isinstance(
-            model.tokens.weight, FakeTensor
-        )  # which peft cannot move: what is on meta, it leaves there
+        is_fake = isinstance(model.tokens.weight, FakeTensor)  # which peft cannot move: it leaves what is on meta
         with torch.device("meta") if is_fake else nullcontext():
             add_adapters(model, training.lora, training.seed)
         for module in model.modules():
@@ -312,37 +303,37 @@ def build(config: ModelConfig, vocab_size: int, training: TrainingConfig) -> GPT
     return model
 
 
-def allocations(
-    config: ModelConfig, vocab_size: int, training: TrainingConfig, rows: int, gpu: bool, ranks: int
-) -> tuple[Living, dict[int, str]]:
+def precise(job: Job) -> TrainingConfig:
+    """The options of a training; on a GPU, the precision `auto` is bfloat16."""
+    auto = job.gpu and job.training.precision == "auto"
+    return replace(job.training, precision="bfloat16") if auto else job.training
+
+
+def allocations(job: Job) -> tuple[AllocationLog, dict[int, str]]:
     """The log of two steps and an evaluation, and which storage belongs to which part."""
     parts: dict[int, str] = {}
-    size = evaluated_at_once(min(training.micro_batch_size or rows, rows), config.block_size)
-    shared = ranks > 1 and isinstance(training.parallel, FSDP.Config)
-    with (
-        fake(gpu, ranks if shared else 1) as mesh,
-        Living() as living,
-    ):
-        model = build(config, vocab_size, training)
-        if shared:
+    training, T = precise(job), job.config.block_size
+    with fake(job.gpu, job.ranks if job.shared else 1) as mesh, AllocationLog() as memory_log:
+        model = build(job.config, job.vocab_size, training)
+        if job.shared:
             shard(model, torch.device("cpu"), mesh)
-        living.begin = len(living.log)  # the log of making the model does not count: a model in shards is never whole
+        memory_log.begin = len(memory_log.entries)  # making the model does not count: one in shards is never whole
         optimizer: Optimizer = training.optimizer.component(training.optimizer, model)
         forward = recomputing(model) if training.checkpoint_activations else model
         loss_of: nn.Module = BatchLoss(model, forward, mixed_precision(training, model))
-        if ranks > 1 and not shared:
-            loss_of = InBuckets(loss_of, lambda gradient: parts.update({living.number(gradient): GRADIENTS}))
-        x = torch.zeros(rows, config.block_size, dtype=torch.long)  # (B, T)
+        if job.ranks > 1 and not job.shared:
+            loss_of = InBuckets(loss_of, lambda gradient: parts.update({memory_log.number(gradient): GRADIENTS}))
+        x = torch.zeros(min(job.rows, 2 * job.micro_batch), T, dtype=torch.long)  # (B, T)
         for step in range(2):
             accumulate(model, x, x, training, loss_of)
-            parts |= {living.number(p.grad): GRADIENTS for p in model.parameters() if p.grad is not None}
+            parts |= {memory_log.number(p.grad): GRADIENTS for p in model.parameters() if p.grad is not None}
             clip(model, training.grad_clip)
             take_step(optimizer, 1.0, step)
-        evaluate_once(model, torch.zeros(size, config.block_size, dtype=torch.long), training)
-        living.end = len(living.log)
-        parts |= {living.number(tensor): WEIGHTS for tensor in (*model.parameters(), *model.buffers())}
-        parts |= {living.number(tensor): MOMENTS for tensor in optimizer.state().values()}
-    return living, parts
+        evaluate_once(model, torch.zeros(job.evaluated, T, dtype=torch.long), training)
+        memory_log.end = len(memory_log.entries)
+        parts |= {memory_log.number(tensor): WEIGHTS for tensor in (*model.parameters(), *model.buffers())}
+        parts |= {memory_log.number(tensor): MOMENTS for tensor in optimizer.state().values()}
+    return memory_log, parts
 
 
 @torch.no_grad()
@@ -353,25 +344,23 @@ def evaluate_once(model: GPT, x: Tensor, training: TrainingConfig) -> None:
     next_token_loss(logits, x, reduction="sum").item()
 
 
-def operations(config: ModelConfig, vocab_size: int, training: TrainingConfig, gpu: bool) -> tuple[float, float]:
+def operations(job: Job) -> tuple[float, float]:
     """Operations a token, forward and backward, and forward alone. They are counted in another run than memory, because
     the counter splits some operations into parts, which keeps more in memory.
     """
-    few = shallow_depths(config, vocab_size, training)
-    counts = of_each(lambda n: counted(replace(config, n_layer=n), vocab_size, training, gpu), few) if few else None
+    few = shallow_depths(job)
+    counts = of_each(lambda n: counted(with_layers(job, n)), few) if few else None
     if few and counts and all(c - b == b - a for a, b, c in zip(*counts)):
-        both, forward = (a + repeats(config, few) * (b - a) for a, b, _ in zip(*counts))
-        return both / config.block_size, forward / config.block_size
-    both, forward = counted(config, vocab_size, training, gpu)
-    return both / config.block_size, forward / config.block_size
+        both, forward = (a + repeats(job, few) * (b - a) for a, b, _ in zip(*counts))
+    else:
+        both, forward = counted(job)
+    return both / job.config.block_size, forward / job.config.block_size
 
 
-def counted(config: ModelConfig, vocab_size: int, training: TrainingConfig, gpu: bool) -> tuple[int, int]:
+def counted(job: Job) -> tuple[int, int]:
     """`operations_of` of a model as it will be trained."""
-    if gpu and training.precision == "auto":
-        training = replace(training, precision="bfloat16")
-    with fake(gpu):
-        return operations_of(build(config, vocab_size, training), training)
+    with fake(job.gpu):
+        return operations_of(build(job.config, job.vocab_size, precise(job)), precise(job))
 
 
 def operations_of(model: GPT, training: TrainingConfig) -> tuple[int, int]:

@@ -55,17 +55,17 @@ BYTES = {"GB": GB, "GiB": GIB, "MB": 10**6, "MiB": 2**20}
 
 def read_hardware(text: str) -> tuple[int, Device]:
     """`8xH100` or `H100` -> (number of devices, Device). Raises UserError for an unknown device."""
-    found = re.fullmatch(r"(?:([1-9][0-9]{0,4})x)?([\w.-]{1,20})", text)
-    if not found or found[2].lower() not in DEVICES:
+    match = re.fullmatch(r"(?:([1-9][0-9]{0,4})x)?([\w.-]{1,20})", text)
+    if not match or match[2].lower() not in DEVICES:
         names = ", ".join(device.name for device in DEVICES.values())
         raise UserError(f"--hardware {text[:40]!r}: expected such as 8xH100, of {names}; or give --memory 24GB")
-    return int(found[1] or 1), DEVICES[found[2].lower()]
+    return int(match[1] or 1), DEVICES[match[2].lower()]
 
 
 def read_memory(text: str) -> Device:
     """`24GB` -> a GPU of that much memory, whose speed is not known. Raises UserError for 1 GiB or less."""
-    found = re.fullmatch(r"([0-9]{1,7}(?:\.[0-9]{1,3})?) ?(GB|GiB|MB|MiB)", text)
-    size = int(float(found[1]) * BYTES[found[2]]) if found else 0
+    match = re.fullmatch(r"([0-9]{1,7}(?:\.[0-9]{1,3})?) ?(GB|GiB|MB|MiB)", text)
+    size = int(float(match[1]) * BYTES[match[2]]) if match else 0
     if size <= CONTEXT:
         raise UserError(f"--memory {text[:40]!r}: expected more than 1 GiB, such as 24GB or 80GiB")
     return Device(f"GPU of {text}", size, 0.0)

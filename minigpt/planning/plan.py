@@ -15,11 +15,11 @@ from minigpt.model import GPT, ModelConfig
 from minigpt.model.gpt import count_parameters
 from minigpt.planning.fake import MOMENTS, Step, bytes_by_part, simulate
 from minigpt.planning.hardware import Device
-from minigpt.planning.remedies import MOST_RANKS, largest_that_fits, remedies
+from minigpt.planning.remedies import largest_that_fits, remedies
 from minigpt.training import distributed
 from minigpt.training.loop import TrainingConfig
 from minigpt.training.lora import adapter_parameters
-from minigpt.training.memory import NUMBER, outline
+from minigpt.training.memory import NUMBER, Job, outline
 from minigpt.training.parallel import FSDP
 
 OPTIMAL = 20  # tokens a parameter, about: "Training Compute-Optimal Large Language Models" (arXiv 2203.15556)
@@ -63,31 +63,24 @@ def make_plan(config: ModelConfig, vocab_size: int, training: TrainingConfig, de
     Raises UserError for adapters that the model cannot have, and for more devices than a batch has windows.
     """
     distributed.check_rows(training.batch_size, devices)
-    T, rows = config.block_size, -(-training.batch_size // devices)
-    micro = min(training.micro_batch_size or rows, rows)
-    step = simulate(config, vocab_size, training, rows, device.is_gpu, devices)
-    most = largest_that_fits(config, vocab_size, training, rows, device.usable, device.is_gpu, {micro: step}, devices)
-    model, found = outline(config, vocab_size), list[str]()
+    job = Job(config, vocab_size, training, device.is_gpu, devices)
+    step, model = simulate(job), outline(config, vocab_size)
     adapters = adapter_parameters(model, training.lora) if training.lora else 0
-    shared = isinstance(training.parallel, FSDP.Config) and devices > 1
-    if step.peak > device.usable:
-        most_ranks = MOST_RANKS if device.is_gpu else 1
-        found = remedies(config, vocab_size, training, device.usable, device.is_gpu, devices, most_ranks)
     return Plan(
         parameters={part: count for part, count in count_parameters(model).items() if count},
-        tokens=training.max_steps * training.batch_size * T,
+        tokens=training.max_steps * training.batch_size * config.block_size,
         optimal=OPTIMAL * sum(parameter.numel() for parameter in model.parameters()),
         flops=step.flops,
         forward=step.forward_flops,
         attention=step.forward_flops - linear_flops(model) - 2 * adapters,
-        rows=rows,
-        micro_batch=micro,
+        rows=job.rows,
+        micro_batch=job.micro_batch,
         step=step,
-        saved=saved_bytes(model, adapters, step.parts[MOMENTS], devices if shared else 1),
-        most=most,
-        remedies=found,
+        saved=saved_bytes(model, adapters, step.parts[MOMENTS], devices if job.shared else 1),
+        most=largest_that_fits(job, device.usable, {job.micro_batch: step.peak}),
+        remedies=[] if step.peak <= device.usable else remedies(job, device.usable, device.is_gpu),
         again=training.checkpoint_activations,
-        shared=shared,
+        shared=job.shared,
         devices=devices,
         device=device,
     )
@@ -103,12 +96,9 @@ def peaks_by_ranks(
     distributed.check_rows(training.batch_size, max(counts, default=1))
     shared = replace(training, parallel=FSDP.Config())
     for ranks in counts:
-        rows = -(-training.batch_size // ranks)
-        kept, again = (
-            bytes_by_part(config, vocab_size, replace(shared, checkpoint_activations=twice), rows, gpu, ranks)
-            for twice in (False, True)
-        )
-        yield ranks, sum(kept.values()), sum(again.values())
+        job = Job(config, vocab_size, shared, gpu, ranks)
+        once, again = (bytes_by_part(job.having(checkpoint_activations=twice)) for twice in (False, True))
+        yield ranks, sum(once.values()), sum(again.values())
 
 
 def saved_bytes(model: GPT, adapters: int, moments: int, processes: int) -> int:

@@ -37,8 +37,8 @@ def as_text(plan: Plan, mfu: float, price: float | None = None) -> str:
     return "\n".join(lines)
 
 
-def row(what: str, said: str) -> str:
-    return f"{what:<11} {said}"
+def row(label: str, text: str) -> str:
+    return f"{label:<11} {text}"
 
 
 def memory(plan: Plan) -> str:
@@ -71,8 +71,8 @@ def fits(plan: Plan) -> str:
 def by_ranks(peaks: Iterable[tuple[int, int, int]]) -> Iterator[str]:
     """The lines of a table of `peaks_by_ranks`."""
     yield f"{'processes':>12}  {'activations kept':>18}  {'computed again':>16}"
-    for ranks, kept, again in peaks:
-        yield f"{ranks:>12}  {size(kept):>18}  {size(again):>16}"
+    for ranks, once, again in peaks:
+        yield f"{ranks:>12}  {size(once):>18}  {size(again):>16}"
 
 
 def named(plan: Plan) -> str:

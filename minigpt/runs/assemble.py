@@ -25,6 +25,7 @@ from minigpt.text.tokenizer import BPE, Char, Tokenizer
 from minigpt.training import distributed
 from minigpt.training.loop import TrainingConfig, choose_device
 from minigpt.training.lora import add_adapters
+from minigpt.training.memory import Job
 from minigpt.training.optimizer import Optimizer
 from minigpt.training.parallel import InStep
 from minigpt.training.sharding import is_sharded
@@ -66,7 +67,7 @@ def open_text(config: DataConfig) -> tuple[Corpus, Tokenizer]:
 
 def _texts_to_fit(kind: Any, corpus: Corpus) -> Iterator[str]:
     """The texts that a tokenizer learns from: documents, or pieces of them if it learns the same from pieces."""
-    cut = next((cut for one, cut in _learn_from_pieces if one.fit.__func__ is kind.fit.__func__), None)
+    cut = next((cut for other, cut in _learn_from_pieces if other.fit.__func__ is kind.fit.__func__), None)
     if cut is None:
         yield from corpus.documents()
         return
@@ -80,8 +81,8 @@ def vocabulary_of(config: DataConfig) -> int:
 
     A tokenizer that learns its pieces may end with fewer than the config asks for.
     """
-    known = getattr(config.tokenizer, "vocab_size", None) or getattr(config.tokenizer.component, "vocab_size", None)
-    return int(known) if isinstance(known, int) else open_text(config)[1].vocab_size
+    size = getattr(config.tokenizer, "vocab_size", None) or getattr(config.tokenizer.component, "vocab_size", None)
+    return int(size) if isinstance(size, int) else open_text(config)[1].vocab_size
 
 
 def build_model(config: RunConfig, tokenizer: Tokenizer, kind: type[GPT] | None = None) -> GPT:
@@ -107,8 +108,8 @@ def assemble(
     settings, device = config.training, choose_device(config.training.device)
     if settings.lora is not None and weights is None:
         raise UserError("training.lora: adapters learn beside the weights of a run: give --from-run RUN")
-    rows = -(-settings.batch_size // distributed.world())  # of this process
-    check_training(config.model, tokenizer.vocab_size, settings, rows, device, purpose, free)
+    job = Job(config.model, tokenizer.vocab_size, settings, device.type == "cuda", distributed.world())
+    check_training(job, device, purpose, free)
     dataset = Dataset(config.data, corpus, tokenizer, config.model.block_size)
 
     def make(kind: type[GPT] | None = None) -> GPT:

@@ -69,27 +69,15 @@ class Checkpoint:
 def save(
     folder: Path,
     step: int,
-    model: nn.Module,
-    optimizer: Mapping[str, Tensor],
-    state: Mapping[str, Any],
-    seal: Mapping[str, str] | None = None,
-) -> Path:
-    """Write a checkpoint into `folder`; when this returns, it is on disk and verifies.
-
-    Raises OSError, after which the folder is as before; FileExistsError if this step has a complete checkpoint already.
-    """
-    return save_tensors(folder, step, tensors_of(model), optimizer, state, seal)
-
-
-def save_tensors(
-    folder: Path,
-    step: int,
     model: Mapping[str, Tensor],
     optimizer: Mapping[str, Tensor],
     state: Mapping[str, Any],
     seal: Mapping[str, str] | None = None,
 ) -> Path:
-    """`save` for the tensors of a model, by their names."""
+    """Write a checkpoint, with tensors by their names, into `folder`; when this returns, it is on disk and verifies.
+
+    Raises OSError, after which the folder is as before; FileExistsError if this step has a complete checkpoint already.
+    """
     beside = begin(folder, step)
     try:
         for name, tensors in zip(FILES, (model, optimizer)):
@@ -159,8 +147,8 @@ def _check_written(path: Path, names: Iterable[str], tensors: Mapping[str, Tenso
         tables = [slices.slices_of(files) for files in _tensor_files(path, names)]
     except ValueError as error:
         raise CheckpointError(str(error)) from None
-    found = {name: slices.shape_of(parts) for table in tables for name, parts in table.items()}
-    if odd := sorted(found.items() ^ {(name, tuple(tensor.shape)) for name, tensor in tensors.items()}):
+    written = {name: slices.shape_of(parts) for table in tables for name, parts in table.items()}
+    if odd := sorted(written.items() ^ {(name, tuple(tensor.shape)) for name, tensor in tensors.items()}):
         raise CheckpointError(f"{path}: {odd[0][0]}: rows of it were not written")
 
 
@@ -174,7 +162,7 @@ def sweep(folder: Path) -> None:
     """Remove unfinished folders, of this save or of a process that was killed."""
     for path in folder.iterdir():
         if path.name.startswith((WRITING, REMOVING)) and not path.is_symlink():
-            discard(path, told=False)
+            discard(path, warns=False)
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
@@ -204,8 +192,8 @@ def write_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str,
 def checkpoints(folder: Path) -> list[Path]:
     """The checkpoints of a folder, newest first, not verified. Raises CheckpointError if it is a link."""
     _refuse_link(folder)
-    found = [path for path in folder.iterdir() if re.fullmatch(r"step-\d{6,12}", path.name)] if folder.is_dir() else []
-    return sorted(found, key=lambda path: int(path.name[5:]), reverse=True)
+    paths = [path for path in folder.iterdir() if re.fullmatch(r"step-\d{6,12}", path.name)] if folder.is_dir() else []
+    return sorted(paths, key=lambda path: int(path.name[5:]), reverse=True)
 
 
 def verify(path: Path) -> tuple[list[str], dict[str, str]]:
@@ -217,8 +205,8 @@ def verify(path: Path) -> tuple[list[str], dict[str, str]]:
         raise CheckpointError(f"{path}: not a checkpoint folder")
     manifest = _read_json(path / "manifest.json")
     if manifest.get("format") != FORMAT:
-        found = f"format {str(manifest.get('format'))[:40]}"
-        raise CheckpointError(f"{path}: {found}, and this version of minigpt reads format {FORMAT}")
+        actual = f"format {str(manifest.get('format'))[:40]}"
+        raise CheckpointError(f"{path}: {actual}, and this version of minigpt reads format {FORMAT}")
     files, run = manifest.get("files"), manifest.get("run")
     if not isinstance(run, dict) or not all(isinstance(sha256, str) for sha256 in run.values()):
         raise CheckpointError(f"{path}: the manifest must have the SHA-256 sums of the run's files")
@@ -228,13 +216,13 @@ def verify(path: Path) -> tuple[list[str], dict[str, str]]:
     extra = present - set(files) - {"manifest.json"}
     if extra := {name for name in extra if not OF_SYSTEMS.fullmatch(name)}:
         raise CheckpointError(f"{path}: {min(extra)!r} does not belong in a checkpoint")
-    for name, said in files.items():
+    for name, recorded in files.items():
         file = path / name
         if name not in present or file.is_symlink() or not file.is_file():
             raise CheckpointError(f"{file}: missing, or not a plain file")
-        if not isinstance(said, dict) or file.stat().st_size != said.get("size"):
+        if not isinstance(recorded, dict) or file.stat().st_size != recorded.get("size"):
             raise CheckpointError(f"{file}: its size is not the one in the manifest: cut short or edited")
-        if sha256_of(file) != said.get("sha256"):
+        if sha256_of(file) != recorded.get("sha256"):
             raise CheckpointError(f"{file}: its SHA-256 is not the one in the manifest: damaged or edited")
     return sorted(files), run
 
@@ -248,7 +236,7 @@ def _is_complete(names: set[str]) -> bool:
 
 def _tensor_files(path: Path, names: Iterable[str]) -> tuple[list[Path], list[Path]]:
     """The files with the weights, and the files with the optimizer's state."""
-    shards = {name: found[1] for name in sorted(names) if (found := SHARD.fullmatch(name))}
+    shards = {name: match[1] for name in sorted(names) if (match := SHARD.fullmatch(name))}
     if not shards:
         return [path / FILES[0]], [path / FILES[1]]
     return [path / name for name in shards if shards[name] == "1"], [
@@ -280,7 +268,9 @@ def load(path: Path, values: bool = True) -> Checkpoint:
         weights, memory = (slices.slices_of(files) for files in _tensor_files(path, names))
         model, optimizer = (_read(table) if values else slices.outline(table) for table in (weights, memory))
         state = _read_json(path / FILES[2])
-        _check_numbers(path, model.items() if values else slices.each(weights))
+        for name, tensor in model.items() if values else slices.each(weights):
+            if not tensor.isfinite().all():
+                raise CheckpointError(f"{path}: {name}: holds NaN or infinity")
     except FileNotFoundError as error:  # `prune` removed it meanwhile
         raise CheckpointError(f"{path}: it was removed while it was read ({error})") from None
     except OSError as error:  # no permission, or a disk that fails
@@ -299,13 +289,6 @@ def _read(table: slices.Table) -> dict[str, Tensor]:
     return interruptible(lambda: slices.read(table), f"reading {what}")
 
 
-def _check_numbers(path: Path, tensors: Iterable[tuple[str, Tensor]]) -> None:
-    """Raises CheckpointError if a weight is NaN or infinite."""
-    for key, tensor in tensors:
-        if not tensor.isfinite().all():
-            raise CheckpointError(f"{path}: {key}: holds NaN or infinity")
-
-
 def accept(saved: Checkpoint) -> None:
     """Accepts every checkpoint."""
 
@@ -318,10 +301,10 @@ def newest(
     `values` is as for `load`. `fits` raises CheckpointError for a checkpoint that must be skipped too. Raises
     CheckpointError if no checkpoint is left.
     """
-    seen: list[Path] | None = None
-    while seen != (seen := checkpoints(folder)):  # again if they changed meanwhile: a training may be running
+    listed: list[Path] | None = None
+    while listed != (listed := checkpoints(folder)):  # again if they changed meanwhile: a training may be running
         skipped: list[str] = []
-        for path in progress(seen, "looking for a good checkpoint", len(seen), "checkpoints"):
+        for path in progress(listed, "looking for a good checkpoint", len(listed), "checkpoints"):
             try:
                 saved = load(path, values)
                 fits(saved)
@@ -372,9 +355,9 @@ def without_adapters(saved: Checkpoint, lora: LoRAConfig | None) -> Checkpoint:
 def fill(model: nn.Module, tensors: Mapping[str, Tensor], name: str | Path) -> None:
     """Copy saved tensors into a model. Raises CheckpointError where one does not fit; then nothing was copied."""
     check_fit(model, tensors, name)
-    own = tensors_of(model)
+    targets = tensors_of(model)
     for key, tensor in tensors.items():
-        put(own[key], tensor)
+        put(targets[key], tensor)
 
 
 def check_fit(model: nn.Module, tensors: Mapping[str, Tensor], name: str | Path) -> None:
@@ -382,11 +365,11 @@ def check_fit(model: nn.Module, tensors: Mapping[str, Tensor], name: str | Path)
 
     The model may be on the meta device, so that the check takes no memory.
     """
-    own = tensors_of(model)
-    if odd := sorted(own.keys() ^ tensors.keys()):
+    expected_tensors = tensors_of(model)
+    if odd := sorted(expected_tensors.keys() ^ tensors.keys()):
         where = "the model has no such tensor" if odd[0] in tensors else "the checkpoint has no such tensor"
         raise CheckpointError(f"{name}: {odd[0]}: {where}")
     for key, tensor in tensors.items():
-        if tensor.shape != own[key].shape or tensor.dtype != own[key].dtype:
-            found, expected = (f"{tuple(t.shape)} of {t.dtype}" for t in (tensor, own[key]))
-            raise CheckpointError(f"{name}: {key}: {found}, but the model has {expected}")
+        if tensor.shape != expected_tensors[key].shape or tensor.dtype != expected_tensors[key].dtype:
+            actual, expected = (f"{tuple(t.shape)} of {t.dtype}" for t in (tensor, expected_tensors[key]))
+            raise CheckpointError(f"{name}: {key}: {actual}, but the model has {expected}")

@@ -84,10 +84,10 @@ def check_loggers(names: Sequence[str] | None) -> None:
     """Raises UserError for a logger whose package is not installed."""
     for name in names or ():
         try:
-            found = importlib.util.find_spec(name) is not None
+            installed = importlib.util.find_spec(name) is not None
         except ValueError:  # a test removed it from this process
-            found = False
-        if not found:
+            installed = False
+        if not installed:
             raise UserError(f'training.loggers: {name} is not installed: pip install -e ".[{name}]"')
 
 
@@ -97,10 +97,7 @@ class Loggers:
     def __init__(self, names: Sequence[str] | None, folder: Path, step: int, say: Say):
         self.say, self.open = say, dict[str, Logger]()
         for name in names or ():
-            self._try(name, partial(self._begin, name, folder, step))
-
-    def _begin(self, name: str, folder: Path, step: int) -> None:
-        self.open[name] = LOGGERS[name](folder, step)
+            self._try(name, lambda name=name: self.open.update({name: LOGGERS[name](folder, step)}))  # type: ignore[misc]
 
     def write(self, line: Mapping[str, float]) -> None:
         """Log a line of metrics.jsonl."""

@@ -141,8 +141,8 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 def attached(profiler: Profiler, model: GPT, dataset: Dataset, optimizer: Optimizer) -> Iterator[None]:
     """Let the profiler time the steps inside the `with`. Afterwards, all methods are restored."""
     with ExitStack() as stack:
-        for thing, method, part in places(model, dataset, optimizer):
-            stack.enter_context(replaced(thing, method, profiler.timed(part, getattr(thing, method))))
+        for owner, method, part in places(model, dataset, optimizer):
+            stack.enter_context(replaced(owner, method, profiler.timed(part, getattr(owner, method))))
         try:
             yield
         finally:
@@ -190,49 +190,49 @@ def take_profile(model: GPT, dataset: Dataset, optimizer: Optimizer, config: Tra
     count = WARM_UP + 2 * steps
     config = replace(config, max_steps=max(config.max_steps, count), compile=False, cuda_graphs=False)
     profiler, profiled, unprofiled = Profiler(model.device), list[float](), list[float]()
-    taken = train(model, dataset, optimizer, config)
-    for _ in progress(islice(taken, WARM_UP), "warming up", WARM_UP, "steps"):
+    records = train(model, dataset, optimizer, config)
+    for _ in progress(islice(records, WARM_UP), "warming up", WARM_UP, "steps"):
         pass
     for _ in progress(range(steps), "measuring", steps, "pairs of steps"):
         with attached(profiler, model, dataset, optimizer):
             profiler.start()
             began = profiler.since
-            next(taken)
+            next(records)
             profiler.stop()
         profiled.append(profiler.since - began)
         profiler.synchronise()
         began = perf_counter()
-        next(taken)
+        next(records)
         profiler.synchronise()
         unprofiled.append(perf_counter() - began)
     return Profile({phase: seconds / steps for phase, seconds in profiler.seconds.items()}, profiled, unprofiled)
 
 
-def table(found: Profile) -> str:
+def table(times: Profile) -> str:
     """A line for each part that ran, and their sum: milliseconds, and the share of the step."""
     lines = [f"{'part':33} {'forward ms':>10} {'backward ms':>11} {'ms':>9} {'share':>8}"]
     for part in PARTS:
-        both = [found.seconds.get((part, direction)) for direction in (FORWARD, BACKWARD)]
+        both = [times.seconds.get((part, direction)) for direction in (FORWARD, BACKWARD)]
         if any(seconds is not None for seconds in both):
-            shown = both if part in MODEL_PARTS else [None, None]
-            lines.append(_line(part, shown, sum(s or 0.0 for s in both), found))
-    sums = [sum(found.seconds.get((part, direction), 0.0) for part in MODEL_PARTS) for direction in (FORWARD, BACKWARD)]
-    return "\n".join([*lines, _line("the whole step", sums, found.whole, found)])
+            split = both if part in MODEL_PARTS else [None, None]
+            lines.append(_line(part, split, sum(s or 0.0 for s in both), times))
+    sums = [sum(times.seconds.get((part, direction), 0.0) for part in MODEL_PARTS) for direction in (FORWARD, BACKWARD)]
+    return "\n".join([*lines, _line("the whole step", sums, times.whole, times)])
 
 
-def _line(part: str, both: Sequence[float | None], seconds: float, found: Profile) -> str:
+def _line(part: str, both: Sequence[float | None], seconds: float, times: Profile) -> str:
     forward, backward = ("" if direction is None else f"{1000 * direction:.2f}" for direction in both)
-    return f"{part:33} {forward:>10} {backward:>11} {1000 * seconds:9.2f} {100 * seconds / found.whole:6.1f} %"
+    return f"{part:33} {forward:>10} {backward:>11} {1000 * seconds:9.2f} {100 * seconds / times.whole:6.1f} %"
 
 
-def summary(found: Profile, tokens: int, flops: float, forward: float) -> str:
+def summary(times: Profile, tokens: int, flops: float, forward: float) -> str:
     """The step without the profiler: its time, its speed, and what the profiler adds; for `tokens` tokens a step of
     `flops` operations each, of which `forward` are in the forward pass.
     """
-    without, with_it = median(found.unprofiled), median(found.profiled)
+    without, with_it = median(times.unprofiled), median(times.profiled)
     return (
-        f"median step: {1000 * without:.2f} ms ({1000 * min(found.unprofiled):.2f} to "
-        f"{1000 * max(found.unprofiled):.2f}); with the profiler {1000 * with_it:.2f} ms "
+        f"median step: {1000 * without:.2f} ms ({1000 * min(times.unprofiled):.2f} to "
+        f"{1000 * max(times.unprofiled):.2f}); with the profiler {1000 * with_it:.2f} ms "
         f"({100 * (with_it / without - 1):+.1f} %; the steps alternate)\n"
         f"speed without it: {tokens / without:,.0f} tokens/s, {flops * tokens / without / 1e9:,.1f} GFLOP/s "
         f"({flops:,.0f} operations a token, of which {forward:,.0f} forward)"
@@ -251,10 +251,10 @@ def show_profile(config: RunConfig, steps: int) -> None:
     say(f"a profile: {WARM_UP} steps to warm up and {2 * steps} to measure; {what}")
     if settings.compile:
         say("note: training.compile is off in a profile: compiled, the parts cannot be told apart")
-    found = take_profile(model, dataset, optimizer, settings, steps)
-    say(f"\nmean of {steps} steps\n{table(found)}\n")
+    times = take_profile(model, dataset, optimizer, settings, steps)
+    say(f"\nmean of {steps} steps\n{table(times)}\n")
     both, forward = (count / dataset.block_size for count in operations_of(model, settings))
-    say(summary(found, settings.batch_size * dataset.block_size, both, forward))
+    say(summary(times, settings.batch_size * dataset.block_size, both, forward))
 
 
 __all__ = ["PARTS", "STEPS", "Profile", "Profiler", "attached", "show_profile", "summary", "table", "take_profile"]

@@ -139,12 +139,12 @@ def cut_metrics(path: Path, step: int, say: Say) -> None:
         raise UserError(f"{path}: {what}: move the file away, and training goes on without it")
     lines = read_metrics(path)
     unreadable = sum(1 for text in path.read_bytes().split(b"\n") if text) - len(lines) if path.exists() else 0
-    kept = [line for line in lines if line["step"] <= step]
-    missing = step - len({line["step"] for line in kept if line["step"] > 0})
+    earlier = [line for line in lines if line["step"] <= step]
+    missing = step - len({line["step"] for line in earlier if line["step"] > 0})
     if missing or unreadable:
         what = f"{missing:,} of {step:,} steps have no line, {unreadable:,} lines are damaged and left out"
         say(f"warning: {path}: {what}; training goes on, the curves have gaps")
-    write_whole(path, "".join(json.dumps(line) + "\n" for line in kept))
+    write_whole(path, "".join(json.dumps(line) + "\n" for line in earlier))
 
 
 def complete_metrics(path: Path, step: int, values: dict[str, float]) -> None:

@@ -15,11 +15,10 @@ from tqdm import tqdm
 
 from minigpt.fast.threads import sharing_note
 from minigpt.inspection.pictures import curve_svg, smooth
-from minigpt.system.bars import bar
 from minigpt.system.folder import fsync, write_whole
 from minigpt.system.strict_json import has_form, parse_json
 from minigpt.system.terminal import complain, give_up, printable
-from minigpt.system.waiting import progress
+from minigpt.system.waiting import progress, progress_bar
 from minigpt.training import distributed
 from minigpt.training.loop import History
 from minigpt.training.records import Record
@@ -111,7 +110,7 @@ class Reporter:
         self.reader_left = False  # whether the reader of stdout has closed it
         self.recent: deque[Record] = deque(maxlen=20)
         self.began, self.start = perf_counter(), start
-        self.bar = bar(prints, total=steps, initial=start, unit="step", bar_format=BAR)
+        self.bar = progress_bar(prints, total=steps, initial=start, unit="step", bar_format=BAR)
         self.bar.set_description("training")
 
     def say(self, text: str) -> None:
@@ -136,14 +135,14 @@ class Reporter:
         if note := sharing_note():
             self.say(note)
         loss = sum(r.loss for r in self.recent) / len(self.recent)
-        speed, left = f"{self.tokens_per_second:,.0f} tokens/s", self.left(record.step)
+        speed, time_left = f"{self.tokens_per_second:,.0f} tokens/s", self.left(record.step)
         self.bar.set_postfix_str(
-            f"loss {loss:.3f}, val {self.val_loss:.3f}, lr {record.lr:.2g}, {speed}, {left}", refresh=False
+            f"loss {loss:.3f}, val {self.val_loss:.3f}, lr {record.lr:.2g}, {speed}, {time_left}", refresh=False
         )
         if self.bar.disable and (record.step % max(1, self.steps // LINES) == 0 or record.step == self.start + 1):
             self.say(
                 f"step {record.step:>{len(str(self.steps))}}/{self.steps}  loss {loss:.4f}  lr {record.lr:.2e}  "
-                f"{speed}  {left}"
+                f"{speed}  {time_left}"
             )
 
     def left(self, step: int) -> str:
@@ -167,9 +166,9 @@ class Reporter:
         """Show the mean training loss since the last evaluation, at step `since` (0: there was none), the exact
         validation loss, and `height`, how far it is above the best possible loss ("": not known)."""
         self.val_loss = val_loss
-        known = f" ({height})" if height else ""
+        above_floor = f" ({height})" if height else ""
         trained = f"training loss {train_loss:.4f} since step {since}"
-        self.say(f"step {step}: {trained}, validation loss {val_loss:.4f}{known}")
+        self.say(f"step {step}: {trained}, validation loss {val_loss:.4f}{above_floor}")
 
     def close(self) -> None:
         """Stop the bar."""
@@ -203,12 +202,12 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl. Damaged ones, as after a crash or on a full disk, are left out."""
     if not path.exists():
         return []
-    found = []
+    records = []
     with path.open("rb") as file:
         lines = iter(lambda: file.readline(LONGEST_LINE), b"")
         for text in progress(lines, f"reading {path.name}", unit="lines"):
             with contextlib.suppress(ValueError):
                 line = parse_json(text)
                 if has_form(line, {str: float}) and has_form(line, LINE):
-                    found.append(line)
-    return found
+                    records.append(line)
+    return records

@@ -94,9 +94,9 @@ class Run:
         kinds = ", ".join(dict.fromkeys(attention.kind for attention in self.model.attentions()))
         size = f"{sum(count_parameters(self.model).values()):,}"
         shape = f"{model.n_layer} layers of {model.n_embd}, context {model.block_size}"
-        found = {"step": f"{self.step:,}", "attention": kinds, "shape": shape, "parameters": size}
+        rows = {"step": f"{self.step:,}", "attention": kinds, "shape": shape, "parameters": size}
         above = f" ({line['val/above_floor']:.4f} above the best possible)" if "val/above_floor" in line else ""
-        return found | ({"validation loss": f"{line['val/loss']:.4f}{above}"} if line else {})
+        return rows | ({"validation loss": f"{line['val/loss']:.4f}{above}"} if line else {})
 
     def _last_evaluation(self) -> dict[str, Any]:
         """The newest line of the metrics with a validation loss; empty if there is none, and for a swapped model."""
@@ -145,14 +145,14 @@ class Run:
         generator = torch.Generator(self.model.device).manual_seed(config.seed)
         with heartbeat("preparing the weights"):
             model = writer(self.model, config.weights, self.config.training.fast)
-        language, asked = self.config.data.language, ""
+        language, opening = self.config.data.language, ""
         if language is not None and not prompt and (question := language.question(config.seed)):
-            prompt = asked = question[0]
+            prompt = opening = question[0]
             config = replace(config, max_tokens=min(config.max_tokens, question[1]))
         tokens = generate(model, self.context_ids(prompt), config, generator, use_cache)
         written = takewhile(lambda id: id not in self.tokenizer.ends, map(int, tokens))
         stop = config.stop or ("\n" if self.tells() else "")
-        return chain([asked.lstrip("\n")], until(self.tokenizer.stream(written), stop))
+        return chain([opening.lstrip("\n")], until(self.tokenizer.stream(written), stop))
 
     def generate(self, prompt: str = "", **options: Any) -> str:
         """A prompt and its continuation as one text; `options` as for `stream`."""
@@ -225,14 +225,14 @@ class Run:
     def maps(self, text: str, layer: int | None = None, head: int | None = None) -> list[Map]:
         """The maps of `attention` by head, after those of which they are made; `layer` and `head`: `show_attention`."""
         with heartbeat("computing the attention"):
-            every = read_maps(self.model, self._to_look_at(text))
-        if not all(one.weights.isfinite().all() for one in every):
+            maps = read_maps(self.model, self._to_look_at(text))
+        if not all(m.weights.isfinite().all() for m in maps):
             raise UserError(OVERFLOW)
-        found = [one for one in every if layer in (None, one.layer) and (head is None or one.head in (None, head))]
-        if all(one.head is None for one in found):
-            last = f"the last ones are {every[-1].layer} and {every[-1].head}"
+        selected = [m for m in maps if layer in (None, m.layer) and (head is None or m.head in (None, head))]
+        if all(m.head is None for m in selected):
+            last = f"the last ones are {maps[-1].layer} and {maps[-1].head}"
             raise UserError(f"layer={layer}, head={head}: there is no such head; they count from 0, {last}")
-        return found
+        return selected
 
 
 @dataclass(frozen=True)
@@ -311,13 +311,13 @@ def open_checkpoint(folder: Path, values: bool = True) -> tuple[Checkpoint, list
 
     `values` is as for `checkpoint.load`. Raises CheckpointError if no checkpoint can be used.
     """
-    found, changes = seal(folder), list(read_changes(folder))
+    sums, changes = seal(folder), list(read_changes(folder))
 
     def fits(saved: Checkpoint) -> None:
         for name in sorted({CONFIG, TOKENIZER} | saved.seal.keys()):
             later = [files.get(name) for step, files in changes if step >= saved.state["step"]]
-            if name not in found or found[name] not in [saved.seal.get(name), *later]:
-                what = "not what it was" if name in found else "missing"
+            if name not in sums or sums[name] not in [saved.seal.get(name), *later]:
+                what = "not what it was" if name in sums else "missing"
                 hint = "put the former file back; a config is changed by overrides to --resume"
                 raise CheckpointError(f"{folder / name}: {what} when {saved.path.name} was saved: {hint}")
 
@@ -337,28 +337,27 @@ def seal(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): sha256_of(path) for path in files}
 
 
-def read_changes(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Each change of a run's files: its step and {file: SHA-256}. Damaged lines of changes.jsonl are left out."""
-    raw = read_start(folder / CHANGES, MAX_CHANGES) if (folder / CHANGES).is_file() else b""
-    for text in raw.split(b"\n"):
+def records_in(path: Path) -> Iterator[dict[str, Any]]:
+    """The JSON objects of a file: one, or, in JSON Lines, one a line. Damaged ones are left out."""
+    text = read_start(path, MAX_CHANGES) if path.is_file() else b""
+    for line in text.split(b"\n") if path.suffix == ".jsonl" else [text]:
         with suppress(ValueError, RecursionError):
-            line = json.loads(text)
-            if isinstance(line, dict) and type(line.get("step")) is int and isinstance(line.get("files"), dict):
-                yield line["step"], line["files"]
+            if isinstance(record := json.loads(line), dict):
+                yield record
+
+
+def read_changes(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Each change of a run's files: its step and {file: SHA-256}."""
+    for record in records_in(folder / CHANGES):
+        if type(record.get("step")) is int and isinstance(record.get("files"), dict):
+            yield record["step"], record["files"]
 
 
 def was_skipped(folder: Path) -> bool:
     """Whether a run, or a part of it, was trained with --skip-checks. A damaged record counts as no."""
-    names = [name for name in (ENVIRONMENT, CHANGES) if (folder / name).is_file()]
-    texts = [read_start(folder / ENVIRONMENT, MAX_CHANGES)] if ENVIRONMENT in names else []
-    texts += read_start(folder / CHANGES, MAX_CHANGES).split(b"\n") if CHANGES in names else []
-    for text in texts:
-        with suppress(ValueError, RecursionError):
-            record = json.loads(text)
-            changes = record.get("changes", []) if isinstance(record, dict) else []
-            if record.get("checks") == SKIPPED or ["checks", "passed", SKIPPED] in changes:
-                return True
-    return False
+    changes = [record.get("changes") for record in records_in(folder / CHANGES)]
+    skipped = any(isinstance(rows, list) and ["checks", "passed", SKIPPED] in rows for rows in changes)
+    return skipped or any(record.get("checks") == SKIPPED for record in records_in(folder / ENVIRONMENT))
 
 
 def read_config(folder: Path, overrides: Sequence[str] = (), tell: Tell | None = None) -> RunConfig:
@@ -381,12 +380,12 @@ def read_config(folder: Path, overrides: Sequence[str] = (), tell: Tell | None =
 def newest_run(name: str = "") -> Path:
     """The folder of a run: a path, a name in runs/, or, for "", the newest with a checkpoint. Raises UserError."""
     if name:
-        found = [path for path in (Path(name), RUNS / name) if path.is_dir()]
-        if not found:
-            known = [path.parent.name for path in RUNS.glob(f"*/{CONFIG}")]
+        candidates = [path for path in (Path(name), RUNS / name) if path.is_dir()]
+        if not candidates:
+            names = [path.parent.name for path in RUNS.glob(f"*/{CONFIG}")]
             where = f"neither {Path(name)} nor {RUNS / name} is a folder"
-            raise UserError(f"there is no run {name}: {where}{meant(name, known)}")
-        return next((path for path in found if (path / CONFIG).is_file()), found[0])
+            raise UserError(f"there is no run {name}: {where}{meant(name, names)}")
+        return next((path for path in candidates if (path / CONFIG).is_file()), candidates[0])
     entries = [path for path in RUNS.iterdir() if not path.name.startswith(".")] if RUNS.is_dir() else []
     folders = [path for path in entries if not path.is_symlink()]
     runs = [path for path in folders if (path / CONFIG).is_file()]

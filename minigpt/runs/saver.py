@@ -96,7 +96,7 @@ class Saver:
         try:
             if self.sharded:
                 return shards.save(folder, step, model, optimizer, state, seal, self.group)
-            return checkpoint.save_tensors(folder, step, model, optimizer, state, seal)
+            return checkpoint.save(folder, step, model, optimizer, state, seal)
         except (ConnectionError, Refused):
             raise
         except OSError as error:

@@ -36,20 +36,20 @@ def save(
     seal: Mapping[str, str],
     group: dist.ProcessGroup | None = None,
 ) -> Path:
-    """`checkpoint.save_tensors` by all processes of a group together; tensors have the same names in all.
+    """`checkpoint.save` by all processes of a group together; tensors have the same names in all.
 
     When this returns in any process, the checkpoint is on disk and verifies. Raises OSError in all processes if one of
     them could not write, and the folder is as before; ConnectionError if another process has ended.
     """
     tensors = {**model, **optimizer}
-    first, own = dist.get_rank(group) == 0, f"shard-{dist.get_rank(group) + 1:05d}-*"
+    first, own_files = dist.get_rank(group) == 0, f"shard-{dist.get_rank(group) + 1:05d}-*"
     try:
         (beside, *_) = _by_all(lambda: checkpoint.begin(folder, step) if first else None, group)
         assert beside is not None
         _write(tensors, dict.fromkeys(model, 1) | dict.fromkeys(optimizer, 2), beside, group)
-        sums = _by_all(lambda: {path.name: checkpoint.sum_of(path) for path in beside.glob(own)}, group)
-        every = {name: found for found_here in sums for name, found in found_here.items()}
-        finish = partial(checkpoint.finish, beside, step, every, tensors, state, seal)
+        sums = _by_all(lambda: {path.name: checkpoint.sum_of(path) for path in beside.glob(own_files)}, group)
+        all_sums = {name: entry for own_sums in sums for name, entry in own_sums.items()}
+        finish = partial(checkpoint.finish, beside, step, all_sums, tensors, state, seal)
         final, *_ = _by_all(lambda: finish() if first else beside, group)
         return final
     finally:
@@ -84,7 +84,7 @@ def _by_all(call: Callable[[], Result], group: dist.ProcessGroup | None) -> list
         answer = f"process {dist.get_rank(group)}: {error}", isinstance(error, Refused), None
     with reaching_others(surely=False):
         dist.all_gather_object(answers, answer, group)  # pickled between the processes of one training, never on disk
-    if wrong := [said for said, _, _ in answers if said]:
+    if wrong := [failure for failure, _, _ in answers if failure]:
         raise (Refused if all(refused for _, refused, _ in answers) else OSError)(wrong[0])
     return [result for _, _, result in answers]
 

@@ -73,11 +73,11 @@ def slices_of(paths: Sequence[Path]) -> dict[str, list[Slice]]:
 
     Raises ValueError, one line that names the file, for an invalid header, and OSError.
     """
-    found: dict[str, list[Slice]] = defaultdict(list)
+    slices: dict[str, list[Slice]] = defaultdict(list)
     for path in paths:
         for name, part in _slices_in(path):
-            found[name].append(part)
-    return {name: _in_order(name, parts) for name, parts in found.items()}
+            slices[name].append(part)
+    return {name: _in_order(name, parts) for name, parts in slices.items()}
 
 
 def check_header(path: Path) -> None:
@@ -102,17 +102,17 @@ def _slices_in(path: Path) -> Iterator[tuple[str, Slice]]:
         check_header(path)
         file: Any = safe_open(path, "pt")
         forms = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (it is not a dict)
-        said = (file.metadata() or {}).get(PLACES)
-        places = dict.fromkeys(forms, FIRST) if said is None else parse_json(said)
-        if not has_form(places, {str: {"saved_offsets": [int]}}) or set(places) != set(forms):
+        text = (file.metadata() or {}).get(PLACES)
+        entries = dict.fromkeys(forms, FIRST) if text is None else parse_json(text)
+        if not has_form(entries, {str: {"saved_offsets": [int]}}) or set(entries) != set(forms):
             raise ValueError(f"{PLACES} does not say where each slice begins")
         for name, form in forms.items():
-            shape, code, place = tuple(form.get_shape()), form.get_dtype(), places[name]["saved_offsets"]
+            shape, code, offsets = tuple(form.get_shape()), form.get_dtype(), entries[name]["saved_offsets"]
             if code not in TYPES:
                 raise ValueError(f"{name}: {code} is not a type that a model here has")
-            if (said is not None and len(place) != len(shape)) or min(place, default=0) < 0 or any(place[1:]):
-                raise ValueError(f"{name}: a slice that begins at {str(place)[:60]} is not whole rows")
-            yield name, Slice(path, place[0] if place else 0, shape, TYPES[code])
+            if (text is not None and len(offsets) != len(shape)) or min(offsets, default=0) < 0 or any(offsets[1:]):
+                raise ValueError(f"{name}: a slice that begins at {str(offsets)[:60]} is not whole rows")
+            yield name, Slice(path, offsets[0] if offsets else 0, shape, TYPES[code])
 
 
 def _in_order(name: str, parts: list[Slice]) -> list[Slice]:
@@ -172,8 +172,8 @@ def _read_slices(table: Table) -> Iterator[tuple[str, Slice, Tensor]]:
     for name, parts in table.items():
         for part in parts:
             by_file[part.file].append((name, part))
-    for path, found in by_file.items():
+    for path, slices in by_file.items():
         with _strictly(path):
             file: Any = safe_open(path, "pt")
-            for name, part in found:
+            for name, part in slices:
                 yield name, part, file.get_tensor(name)  # (rows, ...)

@@ -102,8 +102,8 @@ def resume(
     check_run(folder)
     with ExitStack() as after_an_error:  # a notebook keeps the error, and with it whatever belongs to this call
         lock = after_an_error.enter_context(Lock(folder)) if distributed.rank() == 0 else None
-        told = list[str]()
-        config, changes = _changed_config(folder, overrides, allow_data_change, told.append)
+        messages = list[str]()
+        config, changes = _changed_config(folder, overrides, allow_data_change, messages.append)
         shared = distributed.started()[1] > 1 and isinstance(config.training.parallel, FSDP.Config)
         saved, notes = open_checkpoint(folder, values=not shared)  # sharded: each process reads its slices later
         for note in notes:
@@ -121,8 +121,8 @@ def resume(
         text = _changed_text(trainer, saved, allow_data_change)
         _restore(trainer, saved)
         trainer.lock = lock
-        told += [f"changed: {key}: {before} -> {after}" for key, before, after in changes]
-        for line in told:  # only now: a resume that was refused has changed nothing
+        messages += [f"changed: {key}: {before} -> {after}" for key, before, after in changes]
+        for line in messages:  # only now: a resume that was refused has changed nothing
             say(line)
         if text:
             say(f"changed: the text of {config.data.source} is not the one that {folder} was trained on")
@@ -165,8 +165,8 @@ def _check_left(config: RunConfig, saved: Checkpoint, folder: Path) -> None:
     """Raises UserError if the run has no steps left."""
     done, steps = saved.state["step"], config.training.max_steps
     if done > steps or (done == steps and not saved.state["losses"]):  # losses: the last evaluation was stopped
-        own = steps == read_config(folder).training.max_steps
-        what = f"all its {steps} steps" if own else f"{done} steps, and training.max_steps={steps} leaves none to do"
+        ended = steps == read_config(folder).training.max_steps
+        what = f"all its {steps} steps" if ended else f"{done} steps, and training.max_steps={steps} leaves none to do"
         raise UserError(f"--resume: {folder} has done {what}; give it more, as in training.max_steps={2 * done}")
 
 

@@ -21,13 +21,13 @@ from torch import Tensor
 from torch.nn.utils.parametrize import is_parametrized
 
 from minigpt.attention import MultiHead
-from minigpt.config.options import Tell, build, read_tree, to_python
-from minigpt.config.overrides import override, put
+from minigpt.config.options import Tell, overridden, read_tree, to_python
+from minigpt.config.overrides import put
 from minigpt.config.strict_yaml import Node, from_python
 from minigpt.model import GPT
 from minigpt.runs.assemble import RunConfig
 from minigpt.runs.checkpoint import tensors_of
-from minigpt.system.errors import ConfigError, Mistake, UserError
+from minigpt.system.errors import Mistake, UserError
 
 WITH_HEADS = re.compile(r"blocks\.(\d+)\.attention\.(key|value|key_norm)\.(weight|bias)")
 
@@ -47,7 +47,7 @@ def swapped(config: RunConfig, overrides: Sequence[str], tell: Tell | None = Non
                 f"{argument}: only options of the model can be swapped in a run, as in "
                 "model.attention=average_softmax; a new run has its own text and training: train.py --from-run"
             )
-    return _changed(from_python(to_python(config), "the run's config"), overrides, [], tell)
+    return overridden(RunConfig, from_python(to_python(config), "the run's config"), overrides, [], tell)
 
 
 def continued(
@@ -72,21 +72,11 @@ def continued(
                 put(tree.value["model"], name, value, model.keys[name])
         else:
             tree.value["model"] = model
-    changed = _changed(tree, overrides, mistakes, tell)
+    changed = overridden(RunConfig, tree, overrides, mistakes, tell)
     if changed.data.tokenizer != config.data.tokenizer:
         kind = config.data.tokenizer.component.kind
         raise UserError(f"data.tokenizer: the weights belong to the tokenizer of their run, {kind}: leave it out")
     return changed
-
-
-def _changed(tree: Node, overrides: Sequence[str], mistakes: list[Mistake], tell: Tell | None) -> RunConfig:
-    """The config of a tree with overrides. Raises ConfigError with all mistakes."""
-    for argument in overrides:
-        try:
-            override(tree, argument, mistakes)
-        except ConfigError as error:
-            mistakes += error.mistakes
-    return build(RunConfig, tree, mistakes, tell)
 
 
 def tuned_name(folder: Path) -> str:

@@ -220,8 +220,8 @@ class Trainer:
                 file.write(f"--- step {self.run.step} ---\n{text}\n")
         except OSError as error:
             self.say(f"warning: {self.run.folder / 'samples.txt'}: {error}; training goes on without this sample")
-        shown = "\n".join("    " + line for line in text.strip("\n").splitlines())
-        self.say(f"sample at step {self.run.step}:\n{shown}")
+        indented = "\n".join("    " + line for line in text.strip("\n").splitlines())
+        self.say(f"sample at step {self.run.step}:\n{indented}")
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps besides tensors."""
@@ -288,9 +288,9 @@ class Trainer:
         if distributed.rank() > 0:
             return "".join("" for _ in predict_batches(*measured))
         predictions = predict(*measured)
-        found = score(predictions, self.expected)
+        result = score(predictions, self.expected)
         judged = verdict(self.history.evaluations, self.left_of)
-        return f"{explain_impossible(found.above or 0.0) if found.impossible else judged}\n{describe(found)}"
+        return f"{explain_impossible(result.above or 0.0) if result.impossible else judged}\n{describe(result)}"
 
     def left_of(self, step: int) -> str:
         """What is left of the weights of a step, as the end of a sentence."""

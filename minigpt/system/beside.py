@@ -82,17 +82,17 @@ def sweep(parent: Path) -> None:
 
     Folders of others are not touched: a link, a locked folder, and a folder with files but without the mark of a lock.
     """
-    found = [(path, match) for path in _entries(parent) if (match := LEFT.fullmatch(path.name))]
-    for path, match in found:
+    leftovers = [(path, match) for path in _entries(parent) if (match := LEFT.fullmatch(path.name))]
+    for path, match in leftovers:
         if match["what"] == "writing" and ((path / HOLDER).is_file() or not any(_entries(path))):
             with suppress(InUse, OSError), Lock(path):
-                discard(path, told=False)
-    for path, match in found:
+                discard(path, warns=False)
+    for path, match in leftovers:
         writing = path.with_name(f".{match['name']}.writing-{match['number']}")
         if match["what"] == "before" and not writing.exists():
             with suppress(OSError):
                 place = parent / match["name"]
-                discard(path, told=False) if place.exists() else rename(path, place)
+                discard(path, warns=False) if place.exists() else rename(path, place)
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -29,7 +29,7 @@ def part_name(name: str, kind: str = "") -> str:
     return f"{layer_name(int(words[1]))} ({' '.join([*(words[2:3] or ['block']), kind]).strip()})"
 
 
-def chosen(heads: Sequence[int], layer: int | None, head: int | None) -> list[tuple[int, int]]:
+def selected_heads(heads: Sequence[int], layer: int | None, head: int | None) -> list[tuple[int, int]]:
     """The (layer, head) that `--layer` and `--head` choose, as indices; None chooses all.
 
     `heads` has the number of heads of each layer. Raises UserError for what does not exist.
@@ -37,8 +37,8 @@ def chosen(heads: Sequence[int], layer: int | None, head: int | None) -> list[tu
     if layer is not None and not 1 <= layer <= len(heads):
         raise UserError(f"--layer {layer}: the model has the layers 1 to {len(heads)}")
     layers = range(len(heads)) if layer is None else [layer - 1]
-    found = [(i, j) for i in layers for j in range(heads[i]) if head in (None, j + 1)]
-    if not found:
+    selected = [(i, j) for i in layers for j in range(heads[i]) if head in (None, j + 1)]
+    if not selected:
         where = "a layer has" if layer is None else f"layer {layer} has"
         raise UserError(f"--head {head}: {where} the heads 1 to {max(heads[i] for i in layers)}")
-    return found
+    return selected

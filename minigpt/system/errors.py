@@ -10,9 +10,9 @@ from minigpt.system.terminal import one_line
 Mistake = tuple[str, str]  # (where, what)
 
 
-def meant(word: str, known: Iterable[str], alike: float = 0.6) -> str:
+def meant(word: str, words: Iterable[str], alike: float = 0.6) -> str:
     """The end of a message about an unknown word: the most similar known word, if its similarity is `alike` or more."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=alike)
+    near = difflib.get_close_matches(word, list(words), n=1, cutoff=alike)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 

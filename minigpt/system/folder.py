@@ -105,9 +105,9 @@ def open_plain(path: Path) -> BinaryIO:
     have the size 0.
     """
 
-    def check(found: os.stat_result) -> None:
-        kind = KINDS.get(stat.S_IFMT(found.st_mode), "a device")
-        if kind == FILE and found.st_size == 0 and os.path.realpath(path).startswith(("/proc/", "/sys/")):
+    def check(status: os.stat_result) -> None:
+        kind = KINDS.get(stat.S_IFMT(status.st_mode), "a device")
+        if kind == FILE and status.st_size == 0 and os.path.realpath(path).startswith(("/proc/", "/sys/")):
             kind = "a file of the system"
         if kind != FILE:
             raise UserError(f"{path}: {kind}, not a plain file")

@@ -61,12 +61,12 @@ class Holder(NamedTuple):
 def holder(path: Path) -> Holder:
     """Who has a lock, by the file beside it."""
     try:
-        said = parse_json(read_start(path, 2000))
-        pid, who = int(said["pid"]), f"process {int(said['pid'])} on {said['host']}"
+        record = parse_json(read_start(path, 2000))
+        pid, who = int(record["pid"]), f"process {int(record['pid'])} on {record['host']}"
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return Holder("another process")
-    here = _machine() and said.get("machine") == _machine()
-    return Holder(one_line(who), _state(pid, said.get("began")) if here else "", str(said.get("together", "")))
+    local = _machine() and record.get("machine") == _machine()
+    return Holder(one_line(who), _state(pid, record.get("began")) if local else "", str(record.get("together", "")))
 
 
 def _machine() -> str:
@@ -86,18 +86,18 @@ def _stat(pid: int) -> list[str]:
 
 def _began(pid: int) -> int | None:
     """When a process was started, in ticks of the system's clock: a number is used again, this is not."""
-    found = _stat(pid)
-    return int(found[19]) if len(found) > 19 else None
+    fields = _stat(pid)
+    return int(fields[19]) if len(fields) > 19 else None
 
 
 def _state(pid: int, began: Any) -> str:
     """The state of a process of this machine, as `Holder.state`."""
-    found = _stat(pid)
-    if not found:
+    fields = _stat(pid)
+    if not fields:
         return ENDED if _is_gone(pid) else ""  # some systems hide the processes of others
-    if _began(pid) != began or found[0] in "ZX":
+    if _began(pid) != began or fields[0] in "ZX":
         return ENDED
-    return STOPPED if found[0] in "Tt" else ""
+    return STOPPED if fields[0] in "Tt" else ""
 
 
 def _is_gone(pid: int) -> bool:
@@ -126,10 +126,10 @@ def _lock(descriptor: int, shared: bool = False) -> bool | None:
 
 
 class Claim:
-    """Locks on some files or folders, and the file `said` beside them."""
+    """Locks on some files or folders, and `holder_file` beside them."""
 
-    def __init__(self, paths: Sequence[Path], said: Path):
-        self.paths, self.said, self.descriptors = paths, said, list[int]()
+    def __init__(self, paths: Sequence[Path], holder_file: Path):
+        self.paths, self.holder_file, self.descriptors = paths, holder_file, list[int]()
         self.held, self.locks, self.ended = False, True, threading.Event()
         CLAIMS.add(self)
 
@@ -139,14 +139,14 @@ class Claim:
             locked = [self._lock(path) for path in self.paths]
             self.locks = locked != [None] * len(locked)
             if False in locked:
-                self.held = bool(together) and holder(self.said).together == together and self._share()
+                self.held = bool(together) and holder(self.holder_file).together == together and self._share()
             elif self.locks or self._is_first():
                 self.held = True
-                self._say(together)
+                self._write_holder(together)
                 self.held = not together or self._share()
             if self.held:
                 self.ended = threading.Event()
-                threading.Thread(target=_beat, args=(self.said, self.ended), daemon=True).start()
+                threading.Thread(target=_beat, args=(self.holder_file, self.ended), daemon=True).start()
         except BaseException:
             self.release()
             raise
@@ -167,30 +167,30 @@ class Claim:
 
     def _share(self) -> bool:
         """Let others share the locks, which Windows does not know."""
-        return sys.platform == "win32" or all(_lock(one, shared=True) is not False for one in self.descriptors)
+        return sys.platform == "win32" or all(_lock(file, shared=True) is not False for file in self.descriptors)
 
     def _is_first(self) -> bool:
-        """Without locks: whether this process could make the file `said`. That of a process that ended is removed."""
-        if holder(self.said).state == ENDED:
-            discard(self.said, told=False)
+        """Without locks: whether this process could make `holder_file`. That of a process that ended is removed."""
+        if holder(self.holder_file).state == ENDED:
+            discard(self.holder_file, warns=False)
         try:
-            os.close(os.open(self.said, os.O_WRONLY | os.O_CREAT | os.O_EXCL | SAFE, 0o666))
+            os.close(os.open(self.holder_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | SAFE, 0o666))
         except FileExistsError:
             return False
         return True
 
-    def _say(self, together: str) -> None:
+    def _write_holder(self, together: str) -> None:
         """Write down who has it."""
-        own = {"pid": os.getpid(), "host": platform.node(), "machine": _machine(), "began": _began(os.getpid())}
-        descriptor = os.open(self.said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | SAFE, 0o666)
+        record = {"pid": os.getpid(), "host": platform.node(), "machine": _machine(), "began": _began(os.getpid())}
+        descriptor = os.open(self.holder_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | SAFE, 0o666)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(own | {"together": together}, file)
+            json.dump(record | {"together": together}, file)
 
     def release(self, whole: bool = False) -> None:
-        """Let it go. The last process removes `said`, and, if `whole`, the files that were locked."""
-        if self.held and all(_lock(one) is not False for one in self.descriptors):
-            for path in (self.said, *(self.paths if whole else ())):
-                discard(path, told=False)
+        """Let it go. The last process removes `holder_file`, and, if `whole`, the files that were locked."""
+        if self.held and all(_lock(file) is not False for file in self.descriptors):
+            for path in (self.holder_file, *(self.paths if whole else ())):
+                discard(path, warns=False)
         self._close()
 
     def _close(self) -> None:
@@ -217,11 +217,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
-def _beat(said: Path, ended: threading.Event) -> None:
+def _beat(holder_file: Path, ended: threading.Event) -> None:
     """Renew the time of change of a file until the end."""
     while not ended.wait(PULSE):
         with suppress(OSError):
-            os.utime(said)
+            os.utime(holder_file)
 
 
 class Lock(AbstractContextManager["Lock"]):
@@ -235,12 +235,12 @@ class Lock(AbstractContextManager["Lock"]):
     def __init__(self, folder: Path, together: str = ""):
         """Processes that give the same word `together` have it together. Raises InUse, which names the process that
         has the folder, and OSError."""
-        whole = [folder] if sys.platform != "win32" else []
-        self.claim = Claim([*whole, folder / LOCK], folder / HOLDER)
+        itself = [folder] if sys.platform != "win32" else []
+        self.claim = Claim([*itself, folder / LOCK], folder / HOLDER)
         until = time.monotonic() + (HANDOVER if together else 0)
-        while not (taken := self.claim.take(together)) and time.monotonic() < until:
+        while not (acquired := self.claim.take(together)) and time.monotonic() < until:
             time.sleep(0.05)
-        if not taken:
+        if not acquired:
             more = "" if self.claim.locks else f" (if it has ended, remove {folder / HOLDER}: this disk has no locks)"
             raise InUse(f"{folder} is in use by {holder(folder / HOLDER)}{more}: two runs cannot share a folder")
 
@@ -259,28 +259,28 @@ def one_at_a_time(path: Path, what: str) -> Iterator[None]:
     file begins again. Raises InUse if the process that has the lock shows for SILENCE seconds that it does not live.
     """
     claim = Claim([path], path.with_name(path.name + HOLDER))
-    taken = claim.take()
-    while not taken:
-        now = holder(claim.said)
-        taken = any(progress(_tries(claim, now, what), f"waiting, {now} {what}"))
+    acquired = claim.take()
+    while not acquired:
+        owner = holder(claim.holder_file)
+        acquired = any(progress(_tries(claim, owner, what), f"waiting, {owner} {what}"))
     try:
         yield
     finally:
         claim.release(whole=True)
 
 
-def _tries(claim: Claim, now: Holder, what: str) -> Iterator[bool]:
+def _tries(claim: Claim, owner: Holder, what: str) -> Iterator[bool]:
     """Try to take a lock until it could be had, or another process has it."""
-    seen, since = -1, time.monotonic()
-    while holder(claim.said) == now:
+    last_beat, since = -1, time.monotonic()
+    while holder(claim.holder_file) == owner:
         time.sleep(0.1)
-        beat = claim.said.stat().st_mtime_ns if claim.said.exists() else -1
-        if beat != seen:
-            seen, since = beat, time.monotonic()
+        beat = claim.holder_file.stat().st_mtime_ns if claim.holder_file.exists() else -1
+        if beat != last_beat:
+            last_beat, since = beat, time.monotonic()
         if time.monotonic() - since > SILENCE:
-            file = claim.paths[0] if claim.locks else claim.said
+            file = claim.paths[0] if claim.locks else claim.holder_file
             hint = f"end it, or, if it has ended, remove {file}; and start again"
-            raise InUse(f"{now} {what}, and has given no sign of life for {SILENCE:g} s: {hint}")
+            raise InUse(f"{owner} {what}, and has given no sign of life for {SILENCE:g} s: {hint}")
         if claim.take():
             yield True
             return

@@ -14,12 +14,12 @@ def free_memory(proc: Path = PROC, cgroup: Path = CGROUP) -> int | None:
     """
     try:
         lines = (proc / "meminfo").read_text(encoding="ascii").splitlines()
-        found = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+        available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
     except (OSError, StopIteration, ValueError):
         return None
     try:
         limit, used = (int((cgroup / name).read_text(encoding="ascii")) for name in ("memory.max", "memory.current"))
         counts = dict(line.split() for line in (cgroup / "memory.stat").read_text(encoding="ascii").splitlines())
-        return min(found, limit - used + int(counts["inactive_file"]) + int(counts["active_file"]))
+        return min(available, limit - used + int(counts["inactive_file"]) + int(counts["active_file"]))
     except (OSError, ValueError, KeyError):  # no such limit
-        return found
+        return available

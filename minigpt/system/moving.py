@@ -45,12 +45,12 @@ def remove(path: Path, patience: float | None = None) -> None:
     patiently(call, f"{path} cannot be removed", patience)
 
 
-def discard(path: Path, told: bool = True) -> None:
+def discard(path: Path, warns: bool = True) -> None:
     """`remove` for what nobody needs: raises no OSError. What stays is told in a line, or, untold, tried only once."""
     try:
-        remove(path, None if told else 0.0)
+        remove(path, None if warns else 0.0)
     except OSError as error:
-        if told:
+        if warns:
             complain(one_line(f"warning: {path} stays there: {error}"))
 
 

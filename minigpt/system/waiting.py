@@ -1,21 +1,25 @@
 """Waiting: what takes longer than two seconds reports its progress, and Ctrl-C stops it.
 
-Loops of this package go through `progress`. A call into a library that does not check for signals goes through
+Progress is a tqdm bar on a terminal, the notebook's own in a notebook with ipywidgets, and lines elsewhere. Loops of
+this package go through `progress`, which makes a bar after two seconds: one with tqdm's own `delay` appears as soon
+as a line is printed above the bars. A call into a library that does not check for signals goes through
 `interruptible`; one that must stay in its thread, such as torch's, is shown by `heartbeat`, and `signals.py` ends it.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import math
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from time import perf_counter
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from minigpt.system.bars import bar as progress_bar
-from minigpt.system.bars import shows_bars
+from tqdm import tqdm
+
 from minigpt.system.terminal import complain, one_line
 
 QUIET_SECONDS = 2.0  # how long nothing is printed
@@ -23,8 +27,33 @@ QUIET_SECONDS = 2.0  # how long nothing is printed
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-
 UNSEEN = ContextVar("UNSEEN", default=False)  # each thread has its own
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook: Jupyter's, VS Code's, Colab's."""
+    get = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    return get is not None and hasattr(get(), "kernel")
+
+
+def has_widgets() -> bool:
+    """Whether this is a notebook that can draw bars of its own, and the main thread, whose cell shows them."""
+    in_cell = in_notebook() and threading.current_thread() is threading.main_thread()
+    return in_cell and importlib.util.find_spec("ipywidgets") is not None
+
+
+def shows_bars() -> bool:
+    """Whether bars are shown, on a terminal or in a notebook with ipywidgets; elsewhere lines are printed."""
+    return sys.stderr.isatty() or has_widgets()
+
+
+def progress_bar(visible: bool = True, **options: Any) -> Any:
+    """A tqdm bar on stderr with tqdm's `options`, disabled unless it is `visible` and somebody can see it."""
+    if visible and has_widgets():
+        from tqdm.notebook import tqdm as notebook_tqdm
+
+        return notebook_tqdm(**options)
+    return tqdm(file=sys.stderr, disable=not (visible and shows_bars()), **options)
 
 
 @contextmanager
@@ -55,8 +84,8 @@ def progress(items: Iterable[Item], what: str, total: int | None = None, unit: s
                 bar.update()
             elif passed >= due and shows_bars():
                 form = None if unit else "{desc}: {elapsed}"
-                words = {"desc": one_line(what), "unit": f" {unit}", "bar_format": form}
-                bar = progress_bar(True, total=total, initial=done, leave=False, **words)
+                words: dict[str, Any] = {"desc": one_line(what), "unit": f" {unit}", "bar_format": form}
+                bar = progress_bar(total=total, initial=done, leave=False, **words)
             elif passed >= due:
                 of = "" if total is None else f" of {total:,}"
                 how_far = f"{done:,}{of} {unit}, " if unit else ""

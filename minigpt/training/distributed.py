@@ -81,14 +81,14 @@ def started() -> tuple[int, int]:
 
     Raises UserError if torchrun's variables are incomplete or wrong: the process would print nothing, or wait for ever.
     """
-    said = {name: os.environ[name] for name in TORCHRUN if name in os.environ}
-    numbers = {name: text for name, text in said.items() if name != "MASTER_ADDR"}
+    variables = {name: os.environ[name] for name in TORCHRUN if name in os.environ}
+    numbers = {name: text for name, text in variables.items() if name != "MASTER_ADDR"}
     wrong = [f"{name}={text[:40]!r}" for name, text in numbers.items() if not re.fullmatch("[0-9]{1,5}", text)]
-    rank, world = (0, 1) if wrong else (int(said.get("RANK", 0)), int(said.get("WORLD_SIZE", 1)))
+    rank, world = (0, 1) if wrong else (int(variables.get("RANK", 0)), int(variables.get("WORLD_SIZE", 1)))
     if not wrong and rank >= world:
         wrong = [f"RANK={rank} of WORLD_SIZE={world}"]
-    if not wrong and world > 1 and len(said) < len(TORCHRUN):
-        wrong = [f"WORLD_SIZE={world} without {', '.join(name for name in TORCHRUN if name not in said)}"]
+    if not wrong and world > 1 and len(variables) < len(TORCHRUN):
+        wrong = [f"WORLD_SIZE={world} without {', '.join(name for name in TORCHRUN if name not in variables)}"]
     if wrong:
         hint = "start several processes with torchrun, which sets all of them, or unset them"
         raise UserError(f"the environment says {', '.join(wrong)}: {hint}")
@@ -165,14 +165,14 @@ def summed(number: torch.Tensor) -> torch.Tensor:
     return number
 
 
-def exchange(sent: torch.Tensor, there: list[int], back: list[int]) -> torch.Tensor:
-    """All-to-all: send `there[i]` numbers of `sent` to process i, and return `back[i]` numbers from each process i.
+def exchange(sent: torch.Tensor, outgoing: list[int], incoming: list[int]) -> torch.Tensor:
+    """All-to-all: send `outgoing[i]` numbers of `sent` to process i, and return `incoming[i]` numbers from it.
 
-    `sent` is (sum(there),), in the order of the processes; the result is (sum(back),).
+    `sent` is (sum(outgoing),), in the order of the processes; the result is (sum(incoming),).
     """
-    received = sent.new_empty(sum(back))
+    received = sent.new_empty(sum(incoming))
     with reaching_others():
-        dist.all_to_all_single(received, sent, back, there)
+        dist.all_to_all_single(received, sent, incoming, outgoing)
     return received
 
 

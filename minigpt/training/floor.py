@@ -133,16 +133,16 @@ def expectations(corpus: Corpus, tokenizer: Tokenizer) -> Expected | None:
     ids = [tokenizer.encode(text) for text in texts]  # (characters,) each
     if any(len(i) != len(text) for i, text in zip(ids, texts)):
         return None
-    shown = progress(texts, f"reading the validation {language.plural}", len(texts), language.plural)
-    asked = [language.answers(text) or slice(not number, None) for number, text in enumerate(texts)]
-    readings = [language.read(text).part(some) for text, some in zip(shown, asked)]
+    watched = progress(texts, f"reading the validation {language.plural}", len(texts), language.plural)
+    scored = [language.answers(text) or slice(not number, None) for number, text in enumerate(texts)]
+    readings = [language.read(text).part(part) for text, part in zip(watched, scored)]
     letters = _ids_of({letter for reading in readings for options in reading.support for letter in options}, tokenizer)
     targets = sum(len(reading.takes) for reading in readings)
-    support, place = np.zeros((targets, tokenizer.vocab_size), np.bool_), 0  # (N, V)
+    support, row = np.zeros((targets, tokenizer.vocab_size), np.bool_), 0  # (N, V)
     for reading in progress(readings, "listing the possible characters", len(readings), language.plural):
         for options in reading.support:
-            support[place, [letters[letter] for letter in options if letter in letters]] = True
-            place += 1
+            support[row, [letters[letter] for letter in options if letter in letters]] = True
+            row += 1
     takes = np.array([language.takes.index(name) for reading in readings for name in reading.takes])  # (N,)
     ideal = -np.log([p for reading in readings for p in reading.ideal])  # (N,)
     forgetful = -np.log([p for reading in readings for p in reading.forgetful])  # (N,)
@@ -151,22 +151,22 @@ def expectations(corpus: Corpus, tokenizer: Tokenizer) -> Expected | None:
 
 def _ids_of(letters: set[str], tokenizer: Tokenizer) -> dict[str, int]:
     """The id of each letter that the tokenizer knows."""
-    found = {}
+    ids = {}
     for letter in letters:
         with suppress(UserError):
-            found[letter] = int(tokenizer.encode(letter)[0])
-    return found
+            ids[letter] = int(tokenizer.encode(letter)[0])
+    return ids
 
 
 def predict(
     model: GPT, dataset: Dataset, config: TrainingConfig, expected: Expected | None, batches: int | None = None
 ) -> Predictions:
     """Predict every target of the validation split, or with `batches` of its first batches; windows do not overlap."""
-    found: Iterator[Predictions] = islice(predict_batches(model, dataset, config, expected), batches)
+    predictions: Iterator[Predictions] = islice(predict_batches(model, dataset, config, expected), batches)
     if batches is None:
-        whole = -(-dataset.window_count("val") // config.batch_size)
-        found = progress(found, "measuring what is above the floor", whole, "batches")
-    return joined(list(found))
+        batch_count = -(-dataset.window_count("val") // config.batch_size)
+        predictions = progress(predictions, "measuring what is above the floor", batch_count, "batches")
+    return joined(list(predictions))
 
 
 @torch.no_grad()
@@ -180,9 +180,9 @@ def predict_batches(
         for x, y in dataset.windows("val", config.batch_size):
             with precision:
                 logits = model(x.to(model.device))  # (B, T, V)
-            asked = y != IGNORED  # (B, T)
-            log_p = logits[asked.to(model.device)].float().log_softmax(-1).cpu()  # (n, V): row by row, as the text goes
-            targets = y[asked]  # (n,)
+            valid = y != IGNORED  # (B, T)
+            log_p = logits[valid.to(model.device)].float().log_softmax(-1).cpu()  # (n, V): row by row, as the text goes
+            targets = y[valid]  # (n,)
             losses = -log_p.gather(1, targets[:, None])[:, 0]  # (n,)
             p = log_p.exp() if support is None else log_p.exp() * support[done : done + len(targets)]  # (n, V)
             done += len(targets)
@@ -207,36 +207,36 @@ def score(predictions: Predictions, expected: Expected | None, characters: int |
     loss = float(predictions.losses.sum()) / (characters or n)
     if expected is None:
         return Score(loss, characters or n)
-    seen = expected.first(n)
-    floor, forgetful = float(seen.ideal.sum()) / n, float(seen.forgetful.sum()) / n
-    names = {name: _remembered(predictions, seen, seen.takes == place, name) for place, name in enumerate(seen.names)}
+    part = expected.first(n)
+    floor, forgetful = float(part.ideal.sum()) / n, float(part.forgetful.sum()) / n
+    names = {name: _remembered(predictions, part, part.takes == index, name) for index, name in enumerate(part.names)}
     return Score(loss, n, floor, forgetful - floor, loss - floor, {k: row for k, row in names.items() if row})
 
 
-def describe(found: Score) -> str:
+def describe(result: Score) -> str:
     """A score with a known floor as text: its distance, and a line for each name."""
-    impossible = ", which is impossible" if found.impossible else ""
+    impossible = ", which is impossible" if result.impossible else ""
     lines = [
-        f"above the floor: {found.above:.4f} nats a character{impossible} (the floor, {found.floor:.4f}, is the loss "
-        f"of the ideal reader, who remembers the whole text; the forgetful reader's is {found.forgetful:.4f} higher)",
+        f"above the floor: {result.above:.4f} nats a character{impossible} (the floor, {result.floor:.4f}, is the loss "
+        f"of the ideal reader, who remembers the whole text; the forgetful reader's is {result.forgetful:.4f} higher)",
         f"{'to predict it takes':>20}  {'accuracy':>8}  {'remembered':>10}  characters",
     ]
-    for name, row in found.names.items():
+    for name, row in result.names.items():
         remembered = "" if row.remembered is None else f"{row.remembered:.3f}"
         lines.append(f"{name:>20}  {row.accuracy:>8.3f}  {remembered:>10}  {row.characters:>10,}")
     return "\n".join(lines)
 
 
 def _remembered(
-    predictions: Predictions, expected: Expected, mine: npt.NDArray[np.bool_], name: str
+    predictions: Predictions, expected: Expected, selected: npt.NDArray[np.bool_], name: str
 ) -> Remembered | None:
-    """How well the targets are predicted for which `mine` (N,) is true; None if there are none."""
-    count = int(mine.sum())
+    """How well the targets are predicted for which `selected` (N,) is true; None if there are none."""
+    count = int(selected.sum())
     if not count:
         return None
-    accuracy = predictions.possible[mine].mean() if name == "free" else predictions.hit[mine].mean()
-    gap = (predictions.losses[mine] - expected.ideal[mine]).mean()
-    price = (expected.forgetful[mine] - expected.ideal[mine]).mean()
+    accuracy = predictions.possible[selected].mean() if name == "free" else predictions.hit[selected].mean()
+    gap = (predictions.losses[selected] - expected.ideal[selected]).mean()
+    price = (expected.forgetful[selected] - expected.ideal[selected]).mean()
     remembered = float(1 - gap / price) if name not in NO_MEMORY else None
     return Remembered(count, float(accuracy), float(gap), float(price), remembered)
 

@@ -32,7 +32,6 @@ from minigpt.system.waiting import heartbeat, progress
 from minigpt.text.dataset import IGNORED, Dataset, Split
 from minigpt.training import distributed
 from minigpt.training.lora import LoRAConfig
-from minigpt.training.memory import evaluated_at_once
 from minigpt.training.optimizer import AdamW, Optimizer, schedule
 from minigpt.training.parallel import DDP, Parallel, summed_later
 from minigpt.training.recompute import recomputing
@@ -101,6 +100,10 @@ class TrainingConfig(Options):
         if self.cuda_graphs and self.micro_batch_size is not None:
             yield "cuda_graphs", "a replay overwrites the gradients of the one before: leave micro_batch_size out"
 
+    def windows_at_once(self, rows: int) -> int:
+        """The size of a micro-batch, where a process has `rows` windows of a step."""
+        return min(self.micro_batch_size or rows, rows)
+
 
 Evaluation = tuple[int, float, float]  # step, mean training loss since the evaluation before, validation loss
 
@@ -136,10 +139,10 @@ class EvaluationStopped(Exception):
 
 def choose_device(name: str) -> torch.device:
     """The device that a config names. Raises UserError if it is not available."""
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
-        name = next(device for device, available in there.items() if available)
-    if not there[name]:
+        name = next(device for device, is_there in available.items() if is_there)
+    if not available[name]:
         raise UserError(f"training.device: {name} is not available here; use auto or cpu")
     if name == "cuda" and distributed.world() > 1:
         return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
@@ -153,6 +156,7 @@ def with_threads(config: TrainingConfig) -> TrainingConfig:
 
 Forward = Callable[[Tensor], Tensor]  # ids (B, T) -> logits (B, T, V)
 FLOAT32: AbstractContextManager[None] = nullcontext()
+EVALUATED = 4096  # tokens at a time in evaluation, at least: small batches are slow
 NARROW = 64  # n_embd: in narrower models, casting to bfloat16 takes a CPU about as long as its products save
 
 
@@ -161,8 +165,8 @@ def has_bfloat16(device: torch.device) -> bool:
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     if device.type == "cpu" and hasattr(torch.cpu, "get_capabilities"):
-        there = torch.cpu.get_capabilities()
-        return any(there.get(name, False) for name in ("amx_bf16", "avx512_bf16", "bf16"))
+        capabilities = torch.cpu.get_capabilities()
+        return any(capabilities.get(name, False) for name in ("amx_bf16", "avx512_bf16", "bf16"))
     return False
 
 
@@ -171,8 +175,8 @@ def mixed_precision(config: TrainingConfig, model: GPT) -> AbstractContextManage
     device = model.device
     auto = has_bfloat16(device) and (device.type != "cpu" or model.config.n_embd >= NARROW)
     enabled = config.precision == "bfloat16" or (config.precision == "auto" and auto)
-    kept = not is_sharded(model)  # the casts that autocast keeps until a pass ends would be the whole model
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=enabled, cache_enabled=kept)
+    keeps_casts = not is_sharded(model)  # the casts that autocast keeps until a pass ends would be the whole model
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=enabled, cache_enabled=keeps_casts)
 
 
 def next_token_loss(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
@@ -209,14 +213,14 @@ def train(
         add_up_single(model)
         norm = clip(model, config.grad_clip)  # ()
         unread.add(step + 1, loss, optimizer.base_rates[-1][0] * factor, norm, config.batch_size * x.shape[1])
-        reads, found = wanted(step + 1) or not optimizer.skips, list[Record]()
+        reads, records = wanted(step + 1) or not optimizer.skips, list[Record]()
         try:
-            found = unread.read() if reads else found
+            records = unread.read() if reads else records
             take_step(optimizer, factor, step, None if reads else unread.skip())
         except Diverged:
-            yield from timed(found[:-1] or unread.before(step + 1), perf_counter() - began)
+            yield from timed(records[:-1] or unread.before(step + 1), perf_counter() - began)
             raise
-        yield from timed(found, perf_counter() - began)
+        yield from timed(records, perf_counter() - began)
 
 
 def fit(
@@ -315,14 +319,14 @@ def accumulate(
     `begins` (B, T) is true where a document begins: a token then sees only its own document. None: a token sees its
     whole window.
     """
-    size, total = config.micro_batch_size or len(x), torch.zeros((), device=model.device)
-    losses, left = BatchLoss(model) if losses is None else losses, -(-len(x) // size)
+    size, total = config.windows_at_once(len(x)), torch.zeros((), device=model.device)
+    losses, remaining = BatchLoss(model) if losses is None else losses, -(-len(x) // size)
     targets, rows = distributed.total(float((y != IGNORED).sum()), float(len(x)))  # before y is on another device
     x, y = (ids.to(model.device, non_blocking=model.device.type == "cuda") for ids in (x, y))  # (B, T) each
     divided = repeat(None) if begins is None else begins.split(size)
     for (inputs, outputs, begin), own in in_step(zip(x.split(size), y.split(size), divided), is_sharded(model)):
-        left -= 1
-        with within_documents(model, begin), summed_later(losses) if left > 0 else nullcontext():
+        remaining -= 1
+        with within_documents(model, begin), summed_later(losses) if remaining > 0 else nullcontext():
             loss, everything = losses(inputs, outputs, targets, rows, own)  # (), ()
             everything.backward()
         total += loss  # not read yet: the device goes on with the next micro-batch
@@ -343,6 +347,11 @@ def own_rows() -> slice:
     return slice(distributed.rank(), None, distributed.world())
 
 
+def evaluated_at_once(micro_batch: int, T: int) -> int:
+    """How many windows of T positions are evaluated at a time: a micro-batch, or more if that is few tokens."""
+    return max(micro_batch, EVALUATED // T)
+
+
 @torch.no_grad()
 def evaluate(
     model: GPT,
@@ -360,13 +369,13 @@ def evaluate(
     """
     losses, count, stopped = list[Tensor](), 0.0, 0.0  # () each; none is read before the end
     precision, rows = mixed_precision(config, model), -(-config.batch_size // distributed.world())
-    size = evaluated_at_once(min(config.micro_batch_size or rows, rows), dataset.block_size)
-    found = islice(dataset.windows(split, size, own_rows()), batches)
-    whole = -(-dataset.window_count(split) // (size * distributed.world()))
+    size = evaluated_at_once(config.windows_at_once(rows), dataset.block_size)
+    windows = islice(dataset.windows(split, size, own_rows()), batches)
+    batch_count = -(-dataset.window_count(split) // (size * distributed.world()))
     first, sharded = distributed.rank() == 0, is_sharded(model)
-    shown = progress(found, "evaluating", batches or whole, "batches") if first else found
+    watched = progress(windows, "evaluating", batches or batch_count, "batches") if first else windows
     with eval_mode(model):
-        for (x, y), own in in_step(shown, sharded):
+        for (x, y), own in in_step(watched, sharded):
             if distributed.largest(stop()) if sharded else stop():
                 stopped = 1.0
                 break

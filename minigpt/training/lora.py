@@ -42,12 +42,12 @@ def adapted_layers(model: GPT, config: LoRAConfig) -> dict[str, nn.Linear]:
     """The layers that get adapters, by name. Raises UserError for a target that the model does not have, and for a
     layer whose output is not its input times a weight of its own: an adapter could not be merged into it."""
     linear = {f"blocks.{name}": m for name, m in model.blocks.named_modules() if isinstance(m, nn.Linear)}
-    found = {target: [name for name in linear if f".{name}".endswith(f".{target}")] for target in config.targets}
-    for target, names in found.items():
+    matches = {target: [name for name in linear if f".{name}".endswith(f".{target}")] for target in config.targets}
+    for target, names in matches.items():
         if not names:
-            known = ", ".join(dict.fromkeys(name.split(".", 2)[2] for name in linear))
-            raise UserError(f"training.lora.targets: no layer of this model is called {target!r} (there are: {known})")
-    adapted = {name: layer for name, layer in linear.items() if any(name in names for names in found.values())}
+            layers = ", ".join(dict.fromkeys(name.split(".", 2)[2] for name in linear))
+            raise UserError(f"training.lora.targets: no layer of this model is called {target!r} (there are: {layers})")
+    adapted = {name: layer for name, layer in linear.items() if any(name in names for names in matches.values())}
     for name, layer in adapted.items():
         if type(layer).forward is not nn.Linear.forward or has_hooks(layer) or is_parametrized(layer):
             what = "has a forward, a hook or a parametrisation of its own, which merging its adapter would change"
@@ -78,19 +78,19 @@ def merged(tensors: Mapping[str, Tensor], config: LoRAConfig) -> dict[str, Tenso
     Weights of adapted layers become W (out, in) + alpha / rank * B (out, rank) A (rank, in); all others stay.
     """
     plain = [name for name in tensors if ".lora_" not in name]
-    found = {name.replace(BASE, "."): tensors[name] for name in plain}
+    weights = {name.replace(BASE, "."): tensors[name] for name in plain}
     layers = {name.removesuffix(A).removesuffix(B) for name in tensors if ".lora_" in name}
     for layer in sorted(layers):
-        down, up, weight = tensors.get(layer + A), tensors.get(layer + B), found.get(f"{layer}.weight")
+        down, up, weight = tensors.get(layer + A), tensors.get(layer + B), weights.get(f"{layer}.weight")
         if down is None or up is None or weight is None or {down.ndim, up.ndim, weight.ndim} != {2}:
             raise ValueError(f"{layer}: an adapter without its other half, or without its layer")
         fits = weight.shape == (len(up), down.shape[1]) and up.shape[1] == len(down) == config.rank
         if not fits or not down.dtype == up.dtype == weight.dtype or not weight.is_floating_point():
             raise ValueError(f"{layer}: an adapter of another size or type than its layer")
-        found[f"{layer}.weight"] = weight + config.alpha / config.rank * (up @ down)  # (out, in)
-    if len(found) < len(plain):
+        weights[f"{layer}.weight"] = weight + config.alpha / config.rank * (up @ down)  # (out, in)
+    if len(weights) < len(plain):
         raise ValueError("a layer is there twice, with an adapter and without one")
-    return found
+    return weights
 
 
 @torch.no_grad()

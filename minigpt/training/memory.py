@@ -1,6 +1,7 @@
 """Does it fit into memory? The bytes that a command will need are computed from its config; nothing is allocated.
 
-The sums are lower bounds: a refused command would have been killed by the system, or would have swapped for hours.
+The sums are lower bounds: a refused command would have been killed by the system, or would have swapped for hours. A
+training that is near the limit is also simulated (`planning/fits.py`).
 
 B windows at a time, T positions of a window, D model width, V vocabulary.
 """
@@ -8,8 +9,8 @@ B windows at a time, T positions of a window, D model width, V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -27,14 +28,15 @@ from minigpt.model import GPT, MLP, Block, ModelConfig
 from minigpt.model.mlp import GELU
 from minigpt.system.errors import UserError
 from minigpt.system.memory import free_memory
-from minigpt.training.lora import LoRAConfig, adapter_parameters
+from minigpt.training.loop import TrainingConfig, evaluated_at_once
+from minigpt.training.lora import adapter_parameters
+from minigpt.training.parallel import FSDP
 
 NUMBER = 4  # bytes of a float32
 TRAINING_BYTES = 4 * NUMBER  # a parameter in float32: itself, its gradient, and AdamW's two moments
 VIEW = 500  # bytes, about, that Python and torch need for a view of a tensor, without its numbers
 LARGE = 1 << 28  # bytes: a checkpoint of this size in one process is copied, and written while training goes on
 COPIES = 3  # times the size of a checkpoint, at most: the copy, and the two files while they are written
-EVALUATED = 4096  # tokens at a time in evaluation, at least: small batches are slow
 
 MODEL, WEIGHTS = "the weights", "the weights, gradients and optimizer"
 BATCH, ACTIVATIONS, LOGITS = "the batch", "the activations", "the logits"
@@ -49,15 +51,54 @@ LOWER = {  # part -> the options that make it smaller
     MAPS: "model.block_size, or give a shorter text",
 }
 
-Parts = Mapping[str, int]  # part -> bytes
+Parts = dict[str, int]  # part -> bytes
 Part = TypeVar("Part", bound=nn.Module)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one of the processes of a training does."""
+
+    config: ModelConfig
+    vocab_size: int
+    training: TrainingConfig
+    gpu: bool = False
+    ranks: int = 1  # processes that train together as `training.parallel` says
+
+    @property
+    def rows(self) -> int:
+        """Windows of a step in this process."""
+        return -(-self.training.batch_size // self.ranks)
+
+    @property
+    def micro_batch(self) -> int:
+        """Windows at a time."""
+        return self.training.windows_at_once(self.rows)
+
+    @property
+    def evaluated(self) -> int:
+        """Windows at a time in an evaluation."""
+        return evaluated_at_once(self.micro_batch, self.config.block_size)
+
+    @property
+    def shared(self) -> bool:
+        """Whether the processes share the model."""
+        return self.ranks > 1 and isinstance(self.training.parallel, FSDP.Config)
+
+    def share(self, number: int) -> int:
+        """How many of `number` bytes of the whole model are in this process."""
+        return -(-number // self.ranks) if self.shared else number
+
+    def having(self, **options: Any) -> Job:
+        """The same with other options of the training."""
+        return replace(self, training=replace(self.training, **options))
 
 
 ELEMENTWISE = {"add", "sub", "mul", "div", "neg", "exp", "expm1", "log", "log1p", "logit", "sqrt", "pow",
                "__rsub__", "__rpow__", "__rdiv__"}  # fmt: skip
 
 
-class Unfilled(TorchFunctionMode):
+class MetaInit(TorchFunctionMode):
     """Fills no tensor: the meta device stores no values, and torch would import its compiler to make them."""
 
     def __torch_function__(
@@ -103,7 +144,7 @@ def outline(config: ModelConfig, vocab_size: int) -> GPT:
 def outlined(make: Callable[[], Part]) -> Part:
     """What `make` returns, built on the meta device where that is possible."""
     try:
-        with torch.device("meta"), Unfilled():
+        with torch.device("meta"), MetaInit():
             return make()
     except (RuntimeError, NotImplementedError):
         return make()
@@ -111,15 +152,11 @@ def outlined(make: Callable[[], Part]) -> Part:
 
 def parameter_count(config: ModelConfig, vocab_size: int) -> int:
     """How many parameters a model would have; one layer at a time is made, because layers of one kind may differ."""
-
-    def block(layer: int) -> nn.Module:
-        made: nn.Module = config.block.component(config, layer)
-        return made
-
     plain = replace(config, n_layer=1, attention=AverageSoftmax.Config(), block=Block.Config())
     part = outline(plain, vocab_size)  # the embeddings, the last norm, the head
     others = parameters_in(part) - parameters_in(part.blocks)
-    return others + sum(parameters_in(outlined(partial(block, layer))) for layer in range(config.n_layer))
+    block: Callable[..., nn.Module] = config.block.component
+    return others + sum(parameters_in(outlined(partial(block, config, layer))) for layer in range(config.n_layer))
 
 
 def parameters_in(module: nn.Module) -> int:
@@ -127,25 +164,27 @@ def parameters_in(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def training_parts(
-    config: ModelConfig, vocab_size: int, batch_size: int, micro_batch_size: int | None, lora: LoRAConfig | None = None
-) -> Parts:
-    """The bytes of a training step, by part. With `lora`, only the adapters have gradients and moments."""
-    T, B = config.block_size, min(micro_batch_size or batch_size, batch_size)
-    weights = parameter_count(config, vocab_size) * (NUMBER if lora else TRAINING_BYTES)
-    adapters = adapter_parameters(outline(config, vocab_size), lora) * TRAINING_BYTES if lora else 0
-    logits = max((2 if config.head_cap is None else 3) * B, evaluated_at_once(B, T)) * T * vocab_size  # and gradients
+def training_parts(job: Job) -> Parts:
+    """The bytes of a training step in one process, by part, at least."""
+    config, T, B = job.config, job.config.block_size, job.micro_batch
+    logits = max((2 if config.head_cap is None else 3) * B, job.evaluated) * T * job.vocab_size  # and gradients
+    activations = B * T * activation_bytes(config) + sum(scores_bytes(config, T))
+    if job.training.checkpoint_activations:
+        activations //= config.n_layer  # of one block at a time
     return {
-        WEIGHTS: weights + adapters,
-        BATCH: 4 * 8 * batch_size * (T + 1) + 2 * VIEW * (batch_size // B),  # positions, windows, x and y: int64
-        ACTIVATIONS: B * T * activation_bytes(config) + sum(scores_bytes(config, T)),
+        WEIGHTS: job.share(weight_bytes(job)),
+        BATCH: 4 * 8 * job.rows * (T + 1) + 2 * VIEW * (job.rows // B),  # positions, windows, x and y: int64
+        ACTIVATIONS: activations,
         LOGITS: NUMBER * logits,
     }
 
 
-def evaluated_at_once(micro_batch: int, T: int) -> int:
-    """How many windows of T positions are evaluated at a time: a micro-batch, or more if that is few tokens."""
-    return max(micro_batch, EVALUATED // T)
+def weight_bytes(job: Job) -> int:
+    """The bytes of the whole model's weights, gradients and moments: with adapters, only they have the latter two."""
+    weights, lora = parameter_count(job.config, job.vocab_size), job.training.lora
+    if lora is None:
+        return weights * TRAINING_BYTES
+    return weights * NUMBER + adapter_parameters(outline(job.config, job.vocab_size), lora) * TRAINING_BYTES
 
 
 def activation_bytes(config: ModelConfig) -> int:
@@ -182,25 +221,25 @@ def cache_bytes(config: ModelConfig) -> int:
     A state of fixed size takes less than the weights that write it, and is left out.
     """
     layers = make_fast(outline(replace(config, mlp=GELU.Config(width=1)), 1)).attentions()
-    widths = [kept_width(layer, config.n_embd) for layer in layers]
-    return NUMBER * sum(kept_positions(a.make_cache(config.block_size)) * width for a, width in zip(layers, widths))
+    widths = [cached_width(layer, config.n_embd) for layer in layers]
+    return NUMBER * sum(cached_positions(a.make_cache(config.block_size)) * width for a, width in zip(layers, widths))
 
 
-def kept_positions(past: Past) -> int:
+def cached_positions(past: Past) -> int:
     """How many positions a cache has room for."""
     if isinstance(past, WindowCache):
         return past.sinks + past.window
     return past.capacity if isinstance(past, KVCache) else 0
 
 
-def kept_width(layer: Attention, D: int) -> int:
+def cached_width(layer: Attention, D: int) -> int:
     """How many numbers a layer caches for a position, by its matrices: keys and values, or their latent."""
     if type(layer).qkv is Attention.qkv:
         return 2 * D  # keys and values are x itself
     names = ("latent",) if isinstance(layer, Latent) else ("key", "other_key", "value")
     parts = [layer.get_submodule(name) for name in names if hasattr(layer, name)]
-    made = sum(matrix.out_features for part in parts for matrix in part.modules() if isinstance(matrix, nn.Linear))
-    return made + D * (hasattr(layer, "key") and not hasattr(layer, "value"))  # then values are x itself
+    width = sum(matrix.out_features for part in parts for matrix in part.modules() if isinstance(matrix, nn.Linear))
+    return width + D * (hasattr(layer, "key") and not hasattr(layer, "value"))  # then values are x itself
 
 
 def map_parts(config: ModelConfig, vocab_size: int, T: int) -> Parts:
@@ -224,8 +263,8 @@ def check_device(
 
 def free_on(device: torch.device) -> int:
     """Bytes that are free on a CUDA device, with those that torch has reserved there and does not use."""
-    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return torch.cuda.mem_get_info(device)[0] + kept
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + unused
 
 
 def check_memory(parts: Parts, purpose: str, free: int | None = None, where: str = "") -> None:

@@ -223,15 +223,15 @@ class Optimizer(Component):
             keys.setdefault(parameter_name, set()).add(key)
             shape = torch.Size() if key == "step" else parameter.shape
             if isinstance(part, Rule) and (value.shape != shape or not value.is_floating_point()):
-                found = f"{tuple(value.shape)} of {value.dtype}"
-                raise UserError(f"the optimizer's state {name!r} is {found}, expected {tuple(shape)} of a float type")
+                actual = f"{tuple(value.shape)} of {value.dtype}"
+                raise UserError(f"the optimizer's state {name!r} is {actual}, expected {tuple(shape)} of a float type")
             device = value.device if key == "step" and not _fused(parameter) else parameter.device
             part.state[parameter][key] = like(parameter, value) if key != "step" else value.to(device)
-        for parameter_name, there in keys.items():
+        for parameter_name, saved_keys in keys.items():
             part = owner[parameters[parameter_name]]
-            expected = part.state_keys if isinstance(part, Rule) else there
-            if there != expected:
-                odd = ", ".join(sorted(there ^ expected))
+            expected = part.state_keys if isinstance(part, Rule) else saved_keys
+            if saved_keys != expected:
+                odd = ", ".join(sorted(saved_keys ^ expected))
                 raise UserError(f"the optimizer's state of {parameter_name!r} lacks, or has too much: {odd}")
 
 
@@ -280,7 +280,7 @@ def feature_matrices(blocks: nn.Module) -> list[Tensor]:
     is computed from are meant. Raises UserError for a name that is not a parameter, and for true with a parameter that
     does not have two dimensions.
     """
-    chosen: dict[Tensor, bool] = {}
+    are_features: dict[Tensor, bool] = {}
     for module in blocks.modules():  # a module before its parts
         for name, wanted in getattr(module, "muon", {}).items():
             named = parameters_of(module, name)
@@ -290,10 +290,10 @@ def feature_matrices(blocks: nn.Module) -> list[Tensor]:
                 what = f"{named[0].ndim} dimensions, expected 2" if named else "there is no such parameter"
                 raise UserError(f"{type(module).__name__}.muon: {name!r}: {what}")
             for parameter in named:
-                chosen.setdefault(parameter, wanted and parameter.ndim == 2)
+                are_features.setdefault(parameter, wanted and parameter.ndim == 2)
         for parameter in linear_matrices(module):
-            chosen.setdefault(parameter, True)
-    return [parameter for parameter in blocks.parameters() if chosen.get(parameter, False)]
+            are_features.setdefault(parameter, True)
+    return [parameter for parameter in blocks.parameters() if are_features.get(parameter, False)]
 
 
 def parameters_of(module: nn.Module, name: str) -> list[Tensor]:
@@ -309,8 +309,8 @@ def linear_matrices(module: nn.Module) -> list[Tensor]:
     factors of low rank; vectors such as the lengths of a weight norm, (n, 1), are not among them."""
     if not isinstance(module, nn.Linear):
         return []
-    own = [parameter for parameter in module.parameters(recurse=False) if parameter.ndim == 2]
-    return [*own, *(p for p in parameters_of(module, "weight") if p.ndim == 2 and min(p.shape) > 1)]
+    direct = [parameter for parameter in module.parameters(recurse=False) if parameter.ndim == 2]
+    return [*direct, *(p for p in parameters_of(module, "weight") if p.ndim == 2 and min(p.shape) > 1)]
 
 
 def adamw_groups(parameters: Iterable[Tensor], learning_rate: float, config: Optimizer.Config) -> list[dict[str, Any]]:
@@ -337,5 +337,5 @@ def schedule(step: int, steps: int, warmup: int, shape: str, final: float) -> fl
     progress = min(1.0, (step - warmup) / max(1, steps - warmup))
     if shape == "constant":
         return 1.0
-    left = 1 - progress if shape == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
-    return final + (1 - final) * left
+    remaining = 1 - progress if shape == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
+    return final + (1 - final) * remaining

@@ -40,10 +40,6 @@ class Parallel(Component):
         """
         return make().to(device)
 
-    def share(self, number: int) -> int:
-        """How many of `number` parameters this process keeps."""
-        return number
-
     def summed(self, loss_of: nn.Module) -> nn.Module:
         """Wrap a module that returns losses, so that their backward pass sums the gradients over all processes."""
         return loss_of
@@ -67,13 +63,13 @@ class DDP(Parallel, kind="ddp"):
         some = next(loss_of.parameters())
         unused = nn.Parameter(torch.zeros((), dtype=some.dtype, device=some.device))
         loss_of.unused = nn.ParameterList([unused])  # the last of all parameters
-        made = DistributedDataParallel(
+        ddp = DistributedDataParallel(
             loss_of, init_sync=False, find_unused_parameters=True, gradient_as_bucket_view=True
         )
-        made.broadcast_buffers = False
-        made.register_comm_hook(None, lambda _, bucket: total(bucket.buffer()))
-        made.register_forward_pre_hook(lambda module, inputs: (0 * unused).backward())
-        return made
+        ddp.broadcast_buffers = False
+        ddp.register_comm_hook(None, lambda _, bucket: total(bucket.buffer()))
+        ddp.register_forward_pre_hook(lambda module, inputs: (0 * unused).backward())
+        return ddp
 
 
 def total(bucket: Tensor) -> torch.futures.Future[Tensor]:
@@ -97,9 +93,6 @@ class FSDP(Parallel, kind="fsdp"):
             shard(model, device)
             return model
         return made_in_shards(make, device)
-
-    def share(self, number: int) -> int:
-        return -(-number // distributed.world())
 
 
 def shard(model: GPT, device: torch.device, mesh: DeviceMesh | None = None) -> None:

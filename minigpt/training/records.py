@@ -66,13 +66,13 @@ class Unread:
 
         Raises Diverged for the first step whose loss or norm is not finite.
         """
-        found = self._numbers()
-        for record in found:
+        records = self._numbers()
+        for record in records:
             if not record.is_finite:
                 what = f"the loss is {record.loss}, the gradient's length {record.grad_norm}"
                 raise Diverged(f"step {record.step}: {what}; lower the learning rate")
         self.steps.clear()
-        return found
+        return records
 
     def before(self, step: int) -> list[Record]:
         """The records of the steps before `step`, up to the first whose loss or norm is not finite."""

@@ -50,7 +50,7 @@ def rows_of(value: Tensor) -> Tensor:
     return chunks[rank].clone() if rank < len(chunks) else value.detach()[:0].clone()
 
 
-def on_owners(mine: list[Tensor], m: int, function: Callable[[Tensor], Tensor]) -> list[Tensor]:
+def on_owners(shards: list[Tensor], m: int, function: Callable[[Tensor], Tensor]) -> list[Tensor]:
     """This process's rows of function(matrices), from its rows (r, n) of k matrices (m, n).
 
     Process i modulo the number of processes gathers matrix i, applies `function` to all matrices that it has gathered,
@@ -58,19 +58,19 @@ def on_owners(mine: list[Tensor], m: int, function: Callable[[Tensor], Tensor]) 
     (gloo), 16 matrices of 256 x 256 and 4 of 1024 x 256, `orthogonal` took 29 ms of each process's CPU time this way,
     63 ms where each process gathers all matrices, and 76 ms where torch computes with the shards (DTensor).
     """
-    world, rank, n = distributed.world(), distributed.rank(), mine[0].shape[1]
+    world, rank, n = distributed.world(), distributed.rank(), shards[0].shape[1]
     rows = [len(chunk) for chunk in torch.empty(m, 0).chunk(world)]
     rows += [0] * (world - len(rows))
-    owned = [list(range(owner, len(mine), world)) for owner in range(world)]
+    owned = [list(range(owner, len(shards), world)) for owner in range(world)]
     k = len(owned[rank])
-    there, back = [len(some) * rows[rank] * n for some in owned], [k * r * n for r in rows]  # numbers to each process
-    sent = torch.cat([mine[i].flatten() for i in chain.from_iterable(owned)])  # (k * r * n,), by owner
-    parts = distributed.exchange(sent, there, back).split(back)
+    outgoing, incoming = [len(own) * rows[rank] * n for own in owned], [k * r * n for r in rows]  # numbers to each
+    sent = torch.cat([shards[i].flatten() for i in chain.from_iterable(owned)])  # (k * r * n,), by owner
+    parts = distributed.exchange(sent, outgoing, incoming).split(incoming)
     matrices = torch.cat([part.view(k, r, n) for part, r in zip(parts, rows)], dim=1)  # (k of its own, m, n)
-    found = function(matrices) if k else matrices  # (k of its own, m, n)
-    sent = torch.cat([part.flatten() for part in found.split(rows, dim=1)])
-    pieces = distributed.exchange(sent, back, there).view(len(mine), rows[rank], n)  # (k, r, n), by owner
-    return [pieces[place] for _, place in sorted(zip(chain.from_iterable(owned), range(len(mine))))]
+    results = function(matrices) if k else matrices  # (k of its own, m, n)
+    sent = torch.cat([part.flatten() for part in results.split(rows, dim=1)])
+    pieces = distributed.exchange(sent, incoming, outgoing).view(len(shards), rows[rank], n)  # (k, r, n), by owner
+    return [pieces[index] for _, index in sorted(zip(chain.from_iterable(owned), range(len(shards))))]
 
 
 def in_step(batches: Iterable[Batch], sharded: bool) -> Iterator[tuple[Batch, bool]]:
@@ -106,11 +106,11 @@ def clip_shards(gradients: list[Tensor], longest: float) -> Tensor:
 
     Squares are added up within each process first, so the last bits can differ from those of one process.
     """
-    mine = [local(gradient) for gradient in gradients if in_shards(gradient)]
+    shards = [local(gradient) for gradient in gradients if in_shards(gradient)]
     others = [gradient for gradient in gradients if not in_shards(gradient)]
-    square = nn.utils.get_total_norm(mine).double() ** 2  # ()
+    square = nn.utils.get_total_norm(shards).double() ** 2  # ()
     all_squares = distributed.summed(square) + (nn.utils.get_total_norm(others).double() ** 2 if others else 0.0)
     norm = all_squares.sqrt()  # ()
     if longest:
-        torch._foreach_mul_([*mine, *others], (longest / (norm + 1e-6)).clamp(max=1.0))
+        torch._foreach_mul_([*shards, *others], (longest / (norm + 1e-6)).clamp(max=1.0))
     return norm

@@ -41,7 +41,7 @@ RATE, BETAS, DECAY, CLIP = 1e-3, (0.9, 0.99), 0.1, 1.0  # of the optimizer, for 
 
 def main() -> None:
     """Answer until stdin ends. The first answer holds the facts, or the error."""
-    # comparison/worker.py begins alike, but nothing of minigpt may be imported here
+    # as `answering` in minigpt/system/process.py does, of which nothing may be imported here
     spec = json.loads(sys.argv[1])
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what the program prints goes to stderr

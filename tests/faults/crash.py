@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from minigpt.runs.checkpoint import CheckpointError, checkpoints, newest, prune, save, verify
+from minigpt.runs.checkpoint import CheckpointError, checkpoints, newest, prune, save, tensors_of, verify
 
 OFF, COUNT, KILL_BEFORE, KILL_WITHIN, KILL_AFTER, FULL, BROKEN, RECORD, _, BUSY = range(10)  # as in shim.c
 KEEP = 2
@@ -39,7 +39,9 @@ def write(folder: Path, step: int) -> Path:
     model = torch.nn.Linear(5, 3)
     torch.nn.init.constant_(model.weight, step)
     torch.nn.init.constant_(model.bias, step)
-    return save(folder, step, model, {"weight|momentum": torch.full((4,), step + 0.5)}, {"seconds": step / 2})
+    return save(
+        folder, step, tensors_of(model), {"weight|momentum": torch.full((4,), step + 0.5)}, {"seconds": step / 2}
+    )
 
 
 def read(folder: Path) -> int:

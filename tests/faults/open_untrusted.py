@@ -22,7 +22,7 @@ import torch
 from minigpt.config import options as configs
 from minigpt.config.options import Options
 from minigpt.runs.assemble import RunConfig
-from minigpt.runs.checkpoint import CheckpointError, newest, save
+from minigpt.runs.checkpoint import CheckpointError, newest, save, tensors_of
 from minigpt.system.errors import UserError
 from minigpt.text.tokenizer import Byte, Tokenizer
 
@@ -69,7 +69,7 @@ def read(what: str, path: Path) -> str:
 
 def warm_up(folder: Path) -> None:
     """Read good files once, so that everything is imported."""
-    save(folder / "checkpoints", 1, torch.nn.Linear(2, 2), {}, {})
+    save(folder / "checkpoints", 1, tensors_of(torch.nn.Linear(2, 2)), {}, {})
     Byte().save(folder / "tokenizer.json")
     (folder / "config.yaml").write_text("model: {n_layer: 1}\nmodle: 1", encoding="utf-8")
     read("checkpoint", folder / "checkpoints")

@@ -32,7 +32,8 @@ from minigpt.system.errors import UserError
 from minigpt.text.corpus import open_corpus
 from minigpt.text.tokenizer import Byte
 from minigpt.training import memory
-from minigpt.training.memory import NUMBER, check_memory, map_parts, parameter_count, sampling_parts, training_parts
+from minigpt.training.loop import EVALUATED, TrainingConfig
+from minigpt.training.memory import NUMBER, Job, check_memory, map_parts, parameter_count, sampling_parts
 
 SMALL = ModelConfig(n_layer=3, n_embd=16, block_size=16, attention=MultiHead.Config(n_head=2))
 MIXED = ModelConfig(
@@ -52,8 +53,13 @@ def test_the_count_is_that_of_the_model(config: ModelConfig) -> None:
     assert parameter_count(config, 50) == real
 
 
+def training_parts(config: ModelConfig, batch_size: int = 8, micro_batch_size: int | None = None) -> memory.Parts:
+    training = TrainingConfig(batch_size=batch_size, micro_batch_size=micro_batch_size)
+    return memory.training_parts(Job(config, 50, training))
+
+
 def test_the_limit_is_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = training_parts(SMALL, 50, 8, None)
+    parts = training_parts(SMALL)
     needed = sum(parts.values())
     assert needed > parts[memory.WEIGHTS] == 16 * parameter_count(SMALL, 50)
     monkeypatch.setattr(memory, "free_memory", lambda: needed)
@@ -68,7 +74,7 @@ def test_the_limit_is_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_gpu_has_its_own_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A stand-in for a GPU that says how much is free on it; the machine's memory must only hold the weights."""
-    gpu, parts = torch.device("cuda", 0), training_parts(SMALL, 50, 8, None)
+    gpu, parts = torch.device("cuda", 0), training_parts(SMALL)
     needed, weights = sum(parts.values()), 4 * parameter_count(SMALL, 50)
     for on_gpu, here, wrong in (
         (needed, weights, ""),
@@ -92,12 +98,12 @@ def test_a_gpu_has_its_own_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 def test_each_part_grows_with_what_it_is_made_of() -> None:
-    few, many = training_parts(SMALL, 50, 8, None), training_parts(SMALL, 50, 800, 8)
+    few, many = training_parts(SMALL), training_parts(SMALL, 800, 8)
     assert many[memory.BATCH] == 100 * few[memory.BATCH] and many[memory.ACTIVATIONS] == few[memory.ACTIVATIONS]
-    assert many[memory.LOGITS] == few[memory.LOGITS] == NUMBER * 50 * memory.EVALUATED  # of an evaluation
-    assert training_parts(SMALL, 50, 800, None)[memory.LOGITS] == NUMBER * 50 * 2 * 800 * 16  # and their gradients
+    assert many[memory.LOGITS] == few[memory.LOGITS] == NUMBER * 50 * EVALUATED  # of an evaluation
+    assert training_parts(SMALL, 800)[memory.LOGITS] == NUMBER * 50 * 2 * 800 * 16  # and their gradients
     biased = replace(SMALL, position=Alibi.Config())
-    assert training_parts(biased, 50, 8, None)[memory.ACTIVATIONS] - few[memory.ACTIVATIONS] == NUMBER * 3 * 2 * 16**2
+    assert training_parts(biased)[memory.ACTIVATIONS] - few[memory.ACTIVATIONS] == NUMBER * 3 * 2 * 16**2
     shared = replace(SMALL, attention=GroupedQuery.Config(n_head=4, n_kv_head=2))
     caches = {name: sampling_parts(c, 50)[memory.CACHE] for name, c in (("all", SMALL), ("shared", shared))}
     assert caches == {"all": NUMBER * 3 * 2 * 16 * 16, "shared": NUMBER * 3 * 2 * 8 * 16}

@@ -141,7 +141,7 @@ def test_an_evaluation_and_the_measuring_above_the_floor_that_take_long_say_so(
 ) -> None:
     """A clock of its own lets each look at it take a second."""
     training, model, dataset = small_model(tmp_path, monkeypatch, "training.batch_size=1", "data.validation=0.5")
-    monkeypatch.setattr("minigpt.training.memory.EVALUATED", 16)
+    monkeypatch.setattr("minigpt.training.loop.EVALUATED", 16)
     clock, this = iter(range(10_000)), threading.current_thread()
     ours = lambda: float(next(clock)) if threading.current_thread() is this else 0.0  # noqa: E731
     monkeypatch.setattr(waiting, "perf_counter", ours)

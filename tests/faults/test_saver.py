@@ -26,10 +26,10 @@ FULL = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (9_000, -1))\
 
 
 class Held:
-    """`checkpoint.save_tensors`, which waits to be let go."""
+    """`checkpoint.save`, which waits to be let go."""
 
     def __init__(self) -> None:
-        self.go, self.order, self.plain = threading.Event(), list[str](), checkpoint.save_tensors
+        self.go, self.order, self.plain = threading.Event(), list[str](), checkpoint.save
 
     def __call__(self, folder: Path, step: int, *rest: Any) -> Path:
         self.order.append(f"begin {step}")
@@ -42,7 +42,7 @@ class Held:
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
     made = Held()
-    monkeypatch.setattr(checkpoint, "save_tensors", made)
+    monkeypatch.setattr(checkpoint, "save", made)
     monkeypatch.setattr(saver, "LARGE", 0)
     yield made
     made.go.set()
@@ -93,7 +93,7 @@ def test_an_error_is_raised_by_whoever_waits_and_once(
         raise OSError("the disk is full")
 
     monkeypatch.setattr(saver, "LARGE", 0)
-    monkeypatch.setattr(checkpoint, "save_tensors", fail)
+    monkeypatch.setattr(checkpoint, "save", fail)
     writing = Saver(sharded=False)
     for act in (writing.wait, lambda: save(writing, tmp_path, 2, torch.ones(3))):
         save(writing, tmp_path, 1, torch.ones(3))

@@ -16,7 +16,7 @@ import untrusted
 from running import forked
 from untrusted import CONFIGS, MANIFESTS, STATES, TENSORS, TOKENIZERS, made
 
-from minigpt.runs.checkpoint import FORMAT, CheckpointError, prune, save
+from minigpt.runs.checkpoint import FORMAT, CheckpointError, prune, save, tensors_of
 
 HERE = Path(__file__).parent
 
@@ -151,7 +151,7 @@ def test_a_link_to_the_checkpoints_of_another_run(reader: Reader, good: Path, tm
     (tmp_path / "run" / "checkpoints").symlink_to(good.parent)
     reader.refuses("checkpoint", tmp_path / "run" / "checkpoints")
     with pytest.raises(CheckpointError, match="symbolic link"):
-        save(tmp_path / "run" / "checkpoints", 11, torch.nn.Linear(2, 1), {}, {})
+        save(tmp_path / "run" / "checkpoints", 11, tensors_of(torch.nn.Linear(2, 1)), {}, {})
     with pytest.raises(CheckpointError, match="symbolic link"):
         prune(tmp_path / "run" / "checkpoints", 0)
     assert [path.name for path in good.parent.iterdir()] == ["step-000010"]

@@ -201,7 +201,8 @@ def test_a_checkpoint_that_is_written_slowly_says_so(
     write, later = checkpoint.save_file, threading.Event()
     monkeypatch.setattr(waiting, "QUIET_SECONDS", 0.0)
     monkeypatch.setattr(checkpoint, "save_file", lambda *given: later.wait(1.2) or write(*given))
-    checkpoint.save(tmp_path / "checkpoints", 1, GPT(replace(MODEL, n_layer=1), 60), {}, {})
+    weights = checkpoint.tensors_of(GPT(replace(MODEL, n_layer=1), 60))
+    checkpoint.save(tmp_path / "checkpoints", 1, weights, {}, {})
     assert "writing model.safetensors: 1 s\n" in capsys.readouterr().err
 
 

@@ -115,7 +115,7 @@ def save(folder: Path, step: int, model: GPT, optimizer: Optimizer) -> None:
     if is_sharded(model):
         shards.save(folder, step, *tensors, {}, {})
     else:
-        checkpoint.save_tensors(folder, step, *tensors, {}, {})
+        checkpoint.save(folder, step, *tensors, {}, {})
 
 
 def resumed(kind: str, path: Path) -> tuple[GPT, Optimizer]:

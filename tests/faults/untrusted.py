@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from minigpt.runs import run as runs
-from minigpt.runs.checkpoint import FILES, FORMAT, save
+from minigpt.runs.checkpoint import FILES, FORMAT, save, tensors_of
 
 Spoil = Callable[[Path], None]  # of a checkpoint's folder
 Content = bytes | Callable[[], bytes]  # a large one is made when it is needed
@@ -181,7 +181,7 @@ CONFIGS: dict[str, str] = {
 
 def checkpoint(folder: Path) -> Path:
     """One good checkpoint, of step 10."""
-    return save(folder, 10, torch.nn.Linear(2, 1, bias=False), {}, {"seconds": 1.0})
+    return save(folder, 10, tensors_of(torch.nn.Linear(2, 1, bias=False)), {}, {"seconds": 1.0})
 
 
 def update_manifest(path: Path) -> None:
